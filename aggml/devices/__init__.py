@@ -1,0 +1,1 @@
+"""Devices that come with the package. Nothing is imported here: the registry does, on first use."""

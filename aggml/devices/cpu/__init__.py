@@ -1,0 +1,187 @@
+"""The CPU: native kernels on worker threads, host memory.
+
+Here: the device and its backend. Not here: kernels and threads (native/), ordering and futures (stream.py).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggml.backend import Backend
+from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
+from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
+from aggml.native import _native, cpu_mask, isas
+from aggml.plan import lowering, node_problem
+from aggml.stream import Stream, ThreadPool, default_pool
+
+if TYPE_CHECKING:
+    from aggml.future import Future
+    from aggml.graph_memory import GraphBuffer
+    from aggml.plan import Plan
+    from aggml.tensor import Tensor
+
+__all__ = ["CPUBackend", "CPUDevice", "isas"]
+
+Array = np.ndarray[Any, Any]
+
+
+class CPUBackend(Backend):
+    """Ordered work on the worker threads.
+
+    Args:
+        n_threads: the most that one graph uses; None: all usable cores.
+        use_ref: only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
+        isa: "scalar", "avx2", "avx512" to bound the kernels that are chosen; None: AGGML_ISA, else the best.
+        max_queued: see `Backend.ready`.
+        pool: worker threads; None: the pool that all CPU backends share.
+    """
+
+    def __init__(
+        self,
+        device: CPUDevice,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        isa: str | None = None,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
+    ) -> None:
+        if n_threads is not None and not 1 <= n_threads <= 512:
+            raise InvalidArgument(f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512")
+        workers = default_pool() if pool is None else pool
+        if n_threads is not None and pool is None:
+            workers.grow(n_threads)  # who asks for more threads than cores gets them
+        self.cpu = cpu_mask("scalar" if use_ref else isa)
+        self.use_ref = use_ref
+        super().__init__(device, Stream(device.name, pool=workers, n_threads=n_threads or 0), max_queued=max_queued)
+
+    @property
+    def n_threads(self) -> int:
+        """The most threads that one graph uses."""
+        return self.stream.native.n_threads or self.stream.pool.n_threads
+
+    @n_threads.setter
+    def n_threads(self, n: int) -> None:
+        if not 1 <= n <= 512:
+            raise InvalidArgument(f"[CPUBackend.n_threads] {n} is not within 1..512")
+        self.stream.pool.grow(n)
+        self.stream.native.n_threads = n
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(tensor, array, operation="set")
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(array, tensor, operation="get")
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        return self.stream.fill(tensor, value, offset, size)
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        return self.stream.copy(dst, src)
+
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        return self.stream.clear(buffer, value)
+
+    def _compile(self, graph: Any, memory: GraphBuffer) -> Iterable[Plan | None]:
+        return lowering(graph, memory.locate, memory.scratch_size, self.cpu)
+
+    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
+        return self.stream.run_plan(plan, arena)
+
+    def _run(
+        self,
+        future: Future[Any],
+        plan: Plan,
+        arena: Buffer | None,
+        sets: list[tuple[Tensor, Array]],
+        gets: list[tuple[Tensor, Array]],
+    ) -> None:
+        if self.stream.open_batch() is not None:
+            super()._run(future, plan, arena, sets, gets)
+        else:
+            self.stream.run_unit(future, plan, arena, sets, gets)
+
+
+class CPUDevice(Device):
+    """The processor of this machine; any number of backends."""
+
+    name = "CPU"
+    type = DeviceType.CPU
+    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=True, events=True)
+
+    def __init__(self) -> None:
+        self.description = _model_name()
+        self._mapped = HostBufferType("CPU_Mapped")
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return HOST
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes of physical memory."""
+        try:
+            page = os.sysconf("SC_PAGE_SIZE")
+            return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+        except (ValueError, OSError):
+            return 0, 0
+
+    def backend(
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        isa: str | None = None,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
+    ) -> CPUBackend:
+        """A new stream of work; arguments as `CPUBackend`."""
+        return CPUBackend(self, n_threads=n_threads, use_ref=use_ref, isa=isa, max_queued=max_queued, pool=pool)
+
+    def supports_op(self, tensor: Tensor) -> bool:
+        return node_problem(tensor) is None
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type.is_host
+
+    def buffer_from_host(self, memory: object) -> Buffer:
+        """Wrap bytes, an array, a memory map, ... without copying; read-only memory serves for weights.
+
+        Raises:
+            InvalidHandle: not a contiguous buffer object.
+            Misaligned: it does not begin at a multiple of 32 bytes.
+        """
+        try:
+            flat = np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
+        except (TypeError, ValueError, BufferError) as error:
+            raise InvalidHandle(
+                f"[CPUDevice.buffer_from_host] {type(memory).__name__} is no contiguous buffer: {error}"
+            ) from error
+        address = flat.__array_interface__["data"][0]
+        if flat.nbytes and address % HOST.alignment:
+            raise Misaligned(
+                f"[CPUDevice.buffer_from_host] the memory begins at {address:#x}, no multiple of {HOST.alignment}"
+            )
+        return Buffer(self._mapped, flat.nbytes, address if flat.nbytes else 0, flat, writable=flat.flags.writeable)
+
+
+def _model_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "CPU"

@@ -1,0 +1,289 @@
+"""SimDevice: an accelerator without hardware. Own memory, own streams, bandwidth, latency, speed, faults on demand.
+
+It sleeps real time and computes with the CPU kernels; written against the interfaces and the public Stream alone, so it
+is also the worked example for authors of a device. Nothing else in the package knows that it is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from aggml.backend import Backend
+from aggml.buffer import HOST, Buffer, BufferType
+from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
+from aggml.native import cpu_mask
+from aggml.plan import lowering, node_problem
+from aggml.stream import Stream, ThreadPool
+
+if TYPE_CHECKING:
+    from aggml.future import Future
+    from aggml.graph import Graph
+    from aggml.graph_memory import GraphBuffer
+    from aggml.plan import Plan
+    from aggml.tensor import Tensor
+
+__all__ = ["SimBackend", "SimBufferType", "SimDevice"]
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["alloc", "transfer", "compute", "any"]
+
+
+class SimBufferType(BufferType):
+    """Private memory of one simulated device: the host may not touch it."""
+
+    def __init__(self, device: SimDevice, alignment: int) -> None:
+        self.name = device.name
+        self.device: SimDevice = device
+        self.alignment = alignment
+
+    @property
+    def max_size(self) -> int:
+        return self.device.memory_size
+
+    def alloc_buffer(self, size: int) -> Buffer:
+        self.device._take(size)
+        block = HOST.alloc_buffer(size + self.alignment)
+        base = -(-block.base // self.alignment) * self.alignment if size else 0
+        buffer = Buffer(self, size, base, block)
+        weakref.finalize(buffer, self.device._give_back, size)
+        return buffer
+
+
+class _Hold:
+    """Lets a held thing go at the end of a ``with`` block."""
+
+    def __init__(self, held: SimBackend | SimDevice) -> None:
+        self._held = held
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.release()
+
+
+class SimBackend(Backend):
+    """Ordered work on a simulated device."""
+
+    device: SimDevice
+
+    def __init__(self, device: SimDevice, *, max_queued: int | None = None, pool: ThreadPool | None = None, n_threads: int = 0) -> None:
+        super().__init__(device, Stream(device.name, pool=pool, n_threads=n_threads), max_queued=max_queued)
+
+    def hold(self) -> _Hold:
+        """No operation starts until `release`, or the end of ``with backend.hold():``."""
+        self.stream.native.hold()
+        return _Hold(self)
+
+    def release(self) -> None:
+        """Undo one `hold`. Raises InvalidArgument if there is none."""
+        if not self.stream.native.release():
+            raise InvalidArgument(f"[SimBackend.release] {self!r} is not held")
+
+    def _transfer(self, nbytes: int, writes: list[Tensor], partial: list[Tensor], what: str) -> Future[None] | None:
+        """Let a transfer take its time, or fail if it was asked to: then the Future is returned."""
+        fault = self.device._fault("transfer")
+        if fault is not None:
+            return self.stream.fail(fault, writes=writes, partial=partial, operation=what)
+        seconds = self.device.latency + (nbytes / self.device.bandwidth if self.device.bandwidth else 0.0)
+        if seconds > 0:
+            self.stream.delay(seconds, operation=what)
+        return None
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        with self.stream.unit():
+            whole = [tensor] if tensor.view_src is None else []
+            failed = self._transfer(array.nbytes, whole, [] if whole else [tensor], "set")
+            return failed or self.stream.copy(tensor, array, operation="set")
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        with self.stream.unit():
+            failed = self._transfer(array.nbytes, [], [], "get")
+            return failed or self.stream.copy(array, tensor, operation="get")
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        with self.stream.unit():
+            failed = self._transfer(data.nbytes, [], [tensor], "set")
+            return failed or self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        with self.stream.unit():
+            failed = self._transfer(data.nbytes, [], [], "get")
+            return failed or self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        return self.stream.fill(tensor, value, offset, size)
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        with self.stream.unit():
+            inside = src.buffer is not None and dst.buffer is not None and src.buffer.type is dst.buffer.type
+            whole = [dst] if dst.view_src is None else []
+            failed = None if inside else self._transfer(src.nbytes, whole, [] if whole else [dst], "copy")
+            return failed or self.stream.copy(dst, src)
+
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        return self.stream.clear(buffer, value)
+
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
+        for node in graph.nodes:
+            self.device._check_op(node)
+        return lowering(graph, memory.locate, memory.scratch_size, cpu_mask(None))
+
+    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
+        fault = self.device._fault("compute")
+        with self.stream.unit():
+            if fault is not None:
+                return self.stream.fail(fault, writes=plan.writes, operation="graph_compute")
+            if self.device.speed:
+                seconds = sum(operations(node) for node in plan.graph.nodes) / self.device.speed
+                self.stream.delay(seconds, writes=plan.writes, operation="graph_compute")
+            return self.stream.run_plan(plan, arena)
+
+
+def operations(node: Tensor) -> int:
+    """Floating point operations of a node, roughly: 2 k per element of a product, 1 per element of anything else."""
+    n = math.prod(node.ne)
+    if node.op == "mul_mat" and node.src[0] is not None:
+        return 2 * n * node.src[0].ne[0]
+    return 0 if node.op in ("view", "reshape", "permute", "transpose", "none") else n
+
+
+class SimDevice(Device):
+    """A simulated accelerator.
+
+    Args:
+        name: unique if it is to be registered.
+        memory: bytes it has.
+        alignment: of tensors in its memory, a power of two.
+        bandwidth: bytes per second between host and device; None: as fast as memory.
+        latency: seconds before a transfer begins.
+        speed: floating point operations per second that it pretends to; None: as fast as the CPU kernels.
+        unsupported: lower-case names of node ops that it cannot run ("soft_max", also for soft_max_ext).
+        offload: node ops that it asks for though their weights are elsewhere.
+        reads_host: whether its kernels read host memory directly.
+    """
+
+    type = DeviceType.GPU
+    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=False, events=True)
+
+    def __init__(
+        self,
+        name: str = "SIM0",
+        *,
+        memory: int = 1 << 30,
+        alignment: int = 128,
+        bandwidth: float | None = None,
+        latency: float = 0.0,
+        speed: float | None = None,
+        unsupported: Iterable[str] = (),
+        offload: Iterable[str] = (),
+        reads_host: bool = False,
+    ) -> None:
+        if alignment < 1 or alignment & (alignment - 1):
+            raise InvalidArgument(f"[SimDevice] alignment={alignment} is no power of two")
+        if memory < 0 or latency < 0 or (bandwidth is not None and bandwidth <= 0) or (speed is not None and speed <= 0):
+            raise InvalidArgument(
+                f"[SimDevice] memory={memory}, latency={latency}, bandwidth={bandwidth}, speed={speed}: not all positive"
+            )
+        self.name = name
+        self.description = "simulated accelerator"
+        self.memory_size = memory
+        self.bandwidth = bandwidth
+        self.latency = latency
+        self.speed = speed
+        self.unsupported = frozenset(unsupported)
+        self.offload = frozenset(offload)
+        self.reads_host = reads_host
+        self._type = SimBufferType(self, alignment)
+        self._used = 0
+        self._lock = threading.Lock()
+        self._faults: list[tuple[int, Kind, BaseException]] = []  # (operations still to pass, kind, cause)
+        self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        return self._type
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes."""
+        return self.memory_size - self._used, self.memory_size
+
+    def backend(self, *, max_queued: int | None = None, pool: ThreadPool | None = None, n_threads: int = 0) -> SimBackend:
+        """A new stream of work on this device."""
+        backend = SimBackend(self, max_queued=max_queued, pool=pool, n_threads=n_threads)
+        self._backends.add(backend)
+        return backend
+
+    def supports_op(self, tensor: Tensor) -> bool:
+        return tensor.op not in self.unsupported and node_problem(tensor) is None
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type is self._type or (self.reads_host and buffer_type.is_host)
+
+    def offload_op(self, tensor: Tensor) -> bool:
+        return tensor.op in self.offload
+
+    def _check_op(self, node: Tensor) -> None:
+        if node.op in self.unsupported:
+            raise Unsupported(f"[SimDevice] {self.name} was told not to support {node.op!r}: {node!r}")
+
+    # -- standing still and failing -------------------------------------------------------------------------
+
+    def hold(self) -> _Hold:
+        """Hold all backends of this device."""
+        for backend in list(self._backends):
+            backend.stream.native.hold()
+        return _Hold(self)
+
+    def release(self) -> None:
+        """Release all backends of this device."""
+        for backend in list(self._backends):
+            backend.stream.native.release()
+
+    def fail_at(self, k: int, kind: Kind = "any", cause: BaseException | None = None) -> None:
+        """Have the ``k``-th operation of that kind from now on fail; 0 is the next one.
+
+        ``cause`` is the exception the failure is caused by, a DeviceError if not given. An "alloc" raises it.
+        """
+        if k < 0:
+            raise InvalidArgument(f"[SimDevice.fail_at] k={k} is negative")
+        with self._lock:
+            self._faults.append((k, kind, cause or DeviceError(f"[{self.name}] injected fault ({kind})")))
+
+    def _fault(self, kind: Kind) -> BaseException | None:
+        with self._lock:
+            kept, found = [], None
+            for left, wanted, cause in self._faults:
+                if wanted not in ("any", kind):
+                    kept.append((left, wanted, cause))
+                elif left > 0 or found is not None:
+                    kept.append((max(0, left - 1), wanted, cause))
+                else:
+                    found = cause
+            self._faults = kept
+            return found
+
+    def _take(self, size: int) -> None:
+        fault = self._fault("alloc")
+        if fault is not None:
+            raise AllocFailed(f"[{self.name}] no memory for {size} bytes") from fault
+        with self._lock:
+            if self._used + size > self.memory_size:
+                raise AllocFailed(
+                    f"[{self.name}] no memory for {size} bytes: {self._used} of {self.memory_size} are in use"
+                )
+            self._used += size
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._used -= size

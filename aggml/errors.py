@@ -1,0 +1,100 @@
+"""What can go wrong: AggmlError and its family.
+
+Here: the classes, each also the builtin that fits. Not here: messages; whoever raises writes
+``[place] what is wrong, which object, which value``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Aborted",
+    "AggmlError",
+    "AllocFailed",
+    "AlreadyAllocated",
+    "BackendLoadError",
+    "CapacityExceeded",
+    "DeviceError",
+    "InvalidArgument",
+    "InvalidHandle",
+    "InvalidState",
+    "LayoutMismatch",
+    "Misaligned",
+    "NoBackendForOp",
+    "NotAllocated",
+    "OutOfBounds",
+    "Unsupported",
+]
+
+
+class AggmlError(Exception):
+    """Everything that aggml raises by itself.
+
+    Attributes:
+        device: name of the device on which an operation failed, or None.
+        operation: what failed there ("set", "graph_compute", ...), or None.
+        tensor: name of the tensor or node concerned, or None.
+    """
+
+    device: str | None = None
+    operation: str | None = None
+    tensor: str | None = None
+
+
+class InvalidHandle(AggmlError, TypeError):
+    """An object that is needed is missing or of the wrong kind."""
+
+
+class InvalidArgument(AggmlError, ValueError):
+    """A value is outside its domain."""
+
+
+class OutOfBounds(AggmlError, IndexError):
+    """Bytes outside a tensor or buffer, or an index outside its range."""
+
+
+class NotAllocated(AggmlError, RuntimeError):
+    """A tensor or graph has no memory yet, or no longer."""
+
+
+class AlreadyAllocated(AggmlError, RuntimeError):
+    """A tensor or graph has memory already."""
+
+
+class LayoutMismatch(AggmlError, ValueError):
+    """Element type, an extent or a stride differs from what is needed."""
+
+
+class Misaligned(AggmlError, ValueError):
+    """An address does not meet the required alignment."""
+
+
+class Unsupported(AggmlError, NotImplementedError):
+    """This device, backend or buffer does not offer the capability."""
+
+
+class AllocFailed(AggmlError, MemoryError):
+    """Memory could not be obtained."""
+
+
+class CapacityExceeded(AggmlError, OverflowError):
+    """A fixed capacity does not suffice."""
+
+
+class NoBackendForOp(AggmlError, LookupError):
+    """No backend can run an operation where its data lies."""
+
+
+class InvalidState(AggmlError, RuntimeError):
+    """The call is illegal in the present state of the object."""
+
+
+class BackendLoadError(AggmlError, ImportError):
+    """A plug-in is missing, not for this machine, or of the wrong version."""
+
+
+class DeviceError(AggmlError, RuntimeError):
+    """A driver or device failed."""
+
+
+class Aborted(AggmlError, RuntimeError):
+    """The operation was stopped on request before it was finished."""

@@ -1,0 +1,346 @@
+"""Future: tickets of streams that tasks can await.
+
+Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter, gather, as_completed.
+Not here: how a loop is woken (reactor.py), what is enqueued (stream.py, backend.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from aggml import errors
+from aggml.errors import Aborted, AggmlError, DeviceError, InvalidState
+from aggml.native import _native
+from aggml.reactor import Parker, checkpoint, current_reactor, post_here, wait_op
+
+__all__ = ["Future", "Shielded", "Times", "as_completed", "gather"]
+
+T = TypeVar("T")
+
+# ag_code of native/runtime/runtime.h; FOREIGN carries its own exception.
+_CODES: dict[int, type[AggmlError]] = {
+    1: DeviceError,
+    2: errors.OutOfBounds,
+    3: errors.InvalidArgument,
+    4: errors.Unsupported,
+    5: errors.AllocFailed,
+    6: Aborted,
+}
+_waiters_lock = threading.Lock()  # loops in several threads may wait for one Future
+
+
+class Times(NamedTuple):
+    """When an operation was submitted, started and done: seconds of ``time.perf_counter``, None until reached."""
+
+    submitted: float
+    started: float | None
+    done: float | None
+
+
+def root_cause(error: _native.Error) -> BaseException:
+    """The one exception that stands for a native failure; every failure that follows from it shares it as cause."""
+    if error.exception is None:
+        cls = _CODES.get(error.code, DeviceError)
+        about = f" '{error.tensor}'" if error.tensor else ""
+        root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
+        root.device, root.operation, root.tensor = error.device, error.operation, error.tensor or None
+        error.exception = root
+    return cast(BaseException, error.exception)
+
+
+def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
+    """A fresh exception for one failed operation, caused by the shared root."""
+    root = root_cause(error)
+    cls = type(root) if isinstance(root, AggmlError) else DeviceError
+    text = str(root) if isinstance(root, AggmlError) else f"[{error.device}: {error.operation}] {root!r}"
+    if derived:
+        text = f"not run, because what it reads was not written: {text}"
+    try:
+        exception = cls(text)
+    except TypeError:  # a subclass of the caller's with a constructor of its own
+        exception = DeviceError(text)
+    exception.device, exception.operation = error.device, error.operation
+    exception.tensor = error.tensor or None
+    exception.__cause__ = root
+    error.seen = True
+    return exception
+
+
+class Future(Generic[T]):
+    """What a queued operation will bring. Await it any number of times, from any task, loop or thread.
+
+    A Future holds its operations' slots, so times and errors stay readable; it does not hold the device. Dropping it
+    changes nothing: the operation goes on and keeps what it needs.
+
+    Cancellation: of an await, abandons the wait. Where the work belongs to its waiters alone (``run``, ``submit``) the
+    cancellation of the last one aborts the work; see ``shield``.
+    """
+
+    __slots__ = ("__weakref__", "_abortable", "_finish", "_ops", "_problem", "_value", "_waiters", "what")
+
+    def __init__(
+        self,
+        ops: tuple[_native.Op, ...] | None,
+        value: T,
+        what: str,
+        *,
+        abortable: bool = False,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self._ops = ops  # None while its batch is open
+        self._value = value
+        self.what = what
+        self._abortable = abortable
+        self._finish = finish
+        self._waiters = 0
+        self._problem: AggmlError | None = None  # set if its batch was given up
+
+    def join(self, parts: list[Future[Any]]) -> None:
+        """Stand for all ``parts``, which are queued in this order on one stream."""
+        self._ops = tuple([op for part in parts for op in part._ops or ()])
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def _last(self) -> _native.Op | None:
+        """The operation that finishes last; None if there never was one because the batch was given up."""
+        if self._ops is None:
+            if self._problem is not None:
+                return None
+            raise InvalidState(f"[Future] {self.what}: its batch is still open, so it is not queued yet")
+        return self._ops[-1]
+
+    def done(self) -> bool:
+        """Whether the operation is over, however it ended. Never blocks."""
+        if self._ops is None:
+            return self._problem is not None
+        return self._ops[-1].done()
+
+    def exception(self) -> AggmlError | None:
+        """What the operation failed with, or None. Raises InvalidState while it is pending."""
+        if self._problem is not None:
+            return self._problem
+        if not self.done():
+            raise InvalidState(f"[Future.exception] {self.what} is pending: await it, or call wait()")
+        for op in self._ops or ():
+            error = op.error()
+            if error is not None:
+                return exception_of(error, derived=op.derived)
+        return None
+
+    def result(self) -> T:
+        """The value. Raises what the operation failed with, or InvalidState while it is pending."""
+        problem = self.exception()
+        if problem is not None:
+            try:
+                raise problem
+            finally:
+                del problem  # no cycle through this frame
+        if self._finish is not None:
+            self._finish()
+        return self._value
+
+    @property
+    def times(self) -> Times:
+        """Submitted (of the first operation), started, done (of the last)."""
+        last = self._last()
+        if last is None or self._ops is None:
+            raise InvalidState(f"[Future.times] {self.what} was never queued")
+        first = self._ops[0].times()
+        return Times(first[0], first[1], last.times()[2])
+
+    # -- waiting -------------------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        last = self._last()
+        if last is None:
+            yield from checkpoint()
+            return self.result()
+        if not self._abortable:
+            yield from wait_op(last)
+            return self.result()
+        self._enter()
+        try:
+            yield from wait_op(last)
+        except BaseException:
+            self._leave(cancelled=True)
+            raise
+        self._leave(cancelled=False)
+        return self.result()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread, without the GIL, until done; for scripts and notebooks. Ctrl-C works.
+
+        Args:
+            timeout: seconds, or None for ever. Running out is no cancellation.
+
+        Returns:
+            Whether it is done.
+        """
+        last = self._last()
+        if last is None:
+            return True
+        self._enter()
+        try:
+            return last.wait(-1.0 if timeout is None else max(0.0, timeout))
+        finally:
+            self._leave(cancelled=False)
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Call ``callback(self)`` in the loop that runs here once done; soon if it is. Counts as a waiter."""
+        last = self._last()
+        reactor, post = current_reactor(), post_here()
+
+        def call() -> None:
+            self._leave(cancelled=False)
+            try:
+                callback(self)
+            except Exception:
+                _log_callback(self, callback)
+
+        self._enter()
+        if last is None or last.done() or reactor.arm(last, call) is None:
+            post(call)
+
+    def abort(self) -> None:
+        """Stop the operation at its next safe point. It is done in its turn and raises Aborted; later work goes on."""
+        for op in self._ops or ():
+            op.abort()
+
+    def shield(self) -> Shielded[T]:
+        """An awaitable of the same result whose cancellation never aborts the work."""
+        return Shielded(self)
+
+    async def settled(self) -> None:
+        """Wait until done, however it ends; a cancellation abandons this wait and nothing else."""
+        last = self._last()
+        if last is not None:
+            await _Op(last)
+
+    def _enter(self) -> None:
+        with _waiters_lock:
+            self._waiters += 1
+
+    def _leave(self, *, cancelled: bool) -> None:
+        with _waiters_lock:
+            self._waiters -= 1
+            last = self._waiters == 0
+        if cancelled and last and self._abortable and not self.done():
+            self.abort()
+
+    def __repr__(self) -> str:
+        if not self.done():
+            state = "pending" if self._ops is not None else "in an open batch"
+        elif self._problem is not None or any(op.error() is not None for op in self._ops or ()):
+            state = "failed"
+        else:
+            state = "done"
+        return f"<Future {self.what}, {state}>"
+
+
+def _log_callback(future: Future[Any], callback: object) -> None:
+    import logging
+
+    logging.getLogger("aggml").exception("[Future] callback %r of %r failed", callback, future)
+
+
+class _Op:
+    """Awaits one operation without looking at how it ended."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, op: _native.Op) -> None:
+        self._op = op
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return wait_op(self._op)
+
+
+class Shielded(Generic[T]):
+    """Awaits a Future without the power to abort its work."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Future[T]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        last = self._future._last()
+        self._future._enter()  # it waits, so nobody else is the last waiter
+        try:
+            yield from checkpoint() if last is None else wait_op(last)
+        finally:
+            self._future._leave(cancelled=False)
+        return self._future.result()
+
+
+async def _completions(futures: list[Future[Any]]) -> AsyncIterator[Future[Any]]:
+    """Each Future as it gets done. Waits for all of them at once; cancelled, it stops waiting for all."""
+    parker, reactor = Parker(), current_reactor()
+    ready: deque[Future[Any]] = deque()
+    entries: list[list[Any]] = []
+    pending: set[int] = set()
+
+    def arrive(future: Future[Any]) -> None:
+        ready.append(future)
+        parker.unpark()
+
+    for i, future in enumerate(futures):
+        future._enter()
+        pending.add(i)
+    index = {id(future): i for i, future in enumerate(futures)}
+    cancelled = True
+    try:
+        for future in futures:
+            last = future._last()
+            entry = None if last is None or last.done() else reactor.arm(last, lambda f=future: arrive(f))
+            if entry is None:
+                ready.append(future)
+            else:
+                entries.append(entry)
+        for _ in futures:
+            while not ready:
+                await parker.park()
+            future = ready.popleft()
+            i = index[id(future)]
+            if i in pending:
+                pending.discard(i)
+                future._leave(cancelled=False)
+            yield future
+        cancelled = False
+    except GeneratorExit:
+        cancelled = False  # the consumer has what it wanted: the rest is not cancelled
+        raise
+    finally:
+        for entry in entries:
+            entry[2] = None
+        for i in pending:
+            futures[i]._leave(cancelled=cancelled)
+
+
+async def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
+    """Yield the given Futures in the order in which they get done; ``result()`` of each brings value or failure.
+
+    Cancellation: aborts those that are abortable and that nobody else waits for.
+    """
+    distinct = list(dict.fromkeys(futures))
+    async for future in _completions(distinct):
+        yield future
+
+
+async def gather(*futures: Future[Any]) -> list[Any]:
+    """Await all; the results in the order given. Raises the first failure at once; the others go on.
+
+    Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits for.
+    """
+    if not futures:
+        return []
+    completions = _completions(list(dict.fromkeys(futures)))
+    try:
+        async for future in completions:
+            future.result()
+    finally:
+        await completions.aclose()  # type: ignore[attr-defined]  # an async generator
+    return [future.result() for future in futures]

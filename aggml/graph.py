@@ -1,0 +1,139 @@
+"""Graph: what is needed to compute some tensors, in an order in which it can be computed.
+
+Here: the order, leafs, nodes, use counts, uid. Not here: memory (allocator.py), plans (native),
+splits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from aggml.errors import InvalidArgument, InvalidHandle
+from aggml.tensor import Tensor, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aggml.graph_memory import GraphBuffer
+
+__all__ = ["Graph"]
+
+_PARAM = 4
+_uids = itertools.count(1)
+
+
+class Graph:
+    """All that some tensors are computed from, unchanging (``ggml_build_forward_expand`` of each).
+
+    The tensors of a graph are frozen: setting their names, flags, sinks or precision raises
+    `InvalidState` from then on. They may be in any number of graphs. Tensors without a name get
+    one, ``leaf_3`` or ``node_3``, from the first.
+
+    Args:
+        ends: the tensors to compute, at least one. Their sources are visited depth first, in order.
+
+    Attributes:
+        nodes: operations, views among them, each after its sources.
+        leafs: tensors without operation, in the order they were met.
+        ends: as given.
+        uid: a number no other graph of this process has; never 0.
+
+    Raises:
+        InvalidArgument: no end, or a tensor that depends on itself.
+        InvalidHandle: an end is no Tensor.
+    """
+
+    __slots__ = ("__weakref__", "_uses", "ends", "leafs", "memory", "nodes", "uid")
+
+    nodes: tuple[Tensor, ...]
+    leafs: tuple[Tensor, ...]
+    ends: tuple[Tensor, ...]
+    uid: int
+    memory: GraphBuffer | None  # what alloc_graph made: lives as long as the graph
+    _uses: dict[Tensor, int] | None
+
+    def __init__(self, *ends: Tensor) -> None:
+        if not ends:
+            raise InvalidArgument("[Graph] no tensor to compute")
+        for end in ends:
+            if not isinstance(end, Tensor):
+                raise InvalidHandle(f"[Graph] {end!r} is no tensor")
+        nodes, leafs = _expand(ends)
+        for prefix, tensors in (("node", nodes), ("leaf", leafs)):
+            for i, tensor in enumerate(tensors):
+                if not tensor._frozen:
+                    tensor._frozen = True
+                    if not tensor.name:
+                        tensor.name = f"{prefix}_{i}"
+        self.ends = ends
+        self.nodes = tuple(nodes)
+        self.leafs = tuple(leafs)
+        self.uid = next(_uids)
+        self.memory = None
+        self._uses = None
+
+    def use_count(self, tensor: Tensor) -> int:
+        """How often ``tensor`` is a source of nodes of this graph; 0 also if it is not in it."""
+        if self._uses is None:
+            uses: dict[Tensor, int] = {}
+            for node in self.nodes:
+                for source in node.src:
+                    if source is not None:
+                        uses[source] = uses.get(source, 0) + 1
+            self._uses = uses
+        return self._uses.get(tensor, 0)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __bool__(self) -> bool:
+        return True  # also a graph of leafs alone is one
+
+    def __repr__(self) -> str:
+        ends = ", ".join(describe(end) for end in self.ends[:3])
+        more = ", ..." if len(self.ends) > 3 else ""
+        return (
+            f"<Graph {self.uid}: {len(self.nodes)} nodes, {len(self.leafs)} leafs, "
+            f"for {ends}{more}>"
+        )
+
+
+def _expand(ends: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Nodes and leafs in the order of ``ggml_build_forward_expand``, without recursion."""
+    nodes: list[Tensor] = []
+    leafs: list[Tensor] = []
+    done: dict[Tensor, bool] = {}  # False while the sources are being visited
+    for end in ends:
+        if end in done:
+            continue
+        done[end] = False
+        path = [end]
+        rest = [iter(end.src)]
+        while path:
+            for source in rest[-1]:
+                if source is None:
+                    continue
+                state = done.get(source)
+                if state:
+                    continue
+                if state is not None:
+                    raise InvalidArgument(f"[Graph] {describe(source)} depends on itself")
+                if source.src:
+                    done[source] = False
+                    path.append(source)
+                    rest.append(iter(source.src))
+                    break
+                done[source] = True
+                _file(source, nodes, leafs)
+            else:
+                rest.pop()
+                tensor = path.pop()
+                done[tensor] = True
+                _file(tensor, nodes, leafs)
+    return nodes, leafs
+
+
+def _file(tensor: Tensor, nodes: list[Tensor], leafs: list[Tensor]) -> None:
+    # A parameter has no operation but counts as a node, as in ggml, so that it can have a gradient.
+    (leafs if tensor.op == "none" and not tensor._flags & _PARAM else nodes).append(tensor)

@@ -1,0 +1,147 @@
+"""Memory of graphs on one backend: what outlives a run in a buffer of the graph, the rest in a shared arena.
+
+Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and offsets inside the arena
+(allocator.py), lowering (plan.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from aggml.allocator import plan_scratch
+from aggml.buffer import Buffer, BufferType, PlacementEpoch, aligned
+from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
+from aggml.graph import Graph
+
+if TYPE_CHECKING:
+    from aggml.backend import Backend
+    from aggml.plan import Plan
+    from aggml.tensor import Tensor
+
+__all__ = ["GraphBuffer", "GraphMemory", "place_graph"]
+
+_OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
+
+
+class GraphMemory:
+    """The scratch arena of one backend. Safe for all of its graphs, because a stream runs one plan at a time."""
+
+    def __init__(self, buffer_type: BufferType) -> None:
+        self._type = buffer_type
+        self._arena: Buffer | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of scratch held at present."""
+        return 0 if self._arena is None else self._arena.size
+
+    def arena(self, size: int) -> Buffer | None:
+        """Scratch of at least ``size`` bytes. A larger one replaces it; runs that are queued keep the old one."""
+        if size > self.size:
+            self._arena = self._type.alloc_buffer(size)
+        return self._arena
+
+
+class GraphBuffer(Buffer):
+    """Memory of a placed graph. ``close()`` unplaces it; dropping it does not: the graph keeps it.
+
+    Attributes:
+        backend: weak reference to the backend that placed the graph, None if a GraphAllocator did.
+        offsets: where nodes lie in the arena, relative to its base.
+        scratch_size: bytes of the arena that they take.
+    """
+
+    def __init__(self, block: Buffer, graph: Graph, backend: Backend | None, offsets: dict[Tensor, int], scratch_size: int) -> None:
+        super().__init__(block.type, block.size, block.base, block.memory)
+        self.backend = None if backend is None else weakref.ref(backend)
+        self.offsets = offsets
+        self.scratch_size = scratch_size
+        self._graph = weakref.ref(graph)
+        self._plan_for: weakref.ref[Backend] | None = None
+        self._plan: Plan | None = None
+        self._epoch = -1
+
+    def locate(self, tensor: Tensor) -> tuple[int, bool]:
+        """(address, whether it is an offset into the arena) of a tensor that is no view."""
+        placement = tensor.placement
+        if placement is not None:
+            return placement.address, False
+        offset = self.offsets.get(tensor)
+        if offset is None:
+            raise NotAllocated(f"[compile] {tensor!r} has no memory any more: its buffer was closed")
+        return offset, True
+
+    def plan_of(self, backend: Backend) -> Plan | None:
+        """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
+        plan = self._plan
+        if plan is None or self._plan_for is None or self._plan_for() is not backend:
+            return None
+        if self._epoch != PlacementEpoch.value:
+            if any(now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)):
+                return None
+            self._epoch = PlacementEpoch.value
+        return plan
+
+    def keep_plan(self, backend: Backend, plan: Plan) -> None:
+        self._plan_for = weakref.ref(backend)
+        self._plan = plan
+        self._epoch = PlacementEpoch.value
+
+    def close(self) -> None:
+        super().close()
+        self._plan = None
+        graph = self._graph()
+        if graph is not None and graph.memory is self:
+            graph.memory = None
+
+
+def placements(graph: Graph) -> list[object]:
+    """What a plan's addresses rest on, in a fixed order."""
+    return [t.placement for t in (*graph.leafs, *graph.nodes)]
+
+
+def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
+    """(what gets memory of the graph, what gets scratch) of all that has no memory yet."""
+    lasting: dict[Tensor, None] = {}
+    scratch: set[Tensor] = set()
+    kept = {end.root for end in graph.ends}
+    for leaf in graph.leafs:
+        if leaf.placement is None and leaf.view_src is None:
+            lasting.setdefault(leaf)
+    for node in graph.nodes:
+        root = node.root
+        if node._flags & _OUTPUT:
+            kept.add(root)
+        if root.op == "none" and root.placement is None:  # a leaf reached through a view only
+            lasting.setdefault(root)
+    for node in graph.nodes:
+        if node.view_src is None and node.placement is None:
+            if node in kept:
+                lasting.setdefault(node)
+            else:
+                scratch.add(node)
+    return list(lasting), scratch
+
+
+def place_graph(backend: Backend, graph: Graph, *, grow: bool = True) -> GraphBuffer:
+    """See `Backend.alloc_graph`. Nothing is placed if anything fails."""
+    if not isinstance(graph, Graph):
+        raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
+    if graph.memory is not None:
+        raise AlreadyAllocated(f"[Backend.alloc_graph] {graph!r} has been placed; close its memory first")
+    buffer_type = backend.buffer_type
+    alignment = buffer_type.alignment
+    lasting, scratch = _sort(graph)
+    plan = plan_scratch(graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size)
+    offsets, size = [], 0
+    for tensor in lasting:
+        offsets.append(size)
+        size += aligned(buffer_type.alloc_size(tensor), alignment)
+    memory = GraphBuffer(buffer_type.alloc_buffer(size), graph, backend, plan.offsets, plan.size)
+    if grow:
+        backend.memory.arena(plan.size)
+    for tensor, offset in zip(lasting, offsets, strict=True):
+        memory.place(tensor, offset)
+    graph.memory = memory
+    return memory

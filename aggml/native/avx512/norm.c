@@ -1,0 +1,15 @@
+/* norm and rms_norm, AVX-512. Against scalar/norm.c (sums in double): within 1e-6 of the row's largest
+ * element. Reached through the table only. */
+#include "math.h"
+
+#include "../vec/norm.h"
+
+void agk_norm_f32_avx512(int64_t n, float *y, const float *x, float eps)
+{
+    v_norm(n, y, x, eps);
+}
+
+void agk_rms_norm_f32_avx512(int64_t n, float *y, const float *x, float eps)
+{
+    v_rms_norm(n, y, x, eps);
+}

@@ -1,0 +1,70 @@
+/* What this CPU can run and the operating system lets it: cpuid, and xgetbv for the register state.
+ *
+ * Not here: what a plan may use (the caller masks the result), the choice of variants (dispatch.c). */
+#include <stdatomic.h>
+
+#include "kernels.h"
+
+#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#include <cpuid.h>
+
+static bool has(unsigned reg, int bit)
+{
+    return (reg >> bit & 1u) != 0;
+}
+
+/* As an instruction, since the intrinsic would need its own compiler flag. */
+static unsigned enabled_state(void)
+{
+    unsigned eax, edx;
+    __asm__ volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
+    return eax;
+}
+
+static uint32_t detect(void)
+{
+    unsigned a, b, c, d, b7 = 0, c7 = 0, a71 = 0, highest = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
+    const bool f16c = has(c, 29), fma = has(c, 12);
+    if (!has(c, 27) || !has(c, 28)) return 0; /* no OSXSAVE or no AVX */
+    const unsigned state = enabled_state();
+    if ((state & 0x6u) != 0x6u) return 0; /* xmm and ymm are not saved */
+    if (__get_cpuid_count(7, 0, &highest, &b7, &c7, &d) && highest >= 1) {
+        __get_cpuid_count(7, 1, &a71, &b, &c, &d);
+    }
+    uint32_t found = 0;
+    if (has(b7, 5)) found |= AGK_AVX2;
+    if (fma) found |= AGK_FMA;
+    if (f16c) found |= AGK_F16C;
+    if (has(a71, 4)) found |= AGK_AVX_VNNI;
+    const bool zmm = (state & 0xe6u) == 0xe6u; /* opmask and both parts of zmm */
+    if (zmm && has(b7, 16) && has(b7, 17) && has(b7, 28) && has(b7, 30) && has(b7, 31)) {
+        found |= AGK_AVX512; /* F, DQ, CD, BW, VL */
+        if (has(c7, 1)) found |= AGK_AVX512_VBMI;
+        if (has(c7, 11)) found |= AGK_AVX512_VNNI;
+        if (has(a71, 5)) found |= AGK_AVX512_BF16;
+    }
+    return found;
+}
+#elif defined(__aarch64__)
+static uint32_t detect(void)
+{
+    return AGK_NEON; /* part of the base architecture */
+}
+#else
+static uint32_t detect(void)
+{
+    return 0;
+}
+#endif
+
+uint32_t agk_cpu_features(void)
+{
+    static atomic_uint cache; /* bit 31: known; threads that come at once find the same */
+    unsigned features = atomic_load_explicit(&cache, memory_order_relaxed);
+    if (features == 0) {
+        features = detect() | 1u << 31;
+        atomic_store_explicit(&cache, features, memory_order_relaxed);
+    }
+    return features & ~(1u << 31);
+}

@@ -1,0 +1,46 @@
+/* What the lowering of flash_attn_ext and its kernels share: the plan of a node and the layout of its scratch.
+ *
+ * A unit of work is one tile: up to AGK_FLASH_TILE rows of Q that see the same keys, which are queries of one head, or,
+ * of a single query, the heads that share a head of K. Tiles of a head follow each other, then heads, then batches, so
+ * that keys and values brought into scratch serve several units. */
+#ifndef AGK_FLASH_H
+#define AGK_FLASH_H
+
+#include "kernels.h"
+
+enum {
+    AGK_FLASH_TILE = 32,  /* rows: two vectors of 16 lanes */
+    AGK_FLASH_KEYS = 64,  /* keys of a block: S, K, V, Q and O of width 32 fit L1 together, of width 128 L2 */
+    AGK_FLASH_NARROW = 6, /* fewer rows than this: lanes along the width instead of along rows */
+};
+
+/* What the first step finds out about the mask under a tile, in the node's work memory. */
+typedef struct agk_flash_mask {
+    int32_t kind;       /* below */
+    int32_t begin, end; /* keys outside are masked for every row of the tile */
+    int32_t unused;
+} agk_flash_mask;
+
+enum { AGK_FLASH_NO_MASK, AGK_FLASH_SAME_MASK, AGK_FLASH_FULL_MASK }; /* SAME: all rows of the tile have one mask */
+
+/* One tile: row i of Q at q + i * q_step, of the result at out + i * out_step, of the mask (f16) at mask + i * mask_step.
+ * A kernel consists of begin, block for each block of keys, end; between them it keeps what it likes in state. */
+typedef struct agk_flash_tile {
+    const char *q, *mask;
+    char *out;
+    int64_t q_step, mask_step, out_step;
+    int64_t n_rows, d, dv;
+    int32_t mask_kind;
+    float scale, softcap;        /* softcap 0: none */
+    float slope[AGK_FLASH_TILE]; /* what the mask of a row is multiplied with */
+    float sink[AGK_FLASH_TILE];  /* -inf: none */
+    float *state;                /* agk_flash_state_floats(d, dv) floats, 64-byte aligned */
+} agk_flash_tile;
+
+/* Floats of a tile's state: Q^T [d][32], O^T [dv][32], S^T [keys][32], mask [keys][32], maxima and sums [2][32]. */
+static inline int64_t agk_flash_state_floats(int64_t d, int64_t dv)
+{
+    return AGK_FLASH_TILE * (d + dv + 2 * AGK_FLASH_KEYS + 2);
+}
+
+#endif

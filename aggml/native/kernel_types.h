@@ -1,0 +1,81 @@
+/* The signature of each kernel of kernels.def: agk_<kernel>_fn. Families are set off by a comment line. */
+#ifndef AGK_KERNEL_TYPES_H
+#define AGK_KERNEL_TYPES_H
+
+#include "kernels.h"
+
+/* mul_mat, types. Conversions of n elements; mul_mat.h describes what is packed, and the block of work. */
+struct agk_mm_block;
+typedef void agk_f16_to_f32_fn(const void *src, float *dst, int64_t n);
+typedef void agk_bf16_to_f32_fn(const void *src, float *dst, int64_t n);
+typedef void agk_q8_0_to_f32_fn(const void *src, float *dst, int64_t n);
+typedef void agk_q4_0_to_f32_fn(const void *src, float *dst, int64_t n);
+typedef void agk_f32_to_f16_fn(const float *src, void *dst, int64_t n);
+typedef void agk_f32_to_bf16_fn(const float *src, void *dst, int64_t n);
+typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);
+typedef void agk_mm_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_col_q8_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_row_q8_0_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_row_q4_0_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_tile_f32_fn(const struct agk_mm_block *block);
+typedef void agk_mm_tile_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_tile_q8_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dot_f32_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dot_f16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dot_q8_0_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dot_q4_0_fn(const struct agk_mm_block *block);
+
+/* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
+typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
+typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
+
+/* binary. Rows of n floats, steps in bytes; one_b: a single element of b for a row. y may be a or b. */
+typedef struct agk_binary_rows {
+    char *y;
+    const char *a, *b;
+    int64_t step_y, step_a, step_b;
+    bool one_b;
+} agk_binary_rows;
+typedef void agk_binary_f32_fn(int op, int64_t n, int64_t rows, const agk_binary_rows *r);
+typedef void agk_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
+
+/* norm, soft_max. One row; y may be x. */
+typedef void agk_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef void agk_rms_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef struct agk_soft_max_row {
+    float scale, slope; /* logit = scale * x + slope * mask */
+    float sink;         /* a further logit that takes its share of the sum; -inf: none */
+    const void *mask;   /* f16 or f32, or NULL */
+    bool mask_f16;
+} agk_soft_max_row;
+typedef void agk_soft_max_f32_fn(int64_t n, float *y, const float *x, const agk_soft_max_row *row);
+
+/* rope. The table has n cosines and sines of position * freq, times magnitude; a rotation turns `half` pairs. */
+typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, float magnitude, float *cosine, float *sine);
+typedef void agk_rope_rotate_fn(bool neox, int64_t half, float *y, const float *x, const float *cosine, const float *sine);
+
+/* flash_attn_ext. flash.h describes a tile; k [n][d] and v [n][dv] are keys first .. first+n-1. */
+struct agk_flash_tile;
+typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
+typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v);
+typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
+typedef void agk_flash_begin_narrow_fn(const struct agk_flash_tile *t);
+typedef void agk_flash_block_narrow_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const float *k,
+                                       const float *v);
+typedef void agk_flash_end_narrow_fn(const struct agk_flash_tile *t);
+
+/* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
+typedef void agk_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+typedef void agk_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+
+#define AGK_VARIANT(kernel, isa, needs) agk_##kernel##_fn agk_##kernel##_##isa;
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wredundant-decls"
+#endif
+#include "kernels.def"
+#undef AGK_VARIANT
+
+#endif

@@ -1,0 +1,166 @@
+/* What a kernel sees: operands, nodes, steps, the table of variants.
+ *
+ * An op family is one file in scalar/ (and avx2/, avx512/ where it pays). Its *lowering* looks at one node of a
+ * graph, decides how it is cut into chunks, and adds one or more steps; the plan executor (runtime/plan.c) runs
+ * the steps in order, the chunks of a step on any threads in any order. No Python and no runtime header here. */
+#ifndef AGK_KERNELS_H
+#define AGK_KERNELS_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "types.h"
+
+#define AGK_MAX_SRC 10
+#define AGK_MAX_STEPS 4
+#define AGK_MESSAGE 192
+
+/* CPU features: what a variant needs, what this machine has, what a plan is allowed to use. */
+enum {
+    AGK_AVX2 = 1u << 0,
+    AGK_FMA = 1u << 1,
+    AGK_F16C = 1u << 2,
+    AGK_AVX512 = 1u << 3, /* F, BW, DQ, VL and CD together */
+    AGK_AVX512_VNNI = 1u << 4,
+    AGK_AVX512_BF16 = 1u << 5,
+    AGK_AVX512_VBMI = 1u << 6,
+    AGK_AVX_VNNI = 1u << 7,
+    AGK_NEON = 1u << 8,
+};
+
+typedef enum agk_status {
+    AGK_OK = 0,
+    AGK_UNSUPPORTED = 1,
+    AGK_OUT_OF_BOUNDS = 2,
+    AGK_INVALID = 3,
+    AGK_NO_MEMORY = 4,
+} agk_status;
+
+/* One operand. ne and nb are ggml's: ne[0] innermost, nb in bytes. */
+typedef struct agk_view {
+    uintptr_t addr;       /* absolute, or an offset into the arena */
+    uintptr_t arena_mask; /* all ones if addr is an offset, else 0 */
+    int64_t ne[4];
+    int64_t nb[4];
+    int32_t type; /* agk_type; AGK_NONE: an optional operand that was not given */
+} agk_view;
+
+/* One operation of a graph. Immutable once lowered: any number of threads read it. */
+typedef struct agk_node {
+    int32_t op; /* agk_op */
+    int32_t n_src;
+    agk_view dst;
+    agk_view src[AGK_MAX_SRC];
+    int32_t params[16]; /* layouts in ops.def */
+    size_t work;        /* offset in the arena of what the node's steps share, 64-byte aligned */
+    union {
+        int64_t i[12];
+        double f[12];
+        const void *p[12];
+        void (*fn[12])(void);
+    } aux; /* what the lowering decided, for its own steps: rows per chunk, chosen kernels */
+} agk_node;
+
+/* What a step gets from the thread that runs it. */
+typedef struct agk_task {
+    uintptr_t arena;
+    void *scratch; /* scratch_size bytes of this thread alone, 64-byte aligned, undefined content */
+    char *message; /* AGK_MESSAGE bytes, to be filled when a step fails */
+} agk_task;
+
+/* Run chunk 0 <= chunk < n_chunks. Anything but AGK_OK fails the node; then the message says value and place. */
+typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64_t chunk);
+
+typedef struct agk_lowering {
+    agk_node *node;
+    uint32_t cpu; /* features the plan may use; 0 asks for the exact scalar kernels */
+    int n_steps;
+    struct {
+        agk_step_fn *run;
+        int64_t n_chunks; /* >= 1; 1 is run without any synchronisation */
+    } step[AGK_MAX_STEPS];
+    size_t work_size;    /* bytes of the arena that the steps of this node share */
+    size_t scratch_size; /* bytes each thread needs of its own */
+    char message[AGK_MESSAGE]; /* why not, if not AGK_OK */
+} agk_lowering;
+
+/* Chunks are cut by the shape alone, never by the number of threads, so results do not depend on it. 5 to 20 us
+ * each is right: below some 10 us of work in total a node is one chunk. */
+typedef agk_status agk_lower_fn(agk_lowering *lowering);
+
+static inline void agk_add_step(agk_lowering *lowering, agk_step_fn *run, int64_t n_chunks)
+{
+    lowering->step[lowering->n_steps].run = run;
+    lowering->step[lowering->n_steps].n_chunks = n_chunks;
+    ++lowering->n_steps;
+}
+
+static inline void *agk_data(const agk_task *task, const agk_view *view)
+{
+    return (void *)(view->addr + (task->arena & view->arena_mask)); /* NOLINT */
+}
+
+static inline void *agk_work(const agk_task *task, const agk_node *node)
+{
+    return (void *)(task->arena + node->work); /* NOLINT */
+}
+
+static inline bool agk_has(const agk_node *node, int i)
+{
+    return i < node->n_src && node->src[i].type != AGK_NONE;
+}
+
+static inline float agk_param_f32(const agk_node *node, int i)
+{
+    float value;
+    memcpy(&value, &node->params[i], sizeof value);
+    return value;
+}
+
+static inline int64_t agk_nrows(const agk_view *v)
+{
+    return v->ne[1] * v->ne[2] * v->ne[3];
+}
+
+static inline int64_t agk_nelements(const agk_view *v)
+{
+    return v->ne[0] * agk_nrows(v);
+}
+
+/* ops.def: the vocabulary. AGK_OP(name, family): node op name as Tensor.op has it, and the file that lowers it. */
+typedef enum agk_op {
+#define AGK_OP(name, family) AGK_OP_##name,
+#include "ops.def"
+#undef AGK_OP
+    AGK_OP_COUNT
+} agk_op;
+
+#define AGK_FAMILY(family) agk_lower_fn agk_lower_##family;
+#include "families.def"
+#undef AGK_FAMILY
+
+const char *agk_op_name(int op);            /* NULL if unknown */
+int agk_op_find(const char *name);          /* -1 if unknown */
+agk_status agk_lower(agk_lowering *lowering); /* by node->op */
+
+/* kernels.def: every variant of every kernel, one line each, the best first; scalar closes each group. A kernel
+ * is an inner function with one signature (declared in kernel_types.h); steps call it through agk_pick. */
+typedef void agk_any_fn(void);
+
+typedef struct agk_variant {
+    const char *kernel;
+    const char *isa;
+    uint32_t needs;
+    agk_any_fn *fn;
+} agk_variant;
+
+extern const agk_variant agk_variants[];
+extern const size_t agk_n_variants;
+
+/* The first variant of `kernel` whose needs are within `cpu`; kernels are found at plan compile, never per run. */
+agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
+#define AGK_PICK(kernel, cpu) ((agk_##kernel##_fn *)agk_pick_any(#kernel, (cpu)))
+
+uint32_t agk_cpu_features(void); /* of this machine, OS register state included */
+
+#endif

@@ -1,0 +1,93 @@
+/* Errors and the storages they poison: counted objects, shared between streams and the binding.
+ *
+ * Not here: who is poisoned when (stream.c), how an error becomes an exception (module.cpp). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "internal.h"
+
+atomic_uint ag_generation = 1;
+void (*ag_drop_user)(void *user) = NULL;
+
+/* Taking a reference to a poison and replacing it must not cross; only failures and cures come here. */
+static pthread_mutex_t poison_lock = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t ag_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void ag_error_forked(void) /* in the child: the lock may have been held by a thread that is no more */
+{
+    pthread_mutex_init(&poison_lock, NULL);
+}
+
+ag_error *ag_error_new(ag_code code, const char *device, const char *operation, const char *tensor, const char *text)
+{
+    ag_error *error = calloc(1, sizeof *error);
+    if (error == NULL) return NULL;
+    atomic_init(&error->refs, 1);
+    error->code = code;
+    snprintf(error->device, sizeof error->device, "%s", device ? device : "");
+    snprintf(error->operation, sizeof error->operation, "%s", operation ? operation : "");
+    snprintf(error->tensor, sizeof error->tensor, "%s", tensor ? tensor : "");
+    snprintf(error->text, sizeof error->text, "%s", text ? text : "");
+    return error;
+}
+
+ag_error *ag_error_ref(ag_error *error)
+{
+    if (error != NULL) atomic_fetch_add_explicit(&error->refs, 1, memory_order_relaxed);
+    return error;
+}
+
+void ag_error_unref(ag_error *error)
+{
+    if (error == NULL || atomic_fetch_sub_explicit(&error->refs, 1, memory_order_acq_rel) != 1) return;
+    void *user = atomic_load(&error->user);
+    if (user != NULL && ag_drop_user != NULL) ag_drop_user(user);
+    free(error);
+}
+
+ag_storage *ag_storage_new(const char *name)
+{
+    ag_storage *storage = calloc(1, sizeof *storage);
+    if (storage == NULL) return NULL;
+    atomic_init(&storage->refs, 1);
+    snprintf(storage->name, sizeof storage->name, "%s", name ? name : "");
+    return storage;
+}
+
+ag_storage *ag_storage_ref(ag_storage *storage)
+{
+    atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);
+    return storage;
+}
+
+void ag_storage_unref(ag_storage *storage)
+{
+    if (storage == NULL || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
+    ag_error_unref(atomic_load(&storage->poison));
+    free(storage);
+}
+
+ag_error *ag_storage_poison(ag_storage *storage)
+{
+    if (atomic_load_explicit(&storage->poison, memory_order_acquire) == NULL) return NULL;
+    pthread_mutex_lock(&poison_lock);
+    ag_error *error = ag_error_ref(atomic_load(&storage->poison));
+    pthread_mutex_unlock(&poison_lock);
+    return error;
+}
+
+void ag_storage_set_poison(ag_storage *storage, ag_error *error)
+{
+    if (error == NULL && atomic_load_explicit(&storage->poison, memory_order_acquire) == NULL) return;
+    pthread_mutex_lock(&poison_lock);
+    ag_error *old = atomic_exchange(&storage->poison, ag_error_ref(error));
+    pthread_mutex_unlock(&poison_lock);
+    ag_error_unref(old);
+}

@@ -1,0 +1,24 @@
+/* What files of runtime/ share among themselves only: fork hooks, stream internals that the pool needs. */
+#ifndef AG_INTERNAL_H
+#define AG_INTERNAL_H
+
+#include "runtime.h"
+
+void ag_error_forked(void);
+void ag_notifiers_forked(void);
+void ag_timer_forked(void);
+
+/* One pause of a spinning thread: about 25 ns on x86. */
+static inline void ag_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* The stream's links in an executor's queue; written by the executor that holds the stream. */
+ag_stream **ag_stream_link(ag_stream *stream);
+
+#endif

@@ -1,0 +1,139 @@
+/* Notifier: one file descriptor per event loop, written when a ticket that its tasks wait for is done.
+ *
+ * eventfd on Linux, a pipe elsewhere. Written at most once between two drains. In the child of a fork all
+ * descriptors of the parent's loops are closed, so that the child cannot wake them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/eventfd.h>
+#endif
+
+#include "internal.h"
+
+struct ag_notifier {
+    atomic_int refs;
+    atomic_bool signalled;
+    pthread_mutex_t lock; /* a write must not meet a descriptor that was closed and given out again */
+    int read_fd, write_fd;
+    struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static ag_notifier *open_notifiers;
+
+static bool open_fds(int fds[2])
+{
+#ifdef __linux__
+    fds[0] = fds[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return fds[0] >= 0;
+#else
+    if (pipe(fds) != 0) return false;
+    for (int i = 0; i < 2; ++i) {
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+        fcntl(fds[i], F_SETFL, O_NONBLOCK);
+    }
+    return true;
+#endif
+}
+
+static void close_fds(ag_notifier *notifier)
+{
+    if (notifier->write_fd >= 0 && notifier->write_fd != notifier->read_fd) close(notifier->write_fd);
+    if (notifier->read_fd >= 0) close(notifier->read_fd);
+    notifier->read_fd = notifier->write_fd = -1;
+}
+
+ag_notifier *ag_notifier_new(void)
+{
+    ag_runtime_init();
+    ag_notifier *notifier = calloc(1, sizeof *notifier);
+    int fds[2];
+    if (notifier == NULL) return NULL;
+    if (!open_fds(fds)) {
+        free(notifier);
+        return NULL;
+    }
+    atomic_init(&notifier->refs, 1);
+    pthread_mutex_init(&notifier->lock, NULL);
+    notifier->read_fd = fds[0];
+    notifier->write_fd = fds[1];
+    pthread_mutex_lock(&list_lock);
+    notifier->next = open_notifiers;
+    if (open_notifiers != NULL) open_notifiers->prev = notifier;
+    open_notifiers = notifier;
+    pthread_mutex_unlock(&list_lock);
+    return notifier;
+}
+
+ag_notifier *ag_notifier_ref(ag_notifier *notifier)
+{
+    atomic_fetch_add_explicit(&notifier->refs, 1, memory_order_relaxed);
+    return notifier;
+}
+
+void ag_notifier_unref(ag_notifier *notifier)
+{
+    if (notifier == NULL || atomic_fetch_sub_explicit(&notifier->refs, 1, memory_order_acq_rel) != 1) return;
+    ag_notifier_close(notifier);
+    pthread_mutex_destroy(&notifier->lock);
+    free(notifier);
+}
+
+int ag_notifier_fd(const ag_notifier *notifier)
+{
+    return notifier->read_fd;
+}
+
+void ag_notifier_signal(ag_notifier *notifier)
+{
+    if (atomic_exchange(&notifier->signalled, true)) return;
+    pthread_mutex_lock(&notifier->lock);
+    if (notifier->write_fd >= 0) {
+        uint64_t one = 1;
+        size_t size = notifier->write_fd == notifier->read_fd ? sizeof one : 1;
+        while (write(notifier->write_fd, &one, size) < 0 && errno == EINTR) continue;
+    }
+    pthread_mutex_unlock(&notifier->lock);
+}
+
+void ag_notifier_drain(ag_notifier *notifier)
+{
+    uint64_t buffer[8];
+    pthread_mutex_lock(&notifier->lock);
+    if (notifier->read_fd >= 0) {
+        while (read(notifier->read_fd, buffer, sizeof buffer) < 0 && errno == EINTR) continue;
+    }
+    pthread_mutex_unlock(&notifier->lock);
+    /* Only now: a signal from here on writes again; one before is covered by the look that follows the drain. */
+    atomic_store(&notifier->signalled, false);
+}
+
+void ag_notifier_close(ag_notifier *notifier)
+{
+    pthread_mutex_lock(&notifier->lock);
+    bool was_open = notifier->read_fd >= 0;
+    close_fds(notifier);
+    pthread_mutex_unlock(&notifier->lock);
+    if (!was_open) return;
+    pthread_mutex_lock(&list_lock);
+    if (notifier->prev != NULL) notifier->prev->next = notifier->next;
+    if (notifier->next != NULL) notifier->next->prev = notifier->prev;
+    if (open_notifiers == notifier) open_notifiers = notifier->next;
+    notifier->next = notifier->prev = NULL;
+    pthread_mutex_unlock(&list_lock);
+}
+
+void ag_notifiers_forked(void)
+{
+    pthread_mutex_init(&list_lock, NULL);
+    for (ag_notifier *n = open_notifiers; n != NULL;) {
+        ag_notifier *next = n->next;
+        pthread_mutex_init(&n->lock, NULL);
+        close_fds(n);
+        n->next = n->prev = NULL;
+        n = next;
+    }
+    open_notifiers = NULL;
+}

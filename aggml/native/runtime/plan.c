@@ -1,0 +1,158 @@
+/* Plan: a graph lowered into a flat list of steps. Immutable once sealed; any number of threads run it.
+ *
+ * Not here: running (threadpool.c), how a node is cut (the families in scalar/). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime.h"
+
+/* Steps of this many chunks and more would overflow the claim word of the pool. */
+#define MAX_CHUNKS 1000000
+
+ag_plan *ag_plan_new(uint32_t cpu, size_t work_base)
+{
+    ag_plan *plan = calloc(1, sizeof *plan);
+    if (plan == NULL) return NULL;
+    atomic_init(&plan->refs, 1);
+    plan->cpu = cpu;
+    plan->work_base = (work_base + 63) & ~(size_t)63;
+    return plan;
+}
+
+ag_plan *ag_plan_ref(ag_plan *plan)
+{
+    atomic_fetch_add_explicit(&plan->refs, 1, memory_order_relaxed);
+    return plan;
+}
+
+static void drop_storages(ag_storage **list, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) ag_storage_unref(list[i]);
+    free(list);
+}
+
+void ag_plan_unref(ag_plan *plan)
+{
+    if (plan == NULL || atomic_fetch_sub_explicit(&plan->refs, 1, memory_order_acq_rel) != 1) return;
+    for (size_t i = 0; i < plan->n_nodes; ++i) free(plan->nodes[i]);
+    free(plan->nodes);
+    free(plan->names);
+    free(plan->steps);
+    drop_storages(plan->reads, plan->n_reads);
+    drop_storages(plan->writes, plan->n_writes);
+    drop_storages(plan->partial, plan->n_partial);
+    free(plan);
+}
+
+static bool reserve(ag_plan *plan)
+{
+    if (plan->n_nodes == plan->cap_nodes) {
+        size_t cap = plan->cap_nodes ? 2 * plan->cap_nodes : 16;
+        agk_node **nodes = realloc(plan->nodes, cap * sizeof *nodes);
+        if (nodes == NULL) return false;
+        plan->nodes = nodes;
+        char(*names)[AG_NAME] = realloc(plan->names, cap * sizeof *names);
+        if (names == NULL) return false;
+        plan->names = names;
+        plan->cap_nodes = cap;
+    }
+    if (plan->n_steps + AGK_MAX_STEPS > plan->cap_steps) {
+        size_t cap = plan->cap_steps ? 2 * plan->cap_steps : 32;
+        ag_step *steps = realloc(plan->steps, cap * sizeof *steps);
+        if (steps == NULL) return false;
+        plan->steps = steps;
+        plan->cap_steps = cap;
+    }
+    return true;
+}
+
+/* Rough on purpose: it only has to tell some hundred ns from some us. */
+static uint64_t cost(const agk_node *node)
+{
+    int64_t products = agk_nelements(&node->dst);
+    if (node->op == AGK_OP_mul_mat) products *= node->src[0].ne[0];
+    if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;
+    return 30 + (uint64_t)products / 4;
+}
+
+agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, char *message)
+{
+    agk_node *copy = NULL;
+    /* C11 wants the size to be a multiple of the alignment. */
+    if (!reserve(plan) || (copy = aligned_alloc(64, (sizeof *copy + 63) & ~(size_t)63)) == NULL) {
+        snprintf(message, AGK_MESSAGE, "no memory for the plan");
+        return AGK_NO_MEMORY;
+    }
+    *copy = *node;
+    copy->work = plan->work_base;
+    agk_lowering lowering = {.node = copy, .cpu = plan->cpu};
+    agk_status status = agk_lower(&lowering);
+    for (int i = 0; status == AGK_OK && i < lowering.n_steps; ++i) {
+        if (lowering.step[i].n_chunks < 1 || lowering.step[i].n_chunks > MAX_CHUNKS) {
+            snprintf(lowering.message, AGK_MESSAGE, "cut into %lld chunks, which is not within 1..%d",
+                     (long long)lowering.step[i].n_chunks, MAX_CHUNKS);
+            status = AGK_UNSUPPORTED;
+        }
+    }
+    if (status != AGK_OK) {
+        memcpy(message, lowering.message, AGK_MESSAGE);
+        free(copy);
+        return status;
+    }
+    for (int i = 0; i < lowering.n_steps; ++i) {
+        plan->steps[plan->n_steps++] = (ag_step){.run = lowering.step[i].run,
+                                                 .node = copy,
+                                                 .n_chunks = (uint32_t)lowering.step[i].n_chunks,
+                                                 .writes_leaf = writes_leaf};
+    }
+    plan->cost += cost(copy);
+    if (lowering.work_size > plan->work_size) plan->work_size = lowering.work_size;
+    if (lowering.scratch_size > plan->scratch_size) plan->scratch_size = lowering.scratch_size;
+    snprintf(plan->names[plan->n_nodes], AG_NAME, "%s", name);
+    plan->nodes[plan->n_nodes++] = copy;
+    return AGK_OK;
+}
+
+static bool take_storages(ag_storage ***list, size_t *count, ag_storage **from, size_t n)
+{
+    if (n == 0) return true;
+    *list = malloc(n * sizeof **list);
+    if (*list == NULL) return false;
+    for (size_t i = 0; i < n; ++i) (*list)[i] = ag_storage_ref(from[i]);
+    *count = n;
+    return true;
+}
+
+bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
+                  ag_storage **partial, size_t n_partial)
+{
+    return take_storages(&plan->reads, &plan->n_reads, reads, n_reads) &&
+           take_storages(&plan->writes, &plan->n_writes, writes, n_writes) &&
+           take_storages(&plan->partial, &plan->n_partial, partial, n_partial);
+}
+
+size_t ag_plan_arena_size(const ag_plan *plan)
+{
+    return plan->work_base + plan->work_size;
+}
+
+static size_t node_index(const ag_plan *plan, const agk_node *node)
+{
+    size_t i = 0;
+    while (i < plan->n_nodes && plan->nodes[i] != node) ++i;
+    return i;
+}
+
+ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message)
+{
+    static const ag_code codes[] = {[AGK_OK] = AG_DEVICE_ERROR,
+                                    [AGK_UNSUPPORTED] = AG_UNSUPPORTED,
+                                    [AGK_OUT_OF_BOUNDS] = AG_OUT_OF_BOUNDS,
+                                    [AGK_INVALID] = AG_INVALID_ARGUMENT,
+                                    [AGK_NO_MEMORY] = AG_NO_MEMORY};
+    const agk_node *node = plan->steps[step].node;
+    size_t index = node_index(plan, node);
+    char text[256];
+    snprintf(text, sizeof text, "node %zu (%s): %s", index, agk_op_name(node->op), message);
+    return ag_error_new(codes[status], device, "graph_compute", plan->names[index], text);
+}

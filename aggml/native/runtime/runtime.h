@@ -1,0 +1,306 @@
+/* The runtime in C: streams of ordered work, the thread pool that carries them out, plans, errors, notifiers.
+ *
+ * Here: every type and function that more than one file of runtime/ (or module.cpp) uses. No Python. Rules:
+ * - a stream is in order; `completed` alone tells whether a ticket is done;
+ * - a worker never blocks for another stream: it parks the stream and takes other work;
+ * - objects are counted; everything handed to a stream is kept by it until done. */
+#ifndef AG_RUNTIME_H
+#define AG_RUNTIME_H
+
+#include <pthread.h>
+#ifndef AG_RUNTIME_CPP /* module.cpp maps C11 atomics to std::atomic, whose layout is the same */
+#include <stdatomic.h>
+#endif
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../kernels.h"
+
+#define AG_NAME 64
+
+typedef struct ag_error ag_error;
+typedef struct ag_storage ag_storage;
+typedef struct ag_notifier ag_notifier;
+typedef struct ag_plan ag_plan;
+typedef struct ag_pool ag_pool;
+typedef struct ag_stream ag_stream;
+struct ag_worker;
+
+/* -- time and fork -------------------------------------------------------------------------------------------- */
+
+uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter */
+
+/* Raised in the child of every fork: objects that carry another generation belong to the parent. */
+extern atomic_uint ag_generation;
+void ag_runtime_init(void); /* idempotent; installs the fork handler */
+
+/* -- errors --------------------------------------------------------------------------------------------------- */
+
+typedef enum ag_code {
+    AG_DEVICE_ERROR = 1,
+    AG_OUT_OF_BOUNDS,
+    AG_INVALID_ARGUMENT,
+    AG_UNSUPPORTED,
+    AG_NO_MEMORY,
+    AG_ABORTED,
+    AG_FOREIGN /* `user` holds what the caller supplied (a Python exception) */
+} ag_code;
+
+/* A failure, shared by the operation that failed and by all that read what it would have written. */
+struct ag_error {
+    atomic_int refs;
+    ag_code code;
+    atomic_bool seen; /* somebody got it raised, so that synchronize() need not tell it again */
+    char device[AG_NAME];
+    char operation[32];
+    char tensor[AG_NAME];
+    char text[256];
+    _Atomic(void *) user; /* the binding's exception object; dropped through ag_drop_user */
+};
+
+extern void (*ag_drop_user)(void *user); /* set by the binding; may be called by any thread */
+ag_error *ag_error_new(ag_code code, const char *device, const char *operation, const char *tensor, const char *text);
+ag_error *ag_error_ref(ag_error *error);
+void ag_error_unref(ag_error *error);
+
+/* -- storages: what a failure poisons ------------------------------------------------------------------------- */
+
+struct ag_storage {
+    atomic_int refs;
+    _Atomic(ag_error *) poison;
+    char name[AG_NAME];
+};
+
+ag_storage *ag_storage_new(const char *name);
+ag_storage *ag_storage_ref(ag_storage *storage);
+void ag_storage_unref(ag_storage *storage);
+ag_error *ag_storage_poison(ag_storage *storage);             /* a reference, or NULL */
+void ag_storage_set_poison(ag_storage *storage, ag_error *error); /* NULL cures */
+
+/* -- notifier: wakes an event loop ---------------------------------------------------------------------------- */
+
+ag_notifier *ag_notifier_new(void); /* NULL: no file descriptors left */
+ag_notifier *ag_notifier_ref(ag_notifier *notifier);
+void ag_notifier_unref(ag_notifier *notifier);
+int ag_notifier_fd(const ag_notifier *notifier); /* readable once signalled; -1 when closed */
+void ag_notifier_signal(ag_notifier *notifier);  /* from any thread; one write until drained */
+void ag_notifier_drain(ag_notifier *notifier);
+void ag_notifier_close(ag_notifier *notifier);
+
+/* -- plans ---------------------------------------------------------------------------------------------------- */
+
+typedef struct ag_step {
+    agk_step_fn *run;
+    const agk_node *node;
+    uint32_t n_chunks;
+    int32_t writes_leaf; /* index into partial + full storages of a leaf that this node writes, or -1 */
+} ag_step;
+
+struct ag_plan {
+    atomic_int refs;
+    uint32_t cpu;
+    agk_node **nodes;
+    char (*names)[AG_NAME];
+    size_t n_nodes, cap_nodes;
+    ag_step *steps;
+    size_t n_steps, cap_steps;
+    size_t scratch_size; /* per thread */
+    size_t work_base;    /* where the area shared by a node's steps begins in the arena */
+    size_t work_size;
+    uint64_t cost; /* rough ns on one thread: tells whether a hand-over would cost more than the work */
+    ag_storage **reads, **writes, **partial;
+    size_t n_reads, n_writes, n_partial;
+};
+
+ag_plan *ag_plan_new(uint32_t cpu, size_t work_base);
+ag_plan *ag_plan_ref(ag_plan *plan);
+void ag_plan_unref(ag_plan *plan);
+/* Lower one more node. On failure nothing is added and `message` (AGK_MESSAGE bytes) says why. */
+agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, char *message);
+/* Declare what the plan reads, writes in full and writes in part. Called once; false: no memory. */
+bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
+                  ag_storage **partial, size_t n_partial);
+size_t ag_plan_arena_size(const ag_plan *plan);
+ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message);
+
+/* -- strided copies ------------------------------------------------------------------------------------------- */
+
+typedef struct ag_copy {
+    uint8_t *dst;
+    const uint8_t *src;
+    int64_t ne[4];
+    int64_t dst_nb[4], src_nb[4];
+    size_t item; /* bytes of one element; dimension 0 counts elements */
+} ag_copy;
+
+void ag_copy_simplify(ag_copy *copy); /* merges dimensions that are contiguous on both sides */
+void ag_copy_run(const ag_copy *copy);
+
+/* -- streams -------------------------------------------------------------------------------------------------- */
+
+typedef enum ag_kind {
+    AG_KIND_NOP, /* a mark; with `writes` it accepts them: what is there is declared good */
+    AG_KIND_COPY,
+    AG_KIND_FILL,
+    AG_KIND_PLAN,
+    AG_KIND_DELAY,
+    AG_KIND_WAIT,
+    AG_KIND_FAIL,
+    AG_KIND_CALL
+} ag_kind;
+
+#define AG_INLINE_STORAGES 3
+
+/* One queued operation; lives in a block of its stream's ring. */
+typedef struct ag_slot {
+    ag_kind kind;
+    atomic_bool abort;
+    bool derived;        /* failed because it read what another failure had poisoned */
+    uint16_t n_reads, n_writes, n_partial;
+    ag_storage *few[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
+    ag_storage **many;                   /* instead, where they are more; owned */
+    const char *operation;                    /* static text for errors */
+    uint64_t submitted;                       /* ns; before it is published */
+    atomic_uint_fast64_t started, done;       /* ns; 0: not reached */
+    _Atomic(ag_error *) error;
+    union {
+        ag_copy copy;
+        struct {
+            uint8_t *dst;
+            size_t size;
+            int value;
+        } fill;
+        struct {
+            ag_plan *plan;
+            uintptr_t arena;
+        } plan;
+        struct {
+            uint64_t ns;
+        } delay;
+        struct {
+            ag_stream *stream;
+            uint64_t ticket; /* AG_TAIL: all that is queued there at submission */
+        } wait;
+        struct {
+            ag_error *error;
+        } fail;
+    } u;
+} ag_slot;
+
+#define AG_TAIL UINT64_MAX
+#define AG_BLOCK_SLOTS 32
+
+typedef struct ag_block {
+    atomic_int refs; /* the ring, and each handle that points into it */
+    uint64_t base;   /* ticket of slots[0] */
+    _Atomic(struct ag_block *) next;
+    ag_slot slots[AG_BLOCK_SLOTS];
+} ag_block;
+
+typedef struct ag_executor {
+    /* The stream has work and nobody runs it: call ag_stream_run(stream) on some thread soon. */
+    void (*ready)(struct ag_executor *executor, ag_stream *stream);
+} ag_executor;
+
+ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads);
+ag_stream *ag_stream_ref(ag_stream *stream);
+void ag_stream_unref(ag_stream *stream);
+
+/* A batch for one stream. Slots are moved in; on success `blocks[i]` (a reference) and `tickets[i]` tell where. */
+typedef struct ag_batch {
+    ag_stream *stream;
+    ag_slot *slots;
+    size_t n;
+    ag_block **blocks;
+    uint64_t *tickets;
+} ag_batch;
+
+typedef enum ag_submit_status { AG_SUBMIT_OK, AG_SUBMIT_CLOSED, AG_SUBMIT_FORKED, AG_SUBMIT_NO_MEMORY, AG_SUBMIT_LOST } ag_submit_status;
+
+/* Enqueue several batches as one step: nothing of another thread comes between. All or nothing. */
+ag_submit_status ag_submit(ag_batch *batches, size_t n);
+
+uint64_t ag_stream_submitted(const ag_stream *stream);
+uint64_t ag_stream_completed(const ag_stream *stream);
+int ag_stream_n_threads(const ag_stream *stream);
+void ag_stream_set_n_threads(ag_stream *stream, int n_threads);
+const char *ag_stream_name(const ag_stream *stream);
+bool ag_stream_alive(const ag_stream *stream); /* made by this process, not by the parent of a fork */
+bool ag_stream_closed(const ag_stream *stream);
+ag_error *ag_stream_lost(const ag_stream *stream); /* borrowed, or NULL */
+
+void ag_stream_close(ag_stream *stream); /* refuses new work; what is queued goes on */
+void ag_stream_hold(ag_stream *stream);  /* no operation starts until as many releases */
+bool ag_stream_release(ag_stream *stream);
+void ag_stream_lose(ag_stream *stream, ag_error *error); /* everything queued and to come fails with it */
+void ag_stream_abort(ag_stream *stream, ag_block *block, uint64_t ticket);
+void ag_stream_abort_all(ag_stream *stream); /* the plans, delays and calls queued until now */
+bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* asked by the thread that runs the slot */
+
+/* Signal the notifier once `ticket` is done. True: it is done already and nothing was armed. */
+bool ag_stream_watch(ag_stream *stream, ag_notifier *notifier, uint64_t ticket);
+void ag_stream_unwatch(ag_stream *stream, ag_notifier *notifier);
+
+/* The failures nobody saw: moves up to `n` references out and marks them seen. */
+size_t ag_stream_take_failures(ag_stream *stream, ag_error **out, size_t n);
+
+/* Python calls: wait for the next one (false: nothing within timeout_ns, or the stream is finished). */
+bool ag_stream_next_call(ag_stream *stream, uint64_t timeout_ns, uint64_t *ticket);
+void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success; takes the reference */
+
+/* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
+void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* NULL: the submitting thread */
+void ag_slot_drop(ag_slot *slot);   /* releases what the slot holds; for slots that were not submitted */
+void ag_block_unref(ag_block *block);
+
+/* -- timers: one thread for all delays ------------------------------------------------------------------------ */
+
+/* Keeps a reference until fired. An abort that is set before the timer is seen fires it at once. */
+bool ag_timer_add(ag_stream *stream, uint64_t ticket, uint64_t deadline, const atomic_bool *abort);
+void ag_timer_hurry(const ag_stream *stream);                             /* fires the stream's delay now */
+void ag_stream_timer_fired(ag_stream *stream, uint64_t ticket);
+void ag_timer_stop(void);
+
+/* -- thread pool ---------------------------------------------------------------------------------------------- */
+
+typedef struct ag_pool_params {
+    int n_threads;
+    int spin_us;   /* how long an idle worker looks for work before it sleeps */
+    int priority;  /* ggml's: -1 low, 0 normal, 1 medium, 2 high, 3 realtime */
+    bool strict;   /* worker j on the j-th cpu of the mask, else all on the whole mask */
+    bool has_mask;
+    uint8_t mask[512];
+} ag_pool_params;
+
+typedef struct ag_worker {
+    ag_pool *pool;
+    int index;
+    pthread_t thread;
+    void *scratch;
+    size_t scratch_size;
+    char message[AGK_MESSAGE];
+} ag_worker;
+
+ag_pool *ag_pool_new(const ag_pool_params *params); /* NULL: a thread could not be started */
+ag_pool *ag_pool_ref(ag_pool *pool);
+void ag_pool_unref(ag_pool *pool);
+bool ag_pool_grow(ag_pool *pool, int n_threads);
+int ag_pool_n_threads(const ag_pool *pool);
+void ag_pool_stop(ag_pool *pool); /* joins the workers; work left stays undone */
+void ag_pool_pause(ag_pool *pool);
+void ag_pool_resume(ag_pool *pool);
+ag_executor *ag_pool_executor(ag_pool *pool);
+extern void (*ag_on_idle)(void); /* set by the binding; a worker calls it before it sleeps */
+int ag_usable_cpus(void);        /* affinity and cgroup quota */
+
+/* Run the slot's plan from `*step` on. Returns false if other threads carry on with it: then the one that finishes
+ * it continues the stream. `*step` is where to resume if it yielded to other streams. */
+typedef enum ag_run_result { AG_RUN_FINISHED, AG_RUN_ELSEWHERE, AG_RUN_YIELDED } ag_run_result;
+ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
+                               ag_error **error);
+/* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on. */
+void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error);
+void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* to be resumed there */
+
+#endif

@@ -1,0 +1,411 @@
+/* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
+ *
+ * Here: the lowering, the look at the mask, the walk over tiles, the exact kernel. Not here: the vector kernels
+ * (vec/flash_attn_ext.h). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
+#include <math.h>
+
+#include "../alibi.h"
+#include "../flash.h"
+#include "../kernel_types.h"
+#include "../refuse.h"
+#include "../strided.h"
+#include "quant.h"
+
+/* slots of node->aux; BEGIN, BLOCK, END: the three parts of the kernel */
+enum { PER_CHUNK, UNITS, CACHED, AHEAD, TILES, GROUPED, READ_K, READ_V, BEGIN, BLOCK, END };
+
+static const uint16_t minus_infinity = 0xfc00;
+
+/* --- the exact kernel: query by query, key by key --- */
+
+void agk_flash_begin_scalar(const agk_flash_tile *t)
+{
+    float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
+    for (int64_t i = 0; i < AGK_FLASH_TILE * t->dv; ++i) o[i] = 0.0f;
+    for (int64_t i = 0; i < AGK_FLASH_TILE; ++i) {
+        max[i] = -INFINITY;
+        sum[i] = 0.0f;
+    }
+}
+
+void agk_flash_block_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
+{
+    float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
+    for (int64_t i = 0; i < t->n_rows; ++i) {
+        const float *q = (const float *)(const void *)(t->q + i * t->q_step);
+        float *row = o + i * t->dv;
+        for (int64_t j = 0; j < n; ++j) {
+            double dot = 0.0;
+            for (int64_t e = 0; e < t->d; ++e) dot += (double)q[e] * (double)k[j * t->d + e];
+            float s = (float)dot * t->scale;
+            if (t->softcap > 0.0f) s = t->softcap * tanhf(s / t->softcap);
+            if (t->mask_kind != AGK_FLASH_NO_MASK) {
+                const uint16_t *mask = (const uint16_t *)(const void *)(t->mask + i * t->mask_step);
+                if (mask[first + j] == minus_infinity) continue;
+                s += t->slope[i] * agk_f16_to_float(mask[first + j]);
+            }
+            if (s > max[i]) {
+                const float shrink = expf(max[i] - s);
+                for (int64_t e = 0; e < t->dv; ++e) row[e] *= shrink;
+                sum[i] *= shrink;
+                max[i] = s;
+            }
+            const float p = expf(s - max[i]);
+            sum[i] += p;
+            for (int64_t e = 0; e < t->dv; ++e) row[e] += p * v[j * t->dv + e];
+        }
+    }
+}
+
+void agk_flash_end_scalar(const agk_flash_tile *t)
+{
+    const float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
+    for (int64_t i = 0; i < t->n_rows; ++i) {
+        float *out = (float *)(void *)(t->out + i * t->out_step);
+        const float top = t->sink[i] > max[i] ? t->sink[i] : max[i], shrink = expf(max[i] - top);
+        const float total = sum[i] * shrink + (t->sink[i] > -INFINITY ? expf(t->sink[i] - top) : 0.0f);
+        const float scale = sum[i] > 0.0f ? shrink / total : (sum[i] >= 0.0f ? 0.0f : NAN);
+        for (int64_t e = 0; e < t->dv; ++e) out[e] = o[i * t->dv + e] * scale;
+    }
+}
+
+void agk_flash_begin_narrow_scalar(const agk_flash_tile *t)
+{
+    agk_flash_begin_scalar(t);
+}
+
+void agk_flash_block_narrow_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
+{
+    agk_flash_block_scalar(t, first, n, k, v);
+}
+
+void agk_flash_end_narrow_scalar(const agk_flash_tile *t)
+{
+    agk_flash_end_scalar(t);
+}
+
+/* --- the look at the mask --- */
+
+static int64_t mask_planes(const agk_view *m)
+{
+    return m->ne[2] * m->ne[3];
+}
+
+static agk_flash_mask look(const char *rows, int64_t step, int64_t n_rows, int64_t n_keys)
+{
+    agk_flash_mask found = {.kind = AGK_FLASH_NO_MASK, .begin = (int32_t)n_keys, .end = 0};
+    bool same = true, zero = true;
+    for (int64_t i = 0; i < n_rows; ++i) {
+        const uint16_t *row = (const uint16_t *)(const void *)(rows + i * step);
+        int64_t begin = 0, end = n_keys;
+        while (end > 0 && row[end - 1] == minus_infinity) --end;
+        while (begin < end && row[begin] == minus_infinity) ++begin;
+        if (begin < found.begin && begin < end) found.begin = (int32_t)begin;
+        if (end > found.end) found.end = (int32_t)end;
+        same = same && (i == 0 || memcmp(rows, row, (size_t)n_keys * sizeof *row) == 0);
+    }
+    if (found.begin > found.end) found.begin = found.end;
+    for (int64_t j = found.begin; same && zero && j < found.end; ++j) {
+        zero = ((const uint16_t *)(const void *)rows)[j] == 0;
+    }
+    found.kind = same ? (zero ? AGK_FLASH_NO_MASK : AGK_FLASH_SAME_MASK) : AGK_FLASH_FULL_MASK;
+    return found;
+}
+
+/* A chunk is one plane of the mask. */
+static agk_status run_look(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *q = &node->src[0], *m = &node->src[3];
+    const int64_t tiles = node->aux.i[TILES];
+    agk_flash_mask *found = (agk_flash_mask *)agk_work(task, node) + chunk * tiles;
+    const char *plane = (const char *)agk_data(task, m) + chunk % m->ne[2] * m->nb[2] + chunk / m->ne[2] * m->nb[3];
+    const int64_t step = m->ne[1] == 1 ? 0 : m->nb[1];
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t first = tile * AGK_FLASH_TILE, rest = q->ne[1] - first;
+        const int64_t rows = step == 0 ? 1 : rest < AGK_FLASH_TILE ? rest : AGK_FLASH_TILE;
+        found[tile] = look(plane + first * step, step, rows, node->src[1].ne[1]);
+    }
+    return AGK_OK;
+}
+
+/* --- the walk over tiles --- */
+
+typedef struct walk {
+    const agk_node *node;
+    const char *q, *k, *v, *mask, *sinks;
+    char *out;
+    const agk_flash_mask *looks;
+    float *keys, *values;
+    int64_t have; /* the head of k and v, of all batches, whose rows lie in keys and values; -1: none */
+    agk_flash_tile tile;
+} walk;
+
+static void convert(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n, float *to)
+{
+    if (view->type == AGK_F32) { /* rows of a head lie apart, often at a power of two, which L1 does not like */
+        for (int64_t j = 0; j < n; ++j) {
+            const float *row = (const float *)(const void *)(rows + (first + j) * view->nb[1]);
+            for (int64_t i = 0; i < view->ne[0]; ++i) to[j * view->ne[0] + i] = row[i];
+        }
+        return;
+    }
+    if (view->nb[1] == (int64_t)agk_row_size(view->type, view->ne[0])) {
+        read(rows + first * view->nb[1], to, n * view->ne[0]);
+        return;
+    }
+    for (int64_t j = 0; j < n; ++j) read(rows + (first + j) * view->nb[1], to + j * view->ne[0], view->ne[0]);
+}
+
+/* Asks for rows that are wanted soon. Rows of a head lie apart: the hardware does not see where that leads. */
+static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
+{
+    const int64_t bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
+    if (last > view->ne[1]) last = view->ne[1];
+    for (int64_t j = first; j < last; ++j) {
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows + j * view->nb[1] + i, 0, 2);
+    }
+}
+
+/* Rows first .. first+n-1 of k or v as f32 without gaps: where they lie, or in `held`, which keeps a whole head or a
+ * block. `fresh`: held has nothing of this head yet. */
+static const float *bring(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,
+                          float *held, bool cached, bool fresh)
+{
+    if (view->type == AGK_F32 && view->nb[1] == 4 * view->ne[0]) {
+        return (const float *)(const void *)(rows + first * view->nb[1]);
+    }
+    if (!cached) {
+        convert(view, rows, read, first, n, held);
+        return held;
+    }
+    if (fresh) convert(view, rows, read, 0, view->ne[1], held);
+    return held + first * view->ne[0];
+}
+
+static void run_blocks(walk *w, int64_t kv_head, int64_t kv_batch, int64_t begin, int64_t end)
+{
+    const agk_node *node = w->node;
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    const bool cached = node->aux.i[CACHED] != 0;
+    const int64_t want = kv_batch * k->ne[2] + kv_head;
+    bool fresh = w->have != want;
+    const char *k_rows = w->k + kv_head * k->nb[2] + kv_batch * k->nb[3];
+    const char *v_rows = w->v + kv_head * v->nb[2] + kv_batch * v->nb[3];
+    for (int64_t j = begin; j < end; j += AGK_FLASH_KEYS) {
+        const int64_t n = end - j < AGK_FLASH_KEYS ? end - j : AGK_FLASH_KEYS;
+        const float *keys = bring(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], j, n, w->keys, cached, fresh);
+        const float *values = bring(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], j, n, w->values, cached, fresh);
+        if (!node->aux.i[AHEAD]) {
+            fetch(k, k_rows, j + n, j + 2 * AGK_FLASH_KEYS);
+            fetch(v, v_rows, j + n, j + 2 * AGK_FLASH_KEYS);
+        }
+        ((agk_flash_block_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
+        fresh = false;
+        w->have = want;
+    }
+}
+
+/* While tile i of a head is computed, its share of the next head is fetched. */
+static void fetch_next_head(const walk *w, int64_t i, int64_t head, int64_t batch)
+{
+    const agk_view *q = &w->node->src[0], *k = &w->node->src[1], *v = &w->node->src[2];
+    if (++head == q->ne[2]) {
+        head = 0;
+        ++batch;
+    }
+    if (batch == q->ne[3]) return;
+    const int64_t tiles = w->node->aux.i[TILES], kv = k->ne[1], group = q->ne[2] / k->ne[2];
+    const int64_t kv_batch = batch / (q->ne[3] / k->ne[3]), first = kv * i / tiles, last = kv * (i + 1) / tiles;
+    fetch(q, w->q + head * q->nb[2] + batch * q->nb[3], AGK_FLASH_TILE * i, AGK_FLASH_TILE * (i + 1));
+    if (head % group != 0) return;
+    fetch(k, w->k + head / group * k->nb[2] + kv_batch * k->nb[3], first, last);
+    fetch(v, w->v + head / group * v->nb[2] + kv_batch * v->nb[3], first, last);
+}
+
+static void run_unit(walk *w, int64_t unit)
+{
+    const agk_node *node = w->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *m = &node->src[3], *dst = &node->dst;
+    const int64_t tiles = node->aux.i[TILES], group = q->ne[2] / k->ne[2];
+    const bool grouped = node->aux.i[GROUPED] != 0;
+    const int64_t heads = grouped ? k->ne[2] : q->ne[2]; /* of units */
+    const int64_t i = unit % tiles, unit_head = unit / tiles % heads, batch = unit / tiles / heads;
+    const int64_t head = grouped ? unit_head * group : unit_head, first = i * AGK_FLASH_TILE;
+    const int64_t rest = grouped ? group : q->ne[1] - first;
+    agk_flash_tile *t = &w->tile;
+    t->n_rows = rest < AGK_FLASH_TILE ? rest : AGK_FLASH_TILE;
+    t->q = w->q + first * q->nb[1] + head * q->nb[2] + batch * q->nb[3];
+    t->out = w->out + head * dst->nb[1] + first * dst->nb[2] + batch * dst->nb[3];
+    const float max_bias = agk_param_f32(node, 1);
+    for (int64_t r = 0; r < t->n_rows && (r == 0 || grouped); ++r) {
+        if (max_bias > 0.0f) t->slope[r] = agk_alibi_slope(head + r, q->ne[2], max_bias);
+        if (w->sinks != NULL) memcpy(&t->sink[r], w->sinks + (head + r) * node->src[4].nb[0], sizeof *t->sink);
+    }
+    for (int64_t r = 1; r < AGK_FLASH_TILE && !grouped; ++r) {
+        t->slope[r] = t->slope[0];
+        t->sink[r] = t->sink[0];
+    }
+    int64_t begin = 0, end = k->ne[1];
+    if (w->mask != NULL) {
+        const int64_t m2 = head % m->ne[2], m3 = batch % m->ne[3];
+        const agk_flash_mask *found = &w->looks[(m3 * m->ne[2] + m2) * tiles + i];
+        t->mask = w->mask + first * t->mask_step + m2 * m->nb[2] + m3 * m->nb[3];
+        t->mask_kind = found->kind;
+        begin = found->begin;
+        end = found->end;
+    }
+    ((agk_flash_begin_fn *)node->aux.fn[BEGIN])(t);
+    if (node->aux.i[AHEAD]) fetch_next_head(w, i, head, batch);
+    run_blocks(w, head / group, batch / (q->ne[3] / k->ne[3]), begin, end);
+    ((agk_flash_end_fn *)node->aux.fn[END])(t);
+}
+
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
+    const bool grouped = node->aux.i[GROUPED] != 0;
+    const float softcap = agk_param_f32(node, 2);
+    walk w = {.node = node, .have = -1, .out = agk_data(task, &node->dst)};
+    w.q = agk_data(task, q);
+    w.k = agk_data(task, k);
+    w.v = agk_data(task, v);
+    w.mask = agk_has(node, 3) ? agk_data(task, m) : NULL;
+    w.looks = agk_work(task, node);
+    w.sinks = agk_has(node, 4) ? agk_data(task, &node->src[4]) : NULL;
+    agk_flash_tile *t = &w.tile;
+    t->q_step = grouped ? q->nb[2] : q->nb[1];
+    t->out_step = grouped ? node->dst.nb[1] : node->dst.nb[2];
+    t->mask_step = w.mask != NULL && m->ne[1] > 1 && !grouped ? m->nb[1] : 0;
+    t->d = q->ne[0];
+    t->dv = v->ne[0];
+    t->mask_kind = AGK_FLASH_NO_MASK;
+    t->scale = agk_param_f32(node, 0);
+    t->softcap = softcap > 0.0f ? softcap : 0.0f;
+    t->state = task->scratch;
+    for (int64_t r = 0; r < AGK_FLASH_TILE; ++r) {
+        t->slope[r] = 1.0f;
+        t->sink[r] = -INFINITY;
+    }
+    w.keys = t->state + agk_flash_state_floats(t->d, t->dv);
+    w.values = w.keys + (node->aux.i[CACHED] ? k->ne[1] : AGK_FLASH_KEYS) * t->d;
+    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
+    for (int64_t unit = chunk * node->aux.i[PER_CHUNK]; unit < last; ++unit) run_unit(&w, unit);
+    return AGK_OK;
+}
+
+/* --- the lowering --- */
+
+static agk_status check_mask(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *m = &node->src[3], *sinks = &node->src[4];
+    if (!agk_has(node, 3)) {
+        if (agk_param_f32(node, 1) > 0.0f) {
+            return agk_refuse(lowering, AGK_INVALID, "max_bias is %g without a mask", (double)agk_param_f32(node, 1));
+        }
+    } else {
+        if (m->type != AGK_F16) {
+            return agk_refuse(lowering, AGK_UNSUPPORTED, "the mask is %s, not f16", agk_type_name(m->type));
+        }
+        const bool fits = m->ne[0] == k->ne[1] && (m->ne[1] == 1 || m->ne[1] >= q->ne[1]) && m->ne[2] > 0 &&
+                          m->ne[3] > 0 && q->ne[2] % m->ne[2] == 0 && q->ne[3] % m->ne[3] == 0;
+        if (!fits || m->nb[0] != 2) {
+            return agk_refuse(lowering, AGK_INVALID,
+                              "a mask of %lld x %lld x %lld x %lld for %lld keys, %lld queries, %lld heads, %lld batches",
+                              (long long)m->ne[0], (long long)m->ne[1], (long long)m->ne[2], (long long)m->ne[3],
+                              (long long)k->ne[1], (long long)q->ne[1], (long long)q->ne[2], (long long)q->ne[3]);
+        }
+    }
+    if (agk_has(node, 4) && (sinks->type != AGK_F32 || sinks->ne[0] != q->ne[2] || agk_nelements(sinks) != q->ne[2])) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld sinks of %s for %lld heads", (long long)agk_nelements(sinks),
+                          agk_type_name(sinks->type), (long long)q->ne[2]);
+    }
+    return AGK_OK;
+}
+
+static agk_status check_rows(agk_lowering *lowering, const char *name, const agk_view *kv)
+{
+    const agk_view *q = &lowering->node->src[0];
+    const agk_type_traits *traits = agk_traits(kv->type);
+    if (traits->to_float == NULL || kv->nb[0] != (int64_t)traits->type_size) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s is %s with elements %lld bytes apart", name,
+                          agk_type_name(kv->type), (long long)kv->nb[0]);
+    }
+    if (kv->ne[2] < 1 || kv->ne[3] < 1 || q->ne[2] % kv->ne[2] != 0 || q->ne[3] % kv->ne[3] != 0) {
+        return agk_refuse(lowering, AGK_INVALID, "%s has %lld heads and %lld batches, q %lld and %lld", name,
+                          (long long)kv->ne[2], (long long)kv->ne[3], (long long)q->ne[2], (long long)q->ne[3]);
+    }
+    return AGK_OK;
+}
+
+static agk_status check(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *q = &node->src[0], *k = &node->src[1], *v = &node->src[2];
+    if (q->type != AGK_F32 || dst->type != AGK_F32 || q->nb[0] != 4 || dst->nb[0] != 4) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "q is %s, the result %s; both must be rows of f32",
+                          agk_type_name(q->type), agk_type_name(dst->type));
+    }
+    if (dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] || dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3]) {
+        return agk_refuse(lowering, AGK_INVALID, "a result of %lld x %lld x %lld x %lld for %lld queries of %lld heads",
+                          (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)dst->ne[3],
+                          (long long)q->ne[1], (long long)q->ne[2]);
+    }
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    if (k->ne[0] != q->ne[0] || k->ne[1] != v->ne[1]) {
+        return agk_refuse(lowering, AGK_INVALID, "q is %lld wide, k %lld; k has %lld rows, v %lld", (long long)q->ne[0],
+                          (long long)k->ne[0], (long long)k->ne[1], (long long)v->ne[1]);
+    }
+    agk_status status = check_rows(lowering, "k", k);
+    if (status == AGK_OK) status = check_rows(lowering, "v", v);
+    if (status == AGK_OK && (k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3])) {
+        return agk_refuse(lowering, AGK_INVALID, "k has %lld heads and %lld batches, v %lld and %lld",
+                          (long long)k->ne[2], (long long)k->ne[3], (long long)v->ne[2], (long long)v->ne[3]);
+    }
+    return status == AGK_OK ? check_mask(lowering) : status;
+}
+
+agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
+    const agk_status status = check(lowering);
+    if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
+
+    const int64_t group = q->ne[2] / k->ne[2];
+    const bool grouped = q->ne[1] == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
+    const int64_t rows = grouped ? group : q->ne[1];
+    const bool narrow = rows < AGK_FLASH_NARROW, vectors = (lowering->cpu & AGK_AVX2) != 0;
+    const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
+    const int64_t tiles = grouped ? 1 : (rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE;
+    const int64_t units = tiles * (grouped ? k->ne[2] : q->ne[2]) * q->ne[3];
+    const bool small = n_keys * width * 4 <= 256 * 1024 && !narrow, cached = small && rows > AGK_FLASH_TILE;
+    node->aux.fn[READ_K] = (agk_any_fn *)agk_reader(k->type, lowering->cpu);
+    node->aux.fn[READ_V] = (agk_any_fn *)agk_reader(v->type, lowering->cpu);
+    node->aux.fn[BEGIN] = narrow ? (agk_any_fn *)AGK_PICK(flash_begin_narrow, lowering->cpu)
+                                 : (agk_any_fn *)AGK_PICK(flash_begin, lowering->cpu);
+    node->aux.fn[BLOCK] = narrow ? (agk_any_fn *)AGK_PICK(flash_block_narrow, lowering->cpu)
+                                 : (agk_any_fn *)AGK_PICK(flash_block, lowering->cpu);
+    node->aux.fn[END] = narrow ? (agk_any_fn *)AGK_PICK(flash_end_narrow, lowering->cpu)
+                               : (agk_any_fn *)AGK_PICK(flash_end, lowering->cpu);
+    node->aux.i[CACHED] = cached;
+    node->aux.i[AHEAD] = small && !grouped;
+    node->aux.i[GROUPED] = grouped;
+    node->aux.i[TILES] = tiles;
+    node->aux.i[UNITS] = units;
+    /* A tile makes some 60 products per ns, half of that if it fills one vector only; a narrow one 10 per row. */
+    const double each = narrow ? 0.1 + 0.05 * (double)rows : rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
+    const double unit_ns = (double)(n_keys * width) * each * (vectors ? 1.0 : 40.0) + 100.0;
+    int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
+    if (per_chunk > tiles && per_chunk < units) per_chunk -= per_chunk % tiles; /* a head's keys are converted once */
+    else if (per_chunk < tiles && tiles <= 2 * per_chunk) per_chunk = tiles;
+    node->aux.i[PER_CHUNK] = per_chunk;
+    lowering->scratch_size = sizeof(float) * (size_t)(agk_flash_state_floats(q->ne[0], v->ne[0]) +
+                                                      (cached ? n_keys : AGK_FLASH_KEYS) * width);
+    if (agk_has(node, 3)) {
+        lowering->work_size = (size_t)(mask_planes(m) * tiles) * sizeof(agk_flash_mask);
+        agk_add_step(lowering, run_look, mask_planes(m));
+    }
+    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

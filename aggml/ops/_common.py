@@ -1,0 +1,143 @@
+"""What all builders share: checks and their messages, parameters as 64 bytes, enums by name.
+
+Not here: the rule of any operation.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from operator import index
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+
+from aggml.dtype import DType
+from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
+from aggml.tensor import Tensor, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "BF16",
+    "F16",
+    "F32",
+    "FLOATS",
+    "HALF_OR_SINGLE",
+    "I32",
+    "I64",
+    "READ_ONLY",
+    "Prec",
+    "all_tensors",
+    "by_name",
+    "listed",
+    "mismatch",
+    "need_rows",
+    "no_member",
+    "pack",
+    "refuse_type",
+    "suffix",
+    "whole",
+]
+
+# A member looked up through its class costs four times a global in Python 3.11.
+F32: Final = DType.F32
+F16: Final = DType.F16
+BF16: Final = DType.BF16
+I32: Final = DType.I32
+I64: Final = DType.I64
+FLOATS: Final = frozenset((F32, F16, BF16))
+HALF_OR_SINGLE: Final = frozenset((F32, F16))
+# Quantized types that nothing converts to in passing: they need an importance matrix, or hold sums
+# only.
+READ_ONLY: Final = frozenset(
+    (DType.IQ1_S, DType.IQ1_M, DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ3_XXS, DType.IQ3_S)
+) | {DType.Q8_1, DType.Q8_K}
+
+E = TypeVar("E", bound=enum.Enum)
+
+
+class Prec(enum.IntEnum):
+    """How exactly a product is summed (enum ``ggml_prec``)."""
+
+    DEFAULT = 0
+    F32 = 10
+
+
+def by_name(kind: type[E]) -> Mapping[object, E]:
+    """A table from member, value and lower-case name to the member, for one look-up per call."""
+    table: dict[object, E] = {}
+    for member in kind:
+        table[member] = table[member.value] = table[member.name.lower()] = member
+    return table
+
+
+def no_member(op: str, argument: str, given: object, table: Mapping[object, enum.Enum]) -> NoReturn:
+    """Raise `InvalidArgument`: ``given`` names no member of the table."""
+    names = sorted({member.name.lower() for member in table.values()})
+    raise InvalidArgument(f"[{op}] {argument} = {given!r}, which is none of {', '.join(names)}")
+
+
+def pack(op: str, layout: struct.Struct, *values: object) -> bytes:
+    """Parameters of a node, 64 bytes.
+
+    Raises:
+        InvalidArgument: a value is no number or does not fit a 32-bit integer or float.
+    """
+    try:
+        return layout.pack(*values)
+    except (struct.error, OverflowError) as error:
+        raise InvalidArgument(f"[{op}] parameters {listed(values)}: {error}") from None
+
+
+def whole(op: str, *values: object) -> tuple[int, ...]:
+    """The values as integers.
+
+    Raises:
+        InvalidHandle: one of them is no integer.
+    """
+    try:
+        return tuple(map(index, values))  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidHandle(f"[{op}] {listed(values)}: not all integers") from None
+
+
+def listed(values: Iterable[object]) -> str:
+    """Values for a message."""
+    return ", ".join(map(str, values))
+
+
+def all_tensors(op: str, **operands: object) -> NoReturn:
+    """Raise `InvalidHandle`, naming the operand that is no tensor."""
+    for name, value in operands.items():
+        if not isinstance(value, Tensor):
+            raise InvalidHandle(f"[{op}] {name} is no tensor: {value!r}")
+    raise AssertionError("called although all operands are tensors")
+
+
+def mismatch(op: str, what: str, **operands: Tensor | None) -> LayoutMismatch:
+    """The exception that says ``what`` is wrong with which operands."""
+    return LayoutMismatch(f"[{op}] {what}: {_named(operands)}")
+
+
+def refuse_type(op: str, **operands: Tensor) -> Unsupported:
+    """The exception that says there is no such operation on these types."""
+    return Unsupported(f"[{op}] not for these types: {_named(operands)}")
+
+
+def need_rows(op: str, name: str, a: Tensor) -> None:
+    """Check that the elements of each row lie without gaps.
+
+    Raises:
+        LayoutMismatch: they do not; a `cont` would help.
+    """
+    if not a.is_contiguous_rows:
+        raise LayoutMismatch(f"[{op}] the rows of {name} have gaps: {describe(a)}, nb {list(a.nb)}")
+
+
+def suffix(a: Tensor, what: str) -> str:
+    """The name of what is made of ``a``, as ggml forms it; none if ``a`` has none."""
+    return f"{a.name} ({what})" if a.name else ""
+
+
+def _named(operands: Mapping[str, Tensor | None]) -> str:
+    return ", ".join(f"{name} = {describe(a)}" for name, a in operands.items() if a is not None)

@@ -1,0 +1,190 @@
+"""Sums, differences, products and quotients of two tensors, and scaling by numbers.
+
+Here: shapes, types, checks. Not here: kernels (native/*/binary.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from aggml.dtype import DType
+from aggml.ops._common import (
+    BF16,
+    F16,
+    F32,
+    READ_ONLY,
+    all_tensors,
+    mismatch,
+    pack,
+    refuse_type,
+    suffix,
+)
+from aggml.tensor import Tensor, can_repeat, describe, new_node, new_view
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "add",
+    "add_cast",
+    "add_inplace",
+    "div",
+    "div_inplace",
+    "mul",
+    "mul_inplace",
+    "scale",
+    "scale_bias",
+    "scale_bias_inplace",
+    "scale_inplace",
+    "sub",
+    "sub_inplace",
+]
+
+_TYPES = frozenset(((F32, F32), (F16, F16), (F16, F32), (BF16, BF16), (BF16, F32)))
+_SCALE = struct.Struct("<2f56x")
+
+
+def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
+    if a.__class__ is not Tensor or b.__class__ is not Tensor:
+        all_tensors(op, a=a, b=b)
+    if a.ne != b.ne and not can_repeat(b, a):
+        raise mismatch(op, "b does not repeat to a", a=a, b=b)
+    if (a.dtype, b.dtype) not in _TYPES and not (op == "add" and _quantized(a, b)):
+        raise refuse_type(op, a=a, b=b)
+    if a.nb[0] != a.dtype.type_size:
+        raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a, b=b)
+    if b.nb[0] != b.dtype.type_size and (a.ne != b.ne or a.dtype.is_quantized):
+        raise mismatch(op, f"b repeats and its rows have gaps, nb[0] {b.nb[0]}", a=a, b=b)
+    if inplace:
+        return new_view(op, a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"))
+    return new_node(op, a.dtype, a.ne, (a, b))
+
+
+def _quantized(a: Tensor, b: Tensor) -> bool:
+    return a.dtype.is_quantized and a.dtype not in READ_ONLY and b.dtype is F32
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """Add ``b``, repeated where it is smaller, to ``a`` (``ggml_add``).
+
+    Args:
+        a: [n, r, s, t] f32, f16 or bf16, or quantized (the sum is quantized anew), rows without
+            gaps.
+        b: extents that divide those of ``a``; f32 or the type of ``a``, f32 if that is quantized.
+            Its rows may have gaps if it does not repeat.
+
+    Returns:
+        A new tensor of the type and extents of ``a``.
+
+    Raises:
+        LayoutMismatch: ``b`` does not repeat to ``a``, or rows have gaps.
+        Unsupported: a pair of types for which there is no sum.
+    """
+    return _build("add", a, b, False)
+
+
+def add_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """`add` over the storage of ``a`` (``ggml_add_inplace``)."""
+    return _build("add", a, b, True)
+
+
+def add_cast(a: Tensor, b: Tensor, type: DType | str | np.dtype[np.generic]) -> Tensor:  # noqa: A002 - ggml's name
+    """`add` with a result of type ``type`` (``ggml_add_cast``).
+
+    Args:
+        a: [n, r, s, t] f16, bf16 or quantized, rows without gaps.
+        b: [n, ...] f32 without gaps in rows; extents 1 to 3 divide those of ``a``.
+        type: f32 or the type of ``a``.
+
+    Raises:
+        LayoutMismatch: ``b`` does not repeat to ``a``, or rows have gaps.
+        Unsupported: types for which there is no such sum.
+    """
+    if a.__class__ is not Tensor or b.__class__ is not Tensor:
+        all_tensors("add_cast", a=a, b=b)
+    kind = DType.parse(type)
+    if a.ne[0] != b.ne[0] or not can_repeat(b, a):
+        raise mismatch("add_cast", "the rows of b do not repeat to a", a=a, b=b)
+    known = a.dtype in (F16, BF16) or (a.dtype.is_quantized and a.dtype not in READ_ONLY)
+    if not known or b.dtype is not F32 or kind not in (F32, a.dtype):
+        raise refuse_type(f"add_cast to {kind}", a=a, b=b)
+    if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:
+        raise mismatch("add_cast", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+    return new_node("add", kind, a.ne, (a, b))
+
+
+def sub(a: Tensor, b: Tensor) -> Tensor:
+    """Subtract ``b`` from ``a``; as `add`, without quantized types (``ggml_sub``)."""
+    return _build("sub", a, b, False)
+
+
+def sub_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """`sub` over the storage of ``a`` (``ggml_sub_inplace``)."""
+    return _build("sub", a, b, True)
+
+
+def mul(a: Tensor, b: Tensor) -> Tensor:
+    """The product of ``a`` and ``b``; as `add`, without quantized types (``ggml_mul``)."""
+    return _build("mul", a, b, False)
+
+
+def mul_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """`mul` over the storage of ``a`` (``ggml_mul_inplace``)."""
+    return _build("mul", a, b, True)
+
+
+def div(a: Tensor, b: Tensor) -> Tensor:
+    """The quotient of ``a`` and ``b``; as `add`, without quantized types (``ggml_div``)."""
+    return _build("div", a, b, False)
+
+
+def div_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """`div` over the storage of ``a`` (``ggml_div_inplace``)."""
+    return _build("div", a, b, True)
+
+
+def _build_scale(op: str, a: Tensor, s: float, b: float, inplace: bool) -> Tensor:
+    if a.__class__ is not Tensor:
+        all_tensors(op, a=a)
+    if a.dtype is not F32:
+        raise refuse_type(op, a=a)
+    if not a.is_padded_1d:
+        raise mismatch(op, f"the rows of {describe(a)} have no common distance, nb {list(a.nb)}")
+    params = pack(op, _SCALE, s, b)
+    if inplace:
+        return new_view("scale", a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
+    return new_node("scale", F32, a.ne, (a,), params)
+
+
+def scale(a: Tensor, s: float) -> Tensor:
+    """Multiply each element by the number ``s`` (``ggml_scale``).
+
+    Args:
+        a: f32 of any extents, all rows at one distance.
+        s: the factor.
+
+    Returns:
+        A new f32 tensor of the extents of ``a``.
+
+    Raises:
+        InvalidArgument: ``s`` is no number that f32 can hold.
+        LayoutMismatch: the rows have no common distance.
+        Unsupported: ``a`` is not f32.
+    """
+    return _build_scale("scale", a, s, 0.0, False)
+
+
+def scale_inplace(a: Tensor, s: float) -> Tensor:
+    """`scale` over the storage of ``a`` (``ggml_scale_inplace``)."""
+    return _build_scale("scale_inplace", a, s, 0.0, True)
+
+
+def scale_bias(a: Tensor, s: float, b: float) -> Tensor:
+    """``s * x + b`` of each element x; else as `scale` (``ggml_scale_bias``)."""
+    return _build_scale("scale_bias", a, s, b, False)
+
+
+def scale_bias_inplace(a: Tensor, s: float, b: float) -> Tensor:
+    """`scale_bias` over the storage of ``a`` (``ggml_scale_bias_inplace``)."""
+    return _build_scale("scale_bias_inplace", a, s, b, True)

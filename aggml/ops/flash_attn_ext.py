@@ -1,0 +1,176 @@
+"""Attention as one node: flash_attn_ext, its precision and its sinks.
+
+Here: shapes, types, checks. Not here: kernels (native/*/flash_attn_ext.c).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from aggml.errors import InvalidArgument, InvalidState
+from aggml.ops._common import (
+    F16,
+    F32,
+    FLOATS,
+    Prec,
+    all_tensors,
+    by_name,
+    mismatch,
+    no_member,
+    pack,
+    refuse_type,
+)
+from aggml.tensor import Tensor, describe, new_node
+
+__all__ = [
+    "flash_attn_ext",
+    "flash_attn_ext_add_sinks",
+    "flash_attn_ext_get_prec",
+    "flash_attn_ext_set_prec",
+]
+
+_PRECS = by_name(Prec)
+_PARAMS = struct.Struct("<3f52x")
+_PREC = struct.Struct("<i")
+_PREC_AT = 12
+
+
+def flash_attn_ext(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 1.0,
+    max_bias: float = 0.0,
+    logit_softcap: float = 0.0,
+) -> Tensor:
+    """Attention of each head, ``soft_max(q k scale + mask) v`` (``ggml_flash_attn_ext``).
+
+    Args:
+        q: f32 [d, n, heads, batch], rows without gaps.
+        k: [d, kv, kv heads, batch] of any float or quantized type, rows without gaps.
+        v: [dv, kv, kv heads, batch] likewise, not transposed.
+        mask: f16 [kv, at least n, divides heads, divides batch], contiguous; or None.
+        scale: factor of the products of q and k.
+        max_bias: above 0, the mask's slope falls from head to head (ALiBi).
+        logit_softcap: above 0, logits x become ``softcap * tanh(x / softcap)``.
+
+    Returns:
+        f32 [dv, heads, n, batch]: permuted. Zeros where the mask leaves nothing.
+
+    Raises:
+        InvalidArgument: ALiBi without mask, a number that f32 cannot hold.
+        LayoutMismatch: extents that do not fit, or gaps.
+        Unsupported: other types.
+    """
+    op = "flash_attn_ext"
+    if q.__class__ is not Tensor or k.__class__ is not Tensor or v.__class__ is not Tensor:
+        all_tensors(op, q=q, k=k, v=v)
+    d, n, heads, batch = q.ne
+    dk, kv, k_heads, k_batch = k.ne
+    dv, v_kv, v_heads, v_batch = v.ne
+    if not (d == dk and kv == v_kv and batch == k_batch == v_batch):
+        raise mismatch(op, "extents do not fit", q=q, k=k, v=v)
+    if (heads % k_heads if k_heads else heads) or (heads % v_heads if v_heads else heads):
+        raise mismatch(op, "heads of q are no multiple of those of k and v", q=q, k=k, v=v)
+    if q.dtype is not F32 or not (_holds(k) and _holds(v)):
+        raise refuse_type(op, q=q, k=k, v=v)
+    if q.nb[0] != 4 or k.nb[0] != k.dtype.type_size or v.nb[0] != v.dtype.type_size:
+        raise mismatch(op, f"rows have gaps, nb[0] {q.nb[0]}, {k.nb[0]}, {v.nb[0]}", q=q, k=k, v=v)
+    params = pack(op, _PARAMS, scale, max_bias, logit_softcap)
+    src: tuple[Tensor, ...] = (q, k, v)
+    if mask is not None:
+        if mask.__class__ is not Tensor:
+            all_tensors(op, mask=mask)
+        if mask.dtype is not F16:
+            raise refuse_type(op, mask=mask)
+        m0, m1, m2, m3 = mask.ne
+        if m0 != kv or m1 < n or (heads % m2 if m2 else heads) or (batch % m3 if m3 else batch):
+            raise mismatch(op, "mask does not cover the logits", q=q, k=k, mask=mask)
+        if not mask.is_contiguous:
+            raise mismatch(op, f"mask has gaps, nb {list(mask.nb)}", mask=mask)
+        src = (q, k, v, mask)
+    elif max_bias > 0:
+        raise InvalidArgument(f"[{op}] max_bias = {max_bias} needs a mask")
+    return new_node(op, F32, (dv, heads, n, batch), src, params)
+
+
+def _holds(a: Tensor) -> bool:
+    return a.dtype in FLOATS or a.dtype.is_quantized
+
+
+def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
+    """Say how exactly to sum: "default" or "f32" (``ggml_flash_attn_ext_set_prec``).
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no flash_attn_ext; no such precision.
+        InvalidState: ``a`` is in a Graph.
+    """
+    _check_node("flash_attn_ext_set_prec", a)
+    found = _PRECS.get(prec)
+    if found is None:
+        no_member("flash_attn_ext_set_prec", "prec", prec, _PRECS)
+    _check_open("flash_attn_ext_set_prec", a)
+    params = bytearray(a.op_params)
+    _PREC.pack_into(params, _PREC_AT, found)
+    a.op_params = bytes(params)
+    return a
+
+
+def flash_attn_ext_get_prec(a: Tensor) -> Prec:
+    """The precision of a flash_attn_ext (``ggml_flash_attn_ext_get_prec``).
+
+    Raises:
+        InvalidArgument: ``a`` is no flash_attn_ext.
+    """
+    _check_node("flash_attn_ext_get_prec", a)
+    return Prec(_PREC.unpack_from(a.op_params, _PREC_AT)[0])
+
+
+def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
+    """Give attention one more logit per head, of value 0 (``ggml_flash_attn_ext_add_sinks``).
+
+    Args:
+        a: the node that `flash_attn_ext` returned.
+        sinks: f32 [heads], contiguous; None takes them away again.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no flash_attn_ext.
+        InvalidState: ``a`` is in a Graph or has sinks already.
+        LayoutMismatch: other extents, or gaps.
+        Unsupported: ``sinks`` is not f32.
+    """
+    op = "flash_attn_ext_add_sinks"
+    _check_node(op, a)
+    _check_open(op, a)
+    if sinks is None:
+        a.src = a.src[: 3 if len(a.src) < 4 or a.src[3] is None else 4]
+        return a
+    if sinks.__class__ is not Tensor:
+        all_tensors(op, sinks=sinks)
+    if len(a.src) > 4:
+        raise InvalidState(f"[{op}] {describe(a)} has sinks already")
+    if sinks.dtype is not F32:
+        raise refuse_type(op, sinks=sinks)
+    if sinks.ne != (a.ne[1], 1, 1, 1) or not sinks.is_contiguous:
+        raise mismatch(op, "not one sink per head", a=a, sinks=sinks)
+    a.src = (*a.src, None, sinks) if len(a.src) == 3 else (*a.src, sinks)
+    return a
+
+
+def _check_node(op: str, a: Tensor) -> None:
+    if a.__class__ is not Tensor:
+        all_tensors(op, a=a)
+    if a.op != "flash_attn_ext":
+        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}")
+
+
+def _check_open(op: str, a: Tensor) -> None:
+    if a._frozen:
+        raise InvalidState(f"[{op}] {describe(a)} is in a Graph")

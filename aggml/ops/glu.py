@@ -1,0 +1,218 @@
+"""Gated units: half of each row, activated, times the other half, or the same of two tensors.
+
+Here: shapes, types, checks. Not here: kernels (native/*/glu.c).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+from aggml.ops._common import (
+    HALF_OR_SINGLE,
+    all_tensors,
+    by_name,
+    mismatch,
+    no_member,
+    pack,
+    refuse_type,
+)
+from aggml.tensor import Tensor, new_node
+
+__all__ = [
+    "GluOp",
+    "geglu",
+    "geglu_erf",
+    "geglu_erf_split",
+    "geglu_erf_swapped",
+    "geglu_quick",
+    "geglu_quick_split",
+    "geglu_quick_swapped",
+    "geglu_split",
+    "geglu_swapped",
+    "glu",
+    "glu_split",
+    "reglu",
+    "reglu_split",
+    "reglu_swapped",
+    "swiglu",
+    "swiglu_split",
+    "swiglu_swapped",
+]
+
+
+class GluOp(enum.IntEnum):
+    """The gates of `glu` (enum ``ggml_glu_op``): relu, gelu, silu, gelu by erf, quick gelu."""
+
+    REGLU = 0
+    GEGLU = 1
+    SWIGLU = 2
+    GEGLU_ERF = 4
+    GEGLU_QUICK = 5
+
+
+_OPS = by_name(GluOp)
+_PARAMS = struct.Struct("<2i56x")
+# By gate and order of the halves: name and parameters of the node.
+_NODES = {
+    (member, swapped): (member.name.lower(), pack("glu", _PARAMS, member, swapped))
+    for member in GluOp
+    for swapped in (False, True)
+}
+_REGLU, _GEGLU, _SWIGLU, _GEGLU_ERF, _GEGLU_QUICK = GluOp
+
+
+def _build(a: Tensor, b: Tensor | None, kind: GluOp, swapped: bool) -> Tensor:
+    op, params = _NODES[kind, swapped]
+    if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
+        all_tensors(op, a=a, b=b)
+    if a.dtype not in HALF_OR_SINGLE:
+        raise refuse_type(op, a=a)
+    if not a.is_contiguous_n(1):
+        raise mismatch(
+            op, f"a is not contiguous but for the distance of rows, nb {list(a.nb)}", a=a
+        )
+    if b is None:
+        n0, n1, n2, n3 = a.ne
+        if n0 % 2:
+            raise mismatch(op, "the rows have no halves", a=a)
+        return new_node(op, a.dtype, (n0 // 2, n1, n2, n3), (a,), params)
+    if a.ne != b.ne or a.dtype is not b.dtype:
+        raise mismatch(op, "extents or types differ", a=a, b=b)
+    if not b.is_contiguous_n(1):
+        raise mismatch(
+            op, f"b is not contiguous but for the distance of rows, nb {list(b.nb)}", b=b
+        )
+    return new_node(op, a.dtype, a.ne, (a, b), params)
+
+
+def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:
+    """Multiply one half of each row, activated, with the other half (``ggml_glu``).
+
+    Args:
+        a: [2 n, r, s, t] f32 or f16, contiguous but for the distance of rows. The first half is
+            activated.
+        op: which gate; member, value or lower-case name.
+        swapped: activate the second half instead.
+
+    Returns:
+        [n, r, s, t] of the type of ``a``.
+
+    Raises:
+        InvalidArgument: no such gate.
+        LayoutMismatch: ``ne[0]`` is odd, or the strides do not fit.
+        Unsupported: the type of ``a``.
+    """
+    found = _OPS.get(op)
+    if found is None:
+        no_member("glu", "op", op, _OPS)
+    return _build(a, None, found, bool(swapped))
+
+
+def glu_split(a: Tensor, b: Tensor, op: GluOp | str | int) -> Tensor:
+    """Multiply each element of ``a``, activated, with that of ``b`` (``ggml_glu_split``).
+
+    Args:
+        a: [n, r, s, t] f32 or f16, contiguous but for the distance of rows.
+        b: the same type and extents.
+        op: which gate; member, value or lower-case name.
+
+    Returns:
+        A new tensor of the type and extents of ``a``.
+
+    Raises:
+        InvalidArgument: no such gate.
+        LayoutMismatch: types, extents or strides do not fit.
+        Unsupported: the type of ``a``.
+    """
+    found = _OPS.get(op)
+    if found is None:
+        no_member("glu_split", "op", op, _OPS)
+    if b is None:
+        all_tensors("glu_split", a=a, b=b)
+    return _build(a, b, found, False)
+
+
+def reglu(a: Tensor) -> Tensor:
+    """`glu` with relu of the first half (``ggml_reglu``)."""
+    return _build(a, None, _REGLU, False)
+
+
+def reglu_swapped(a: Tensor) -> Tensor:
+    """`glu` with relu of the second half (``ggml_reglu_swapped``)."""
+    return _build(a, None, _REGLU, True)
+
+
+def reglu_split(a: Tensor, b: Tensor) -> Tensor:
+    """`glu_split` with relu of ``a`` (``ggml_reglu_split``)."""
+    if b is None:
+        all_tensors("reglu_split", a=a, b=b)
+    return _build(a, b, _REGLU, False)
+
+
+def geglu(a: Tensor) -> Tensor:
+    """`glu` with gelu (tanh formula) of the first half (``ggml_geglu``)."""
+    return _build(a, None, _GEGLU, False)
+
+
+def geglu_swapped(a: Tensor) -> Tensor:
+    """`glu` with gelu (tanh formula) of the second half (``ggml_geglu_swapped``)."""
+    return _build(a, None, _GEGLU, True)
+
+
+def geglu_split(a: Tensor, b: Tensor) -> Tensor:
+    """`glu_split` with gelu (tanh formula) of ``a`` (``ggml_geglu_split``)."""
+    if b is None:
+        all_tensors("geglu_split", a=a, b=b)
+    return _build(a, b, _GEGLU, False)
+
+
+def swiglu(a: Tensor) -> Tensor:
+    """`glu` with silu of the first half (``ggml_swiglu``)."""
+    return _build(a, None, _SWIGLU, False)
+
+
+def swiglu_swapped(a: Tensor) -> Tensor:
+    """`glu` with silu of the second half (``ggml_swiglu_swapped``)."""
+    return _build(a, None, _SWIGLU, True)
+
+
+def swiglu_split(a: Tensor, b: Tensor) -> Tensor:
+    """`glu_split` with silu of ``a`` (``ggml_swiglu_split``)."""
+    if b is None:
+        all_tensors("swiglu_split", a=a, b=b)
+    return _build(a, b, _SWIGLU, False)
+
+
+def geglu_erf(a: Tensor) -> Tensor:
+    """`glu` with gelu (error function) of the first half (``ggml_geglu_erf``)."""
+    return _build(a, None, _GEGLU_ERF, False)
+
+
+def geglu_erf_swapped(a: Tensor) -> Tensor:
+    """`glu` with gelu (error function) of the second half (``ggml_geglu_erf_swapped``)."""
+    return _build(a, None, _GEGLU_ERF, True)
+
+
+def geglu_erf_split(a: Tensor, b: Tensor) -> Tensor:
+    """`glu_split` with gelu (error function) of ``a`` (``ggml_geglu_erf_split``)."""
+    if b is None:
+        all_tensors("geglu_erf_split", a=a, b=b)
+    return _build(a, b, _GEGLU_ERF, False)
+
+
+def geglu_quick(a: Tensor) -> Tensor:
+    """`glu` with quick gelu of the first half (``ggml_geglu_quick``)."""
+    return _build(a, None, _GEGLU_QUICK, False)
+
+
+def geglu_quick_swapped(a: Tensor) -> Tensor:
+    """`glu` with quick gelu of the second half (``ggml_geglu_quick_swapped``)."""
+    return _build(a, None, _GEGLU_QUICK, True)
+
+
+def geglu_quick_split(a: Tensor, b: Tensor) -> Tensor:
+    """`glu_split` with quick gelu of ``a`` (``ggml_geglu_quick_split``)."""
+    if b is None:
+        all_tensors("geglu_quick_split", a=a, b=b)
+    return _build(a, b, _GEGLU_QUICK, False)

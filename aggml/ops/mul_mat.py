@@ -1,0 +1,100 @@
+"""Products of matrices: mul_mat and how exactly it sums.
+
+Here: shapes, types, checks. Not here: kernels (native/*/mul_mat.c).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from aggml.dtype import DType
+from aggml.errors import InvalidArgument, InvalidState
+from aggml.ops._common import (
+    BF16,
+    F16,
+    F32,
+    Prec,
+    all_tensors,
+    by_name,
+    mismatch,
+    no_member,
+    pack,
+    refuse_type,
+)
+from aggml.tensor import Tensor, describe, new_node
+
+__all__ = ["mul_mat", "mul_mat_set_prec"]
+
+# What rows of the second operand are converted to before they meet rows of the first.
+_DOT = {
+    F16: F16,
+    BF16: BF16,
+    **dict.fromkeys((DType.Q4_1, DType.Q5_1), DType.Q8_1),
+    **dict.fromkeys((DType.Q4_0, DType.Q5_0, DType.Q8_0, DType.IQ4_NL), DType.Q8_0),
+    **dict.fromkeys((DType.MXFP4, DType.NVFP4, DType.Q1_0, DType.Q2_0), DType.Q8_0),
+    **dict.fromkeys((DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K), DType.Q8_K),
+    **dict.fromkeys((DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ4_XS), DType.Q8_K),
+    **dict.fromkeys((DType.IQ3_XXS, DType.IQ3_S, DType.IQ1_S, DType.IQ1_M), DType.Q8_K),
+    **dict.fromkeys((DType.TQ1_0, DType.TQ2_0), DType.Q8_K),
+    F32: F32,
+}
+_PRECS = by_name(Prec)
+_PREC = struct.Struct("<i60x")
+
+
+def mul_mat(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply each row of ``b`` with the transpose of ``a`` (``ggml_mul_mat``).
+
+    Args:
+        a: [k, m, x, y] of any float or quantized type, rows without gaps, not transposed.
+        b: [k, n, x * r, y * s], rows without gaps, of f32 or of the type that rows are converted to
+            for ``a`` (f16 and bf16: the same; q8_0, q8_1 or q8_K for quantized types).
+
+    Returns:
+        f32 [m, n, x * r, y * s]; plane (i, j) is made of plane (i // r, j // s) of ``a``.
+
+    Raises:
+        LayoutMismatch: extents do not fit, ``a`` is transposed, or rows have gaps.
+        Unsupported: a pair of types for which there is no product.
+    """
+    if a.__class__ is not Tensor or b.__class__ is not Tensor:
+        all_tensors("mul_mat", a=a, b=b)
+    k, m, x, y = a.ne
+    kb, n, bx, by = b.ne
+    if k != kb:
+        raise mismatch("mul_mat", "ne[0] differs", a=a, b=b)
+    # An empty operand fits when both are empty, as ggml's remainder would if it were defined for 0.
+    if (bx % x if x else bx) or (by % y if y else by):
+        raise mismatch("mul_mat", "ne[2], ne[3] of b are not multiples of those of a", a=a, b=b)
+    if a.nb[0] > a.nb[1]:
+        raise mismatch("mul_mat", "a is transposed", a=a, b=b)
+    if b.dtype is not F32 or a.dtype is not F32:
+        dot = _DOT.get(a.dtype)
+        if dot is None or (b.dtype is not F32 and b.dtype is not dot):
+            raise refuse_type("mul_mat", a=a, b=b)
+    if a.nb[0] != a.dtype.type_size or b.nb[0] != b.dtype.type_size:
+        raise mismatch("mul_mat", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+    return new_node("mul_mat", F32, (m, n, bx, by), (a, b))
+
+
+def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
+    """Say how exactly a `mul_mat` is to sum: "default" or "f32" (``ggml_mul_mat_set_prec``).
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no mul_mat; no such precision.
+        InvalidState: ``a`` is in a Graph.
+    """
+    if a.__class__ is not Tensor:
+        all_tensors("mul_mat_set_prec", a=a)
+    if a.op != "mul_mat":
+        raise InvalidArgument(f"[mul_mat_set_prec] {describe(a)} comes from {a.op}")
+    found = _PRECS.get(prec)
+    if found is None:
+        no_member("mul_mat_set_prec", "prec", prec, _PRECS)
+    if a._frozen:
+        raise InvalidState(f"[mul_mat_set_prec] {describe(a)} is in a Graph")
+    a.op_params = pack("mul_mat_set_prec", _PREC, found)
+    return a

@@ -1,0 +1,131 @@
+"""soft_max of rows, with scale, mask, ALiBi and sinks.
+
+Here: shapes, types, checks. Not here: kernels (native/*/soft_max.c); attention as one node
+(flash_attn_ext.py).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from aggml.errors import InvalidArgument, InvalidState
+from aggml.ops._common import F16, F32, all_tensors, mismatch, pack, refuse_type, suffix
+from aggml.tensor import Tensor, describe, new_node, new_view
+
+__all__ = [
+    "soft_max",
+    "soft_max_add_sinks",
+    "soft_max_ext",
+    "soft_max_ext_inplace",
+    "soft_max_inplace",
+]
+
+_PARAMS = struct.Struct("<2f56x")
+
+
+def _build(
+    op: str, a: Tensor, mask: Tensor | None, scale: float, max_bias: float, inplace: bool
+) -> Tensor:
+    if a.__class__ is not Tensor or (mask is not None and mask.__class__ is not Tensor):
+        all_tensors(op, **({"a": a} if mask is None else {"a": a, "mask": mask}))
+    if a.dtype is not F32:
+        raise refuse_type(op, a=a)
+    if not a.is_contiguous:
+        raise mismatch(op, f"a has gaps, nb {list(a.nb)}", a=a)
+    params = pack(op, _PARAMS, scale, max_bias)
+    if mask is None:
+        if max_bias > 0:
+            raise InvalidArgument(f"[{op}] max_bias = {max_bias} needs a mask")
+        src: tuple[Tensor, ...] = (a,)
+    else:
+        if mask.dtype is not F16 and mask.dtype is not F32:
+            raise refuse_type(op, a=a, mask=mask)
+        _fit(op, a, mask)
+        src = (a, mask)
+    if inplace:
+        return new_view("soft_max", a, a.ne, a.nb, 0, src, params, suffix(a, "view"))
+    return new_node("soft_max", F32, a.ne, src, params)
+
+
+def _fit(op: str, a: Tensor, mask: Tensor) -> None:
+    if not mask.is_contiguous:
+        raise mismatch(op, f"mask has gaps, nb {list(mask.nb)}", mask=mask)
+    n0, n1, n2, n3 = a.ne
+    m0, m1, m2, m3 = mask.ne
+    if m0 != n0 or m1 < n1 or (n2 % m2 if m2 else n2) or (n3 % m3 if m3 else n3):
+        raise mismatch(op, "mask does not cover a", a=a, mask=mask)
+
+
+def soft_max(a: Tensor) -> Tensor:
+    """The soft maximum of each row (``ggml_soft_max``); as `soft_max_ext` without its options."""
+    return _build("soft_max", a, None, 1.0, 0.0, False)
+
+
+def soft_max_inplace(a: Tensor) -> Tensor:
+    """`soft_max` over the storage of ``a`` (``ggml_soft_max_inplace``)."""
+    return _build("soft_max_inplace", a, None, 1.0, 0.0, True)
+
+
+def soft_max_ext(
+    a: Tensor, mask: Tensor | None = None, scale: float = 1.0, max_bias: float = 0.0
+) -> Tensor:
+    """The soft maximum of ``a * scale + mask * slope`` over each row (``ggml_soft_max_ext``).
+
+    Args:
+        a: f32 [kv, n, heads, batch], contiguous.
+        mask: f16 or f32 [kv, at least n, divides heads, divides batch], contiguous; or None.
+        scale: factor of ``a``.
+        max_bias: above 0, the slope falls from head to head (ALiBi); else it is 1.
+
+    Returns:
+        A new f32 tensor of the extents of ``a``. A row that is -inf throughout becomes NaN.
+
+    Raises:
+        InvalidArgument: ALiBi without mask, a number that f32 cannot hold.
+        LayoutMismatch: gaps, or a mask of other extents.
+        Unsupported: other types.
+    """
+    return _build("soft_max_ext", a, mask, scale, max_bias, False)
+
+
+def soft_max_ext_inplace(
+    a: Tensor, mask: Tensor | None = None, scale: float = 1.0, max_bias: float = 0.0
+) -> Tensor:
+    """`soft_max_ext` over the storage of ``a`` (``ggml_soft_max_ext_inplace``)."""
+    return _build("soft_max_ext_inplace", a, mask, scale, max_bias, True)
+
+
+def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
+    """Give a soft_max one more logit per head, which takes its share of the sum and is not shown.
+
+    Args:
+        a: the node that one of the functions above returned (``ggml_soft_max_add_sinks``).
+        sinks: f32 [heads], contiguous; None takes them away again.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no soft_max.
+        InvalidState: ``a`` is in a Graph or has sinks already.
+        LayoutMismatch: other extents, or gaps.
+        Unsupported: ``sinks`` is not f32.
+    """
+    op = "soft_max_add_sinks"
+    if a.__class__ is not Tensor or (sinks is not None and sinks.__class__ is not Tensor):
+        all_tensors(op, **({"a": a} if sinks is None else {"a": a, "sinks": sinks}))
+    if a.op != "soft_max":
+        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}")
+    if a._frozen:
+        raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
+    if sinks is None:
+        a.src = a.src[: 1 if len(a.src) < 2 or a.src[1] is None else 2]
+        return a
+    if len(a.src) > 2:
+        raise InvalidState(f"[{op}] {describe(a)} has sinks already")
+    if sinks.dtype is not F32:
+        raise refuse_type(op, sinks=sinks)
+    if sinks.ne != (a.ne[2], 1, 1, 1) or not sinks.is_contiguous:
+        raise mismatch(op, "not one sink per head", a=a, sinks=sinks)
+    a.src = (*a.src, None, sinks) if len(a.src) == 1 else (*a.src, sinks)
+    return a

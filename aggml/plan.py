@@ -1,0 +1,201 @@
+"""Plan: a graph and the addresses of its tensors, lowered into native steps.
+
+Here: lowering, which storages a plan reads and writes, GraphPlan as the user sees it. Not here: where tensors lie
+(backend.py, allocator.py), how a node is cut into chunks (native/scalar/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from aggml import errors
+from aggml.errors import AggmlError, NotAllocated, Unsupported
+from aggml.graph import Graph
+from aggml.native import _native, cpu_mask
+
+if TYPE_CHECKING:
+    from aggml.buffer import Placement
+    from aggml.tensor import Tensor
+
+__all__ = ["Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
+
+_VIEW_OPS = frozenset({"none", "view", "reshape", "permute", "transpose"})
+_OP_IDS: dict[str, int] = {}
+# agk_status of native/kernels.h
+_STATUS: dict[int, type[AggmlError]] = {
+    1: errors.Unsupported,
+    2: errors.OutOfBounds,
+    3: errors.InvalidArgument,
+    4: errors.AllocFailed,
+}
+
+#: (address, is it an offset into the arena?) of a tensor that is no view
+Locate = Callable[["Tensor"], tuple[int, bool]]
+_Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...]]
+
+
+class PlanStep(NamedTuple):
+    """One step as ``print(plan)`` shows it: chunks of one step run on any threads, steps in order."""
+
+    node: str
+    op: str
+    n_chunks: int
+
+
+class Plan:
+    """A compiled graph over fixed addresses; immutable. Scratch is an offset from a base given at each run.
+
+    Attributes:
+        graph: what was compiled.
+        arena_size: bytes of scratch a run needs.
+        writes: the storages that a run writes in full; a failed one leaves them poisoned.
+    """
+
+    __slots__ = ("arena_size", "graph", "keep", "native", "writes")
+
+    def __init__(
+        self, graph: Graph, native: _native.Plan, keep: list[Placement | None], writes: tuple[Tensor, ...]
+    ) -> None:
+        self.graph = graph
+        self.writes = writes
+        self.native = native
+        self.keep = keep  # placements: what the addresses point at lives as long as the plan
+        self.arena_size: int = native.arena_size
+
+    @property
+    def steps(self) -> list[PlanStep]:
+        return [PlanStep(*step) for step in self.native.steps()]
+
+    def __str__(self) -> str:
+        lines = [f"{i:4} {s.op:16} {s.node:32} {s.n_chunks} chunks" for i, s in enumerate(self.steps)]
+        return "\n".join([repr(self), *lines])
+
+    def __repr__(self) -> str:
+        return f"<Plan of graph {self.graph.uid}, {len(self.native.steps())} steps, {self.arena_size} bytes of scratch>"
+
+
+def _op_id(op: str) -> int:
+    number = _OP_IDS.get(op)
+    if number is None:
+        number = _native.op_find(op)
+        if number < 0:
+            raise Unsupported(f"[compile_plan] the CPU has no kernel for {op!r}")
+        _OP_IDS[op] = number
+    return number
+
+
+def _writes_in_full(node: Tensor, root: Tensor) -> bool:
+    """Whether computing ``node``, a view of the leaf ``root``, replaces all of its bytes."""
+    return node.op != "set_rows" and node.view_offs == 0 and node.nbytes == root.nbytes and node.is_contiguously_allocated
+
+
+class _Storages:
+    """Which storages a plan reads, writes in full and writes in part, in node order."""
+
+    def __init__(self) -> None:
+        self.reads: dict[Tensor, None] = {}
+        self.writes: dict[Tensor, None] = {}
+        self.partial: dict[Tensor, int] = {}
+
+    def visit(self, node: Tensor) -> int:
+        """Note one node; returns the index of the leaf it writes, -1 if it writes its own storage only."""
+        for i, src in enumerate(node.src):
+            if src is None or (node.op == "cpy" and i == 1):  # the target of a cpy is not read
+                continue
+            root = src.root
+            if root.placement is not None and root not in self.writes:
+                self.reads.setdefault(root)
+        root = node.root
+        if root is node:
+            if node.placement is not None:
+                self.writes.setdefault(node)
+            return -1
+        if root.op != "none":
+            return -1  # in place on a node of this graph
+        if root.placement is not None and not root.placement.buffer.writable:
+            raise errors.InvalidArgument(
+                f"[compile_plan] {node!r} would write {root!r} in {root.placement.buffer!r}, which is read-only"
+            )
+        if _writes_in_full(node, root):
+            self.writes.setdefault(root)
+            return 1 << 20  # protected from aborts like any leaf; poisoned with all full writes
+        return self.partial.setdefault(root, len(self.partial))
+
+
+def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Iterator[Plan | None]:
+    """Compile in small steps: yields None after each node, the Plan at last. Lets `prepare` give way to the loop."""
+    native = _native.Plan(cpu, work_base)
+    storages = _Storages()
+    operands: dict[Tensor, _Operand] = {}
+
+    def operand(tensor: Tensor) -> _Operand:
+        found = operands.get(tensor)
+        if found is None:
+            base, in_arena = locate(tensor.root)
+            found = (tensor.dtype.value, base + tensor.view_offs, in_arena, tensor.ne, tensor.nb)
+            operands[tensor] = found
+        return found
+
+    for node in graph.nodes:
+        if node.op in _VIEW_OPS:
+            continue
+        leaf = storages.visit(node)
+        srcs = tuple([None if src is None else operand(src) for src in node.src])
+        problem = native.add(_op_id(node.op), node.name, operand(node), srcs, node.op_params, leaf)
+        if problem is not None:
+            status, message = problem
+            raise _STATUS[status](f"[compile_plan] {node!r}: {message}")
+        yield None
+    native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
+    keep = [t.placement for t in (*graph.leafs, *graph.nodes)]
+    yield Plan(graph, native, keep, tuple(storages.writes))
+
+
+def _records(tensors: dict[Tensor, None] | dict[Tensor, int]) -> tuple[_native.Storage, ...]:
+    return tuple([t.placement.storage for t in tensors if t.placement is not None])
+
+
+def compile_plan(
+    graph: Graph, addresses: Callable[[Tensor], int] | None = None, *, isa: str | None = None
+) -> Plan:
+    """Compile a graph for the CPU kernels over memory that the caller names; for `Stream.run_plan`.
+
+    Args:
+        graph: every tensor that is no view needs an address.
+        addresses: gives the host address of a tensor that is no view; left out, that of its placement. The memory
+            has to outlive the plan.
+        isa: "scalar" for the reference kernels, "avx2", ...; left out, the best (AGGML_ISA may say otherwise).
+
+    Raises:
+        NotAllocated: a tensor has no address.
+        Unsupported: no kernel runs a node with these types or strides.
+    """
+
+    def locate(tensor: Tensor) -> tuple[int, bool]:
+        if addresses is not None:
+            return addresses(tensor), False
+        if tensor.placement is None:
+            raise NotAllocated(f"[compile_plan] {tensor!r} has no memory")
+        return tensor.placement.address, False
+
+    for plan in lowering(graph, locate, 0, cpu_mask(isa)):
+        if plan is not None:
+            return plan
+    raise AssertionError  # the last item is the plan
+
+
+def node_problem(node: Tensor, isa: str | None = None) -> str | None:
+    """Why the CPU kernels cannot run this node; None if they can. Nothing is allocated or run."""
+    if node.op in _VIEW_OPS:
+        return None
+    number = _native.op_find(node.op)
+    if number < 0:
+        return f"there is no kernel for {node.op!r}"
+    # Any aligned address will do: lowering looks at layouts only.
+    operands = [None if t is None else (t.dtype.value, 64, False, t.ne, t.nb) for t in (node, *node.src)]
+    try:
+        problem = _native.Plan(cpu_mask(isa), 0).add(number, "", operands[0], tuple(operands[1:]), node.op_params, -1)
+    except TypeError as error:  # an element type that the kernels do not know
+        return str(error)
+    return None if problem is None else str(problem[1])

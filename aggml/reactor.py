@@ -1,0 +1,291 @@
+"""Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
+
+Here: everything that knows which of the two runs; one reactor per loop, one file descriptor each. A callback waits
+for a (stream, ticket); the native side writes the descriptor when the least ticket waited for on a stream is done, the
+reactor then calls whatever is done and arms the next. Not here: what a Future is (future.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from aggml.errors import InvalidState
+from aggml.native import _native
+
+if TYPE_CHECKING:
+    import trio
+
+__all__ = ["Parker", "Reactor", "checkpoint", "current_reactor", "current_task", "wait_op"]
+
+_log = logging.getLogger("aggml")
+_sequence = count()
+
+# A mutable triple, so that a cancelled waiter can take its callback out in O(1): (ticket, sequence, callback).
+Entry = list[Any]
+
+
+class Reactor:
+    """Calls back, in its loop, once tickets are done."""
+
+    def __init__(self) -> None:
+        self.notifier = _native.Notifier()
+        self._waiting: dict[_native.Stream, list[Entry]] = {}
+
+    def arm(self, op: _native.Op, callback: Callable[[], object]) -> Entry | None:
+        """Have ``callback`` called in this loop once ``op`` is done. None: it is done already, nothing is called."""
+        stream, ticket = op.stream, op.ticket
+        if not stream.alive:
+            raise InvalidState("[Future] the operation belongs to the parent process of a fork")
+        entry: Entry = [ticket, next(_sequence), callback]
+        heap = self._waiting.get(stream)
+        if heap is None:
+            heap = self._waiting[stream] = []
+        heappush(heap, entry)
+        if heap[0] is entry and stream.watch(self.notifier, ticket):
+            heappop(heap)  # left in, it would pass for one that is armed, and hide the next
+            if heap:
+                stream.watch(self.notifier, heap[0][0])
+            return None
+        return entry
+
+    def wake(self) -> None:
+        """Call back all that is done. Runs in the loop whenever the descriptor is readable."""
+        self.notifier.drain()
+        for stream, heap in list(self._waiting.items()):
+            while heap:
+                completed = stream.completed
+                while heap and heap[0][0] <= completed:
+                    callback = heappop(heap)[2]
+                    if callback is not None:
+                        self._call(callback)
+                while heap and heap[0][2] is None:  # cancelled: not worth waking up for
+                    heappop(heap)
+                if heap and not stream.watch(self.notifier, heap[0][0]):
+                    break
+            if not heap:
+                self._waiting.pop(stream, None)
+                stream.release_finished()
+
+    @staticmethod
+    def _call(callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception:
+            _log.exception("[Reactor] a callback failed")
+
+    def close(self) -> None:
+        self.notifier.close()
+        self._waiting.clear()
+
+
+# -- which loop runs here --------------------------------------------------------------------------------------
+
+_asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Reactor] = (
+    weakref.WeakKeyDictionary()
+)
+_trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
+_lock = threading.Lock()
+
+
+def _in_trio() -> bool:
+    module = sys.modules.get("trio")
+    return module is not None and module.lowlevel.in_trio_task()
+
+
+def _running_asyncio() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidState(
+            "[Future] no event loop runs in this thread: await it in asyncio or trio, or call wait()"
+        ) from None
+
+
+def _reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
+    reactor = _asyncio_reactors.get(loop)
+    if reactor is None:
+        reactor = Reactor()
+        loop.add_reader(reactor.notifier.fileno(), reactor.wake)
+        weakref.finalize(loop, reactor.close)
+        _asyncio_reactors[loop] = reactor
+    return reactor
+
+
+async def _pump(reactor: Reactor) -> None:
+    import trio
+
+    try:
+        while True:
+            await trio.lowlevel.wait_readable(reactor.notifier.fileno())
+            reactor.wake()
+    finally:
+        reactor.close()
+
+
+def _reactor_of_trio() -> Reactor:
+    import trio
+
+    global _trio_reactor
+    if _trio_reactor is None:
+        with _lock:
+            if _trio_reactor is None:
+                _trio_reactor = trio.lowlevel.RunVar[Reactor | None]("aggml_reactor", None)
+    reactor: Reactor | None = _trio_reactor.get()
+    if reactor is None:
+        reactor = Reactor()
+        trio.lowlevel.spawn_system_task(_pump, reactor, name="aggml reactor")
+        _trio_reactor.set(reactor)
+    return reactor
+
+
+def current_reactor() -> Reactor:
+    """The reactor of the loop that runs in this thread. Raises InvalidState if none does."""
+    return _reactor_of_trio() if _in_trio() else _reactor_of_asyncio(_running_asyncio())
+
+
+def current_task() -> object | None:
+    """The task that runs now, to be compared by identity; None outside of a loop."""
+    if _in_trio():
+        import trio
+
+        return trio.lowlevel.current_task()
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+# -- waiting ---------------------------------------------------------------------------------------------------
+
+
+def checkpoint() -> Generator[Any, Any, None]:
+    """Let other tasks run once, and notice a cancellation."""
+    if _in_trio():
+        import trio
+
+        yield from trio.lowlevel.checkpoint().__await__()
+    else:
+        _running_asyncio()
+        yield  # what asyncio.sleep(0) does
+
+
+def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
+    """Suspend this task until ``op`` is done. At least one checkpoint.
+
+    The first turn of the loop comes before any arming: work of a few microseconds is done by then, and a descriptor
+    need be neither written nor polled.
+    """
+    if _in_trio():
+        yield from _wait_trio(op)
+    else:
+        yield from _wait_asyncio(_running_asyncio(), op)
+
+
+def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
+    yield
+    while not op.done():
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(waiter: asyncio.Future[None] = waiter) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        entry = _reactor_of_asyncio(loop).arm(op, wake)
+        if entry is None:
+            return
+        try:
+            yield from waiter
+        finally:
+            entry[2] = None
+
+
+def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
+    import trio
+
+    yield from trio.lowlevel.checkpoint().__await__()
+    while not op.done():
+        task = trio.lowlevel.current_task()
+        entry = _reactor_of_trio().arm(op, lambda task=task: trio.lowlevel.reschedule(task))
+        if entry is None:
+            return
+
+        def abort(_: object, entry: Entry = entry) -> trio.lowlevel.Abort:
+            entry[2] = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+
+
+class Parker:
+    """One task's place to sleep: ``await parker.park()`` returns after ``unpark()``, called from any thread.
+
+    An unpark before the park is kept. Made in the loop of the task that parks.
+    """
+
+    def __init__(self) -> None:
+        self._unparked = False
+        self._wake: Callable[[], None] | None = None
+        self._post: Callable[[Callable[[], None]], object]
+        if _in_trio():
+            import trio
+
+            self._post = trio.lowlevel.current_trio_token().run_sync_soon
+        else:
+            self._post = _running_asyncio().call_soon_threadsafe
+
+    def unpark(self) -> None:
+        self._unparked = True
+        try:
+            self._post(self._run)
+        except RuntimeError:
+            return  # the loop is closed (asyncio), or its run finished (trio): nobody is left to wake
+
+    def _run(self) -> None:
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        if self._unparked:
+            yield from checkpoint()
+        elif _in_trio():
+            import trio
+
+            task = trio.lowlevel.current_task()
+            self._wake = lambda: trio.lowlevel.reschedule(task)
+
+            def abort(_: object) -> trio.lowlevel.Abort:
+                self._wake = None
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+        else:
+            waiter: asyncio.Future[None] = _running_asyncio().create_future()
+            self._wake = lambda: None if waiter.done() else waiter.set_result(None)
+            try:
+                yield from waiter
+            finally:
+                self._wake = None
+        self._unparked = False
+
+    def park(self) -> Parker:
+        return self
+
+
+def post_here() -> Callable[[Callable[[], None]], object]:
+    """A function that has the loop of this thread call something soon; usable from any thread."""
+    if _in_trio():
+        import trio
+
+        return trio.lowlevel.current_trio_token().run_sync_soon
+    return _running_asyncio().call_soon_threadsafe
+
+

@@ -1,0 +1,164 @@
+"""What it costs to await native work, beside anyio.to_thread.run_sync on the same loop.
+
+Three rows per loop: a tiny graph; 200 us of work, from its end to the resumed task; a worker that had
+fallen asleep. Also how long a call of `run` holds the loop. Not here: work done meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+import aggml
+from aggml import Backend, Graph, Tensor, ops
+from benchmarks.timing import Row, absolute, interleaved, median, seconds_of, versus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PART = "await"
+TO_THREAD = "to_thread.run_sync"
+WORK = 200e-6
+
+
+async def measure(loop: str, *, quick: bool) -> list[Row]:
+    """All rows of this file on the running loop, which is called ``loop``."""
+    async with aggml.get_device("CPU").backend() as be:
+        graph, x, y = _tiny(be)
+        data = np.ones(16, np.float32)
+        rows = await _tiny_graph(be, graph, loop, 300 if quick else 5000)
+        rows += await _after_work(be, loop, 50 if quick else 500)
+        rows += await _asleep(be, graph, loop, 20 if quick else 200)
+        rows += await _run_call(be, graph, x, y, data, loop, 300 if quick else 5000)
+    return rows
+
+
+def _tiny(be: Backend) -> tuple[Graph, Tensor, Tensor]:
+    x = aggml.new_tensor("f32", ne=(16,), name="x").set_input()
+    y = ops.add(x, x)
+    graph = Graph(y)
+    be.alloc_graph(graph)
+    return graph, x, y
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _tiny_graph(be: Backend, graph: Graph, loop: str, rounds: int) -> list[Row]:
+    async def ours() -> float:
+        start = time.perf_counter()
+        await be.graph_compute(graph)
+        return time.perf_counter() - start
+
+    async def peer() -> float:
+        start = time.perf_counter()
+        await anyio.to_thread.run_sync(_nothing)
+        return time.perf_counter() - start
+
+    return [
+        _compare(f"tiny graph, submit to resumed, {loop}", await _both(ours, peer, rounds), 1 / 8)
+    ]
+
+
+async def _after_work(be: Backend, loop: str, rounds: int) -> list[Row]:
+    graph = await _graph_of(be, WORK)
+    hash_it = _hash_of(WORK)
+
+    async def ours() -> float:
+        future = be.graph_compute(graph)
+        await future
+        resumed = time.perf_counter()
+        done = future.times.done
+        if done is None:
+            raise RuntimeError("a finished Future has no time of completion")
+        return resumed - done
+
+    async def peer() -> float:
+        done = await anyio.to_thread.run_sync(hash_it)
+        return time.perf_counter() - done
+
+    found = await _both(ours, peer, rounds)
+    return [_compare(f"200 us of work, completion to resumed, {loop}", found, 1 / 3)]
+
+
+async def _asleep(be: Backend, graph: Graph, loop: str, rounds: int) -> list[Row]:
+    async def ours() -> float:
+        await anyio.sleep(0.01)  # workers spin for some hundred microseconds
+        start = time.perf_counter()
+        await be.graph_compute(graph)
+        return time.perf_counter() - start
+
+    async def peer() -> float:
+        await anyio.sleep(0.01)
+        start = time.perf_counter()
+        await anyio.to_thread.run_sync(_nothing)
+        return time.perf_counter() - start
+
+    return [
+        _compare(f"worker asleep, submit to resumed, {loop}", await _both(ours, peer, rounds), 1)
+    ]
+
+
+async def _run_call(
+    be: Backend, graph: Graph, x: Tensor, y: Tensor, data: np.ndarray, loop: str, rounds: int
+) -> list[Row]:
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        future = be.run(graph, {x: data}, y)
+        taken.append(time.perf_counter() - start)
+        await future
+    what = f"run again, one input, one output: Python on the loop, {loop}"
+    return [absolute(PART, what, median(taken) * 1e6, "us", ("<=", 7))]
+
+
+async def _both(
+    ours: Callable[[], object], peer: Callable[[], object], rounds: int
+) -> dict[str, list[float]]:
+    return await interleaved({"aggml": ours, "peer": peer}, rounds)  # type: ignore[dict-item]
+
+
+def _compare(what: str, found: dict[str, list[float]], budget: float) -> Row:
+    ours, peer = (median(found[x]) * 1e6 for x in ("aggml", "peer"))
+    return versus(PART, what, ours, "us", TO_THREAD, peer, ("<=", budget))
+
+
+async def _graph_of(be: Backend, seconds: float) -> Graph:
+    """A graph that takes about this long: one product, its columns fitted by trying."""
+    w = aggml.new_tensor("f32", ne=(256, 256), name="w")
+    be.alloc([w])
+    await be.memset(w, 0)
+    columns = 16
+    while True:
+        x = aggml.new_tensor("f32", ne=(256, columns), name="x").set_input()
+        graph = Graph(ops.mul_mat(w, x))
+        be.alloc_graph(graph)
+        await be.memset(x, 0)
+        spans = []
+        for _ in range(9):
+            future = be.graph_compute(graph)
+            await future
+            spans.append(future.times.done - future.times.started)
+        if median(spans) >= seconds or columns > 1 << 20:
+            return graph
+        columns += columns // 4
+
+
+def _hash_of(seconds: float) -> Callable[[], float]:
+    """Work without the GIL that takes about this long and says when it ended."""
+    size = 1 << 16
+    while seconds_of(lambda: hashlib.sha256(bytes(size))) < seconds:
+        size += size // 4
+    data = bytes(size)
+
+    def work() -> float:
+        hashlib.sha256(data)
+        return time.perf_counter()
+
+    return work

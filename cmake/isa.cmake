@@ -1,0 +1,31 @@
+# Object libraries of C sources, and one per instruction set with flags of its own.
+#
+# AGK_BUILD_<ISA> is defined for all C files when the folder has sources and the compiler targets the architecture
+# and knows the flags. Where it is not defined, the ISA's lines of kernels.def must expand to nothing.
+include(CheckCSourceCompiles)
+
+function(aggml_objects name)
+  add_library(aggml_${name} OBJECT ${ARGN})
+  target_link_libraries(aggml_${name} PRIVATE aggml_c)
+  set_property(GLOBAL APPEND PROPERTY aggml_objects aggml_${name})
+endfunction()
+
+# aggml_isa(avx2 __x86_64__ -mavx2 -mfma): the folder's name, the macro of its architecture, its flags.
+function(aggml_isa name architecture)
+  file(GLOB sources CONFIGURE_DEPENDS ${native}/${name}/*.c)
+  if(NOT sources)
+    return()
+  endif()
+  string(TOUPPER ${name} upper)
+  string(JOIN " " CMAKE_REQUIRED_FLAGS ${ARGN})
+  check_c_source_compiles("
+    #ifndef ${architecture}
+    #error another architecture
+    #endif
+    int main(void) { return 0; }" AGK_BUILD_${upper})
+  if(AGK_BUILD_${upper})
+    aggml_objects(${name} ${sources})
+    target_compile_options(aggml_${name} PRIVATE ${ARGN})
+    target_compile_definitions(aggml_c INTERFACE AGK_BUILD_${upper}=1)
+  endif()
+endfunction()

@@ -1,0 +1,14 @@
+# aggml.native._native: module.cpp and nanobind around the native library; stable ABI from Python 3.12 on.
+
+enable_language(CXX)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module ${SKBUILD_SABI_COMPONENT})
+find_package(nanobind CONFIG REQUIRED)
+
+# NOMINSIZE: calls through the binding are counted in fractions of a microsecond; its size does not matter.
+nanobind_add_module(_native STABLE_ABI NB_STATIC NOMINSIZE ${native}/module.cpp)
+target_compile_options(_native PRIVATE -Wall -Wextra $<$<BOOL:${AGGML_WERROR}>:-Werror>)
+target_link_libraries(_native PRIVATE aggml_native)
+install(TARGETS _native LIBRARY DESTINATION aggml/native)

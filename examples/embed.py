@@ -1,0 +1,369 @@
+"""Sentence embeddings as a service: requests arrive one by one and are computed in batches.
+
+Here: the service, a demonstration of it, a command line. Not here: the model (minilm.py), queue and
+batches (batcher.py). Run it without arguments for the demonstration, with --help for the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from batcher import Batcher, BatchError
+from minilm import F32, WIDTH, Ids, MiniLM, ModelError, model_folder
+
+import aggml
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
+
+MAX_TOKENS: Final = 256  # of a sentence; what the model was trained for
+LONG_TEXT: Final = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
+
+SENTENCES: Final = (
+    "How do I bake a loaf of sourdough bread?",
+    "What is the recipe for bread with natural leaven?",
+    "The train to the coast leaves at half past seven.",
+    "Our railway journey to the seaside begins at 7:30.",
+    "A cat is sleeping on the warm windowsill.",
+    "The kitten dozes in the sun by the window.",
+    "The central bank raised interest rates again.",
+    "Borrowing has become more expensive after the latest rate increase.",
+    "Python coroutines hand control back to the event loop.",
+    "While one task waits, asynchronous code lets others run.",
+    "The telescope found water vapour around a distant planet.",
+    "Astronomers detected steam in the air of an exoplanet.",
+    "She scored the winning goal in the last minute.",
+    "A late strike decided the football match.",
+    "The old bridge was closed after the flood.",
+    "High water damaged the crossing, so it is shut.",
+    "Der Hund bellt im Garten.",
+    "The dog barks in the garden.",
+    "I need to reset my password.",
+    "My login no longer works, how can I get a new one?",
+)
+
+
+class InputError(Exception):
+    """What was given on the command line cannot be used."""
+
+
+# -- the service
+
+
+class Embedder:
+    """Embeds sentences for any number of tasks.
+
+    ``async with Embedder() as embedder: vector = await embedder.embed("text")``
+
+    Args:
+        device: name of an aggml device.
+        dtype: type of the weight matrices: "f32", "bf16" or "q8_0".
+        threads: for the computation; by default as many as there are usable cores.
+        batch_tokens: a batch is full at this number of tokens.
+        max_waiting: how many requests may be queued or computing; others wait their turn.
+        folder: where model.safetensors and tokenizer.json are, if not in the installed package.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str = "CPU",
+        dtype: str = "f32",
+        threads: int | None = None,
+        batch_tokens: int = 1024,
+        max_waiting: int = 1024,
+        folder: Path | None = None,
+    ) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._threads = threads
+        self._batch_tokens = batch_tokens
+        self._max_waiting = max_waiting
+        self._folder = folder
+
+    async def __aenter__(self) -> Self:
+        folder = self._folder or model_folder()
+        self._tokenizer = await anyio.to_thread.run_sync(load_tokenizer, folder)
+        options = {} if self._threads is None else {"n_threads": self._threads}
+        async with AsyncExitStack() as stack:
+            backend = aggml.get_device(self._device).backend(**options)
+            await stack.enter_async_context(backend)
+            model = await MiniLM.load(backend, folder, dtype=self._dtype)
+
+            async def compute(sentences: list[Ids]) -> list[F32]:
+                # Copies: a view of one vector would keep those of the whole batch.
+                return [vector.copy() for vector in await model.embed(sentences)]
+
+            self._batcher: Batcher[Ids, F32] = Batcher(
+                compute, full=self._batch_tokens, max_waiting=self._max_waiting
+            )
+            await stack.enter_async_context(self._batcher)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """End the service. Whoever still waits for an embedding gets a `BatchError`."""
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def embed(self, text: str) -> F32:
+        """Embed one sentence, or its first 256 tokens.
+
+        Returns:
+            The normalised mean-pooled vector, (384,) float32.
+
+        Raises:
+            BatchError: the computation failed, or the service has ended.
+
+        Cancellation: takes the request back; others go on.
+        """
+        if len(text) <= LONG_TEXT:
+            ids = tokenize(self._tokenizer, text)
+        else:
+            ids = await anyio.to_thread.run_sync(tokenize, self._tokenizer, text)
+        return await self._batcher.submit(ids)
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The model's tokenizer, without padding, truncating at 256 tokens.
+
+    Raises:
+        ModelError: the tokenizers package or the model's file is missing.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ModelError(
+            "the tokenizers package is not installed; get it with: pip install tokenizers"
+        ) from error
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(f"{path} is missing")
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    return tokenizer
+
+
+def tokenize(tokenizer: Any, text: str) -> Ids:
+    """Token ids of a sentence, [CLS] first, [SEP] last. Half a surrogate pair counts as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return np.array(tokenizer.encode(text).ids, np.int32)
+
+
+# -- how late the event loop is
+
+
+class Lag:
+    """Milliseconds by which a ticker of 1 ms woke late."""
+
+    def __init__(self) -> None:
+        self.samples: list[float] = []
+
+    async def tick(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            start = time.perf_counter()
+            await anyio.sleep(0.001)
+            self.samples.append((time.perf_counter() - start - 0.001) * 1e3)
+
+    def __str__(self) -> str:
+        late = sorted(self.samples) or [math.nan]
+        p999 = late[min(len(late) - 1, int(len(late) * 0.999))]
+        return (
+            f"median {late[len(late) // 2]:.2f} ms, p99.9 {p999:.2f} ms, max {late[-1]:.2f} ms "
+            f"({len(self.samples)} ticks of 1 ms)"
+        )
+
+
+@asynccontextmanager
+async def measured_lag() -> AsyncGenerator[Lag]:
+    """Run a ticker beside the body."""
+    lag = Lag()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lag.tick)
+        try:
+            yield lag
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+# -- the command line
+
+
+async def embed_all(
+    embedder: Embedder, sentences: Sequence[str], *, clients: int = 256, report: bool = False
+) -> F32:
+    """Embed many sentences, ``clients`` at a time; (len(sentences), 384) in their order."""
+    result = np.empty((len(sentences), WIDTH), np.float32)
+    # Similar lengths together: rows of a batch are as long as its longest sentence.
+    order = iter(sorted(range(len(sentences)), key=lambda i: len(sentences[i])))
+    done = 0
+
+    async def client() -> None:
+        nonlocal done
+        for index in order:
+            result[index] = await embedder.embed(sentences[index])
+            done += 1
+
+    async def reporter() -> None:
+        start = time.perf_counter()
+        while True:
+            await anyio.sleep(1)
+            rate = done / (time.perf_counter() - start)
+            print(f"{done} of {len(sentences)} sentences, {rate:.0f}/s", file=sys.stderr)
+
+    async with anyio.create_task_group() as tasks:
+        if report:
+            tasks.start_soon(reporter)
+        async with anyio.create_task_group() as workers:
+            for _ in range(min(clients, len(sentences))):
+                workers.start_soon(client)
+        tasks.cancel_scope.cancel()
+    return result
+
+
+async def demonstrate(dtype: str, threads: int | None, seconds: float) -> None:
+    """Embed the built-in sentences, print the nearest pairs; then serve 64 clients for a while."""
+    async with measured_lag() as lag:
+        start = time.perf_counter()
+        async with Embedder(dtype=dtype, threads=threads) as embedder:
+            print(f"  model loaded in {time.perf_counter() - start:.2f} s")
+            vectors = await embed_all(embedder, SENTENCES)
+            similarity = np.triu(vectors @ vectors.T, 1)
+            for flat in np.argsort(similarity, axis=None)[::-1][:8]:
+                i, j = divmod(int(flat), len(SENTENCES))
+                print(f"  {similarity[i, j]:.3f}  {SENTENCES[i]}  |  {SENTENCES[j]}")
+            rate = await serve_clients(embedder, clients=64, seconds=seconds)
+            print(f"  {rate:.0f} sentences/s, asked for by 64 tasks")
+    print(f"  event loop late by: {lag}", flush=True)
+
+
+async def serve_clients(embedder: Embedder, *, clients: int, seconds: float) -> float:
+    """Let tasks embed the built-in sentences, each one at a time; sentences per second."""
+    count = 0
+
+    async def client(seed: int) -> None:
+        nonlocal count
+        choose = random.Random(seed)
+        while True:
+            await embedder.embed(choose.choice(SENTENCES))
+            count += 1
+
+    start = time.perf_counter()
+    with anyio.move_on_after(seconds):
+        async with anyio.create_task_group() as tasks:
+            for seed in range(clients):
+                tasks.start_soon(client, seed)
+    return count / (time.perf_counter() - start)
+
+
+async def embed_file(sentences: list[str], out: Path, dtype: str, threads: int | None) -> None:
+    """Embed ``sentences`` and write them as a .npy file."""
+    async with Embedder(dtype=dtype, threads=threads) as embedder:
+        vectors = await embed_all(embedder, sentences, report=True)
+    with out.open("wb") as file:  # np.save would append .npy to another name
+        np.save(file, vectors)
+
+
+def read_sentences(path: Path) -> list[str]:
+    """A JSON list of strings.
+
+    Raises:
+        InputError: the file is something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON in UTF-8: {error}") from error
+    if not isinstance(found, list):
+        raise InputError(f"{path} holds no JSON list but {type(found).__name__}")
+    for index, item in enumerate(found):
+        if not isinstance(item, str):
+            raise InputError(f"{path}: item {index} is no string but {type(item).__name__}")
+    return found
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    parser = argparse.ArgumentParser(
+        description="Embed sentences with all-MiniLM-L6-v2. Without --sentences: a demonstration on "
+        "built-in sentences, on asyncio and on trio.",
+    )
+    parser.add_argument("--sentences", type=Path, metavar="IN.json", help="a JSON list of strings")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="OUT.npy",
+        help="where their normalised mean-pooled embeddings go: float32, (sentences, 384), in order, "
+        "truncated at 256 tokens",
+    )
+    parser.add_argument(
+        "--dtype", choices=("f32", "bf16", "q8_0"), default="f32", help="of the weights"
+    )
+    parser.add_argument(
+        "--loop", choices=("asyncio", "trio"), help="the event loop (default: asyncio)"
+    )
+    parser.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, metavar="S", help="how long the demonstration serves"
+    )
+    given = parser.parse_args(arguments)
+    if (given.sentences is None) != (given.out is None):
+        parser.error("--sentences and --out belong together")
+    try:
+        if given.sentences is None:
+            for loop in (given.loop,) if given.loop else ("asyncio", "trio"):
+                print(f"{loop}, {given.dtype}:", flush=True)
+                anyio.run(demonstrate, given.dtype, given.threads, given.seconds, backend=loop)
+            return 0
+        sentences = read_sentences(given.sentences)
+        if not given.out.parent.is_dir():
+            raise InputError(f"the folder of {given.out} does not exist")
+        job = (embed_file, sentences, given.out, given.dtype, given.threads)
+        anyio.run(*job, backend=given.loop or "asyncio")
+    except BaseException as error:
+        cause = error
+        while isinstance(cause, BaseExceptionGroup):  # of a task group
+            cause = cause.exceptions[0]
+        if isinstance(cause, KeyboardInterrupt):
+            return 130
+        if not isinstance(cause, EXPECTED):
+            raise
+        print(f"embed.py: {cause}", file=sys.stderr)
+        return 2
+    return 0
+
+
+# Told in one line; anything else is a fault of this program and shown as such.
+EXPECTED: Final = (InputError, ModelError, BatchError, aggml.AggmlError, OSError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

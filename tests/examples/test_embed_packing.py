@@ -1,0 +1,57 @@
+"""Where sentences lie in a batch: each whole, none over another, little room left."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from minilm import Packing, Shape, fill, pack
+
+LENGTHS = st.lists(st.integers(1, 256), min_size=1, max_size=100)
+
+
+@given(LENGTHS)
+def test_every_sentence_has_a_place_of_its_own(lengths: list[int]) -> None:
+    packing = pack(lengths)
+    shape = packing.shape
+    taken = np.zeros((shape.rows, shape.tokens), bool)
+    segments = set()
+    for length, (row, start, segment) in zip(lengths, packing.places, strict=True):
+        assert start + length <= shape.tokens
+        assert not taken[row, start : start + length].any()
+        taken[row, start : start + length] = True
+        assert 0 <= segment < shape.segments
+        segments.add((row, segment))
+    assert len(segments) == len(lengths)
+    assert shape.masked or (taken.all() and shape.segments == 1)
+
+
+@given(LENGTHS)
+def test_half_of_all_tokens_or_more_are_real(lengths: list[int]) -> None:
+    shape = pack(lengths).shape
+    # First fit: no two rows could be one; and a row is at most 7 tokens longer than it must be.
+    assert shape.rows * shape.tokens <= 2 * sum(lengths) + 2 * 8 * shape.rows + shape.tokens
+
+
+@given(LENGTHS)
+def test_arrays_say_who_is_where(lengths: list[int]) -> None:
+    sentences = [np.arange(1, n + 1, dtype=np.int32) + 1000 * i for i, n in enumerate(lengths)]
+    packing = pack(lengths)
+    ids, positions, member = fill(packing, sentences)
+    assert member.sum() == sum(lengths)
+    for sentence, (row, _, segment) in zip(sentences, packing.places, strict=True):
+        mine = member[row, :, segment] == 1
+        assert (ids[row, mine] == sentence).all()
+        assert (positions[row, mine] == np.arange(len(sentence))).all()
+
+
+def test_equal_lengths_need_no_mask() -> None:
+    assert pack([14, 14, 14]) == Packing(
+        Shape(3, 14, 1, masked=False), ((0, 0, 0), (1, 0, 0), (2, 0, 0))
+    )
+
+
+def test_short_sentences_share_a_row() -> None:
+    assert pack([3, 16, 5, 8]) == Packing(
+        Shape(2, 16, 4, masked=True), ((1, 13, 2), (0, 0, 0), (1, 8, 1), (1, 0, 0))
+    )

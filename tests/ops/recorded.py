@@ -1,0 +1,250 @@
+"""From recorded cases to tensors and results, shared by the tests of all op families.
+
+Here: which cases can run, how their inputs and nodes are built, how results are compared. Not here: the
+data (corpus_loader.py), the tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from corpus_loader import Case, Value, nmse, numbers, op_cases, refused_cases, same_values
+
+import aggml
+from aggml import DType, Graph, Tensor, new_tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Built",
+    "build",
+    "check_numbers",
+    "check_refused",
+    "check_shape",
+    "family_cases",
+    "graph_cases",
+    "refusals",
+]
+
+# Types that kernels exist for. A case with another one is not collected for the numbers.
+_COMPUTED = {"f32", "f16", "bf16", "i32", "i64", "q8_0", "q4_0"}
+_TIMEOUT = 15.0
+
+
+@dataclass
+class Built:
+    """The tensors of a case."""
+
+    leafs: dict[str, Tensor]  # by the name of the storage
+    inputs: dict[str, Tensor]
+    out: Tensor
+
+
+# -- which cases
+
+
+def _buildable(op: str, args: Mapping[str, Any], modify: Iterable[str]) -> bool:
+    """Whether ``ops`` has all that a call needs, the members of its enums included."""
+    if not hasattr(ops, op) or any(not hasattr(ops, name) for name in modify):
+        return False
+    if op.startswith("rope"):
+        return args["mode"] in {mode.name.lower() for mode in ops.RopeMode}
+    if op in {"glu", "glu_split"}:
+        return args["op"] in {gate.name.lower() for gate in ops.GluOp}
+    if op in {"unary", "unary_inplace"}:
+        return args["op"] in {function.name.lower() for function in ops.UnaryOp}
+    return True
+
+
+def _computed(case: Case) -> bool:
+    types = {value.type for value in case.inputs}
+    if case.output is not None:
+        types.add(case.output.type)
+    return types <= _COMPUTED
+
+
+def family_cases(family: str, *, computed: bool) -> list[Any]:
+    """The recorded calls of the functions that ``aggml/ops/<family>.py`` has, whatever file they are in.
+
+    Args:
+        family: name of the module.
+        computed: only those whose types have kernels.
+    """
+    names = set(importlib.import_module(f"aggml.ops.{family}").__all__)
+    return [
+        pytest.param(case, id=f"{case.family}-{case.id}" if case.family == "edge" else case.id)
+        for case in op_cases()
+        if case.op in names
+        and _buildable(case.op, case.args, case.modify)
+        and (not computed or _computed(case))
+    ]
+
+
+def graph_cases() -> list[Any]:
+    """The recorded small graphs of which every node can be built."""
+    return [
+        pytest.param(case, id=case.id)
+        for case in op_cases("graph")
+        if _computed(case)
+        and all(_buildable(step.op, step.args, step.modify) for step in case.steps)
+    ]
+
+
+def refusals(*, stage_build: bool) -> list[Any]:
+    """The calls that must fail: those that ggml stops when building, or the others."""
+    return [
+        pytest.param(case, id=f"{case.id}-{case.op}")
+        for case in refused_cases()
+        if hasattr(ops, case.op) and (case.stage == "build") == stage_build
+    ]
+
+
+# -- building
+
+
+def _input(value: Value, leafs: dict[str, Tensor]) -> Tensor:
+    leaf = leafs.get(value.storage)
+    if leaf is None:
+        leaf = leafs[value.storage] = new_tensor(
+            value.type, ne=value.storage_ne, name=value.storage
+        )
+    tensor = leaf
+    for view in value.via:
+        if view.op == "permute":
+            tensor = ops.permute(tensor, *view.axes)
+        elif view.op == "transpose":
+            tensor = ops.transpose(tensor)
+        else:
+            assert view.op == "view"
+            assert view.nb[0] == tensor.dtype.type_size
+            tensor = ops.view_4d(tensor, *view.ne, *view.nb[1:], view.offset)
+    return tensor
+
+
+def _call(
+    op: str, operands: dict[str, Tensor], args: dict[str, Any], modify: dict[str, Any]
+) -> Tensor:
+    # Operands that only a function applied afterwards takes are no arguments of the call itself.
+    later = {name for name in modify.values() if isinstance(name, str) and name in operands}
+    given: dict[str, Any] = {k: v for k, v in operands.items() if k not in later} | args
+    if op.startswith("rope_ext"):
+        given.setdefault("c", None)
+    node: Tensor = getattr(ops, op)(**given)
+    for name, value in modify.items():
+        getattr(ops, name)(node, operands.get(value, value) if isinstance(value, str) else value)
+    return node
+
+
+def build(case: Case) -> Built:
+    """The inputs of a case, through all their views, and the node."""
+    leafs: dict[str, Tensor] = {}
+    # Storages first: a view may name an input that comes after it.
+    for value in sorted(case.inputs, key=lambda v: v.storage != v.name):
+        _input(value, leafs)
+    inputs = {value.name: _input(value, leafs) for value in case.inputs}
+    if not case.steps:
+        return Built(leafs, inputs, _call(case.op, inputs, case.args, case.modify))
+    known = dict(inputs)
+    for step in case.steps:
+        operands = {name: known[source] for name, source in step.inputs.items()}
+        known[step.id] = _call(step.op, operands, step.args, step.modify)
+    return Built(leafs, inputs, known["out"])
+
+
+# -- checks
+
+
+def check_shape(case: Case) -> None:
+    """Builds the case and compares type, extents and strides of inputs and result, and what it views."""
+    built = build(case)
+    out = case.output
+    assert out is not None
+    for value in case.inputs:
+        tensor = built.inputs[value.name]
+        assert tensor.ne == value.ne
+        if value.nb is not None:
+            assert tensor.nb == value.nb
+    assert built.out.dtype is DType.parse(out.type)
+    assert built.out.ne == out.ne
+    assert built.out.op == case.node
+    if out.nb is None:
+        assert built.out.is_contiguous
+    else:
+        assert built.out.nb == out.nb
+    if case.steps:
+        return
+    if out.view_of is None:
+        assert built.out.view_src is None
+    else:
+        assert built.out.root is built.inputs[out.view_of].root
+        assert built.out.view_offs >= built.inputs[out.view_of].view_offs
+
+
+def check_refused(case: Case, backend: aggml.Backend | None) -> None:
+    """Does what must fail: builds, and computes with ``backend`` if there is one."""
+    built = build(case)
+    if backend is not None:
+        data = {
+            value.storage: np.array(
+                value.values if value.values is not None else np.zeros(value.ne[::-1]),
+                DType.parse(value.type).numpy,
+            )
+            for value in case.inputs
+            if not DType.parse(value.type).is_quantized
+        }
+        _compute(backend, built, data)
+
+
+def _compute(
+    backend: aggml.Backend, built: Built, data: Mapping[str, NDArray[Any]]
+) -> NDArray[Any]:
+    """Place, set, compute, get: every step must be done before the results are looked at."""
+    memory = backend.alloc(built.leafs.values())
+    for name, leaf in built.leafs.items():
+        if name in data:
+            backend.set(leaf, data[name])
+    graph = Graph(built.out)
+    backend.alloc_graph(graph)
+    computed = backend.graph_compute(graph)
+    result = backend.get(built.out)
+    result.wait(_TIMEOUT)
+    computed.result()
+    assert memory is not None  # alive until here
+    return result.result()
+
+
+def _check(
+    expected: NDArray[Any], actual: NDArray[Any], dtype: DType, ne: tuple[int, ...], bound: float
+) -> None:
+    if dtype.is_quantized:
+        if bound == 0.0:
+            assert np.array_equal(expected.ravel(), actual.ravel())
+            return
+        e: NDArray[np.float64] = aggml.dequantize(expected, dtype, ne=ne).astype(np.float64)
+        a: NDArray[np.float64] = aggml.dequantize(actual, dtype, ne=ne).astype(np.float64)
+    else:
+        if bound == 0.0:
+            assert same_values(expected.ravel(), actual.ravel(), dtype.type_name)
+            return
+        e, a = numbers(expected, dtype.type_name), numbers(actual, dtype.type_name)
+    assert nmse(e, a) <= bound
+
+
+def check_numbers(case: Case, backend: aggml.Backend) -> None:
+    """Computes the case and compares the result, and every storage that it writes."""
+    built = build(case)
+    out = built.out
+    result = _compute(backend, built, {name: case.storage(name) for name in built.leafs})
+    _check(case.expected(), result, out.dtype, out.ne, case.nmse_max)
+    for name in case.written:
+        leaf = built.leafs[name]
+        future = backend.get(leaf)
+        future.wait(_TIMEOUT)
+        _check(case.after(name), future.result(), leaf.dtype, leaf.ne, case.nmse_max)

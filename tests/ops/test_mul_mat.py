@@ -1,0 +1,23 @@
+"""Products of matrices: the recorded calls, shapes and numbers, and what only this family has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from ops.recorded import check_numbers, check_shape, family_cases
+
+if TYPE_CHECKING:
+    from corpus_loader import Case
+
+    import aggml
+
+
+@pytest.mark.parametrize("case", family_cases("mul_mat", computed=False))
+def test_shape(case: Case) -> None:
+    check_shape(case)
+
+
+@pytest.mark.parametrize("case", family_cases("mul_mat", computed=True))
+def test_numbers(case: Case, backend: aggml.Backend) -> None:
+    check_numbers(case, backend)

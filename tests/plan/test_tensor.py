@@ -1,0 +1,373 @@
+"""Tensors without memory: extents, strides, spans, predicates of layout, flags, names, views of views."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggml import (
+    DType,
+    Graph,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    LayoutMismatch,
+    Misaligned,
+    OutOfBounds,
+    Tensor,
+    TensorFlag,
+    new_tensor,
+    ops,
+)
+
+extents = st.lists(st.integers(1, 5), min_size=4, max_size=4).map(tuple)
+axes = st.permutations(range(4)).map(tuple)
+
+
+def leaf(*ne: int, dtype: str = "f32", name: str = "x") -> Tensor:
+    return new_tensor(dtype, ne=ne, name=name)
+
+
+def strided(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The offsets of all elements of a plain tensor in its storage, shape (ne3, ne2, ne1, ne0)."""
+    offsets: np.ndarray[Any, Any] = np.full((1, 1, 1, 1), tensor.view_offs)
+    for i in range(4):
+        steps = np.arange(tensor.ne[i]) * tensor.nb[i]
+        offsets = offsets + steps.reshape([-1 if j == 3 - i else 1 for j in range(4)])
+    return offsets
+
+
+# -- fresh tensors
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ne", "nb", "nbytes"),
+    [
+        ("f32", (3,), (4, 12, 12, 12), 12),
+        ("f16", (3, 5), (2, 6, 30, 30), 30),
+        ("i64", (2, 3, 4, 5), (8, 16, 48, 192), 960),
+        ("q4_0", (64, 3), (18, 36, 108, 108), 108),
+        ("Q6_K", (512, 2, 1, 2), (210, 420, 840, 840), 1680),
+        ("f32", (0, 3), (4, 0, 0, 0), 0),
+        ("f32", (3, 0), (4, 12, 0, 0), 0),
+    ],
+)
+def test_fresh_strides(
+    dtype: str, ne: tuple[int, ...], nb: tuple[int, ...], nbytes: int
+) -> None:
+    tensor = new_tensor(dtype, ne=ne)
+    assert tensor.ne == (*ne, 1, 1, 1)[:4]
+    assert tensor.nb == nb
+    assert tensor.nbytes == nbytes
+    assert tensor.is_contiguous
+    assert tensor.root is tensor
+    assert tensor.op == "none"
+    assert tensor.src == ()
+    assert tensor.op_params == bytes(64)
+
+
+def test_extents_are_any_sequence_of_integers_or_one() -> None:
+    assert new_tensor("f32", [np.int64(3), 2]).ne == (3, 2, 1, 1)
+    assert new_tensor("f32", 7).ne == (7, 1, 1, 1)
+    assert all(type(n) is int for n in new_tensor("f32", [np.int64(3), 2]).ne)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ne"),
+    [
+        ("f32", ()),
+        ("f32", (1, 2, 3, 4, 5)),
+        ("f32", (-1,)),
+        ("f32", (4, -2)),
+        ("q4_0", (33, 2)),
+        ("q4_K", (128,)),
+        ("f32", (1 << 62, 4)),
+        ("f32", (0, 1 << 40, 1 << 40)),
+        ("f99", (1,)),
+    ],
+)
+def test_impossible_tensors_are_refused(dtype: str, ne: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument, match=r"^\[(new_tensor|DType.parse)\] "):
+        new_tensor(dtype, ne=ne)
+
+
+@pytest.mark.parametrize("ne", ["ab", None, (1.5,), {1, 2}, object()])
+def test_extents_that_are_no_integers_are_refused(ne: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidHandle, match=r"^\[new_tensor\] "):
+        new_tensor("f32", ne=ne)
+
+
+def test_the_class_itself_makes_none() -> None:
+    with pytest.raises(InvalidState, match="new_tensor"):
+        Tensor()
+
+
+@pytest.mark.parametrize(
+    ("ne", "shape"),
+    [
+        ((3,), (3,)),
+        ((3, 2), (2, 3)),
+        ((3, 1, 2), (2, 1, 3)),
+        ((1, 1, 1, 1), (1,)),
+        ((5, 1, 1, 2), (2, 1, 1, 5)),
+        ((3, 0), (0, 3)),
+        ((0,), (0,)),
+    ],
+)
+def test_shape_is_numpy_s(ne: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    assert new_tensor("f32", ne).shape == shape
+
+
+def test_counts() -> None:
+    tensor = leaf(4, 3, 2)
+    assert (tensor.nelements, tensor.nrows, tensor.n_dims) == (24, 6, 3)
+    assert leaf(1).is_scalar
+    assert leaf(4).is_vector
+    assert not leaf(4, 2).is_vector
+    assert leaf(4, 2).is_matrix
+    assert not leaf(4, 2, 3).is_matrix
+    assert leaf(4, 0).is_empty
+
+
+# -- views
+
+
+@given(ne=extents, axes=axes)
+def test_a_permuted_tensor_is_numpy_s_transposed(ne: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    tensor = leaf(*ne)
+    there = ops.permute(tensor, *axes)
+    back = [axes.index(i) for i in range(4)]
+    expected = strided(tensor).transpose([3 - back[3 - i] for i in range(4)])
+    assert (strided(there) == expected).all()
+    assert there.nbytes == tensor.nbytes
+    assert there.root is tensor
+    assert there.is_contiguous == (strided(there).ravel() == strided(tensor).ravel()).all()
+
+
+@given(data=st.data(), ne=extents)
+def test_the_span_of_a_view_ends_with_its_last_element(
+    data: st.DataObject, ne: tuple[int, ...]
+) -> None:
+    tensor = leaf(*ne)
+    part = [data.draw(st.integers(1, n)) for n in ne]
+    first = [data.draw(st.integers(0, n - m)) for n, m in zip(ne, part, strict=True)]
+    offset = sum(i * s for i, s in zip(first, tensor.nb, strict=True))
+    view = ops.view_4d(tensor, *part, *tensor.nb[1:], offset)
+    assert strided(view).max() + 4 == view.view_offs + view.nbytes
+    assert strided(view).max() + 4 <= tensor.nbytes
+    permuted = ops.permute(view, 2, 0, 3, 1)
+    assert permuted.nbytes == view.nbytes
+
+
+def test_views_of_views_have_one_root_and_the_sum_of_offsets() -> None:
+    tensor = leaf(16, 8)
+    first = ops.view_2d(tensor, 8, 4, tensor.nb[1], offset=2 * tensor.nb[1])
+    second = ops.view_1d(first, 4, offset=16)
+    third = ops.reshape_2d(second, 2, 2)
+    assert first.view_src is second.view_src is third.view_src is tensor
+    assert (first.view_offs, second.view_offs, third.view_offs) == (128, 144, 144)
+    assert third.src == (second,)
+    assert third.is_view
+    assert third.root is tensor
+
+
+def test_a_view_may_end_where_its_storage_ends_and_no_later() -> None:
+    tensor = leaf(4, 4)
+    assert ops.view_1d(tensor, 16).nbytes == 64
+    assert ops.view_1d(tensor, 0, offset=64).nbytes == 0
+    with pytest.raises(OutOfBounds, match=r"^\[view\] .*64"):
+        ops.view_1d(tensor, 16, offset=4)
+    # ggml looks at the unstrided size only and lets this one through.
+    with pytest.raises(OutOfBounds):
+        ops.view_2d(tensor, 4, 4, nb1=32)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"ne0": -1, "ne1": 1, "nb1": 16},
+        {"ne0": 1, "ne1": 1, "nb1": -16},
+        {"ne0": 1, "ne1": 1, "nb1": 16, "offset": -4},
+        {"ne0": 1 << 60, "ne1": 1 << 60, "nb1": 0},
+        {"ne0": 1, "ne1": 1, "nb1": 16, "offset": 1 << 70},
+    ],
+)
+def test_views_with_impossible_numbers_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        ops.view_2d(leaf(4, 4), **arguments)
+
+
+@pytest.mark.parametrize(("nb1", "offset"), [(18, 0), (16, 2)])
+def test_views_between_elements_are_refused(nb1: int, offset: int) -> None:
+    with pytest.raises(Misaligned, match=r"^\[view\] "):
+        ops.view_2d(leaf(4, 4), 1, 2, nb1, offset)
+
+
+def test_views_of_blocks_keep_them_whole() -> None:
+    tensor = leaf(64, 4, dtype="q8_0")
+    row = ops.view_1d(tensor, 32, offset=tensor.nb[1] + 34)
+    assert (row.nb[0], row.nb[1], row.nbytes, row.view_offs) == (34, 34, 34, 102)
+    with pytest.raises(InvalidArgument):
+        ops.view_1d(tensor, 16)
+    with pytest.raises(Misaligned):
+        ops.view_1d(tensor, 32, offset=17)
+    permuted = ops.permute(tensor, 1, 0, 2, 3)
+    assert (permuted.ne, permuted.nb) == ((4, 64, 1, 1), (68, 34, 272, 272))
+    assert permuted.nbytes == tensor.nbytes  # ggml's formula says more than there is
+
+
+def test_reshape_wants_contiguity_and_the_number_of_elements() -> None:
+    tensor = leaf(4, 6)
+    assert ops.reshape_3d(tensor, 2, 2, 6).nb == (4, 8, 16, 96)
+    assert ops.reshape(tensor, leaf(6, 4, dtype="i32")).ne == (6, 4, 1, 1)
+    for bad in (lambda: ops.reshape_1d(tensor, 23), lambda: ops.reshape_2d(tensor, -4, -6)):
+        with pytest.raises(LayoutMismatch, match=r"f32 \[4, 6\]"):
+            bad()
+    with pytest.raises(LayoutMismatch, match="cont first"):
+        ops.reshape_1d(ops.transpose(tensor), 24)
+    with pytest.raises(LayoutMismatch, match="blocks"):
+        ops.reshape_2d(leaf(64, dtype="q4_0"), 16, 4)
+
+
+# -- layout
+
+
+def test_predicates_of_layout() -> None:
+    tensor = leaf(4, 3, 2, 2)
+    rows = ops.view_4d(tensor, 2, 3, 2, 2, *tensor.nb[1:])
+    swapped = ops.transpose(tensor)
+    heads = ops.permute(tensor, 0, 2, 1, 3)
+    channels = ops.permute(tensor, 2, 0, 1, 3)  # dimension 0 innermost no more: 1, 2, 0
+    table = {
+        "is_contiguous": (True, False, False, False),
+        "is_contiguous_rows": (True, True, False, True),
+        "is_contiguously_allocated": (True, False, True, True),
+        "is_padded_1d": (True, True, False, False),
+        "is_transposed": (False, False, True, False),
+        "is_permuted": (False, False, True, True),
+    }
+    for name, expected in table.items():
+        found = tuple(getattr(t, name) for t in (tensor, rows, swapped, heads))
+        assert found == expected, name
+    assert [rows.is_contiguous_n(n) for n in range(4)] == [False, True, True, True]
+    assert [heads.is_contiguous_n(n) for n in range(4)] == [False, False, False, True]
+    assert [swapped.is_contiguous_n(n) for n in range(4)] == [False] * 4
+    assert ops.permute(tensor, 1, 2, 0, 3).is_contiguous_channels
+    assert not channels.is_contiguous_channels
+
+
+def test_strides_of_dimensions_of_one_do_not_matter() -> None:
+    tensor = leaf(4, 1, 3)
+    assert ops.permute(tensor, 0, 2, 1, 3).is_contiguous
+    assert ops.transpose(leaf(1, 5)).is_contiguous
+
+
+@given(ne=extents, axes=axes)
+def test_contiguous_means_ascending_without_gaps(ne: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    tensor = ops.permute(leaf(*ne), *axes)
+    flat = strided(tensor).ravel()
+    assert tensor.is_contiguous == (flat == np.arange(math.prod(ne)) * 4).all()
+    assert ops.cont(tensor).is_contiguous
+
+
+# -- names, flags, freezing
+
+
+def test_names_are_cut_to_63_bytes_between_characters() -> None:
+    assert leaf(1, name="x" * 80).name == "x" * 63
+    name = leaf(1).set_name("ü" * 40).name
+    assert name == "ü" * 31
+    with pytest.raises(InvalidHandle):
+        leaf(1).set_name(b"x")  # type: ignore[arg-type]
+
+
+def test_views_are_named_after_what_they_show() -> None:
+    tensor = leaf(4, 4, name="kq")
+    assert ops.transpose(tensor).name == "kq (transposed)"
+    assert ops.view_1d(tensor, 4).name == "kq (view)"
+    assert ops.cpy(tensor, leaf(16, name="cache")).name == "kq (copy of cache)"
+    assert ops.cont(new_tensor("f32", 4)).name == ""
+    deep = tensor
+    for _ in range(40):
+        deep = ops.transpose(deep)
+    assert len(deep.name.encode()) <= 63
+
+
+def test_flags_are_set_and_chained() -> None:
+    tensor = leaf(4).set_input().set_output().set_param()
+    assert tensor.flags == TensorFlag.INPUT | TensorFlag.OUTPUT | TensorFlag.PARAM
+    assert leaf(1).set_loss().flags == TensorFlag.LOSS
+    assert leaf(4).flags == TensorFlag.NONE
+
+
+def test_an_output_that_is_a_view_makes_its_storage_one() -> None:
+    node = ops.relu(leaf(4, 4))
+    ops.transpose(node).set_output()
+    assert node.flags == TensorFlag.OUTPUT
+
+
+def test_flags_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="leaf"):
+        ops.relu(leaf(4)).set_param()
+    with pytest.raises(InvalidArgument, match="one f32"):
+        leaf(2).set_loss()
+    with pytest.raises(InvalidArgument, match="one f32"):
+        leaf(1, dtype="f16").set_loss()
+
+
+def test_a_tensor_in_a_graph_is_frozen() -> None:
+    x = leaf(4)
+    y = ops.relu(x)
+    Graph(y)
+    for tensor, name in itertools.product((x, y), ("input", "output", "param", "loss")):
+        with pytest.raises(InvalidState, match="Graph"):
+            getattr(tensor, f"set_{name}")()
+    with pytest.raises(InvalidState, match="Graph"):
+        y.set_name("z")
+
+
+def test_a_view_of_a_frozen_leaf_may_still_be_an_output() -> None:
+    cache = leaf(4, 4, name="cache")
+    node = ops.relu(cache)
+    Graph(node)
+    assert ops.transpose(cache).set_output().flags == TensorFlag.OUTPUT
+    assert cache.flags == TensorFlag.NONE
+    with pytest.raises(InvalidState):  # the first graph may have planned to overwrite it
+        ops.transpose(node).set_output()
+
+
+def test_tensors_compare_by_identity_and_hold_no_one() -> None:
+    a, b = leaf(4), leaf(4)
+    assert a != b
+    assert len({a, b, a}) == 2
+    reference = weakref.ref(b)
+    del b
+    assert reference() is None
+
+
+def test_repr_shows_what_matters() -> None:
+    w = leaf(64, 2, dtype="q4_0", name="w").set_output()
+    assert repr(w) == "<Tensor w q4_0 [64, 2] output>"
+    x = leaf(64, 3)
+    assert repr(ops.mul_mat(w, x)) == "<Tensor f32 [2, 3] = mul_mat>"
+    assert repr(ops.transpose(x)) == (
+        "<Tensor x (transposed) f32 [3, 64] = transpose at x + 0 nb [256, 4, 768, 768]>"
+    )
+
+
+def test_an_unplaced_tensor_has_no_address() -> None:
+    tensor = leaf(4)
+    assert tensor.buffer is None
+    assert tensor.address is None
+    assert ops.view_1d(tensor, 2).address is None
+
+
+def test_the_largest_extent_still_works() -> None:
+    assert new_tensor(DType.I8, 1 << 48).nbytes == 1 << 48

@@ -1,0 +1,27 @@
+"""A virtual environment that sees the packages of this one, but not its editable installs.
+
+For checks of another build of aggml (sanitizers, the wheel) without a second copy of the rest:
+a path in a .pth file is added to sys.path, but the .pth files found there, of the editable finder
+for one, are not read.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+
+def main(folder: str) -> None:
+    """Make it in ``folder``, anew."""
+    venv.create(folder, clear=True, symlinks=True)
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    python = Path(folder, "bin", "python")
+    done = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True)
+    Path(done.stdout.strip(), "layered.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
