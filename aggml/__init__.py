@@ -30,8 +30,9 @@ from aggml.graph import Graph
 from aggml.plan import Plan, compile_plan
 from aggml.quant import dequantize, quantize
 from aggml.registry import best_device, get_device, list_devices, register_device
-from aggml.stream import Stream, ThreadPool
+from aggml.stream import Stream
 from aggml.tensor import Tensor, TensorFlag, new_tensor
+from aggml.threadpool import ThreadPool
 
 __version__ = "0.1.0"
 

@@ -1,16 +1,16 @@
-"""Backend: ordered work on one device. set, get, memset, copy, graph_compute, run, events, batches, closing.
+"""Backend: ordered work on one device. set, get, memset, copy, graph_compute, run, events,
+batches, closing.
 
-Here: the interface a device implements; arguments are validated here, the hooks (`_set`, `_get`, ...) get them right.
-Not here: what an array must look like (transfer.py), memory of graphs (graph_memory.py), waking (future.py).
+Here: the interface a device implements; arguments are validated here, the hooks (`_set`, `_get`,
+    ...) get them right.
+Not here: what an array must look like (transfer.py), memory of graphs (graph_memory.py), waking
+    (future.py).
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import anyio
@@ -18,6 +18,7 @@ import anyio.lowlevel
 import numpy as np
 
 from aggml import transfer
+from aggml.admission import Admission
 from aggml.buffer import Buffer, BufferType, alloc_tensors, host_tensor
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch, NotAllocated
 from aggml.event import Event
@@ -25,13 +26,17 @@ from aggml.future import Future
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer, GraphMemory, place_graph
 from aggml.native import _native
-from aggml.reactor import Parker
-from aggml.stream import Batch, Stream
+from aggml.reactor import current_task
 from aggml.tensor import Tensor, same_layout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from aggml.batch import Batch
     from aggml.device import Device
     from aggml.plan import Plan
+    from aggml.stream import Stream
 
 __all__ = ["Backend", "GraphPlan"]
 
@@ -41,7 +46,9 @@ _log = logging.getLogger("aggml")
 
 
 class GraphPlan:
-    """A graph compiled for one backend, to be looked at and run again (ggml_backend_graph_plan_*)."""
+    """A graph compiled for one backend, to be looked at and run again
+    (ggml_backend_graph_plan_*).
+    """
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
         self.backend = backend
@@ -68,23 +75,20 @@ class GraphPlan:
 class Backend(ABC):
     """A stream of work on one device; open once constructed.
 
-    Operations run in the order submitted. Every method that returns a Future returns at once; misuse raises at the
-    call, before anything is queued; what fails later fails its Future and poisons what it would have written.
+    Operations run in the order submitted. Every method that returns a Future returns at once;
+    misuse raises at the
+    call, before anything is queued; what fails later fails its Future and poisons what it would
+    have written.
     """
 
     def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
-        if max_queued is not None and max_queued < 1:
-            raise InvalidArgument(f"[backend] max_queued={max_queued} is not positive")
         self.device = device
         self.stream = stream
-        self.max_queued = max_queued
+        self._admission = Admission(max_queued)
         self.memory = GraphMemory(device.buffer_type)
-        self._admitted = 0
-        self._units: deque[Future[Any]] = deque()
-        self._queue: deque[Parker] = deque()
         self._drained: Future[None] | None = None
 
-    # -- what a device implements --------------------------------------------------------------------------
+    # -- what a device implements
 
     @abstractmethod
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
@@ -108,21 +112,24 @@ class Backend(ABC):
 
     @abstractmethod
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
-        """Copy between tensors of the same type and extents; each lies in memory of this device or of the host."""
+        """Copy between tensors of the same type and extents.
+
+        Each lies in memory of this device or of the host.
+        """
 
     @abstractmethod
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         """Set every byte of a buffer of this device."""
 
     @abstractmethod
-    def _compile(self, graph: Graph, memory: GraphMemory) -> Iterable[Plan | None]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
         """Compile in small steps: None after each, the plan at last."""
 
     @abstractmethod
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         """Run a compiled graph."""
 
-    # -- names and state -----------------------------------------------------------------------------------
+    # -- names and state
 
     @property
     def name(self) -> str:
@@ -146,7 +153,7 @@ class Backend(ABC):
         state = "closed" if self.closed else "idle" if self.pending == 0 else "busy"
         return f"<Backend {self.name}, {self.pending} queued, {state}>"
 
-    # -- checks --------------------------------------------------------------------------------------------
+    # -- checks
 
     def _check_open(self, what: str) -> None:
         if self.stream.native.closed:
@@ -161,21 +168,36 @@ class Backend(ABC):
             hint = "" if tensor.root.op == "none" else "; flag a node with set_output() to read it"
             raise NotAllocated(f"[{what}] {tensor!r} has no memory{hint}")
         if not self.device.supports_buffer_type(placement.buffer.type):
-            raise InvalidArgument(f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}")
+            raise InvalidArgument(
+                f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
+            )
         if write and not placement.buffer.writable:
-            raise InvalidArgument(f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only")
+            raise InvalidArgument(
+                f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only"
+            )
 
-    # -- data ----------------------------------------------------------------------------------------------
+    # -- data
 
-    def set(self, tensor: Tensor, x: object, *, offset: int | None = None, size: int | None = None, copy: bool = False) -> Future[None]:
+    def set(
+        self,
+        tensor: Tensor,
+        x: object,
+        *,
+        offset: int | None = None,
+        size: int | None = None,
+        copy: bool = False,
+    ) -> Future[None]:
         """Write elements, after all earlier work of this backend (ggml_backend_tensor_set_async).
 
         Args:
             tensor: any placed tensor, also a strided view.
-            x: an array of the tensor's element type (bf16: ml_dtypes.bfloat16 or uint16 bits; quantized: uint8 blocks),
-                of any strides, its shape the tensor's in numpy order after leading 1s are dropped, or flat. Borrowed until
+            x: an array of the tensor's element type (bf16: ml_dtypes.bfloat16 or uint16 bits;
+                quantized: uint8 blocks),
+                of any strides, its shape the tensor's in numpy order after leading 1s are dropped,
+                or flat. Borrowed until
                 the Future is done.
-            offset, size: write bytes of the span instead, from a contiguous array of that many bytes.
+            offset, size: write bytes of the span instead, from a contiguous array of that many
+                bytes.
             copy: take a snapshot of ``x`` first.
 
         Raises:
@@ -193,9 +215,13 @@ class Backend(ABC):
             future = self._set(tensor, array.copy() if copy else array)
         else:
             data = transfer.bytes_of(x, "Backend.set")
-            start, n = transfer.byte_range(tensor, offset, data.nbytes if size is None else size, "Backend.set")
+            start, n = transfer.byte_range(
+                tensor, offset, data.nbytes if size is None else size, "Backend.set"
+            )
             if data.nbytes != n:
-                raise LayoutMismatch(f"[Backend.set] size={n} bytes are to be written, the array has {data.nbytes}")
+                raise LayoutMismatch(
+                    f"[Backend.set] size={n} bytes are to be written, the array has {data.nbytes}"
+                )
             future = self._set_bytes(tensor, data.copy() if copy else data, start)
         return self._unit(future)
 
@@ -208,10 +234,12 @@ class Backend(ABC):
         offset: int | None = None,
         size: int | None = None,
     ) -> Future[Array]:
-        """Read elements in logical order, after all earlier work of this backend (ggml_backend_tensor_get_async).
+        """Read elements in logical order, after all earlier work of this backend
+        (ggml_backend_tensor_get_async).
 
         Args:
-            tensor: any placed tensor, also a strided view; a node inside a graph needs the OUTPUT flag.
+            tensor: any placed tensor, also a strided view; a node inside a graph needs the OUTPUT
+                flag.
             out: writable, any strides; a new array of ``shape`` or ``tensor.shape`` if not given.
             shape: another shape of the same number of elements.
             offset, size: bytes of the span instead; the result is then uint8.
@@ -220,10 +248,12 @@ class Backend(ABC):
             A Future of the array. It keeps tensor, buffer and ``out`` alive until done.
 
         Raises:
-            NotAllocated, InvalidArgument: ``tensor`` has no memory, not on this device, or ``out`` is read-only.
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, not on this device, or ``out``
+                is read-only.
             LayoutMismatch: ``out`` or ``shape`` do not fit.
             OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
-            AggmlError: by the Future: the cause of an earlier failure; what ``out`` holds is unspecified.
+            AggmlError: by the Future: the cause of an earlier failure; what ``out`` holds is
+                unspecified.
 
         Cancellation: abandons the wait. The copy goes on; backend and tensor stay usable.
         """
@@ -240,8 +270,11 @@ class Backend(ABC):
         future.what = "get"
         return self._unit(future)  # type: ignore[arg-type]
 
-    def memset(self, tensor: Tensor, value: int, *, offset: int | None = None, size: int | None = None) -> Future[None]:
-        """Set every byte of a tensor's elements, or of ``size`` bytes of its span from ``offset`` on.
+    def memset(
+        self, tensor: Tensor, value: int, *, offset: int | None = None, size: int | None = None
+    ) -> Future[None]:
+        """Set every byte of a tensor's elements, or of ``size`` bytes of its span from ``offset``
+        on.
 
         Raises:
             InvalidArgument: ``value`` is not within 0..255. Else as `set`.
@@ -254,11 +287,15 @@ class Backend(ABC):
             raise InvalidArgument(f"[Backend.memset] value={value} is not within 0..255")
         start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
         if offset is None and size is None and not tensor.is_contiguously_allocated:
-            shape = transfer._full_shape(tensor)  # a strided view: its elements, not the gaps between them
+            shape = transfer._full_shape(
+                tensor
+            )  # a strided view: its elements, not the gaps between them
             byte = np.full(transfer.array_dtype(tensor).itemsize, value, np.uint8)
             one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
             if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
-                raise InvalidArgument(f"[Backend.memset] {tensor!r} cannot be set element by element")
+                raise InvalidArgument(
+                    f"[Backend.memset] {tensor!r} cannot be set element by element"
+                )
             future = self._set(tensor, np.broadcast_to(one, shape))
             return self._unit(future)
         return self._unit(self._memset(tensor, value, start, n))
@@ -266,7 +303,8 @@ class Backend(ABC):
     def copy(self, src: Tensor, dst: Tensor, *, to: Backend | None = None) -> Future[None]:
         """Copy a tensor, across backends if ``to`` is given (ggml_backend_tensor_copy_async).
 
-        Comes after all that was queued before it, and before all that is queued after it, on both backends.
+        Comes after all that was queued before it, and before all that is queued after it, on both
+        backends.
 
         Raises:
             LayoutMismatch: type, extents or strides differ.
@@ -280,7 +318,9 @@ class Backend(ABC):
         self._check_tensor(src, "Backend.copy")
         other._check_tensor(dst, "Backend.copy", write=True)
         if not same_layout(src, dst):
-            raise LayoutMismatch(f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides")
+            raise LayoutMismatch(
+                f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides"
+            )
         if src is dst:
             return self._unit(self.stream.mark("copy"))
         if other is self:
@@ -317,15 +357,19 @@ class Backend(ABC):
         return future
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare what a tensor's storage holds to be good, in stream order: reads behind it no longer fail."""
+        """Declare what a tensor's storage holds to be good, in stream order.
+
+        Reads behind it no longer fail.
+        """
         self._check_open("Backend.accept")
         self._check_tensor(tensor, "Backend.accept")
         return self._unit(self.stream.accept(tensor))
 
-    # -- memory --------------------------------------------------------------------------------------------
+    # -- memory
 
     def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
-        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none gives an empty buffer.
+        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none gives an empty
+        buffer.
 
         Raises:
             AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
@@ -335,7 +379,8 @@ class Backend(ABC):
         return alloc_tensors(self.buffer_type, tensors)
 
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
-        """Place what has no memory yet: leaves, ends and OUTPUT tensors in memory of this graph, the rest in scratch.
+        """Place what has no memory yet: leaves, ends and OUTPUT tensors in memory of this graph,
+        the rest in scratch.
 
         The placement lives as long as the graph; ``close()`` of the result unplaces it.
 
@@ -378,23 +423,27 @@ class Backend(ABC):
                 begin = _native.now()
         await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
 
-    # -- computing -----------------------------------------------------------------------------------------
+    # -- computing
 
     def _memory_of(self, graph: Graph, what: str) -> GraphBuffer:
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
         memory = graph.memory
         if memory is None:
-            raise NotAllocated(f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first")
+            raise NotAllocated(
+                f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first"
+            )
         if memory.backend is not None and memory.backend() is not self:
-            raise InvalidState(f"[{what}] {graph!r} was placed by {memory.backend()!r}, so only that can compute it")
+            raise InvalidState(
+                f"[{what}] {graph!r} was placed by {memory.backend()!r}, only that can compute it"
+            )
         return memory
 
     def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> Plan:
         memory = self._memory_of(graph, what)
         plan = memory.plan_of(self)
         if plan is None:
-            for plan in self._compile(graph, memory):  # noqa: B007 the last one
+            for plan in self._compile(graph, memory):
                 pass
             assert plan is not None
             memory.keep_plan(self, plan)
@@ -421,11 +470,18 @@ class Backend(ABC):
         return self._unit(self._compute(plan, self.memory.arena(plan.arena_size)))
 
     @overload
-    def run(self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor) -> Future[Array]: ...
-    @overload
-    def run(self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor]) -> Future[list[Array]]: ...
     def run(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor | Sequence[Tensor]
+        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor
+    ) -> Future[Array]: ...
+    @overload
+    def run(
+        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor]
+    ) -> Future[list[Array]]: ...
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, object] | None,
+        outputs: Tensor | Sequence[Tensor],
     ) -> Future[Array] | Future[list[Array]]:
         """Set inputs, compute, get outputs as one indivisible unit of this stream.
 
@@ -440,7 +496,8 @@ class Backend(ABC):
         Raises:
             As `set`, `graph_compute` and `get`; nothing is queued then.
 
-        Cancellation: when the last task that awaits it is cancelled, the work is aborted; see ``Future.shield``.
+        Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
+            ``Future.shield``.
         """
         self._check_open("Backend.run")
         plan = self._plan(graph, "Backend.run")
@@ -468,7 +525,10 @@ class Backend(ABC):
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
     ) -> None:
-        """Enqueue sets, one compute and gets as a unit that ``future`` stands for. A device may have a shorter way."""
+        """Enqueue sets, one compute and gets as a unit that ``future`` stands for.
+
+        A device may have a shorter way.
+        """
         with self.stream.unit():
             parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
             parts.append(self._compute(plan, arena))
@@ -479,12 +539,14 @@ class Backend(ABC):
         else:
             batch.join(future, parts)
 
-    # -- order ---------------------------------------------------------------------------------------------
+    # -- order
 
     def batch(self) -> Batch:
-        """``with backend.batch():`` enqueues this thread's calls at its end, in one step against other threads.
+        """``with backend.batch():`` enqueues this thread's calls at its end, in one step against
+        other threads.
 
-        Awaiting inside is refused. If the body raises, nothing is enqueued and its Futures raise Aborted.
+        Awaiting inside is refused. If the body raises, nothing is enqueued and its Futures raise
+        Aborted.
         """
         self._check_open("Backend.batch")
         return self.stream.batch()
@@ -497,7 +559,8 @@ class Backend(ABC):
         return self.stream.record(event)
 
     def wait(self, event: Event | Future[Any]) -> Future[None]:
-        """Hold later work of this backend until the event's latest mark is reached (ggml_backend_event_wait).
+        """Hold later work of this backend until the event's latest mark is reached
+        (ggml_backend_event_wait).
 
         An event never recorded counts as reached. Nothing blocks.
         """
@@ -519,63 +582,33 @@ class Backend(ABC):
     def _report(self) -> None:
         failures = self.stream.failures()
         if failures:
-            raise ExceptionGroup(f"[Backend.synchronize] {self!r}: {len(failures)} failed unseen", failures)
+            raise ExceptionGroup(
+                f"[Backend.synchronize] {self!r}: {len(failures)} failed unseen", failures
+            )
 
-    # -- back-pressure -------------------------------------------------------------------------------------
+    # -- back-pressure
 
     def _unit(self, future: Future[T]) -> Future[T]:
-        """Note one submission: ``run`` and a batch count as one for `ready`."""
-        if self.max_queued is not None:
-            batch = self.stream.open_batch()
-            if batch is not None:
-                if batch.counted:
-                    return future
-                batch.counted = True
-            if self._admitted:
-                self._admitted -= 1
-            self._units.append(future)
-            while self._units and self._is_over(self._units[0]):
-                self._units.popleft()
+        """Note one submission, for `ready`."""
+        if self._admission.limit is not None:
+            self._admission.note(future, self.stream.open_batch())
         return future
-
-    @staticmethod
-    def _is_over(future: Future[Any]) -> bool:
-        return future._ops is not None and future.done() or future._problem is not None
 
     async def ready(self) -> None:
         """Wait until less than ``max_queued`` is pending or admitted; first come, first served.
 
-        Each admission is good for one submission (``run`` and a batch count as one). Cancellation: gives the place up.
+        Each admission is good for one submission; ``run`` and a batch count as one. Cancellation:
+        gives the place up.
         """
-        await anyio.lowlevel.checkpoint()
-        if self.max_queued is None:
-            return
-        if not self._queue and self._room():
-            self._admitted += 1
-            return
-        place = Parker()
-        self._queue.append(place)
-        try:
-            if self._queue[0] is not place:
-                await place.park()
-            while not self._room():
-                await (self._units[0].settled() if self._units else anyio.lowlevel.checkpoint())
-            self._admitted += 1
-        finally:
-            first = self._queue[0] is place
-            self._queue.remove(place)
-            if first and self._queue:
-                self._queue[0].unpark()
+        await self._admission.wait()
 
-    def _room(self) -> bool:
-        while self._units and self._is_over(self._units[0]):
-            self._units.popleft()
-        return len(self._units) + self._admitted < (self.max_queued or 1)
-
-    # -- end -----------------------------------------------------------------------------------------------
+    # -- end
 
     def close(self) -> None:
-        """Refuse new work at once. What is queued goes on, and is kept alive until it ran dry. Never blocks."""
+        """Refuse new work at once.
+
+        What is queued goes on, and is kept alive until it ran dry. Never blocks.
+        """
         native = self.stream.native
         if self._drained is None and native.alive and not native.closed:
             (ops,) = _native.submit([(native, [_native.mark("close", ())])])
@@ -585,7 +618,8 @@ class Backend(ABC):
     async def aclose(self) -> None:
         """Close, then wait until all that is queued is done; failures that nobody saw are logged.
 
-        Cancellation: anyio scopes wait for the drain; a native asyncio cancel ends the wait, not the close.
+        Cancellation: anyio scopes wait for the drain; a native asyncio cancel ends the wait, not
+            the close.
         """
         self.close()
         if self._drained is not None:
@@ -598,7 +632,10 @@ class Backend(ABC):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is not None:
             self.stream.abort()
@@ -608,16 +645,13 @@ class Backend(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is not None:
             self.stream.abort()
         self.close()
-        if self._drained is not None and not _in_a_loop():
+        if self._drained is not None and current_task() is None:  # a loop must not be blocked
             self._drained.wait()
-
-
-def _in_a_loop() -> bool:
-    from aggml.reactor import current_task
-
-    return current_task() is not None

@@ -1,6 +1,7 @@
 """Buffers: who owns which bytes, with what alignment, host or not; and where a tensor lies in one.
 
-Here: BufferType and Buffer as a device implements them, Placement. Not here: transfers (backend.py), lifetimes of
+Here: BufferType and Buffer as a device implements them, Placement. Not here: transfers
+    (backend.py), lifetimes of
 tensors inside a graph (allocator.py).
 """
 
@@ -8,9 +9,8 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from aggml.errors import (
     AlreadyAllocated,
@@ -23,6 +23,8 @@ from aggml.errors import (
 from aggml.native import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aggml.device import Device
     from aggml.tensor import Tensor
 
@@ -30,7 +32,9 @@ __all__ = ["Buffer", "BufferType", "BufferUsage", "Placement"]
 
 
 class BufferUsage(IntEnum):
-    """What a buffer holds; guides placement and the packing of weights (ggml_backend_buffer_usage)."""
+    """What a buffer holds; guides placement and the packing of weights
+    (ggml_backend_buffer_usage).
+    """
 
     ANY = 0
     WEIGHTS = 1
@@ -38,13 +42,17 @@ class BufferUsage(IntEnum):
 
 
 class PlacementEpoch:
-    """A counter that moves whenever a placement may have become invalid: plans look at it before anything else."""
+    """A counter that moves whenever a placement may have become invalid.
+
+    Plans look at it before anything else.
+    """
 
     value = 0
 
 
 class Placement:
-    """Where a tensor that is no view lies. Made by ``Buffer.place``; the tensor keeps it, and so the buffer.
+    """Where a tensor that is no view lies. Made by ``Buffer.place``; the tensor keeps it, and so
+    the buffer.
 
     Attributes:
         buffer: the Buffer.
@@ -82,7 +90,9 @@ class BufferType(ABC):
         return False
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes to reserve for a tensor, at least ``tensor.nbytes`` (ggml_backend_buft_get_alloc_size)."""
+        """Bytes to reserve for a tensor, at least ``tensor.nbytes``
+        (ggml_backend_buft_get_alloc_size).
+        """
         return tensor.nbytes
 
     @abstractmethod
@@ -94,7 +104,8 @@ class BufferType(ABC):
 
 
 class Buffer:
-    """A block of memory of one type. Dropping the last reference frees it once queued work has let go of it.
+    """A block of memory of one type. Dropping the last reference frees it once queued work has let
+    go of it.
 
     Attributes:
         type: its BufferType.
@@ -104,7 +115,9 @@ class Buffer:
         writable: False for a mapping that was opened for reading; writes are refused at the call.
     """
 
-    def __init__(self, type: BufferType, size: int, base: int, memory: object, *, writable: bool = True) -> None:  # noqa: A002
+    def __init__(
+        self, type: BufferType, size: int, base: int, memory: object, *, writable: bool = True
+    ) -> None:
         self.type = type
         self.size = size
         self.base = base
@@ -147,9 +160,13 @@ class Buffer:
         if self._closed:
             raise InvalidState(f"[Buffer.place] {self!r} is closed")
         if tensor.view_src is not None:
-            raise InvalidArgument(f"[Buffer.place] {tensor!r} is a view: it lies where its storage lies")
+            raise InvalidArgument(
+                f"[Buffer.place] {tensor!r} is a view: it lies where its storage lies"
+            )
         if tensor.placement is not None:
-            raise AlreadyAllocated(f"[Buffer.place] {tensor!r} lies in {tensor.placement.buffer!r} already")
+            raise AlreadyAllocated(
+                f"[Buffer.place] {tensor!r} lies in {tensor.placement.buffer!r} already"
+            )
         size = self.type.alloc_size(tensor)
         if offset < 0 or offset + size > self.size:
             raise OutOfBounds(
@@ -163,7 +180,10 @@ class Buffer:
         self._tensors.add(tensor)
 
     def close(self) -> None:
-        """Unplace all tensors in here. Work in flight keeps the bytes; later use raises NotAllocated."""
+        """Unplace all tensors in here.
+
+        Work in flight keeps the bytes; later use raises NotAllocated.
+        """
         self._closed = True
         PlacementEpoch.value += 1
         for tensor in list(self._tensors):
@@ -171,7 +191,7 @@ class Buffer:
                 tensor.placement = None
         self._tensors.clear()
 
-    def __enter__(self) -> Buffer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -187,11 +207,12 @@ def aligned(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
-def alloc_tensors(type: BufferType, tensors: Iterable[Tensor]) -> Buffer:  # noqa: A002
+def alloc_tensors(type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
     """One buffer that holds all given tensors, in order. All or nothing.
 
     Raises:
-        AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is no tensor.
+        AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is no
+        tensor.
         AllocFailed: no memory.
     """
     unique = list(dict.fromkeys(tensors))
@@ -202,7 +223,9 @@ def alloc_tensors(type: BufferType, tensors: Iterable[Tensor]) -> Buffer:  # noq
         if tensor.view_src is not None:
             raise InvalidArgument(f"[alloc] {tensor!r} is a view: allocate its storage instead")
         if tensor.placement is not None:
-            raise AlreadyAllocated(f"[alloc] {tensor!r} lies in {tensor.placement.buffer!r} already")
+            raise AlreadyAllocated(
+                f"[alloc] {tensor!r} lies in {tensor.placement.buffer!r} already"
+            )
         offsets.append(offset)
         offset += aligned(type.alloc_size(tensor), type.alignment)
     buffer = type.alloc_buffer(offset)

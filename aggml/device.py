@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aggml.errors import Unsupported
 from aggml.event import Event
@@ -73,12 +73,15 @@ class Device(ABC):
         """Free and total bytes."""
 
     @abstractmethod
-    def backend(self, **options: Any) -> Backend:
-        """A new stream of work on this device, independent of all others."""
+    def backend(self) -> Backend:
+        """A new stream of work on this device, independent of all others; devices add options."""
 
     @abstractmethod
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether this device can run the node, given types, shapes and strides. Nothing is allocated or run."""
+        """Whether this device can run the node, given types, shapes and strides.
+
+        Nothing is allocated or run.
+        """
 
     @abstractmethod
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:

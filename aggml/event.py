@@ -5,12 +5,13 @@ Not here: recording and waiting, which are operations of a backend (backend.py).
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from aggml.reactor import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from aggml.device import Device
     from aggml.future import Future
 
@@ -18,9 +19,11 @@ __all__ = ["Event"]
 
 
 class Event:
-    """Marks "all that was queued before" on the backend that recorded it last; never recorded counts as reached.
+    """Marks "all that was queued before" on the backend that recorded it last; never recorded
+    counts as reached.
 
-    Recording again moves the mark; who waited before keeps the old one (as CUDA events do). ``await event`` waits for the
+    Recording again moves the mark; who waited before keeps the old one (as CUDA events do).
+    ``await event`` waits for the
     latest mark. Cancellation: abandons the wait.
     """
 
@@ -35,7 +38,10 @@ class Event:
         return self._mark is None or self._mark.done()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until the mark is reached (ggml_backend_event_synchronize); False if time ran out."""
+        """Block this thread until the mark is reached (ggml_backend_event_synchronize).
+
+        False if time ran out.
+        """
         return self._mark is None or self._mark.wait(timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:

@@ -1,6 +1,7 @@
 """Future: tickets of streams that tasks can await.
 
-Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter, gather, as_completed.
+Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter, gather,
+    as_completed.
 Not here: how a loop is woken (reactor.py), what is enqueued (stream.py, backend.py).
 """
 
@@ -8,13 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+import anyio.lowlevel
 
 from aggml import errors
-from aggml.errors import Aborted, AggmlError, DeviceError, InvalidState
-from aggml.native import _native
+from aggml.errors import Aborted, AggmlError, DeviceError, InvalidHandle, InvalidState
 from aggml.reactor import Parker, checkpoint, current_reactor, post_here, wait_op
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable
+
+    from aggml.native import _native
 
 __all__ = ["Future", "Shielded", "Times", "as_completed", "gather"]
 
@@ -29,11 +36,16 @@ _CODES: dict[int, type[AggmlError]] = {
     5: errors.AllocFailed,
     6: Aborted,
 }
-_waiters_lock = threading.Lock()  # loops in several threads may wait for one Future
+_waiters_lock = (
+    threading.RLock()
+)  # loops in several threads may wait for one Future; `__del__` leaves, too
 
 
 class Times(NamedTuple):
-    """When an operation was submitted, started and done: seconds of ``time.perf_counter``, None until reached."""
+    """When an operation was submitted, started and done.
+
+    Seconds of ``time.perf_counter``, None until reached.
+    """
 
     submitted: float
     started: float | None
@@ -41,21 +53,32 @@ class Times(NamedTuple):
 
 
 def root_cause(error: _native.Error) -> BaseException:
-    """The one exception that stands for a native failure; every failure that follows from it shares it as cause."""
+    """The one exception that stands for a native failure.
+
+    Every failure that follows from it shares it as cause.
+    """
     if error.exception is None:
         cls = _CODES.get(error.code, DeviceError)
         about = f" '{error.tensor}'" if error.tensor else ""
         root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
-        root.device, root.operation, root.tensor = error.device, error.operation, error.tensor or None
+        root.device, root.operation, root.tensor = (
+            error.device,
+            error.operation,
+            error.tensor or None,
+        )
         error.exception = root
-    return cast(BaseException, error.exception)
+    return cast("BaseException", error.exception)
 
 
 def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
     """A fresh exception for one failed operation, caused by the shared root."""
     root = root_cause(error)
     cls = type(root) if isinstance(root, AggmlError) else DeviceError
-    text = str(root) if isinstance(root, AggmlError) else f"[{error.device}: {error.operation}] {root!r}"
+    text = (
+        str(root)
+        if isinstance(root, AggmlError)
+        else f"[{error.device}: {error.operation}] {root!r}"
+    )
     if derived:
         text = f"not run, because what it reads was not written: {text}"
     try:
@@ -70,16 +93,28 @@ def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
 
 
 class Future(Generic[T]):
-    """What a queued operation will bring. Await it any number of times, from any task, loop or thread.
+    """What a queued operation will bring. Await it any number of times, from any task, loop or
+    thread.
 
-    A Future holds its operations' slots, so times and errors stay readable; it does not hold the device. Dropping it
+    A Future holds its operations' slots, so times and errors stay readable; it does not hold the
+    device. Dropping it
     changes nothing: the operation goes on and keeps what it needs.
 
-    Cancellation: of an await, abandons the wait. Where the work belongs to its waiters alone (``run``, ``submit``) the
+    Cancellation: of an await, abandons the wait. Where the work belongs to its waiters alone
+        (``run``, ``submit``) the
     cancellation of the last one aborts the work; see ``shield``.
     """
 
-    __slots__ = ("__weakref__", "_abortable", "_finish", "_ops", "_problem", "_value", "_waiters", "what")
+    __slots__ = (
+        "__weakref__",
+        "_abortable",
+        "_finish",
+        "_ops",
+        "_problem",
+        "_value",
+        "_waiters",
+        "what",
+    )
 
     def __init__(
         self,
@@ -102,14 +137,19 @@ class Future(Generic[T]):
         """Stand for all ``parts``, which are queued in this order on one stream."""
         self._ops = tuple([op for part in parts for op in part._ops or ()])
 
-    # -- state ---------------------------------------------------------------------------------------------
+    # -- state
 
     def _last(self) -> _native.Op | None:
-        """The operation that finishes last; None if there never was one because the batch was given up."""
+        """The operation that finishes last.
+
+        None if there never was one because the batch was given up.
+        """
         if self._ops is None:
             if self._problem is not None:
                 return None
-            raise InvalidState(f"[Future] {self.what}: its batch is still open, so it is not queued yet")
+            raise InvalidState(
+                f"[Future] {self.what}: its batch is still open, so it is not queued yet"
+            )
         return self._ops[-1]
 
     def done(self) -> bool:
@@ -123,7 +163,9 @@ class Future(Generic[T]):
         if self._problem is not None:
             return self._problem
         if not self.done():
-            raise InvalidState(f"[Future.exception] {self.what} is pending: await it, or call wait()")
+            raise InvalidState(
+                f"[Future.exception] {self.what} is pending: await it, or call wait()"
+            )
         for op in self._ops or ():
             error = op.error()
             if error is not None:
@@ -151,7 +193,7 @@ class Future(Generic[T]):
         first = self._ops[0].times()
         return Times(first[0], first[1], last.times()[2])
 
-    # -- waiting -------------------------------------------------------------------------------------------
+    # -- waiting
 
     def __await__(self) -> Generator[Any, Any, T]:
         last = self._last()
@@ -189,7 +231,10 @@ class Future(Generic[T]):
             self._leave(cancelled=False)
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Call ``callback(self)`` in the loop that runs here once done; soon if it is. Counts as a waiter."""
+        """Call ``callback(self)`` in the loop that runs here once done; soon if it is.
+
+        Counts as a waiter.
+        """
         last = self._last()
         reactor, post = current_reactor(), post_here()
 
@@ -205,7 +250,10 @@ class Future(Generic[T]):
             post(call)
 
     def abort(self) -> None:
-        """Stop the operation at its next safe point. It is done in its turn and raises Aborted; later work goes on."""
+        """Stop the operation at its next safe point.
+
+        It is done in its turn and raises Aborted; later work goes on.
+        """
         for op in self._ops or ():
             op.abort()
 
@@ -276,71 +324,95 @@ class Shielded(Generic[T]):
         return self._future.result()
 
 
-async def _completions(futures: list[Future[Any]]) -> AsyncIterator[Future[Any]]:
-    """Each Future as it gets done. Waits for all of them at once; cancelled, it stops waiting for all."""
-    parker, reactor = Parker(), current_reactor()
-    ready: deque[Future[Any]] = deque()
-    entries: list[list[Any]] = []
-    pending: set[int] = set()
+class _Completions(Generic[T]):
+    """Yields each Future as it gets done. Cancelled, it stops waiting for all of them at once.
 
-    def arrive(future: Future[Any]) -> None:
-        ready.append(future)
-        parker.unpark()
+    No generator: one that is not exhausted has to be closed by hand, and trio says so.
+    """
 
-    for i, future in enumerate(futures):
-        future._enter()
-        pending.add(i)
-    index = {id(future): i for i, future in enumerate(futures)}
-    cancelled = True
-    try:
-        for future in futures:
+    def __init__(self, futures: Iterable[Future[T]]) -> None:
+        self._ready: deque[Future[T]] = deque()
+        self._entries: list[list[Any]] = []
+        self._waited: set[Future[T]] = set()
+        self._futures = list(dict.fromkeys(futures))
+        for future in self._futures:
+            if not isinstance(future, Future):
+                raise InvalidHandle(f"[as_completed] {future!r} is no Future")
+        self._left = len(self._futures)
+        self._parker: Parker | None = None
+
+    def _start(self) -> Parker:
+        parker, reactor, ready = Parker(), current_reactor(), self._ready
+
+        def arrive(future: Future[T]) -> None:  # does not keep self: who breaks off waits no more
+            ready.append(future)
+            parker.unpark()
+
+        for future in self._futures:
             last = future._last()
-            entry = None if last is None or last.done() else reactor.arm(last, lambda f=future: arrive(f))
+            entry = None if last is None else reactor.arm(last, partial(arrive, future))
             if entry is None:
                 ready.append(future)
             else:
-                entries.append(entry)
-        for _ in futures:
-            while not ready:
-                await parker.park()
-            future = ready.popleft()
-            i = index[id(future)]
-            if i in pending:
-                pending.discard(i)
-                future._leave(cancelled=False)
-            yield future
-        cancelled = False
-    except GeneratorExit:
-        cancelled = False  # the consumer has what it wanted: the rest is not cancelled
-        raise
-    finally:
-        for entry in entries:
+                self._entries.append(entry)
+            future._enter()
+            self._waited.add(future)
+        return parker
+
+    def __aiter__(self) -> _Completions[T]:
+        return self
+
+    async def __anext__(self) -> Future[T]:
+        if self._left == 0:
+            raise StopAsyncIteration
+        try:
+            if self._parker is None:
+                self._parker = self._start()
+            await anyio.lowlevel.checkpoint()
+            while not self._ready:
+                await self._parker.park()
+        except BaseException:
+            self.close(cancelled=True)
+            raise
+        future = self._ready.popleft()
+        self._left -= 1
+        self._waited.discard(future)
+        future._leave(cancelled=False)
+        return future
+
+    def close(self, *, cancelled: bool = False) -> None:
+        """Wait for nothing any more."""
+        self._left = 0
+        for entry in self._entries:
             entry[2] = None
-        for i in pending:
-            futures[i]._leave(cancelled=cancelled)
+        while self._waited:
+            self._waited.pop()._leave(cancelled=cancelled)
+
+    def __del__(self) -> None:
+        self.close()
 
 
-async def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
-    """Yield the given Futures in the order in which they get done; ``result()`` of each brings value or failure.
+def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
+    """Yield the given Futures as they get done; ``result()`` of each brings value or failure.
 
-    Cancellation: aborts those that are abortable and that nobody else waits for.
+    Leaving the loop early aborts nothing. Cancellation of a wait: aborts those that are abortable
+    and that nobody else waits for.
     """
-    distinct = list(dict.fromkeys(futures))
-    async for future in _completions(distinct):
-        yield future
+    return _Completions(futures)
 
 
 async def gather(*futures: Future[Any]) -> list[Any]:
-    """Await all; the results in the order given. Raises the first failure at once; the others go on.
+    """Await all; the results in the order given. Raises the first failure at once.
 
-    Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits for.
+    The others go on then. Cancellation: aborts those that are abortable (``run``, ``submit``) and
+    that nobody else waits for.
     """
+    completions = _Completions(futures)
     if not futures:
-        return []
-    completions = _completions(list(dict.fromkeys(futures)))
+        await anyio.lowlevel.checkpoint()
     try:
         async for future in completions:
             future.result()
     finally:
-        await completions.aclose()  # type: ignore[attr-defined]  # an async generator
+        completions.close()
     return [future.result() for future in futures]

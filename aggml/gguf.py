@@ -1,8 +1,8 @@
 """GGUF: model files. Metadata, tensor directory, mapped bytes, loading with progress.
 
-Here: a strict parser of versions 2 and 3, little-endian, and GGUFFile, which makes tensors of what a
-file holds. Every count and offset is checked against the bytes there are before it is used, so a
-damaged file is an error message, never a crash or a huge allocation. Not here: what the tensors mean.
+Here: a strict parser of versions 2 and 3, little-endian, and GGUFFile, which makes tensors of what
+a file holds. Every count and offset is checked against the bytes there are before it is used, so a
+damaged file is an error message, never a crash or a huge allocation. Not here: what tensors mean.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Value = Any  # of metadata; GGUFFile.metadata says what there is
 
 
 class GGUFError(InvalidArgument):
-    """A file is no GGUF file, is damaged or ends too early. Names the file, the item and the values."""
+    """A file is no GGUF file, is damaged or ends too early. Names the file, item and values."""
 
 
 class GGUFFile:
@@ -84,6 +84,9 @@ class GGUFFile:
     alignment: int
     metadata: dict[str, Value]
     tensors: dict[str, Tensor]
+    _bytes: npt.NDArray[np.uint8]
+    _offsets: dict[str, int]  # of the tensors, from the file's beginning
+    _closed: bool
 
     def __init__(self) -> None:
         raise InvalidState("[GGUFFile] files are opened by GGUFFile.open")
@@ -92,8 +95,8 @@ class GGUFFile:
     def open(cls, path: str | os.PathLike[str], *, mmap: bool = True) -> Self:
         """Open a file and read its directory.
 
-        Blocks while it reads the header (and, without ``mmap``, everything): in an event loop, call it
-        through ``anyio.to_thread.run_sync``.
+        Blocks while it reads the header (and, without ``mmap``, everything): in an event loop,
+        call it through ``anyio.to_thread.run_sync``.
 
         Args:
             path: the file.
@@ -114,7 +117,7 @@ class GGUFFile:
         parser = _Parser(self.path, self._bytes)
         self.version, self.metadata, self.alignment, entries = parser.parse()
         self.tensors = {}
-        self._offsets: dict[str, int] = {}
+        self._offsets = {}
         for name, dtype, ne, offset in entries:
             self.tensors[name] = new_tensor(dtype, ne=ne or (1,), name=name)
             self._offsets[name] = offset
@@ -255,8 +258,8 @@ async def _first(queued: list[tuple[Future[None], int]]) -> int:
 
 
 def _map(descriptor: int, size: int) -> npt.NDArray[np.uint8]:
-    # A private mapping: devices want writable memory, and a write must never reach the file. Where the
-    # kernel refuses one because it is larger than memory, a read-only one does for all but writing.
+    # A private mapping: devices want writable memory, and a write must never reach the file. Where
+    # the kernel refuses one because it is larger than memory, a read-only one does for all else.
     try:
         whole = mapping.mmap(descriptor, size, access=mapping.ACCESS_COPY)
     except OSError:
@@ -271,7 +274,7 @@ def _read(file: io.BufferedReader, size: int) -> npt.NDArray[np.uint8]:
     target = room[start : start + size]
     taken = 0
     while taken < size:
-        count = file.readinto(memoryview(target[taken:]))
+        count = file.readinto(target[taken:].data)
         if not count:
             break
         taken += count
@@ -283,7 +286,7 @@ class _Parser:
 
     def __init__(self, path: Path, data: npt.NDArray[np.uint8]) -> None:
         self.path = str(path)
-        self.view = memoryview(data).toreadonly()
+        self.view = data.data.toreadonly()
         self.size = len(data)
         self.at = 0
 
@@ -300,7 +303,7 @@ class _Parser:
         self.at += size
         return start
 
-    def number(self, code: str, what: str) -> Any:
+    def number(self, code: str, what: str) -> Value:
         form = _FORMS[code]
         return form.unpack_from(self.view, self.take(form.size, what))[0]
 
@@ -333,11 +336,11 @@ class _Parser:
             self.fail(f"begins with {found!r} instead of b'GGUF': this is no GGUF file")
         self.at = 4
         version: int = self.number("I", "version")
-        if version in VERSIONS:
-            return version
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
             self.fail("is big-endian; only little-endian files can be read")
-        self.fail(f"version {version} is not among {VERSIONS}")
+        if version not in VERSIONS:
+            self.fail(f"version {version} is not among {VERSIONS}")
+        return version
 
     def count(self, count: int, smallest: int, what: str) -> None:
         left = self.size - self.at
@@ -453,8 +456,8 @@ class _Parser:
                 self.fail(f"tensor {name!r} at offset {offset} is not aligned to {alignment}")
             if size and start + offset + size > self.size:
                 self.fail(
-                    f"tensor {name!r} takes {size} bytes at byte {start + offset}, the file has only "
-                    f"{self.size} bytes"
+                    f"tensor {name!r} takes {size} bytes at byte {start + offset}, the file has "
+                    f"only {self.size} bytes"
                 )
             if size:
                 spans.append((offset, offset + size, name))
@@ -470,8 +473,8 @@ class _Parser:
         first, *others = ne or (1,)
         if first % dtype.blck_size:
             self.fail(
-                f"tensor {name!r} has rows of {first} elements, no multiple of the {dtype.blck_size} in a "
-                f"block of {dtype.type_name}"
+                f"tensor {name!r} has rows of {first} elements, no multiple of the "
+                f"{dtype.blck_size} in a block of {dtype.type_name}"
             )
         # Empty ones too: strides are products of extents, and must not grow without bounds.
         bound = dtype.row_size(max(first, dtype.blck_size))
@@ -481,8 +484,8 @@ class _Parser:
             size *= n
         if bound > (self.size if size else _MAX_EMPTY):
             self.fail(
-                f"tensor {name!r} of {dtype.type_name} {list(ne)} would take {bound} bytes, the file has "
-                f"only {self.size} bytes"
+                f"tensor {name!r} of {dtype.type_name} {list(ne)} would take {bound} bytes, the "
+                f"file has only {self.size} bytes"
             )
         return size
 

@@ -1,6 +1,8 @@
-"""Memory of graphs on one backend: what outlives a run in a buffer of the graph, the rest in a shared arena.
+"""Memory of graphs on one backend: what outlives a run in a buffer of the graph, the rest in a
+shared arena.
 
-Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and offsets inside the arena
+Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and
+    offsets inside the arena
 (allocator.py), lowering (plan.py).
 """
 
@@ -25,7 +27,10 @@ _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a mic
 
 
 class GraphMemory:
-    """The scratch arena of one backend. Safe for all of its graphs, because a stream runs one plan at a time."""
+    """The scratch arena of one backend.
+
+    Safe for all of its graphs, because a stream runs one plan at a time.
+    """
 
     def __init__(self, buffer_type: BufferType) -> None:
         self._type = buffer_type
@@ -37,7 +42,10 @@ class GraphMemory:
         return 0 if self._arena is None else self._arena.size
 
     def arena(self, size: int) -> Buffer | None:
-        """Scratch of at least ``size`` bytes. A larger one replaces it; runs that are queued keep the old one."""
+        """Scratch of at least ``size`` bytes.
+
+        A larger one replaces it; runs that are queued keep the old one.
+        """
         if size > self.size:
             self._arena = self._type.alloc_buffer(size)
         return self._arena
@@ -52,7 +60,14 @@ class GraphBuffer(Buffer):
         scratch_size: bytes of the arena that they take.
     """
 
-    def __init__(self, block: Buffer, graph: Graph, backend: Backend | None, offsets: dict[Tensor, int], scratch_size: int) -> None:
+    def __init__(
+        self,
+        block: Buffer,
+        graph: Graph,
+        backend: Backend | None,
+        offsets: dict[Tensor, int],
+        scratch_size: int,
+    ) -> None:
         super().__init__(block.type, block.size, block.base, block.memory)
         self.backend = None if backend is None else weakref.ref(backend)
         self.offsets = offsets
@@ -69,7 +84,9 @@ class GraphBuffer(Buffer):
             return placement.address, False
         offset = self.offsets.get(tensor)
         if offset is None:
-            raise NotAllocated(f"[compile] {tensor!r} has no memory any more: its buffer was closed")
+            raise NotAllocated(
+                f"[compile] {tensor!r} has no memory any more: its buffer was closed"
+            )
         return offset, True
 
     def plan_of(self, backend: Backend) -> Plan | None:
@@ -78,7 +95,9 @@ class GraphBuffer(Buffer):
         if plan is None or self._plan_for is None or self._plan_for() is not backend:
             return None
         if self._epoch != PlacementEpoch.value:
-            if any(now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)):
+            if any(
+                now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
+            ):
                 return None
             self._epoch = PlacementEpoch.value
         return plan
@@ -129,7 +148,9 @@ def place_graph(backend: Backend, graph: Graph, *, grow: bool = True) -> GraphBu
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
     if graph.memory is not None:
-        raise AlreadyAllocated(f"[Backend.alloc_graph] {graph!r} has been placed; close its memory first")
+        raise AlreadyAllocated(
+            f"[Backend.alloc_graph] {graph!r} has been placed; close its memory first"
+        )
     buffer_type = backend.buffer_type
     alignment = buffer_type.alignment
     lasting, scratch = _sort(graph)

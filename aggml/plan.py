@@ -1,6 +1,7 @@
 """Plan: a graph and the addresses of its tensors, lowered into native steps.
 
-Here: lowering, which storages a plan reads and writes, GraphPlan as the user sees it. Not here: where tensors lie
+Here: lowering, which storages a plan reads and writes, GraphPlan as the user sees it. Not here:
+    where tensors lie
 (backend.py, allocator.py), how a node is cut into chunks (native/scalar/).
 """
 
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import errors
 from aggml.errors import AggmlError, NotAllocated, Unsupported
-from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 
 if TYPE_CHECKING:
     from aggml.buffer import Placement
+    from aggml.graph import Graph
     from aggml.tensor import Tensor
 
 __all__ = ["Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
@@ -36,7 +37,10 @@ _Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...]]
 
 
 class PlanStep(NamedTuple):
-    """One step as ``print(plan)`` shows it: chunks of one step run on any threads, steps in order."""
+    """One step as ``print(plan)`` shows it.
+
+    Chunks of one step run on any threads, steps in order.
+    """
 
     node: str
     op: str
@@ -44,7 +48,8 @@ class PlanStep(NamedTuple):
 
 
 class Plan:
-    """A compiled graph over fixed addresses; immutable. Scratch is an offset from a base given at each run.
+    """A compiled graph over fixed addresses; immutable. Scratch is an offset from a base given at
+    each run.
 
     Attributes:
         graph: what was compiled.
@@ -55,7 +60,11 @@ class Plan:
     __slots__ = ("arena_size", "graph", "keep", "native", "writes")
 
     def __init__(
-        self, graph: Graph, native: _native.Plan, keep: list[Placement | None], writes: tuple[Tensor, ...]
+        self,
+        graph: Graph,
+        native: _native.Plan,
+        keep: list[Placement | None],
+        writes: tuple[Tensor, ...],
     ) -> None:
         self.graph = graph
         self.writes = writes
@@ -68,7 +77,9 @@ class Plan:
         return [PlanStep(*step) for step in self.native.steps()]
 
     def __str__(self) -> str:
-        lines = [f"{i:4} {s.op:16} {s.node:32} {s.n_chunks} chunks" for i, s in enumerate(self.steps)]
+        lines = [
+            f"{i:4} {s.op:16} {s.node:32} {s.n_chunks} chunks" for i, s in enumerate(self.steps)
+        ]
         return "\n".join([repr(self), *lines])
 
     def __repr__(self) -> str:
@@ -87,7 +98,12 @@ def _op_id(op: str) -> int:
 
 def _writes_in_full(node: Tensor, root: Tensor) -> bool:
     """Whether computing ``node``, a view of the leaf ``root``, replaces all of its bytes."""
-    return node.op != "set_rows" and node.view_offs == 0 and node.nbytes == root.nbytes and node.is_contiguously_allocated
+    return (
+        node.op != "set_rows"
+        and node.view_offs == 0
+        and node.nbytes == root.nbytes
+        and node.is_contiguously_allocated
+    )
 
 
 class _Storages:
@@ -99,7 +115,9 @@ class _Storages:
         self.partial: dict[Tensor, int] = {}
 
     def visit(self, node: Tensor) -> int:
-        """Note one node; returns the index of the leaf it writes, -1 if it writes its own storage only."""
+        """Note one node; returns the index of the leaf it writes, -1 if it writes its own storage
+        only.
+        """
         for i, src in enumerate(node.src):
             if src is None or (node.op == "cpy" and i == 1):  # the target of a cpy is not read
                 continue
@@ -124,7 +142,10 @@ class _Storages:
 
 
 def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Iterator[Plan | None]:
-    """Compile in small steps: yields None after each node, the Plan at last. Lets `prepare` give way to the loop."""
+    """Compile in small steps: yields None after each node, the Plan at last.
+
+    Lets `prepare` give way to the loop.
+    """
     native = _native.Plan(cpu, work_base)
     storages = _Storages()
     operands: dict[Tensor, _Operand] = {}
@@ -163,9 +184,11 @@ def compile_plan(
 
     Args:
         graph: every tensor that is no view needs an address.
-        addresses: gives the host address of a tensor that is no view; left out, that of its placement. The memory
+        addresses: gives the host address of a tensor that is no view; left out, that of its
+            placement. The memory
             has to outlive the plan.
-        isa: "scalar" for the reference kernels, "avx2", ...; left out, the best (AGGML_ISA may say otherwise).
+        isa: "scalar" for the reference kernels, "avx2", ...; left out, the best (AGGML_ISA may say
+            otherwise).
 
     Raises:
         NotAllocated: a tensor has no address.
@@ -192,10 +215,15 @@ def node_problem(node: Tensor, isa: str | None = None) -> str | None:
     number = _native.op_find(node.op)
     if number < 0:
         return f"there is no kernel for {node.op!r}"
+
     # Any aligned address will do: lowering looks at layouts only.
-    operands = [None if t is None else (t.dtype.value, 64, False, t.ne, t.nb) for t in (node, *node.src)]
+    def operand(t: Tensor) -> _Operand:
+        return (t.dtype.value, 64, False, t.ne, t.nb)
+
+    srcs = tuple([None if t is None else operand(t) for t in node.src])
     try:
-        problem = _native.Plan(cpu_mask(isa), 0).add(number, "", operands[0], tuple(operands[1:]), node.op_params, -1)
+        plan = _native.Plan(cpu_mask(isa), 0)
+        problem = plan.add(number, "", operand(node), srcs, node.op_params, -1)
     except TypeError as error:  # an element type that the kernels do not know
         return str(error)
     return None if problem is None else str(problem[1])

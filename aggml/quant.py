@@ -1,4 +1,5 @@
-"""quantize and dequantize: rows of floats to blocks of an element type and back, in native code without the GIL.
+"""quantize and dequantize: rows of floats to blocks of an element type and back, in native code
+without the GIL.
 
 Here: arrays in, arrays out. Not here: block layouts (native/types.h), types as operands (ops/).
 """
@@ -6,14 +7,16 @@ Here: arrays in, arrays out. Not here: block layouts (native/types.h), types as 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, LayoutMismatch, Unsupported
 from aggml.native import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["dequantize", "quantize"]
 
@@ -47,11 +50,15 @@ def quantize(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Arra
     if x.dtype != np.float32:
         raise LayoutMismatch(f"[quantize] x holds {x.dtype}: convert with .astype(numpy.float32)")
     if x.ndim == 0 or x.shape[-1] % kind.blck_size:
-        raise LayoutMismatch(f"[quantize] rows of {x.shape} are no multiple of the {kind.blck_size} of {kind.type_name}")
+        raise LayoutMismatch(
+            f"[quantize] rows of {x.shape} are no multiple of the {kind.blck_size} of {kind.type_name}"
+        )
     if imatrix is not None:
         imatrix = np.ascontiguousarray(imatrix, np.float32)
         if imatrix.shape != x.shape[-1:]:
-            raise InvalidArgument(f"[quantize] imatrix has shape {imatrix.shape}, one weight per column is {x.shape[-1:]}")
+            raise InvalidArgument(
+                f"[quantize] imatrix has shape {imatrix.shape}, one weight per column is {x.shape[-1:]}"
+            )
     out = np.empty((*x.shape[:-1], kind.row_size(x.shape[-1])), np.uint8)
     if x.size:
         _native.quantize(kind.value, np.ascontiguousarray(x), out, x.shape[-1], imatrix)
@@ -79,7 +86,9 @@ def dequantize(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Array:
         raise InvalidArgument(f"[dequantize] ne={tuple(ne)} are no extents for {kind.type_name}")
     wanted = kind.row_size(ne[0]) * math.prod(ne[1:])
     if blocks.nbytes != wanted:
-        raise LayoutMismatch(f"[dequantize] ne={tuple(ne)} of {kind.type_name} take {wanted} bytes, got {blocks.nbytes}")
+        raise LayoutMismatch(
+            f"[dequantize] ne={tuple(ne)} of {kind.type_name} take {wanted} bytes, got {blocks.nbytes}"
+        )
     out = np.empty(tuple(reversed(ne)), np.float32)
     if out.size:
         _native.to_float(kind.value, blocks.view(np.uint8).reshape(-1), out)

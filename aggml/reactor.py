@@ -1,7 +1,9 @@
 """Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
 
-Here: everything that knows which of the two runs; one reactor per loop, one file descriptor each. A callback waits
-for a (stream, ticket); the native side writes the descriptor when the least ticket waited for on a stream is done, the
+Here: everything that knows which of the two runs; one reactor per loop, one file descriptor each.
+    A callback waits
+for a (stream, ticket); the native side writes the descriptor when the least ticket waited for on a
+stream is done, the
 reactor then calls whatever is done and arms the next. Not here: what a Future is (future.py).
 """
 
@@ -12,7 +14,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ from aggml.errors import InvalidState
 from aggml.native import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     import trio
 
 __all__ = ["Parker", "Reactor", "checkpoint", "current_reactor", "current_task", "wait_op"]
@@ -28,7 +32,8 @@ __all__ = ["Parker", "Reactor", "checkpoint", "current_reactor", "current_task",
 _log = logging.getLogger("aggml")
 _sequence = count()
 
-# A mutable triple, so that a cancelled waiter can take its callback out in O(1): (ticket, sequence, callback).
+# A mutable triple, so that a cancelled waiter can take its callback out in O(1): (ticket,
+# sequence, callback).
 Entry = list[Any]
 
 
@@ -40,7 +45,10 @@ class Reactor:
         self._waiting: dict[_native.Stream, list[Entry]] = {}
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> Entry | None:
-        """Have ``callback`` called in this loop once ``op`` is done. None: it is done already, nothing is called."""
+        """Have ``callback`` called in this loop once ``op`` is done.
+
+        None: it is done already, nothing is called.
+        """
         stream, ticket = op.stream, op.ticket
         if not stream.alive:
             raise InvalidState("[Future] the operation belongs to the parent process of a fork")
@@ -86,7 +94,7 @@ class Reactor:
         self._waiting.clear()
 
 
-# -- which loop runs here --------------------------------------------------------------------------------------
+# -- which loop runs here
 
 _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Reactor] = (
     weakref.WeakKeyDictionary()
@@ -163,7 +171,7 @@ def current_task() -> object | None:
         return None
 
 
-# -- waiting ---------------------------------------------------------------------------------------------------
+# -- waiting
 
 
 def checkpoint() -> Generator[Any, Any, None]:
@@ -180,7 +188,8 @@ def checkpoint() -> Generator[Any, Any, None]:
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     """Suspend this task until ``op`` is done. At least one checkpoint.
 
-    The first turn of the loop comes before any arming: work of a few microseconds is done by then, and a descriptor
+    The first turn of the loop comes before any arming: work of a few microseconds is done by then,
+    and a descriptor
     need be neither written nor polled.
     """
     if _in_trio():
@@ -213,7 +222,7 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
     yield from trio.lowlevel.checkpoint().__await__()
     while not op.done():
         task = trio.lowlevel.current_task()
-        entry = _reactor_of_trio().arm(op, lambda task=task: trio.lowlevel.reschedule(task))
+        entry = _reactor_of_trio().arm(op, partial(trio.lowlevel.reschedule, task))
         if entry is None:
             return
 
@@ -225,7 +234,8 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
 
 
 class Parker:
-    """One task's place to sleep: ``await parker.park()`` returns after ``unpark()``, called from any thread.
+    """One task's place to sleep: ``await parker.park()`` returns after ``unpark()``, called from
+    any thread.
 
     An unpark before the park is kept. Made in the loop of the task that parks.
     """
@@ -287,5 +297,3 @@ def post_here() -> Callable[[Callable[[], None]], object]:
 
         return trio.lowlevel.current_trio_token().run_sync_soon
     return _running_asyncio().call_soon_threadsafe
-
-

@@ -1,6 +1,7 @@
 """Registry: the devices of this process, by name, type and merit.
 
-Here: built-in devices, registered at first use, and those that a program registers. Names ignore case.
+Here: built-in devices, registered at first use, and those that a program registers. Names ignore
+    case.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def register_device(device: Device) -> None:
         if any(d is device for d in devices):
             return
         if any(d.name.lower() == device.name.lower() for d in devices):
-            raise InvalidArgument(f"[register_device] there is a device named {device.name!r} already")
+            raise InvalidArgument(
+                f"[register_device] there is a device named {device.name!r} already"
+            )
         devices.append(device)
 
 
@@ -48,7 +51,7 @@ def list_devices() -> list[Device]:
     return list(_all())
 
 
-def get_device(name: str | None = None, *, type: DeviceType | str | None = None) -> Device:  # noqa: A002
+def get_device(name: str | None = None, *, type: DeviceType | str | None = None) -> Device:
     """The first device of that name (case ignored) or type.
 
     Raises:
@@ -64,7 +67,9 @@ def get_device(name: str | None = None, *, type: DeviceType | str | None = None)
             f"[get_device] {type!r} is no device type: {[t.value for t in DeviceType]}"
         ) from None
     for device in devices:
-        if (name is None or device.name.lower() == name.lower()) and (wanted is None or device.type is wanted):
+        if (name is None or device.name.lower() == name.lower()) and (
+            wanted is None or device.type is wanted
+        ):
             return device
     asked = repr(name) if name is not None else f"of type {wanted.value if wanted else None!r}"
     raise InvalidArgument(f"[get_device] no device {asked}; there are {[d.name for d in devices]}")

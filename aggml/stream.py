@@ -1,7 +1,8 @@
 """Stream: in-order work with futures. Public, so that a device written in Python has them too.
 
-Here: what can be enqueued, batches, holding, the Python thread of `call`. Not here: running (native/runtime), what
-an operation means for a device (backend.py, devices/).
+Here: what can be enqueued, units, holding. Not here: running (native/runtime), what an operation
+    means for a device
+(backend.py, devices/).
 """
 
 from __future__ import annotations
@@ -9,224 +10,50 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
+from aggml.batch import Batch
+from aggml.call_thread import CallThread, foreign_error
 from aggml.errors import (
-    Aborted,
     AggmlError,
     AllocFailed,
     InvalidArgument,
     InvalidState,
-    NotAllocated,
     OutOfBounds,
     Unsupported,
 )
 from aggml.event import Event
 from aggml.future import Future, exception_of
 from aggml.native import _native
-from aggml.reactor import current_task
+from aggml.spans import bits_of, is_whole, span_of, storage_of, storages_of
 from aggml.tensor import Tensor
+from aggml.threadpool import ThreadPool, default_pool, stop_pools
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+
     from aggml.buffer import Buffer
     from aggml.plan import Plan
 
-__all__ = ["Batch", "Stream", "ThreadPool", "default_pool"]
+__all__ = ["Stream"]
 
 T = TypeVar("T")
-_FOREIGN = 7  # ag_code
+_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 _native.set_exceptions(InvalidState, AllocFailed, InvalidArgument, Unsupported)
 
 
-class ThreadPool:
-    """Worker threads that carry out streams (ggml_threadpool).
-
-    Args:
-        n_threads: workers; None: the usable cores (affinity, cgroup).
-        poll: 0 to 100, how long an idle worker looks for work before it sleeps (50: 500 us).
-        priority: -1 low, 0 normal, 1 medium, 2 high, 3 realtime; needs rights above 0.
-        cpumask: one flag per cpu; empty: the affinity of the process.
-        strict_cpu: one worker per set flag instead of all on the whole mask.
-    """
-
-    def __init__(
-        self,
-        n_threads: int | None = None,
-        *,
-        poll: int = 50,
-        priority: int = 0,
-        cpumask: Sequence[bool] = (),
-        strict_cpu: bool = False,
-    ) -> None:
-        wanted = _native.usable_cpus() if n_threads is None else n_threads
-        if not 1 <= wanted <= 512:
-            raise InvalidArgument(f"[ThreadPool] n_threads={n_threads} is not within 1..512")
-        if not 0 <= poll <= 100:
-            raise InvalidArgument(f"[ThreadPool] poll={poll} is not within 0..100")
-        self.native = _native.Pool(wanted, poll * 10, priority, strict_cpu, list(cpumask))
-        self.generation = _native.generation()
-        _pools.add(self)
-
-    @property
-    def n_threads(self) -> int:
-        return self.native.n_threads
-
-    def grow(self, n_threads: int) -> None:
-        """Have at least ``n_threads`` workers."""
-        if n_threads > self.native.n_threads and not self.native.grow(n_threads):
-            raise AllocFailed(f"[ThreadPool.grow] the system refuses {n_threads} threads")
-
-    def pause(self) -> None:
-        """Let the workers sleep until `resume`; queued work waits."""
-        self.native.pause()
-
-    def resume(self) -> None:
-        self.native.resume()
-
-    def __repr__(self) -> str:
-        return f"<ThreadPool of {self.n_threads}>"
-
-
-_pools: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
-_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-_default: ThreadPool | None = None
-_default_lock = threading.Lock()
-
-
-def default_pool() -> ThreadPool:
-    """The pool that all CPU backends of this process share; made at first use, anew after a fork."""
-    global _default
-    with _default_lock:
-        if _default is None or _default.generation != _native.generation():
-            _default = ThreadPool()
-        return _default
-
-
-class Batch:
-    """Operations of one thread that are enqueued in one step, at the end of a ``with`` block.
-
-    No lock is held meanwhile. If the body raises, nothing is enqueued and the Futures raise Aborted.
-    """
-
-    def __init__(self, stream: Stream, *, guarded: bool) -> None:
-        self._stream = stream
-        self._thread = threading.get_ident()
-        self._task = current_task() if guarded else None
-        self._guarded = guarded
-        self._groups: list[tuple[_native.Stream, list[_native.Desc]]] = []
-        self._spans: list[tuple[Future[Any], tuple[int, int, int]]] = []
-        self._joins: list[tuple[Future[Any], list[Future[Any]]]] = []
-        self.counted = False  # as one submission, for back-pressure
-        self._events: list[tuple[Event, Future[None], Future[None] | None]] = []
-
-    def check(self) -> None:
-        """Refuse a call by another task of this thread: somebody awaited inside the batch."""
-        if self._guarded and current_task() is not self._task:
-            raise InvalidState(
-                f"[batch] {self._stream!r}: a batch of another task is open in this thread; do not await inside one"
-            )
-
-    def add(self, groups: list[tuple[_native.Stream, list[_native.Desc]]], future: Future[Any], main: int) -> None:
-        spans = []
-        for native, descs in groups:
-            if self._groups and self._groups[-1][0] is native:
-                last = self._groups[-1][1]
-                spans.append((len(self._groups) - 1, len(last), len(descs)))
-                last.extend(descs)
-            else:
-                spans.append((len(self._groups), 0, len(descs)))
-                self._groups.append((native, list(descs)))
-        self._spans.append((future, spans[main]))
-
-    def join(self, future: Future[Any], parts: list[Future[Any]]) -> None:
-        """Have ``future`` stand for all ``parts`` once they are queued."""
-        self._joins.append((future, parts))
-
-    def commit(self) -> None:
-        if not self._groups:
-            return
-        try:
-            ops = _native.submit(self._groups)
-        except BaseException:
-            self.drop("its batch could not be enqueued")
-            raise
-        for future, (group, at, n) in self._spans:
-            future._ops = tuple(ops[group][at : at + n])
-        for future, parts in self._joins:
-            future.join(parts)
-
-    def drop(self, why: str) -> None:
-        for future in [*(f for f, _ in self._spans), *(f for f, _ in self._joins)]:
-            problem = Aborted(f"[batch] {future.what}: {why}")
-            problem.device, problem.operation = self._stream.name, future.what
-            future._problem = problem
-        for event, mark, before in self._events:
-            if event._mark is mark:
-                event._mark = before
-
-    def note_event(self, event: Event, mark: Future[None]) -> None:
-        self._events.append((event, mark, event._mark))
-
-    def __enter__(self) -> Batch:
-        self._stream._open(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stream._batches.pop(self._thread, None)
-        if kind is None:
-            self.commit()
-        else:
-            self.drop("the body of its batch raised, so nothing was enqueued")
-
-
-class _CallThread:
-    """The Python thread that runs what `Stream.call` was given, in stream order."""
-
-    def __init__(self, native: _native.Stream, name: str) -> None:
-        self.native = native
-        self.functions: dict[int, Callable[[], object]] = {}
-        self.stopping = False
-        self.thread = threading.Thread(target=self._serve, name=f"aggml call {name}", daemon=True)
-        self.thread.start()
-
-    def _serve(self) -> None:
-        native = self.native
-        while True:
-            ticket = native.next_call(1.0)
-            if ticket is None:
-                if self.stopping or (native.closed and native.completed == native.submitted):
-                    return
-                continue
-            function = self.functions.pop(ticket)
-            try:
-                function()
-            except BaseException as exception:
-                native.finish_call(_foreign(exception, native.name, "call"))
-            else:
-                native.finish_call(None)
-            del function
-
-
-def _foreign(exception: BaseException, device: str, operation: str, tensor: str = "") -> _native.Error:
-    """A native error that stands for an exception of Python."""
-    error = _native.Error.make(_FOREIGN, device, operation, tensor, repr(exception))
-    error.exception = exception
-    return error
-
-
 class Stream:
-    """Ordered work: operations run in the order submitted, whatever their kind; each call returns a Future.
+    """Ordered work: operations run in the order submitted, whatever their kind; each call returns
+    a Future.
 
-    Nothing here blocks, and enqueuing is never refused for want of room. Tensors name their storage to the stream:
-    what a failed operation would have written is poisoned, and what reads it fails with the same cause. Host arrays
+    Nothing here blocks, and enqueuing is never refused for want of room. Tensors name their
+    storage to the stream:
+    what a failed operation would have written is poisoned, and what reads it fails with the same
+    cause. Host arrays
     are borrowed until the Future is done.
 
     Args:
@@ -240,10 +67,10 @@ class Stream:
         self.pool = default_pool() if pool is None else pool
         self.native = _native.Stream(name, self.pool.native, n_threads)
         self._batches: dict[int, Batch] = {}
-        self._caller: _CallThread | None = None
+        self._caller: CallThread | None = None
         _streams.add(self)
 
-    # -- enqueuing -----------------------------------------------------------------------------------------
+    # -- enqueuing
 
     def _put(
         self,
@@ -267,7 +94,10 @@ class Stream:
         finish: Callable[[], None] | None = None,
         main: int = -1,
     ) -> Future[T]:
-        """Enqueue on several streams in one step; the Future is that of the operations of group ``main``."""
+        """Enqueue on several streams in one step.
+
+        The Future is that of the operations of group ``main``.
+        """
         future = Future(None, value, what, finish=finish)
         batch = self._batches.get(threading.get_ident())
         if batch is not None:
@@ -303,66 +133,114 @@ class Stream:
         with Batch(self, guarded=False):
             yield
 
-    # -- operations ----------------------------------------------------------------------------------------
+    # -- operations
 
     def copy(
-        self, dst: Tensor | np.ndarray[Any, Any], src: Tensor | np.ndarray[Any, Any], *, operation: str = "copy"
+        self,
+        dst: Tensor | np.ndarray[Any, Any],
+        src: Tensor | np.ndarray[Any, Any],
+        *,
+        operation: str = "copy",
     ) -> Future[None]:
         """Copy elements in logical order between tensors and host arrays.
 
-        Tensors lie in host memory (their ``address`` can be read here). A tensor and an array must have the same
-        shape in numpy order and the same size of element; two tensors the same type and ``ne``. Strides may be any.
+        Tensors lie in host memory (their ``address`` can be read here). A tensor and an array must
+        have the same
+        shape in numpy order and the same size of element; two tensors the same type and ``ne``.
+        Strides may be any.
         """
         if isinstance(dst, Tensor):
             if isinstance(src, Tensor):
                 desc = _native.copy(span_of(dst), span_of(src), operation)
             else:
-                desc = _native.upload(_bits(src), span_of(dst), operation)
+                desc = _native.upload(bits_of(src), span_of(dst), operation)
         elif isinstance(src, Tensor):
-            desc = _native.download(_bits(dst), span_of(src), operation)
+            desc = _native.download(bits_of(dst), span_of(src), operation)
         else:
             raise InvalidArgument("[Stream.copy] at least one side has to be a tensor")
         return self._put([desc], None, operation)
 
     def copy_bytes(
-        self, tensor: Tensor, array: np.ndarray[Any, Any], offset: int, *, to_tensor: bool, operation: str = "copy"
+        self,
+        tensor: Tensor,
+        array: np.ndarray[Any, Any],
+        offset: int,
+        *,
+        to_tensor: bool,
+        operation: str = "copy",
     ) -> Future[None]:
         """Copy a contiguous uint8 array into, or out of, a tensor's span at ``offset`` bytes."""
         if offset < 0 or offset + array.nbytes > tensor.nbytes:
-            raise OutOfBounds(f"[Stream.copy_bytes] {array.nbytes} bytes at {offset} are outside {tensor!r}")
+            raise OutOfBounds(
+                f"[Stream.copy_bytes] {array.nbytes} bytes at {offset} are outside {tensor!r}"
+            )
         if to_tensor:
-            whole = _is_whole(tensor, offset, array.nbytes)
+            whole = is_whole(tensor, offset, array.nbytes)
             desc = _native.upload_bytes(array, span_of(tensor), offset, whole, operation)
         else:
             desc = _native.download_bytes(array, span_of(tensor), offset, operation)
         return self._put([desc], None, operation)
 
-    def fill(self, tensor: Tensor, value: int, offset: int = 0, size: int | None = None, *, operation: str = "memset") -> Future[None]:
-        """Set ``size`` bytes of a tensor's span, from ``offset`` on, to ``value``; left out, to the end of the span."""
+    def fill(
+        self,
+        tensor: Tensor,
+        value: int,
+        offset: int = 0,
+        size: int | None = None,
+        *,
+        operation: str = "memset",
+    ) -> Future[None]:
+        """Set ``size`` bytes of a tensor's span, from ``offset`` on, to ``value``.
+
+        Left out, to the end of the span.
+        """
         n = tensor.nbytes - offset if size is None else size
         if offset < 0 or n < 0 or offset + n > tensor.nbytes:
             raise OutOfBounds(f"[Stream.fill] {n} bytes at {offset} are outside {tensor!r}")
-        desc = _native.fill(span_of(tensor), value, offset, n, _is_whole(tensor, offset, n), operation)
+        desc = _native.fill(
+            span_of(tensor), value, offset, n, is_whole(tensor, offset, n), operation
+        )
         return self._put([desc], None, operation)
 
-    def run_plan(self, plan: Plan, arena: Buffer | None = None, *, operation: str = "graph_compute") -> Future[None]:
-        """Run a compiled graph. ``arena``: a buffer of at least ``plan.arena_size`` bytes of scratch, if it needs any."""
+    def run_plan(
+        self, plan: Plan, arena: Buffer | None = None, *, operation: str = "graph_compute"
+    ) -> Future[None]:
+        """Run a compiled graph.
+
+        ``arena``: a buffer of at least ``plan.arena_size`` bytes of scratch, if it needs any.
+        """
         base = 0
         if plan.arena_size:
             if arena is None or arena.size < plan.arena_size:
-                raise InvalidArgument(f"[Stream.run_plan] {plan!r} needs {plan.arena_size} bytes of scratch, got {arena!r}")
+                raise InvalidArgument(
+                    f"[Stream.run_plan] {plan!r} needs {plan.arena_size} bytes of scratch, "
+                    f"got {arena!r}"
+                )
             base = arena.base
-        return self._put([_native.run_plan(plan.native, base, operation, (plan, arena))], None, operation)
+        return self._put(
+            [_native.run_plan(plan.native, base, operation, (plan, arena))], None, operation
+        )
 
-    def delay(self, seconds: float, *, reads: Sequence[Tensor] = (), writes: Sequence[Tensor] = (), operation: str = "delay") -> Future[None]:
-        """Let ``seconds`` pass before what comes next; occupies no thread. An abort ends it early."""
-        desc = _native.delay(seconds, operation, _storages(reads), _storages(writes), ())
+    def delay(
+        self,
+        seconds: float,
+        *,
+        reads: Sequence[Tensor] = (),
+        writes: Sequence[Tensor] = (),
+        operation: str = "delay",
+    ) -> Future[None]:
+        """Let ``seconds`` pass before what comes next; occupies no thread.
+
+        An abort ends it early.
+        """
+        desc = _native.delay(seconds, operation, storages_of(reads), storages_of(writes), ())
         return self._put([desc], None, operation)
 
     def wait(self, mark: Future[Any] | Event | Stream, *, operation: str = "wait") -> Future[None]:
         """Hold later work of this stream until a Future or the latest mark of an Event is done.
 
-        Given a Stream: until all that is queued there at this moment is done. Nothing blocks: no thread waits.
+        Given a Stream: until all that is queued there at this moment is done. Nothing blocks: no
+            thread waits.
         """
         if isinstance(mark, Stream):
             return self._put([_native.wait(mark.native, None)], None, operation)
@@ -371,12 +249,21 @@ class Stream:
         if future is not None and future._ops is None and self._is_in_open_batch(future):
             pass  # earlier in this very batch: the order holds anyway
         elif future is not None and future._last() is not None:
-            latest = {op.stream: op.ticket for op in future._ops or ()}  # the last ticket of each stream
-            descs = [_native.wait(stream, ticket) for stream, ticket in latest.items() if stream is not self.native]
+            latest = {
+                op.stream: op.ticket for op in future._ops or ()
+            }  # the last ticket of each stream
+            descs = [
+                _native.wait(stream, ticket)
+                for stream, ticket in latest.items()
+                if stream is not self.native
+            ]
         return self._put(descs or [_native.mark(operation, ())], None, operation)
 
     def let_wait(self, other: Stream) -> Future[None]:
-        """Hold later work of ``other`` until all that is queued here is done; part of a batch of this stream."""
+        """Hold later work of ``other`` until all that is queued here is done.
+
+        Part of a batch of this stream.
+        """
         return self._put_groups([(other.native, [_native.wait(self.native, None)])], None, "wait")
 
     @contextmanager
@@ -389,7 +276,9 @@ class Stream:
         with other.unit():
             batch = other._batches[thread]
             if mine is not None and mine is not batch:
-                raise InvalidState(f"[copy] {self!r} and {other!r} have different batches open in this thread")
+                raise InvalidState(
+                    f"[copy] {self!r} and {other!r} have different batches open in this thread"
+                )
             self._batches[thread] = batch
             try:
                 yield
@@ -413,19 +302,37 @@ class Stream:
         event._mark = future
         return future
 
-    def mark(self, operation: str = "mark", *, finish: Callable[[], None] | None = None) -> Future[None]:
+    def mark(
+        self, operation: str = "mark", *, finish: Callable[[], None] | None = None
+    ) -> Future[None]:
         """A Future of all that was queued before."""
         return self._put([_native.mark(operation, ())], None, operation, finish=finish)
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare what a tensor's storage holds to be good, in stream order: a failure before is forgotten."""
-        return self._put([_native.mark("accept", _storage(tensor))], None, "accept")
+        """Declare what a tensor's storage holds to be good, in stream order.
 
-    def fail(self, exception: BaseException, *, writes: Sequence[Tensor] = (), partial: Sequence[Tensor] = (), operation: str = "fail") -> Future[None]:
-        """An operation that fails with ``exception`` as its cause, instead of writing ``writes``."""
+        A failure before is forgotten.
+        """
+        return self._put([_native.mark("accept", storage_of(tensor))], None, "accept")
+
+    def fail(
+        self,
+        exception: BaseException,
+        *,
+        writes: Sequence[Tensor] = (),
+        partial: Sequence[Tensor] = (),
+        operation: str = "fail",
+    ) -> Future[None]:
+        """An operation that fails with ``exception`` as its cause, instead of writing
+        ``writes``.
+        """
         tensor = writes[0].name if writes else ""
-        error = _foreign(exception, self.name, operation, tensor)
-        return self._put([_native.fail(error, operation, _storages(writes), _storages(partial))], None, operation)
+        error = foreign_error(exception, self.name, operation, tensor)
+        return self._put(
+            [_native.fail(error, operation, storages_of(writes), storages_of(partial))],
+            None,
+            operation,
+        )
 
     def call(
         self,
@@ -436,14 +343,18 @@ class Stream:
         partial: Sequence[Tensor] = (),
         operation: str = "call",
     ) -> Future[Any]:
-        """Run ``function(*args)`` on this stream's Python thread, in order; its return value is the result."""
+        """Run ``function(*args)`` on this stream's Python thread, in order.
+
+        Its return value is the result.
+        """
         box: list[Any] = []
 
         def run() -> None:
             box.append(function(*args))
 
         if self._caller is None:
-            self._caller = _CallThread(self.native, self.name)
+            self._caller = CallThread(self.native, self.name)
+            weakref.finalize(self, self._caller.stop)
         caller = self._caller
         future: Future[Any] = Future(None, None, operation)
 
@@ -451,10 +362,17 @@ class Stream:
             future._value = box[0]
 
         future._finish = take
-        desc = _native.call(operation, _storages(reads), _storages(writes), _storages(partial), (args, tuple(reads), tuple(writes)))
+        desc = _native.call(
+            operation,
+            storages_of(reads),
+            storages_of(writes),
+            storages_of(partial),
+            (args, tuple(reads), tuple(writes)),
+        )
         if self._batches.get(threading.get_ident()) is not None:
             raise InvalidState(f"[Stream.call] {self!r}: a Python call cannot be part of a batch")
-        # The ticket is known only once it is queued, and the thread may ask for it at once: hold the stream meanwhile.
+        # The ticket is known only once it is queued, and the thread may ask for it at once: hold
+        # the stream meanwhile.
         self.native.hold()
         try:
             (ops,) = _native.submit([(self.native, [desc])])
@@ -472,7 +390,8 @@ class Stream:
         sets: list[tuple[Tensor, np.ndarray[Any, Any]]],
         gets: list[tuple[Tensor, np.ndarray[Any, Any]]],
     ) -> None:
-        """Copies to tensors, one run of a plan, copies from tensors, enqueued in one step; ``future`` stands for all.
+        """Copies to tensors, one run of a plan, copies from tensors, enqueued in one step;
+        ``future`` stands for all.
 
         What `run` of a device in host memory comes down to, in one native call. Not inside a batch.
         """
@@ -481,11 +400,11 @@ class Stream:
             plan.native,
             0 if arena is None else arena.base,
             (plan, arena),
-            [(_bits(array), span_of(tensor)) for tensor, array in sets],
-            [(_bits(array), span_of(tensor)) for tensor, array in gets],
+            [(bits_of(array), span_of(tensor)) for tensor, array in sets],
+            [(bits_of(array), span_of(tensor)) for tensor, array in gets],
         )
 
-    # -- control -------------------------------------------------------------------------------------------
+    # -- control
 
     @property
     def pending(self) -> int:
@@ -506,8 +425,10 @@ class Stream:
             self.native.release()
 
     def lose(self, exception: BaseException) -> None:
-        """The device is lost: everything queued fails with this first error, and new work is refused."""
-        self.native.lose(_foreign(exception, self.name, "lost"))
+        """The device is lost: everything queued fails with this first error, and new work is
+        refused.
+        """
+        self.native.lose(foreign_error(exception, self.name, "lost"))
 
     def failures(self) -> list[AggmlError]:
         """The failures that nobody saw so far; from now on they count as seen."""
@@ -526,64 +447,21 @@ class Stream:
         return f"<Stream {self.name}, {self.pending} queued, {state}>"
 
 
-# -- tensors as the native layer wants them ------------------------------------------------------------------------
-
-
-def _storage(tensor: Tensor) -> tuple[_native.Storage, ...]:
-    placement = tensor.root.placement
-    return () if placement is None else (placement.storage,)
-
-
-def _storages(tensors: Sequence[Tensor]) -> tuple[_native.Storage, ...]:
-    return tuple([s for t in tensors for s in _storage(t)])
-
-
-def _is_whole(tensor: Tensor, offset: int, size: int) -> bool:
-    """Whether these bytes of the tensor's span are all bytes of its storage."""
-    return tensor.view_src is None and offset == 0 and size == tensor.nbytes
-
-
-def span_of(tensor: Tensor) -> _native.Span:
-    """The tensor as transfers see it; kept with the tensor for as long as its placement stands.
-
-    Items are elements, or the bytes of the rows of a quantized type.
-    """
-    placement = tensor.root.placement
-    if placement is None:
-        raise NotAllocated(f"[Stream] {tensor!r} has no memory")
-    cached = tensor._span
-    if cached is not None and cached[0] is placement:
-        return cast(_native.Span, cached[1])
-    if tensor.dtype.is_quantized:
-        ne, nb, size = (tensor.dtype.row_size(tensor.ne[0]), *tensor.ne[1:]), (1, *tensor.nb[1:]), 1
-    else:
-        ne, nb, size = tensor.ne, tensor.nb, tensor.dtype.type_size
-    whole = tensor.view_src is None or (tensor.is_contiguously_allocated and tensor.nbytes == tensor.root.nbytes)
-    address = placement.address + tensor.view_offs
-    span = _native.Span(address, ne, nb, size, whole, placement.storage, placement)
-    tensor._span = (placement, span)
-    return span
-
-
-def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same bytes under a type that the buffer protocol knows (bfloat16 is not among them)."""
-    return array.view(np.uint16) if array.dtype.kind == "V" and array.dtype.itemsize == 2 else array
-
-
 @atexit.register
 def _shut_down() -> None:
-    """Abort what runs, end the Python threads, join the workers: the interpreter leaves no thread behind."""
+    """Abort what runs, end the Python threads, join the workers.
+
+    The interpreter leaves no thread behind.
+    """
     callers = []
     for stream in list(_streams):
         if stream.native.alive:
             stream.native.abort_all()
             stream.native.close()
             if stream._caller is not None:
-                stream._caller.stopping = True
+                stream._caller.stop()
                 callers.append(stream._caller.thread)
-    for pool in list(_pools):
-        if pool.generation == _native.generation():
-            pool.native.stop()
+    stop_pools()
     for thread in callers:
         if thread.is_alive():
             thread.join(2.0)

@@ -1,6 +1,7 @@
 """What may be set and got: arrays against tensors, checked before anything is queued.
 
-Here: element types, shapes, byte ranges, read-only outputs; each error tells what was given and what was expected. Not
+Here: element types, shapes, byte ranges, read-only outputs; each error tells what was given and
+    what was expected. Not
 here: moving the bytes (stream.py).
 """
 
@@ -24,21 +25,31 @@ Array = np.ndarray[Any, Any]
 
 
 def array_of(x: object, what: str) -> Array:
-    """``x`` as an array without copying: numpy, DLPack, the buffer protocol; also numbers and lists."""
+    """``x`` as an array without copying: numpy, DLPack, the buffer protocol.
+
+    Also numbers and lists.
+    """
     if isinstance(x, np.ndarray):
         return x
     try:
         if hasattr(x, "__dlpack__"):
-            return np.from_dlpack(x)  # type: ignore[arg-type]
+            return np.from_dlpack(x)
         return np.asarray(x)
     except Exception as error:
-        raise InvalidHandle(f"[{what}] {type(x).__name__} cannot be read as an array: {error}") from error
+        raise InvalidHandle(
+            f"[{what}] {type(x).__name__} cannot be read as an array: {error}"
+        ) from error
 
 
 def array_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Shape of the array that holds a tensor: numpy order; for quantized types the last axis counts bytes."""
+    """Shape of the array that holds a tensor: numpy order.
+
+    For quantized types the last axis counts bytes.
+    """
     shape = tensor.shape
-    return (*shape[:-1], tensor.dtype.row_size(tensor.ne[0])) if tensor.dtype.is_quantized else shape
+    return (
+        (*shape[:-1], tensor.dtype.row_size(tensor.ne[0])) if tensor.dtype.is_quantized else shape
+    )
 
 
 def array_dtype(tensor: Tensor) -> np.dtype[Any]:
@@ -46,11 +57,16 @@ def array_dtype(tensor: Tensor) -> np.dtype[Any]:
     return np.dtype(np.uint8) if tensor.dtype.is_quantized else np.dtype(tensor.dtype.numpy)
 
 
-_specs: weakref.WeakKeyDictionary[Tensor, tuple[np.dtype[Any], tuple[int, ...]]] = weakref.WeakKeyDictionary()
+_specs: weakref.WeakKeyDictionary[Tensor, tuple[np.dtype[Any], tuple[int, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _spec(tensor: Tensor) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """(element type, shape) of the tensor's array; remembered, because `run` asks for it each time."""
+    """(element type, shape) of the tensor's array.
+
+    Remembered, because `run` asks for it each time.
+    """
     spec = _specs.get(tensor)
     if spec is None:
         spec = _specs[tensor] = (array_dtype(tensor), array_shape(tensor))
@@ -67,12 +83,16 @@ def _check_dtype(array: Array, tensor: Tensor, what: str) -> None:
     if array.dtype == wanted or (tensor.dtype is DType.BF16 and array.dtype == np.uint16):
         return
     if tensor.dtype.is_quantized:
-        cure = f"pass uint8 blocks, as aggml.quantize(x, {str(tensor.dtype.type_name)!r}) gives them"
+        cure = (
+            f"pass uint8 blocks, as aggml.quantize(x, {str(tensor.dtype.type_name)!r}) gives them"
+        )
     elif tensor.dtype is DType.BF16:
         cure = "convert with .astype(ml_dtypes.bfloat16), or pass the bits as uint16"
     else:
         cure = f"convert with .astype(numpy.{wanted.name})"
-    raise LayoutMismatch(f"[{what}] {tensor!r} takes {wanted.name}, the array holds {array.dtype}: {cure}")
+    raise LayoutMismatch(
+        f"[{what}] {tensor!r} takes {wanted.name}, the array holds {array.dtype}: {cure}"
+    )
 
 
 def _matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -86,7 +106,10 @@ def _matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def incoming(x: object, tensor: Tensor, what: str) -> Array:
-    """The array to be written to all elements of ``tensor``: ``x``, viewed with the tensor's axes."""
+    """The array to be written to all elements of ``tensor``.
+
+    ``x``, viewed with the tensor's axes.
+    """
     dtype, shape = _spec(tensor)
     if type(x) is np.ndarray and x.dtype == dtype and x.shape == shape:
         return x
@@ -100,7 +123,16 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
     return array.reshape(_full_shape(tensor))
 
 
-def outgoing(tensor: Tensor, out: Array | None, shape: tuple[int, ...] | None, what: str) -> tuple[Array, Array]:
+def _check_out(out: object, what: str) -> None:
+    if not isinstance(out, np.ndarray):
+        raise InvalidHandle(f"[{what}] out is a {type(out).__name__}, not a numpy array")
+    if not out.flags.writeable:
+        raise InvalidArgument(f"[{what}] out is read-only")
+
+
+def outgoing(
+    tensor: Tensor, out: Array | None, shape: tuple[int, ...] | None, what: str
+) -> tuple[Array, Array]:
     """(result, the same viewed with the tensor's axes) for reading all elements of ``tensor``."""
     if out is None and shape is None:
         dtype, wanted = _spec(tensor)
@@ -110,12 +142,11 @@ def outgoing(tensor: Tensor, out: Array | None, shape: tuple[int, ...] | None, w
     if out is None:
         result = np.empty(wanted if shape is None else shape, array_dtype(tensor))
         if result.size != math.prod(wanted):
-            raise LayoutMismatch(f"[{what}] {tensor!r} has shape {wanted}, which is not the size of shape={shape}")
+            raise LayoutMismatch(
+                f"[{what}] {tensor!r} has shape {wanted}, which is not the size of shape={shape}"
+            )
         return result, result.reshape(_full_shape(tensor))
-    if not isinstance(out, np.ndarray):
-        raise InvalidHandle(f"[{what}] out is a {type(out).__name__}, not a numpy array")
-    if not out.flags.writeable:
-        raise InvalidArgument(f"[{what}] out is read-only")
+    _check_out(out, what)
     _check_dtype(out, tensor, what)
     if shape is not None and tuple(shape) != out.shape:
         raise LayoutMismatch(f"[{what}] shape={shape} is not that of out, {out.shape}")
@@ -123,7 +154,9 @@ def outgoing(tensor: Tensor, out: Array | None, shape: tuple[int, ...] | None, w
         raise LayoutMismatch(f"[{what}] {tensor!r} needs out of shape {wanted}, got {out.shape}")
     view = out.reshape(_full_shape(tensor))
     if view.size and not np.shares_memory(view, out):
-        raise LayoutMismatch(f"[{what}] out of strides {out.strides} cannot take shape {wanted} in place")
+        raise LayoutMismatch(
+            f"[{what}] out of strides {out.strides} cannot take shape {wanted} in place"
+        )
     return out, view
 
 
@@ -150,8 +183,7 @@ def outgoing_bytes(out: Array | None, n: int, what: str) -> Array:
     """A uint8 array of ``n`` bytes, or ``out`` if it is one."""
     if out is None:
         return np.empty(n, np.uint8)
-    if not isinstance(out, np.ndarray) or not out.flags.writeable:
-        raise InvalidArgument(f"[{what}] out has to be a writable numpy array")
+    _check_out(out, what)
     view = bytes_of(out, what)
     if view.nbytes != n:
         raise LayoutMismatch(f"[{what}] out has {view.nbytes} bytes, {n} are asked for")

@@ -1,12 +1,13 @@
 """What it costs to await native work, beside anyio.to_thread.run_sync on the same loop.
 
-Three rows per loop: a tiny graph; 200 us of work, from its end to the resumed task; a worker that had
-fallen asleep. Also how long a call of `run` holds the loop. Not here: work done meanwhile.
+Three rows per loop: a tiny graph; 200 us of work, from its end to the resumed task; a worker that
+had fallen asleep. Also how long a call of `run` holds the loop. Not here: work done meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,16 @@ import numpy as np
 
 import aggml
 from aggml import Backend, Graph, Tensor, ops
-from benchmarks.timing import Row, absolute, interleaved, median, seconds_of, versus
+from benchmarks.timing import (
+    Row,
+    Sample,
+    absolute,
+    computed_in,
+    interleaved,
+    median,
+    seconds_of,
+    versus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,10 +84,7 @@ async def _after_work(be: Backend, loop: str, rounds: int) -> list[Row]:
         future = be.graph_compute(graph)
         await future
         resumed = time.perf_counter()
-        done = future.times.done
-        if done is None:
-            raise RuntimeError("a finished Future has no time of completion")
-        return resumed - done
+        return resumed - (future.times.done or math.nan)
 
     async def peer() -> float:
         done = await anyio.to_thread.run_sync(hash_it)
@@ -118,10 +125,8 @@ async def _run_call(
     return [absolute(PART, what, median(taken) * 1e6, "us", ("<=", 7))]
 
 
-async def _both(
-    ours: Callable[[], object], peer: Callable[[], object], rounds: int
-) -> dict[str, list[float]]:
-    return await interleaved({"aggml": ours, "peer": peer}, rounds)  # type: ignore[dict-item]
+async def _both(ours: Sample, peer: Sample, rounds: int) -> dict[str, list[float]]:
+    return await interleaved({"aggml": ours, "peer": peer}, rounds)
 
 
 def _compare(what: str, found: dict[str, list[float]], budget: float) -> Row:
@@ -144,7 +149,7 @@ async def _graph_of(be: Backend, seconds: float) -> Graph:
         for _ in range(9):
             future = be.graph_compute(graph)
             await future
-            spans.append(future.times.done - future.times.started)
+            spans.append(computed_in(future))
         if median(spans) >= seconds or columns > 1 << 20:
             return graph
         columns += columns // 4
@@ -153,10 +158,14 @@ async def _graph_of(be: Backend, seconds: float) -> Graph:
 def _hash_of(seconds: float) -> Callable[[], float]:
     """Work without the GIL that takes about this long and says when it ended."""
     size = 1 << 16
-    while seconds_of(lambda: hashlib.sha256(bytes(size))) < seconds:
+    while True:
+        work = _hashing(bytes(size))
+        if median([seconds_of(work) for _ in range(5)]) >= seconds:
+            return work
         size += size // 4
-    data = bytes(size)
 
+
+def _hashing(data: bytes) -> Callable[[], float]:
     def work() -> float:
         hashlib.sha256(data)
         return time.perf_counter()

@@ -96,7 +96,6 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
 def _rows(
     size: str, rate: dict[str, float], vectors: dict[str, np.ndarray], *, small: bool
 ) -> list[Row]:
-    # The issue asks for half of onnxruntime at first; what the design asks in the end is the budget here.
     wanted = {
         ("aggml f32", "onnxruntime f32"): 1.5,
         ("aggml f32", "PyTorch f32"): None,

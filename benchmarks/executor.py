@@ -10,7 +10,7 @@ import time
 import aggml
 from aggml import Graph, ops
 from benchmarks.models import minilm
-from benchmarks.timing import Row, absolute, median
+from benchmarks.timing import Row, absolute, computed_in, median
 
 PART = "executor"
 NODES = 2000
@@ -35,7 +35,7 @@ async def measure(*, quick: bool) -> list[Row]:
         for _ in range(rounds):
             future = be.graph_compute(graph)
             await future
-            spans.append((future.times.done - future.times.started) / NODES)
+            spans.append(computed_in(future) / NODES)
         bert = await _bert(be)
     return [
         absolute(
@@ -53,7 +53,7 @@ async def _bert(be: aggml.Backend) -> list[Row]:
     built, prepared = [], []
     for rows in range(1, 12):
         start = time.perf_counter()
-        program = minilm.build(weights, minilm.Shape(rows, 32, 4, masked=True))
+        program = await minilm.build(weights, minilm.Shape(rows, 32, 4, masked=True))
         built.append(time.perf_counter() - start)
         start = time.perf_counter()
         await be.prepare(program.graph)

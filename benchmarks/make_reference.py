@@ -1,6 +1,6 @@
 """Makes tests/examples/reference_embeddings.npz: what transformers says of varied sentences.
 
-Run by hand (``python -m benchmarks.make_reference``), in an environment with torch and transformers,
+Run by hand (``python -m benchmarks.make_reference``) where torch and transformers are installed,
 when the sentences change; the tests read only the files that it writes. Not here: the comparison
 (tests/examples/test_embed_reference.py).
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers import model_folder, torch_model
+from benchmarks.peers import model_folder, module, torch_model
 
 MAX_TOKENS = 256
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "examples"
@@ -83,7 +83,7 @@ SENTENCES = [
     " leading and trailing ",
     "tabs\tand\nnewlines\r\nand\u2028separators\u00a0everywhere",
     "½ ⅓ ² ³ ™ © ℃ Ⅳ fi",
-    "math: ∀x∈ℝ, x² ≥ 0 ⟹ √(x²) = |x|",
+    "math: \u2200x\u2208\u211d, x\u00b2 \u2265 0 \u27f9 \u221a(x\u00b2) = |x|",
     "1e-12 0x1F 1_000_000 -7 +8 50% $9.99 €5",
     "What is the capital of France?",
     "Paris is the capital of France.",
@@ -92,10 +92,8 @@ SENTENCES = [
 
 def embeddings(sentences: list[str]) -> np.ndarray:
     """Normalised mean-pooled embeddings of each sentence alone, (len(sentences), 384) float32."""
-    import torch
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    torch = module("torch")
+    tokenizer = module("transformers").AutoTokenizer.from_pretrained(model_folder())
     model = torch_model("f32")
     rows = []
     with torch.inference_mode():

@@ -6,6 +6,7 @@ Nothing of torch, transformers, onnx or onnxruntime is imported before it is ask
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -34,6 +35,11 @@ def need(*modules: str) -> None:
             raise MissingPeerError(f"{module} is not installed (pip install '.[bench]')")
 
 
+def module(name: str) -> Any:
+    """A package of a peer, without types: it may be missing where types are checked."""
+    return importlib.import_module(name)
+
+
 def model_folder() -> Path:
     """Where the model's package keeps its files; the package is not imported."""
     spec = importlib.util.find_spec(MODEL_PACKAGE)
@@ -42,25 +48,23 @@ def model_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def torch_model(dtype: Literal["f32", "bf16"]) -> Any:
+def torch_model(dtype: Literal["f32", "bf16"], attention: str = "sdpa") -> Any:
     """BertModel of transformers in evaluation mode, without any network access."""
     need("torch", "transformers")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    import torch
-    from transformers import BertModel
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    model = BertModel.from_pretrained(model_folder(), attn_implementation="sdpa")
+    torch = module("torch")
+    module("transformers.utils.logging").disable_progress_bar()
+    bert = module("transformers").BertModel
+    model = bert.from_pretrained(model_folder(), attn_implementation=attention)
     return model.eval().to(torch.bfloat16 if dtype == "bf16" else torch.float32)
 
 
 def _sentence_module(model: Any) -> Any:
     """``model`` with mean pooling and normalisation behind it, as a torch module of (ids, mask)."""
-    import torch
+    torch = module("torch")
 
-    class Sentence(torch.nn.Module):
+    class Sentence(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -79,7 +83,7 @@ def _sentence_module(model: Any) -> Any:
 def pytorch(dtype: Literal["f32", "bf16"], threads: int) -> Compute:
     """PyTorch's eager mode with fused attention (sdpa)."""
     need("torch", "transformers")
-    import torch
+    torch = module("torch")
 
     torch.set_num_threads(threads)
     sentence = _sentence_module(torch_model(dtype))
@@ -94,9 +98,9 @@ def pytorch(dtype: Literal["f32", "bf16"], threads: int) -> Compute:
 
 
 def onnxruntime(threads: int) -> Compute:
-    """The CPU provider of onnxruntime, float32, all its graph optimisations, on the exported model."""
+    """The CPU provider of onnxruntime, float32, all its optimisations, on the exported model."""
     need("onnxruntime", "onnx", "torch", "transformers")
-    import onnxruntime as ort
+    ort = module("onnxruntime")
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "minilm.onnx"
@@ -115,11 +119,9 @@ def onnxruntime(threads: int) -> Compute:
 
 
 def _export(path: Path) -> None:
-    import torch
-    from transformers import BertModel
-
+    torch = module("torch")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    model = BertModel.from_pretrained(model_folder(), attn_implementation="eager").eval()
+    model = torch_model("f32", "eager")
     ids = torch.full((2, 16), 2000, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations

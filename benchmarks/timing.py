@@ -5,6 +5,7 @@ Not here: what is timed.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -13,7 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aggml import Future
 
 Sample = Callable[[], Awaitable[float]]
 """Does the thing once and returns what was measured, in seconds."""
@@ -81,7 +85,7 @@ def absolute(
 
 
 async def interleaved(samples: Mapping[str, Sample], rounds: int) -> dict[str, list[float]]:
-    """Take one sample of each in turn, ``rounds`` times, after a tenth as many that do not count."""
+    """Take samples of each in turn, ``rounds`` times, after a tenth as many that do not count."""
     found: dict[str, list[float]] = {name: [] for name in samples}
     warm = rounds // 10 + 1
     for index in range(rounds + warm):
@@ -95,6 +99,12 @@ async def interleaved(samples: Mapping[str, Sample], rounds: int) -> dict[str, l
 def median(values: Sequence[float]) -> float:
     """The middle value."""
     return statistics.median(values)
+
+
+def computed_in(future: Future[Any]) -> float:
+    """Seconds between start and end of a finished operation, as its stream saw them."""
+    times = future.times
+    return (times.done or math.nan) - (times.started or math.nan)
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
+
+
+WAKE: Final = 8  # requests resolved per turn of the loop
 
 
 class Sized(Protocol):
@@ -42,6 +46,10 @@ class _Request(Generic[T, R]):
     results: list[R] = field(default_factory=list)  # one when done, none if it failed
     error: BaseException | None = None
 
+    def resolve(self, result: R) -> None:
+        self.results.append(result)
+        self.done.set()
+
     def fail(self, error: BaseException) -> None:
         self.error = error
         self.done.set()
@@ -59,11 +67,11 @@ class _Batch(Generic[T, R]):
 class Batcher(Generic[T, R]):
     """Batches what any number of tasks submit: ``result = await batcher.submit(item)``.
 
-    Nobody waits for a batch to fill: while one is computed, the next collects. A second one is handed
-    over behind the running one only when it is full already: a busy device does not idle between two.
+    Nobody waits for a batch to fill: while one is computed, the next collects. A second one is
+    handed over behind the running one only when it is full already.
 
     Args:
-        compute: gets a list of items, gives a result for each; cancelled when nobody waits any more.
+        compute: gets a list of items, gives a result for each; cancelled when nobody waits.
         full: a batch is full at this sum of lengths; a single item may be longer.
         max_waiting: how many requests are held; others wait in `submit`, first come, first
             served.
@@ -118,8 +126,8 @@ class Batcher(Generic[T, R]):
         Raises:
             BatchError: the computation failed, or the batcher has stopped.
 
-        Cancellation: takes the request back. What is computed together with it goes on; a batch that
-        nobody waits for any more is cancelled.
+        Cancellation: takes the request back. What is computed together with it goes on; a batch
+        that nobody waits for any more is cancelled.
         """
         async with self._admission:
             if not self._open:
@@ -174,20 +182,21 @@ class Batcher(Generic[T, R]):
 
     async def _run(self, batch: _Batch[T, R]) -> None:
         error: BaseException = _ended()
-        results: Sequence[R] = ()
         try:
             with batch.scope:
                 results = await self._compute([x.item for x in batch.requests])
                 if len(results) != len(batch.requests):
                     raise BatchError(f"{len(results)} results for {len(batch.requests)} requests")
+                # A few at a time: all of them, waking in one turn of the loop, would hold it up.
+                for index, request in enumerate(batch.requests):
+                    request.resolve(results[index])
+                    if index % WAKE == WAKE - 1:
+                        await anyio.lowlevel.checkpoint()
         except Exception as failure:  # whatever it was: those who wait must hear of it
-            error, results = failure, ()
+            error = failure
         finally:
-            for index, request in enumerate(batch.requests):
-                if len(results):
-                    request.results.append(results[index])
-                    request.done.set()
-                else:
+            for request in batch.requests:
+                if not request.done.is_set():
                     request.fail(error)
             self._running -= 1
             self._changed.set()

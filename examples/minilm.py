@@ -20,6 +20,7 @@ import anyio.to_thread
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import Backend, DType, Graph, Tensor, ops
@@ -144,7 +145,7 @@ def pack(lengths: Sequence[int]) -> Packing:
 def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     """Arrays of a packed batch: ids and positions (rows, tokens), members (rows, tokens, segments).
 
-    A member is 1 where the token belongs to that sentence of its row; tokens of padding are nobody's.
+    A member is 1 where the token belongs to that sentence of its row; padding is nobody's.
     """
     shape = packing.shape
     ids = np.zeros((shape.rows, shape.tokens), np.int32)
@@ -175,8 +176,8 @@ class Weights:
 def _type_of(name: str, dtype: DType) -> DType:
     """The type of a layer's matrix.
 
-    All of them in q8_0 would bring sentences of one odd word down to a cosine of 0.9976. What hurts most
-    is q8_0 where attention is decided, and in layer 4; with bf16 there the worst of 3000 is 0.9993.
+    With all of them in q8_0, a sentence of one odd word may be down to a cosine of 0.9976. It hurts
+    most where attention is decided, and in layer 4; with bf16 there the worst of 3000 is 0.9993.
     """
     if dtype is DType.Q8_0 and (".qkv." in name or ".layer.4." in name):
         return DType.BF16
@@ -219,7 +220,8 @@ def _source(name: str, file: Mapping[str, F32]) -> F32:
     if name == "embeddings.position":
         # Every token is of type 0 here, so its row is added once and for all.
         kind = file["embeddings.token_type_embeddings.weight"][0]
-        return file["embeddings.position_embeddings.weight"] + kind
+        positions: F32 = file["embeddings.position_embeddings.weight"] + kind
+        return positions
     if ".qkv." in name:
         prefix, part = name.split(".qkv.")
         each = (f"{prefix}.attention.self.{x}.{part}" for x in ("query", "key", "value"))
@@ -227,12 +229,15 @@ def _source(name: str, file: Mapping[str, F32]) -> F32:
     return file[name]
 
 
-def _convert(values: F32, dtype: DType) -> npt.NDArray[np.generic]:
+def _convert(name: str, file: Mapping[str, F32], dtype: DType) -> npt.NDArray[np.generic]:
+    """The values of a leaf in its type."""
+    values = _source(name, file)
     if dtype is DType.F32:
         return values
     if dtype is DType.BF16:
         return values.astype(ml_dtypes.bfloat16)
-    return aggml.quantize(values, dtype)
+    blocks: npt.NDArray[np.uint8] = aggml.quantize(values, dtype)
+    return blocks
 
 
 # -- the graph
@@ -249,8 +254,11 @@ class Program:
     vectors: Tensor
 
 
-def build(w: Weights, shape: Shape) -> Program:
-    """Build the graph of BERT's encoder, mean pooling and normalisation for one shape."""
+async def build(w: Weights, shape: Shape) -> Program:
+    """Build the graph of BERT's encoder, mean pooling and normalisation for one shape.
+
+    It takes 0.6 ms, so it gives way to the loop after each layer.
+    """
     rows, tokens, segments = shape.rows, shape.tokens, shape.segments
     total = rows * tokens
     ids = aggml.new_tensor(DType.I32, ne=(total,), name="ids").set_input()
@@ -270,6 +278,7 @@ def build(w: Weights, shape: Shape) -> Program:
         y = ops.gelu_erf(_linear(w, f"{prefix}.intermediate.dense", x))
         y = _linear(w, f"{prefix}.output.dense", y)
         x = _layer_norm(w, f"{prefix}.output.LayerNorm", ops.add(y, x))
+        await checkpoint()
 
     # Sums over each sentence's tokens, then v / |v|: dividing by their number would change nothing.
     x = ops.cont(ops.transpose(ops.reshape_3d(x, WIDTH, tokens, rows)))
@@ -289,8 +298,8 @@ def _layer_norm(w: Weights, name: str, x: Tensor) -> Tensor:
 def _mask(member: Tensor, shape: Shape) -> Tensor:
     """[tokens, tokens, 1, rows] f16: 0 between two tokens of one sentence, else -60000.
 
-    Finite, so that a token of padding, which is nobody's, has no row of -inf; after soft_max it is 0
-    all the same.
+    Finite, so that a token of padding, which is nobody's, has no row of -inf; after soft_max it is
+    0 all the same.
     """
     same = ops.mul_mat(member, member)  # 1 or 0
     mask = ops.cast(ops.scale_bias(same, 60000.0, -60000.0), DType.F16)
@@ -315,7 +324,7 @@ def _attention(qkv: Tensor, mask: Tensor | None, shape: Shape) -> Tensor:
 
 
 class MiniLM:
-    """The model on a backend. ``await MiniLM.load(backend)``, then ``await model.embed([ids, ...])``."""
+    """The model on a backend: ``await MiniLM.load(backend)``, then ``await model.embed([ids])``."""
 
     def __init__(self, backend: Backend, weights: Weights, *, max_graphs: int = 64) -> None:
         self.backend = backend
@@ -354,12 +363,11 @@ class MiniLM:
         done = 0
         total = sum(leaf.nbytes for leaf in leaves.values())
         for name, leaf in leaves.items():
+            # Pages are read, joined, converted: milliseconds, so not on the loop.
             try:
-                values = _source(name, file)
+                data = await anyio.to_thread.run_sync(_convert, name, file, leaf.dtype)
             except KeyError as error:
                 raise ModelError(f"{path} has no tensor {error}") from error
-            # Conversions take milliseconds: not on the loop.
-            data = await anyio.to_thread.run_sync(_convert, values, leaf.dtype)
             await backend.set(leaf, data)
             done += leaf.nbytes
             if progress is not None:
@@ -394,7 +402,7 @@ class MiniLM:
     async def _program(self, shape: Shape) -> Program:
         program = self._programs.get(shape)
         if program is None:
-            program = build(self._weights, shape)
+            program = await build(self._weights, shape)
             await self.backend.prepare(program.graph)
             self._programs[shape] = program
             if len(self._programs) > self._max_graphs:

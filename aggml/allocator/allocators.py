@@ -51,8 +51,9 @@ class TensorAllocator:
             InvalidArgument: it is a view.
         """
         kind = self.buffer.type
-        size = -(-kind.alloc_size(tensor) // kind.alignment) * kind.alignment
-        if self.offset + kind.alloc_size(tensor) > self.buffer.size:
+        needed = kind.alloc_size(tensor)
+        size = -(-needed // kind.alignment) * kind.alignment
+        if tensor.view_src is None and self.offset + needed > self.buffer.size:
             raise CapacityExceeded(
                 f"[TensorAllocator.alloc] {tensor!r} takes {size} bytes, {self.buffer!r} has "
                 f"{max(self.buffer.size - self.offset, 0)} left"
@@ -166,16 +167,16 @@ class GraphAllocator:
             _, node_ids, leaf_ids = self._reserved
         if graph.memory is not None:
             raise AlreadyAllocated(f"[GraphAllocator.alloc_graph] {graph!r} has memory")
-        # What the buffers hold so far is unplaced first: it may be part of this graph, too.
+        plan = self._plan(graph, node_ids, leaf_ids)
+        # What the buffers hold so far may be part of this graph, too.
         former = [(t, t.placement) for buffer in self.buffers for t in buffer._tensors]
+        self._grow(plan)
         PlacementEpoch.value += 1
         for tensor, _ in former:
             tensor.placement = None
         placed: list[Tensor] = []
+        kept = kept_storages(graph, reuse_inputs=False)
         try:
-            plan = self._plan(graph, node_ids, leaf_ids)
-            self._grow(plan)
-            kept = kept_storages(graph, reuse_inputs=False)
             where = {id(kind): i for i, kind in reversed(list(enumerate(self.types)))}
             for tensor, slot in plan.slots.items():
                 chunks = self._buffers[where[id(self.types[slot.buffer_id])]]
@@ -213,7 +214,12 @@ class GraphAllocator:
         self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None
     ) -> AllocPlan:
         return plan_graph(
-            graph, node_ids, leaf_ids, types=self.types, reuse_inputs=self.reuse_inputs
+            graph,
+            node_ids,
+            leaf_ids,
+            types=self.types,
+            reuse_inputs=self.reuse_inputs,
+            ours=self.buffers,
         )
 
     def _grow(self, plan: AllocPlan) -> None:

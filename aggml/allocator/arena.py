@@ -94,7 +94,7 @@ class Arena:
             at = bisect_left(chunk.free, (size,))
             if at < len(chunk.free):
                 holes.append((chunk.free[at][0], i))
-            elif chunk.top + size <= self.max_size or not chunk.high:
+            elif chunk.top + size <= max(self.max_size, chunk.high) or not chunk.high:
                 ends.append((max(chunk.top + size - chunk.high, 0), i))
         if holes or ends:
             return min(holes or ends)[1]

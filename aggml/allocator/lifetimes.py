@@ -14,6 +14,7 @@ from aggml.tensor import MAX_BYTES, Tensor, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from aggml.buffer import Buffer
     from aggml.graph import Graph
 
 __all__ = [
@@ -281,6 +282,7 @@ def plan_graph(
     *,
     types: Sequence[Sizing],
     reuse_inputs: bool = False,
+    ours: Collection[Buffer] = (),
 ) -> AllocPlan:
     """Plan all that a graph allocator places: every tensor without memory that is no view.
 
@@ -290,6 +292,7 @@ def plan_graph(
         leaf_ids: likewise for ``graph.leafs``.
         types: what the buffers are like; the same object twice is one buffer.
         reuse_inputs: leafs may be overwritten after their last use, as ggml does.
+        ours: what lies in these buffers counts as without memory.
 
     Raises:
         InvalidArgument: an id that is no index of ``types``, or not one id for each tensor.
@@ -313,7 +316,9 @@ def plan_graph(
                 f"[allocator] {len(given)} {what} ids for the {len(tensors)} of {graph!r}"
             )
         for i, tensor in enumerate(tensors):
-            if tensor.view_src is None and tensor.placement is None:
+            if tensor.view_src is None and (
+                tensor.placement is None or tensor.placement.buffer in ours
+            ):
                 ids[tensor] = number = 0 if given is None else given[i]
                 if not 0 <= number < len(types):
                     raise InvalidArgument(

@@ -1,7 +1,10 @@
-"""SimDevice: an accelerator without hardware. Own memory, own streams, bandwidth, latency, speed, faults on demand.
+"""SimDevice: an accelerator without hardware. Own memory, own streams, bandwidth, latency, speed,
+faults on demand.
 
-It sleeps real time and computes with the CPU kernels; written against the interfaces and the public Stream alone, so it
-is also the worked example for authors of a device. Nothing else in the package knows that it is simulated.
+It sleeps real time and computes with the CPU kernels; written against the interfaces and the
+public Stream alone, so it
+is also the worked example for authors of a device. Nothing else in the package knows that it is
+simulated.
 """
 
 from __future__ import annotations
@@ -9,8 +12,6 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,14 +22,18 @@ from aggml.device import Device, DeviceCaps, DeviceType
 from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
 from aggml.native import cpu_mask
 from aggml.plan import lowering, node_problem
-from aggml.stream import Stream, ThreadPool
+from aggml.stream import Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
     from aggml.future import Future
     from aggml.graph import Graph
     from aggml.graph_memory import GraphBuffer
     from aggml.plan import Plan
     from aggml.tensor import Tensor
+    from aggml.threadpool import ThreadPool
 
 __all__ = ["SimBackend", "SimBufferType", "SimDevice"]
 
@@ -67,7 +72,10 @@ class _Hold:
         return None
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._held.release()
 
@@ -77,8 +85,17 @@ class SimBackend(Backend):
 
     device: SimDevice
 
-    def __init__(self, device: SimDevice, *, max_queued: int | None = None, pool: ThreadPool | None = None, n_threads: int = 0) -> None:
-        super().__init__(device, Stream(device.name, pool=pool, n_threads=n_threads), max_queued=max_queued)
+    def __init__(
+        self,
+        device: SimDevice,
+        *,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
+        n_threads: int = 0,
+    ) -> None:
+        super().__init__(
+            device, Stream(device.name, pool=pool, n_threads=n_threads), max_queued=max_queued
+        )
 
     def hold(self) -> _Hold:
         """No operation starts until `release`, or the end of ``with backend.hold():``."""
@@ -90,12 +107,16 @@ class SimBackend(Backend):
         if not self.stream.native.release():
             raise InvalidArgument(f"[SimBackend.release] {self!r} is not held")
 
-    def _transfer(self, nbytes: int, writes: list[Tensor], partial: list[Tensor], what: str) -> Future[None] | None:
+    def _transfer(
+        self, nbytes: int, writes: list[Tensor], partial: list[Tensor], what: str
+    ) -> Future[None] | None:
         """Let a transfer take its time, or fail if it was asked to: then the Future is returned."""
         fault = self.device._fault("transfer")
         if fault is not None:
             return self.stream.fail(fault, writes=writes, partial=partial, operation=what)
-        seconds = self.device.latency + (nbytes / self.device.bandwidth if self.device.bandwidth else 0.0)
+        seconds = self.device.latency + (
+            nbytes / self.device.bandwidth if self.device.bandwidth else 0.0
+        )
         if seconds > 0:
             self.stream.delay(seconds, operation=what)
         return None
@@ -114,21 +135,33 @@ class SimBackend(Backend):
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         with self.stream.unit():
             failed = self._transfer(data.nbytes, [], [tensor], "set")
-            return failed or self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+            return failed or self.stream.copy_bytes(
+                tensor, data, offset, to_tensor=True, operation="set"
+            )
 
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         with self.stream.unit():
             failed = self._transfer(data.nbytes, [], [], "get")
-            return failed or self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+            return failed or self.stream.copy_bytes(
+                tensor, data, offset, to_tensor=False, operation="get"
+            )
 
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         return self.stream.fill(tensor, value, offset, size)
 
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
         with self.stream.unit():
-            inside = src.buffer is not None and dst.buffer is not None and src.buffer.type is dst.buffer.type
+            inside = (
+                src.buffer is not None
+                and dst.buffer is not None
+                and src.buffer.type is dst.buffer.type
+            )
             whole = [dst] if dst.view_src is None else []
-            failed = None if inside else self._transfer(src.nbytes, whole, [] if whole else [dst], "copy")
+            failed = (
+                None
+                if inside
+                else self._transfer(src.nbytes, whole, [] if whole else [dst], "copy")
+            )
             return failed or self.stream.copy(dst, src)
 
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
@@ -151,7 +184,10 @@ class SimBackend(Backend):
 
 
 def operations(node: Tensor) -> int:
-    """Floating point operations of a node, roughly: 2 k per element of a product, 1 per element of anything else."""
+    """Floating point operations of a node, roughly.
+
+    2 k per element of a product, 1 per element of anything else.
+    """
     n = math.prod(node.ne)
     if node.op == "mul_mat" and node.src[0] is not None:
         return 2 * n * node.src[0].ne[0]
@@ -167,8 +203,10 @@ class SimDevice(Device):
         alignment: of tensors in its memory, a power of two.
         bandwidth: bytes per second between host and device; None: as fast as memory.
         latency: seconds before a transfer begins.
-        speed: floating point operations per second that it pretends to; None: as fast as the CPU kernels.
-        unsupported: lower-case names of node ops that it cannot run ("soft_max", also for soft_max_ext).
+        speed: floating point operations per second that it pretends to; None: as fast as the CPU
+            kernels.
+        unsupported: lower-case names of node ops that it cannot run ("soft_max", also for
+            soft_max_ext).
         offload: node ops that it asks for though their weights are elsewhere.
         reads_host: whether its kernels read host memory directly.
     """
@@ -191,9 +229,15 @@ class SimDevice(Device):
     ) -> None:
         if alignment < 1 or alignment & (alignment - 1):
             raise InvalidArgument(f"[SimDevice] alignment={alignment} is no power of two")
-        if memory < 0 or latency < 0 or (bandwidth is not None and bandwidth <= 0) or (speed is not None and speed <= 0):
+        if (
+            memory < 0
+            or latency < 0
+            or (bandwidth is not None and bandwidth <= 0)
+            or (speed is not None and speed <= 0)
+        ):
             raise InvalidArgument(
-                f"[SimDevice] memory={memory}, latency={latency}, bandwidth={bandwidth}, speed={speed}: not all positive"
+                f"[SimDevice] memory={memory}, latency={latency}, bandwidth={bandwidth}, "
+                f"speed={speed}: not all positive"
             )
         self.name = name
         self.description = "simulated accelerator"
@@ -207,7 +251,9 @@ class SimDevice(Device):
         self._type = SimBufferType(self, alignment)
         self._used = 0
         self._lock = threading.Lock()
-        self._faults: list[tuple[int, Kind, BaseException]] = []  # (operations still to pass, kind, cause)
+        self._faults: list[
+            tuple[int, Kind, BaseException]
+        ] = []  # (operations still to pass, kind, cause)
         self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
 
     @property
@@ -218,7 +264,9 @@ class SimDevice(Device):
         """Free and total bytes."""
         return self.memory_size - self._used, self.memory_size
 
-    def backend(self, *, max_queued: int | None = None, pool: ThreadPool | None = None, n_threads: int = 0) -> SimBackend:
+    def backend(
+        self, *, max_queued: int | None = None, pool: ThreadPool | None = None, n_threads: int = 0
+    ) -> SimBackend:
         """A new stream of work on this device."""
         backend = SimBackend(self, max_queued=max_queued, pool=pool, n_threads=n_threads)
         self._backends.add(backend)
@@ -235,9 +283,11 @@ class SimDevice(Device):
 
     def _check_op(self, node: Tensor) -> None:
         if node.op in self.unsupported:
-            raise Unsupported(f"[SimDevice] {self.name} was told not to support {node.op!r}: {node!r}")
+            raise Unsupported(
+                f"[SimDevice] {self.name} was told not to support {node.op!r}: {node!r}"
+            )
 
-    # -- standing still and failing -------------------------------------------------------------------------
+    # -- standing still and failing
 
     def hold(self) -> _Hold:
         """Hold all backends of this device."""
@@ -253,12 +303,15 @@ class SimDevice(Device):
     def fail_at(self, k: int, kind: Kind = "any", cause: BaseException | None = None) -> None:
         """Have the ``k``-th operation of that kind from now on fail; 0 is the next one.
 
-        ``cause`` is the exception the failure is caused by, a DeviceError if not given. An "alloc" raises it.
+        ``cause`` is the exception the failure is caused by, a DeviceError if not given. An "alloc"
+        raises it.
         """
         if k < 0:
             raise InvalidArgument(f"[SimDevice.fail_at] k={k} is negative")
         with self._lock:
-            self._faults.append((k, kind, cause or DeviceError(f"[{self.name}] injected fault ({kind})")))
+            self._faults.append(
+                (k, kind, cause or DeviceError(f"[{self.name}] injected fault ({kind})"))
+            )
 
     def _fault(self, kind: Kind) -> BaseException | None:
         with self._lock:
@@ -280,7 +333,8 @@ class SimDevice(Device):
         with self._lock:
             if self._used + size > self.memory_size:
                 raise AllocFailed(
-                    f"[{self.name}] no memory for {size} bytes: {self._used} of {self.memory_size} are in use"
+                    f"[{self.name}] no memory for {size} bytes: {self._used} of {self.memory_size} "
+                    "are in use"
                 )
             self._used += size
 

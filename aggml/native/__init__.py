@@ -1,4 +1,7 @@
-"""The native layer. Here: the choice of instruction sets. Not here: anything public; see native/module.cpp."""
+"""The native layer.
+
+Here: the choice of instruction sets. Not here: anything public; see native/module.cpp.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ __all__ = ["ISAS", "cpu_mask", "isas"]
 _AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/kernels.h
 _AVX512 = _AVX2 | 1 << 3
 
-#: What a plan may use under each name, the best last. "avx512" takes VNNI, BF16 and VBMI where the machine has them.
+#: What a plan may use under each name, the best last. "avx512" takes VNNI, BF16 and VBMI where the
+#: machine has them.
 ISAS: dict[str, int] = {
     "scalar": 0,
     "avx2": _AVX2,
@@ -22,15 +26,22 @@ _NEEDED = {"scalar": 0, "avx2": _AVX2, "avx512": _AVX512, "native": 0}
 
 
 def isas() -> list[str]:
-    """Names of the instruction sets that this machine can run, the plainest first, without "native"."""
+    """Names of the instruction sets that this machine can run, the plainest first, without
+    "native".
+    """
     have = _native.cpu_features()
     return [name for name, needed in _NEEDED.items() if name != "native" and not needed & ~have]
 
 
 def cpu_mask(isa: str | None) -> int:
-    """CPU features a plan may use. ``isa`` is one of ISAS; None takes AGGML_ISA from the environment, else all."""
+    """CPU features a plan may use.
+
+    ``isa`` is one of ISAS; None takes AGGML_ISA from the environment, else all.
+    """
     name = isa if isa is not None else os.environ.get("AGGML_ISA", "native")
     have = _native.cpu_features()
     if name not in ISAS or _NEEDED[name] & ~have:
-        raise ValueError(f"[native] isa={name!r} is not one of {[*isas(), 'native']} that this machine can run")
+        raise ValueError(
+            f"[native] isa={name!r} is not one of {[*isas(), 'native']} that this machine can run"
+        )
     return ISAS[name] & have

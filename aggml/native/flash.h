@@ -30,6 +30,8 @@ typedef struct agk_flash_tile {
     char *out;
     int64_t q_step, mask_step, out_step;
     int64_t n_rows, d, dv;
+    int64_t k_step, v_step;  /* bytes between rows of k and v, for the narrow kernel alone: */
+    int32_t k_type, v_type;  /* f32, f16 or bf16; the other takes f32 without gaps */
     int32_t mask_kind;
     float scale, softcap;        /* softcap 0: none */
     float slope[AGK_FLASH_TILE]; /* what the mask of a row is multiplied with */

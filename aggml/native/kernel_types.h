@@ -63,8 +63,8 @@ typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v);
 typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_begin_narrow_fn(const struct agk_flash_tile *t);
-typedef void agk_flash_block_narrow_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const float *k,
-                                       const float *v);
+typedef void agk_flash_block_narrow_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k,
+                                       const void *v);
 typedef void agk_flash_end_narrow_fn(const struct agk_flash_tile *t);
 
 /* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */

@@ -197,7 +197,9 @@ async def test_a_thousand_tasks_each_get_their_own() -> None:
     async def check(item: str) -> None:
         assert await batcher.submit(item) == item + item
 
-    async with Batcher(double, full=64, max_waiting=100) as batcher:
-        async with anyio.create_task_group() as tasks:
-            for i in range(1000):
-                tasks.start_soon(check, str(i))
+    async with (
+        Batcher(double, full=64, max_waiting=100) as batcher,
+        anyio.create_task_group() as tasks,
+    ):
+        for i in range(1000):
+            tasks.start_soon(check, str(i))

@@ -1,8 +1,8 @@
 """The example's embeddings beside those of transformers, for every kind of sentence.
 
 The reference is reference_embeddings.npz (normalised mean-pooled float32, one row per string of
-reference_sentences.json, truncated at 256 tokens), made by ``python -m benchmarks.make_reference``; its entry
-``made_with`` names the versions. So neither torch nor transformers is needed here.
+reference_sentences.json, truncated at 256 tokens), made by ``python -m benchmarks.make_reference``;
+its entry ``made_with`` names the versions. So neither torch nor transformers is needed here.
 """
 
 from __future__ import annotations

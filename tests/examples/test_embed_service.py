@@ -1,4 +1,4 @@
-"""The embedding service on real streams: many tasks, cancellation, the lag of the loop, the command line."""
+"""The embedding service on real streams: many tasks, cancellation, the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import embed
 import numpy as np
 import pytest
 from embed import SENTENCES, Embedder, embed_all
-from minilm import ModelError
+from minilm import ModelError, model_folder
 
 SCRIPT = Path(embed.__file__)
 
@@ -56,17 +56,20 @@ async def test_cancelling_at_random_points_leaves_the_service_healthy() -> None:
 
 
 async def test_an_error_in_the_body_comes_out_as_it_is() -> None:
-    with pytest.raises(KeyError):
+    async def body() -> None:
         async with Embedder() as embedder:
             await embedder.embed("a sentence")
             raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await body()
 
 
 async def test_a_missing_or_damaged_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         async with Embedder(folder=tmp_path):
             pass
-    real = embed.model_folder() / "tokenizer.json"
+    real = model_folder() / "tokenizer.json"
     (tmp_path / "tokenizer.json").write_bytes(real.read_bytes())
     with pytest.raises(ModelError, match=r"model\.safetensors"):
         async with Embedder(folder=tmp_path):

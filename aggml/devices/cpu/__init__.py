@@ -1,13 +1,13 @@
 """The CPU: native kernels on worker threads, host memory.
 
-Here: the device and its backend. Not here: kernels and threads (native/), ordering and futures (stream.py).
+Here: the device and its backend. Not here: kernels and threads (native/), ordering and futures
+    (stream.py).
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from aggml.backend import Backend
 from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.device import Device, DeviceCaps, DeviceType
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
-from aggml.native import _native, cpu_mask, isas
+from aggml.native import cpu_mask, isas
 from aggml.plan import lowering, node_problem
-from aggml.stream import Stream, ThreadPool, default_pool
+from aggml.stream import Stream
+from aggml.threadpool import ThreadPool, default_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aggml.future import Future
     from aggml.graph_memory import GraphBuffer
     from aggml.plan import Plan
@@ -37,7 +40,8 @@ class CPUBackend(Backend):
     Args:
         n_threads: the most that one graph uses; None: all usable cores.
         use_ref: only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
-        isa: "scalar", "avx2", "avx512" to bound the kernels that are chosen; None: AGGML_ISA, else the best.
+        isa: "scalar", "avx2", "avx512" to bound the kernels that are chosen; None: AGGML_ISA, else
+            the best.
         max_queued: see `Backend.ready`.
         pool: worker threads; None: the pool that all CPU backends share.
     """
@@ -59,7 +63,11 @@ class CPUBackend(Backend):
             workers.grow(n_threads)  # who asks for more threads than cores gets them
         self.cpu = cpu_mask("scalar" if use_ref else isa)
         self.use_ref = use_ref
-        super().__init__(device, Stream(device.name, pool=workers, n_threads=n_threads or 0), max_queued=max_queued)
+        super().__init__(
+            device,
+            Stream(device.name, pool=workers, n_threads=n_threads or 0),
+            max_queued=max_queued,
+        )
 
     @property
     def n_threads(self) -> int:
@@ -147,7 +155,9 @@ class CPUDevice(Device):
         pool: ThreadPool | None = None,
     ) -> CPUBackend:
         """A new stream of work; arguments as `CPUBackend`."""
-        return CPUBackend(self, n_threads=n_threads, use_ref=use_ref, isa=isa, max_queued=max_queued, pool=pool)
+        return CPUBackend(
+            self, n_threads=n_threads, use_ref=use_ref, isa=isa, max_queued=max_queued, pool=pool
+        )
 
     def supports_op(self, tensor: Tensor) -> bool:
         return node_problem(tensor) is None
@@ -156,7 +166,8 @@ class CPUDevice(Device):
         return buffer_type.is_host
 
     def buffer_from_host(self, memory: object) -> Buffer:
-        """Wrap bytes, an array, a memory map, ... without copying; read-only memory serves for weights.
+        """Wrap bytes, an array, a memory map, ... without copying; read-only memory serves for
+        weights.
 
         Raises:
             InvalidHandle: not a contiguous buffer object.
@@ -166,14 +177,22 @@ class CPUDevice(Device):
             flat = np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
         except (TypeError, ValueError, BufferError) as error:
             raise InvalidHandle(
-                f"[CPUDevice.buffer_from_host] {type(memory).__name__} is no contiguous buffer: {error}"
+                f"[CPUDevice.buffer_from_host] {type(memory).__name__} is no contiguous buffer: "
+                f"{error}"
             ) from error
         address = flat.__array_interface__["data"][0]
         if flat.nbytes and address % HOST.alignment:
             raise Misaligned(
-                f"[CPUDevice.buffer_from_host] the memory begins at {address:#x}, no multiple of {HOST.alignment}"
+                f"[CPUDevice.buffer_from_host] the memory begins at {address:#x}, no multiple of "
+                f"{HOST.alignment}"
             )
-        return Buffer(self._mapped, flat.nbytes, address if flat.nbytes else 0, flat, writable=flat.flags.writeable)
+        return Buffer(
+            self._mapped,
+            flat.nbytes,
+            address if flat.nbytes else 0,
+            flat,
+            writable=flat.flags.writeable,
+        )
 
 
 def _model_name() -> str:

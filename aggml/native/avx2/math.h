@@ -11,7 +11,7 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
-enum { VF = 8, V_LOG = 3 };
+enum { VF = 8 };
 typedef __m256 vf;
 typedef __m256 vm; /* all bits of a lane, or none */
 
@@ -35,6 +35,18 @@ V_INLINE vf v_load_f16_n(const uint16_t *p, int64_t n)
     uint16_t part[8] = {0}; /* AVX2 masks 32-bit lanes only */
     for (int64_t i = 0; i < n; ++i) part[i] = p[i];
     return v_load_f16(part);
+}
+
+V_INLINE vf v_load_bf16(const uint16_t *p)
+{
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+V_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
+{
+    uint16_t part[8] = {0};
+    for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+    return v_load_bf16(part);
 }
 
 /* a * b + c and c - a * b, rounded once. */

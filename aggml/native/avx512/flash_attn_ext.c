@@ -26,7 +26,7 @@ void agk_flash_begin_narrow_avx512(const agk_flash_tile *t)
     v_flash_begin_narrow(t);
 }
 
-void agk_flash_block_narrow_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
+void agk_flash_block_narrow_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     v_flash_block_narrow(t, first, n, k, v);
 }

@@ -10,7 +10,7 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
-enum { VF = 16, V_LOG = 4 };
+enum { VF = 16 };
 typedef __m512 vf;
 typedef __mmask16 vm;
 
@@ -29,6 +29,17 @@ V_INLINE vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_
 V_INLINE vf v_load_f16_n(const uint16_t *p, int64_t n)
 {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_first(n), p));
+}
+
+V_INLINE vf v_load_bf16(const uint16_t *p)
+{
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+V_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
+{
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
 /* a * b + c and c - a * b, rounded once. */

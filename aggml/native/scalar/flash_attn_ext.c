@@ -12,7 +12,7 @@
 #include "quant.h"
 
 /* slots of node->aux; BEGIN, BLOCK, END: the three parts of the kernel */
-enum { PER_CHUNK, UNITS, CACHED, AHEAD, TILES, GROUPED, READ_K, READ_V, BEGIN, BLOCK, END };
+enum { PER_CHUNK, UNITS, CACHED, AHEAD, NARROW, TILES, GROUPED, READ_K, READ_V, BEGIN, BLOCK, END };
 
 static const uint16_t minus_infinity = 0xfc00;
 
@@ -74,7 +74,7 @@ void agk_flash_begin_narrow_scalar(const agk_flash_tile *t)
     agk_flash_begin_scalar(t);
 }
 
-void agk_flash_block_narrow_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
+void agk_flash_block_narrow_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     agk_flash_block_scalar(t, first, n, k, v);
 }
@@ -136,6 +136,7 @@ typedef struct walk {
     char *out;
     const agk_flash_mask *looks;
     float *keys, *values;
+    bool k_as_is, v_as_is;
     int64_t have; /* the head of k and v, of all batches, whose rows lie in keys and values; -1: none */
     agk_flash_tile tile;
 } walk;
@@ -167,13 +168,11 @@ static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t
 }
 
 /* Rows first .. first+n-1 of k or v as f32 without gaps: where they lie, or in `held`, which keeps a whole head or a
- * block. `fresh`: held has nothing of this head yet. */
-static const float *bring(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,
-                          float *held, bool cached, bool fresh)
+ * block. `fresh`: held has nothing of this head yet. `as_is`: the kernel takes them where and as they lie. */
+static const void *bring(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,
+                         float *held, bool as_is, bool cached, bool fresh)
 {
-    if (view->type == AGK_F32 && view->nb[1] == 4 * view->ne[0]) {
-        return (const float *)(const void *)(rows + first * view->nb[1]);
-    }
+    if (as_is || (view->type == AGK_F32 && view->nb[1] == 4 * view->ne[0])) return rows + first * view->nb[1];
     if (!cached) {
         convert(view, rows, read, first, n, held);
         return held;
@@ -193,13 +192,14 @@ static void run_blocks(walk *w, int64_t kv_head, int64_t kv_batch, int64_t begin
     const char *v_rows = w->v + kv_head * v->nb[2] + kv_batch * v->nb[3];
     for (int64_t j = begin; j < end; j += AGK_FLASH_KEYS) {
         const int64_t n = end - j < AGK_FLASH_KEYS ? end - j : AGK_FLASH_KEYS;
-        const float *keys = bring(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], j, n, w->keys, cached, fresh);
-        const float *values = bring(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], j, n, w->values, cached, fresh);
+        const void *keys = bring(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], j, n, w->keys, w->k_as_is, cached, fresh);
+        const void *values = bring(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], j, n, w->values, w->v_as_is, cached, fresh);
         if (!node->aux.i[AHEAD]) {
             fetch(k, k_rows, j + n, j + 2 * AGK_FLASH_KEYS);
             fetch(v, v_rows, j + n, j + 2 * AGK_FLASH_KEYS);
         }
-        ((agk_flash_block_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
+        if (node->aux.i[NARROW]) ((agk_flash_block_narrow_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
+        else ((agk_flash_block_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
         fresh = false;
         w->have = want;
     }
@@ -260,6 +260,11 @@ static void run_unit(walk *w, int64_t unit)
     ((agk_flash_end_fn *)node->aux.fn[END])(t);
 }
 
+static bool taken_as_it_is(const agk_node *node, const agk_view *view)
+{
+    return node->aux.i[NARROW] && (view->type == AGK_F32 || view->type == AGK_F16 || view->type == AGK_BF16);
+}
+
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
@@ -282,6 +287,12 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     t->scale = agk_param_f32(node, 0);
     t->softcap = softcap > 0.0f ? softcap : 0.0f;
     t->state = task->scratch;
+    w.k_as_is = taken_as_it_is(node, k);
+    w.v_as_is = taken_as_it_is(node, v);
+    t->k_type = w.k_as_is ? k->type : AGK_F32;
+    t->v_type = w.v_as_is ? v->type : AGK_F32;
+    t->k_step = w.k_as_is ? k->nb[1] : 4 * k->ne[0];
+    t->v_step = w.v_as_is ? v->nb[1] : 4 * v->ne[0];
     for (int64_t r = 0; r < AGK_FLASH_TILE; ++r) {
         t->slope[r] = 1.0f;
         t->sink[r] = -INFINITY;
@@ -391,6 +402,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     node->aux.i[CACHED] = cached;
     node->aux.i[AHEAD] = small && !grouped;
     node->aux.i[GROUPED] = grouped;
+    node->aux.i[NARROW] = narrow && vectors; /* the scalar kernel is one for both, and takes f32 */
     node->aux.i[TILES] = tiles;
     node->aux.i[UNITS] = units;
     /* A tile makes some 60 products per ns, half of that if it fills one vector only; a narrow one 10 per row. */

@@ -1,0 +1,88 @@
+"""Admission: back-pressure for those who ask for it; first come, first served.
+
+Here: who may submit next. Not here: submitting, which never waits and is never refused
+    (backend.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
+
+from aggml.errors import InvalidArgument
+from aggml.reactor import Parker
+
+if TYPE_CHECKING:
+    from aggml.batch import Batch
+    from aggml.future import Future
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """Counts submissions that are not done, and admits waiters while they are fewer than ``limit``.
+
+    Args:
+        limit: submissions that may be pending or admitted; None: no limit, nothing is counted.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        if limit is not None and limit < 1:
+            raise InvalidArgument(f"[backend] max_queued={limit} is not positive")
+        self.limit = limit
+        self._admitted = 0
+        self._units: deque[Future[Any]] = deque()
+        self._queue: deque[Parker] = deque()
+
+    def note(self, future: Future[Any], batch: Batch | None) -> None:
+        """One submission was made. All calls of a batch count as one."""
+        if self.limit is None:
+            return
+        if batch is not None:
+            if batch.counted:
+                return
+            batch.counted = True
+        if self._admitted:
+            self._admitted -= 1
+        self._units.append(future)
+        self._forget_done()
+        if self._queue:
+            self._queue[0].unpark()  # there is something to wait for now
+
+    def _forget_done(self) -> None:
+        while self._units and self._units[0].done():
+            self._units.popleft()
+
+    def _room(self) -> bool:
+        self._forget_done()
+        return self.limit is None or len(self._units) + self._admitted < self.limit
+
+    async def wait(self) -> None:
+        """Wait for a place.
+
+        It is good for one submission. Cancellation: gives the place in the queue up.
+        """
+        await anyio.lowlevel.checkpoint()
+        if self.limit is None:
+            return
+        if not self._queue and self._room():
+            self._admitted += 1
+            return
+        place = Parker()
+        self._queue.append(place)
+        try:
+            while self._queue[0] is not place:
+                await place.park()
+            while not self._room():
+                if self._units:
+                    await self._units[0].settled()
+                else:  # all places are admitted to others, who have not submitted yet
+                    await place.park()
+            self._admitted += 1
+        finally:
+            first = self._queue[0] is place
+            self._queue.remove(place)
+            if first and self._queue:
+                self._queue[0].unpark()

@@ -1,0 +1,103 @@
+"""What all tests share: both event loops, the devices at hand, seeds.
+
+Not here: the recorded corpus (corpus_loader.py), helpers of the runtime's tests (runtime/support.py).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import aggml
+from aggml.devices.cpu import CPUBackend, CPUDevice
+from aggml.devices.sim import SimBackend, SimDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AnyDevice: TypeAlias = "CPUDevice | SimDevice"
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("asyncio", {"debug": True}), id="asyncio"),
+        pytest.param(("trio", {}), id="trio"),
+    ]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Each async test runs once per loop."""
+    loop: tuple[str, dict[str, Any]] = request.param
+    return loop
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Fixed for each test, printed so that a failure can be repeated by hand."""
+    value = zlib.crc32(request.node.nodeid.encode())
+    print(f"seed {value}")  # noqa: T201 pytest shows it with the failure
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def end(backend: aggml.Backend) -> None:
+    """Let go of what a test held, stop what it left, and see that the stream runs dry."""
+    while backend.stream.native.release():
+        pass
+    backend.stream.abort()
+    backend.close()
+    assert backend.synchronize().wait(10), f"{backend!r} does not run dry"
+
+
+def _opened(backend: aggml.Backend) -> Iterator[Any]:
+    try:
+        yield backend
+    finally:
+        end(backend)
+
+
+@pytest.fixture
+def cpu_device() -> CPUDevice:
+    device = aggml.get_device("CPU")
+    assert isinstance(device, CPUDevice)
+    return device
+
+
+@pytest.fixture
+def sim_device() -> SimDevice:
+    return SimDevice("SIM")
+
+
+@pytest.fixture
+def cpu(cpu_device: CPUDevice) -> Iterator[CPUBackend]:
+    yield from _opened(cpu_device.backend(n_threads=2))
+
+
+@pytest.fixture
+def sim(sim_device: SimDevice) -> Iterator[SimBackend]:
+    yield from _opened(sim_device.backend())
+
+
+@pytest.fixture(params=["cpu", "sim"])
+def device(request: pytest.FixtureRequest) -> AnyDevice:
+    """Every device present, one after the other."""
+    found: AnyDevice = request.getfixturevalue(f"{request.param}_device")
+    return found
+
+
+@pytest.fixture
+def be(device: AnyDevice) -> Iterator[aggml.Backend]:
+    """An open backend of `device`."""
+    yield from _opened(device.backend())
+
+
+@pytest.fixture
+def other(device: AnyDevice) -> Iterator[aggml.Backend]:
+    """A second open backend of the same device."""
+    yield from _opened(device.backend())

@@ -1,0 +1,338 @@
+"""What all builders have in common: ggml's names and order of parameters, enums, checks, sources, in place.
+
+Not here: shapes and numbers of recorded calls (test_<family>.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aggml
+from aggml import (
+    Graph,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    LayoutMismatch,
+    Tensor,
+    Unsupported,
+    new_tensor,
+    ops,
+)
+
+# ggml.h without `ctx`: the parameters of each function whose node the vocabulary has.
+_UNARY = (
+    "abs sgn neg step tanh elu relu sigmoid gelu gelu_quick gelu_erf silu exp sqr sqrt".split()
+)
+_GATES = "reglu geglu swiglu geglu_erf geglu_quick".split()
+_YARN = "n_ctx_orig freq_base freq_scale ext_factor attn_factor beta_fast beta_slow"
+PARAMETERS = {
+    "mul_mat": "a b",
+    "mul_mat_set_prec": "a prec",
+    **{f"{name}{suffix}": "a b" for name in ("add", "sub", "mul", "div") for suffix in ("", "_inplace")},
+    "add_cast": "a b type",
+    **{f"scale{suffix}": "a s" for suffix in ("", "_inplace")},
+    **{f"scale_bias{suffix}": "a s b" for suffix in ("", "_inplace")},
+    **{f"{name}{suffix}": "a eps" for name in ("norm", "rms_norm") for suffix in ("", "_inplace")},
+    **{f"{name}{suffix}": "a" for name in _UNARY for suffix in ("", "_inplace")},
+    **{f"unary{suffix}": "a op" for suffix in ("", "_inplace")},
+    "glu": "a op swapped",
+    "glu_split": "a b op",
+    **{f"{name}{suffix}": "a" for name in _GATES for suffix in ("", "_swapped")},
+    **{f"{name}_split": "a b" for name in _GATES},
+    **{f"soft_max{suffix}": "a" for suffix in ("", "_inplace")},
+    **{f"soft_max_ext{suffix}": "a mask scale max_bias" for suffix in ("", "_inplace")},
+    "soft_max_add_sinks": "a sinks",
+    **{f"rope{suffix}": "a b n_dims mode" for suffix in ("", "_inplace")},
+    **{f"rope_ext{suffix}": f"a b c n_dims mode {_YARN}" for suffix in ("", "_inplace")},
+    **{f"rope_custom{suffix}": f"a b n_dims mode {_YARN}" for suffix in ("", "_inplace")},
+    "flash_attn_ext": "q k v mask scale max_bias logit_softcap",
+    "flash_attn_ext_set_prec": "a prec",
+    "flash_attn_ext_get_prec": "a",
+    "flash_attn_ext_add_sinks": "a sinks",
+    "get_rows": "a b",
+    "set_rows": "a b c",
+    "cpy": "a b",
+    "cast": "a type",
+    "cont": "a",
+    "cont_1d": "a ne0",
+    "cont_2d": "a ne0 ne1",
+    "cont_3d": "a ne0 ne1 ne2",
+    "cont_4d": "a ne0 ne1 ne2 ne3",
+    "dup": "a",
+    "dup_inplace": "a",
+    "concat": "a b dim",
+    "permute": "a axis0 axis1 axis2 axis3",
+    "transpose": "a",
+    "reshape": "a b",
+    "reshape_1d": "a ne0",
+    "reshape_2d": "a ne0 ne1",
+    "reshape_3d": "a ne0 ne1 ne2",
+    "reshape_4d": "a ne0 ne1 ne2 ne3",
+    "view_1d": "a ne0 offset",
+    "view_2d": "a ne0 ne1 nb1 offset",
+    "view_3d": "a ne0 ne1 ne2 nb1 nb2 offset",
+    "view_4d": "a ne0 ne1 ne2 ne3 nb1 nb2 nb3 offset",
+}
+NATIVE_OPS = Path(aggml.__file__).parent / "native" / "ops.def"
+CASES = sorted(PARAMETERS)
+
+
+def leaf(*ne: int, dtype: str = "f32", name: str = "x") -> Tensor:
+    return new_tensor(dtype, ne=ne, name=name)
+
+
+def builders() -> dict[str, Callable[..., Any]]:
+    return {name: getattr(ops, name) for name in ops.__all__ if not name[0].isupper()}
+
+
+# -- names
+
+
+def test_the_vocabulary_is_complete() -> None:
+    assert sorted(builders()) == CASES
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_have_the_names_and_the_order_of_c(name: str) -> None:
+    assert list(inspect.signature(getattr(ops, name)).parameters) == PARAMETERS[name].split()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_builder_says_which_function_of_ggml_it_is(name: str) -> None:
+    assert f"``ggml_{name}``" in (getattr(ops, name).__doc__ or "")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("thing", [None, 3, [1.0, 2.0], "x"])
+def test_an_operand_that_is_no_tensor_is_refused(name: str, thing: object) -> None:
+    parameters = PARAMETERS[name].split()
+    operands = {p for p in ("a", "b", "c", "q", "k", "v", "sinks") if p in parameters}
+    operands -= {"b", "c"} if name.startswith("scale") or "rope" in name else set()
+    if name.startswith("unary"):
+        arguments: dict[str, object] = {"op": "relu"}
+    elif name.startswith("glu"):
+        arguments = {"op": "reglu"}
+    else:
+        arguments = dict.fromkeys(parameters, 1)
+    arguments |= dict.fromkeys(parameters[:1], thing)
+    arguments |= {p: thing for p in operands}
+    if "mode" in parameters:
+        arguments |= {"mode": "normal"}
+    arguments = {k: v for k, v in arguments.items() if k in parameters}
+    with pytest.raises(InvalidHandle, match=r"^\[\w+\] \w+ is no tensor"):
+        getattr(ops, name)(**arguments)
+
+
+def test_every_node_is_in_the_native_vocabulary() -> None:
+    """Tensor.op is the name by which the kernels find a node."""
+    known = set(re.findall(r"^AGK_OP\((\w+),", NATIVE_OPS.read_text(), re.MULTILINE))
+    x, y = leaf(8, 8, 2), leaf(8, 8, 2)
+    pos, ids = leaf(2, dtype="i32"), leaf(3, 2, dtype="i32")
+    nodes = [
+        *(getattr(ops, name)(x) for name in (*_UNARY, *_GATES, "soft_max", "cont", "dup")),
+        *(getattr(ops, name)(x, y) for name in ("add", "sub", "mul", "div", "mul_mat", "concat")),
+        *(ops.norm(x, 0.1), ops.rms_norm(x, 0.1), ops.scale(x, 2.0), ops.cpy(x, y)),
+        *(ops.rope(x, pos, 8), ops.flash_attn_ext(x, y, y), ops.get_rows(x, ids)),
+        *(ops.set_rows(x, leaf(8, 3, 2), ids), ops.reshape_1d(x, 128), ops.transpose(x)),
+        *(ops.permute(x, 0, 2, 1, 3), ops.view_1d(x, 4), x),
+    ]
+    assert {node.op for node in nodes} == known
+
+
+# -- parameters of nodes
+
+
+def floats(node: Tensor) -> tuple[float, ...]:
+    return struct.unpack("<16f", node.op_params)
+
+
+def ints(node: Tensor) -> tuple[int, ...]:
+    return struct.unpack("<16i", node.op_params)
+
+
+def test_parameters_lie_where_the_kernels_look() -> None:
+    x = leaf(8, 4, 2)
+    assert floats(ops.scale_bias(x, 2.0, 3.0))[:2] == (2.0, 3.0)
+    assert floats(ops.scale(x, 2.0))[:2] == (2.0, 0.0)
+    assert floats(ops.rms_norm(x, 0.5))[0] == 0.5
+    assert floats(ops.soft_max_ext(x, leaf(8, 4), 0.5, 8.0))[:2] == (0.5, 8.0)
+    assert floats(ops.soft_max(x))[:2] == (1.0, 0.0)
+    assert ints(ops.concat(x, x, 2))[0] == 2
+    assert ints(ops.swiglu(x))[:2] == (2, 0)
+    assert ints(ops.geglu_swapped(x))[:2] == (1, 1)
+    assert ints(ops.swiglu_split(x, x))[:2] == (2, 0)
+    assert ints(ops.mul_mat_set_prec(ops.mul_mat(x, x), "f32"))[0] == 10
+    rope = ops.rope_ext(x, leaf(2, dtype="i32"), None, 6, "neox", 99, 5e5, 0.25, 0.5, 1.5, 31.0, 2.0)
+    assert ints(rope)[:5] == (0, 6, 2, 0, 99)
+    assert floats(rope)[5:11] == (5e5, 0.25, 0.5, 1.5, 31.0, 2.0)
+    attention = ops.flash_attn_ext(x, x, x, None, 0.5, 0.0, 30.0)
+    ops.flash_attn_ext_set_prec(attention, ops.Prec.F32)
+    assert floats(attention)[:3] == (0.5, 0.0, 30.0)
+    assert ints(attention)[3] == 10
+    assert ops.flash_attn_ext_get_prec(attention) is ops.Prec.F32
+
+
+@pytest.mark.parametrize("s", ["2", None, 1e39, [2.0]])
+def test_numbers_that_f32_cannot_hold_are_refused(s: Any) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidArgument, match=r"^\[scale\] "):
+        ops.scale(leaf(4), s)
+
+
+def test_infinity_is_a_number() -> None:
+    assert floats(ops.scale(leaf(4), float("inf")))[0] == float("inf")
+
+
+def test_enums_are_members_names_or_values() -> None:
+    x, pos = leaf(8, 4, 2), leaf(2, dtype="i32")
+    for mode in ("neox", ops.RopeMode.NEOX, 2):
+        assert ints(ops.rope(x, pos, 8, mode))[2] == 2
+    for op in ("swiglu", ops.GluOp.SWIGLU, 2):
+        assert ops.glu(x, op).op == "swiglu"
+    for op in ("gelu_erf", ops.UnaryOp.GELU_ERF, 15):
+        assert ops.unary(x, op).op == "gelu_erf"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ops.unary(x, "cube"),
+        lambda x: ops.unary_inplace(x, 99),
+        lambda x: ops.glu(x, "swiglu_oai"),
+        lambda x: ops.glu_split(x, x, "NEOX"),
+        lambda x: ops.rope(x, leaf(2, dtype="i32"), 8, "mrope"),
+        lambda x: ops.mul_mat_set_prec(ops.mul_mat(x, x), "f64"),
+    ],
+)
+def test_unknown_members_are_refused_with_the_known_ones(call: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(InvalidArgument, match=r"is none of .*, "):
+        call(leaf(8, 4, 2))
+
+
+# -- sources and storage
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name.endswith("_inplace") and name != "dup_inplace"]
+)
+def test_in_place_is_the_same_node_over_the_first_operand(name: str) -> None:
+    x = leaf(8, 4, 2)
+    arguments: dict[str, Any] = {"a": ops.view_3d(x, 8, 2, 2, x.nb[1], x.nb[2], x.nb[1])}
+    if name.startswith("soft_max"):
+        arguments = {"a": x}
+    more = {
+        "b": leaf(2, dtype="i32") if "rope" in name else 1.0 if "bias" in name else leaf(8),
+        "c": None,
+        "s": 2.0,
+        "eps": 0.1,
+        "op": "relu",
+        "n_dims": 8,
+        "mode": "neox",
+    }
+    arguments |= {k: v for k, v in more.items() if k in PARAMETERS[name].split()}
+    node = getattr(ops, name)(**arguments)
+    fresh = getattr(ops, name.removesuffix("_inplace"))(**arguments)
+    assert node.view_src is x
+    assert node.view_offs == arguments["a"].view_offs
+    assert (node.ne, node.nb) == (arguments["a"].ne, arguments["a"].nb)
+    assert fresh.view_src is None
+    assert fresh.is_contiguous
+    assert (node.op, node.op_params, node.src) == (fresh.op, fresh.op_params, fresh.src)
+
+
+def test_sinks_come_and_go() -> None:
+    x, mask, sinks = leaf(8, 4, 2), leaf(8, 4), leaf(2)
+    soft = ops.soft_max_ext(x, mask)
+    assert ops.soft_max_add_sinks(soft, sinks) is soft
+    assert soft.src == (x, mask, sinks)
+    with pytest.raises(InvalidState, match="already"):
+        ops.soft_max_add_sinks(soft, sinks)
+    assert ops.soft_max_add_sinks(soft, None).src == (x, mask)
+    with pytest.raises(LayoutMismatch, match="one sink per head"):
+        ops.soft_max_add_sinks(soft, leaf(3))
+    q = leaf(8, 4, 2)
+    attention = ops.flash_attn_ext(q, q, q)
+    assert ops.flash_attn_ext_add_sinks(attention, sinks).src == (q, q, q, None, sinks)
+    assert ops.flash_attn_ext_add_sinks(attention, None).src == (q, q, q)
+    with pytest.raises(InvalidArgument, match="comes from"):
+        ops.flash_attn_ext_add_sinks(soft, sinks)
+    with pytest.raises(InvalidArgument, match="comes from"):
+        ops.soft_max_add_sinks(x, sinks)
+
+
+def test_set_rows_and_cpy_show_what_they_wrote() -> None:
+    cache, new, ids = leaf(8, 16, name="cache"), leaf(8, 2), leaf(2, dtype="i64")
+    written = ops.set_rows(cache, new, ids)
+    assert written.src == (new, ids, cache)
+    assert written.view_src is cache
+    part = ops.view_2d(cache, 8, 2, cache.nb[1], 4 * cache.nb[1])
+    copied = ops.cpy(new, part)
+    assert copied.src == (new, part)
+    assert (copied.view_src, copied.view_offs) == (cache, 4 * 32)
+
+
+def test_builders_take_tensors_of_a_graph() -> None:
+    x = leaf(8, 4)
+    y = ops.relu(x)
+    Graph(y)
+    assert ops.neg(y).src == (y,)
+
+
+# -- refusals that no recorded case has
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: ops.mul_mat(leaf(8, 2, dtype="i32"), leaf(8, 2)), Unsupported),
+        (lambda: ops.mul_mat(leaf(8, 2, dtype="bf16"), leaf(8, 2, dtype="f16")), Unsupported),
+        (lambda: ops.add(leaf(8, 2), ops.transpose(leaf(1, 8))), LayoutMismatch),
+        (lambda: ops.glu(leaf(7, 2), "reglu"), LayoutMismatch),
+        (lambda: ops.glu_split(leaf(8, 2), leaf(8, 2, dtype="f16"), "reglu"), LayoutMismatch),
+        (lambda: ops.rms_norm(leaf(8), -1.0), InvalidArgument),
+        (lambda: ops.norm(leaf(8), float("nan")), InvalidArgument),
+        (lambda: ops.rope(leaf(8, 2, 2), leaf(2, dtype="i32"), 0), InvalidArgument),
+        (
+            lambda: ops.rope_ext(leaf(8, 2, 2), leaf(2, dtype="i32"), leaf(3), 8),
+            LayoutMismatch,
+        ),
+        (
+            lambda: ops.flash_attn_ext(leaf(8, 2, 2), leaf(8, 4, 2), leaf(8, 3, 2)),
+            LayoutMismatch,
+        ),
+        (
+            lambda: ops.flash_attn_ext(
+                leaf(8, 2, 2), leaf(8, 4, 2), leaf(8, 4, 2), leaf(3, 2, dtype="f16")
+            ),
+            LayoutMismatch,
+        ),
+        (lambda: ops.get_rows(leaf(8, 2, dtype="i64"), leaf(1, dtype="i32")), Unsupported),
+        (lambda: ops.cast(leaf(8, dtype="i32"), "f16"), Unsupported),
+        (lambda: ops.cast(leaf(8), "q4_0"), InvalidArgument),
+        (lambda: ops.cont_2d(leaf(8), 3, 3), LayoutMismatch),
+        (lambda: ops.cont_1d(leaf(8), 8.0), InvalidHandle),  # type: ignore[arg-type]
+        (lambda: ops.cont(ops.transpose(leaf(32, 2, dtype="q8_0"))), LayoutMismatch),
+        (lambda: ops.concat(leaf(8), leaf(8), -1), InvalidArgument),
+        (lambda: ops.permute(leaf(8), 0, 1, 2, 4), InvalidArgument),
+        (lambda: ops.mul_mat(leaf(0, 1 << 40), leaf(0, 1 << 40)), LayoutMismatch),
+        (lambda: ops.mul_mat(leaf(1, 1 << 30), leaf(1, 1 << 30)), InvalidArgument),
+    ],
+)
+def test_refused(call: Callable[[], Tensor], error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^\[\w+( \w+)*\] "):
+        call()
+
+
+def test_a_message_names_tensors_types_and_extents() -> None:
+    with pytest.raises(LayoutMismatch) as caught:
+        ops.mul_mat(leaf(64, 2, dtype="q4_0", name="blk.0.attn_q"), leaf(32, 7, name="hidden"))
+    assert str(caught.value) == (
+        "[mul_mat] ne[0] differs: a = blk.0.attn_q q4_0 [64, 2], b = hidden f32 [32, 7]"
+    )
