@@ -1,6 +1,7 @@
 """aggml: tensors on devices, awaited. The public face: names, and nothing else."""
 
 from aggml import devices, errors, ops
+from aggml.allocator import GraphAllocator, TensorAllocator
 from aggml.backend import Backend, GraphPlan
 from aggml.buffer import Buffer, BufferType, BufferUsage
 from aggml.device import Device, DeviceCaps, DeviceProps, DeviceType
@@ -58,6 +59,7 @@ __all__ = [
     "GGUFError",
     "GGUFFile",
     "Graph",
+    "GraphAllocator",
     "GraphPlan",
     "InvalidArgument",
     "InvalidHandle",
@@ -70,6 +72,7 @@ __all__ = [
     "Plan",
     "Stream",
     "Tensor",
+    "TensorAllocator",
     "TensorFlag",
     "ThreadPool",
     "Times",

@@ -171,6 +171,11 @@ class Backend(ABC):
             raise InvalidArgument(
                 f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
             )
+        if not (placement.readable or write):
+            raise NotAllocated(
+                f"[{what}] {tensor!r} lies where other nodes are computed too; "
+                "flag it with set_output() to read it"
+            )
         if write and not placement.buffer.writable:
             raise InvalidArgument(
                 f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
 
 _VIEW_OPS = frozenset({"none", "view", "reshape", "permute", "transpose"})
+_TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
 _OP_IDS: dict[str, int] = {}
 # agk_status of native/kernels.h
 _STATUS: dict[int, type[AggmlError]] = {
@@ -119,7 +120,7 @@ class _Storages:
         only.
         """
         for i, src in enumerate(node.src):
-            if src is None or (node.op == "cpy" and i == 1):  # the target of a cpy is not read
+            if src is None or (node.op, i) in _TARGETS:
                 continue
             root = src.root
             if root.placement is not None and root not in self.writes:

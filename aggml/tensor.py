@@ -10,7 +10,7 @@ import enum
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from aggml.dtype import DType
 from aggml.errors import (
@@ -347,7 +347,9 @@ class Tensor:
 
 
 def new_tensor(
-    dtype: DType | str | np.dtype[np.generic], ne: int | Sequence[int], name: str = ""
+    dtype: DType | str | np.dtype[np.generic],
+    ne: SupportsIndex | Sequence[SupportsIndex],
+    name: str = "",
 ) -> Tensor:
     """Make a leaf: a tensor without operation and, so far, without memory (``ggml_new_tensor``).
 
@@ -458,11 +460,9 @@ def new_view(
 def new_permuted(
     op: str, a: Tensor, ne: Extents, nb: Extents, src: tuple[Tensor], op_params: bytes, name: str
 ) -> Tensor:
-    """Make a tensor that is ``a`` with its dimensions in another order, over the same bytes.
+    """Make a tensor that shows all bytes of ``a`` in another order or with other extents.
 
-    No check is needed: the bytes are those of ``a``, also where dimension 0 of a quantized type
-        moves and
-    `span` no longer tells how many they are.
+    No check is needed: the span stays the same.
     """
     return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name)
 

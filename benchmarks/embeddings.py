@@ -6,6 +6,7 @@ done) and one run that does not count. Not here: how the peers are set up (peers
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]
             except peers.MissingPeerError as error:
                 missing.append(f"{name}: {error}")
         for batch, tokens in SIZES:
+            print(f"{PART} {batch} x {tokens} ...", file=sys.stderr, flush=True)
             rows += await _size(contenders, batch, tokens, quick=quick)
     return rows
 
@@ -76,9 +78,8 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
     rng = np.random.default_rng(batch)
     ids = rng.integers(1000, 30000, (batch, tokens))
     ids[:, 0], ids[:, -1] = 101, 102  # [CLS], [SEP]
-    rounds, repeats = (2, 2) if quick else (7, 3)
-    if batch == 1:
-        repeats *= 10
+    rounds = 2 if quick else 7
+    repeats = max(1, min(30, 3000 // (batch * tokens)))  # large ones are long enough by themselves
     seconds: dict[str, list[float]] = {x.name: [] for x in contenders}
     vectors: dict[str, np.ndarray] = {}
     for _ in range(rounds):

@@ -1,7 +1,7 @@
-"""Reads the recorded cases of corpus/: what operations, allocator and scheduler of ggml did, bit for bit.
+"""Reads the recorded cases of corpus/: what ggml did, bit for bit.
 
-Here: cases as typed objects, arrays read when asked for, the measures of equality. Not here: how a case
-becomes tensors of this package (ops/recorded.py). The files are described in corpus/README.md.
+Here: cases as typed objects, arrays read when asked for, the measures of equality. Not here: how a
+case becomes tensors of this package (ops/recorded.py). The files are described in corpus/README.md.
 """
 
 from __future__ import annotations
@@ -130,11 +130,12 @@ class Case:
 
 @functools.cache
 def _arrays(family: str) -> NpzFile:
-    return np.load(CORPUS / f"{family}.npz")
+    file: NpzFile = np.load(CORPUS / f"{family}.npz")
+    return file
 
 
 @functools.cache
-def _json(family: str) -> Any:  # noqa: ANN401 - whatever the file holds
+def _json(family: str) -> Any:
     return json.loads((CORPUS / f"{family}.json").read_text())
 
 
@@ -232,7 +233,8 @@ def numbers(array: NDArray[Any], type_name: str) -> NDArray[np.float64]:
 def nmse(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
     """Normalised mean squared error, ``sum((e - a)**2) / sum(e**2)``.
 
-    Infinities and NaN count as equal to themselves; where only one side has them the error is infinite.
+    Infinities and NaN count as equal to themselves; where only one side has them the error is
+    infinite.
     """
     e, a = expected.ravel(), actual.ravel()
     odd = ~(np.isfinite(e) & np.isfinite(a))
@@ -245,6 +247,4 @@ def nmse(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
 
 def same_values(expected: NDArray[Any], actual: NDArray[Any], type_name: str) -> bool:
     """Whether all numbers are equal; NaN equals NaN whatever its bits."""
-    return np.array_equal(
-        numbers(expected, type_name), numbers(actual, type_name), equal_nan=True
-    )
+    return np.array_equal(numbers(expected, type_name), numbers(actual, type_name), equal_nan=True)

@@ -87,7 +87,9 @@ class GraphAllocator:
     def __init__(
         self, types: BufferType | Sequence[BufferType], *, reuse_inputs: bool = False
     ) -> None:
-        self.types = (types,) if isinstance(types, BufferType) else tuple(types)
+        self.types: tuple[BufferType, ...] = (
+            (types,) if isinstance(types, BufferType) else tuple(types)
+        )
         if not self.types:
             raise InvalidArgument("[GraphAllocator] no buffer type")
         for kind in self.types:
@@ -159,7 +161,8 @@ class GraphAllocator:
         from aggml.graph_memory import GraphBuffer  # which plans its arena with this package
 
         node_ids = leaf_ids = None
-        if len(self.types) > 1:
+        several = len(self.types) > 1
+        if several:
             if self._reserved is None or self._reserved[0] != _fingerprint(graph):
                 raise InvalidState(
                     f"[GraphAllocator.alloc_graph] reserve first: no ids for {graph!r}"

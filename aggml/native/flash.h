@@ -23,15 +23,15 @@ typedef struct agk_flash_mask {
 
 enum { AGK_FLASH_NO_MASK, AGK_FLASH_SAME_MASK, AGK_FLASH_FULL_MASK }; /* SAME: all rows of the tile have one mask */
 
-/* One tile: row i of Q at q + i * q_step, of the result at out + i * out_step, of the mask (f16) at mask + i * mask_step.
- * A kernel consists of begin, block for each block of keys, end; between them it keeps what it likes in state. */
+/* One tile: row i of Q at q + i * q_step, of the result at out + i * out_step, of the mask (f16) at mask +
+ * i * mask_step. A kernel is begin, block for each block of keys, end; between them `state` is its own. */
 typedef struct agk_flash_tile {
     const char *q, *mask;
     char *out;
     int64_t q_step, mask_step, out_step;
     int64_t n_rows, d, dv;
-    int64_t k_step, v_step;  /* bytes between rows of k and v, for the narrow kernel alone: */
-    int32_t k_type, v_type;  /* f32, f16 or bf16; the other takes f32 without gaps */
+    int64_t k_step, v_step; /* bytes between rows of k and v, for the narrow kernel alone: */
+    int32_t k_type, v_type; /* f32, f16 or bf16; the other takes f32 without gaps */
     int32_t mask_kind;
     float scale, softcap;        /* softcap 0: none */
     float slope[AGK_FLASH_TILE]; /* what the mask of a row is multiplied with */

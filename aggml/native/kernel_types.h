@@ -25,6 +25,7 @@ typedef void agk_mm_tile_q8_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_f32_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_f16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dot_bf16_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_q8_0_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_q4_0_fn(const struct agk_mm_block *block);
 

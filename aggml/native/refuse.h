@@ -7,8 +7,8 @@
 
 #include "kernels.h"
 
-__attribute__((format(printf, 3, 4))) static inline agk_status
-agk_refuse(agk_lowering *lowering, agk_status status, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static inline agk_status agk_refuse(agk_lowering *lowering, agk_status status,
+                                                                          const char *format, ...)
 {
     const int n = snprintf(lowering->message, AGK_MESSAGE, "[%s] ", agk_op_name(lowering->node->op));
     va_list arguments;

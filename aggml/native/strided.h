@@ -8,9 +8,9 @@
 #include "kernels.h"
 
 enum {
-    AGK_MAX_DIMS = 8,  /* four, each split once where an operand repeats */
+    AGK_MAX_DIMS = 8,   /* four, each split once where an operand repeats */
     AGK_SEGMENT = 4096, /* elements of a row in one unit of work; a multiple of every block */
-    AGK_BLOCK = 512,   /* elements converted at a time: three blocks of f32 stay in L1 */
+    AGK_BLOCK = 512,    /* elements converted at a time: three blocks of f32 stay in L1 */
 };
 
 /* Dimension 0 is the row. step: bytes from one element to the next, for each operand. */
@@ -35,7 +35,8 @@ static inline void agk_loop_push(agk_loop *loop, int64_t ne, int64_t s0, int64_t
     if (last > 0 || (last == 0 && !loop->solid)) {
         const int64_t n = loop->ne[last];
         const bool first = last == 0 && n == 1;
-        if (first || (s0 == n * loop->step[0][last] && s1 == n * loop->step[1][last] && s2 == n * loop->step[2][last])) {
+        if (first ||
+            (s0 == n * loop->step[0][last] && s1 == n * loop->step[1][last] && s2 == n * loop->step[2][last])) {
             if (first) {
                 loop->step[0][0] = s0;
                 loop->step[1][0] = s1;
@@ -145,9 +146,9 @@ agk_from_float_fn *agk_writer(int type, uint32_t cpu);
 typedef struct agk_port {
     char *data;
     int64_t step;
-    int64_t size;   /* bytes of an element, of a block if quantized */
-    int64_t blck;   /* elements of a block */
-    bool direct;    /* f32 without gaps: used in place */
+    int64_t size; /* bytes of an element, of a block if quantized */
+    int64_t blck; /* elements of a block */
+    bool direct;  /* f32 without gaps: used in place */
     agk_to_float_fn *read;
     agk_from_float_fn *write;
 } agk_port;

@@ -212,12 +212,15 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
 
     Raises:
         InvalidArgument: the axes are not 0 to 3 in some order.
+        LayoutMismatch: ``a`` is quantized and dimension 0 moves, which ggml lets pass.
     """
     if a.__class__ is not Tensor:
         all_tensors("permute", a=a)
     if {axis0, axis1, axis2, axis3} != _ALL_AXES:
         raise InvalidArgument(f"[permute] axes {(axis0, axis1, axis2, axis3)} are not 0 to 3")
     params = pack("permute", _AXES, axis0, axis1, axis2, axis3)
+    if axis0 and a.dtype.is_quantized:
+        raise mismatch("permute", "the elements of a block cannot part", a=a)
     ne, nb = [0] * 4, [0] * 4
     ne[axis0], ne[axis1], ne[axis2], ne[axis3] = a.ne
     nb[axis0], nb[axis1], nb[axis2], nb[axis3] = a.nb
@@ -236,13 +239,18 @@ def transpose(a: Tensor) -> Tensor:
     """Show ``a`` with dimensions 0 and 1 exchanged (``ggml_transpose``).
 
     Args:
-        a: any type and layout.
+        a: any plain type and layout.
 
     Returns:
         A view of ``a``, [ne1, ne0, ne2, ne3].
+
+    Raises:
+        LayoutMismatch: ``a`` is quantized, which ggml lets pass.
     """
     if a.__class__ is not Tensor:
         all_tensors("transpose", a=a)
+    if a.dtype.is_quantized:
+        raise mismatch("transpose", "the elements of a block cannot part", a=a)
     n0, n1, n2, n3 = a.ne
     s0, s1, s2, s3 = a.nb
     return new_permuted(

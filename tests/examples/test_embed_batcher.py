@@ -43,9 +43,10 @@ class Gate:
 class Caller:
     """Submits in tasks of a group and notes what comes back."""
 
-    def __init__(self, batcher: Batcher[str, str], tasks: anyio.abc.TaskGroup) -> None:
-        self.batcher = batcher
-        self.tasks = tasks
+    batcher: Batcher[str, str]
+    tasks: anyio.abc.TaskGroup
+
+    def __init__(self) -> None:
         self.results: dict[str, str | Exception] = {}
         self.scopes: dict[str, anyio.CancelScope] = {}
 
@@ -64,8 +65,9 @@ class Caller:
 
 async def test_what_arrives_during_a_batch_is_the_next_batch() -> None:
     gate = Gate()
+    caller = Caller()
     async with Batcher(gate) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "b", "c")
         assert gate.batches == [["a"]]
         gate.let_go(2)
@@ -75,8 +77,9 @@ async def test_what_arrives_during_a_batch_is_the_next_batch() -> None:
 
 async def test_a_full_batch_is_handed_over_behind_the_running_one() -> None:
     gate = Gate()
+    caller = Caller()
     async with Batcher(gate, full=4) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "bb", "c")
         assert gate.batches == [["a"]]
         await caller.submit("dd", "eeee", "f")
@@ -90,8 +93,9 @@ async def test_a_full_batch_is_handed_over_behind_the_running_one() -> None:
 
 async def test_an_item_longer_than_a_batch_goes_alone() -> None:
     gate = Gate()
+    caller = Caller()
     async with Batcher(gate, full=2) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "long", "b")
         gate.let_go(3)
     assert gate.batches == [["a"], ["long"], ["b"]]
@@ -99,8 +103,9 @@ async def test_an_item_longer_than_a_batch_goes_alone() -> None:
 
 async def test_cancelling_one_leaves_the_others() -> None:
     gate = Gate()
+    caller = Caller()
     async with Batcher(gate) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "b", "c", "d")
         caller.scopes["c"].cancel()  # in the queue
         await wait_all_tasks_blocked()
@@ -116,8 +121,9 @@ async def test_cancelling_one_leaves_the_others() -> None:
 
 async def test_a_batch_that_nobody_waits_for_is_cancelled() -> None:
     gate = Gate()
+    caller = Caller()
     async with Batcher(gate) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "b")
         caller.scopes["a"].cancel()
         await wait_all_tasks_blocked()
@@ -130,8 +136,9 @@ async def test_a_batch_that_nobody_waits_for_is_cancelled() -> None:
 async def test_a_failure_reaches_those_of_its_batch_only() -> None:
     gate = Gate()
     gate.fail = OSError("broken")
+    caller = Caller()
     async with Batcher(gate) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "b", "c")
         gate.let_go()
         await wait_all_tasks_blocked()
@@ -155,8 +162,9 @@ async def test_too_few_results_are_a_failure() -> None:
 
 async def test_no_more_than_max_waiting_are_held() -> None:
     gate = Gate()
+    caller = Caller()
     async with Batcher(gate, max_waiting=3) as batcher, anyio.create_task_group() as tasks:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit(*"abcde")
         assert len(batcher._queue) == 2  # and one is computed
         caller.scopes["d"].cancel()  # also those held back can give up
@@ -167,8 +175,9 @@ async def test_no_more_than_max_waiting_are_held() -> None:
 
 async def test_ending_tells_those_who_wait() -> None:
     gate = Gate()
+    caller = Caller()
     async with anyio.create_task_group() as tasks, Batcher(gate) as batcher:
-        caller = Caller(batcher, tasks)
+        caller.batcher, caller.tasks = batcher, tasks
         await caller.submit("a", "b")
     assert all(isinstance(x, BatchError) for x in caller.results.values())
     assert set(caller.results) == {"a", "b"}

@@ -39,9 +39,8 @@ async def test_cancelling_at_random_points_leaves_the_service_healthy() -> None:
 
         async def ask(seconds: float) -> None:
             nonlocal finished
-            with anyio.move_on_after(seconds) as scope:
+            with anyio.move_on_after(seconds):
                 found = await embedder.embed(SENTENCES[0])
-            if not scope.cancelled_caught:
                 np.testing.assert_allclose(found, expected, atol=1e-5)
                 finished += 1
 

@@ -1,8 +1,8 @@
-"""Backends for the tests of op families: the reference kernels, and one per instruction set at hand."""
+"""Backends for the tests of op families: the reference, and one per instruction set."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session", params=["ref", *isas()])
 def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
     # Two threads share chunks even where one would do; the reference runs alone.
-    device = aggml.get_device("CPU")
+    device: Any = aggml.get_device("CPU")  # only its own backend() takes an instruction set
     if request.param == "ref":
         opened = device.backend(n_threads=1, use_ref=True)
     else:
@@ -28,5 +28,6 @@ def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
 @pytest.fixture(scope="session")
 def any_backend() -> Iterator[aggml.Backend]:
     """The backend a user gets, for what does not depend on the instruction set."""
-    with aggml.get_device("CPU").backend(n_threads=2) as be:
+    device: Any = aggml.get_device("CPU")
+    with device.backend(n_threads=2) as be:
         yield be

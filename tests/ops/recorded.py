@@ -1,7 +1,7 @@
 """From recorded cases to tensors and results, shared by the tests of all op families.
 
-Here: which cases can run, how their inputs and nodes are built, how results are compared. Not here: the
-data (corpus_loader.py), the tests.
+Here: which cases can run, how their inputs and nodes are built, how results are compared. Not here:
+the data (corpus_loader.py), the tests.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _computed(case: Case) -> bool:
 
 
 def family_cases(family: str, *, computed: bool) -> list[Any]:
-    """The recorded calls of the functions that ``aggml/ops/<family>.py`` has, whatever file they are in.
+    """The recorded calls of the functions of ``aggml/ops/<family>.py``, from whatever file.
 
     Args:
         family: name of the module.
@@ -124,7 +124,9 @@ def _input(value: Value, leafs: dict[str, Tensor]) -> Tensor:
         else:
             assert view.op == "view"
             assert view.nb[0] == tensor.dtype.type_size
-            tensor = ops.view_4d(tensor, *view.ne, *view.nb[1:], view.offset)
+            n0, n1, n2, n3 = view.ne
+            _, s1, s2, s3 = view.nb
+            tensor = ops.view_4d(tensor, n0, n1, n2, n3, s1, s2, s3, view.offset)
     return tensor
 
 
@@ -162,7 +164,7 @@ def build(case: Case) -> Built:
 
 
 def check_shape(case: Case) -> None:
-    """Builds the case and compares type, extents and strides of inputs and result, and what it views."""
+    """Builds the case; compares types, extents and strides, and what the result views."""
     built = build(case)
     out = case.output
     assert out is not None

@@ -1,4 +1,4 @@
-"""Sums, products, scaling: the recorded calls, shapes and numbers, and what only this family has."""
+"""Sums, products, scaling: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

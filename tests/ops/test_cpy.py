@@ -1,4 +1,4 @@
-"""Copies and conversions: the recorded calls, shapes and numbers, and what only this family has."""
+"""Copies and conversions: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

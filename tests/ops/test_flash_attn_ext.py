@@ -1,4 +1,4 @@
-"""Attention as one node: the recorded calls, shapes and numbers, and what only this family has."""
+"""Attention as one node: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gated units: the recorded calls, shapes and numbers, and what only this family has."""
+"""Gated units: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

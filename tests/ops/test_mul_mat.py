@@ -1,4 +1,4 @@
-"""Products of matrices: the recorded calls, shapes and numbers, and what only this family has."""
+"""Products of matrices: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norm and rms_norm: the recorded calls, shapes and numbers, and what only this family has."""
+"""Norm and rms_norm: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs of several operations: feed-forward blocks, attention over a cache, chains with views."""
+"""Small graphs of several operations: feed-forward blocks, attention over a cache, views."""
 
 from __future__ import annotations
 

@@ -46,4 +46,5 @@ def test_the_backend_goes_on_after_a_refusal(any_backend: aggml.Backend) -> None
     result = any_backend.get(rows)
     result.wait(5)
     assert result.result().tolist() == [8, 9, 10, 11]
-    assert memory.size and placed.size
+    assert memory.size
+    assert placed.size

@@ -1,4 +1,4 @@
-"""Rotary position embedding: the recorded calls, shapes and numbers, and what only this family has."""
+"""Rotary position embedding: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

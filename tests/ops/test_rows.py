@@ -1,4 +1,4 @@
-"""Get_rows and set_rows: the recorded calls, shapes and numbers, and what only this family has."""
+"""Get_rows and set_rows: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views and concat: the recorded calls, shapes and numbers, and what only this family has."""
+"""Views and concat: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Soft_max and its options: the recorded calls, shapes and numbers, and what only this family has."""
+"""Soft_max and its options: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

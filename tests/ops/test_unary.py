@@ -1,4 +1,4 @@
-"""Functions of one number: the recorded calls, shapes and numbers, and what only this family has."""
+"""Functions of one number: shapes and numbers of the recorded calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether a plan of offsets is right, found out by running the graph on bytes that know whose they are.
+"""Whether a plan of offsets is right: the graph is run on bytes that know whose they are.
 
-Here: a model of memory in which every byte carries the storage that was last written there. Not here: the
-planner, from which nothing is used but its list of operations that may work in place.
+Here: a model of memory in which every byte carries the storage that was last written there. Not
+here: the planner, from which nothing is used but its list of operations that may work in place.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def check_plan(
         leafs_must_last: whether leafs still hold their bytes at the end.
 
     Raises:
-        AssertionError: a node would read bytes that are not its source's any more, write into a source that
-            it reads otherwise than element by element, or a result is gone at the end.
+        AssertionError: a node would read bytes that are not its source's any more, write into a
+            source that it reads otherwise than element by element, or a result is gone at the end.
     """
     top = max((start + size for start, size in places.values()), default=0)
     memory = np.full(-(-top // _UNIT), -1)
@@ -69,7 +69,8 @@ def check_plan(
                 continue
             same = (source.ne, source.nb, source.dtype) == (node.ne, node.nb, node.dtype)
             begins = places[root][0] + source.view_offs == places[node][0]
-            assert same and begins and i < n, f"{node!r} overwrites {source!r} while it reads it"
+            in_place = same and begins and i < n
+            assert in_place, f"{node!r} overwrites {source!r} while it reads it"
         memory[here] = mark[node]
     for tensor in (*graph.ends, *(t for t in (*graph.nodes, *graph.leafs) if t.flags & 2)):
         assert holds(tensor), f"the result {tensor!r} is gone"

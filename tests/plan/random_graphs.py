@@ -1,4 +1,4 @@
-"""Random graphs for hypothesis: views, operations in place, writes through views, inputs and outputs."""
+"""Random graphs for hypothesis: views, in place, writes through views, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _steps(
     if kind == "rms_norm":
         return ops.rms_norm(a, 1e-5)
     if kind in {"add", "mul"}:
-        return getattr(ops, kind)(a, draw(st.sampled_from(_same(tensors, a))))
+        b: Tensor = draw(st.sampled_from(_same(tensors, a)))
+        return ops.add(a, b) if kind == "add" else ops.mul(a, b)
     if kind == "cpy":
         others = [b for b in tensors if b.nelements == a.nelements and b.root is not a.root]
         return ops.cpy(a, draw(st.sampled_from(others))) if others else ops.cont(a)
@@ -52,12 +53,13 @@ def _steps(
         if a.is_transposed or a.ne[1] > 8:  # squares would grow beyond all bounds
             return ops.cont(a)
         return ops.mul_mat(a, a)
-    return getattr(ops, kind)(a)
+    node: Tensor = getattr(ops, kind)(a)
+    return node
 
 
 @st.composite
 def graphs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Graph:
-    """A graph of up to 25 drawn nodes over up to three leafs; some flagged INPUT or OUTPUT, some ends."""
+    """Up to 25 drawn nodes over up to three leafs; some flagged INPUT or OUTPUT, some ends."""
     tensors: list[Tensor] = []
     for i in range(draw(st.integers(1, 3))):
         ne = (draw(st.sampled_from(_SIZES)), draw(st.sampled_from(_SIZES)), 2)

@@ -1,4 +1,4 @@
-"""Graphs of the recorded allocator cases, built with this package; for the tests of graph and allocator."""
+"""Graphs of the recorded allocator cases, for the tests of graph and allocator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def make_graph(case: dict[str, Any]) -> tuple[Graph, dict[str, Tensor]]:
     tensors: dict[str, Tensor] = {}
     for t in case["graph"]["tensors"]:
         if t["kind"] == "node":
-            operands = {name: tensors[source] for name, source in t["inputs"].items()}
+            operands: dict[str, Tensor | None] = {
+                name: tensors[source] for name, source in t["inputs"].items()
+            }
             if t["op"].startswith("rope_ext"):
                 operands.setdefault("c", None)
             tensor = getattr(ops, t["op"])(**operands, **t["args"])

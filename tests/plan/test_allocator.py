@@ -1,8 +1,9 @@
-"""Offsets of the tensors of a graph: never wrong, never larger than ggml's; the allocators that place them."""
+"""Offsets of tensors: never wrong, never larger than ggml's; the allocators that place them."""
 
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,12 +133,12 @@ def test_an_arena_never_gives_a_byte_twice(steps: list[tuple[bool, int]]) -> Non
             size = 32 * (number + 1)
             held.append((arena.take(size), size))
         taken = sorted(held)
-        assert all(a + n <= b for (a, n), (b, _) in zip(taken, taken[1:], strict=False))
+        assert all(a + n <= b for (a, n), (b, _) in pairwise(taken))
         assert all(start + size <= arena.high for start, size in held)
         # What is neither held nor above the top is a hole, and no two holes touch.
         assert sum(size for size, _ in arena.free) + sum(n for _, n in held) == arena.top
         holes = sorted((start, size) for size, start in arena.free)
-        assert all(a + n < b for (a, n), (b, _) in zip(holes, holes[1:], strict=False))
+        assert all(a + n < b for (a, n), (b, _) in pairwise(holes))
 
 
 def test_an_arena_of_chunks_opens_a_new_one_only_if_none_has_room() -> None:
@@ -253,7 +254,7 @@ def test_a_node_that_needs_more_than_its_source_has_does_not_take_it_over() -> N
     assert plan.size == 256 + 320
 
 
-def sized(graph: Graph, plan: Any) -> dict[Tensor, tuple[int, int]]:  # noqa: ANN401 - a plan
+def sized(graph: Graph, plan: Any) -> dict[Tensor, tuple[int, int]]:
     assert all(start + t.nbytes <= plan.size for t, start in plan.offsets.items())
     return {tensor: (start, tensor.nbytes) for tensor, start in plan.offsets.items()}
 
@@ -346,8 +347,11 @@ def test_nothing_overlaps_in_several_buffers_of_chunks(
     plan = plan_graph(graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse)
     assert plan.chunks[2] == ()
     for tensor, slot in plan.slots.items():
-        wanted = (node_ids[graph.nodes.index(tensor)] if tensor in graph.nodes
-                  else leaf_ids[graph.leafs.index(tensor)])
+        wanted = (
+            node_ids[graph.nodes.index(tensor)]
+            if tensor in graph.nodes
+            else leaf_ids[graph.leafs.index(tensor)]
+        )
         assert slot.buffer_id == wanted
     check_plan(graph, addresses(plan), leafs_must_last=not reuse)
 

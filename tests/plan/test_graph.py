@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from corpus_loader import allocator_cases
 from plan.recorded_graphs import buildable, make_graph
 
 from aggml import Graph, InvalidArgument, InvalidHandle, InvalidState, Tensor, new_tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def leaf(name: str, *ne: int) -> Tensor:
@@ -144,12 +147,13 @@ def test_functions_that_change_a_node_refuse_one_in_a_graph() -> None:
     attention = ops.flash_attn_ext(a, a, a)
     Graph(product, soft, attention)
     sinks = leaf("sinks", 2)
-    for change in (
+    changes: tuple[Callable[[], Tensor], ...] = (
         lambda: ops.mul_mat_set_prec(product, "f32"),
         lambda: ops.soft_max_add_sinks(soft, sinks),
         lambda: ops.flash_attn_ext_set_prec(attention, "f32"),
         lambda: ops.flash_attn_ext_add_sinks(attention, sinks),
-    ):
+    )
+    for change in changes:
         with pytest.raises(InvalidState, match="Graph"):
             change()
 

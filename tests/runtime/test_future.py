@@ -62,7 +62,9 @@ async def test_loops_in_two_threads_await_one_future(be: aggml.Backend, second: 
 
     be.stream.native.hold()
     future = be.get(tensor)
-    thread = threading.Thread(target=anyio.run, args=(elsewhere, future), kwargs={"backend": second})
+    thread = threading.Thread(
+        target=anyio.run, args=(elsewhere, future), kwargs={"backend": second}, daemon=True
+    )
     thread.start()
     async with anyio.create_task_group() as tasks:
 

@@ -1,4 +1,4 @@
-/* add, sub, mul, div, scale, AVX2, FMA, F16C. Bit for bit what scalar/binary.c gives. Reached through the table only. */
+/* add, sub, mul, div, scale, AVX2, FMA, F16C. Bit for bit what scalar/binary.c gives. */
 #include "math.h"
 
 #include "../vec/binary.h"

@@ -1,5 +1,5 @@
 /* norm and rms_norm, AVX2, FMA, F16C. Against scalar/norm.c (sums in double): within 1e-6 of the row's largest
- * element. Reached through the table only. */
+ * element. */
 #include "math.h"
 
 #include "../vec/norm.h"

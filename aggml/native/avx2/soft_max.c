@@ -1,5 +1,4 @@
-/* soft_max of a row, AVX2, FMA, F16C. Against scalar/soft_max.c: within 8 ulp + n / 16 ulp of the sum. Reached
- * through the table only. */
+/* soft_max of a row, AVX2, FMA, F16C. Against scalar/soft_max.c: within 2e-6 relative for rows of 4096. */
 #include "math.h"
 
 #include "../vec/soft_max.h"

@@ -1,7 +1,7 @@
 /* Row conversions, AVX2 and F16C: f16, bf16, q8_0, q4_0 to f32 and back, and the columns of quantized products.
  *
  * As scalar/types.c and scalar/quant.c bit for bit, but for f32 -> f16, where a NaN keeps its payload (as ggml's
- * CPU conversion); the last few elements are converted the same way, through a padded copy. */
+ * CPU conversion). */
 #include <immintrin.h>
 
 #include "../kernel_types.h"

@@ -1,4 +1,4 @@
-/* add, sub, mul, div, scale, AVX-512. Bit for bit what scalar/binary.c gives. Reached through the table only. */
+/* add, sub, mul, div, scale, AVX-512. Bit for bit what scalar/binary.c gives. */
 #include "math.h"
 
 #include "../vec/binary.h"

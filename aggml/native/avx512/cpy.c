@@ -1,4 +1,4 @@
-/* Transposing copies, AVX-512. Bit for bit what scalar/copy.c gives. Reached through the table only. */
+/* Transposing copies, AVX-512. Bit for bit what scalar/copy.c gives. */
 #include "math.h"
 
 #include "../vec/cpy.h"

@@ -1,5 +1,5 @@
 /* flash_attn_ext, AVX-512: tiles of rows, and the few rows of decoding. Against scalar/flash_attn_ext.c: f32
- * sums in another order, within 2e-6 of the largest value that a row attends to. Reached through the table only. */
+ * sums in another order, within 2e-6 of the largest value that a row attends to. */
 #include "../kernel_types.h"
 #include "math.h"
 

@@ -12,6 +12,7 @@ void agk_mm_pack_f32_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, 
         AGK_UNROLL for (int j = 0; j < 16; ++j) {
             const float *x = (const float *)(const void *)((const char *)b + (size_t)j * ldb) + i;
             r[j] = j < cols ? _mm512_maskz_loadu_epi32(mask, x) : _mm512_setzero_si512();
+            _mm_prefetch((const char *)x + 16 * ldb, _MM_HINT_T0); /* the next unit */
         }
         agk_transpose16(r);
         const int64_t n = k - i < 16 ? k - i : 16;
@@ -44,10 +45,10 @@ AGK_INLINE void tile(int R, int W, const agk_mm_block *block, const char *a, flo
     const char *b = block->b;
     const char *a4 = a + 4 * lda; /* two bases: every row is base + {0, 1, 2, 3} * lda */
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int w = 0; w < W; ++w) acc[r][w] = _mm512_setzero_ps();
-    agk_prefetch_tile(c, block->ldc, block->cols);
+    if (block->c_far) agk_prefetch_tile(c, block->ldc, block->cols);
     int64_t k = 0;
     for (; k + 16 <= block->k; k += 16) {
-        if (R == 8) agk_prefetch_rows(a4 + 4 * lda, lda);
+        if (R == 8 && block->a_far) agk_prefetch_rows(a4 + 4 * lda, lda);
 #pragma GCC unroll 2
         for (int i = 0; i < 16; ++i, a += 4, a4 += 4, b += 64) step(R, W, acc, a, a4, lda, b, ldb);
     }

@@ -1,7 +1,7 @@
 /* mul_mat in bf16, AVX-512 BF16: pairs of k in one 32-bit lane, 2 x 32 products per cycle.
  *
- * Reached only through lines that need AGK_AVX512_BF16. vdpbf16ps takes subnormals as zero. Not here: few columns
- * (mul_mat_dot.c), CPUs without the instruction (rows are widened and go through the f32 tile). */
+ * Reached only through lines that need AGK_AVX512_BF16. vdpbf16ps takes subnormals as zero. Not here: CPUs
+ * without the instruction, where bf16 is widened (mul_mat_dot.c) and goes through the f32 tile. */
 #include "mul_mat_tile.h"
 
 /* From f32 columns, rounded to nearest even. */
@@ -19,6 +19,8 @@ void agk_mm_pack_bf16_avx512(int64_t k, int64_t cols, const void *b, size_t ldb,
                 const __m512 low = _mm512_maskz_loadu_ps((__mmask16)mask, x);
                 const __m512 high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 64);
                 r[j] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+                _mm_prefetch(x + 16 * ldb, _MM_HINT_T0); /* the next unit */
+                _mm_prefetch(x + 16 * ldb + 64, _MM_HINT_T0);
             }
         }
         agk_transpose16(r);
@@ -55,10 +57,10 @@ AGK_INLINE void tile(int R, int W, const agk_mm_block *block, const char *a, flo
     const size_t lda = block->lda, ldb = block->ldb;
     const char *b = block->b, *a4 = a + 4 * lda;
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int w = 0; w < W; ++w) acc[r][w] = _mm512_setzero_ps();
-    agk_prefetch_tile(c, block->ldc, block->cols);
+    if (block->c_far) agk_prefetch_tile(c, block->ldc, block->cols);
     int64_t k = 0;
     for (; k + 32 <= block->k; k += 32) {
-        if (R == 8) agk_prefetch_rows(a4 + 4 * lda, lda);
+        if (R == 8 && block->a_far) agk_prefetch_rows(a4 + 4 * lda, lda);
 #pragma GCC unroll 2
         for (int i = 0; i < 16; ++i, a += 4, a4 += 4, b += 64) step(R, W, false, acc, a, a4, lda, b, ldb);
     }
@@ -83,4 +85,37 @@ void agk_mm_tile_bf16_avx512(const agk_mm_block *block)
     if (block->cols <= 16) rows(1, block);
     else if (block->cols <= 32) rows(2, block);
     else rows(3, block);
+}
+
+/* -- few columns: lanes along k, both operands as they lie ------------------------------------------------------ */
+
+AGK_INLINE int agk_dot_width(int type)
+{
+    (void)type;
+    return 2;
+}
+
+AGK_INLINE int agk_dot_elements(int type)
+{
+    (void)type;
+    return 32;
+}
+
+AGK_INLINE void agk_dot_step(int type, int N, __m512 acc[6][4], const char *const a[4], const char *b, size_t ldb,
+                             int64_t k, uint32_t mask)
+{
+    __m512i x[4];
+    (void)type;
+    AGK_UNROLL for (int r = 0; r < 4; ++r) x[r] = _mm512_maskz_loadu_epi16(mask, a[r] + 2 * k);
+    AGK_UNROLL for (int n = 0; n < N; ++n) {
+        const __m512i y = _mm512_maskz_loadu_epi16(mask, b + (size_t)n * ldb + 2 * k);
+        AGK_UNROLL for (int r = 0; r < 4; ++r) acc[n][r] = product(acc[n][r], x[r], y);
+    }
+}
+
+#include "mul_mat_dot.h"
+
+void agk_mm_dot_bf16_bf16_avx512(const agk_mm_block *block)
+{
+    agk_dot(0, block);
 }

@@ -1,4 +1,4 @@
-/* rope, AVX-512. Against scalar/rope.c: sines and cosines within 2e-7. Reached through the table only. */
+/* rope, AVX-512. Against scalar/rope.c: sines and cosines within 2e-7. */
 #include "math.h"
 
 #include "../vec/rope.h"

@@ -7,11 +7,11 @@
 
 enum { PER_CHUNK, UNITS, KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B }; /* slots of node->aux */
 
-#define EACH(expression)                                                                                              \
-    for (int64_t i = 0; i < n; ++i) {                                                                                 \
-        const float v = a[i], w = one_b ? *b : b[i];                                                                  \
-        y[i] = (expression);                                                                                          \
-    }                                                                                                                 \
+#define EACH(expression) \
+    for (int64_t i = 0; i < n; ++i) { \
+        const float v = a[i], w = one_b ? *b : b[i]; \
+        y[i] = (expression); \
+    } \
     break
 
 void agk_binary_f32_scalar(int op, int64_t n, int64_t rows, const agk_binary_rows *r)
@@ -210,7 +210,10 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     const int64_t per_chunk = agk_units_per_chunk(units, flat ? ns : ns * each + (by_rows ? 2.0 : 10.0));
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk;
-    agk_add_step(lowering, flat ? run_flat : by_rows ? run_rows : run_strided,
+    agk_add_step(lowering,
+                 flat      ? run_flat
+                 : by_rows ? run_rows
+                           : run_strided,
                  agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;
 }

@@ -47,7 +47,7 @@ static void i32_from_float(const float *src, void *dst, int64_t n)
 
 enum { PER_CHUNK, UNITS, READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
 
-/* Elements first .. first+n-1 in logical order, moved between a view and a buffer without gaps, whole runs at a time. */
+/* Elements first .. first+n-1 in logical order, moved between a view and a buffer without gaps, in whole runs. */
 static void stream(const agk_view *view, char *data, bool to_view, int64_t first, int64_t n, char *buffer)
 {
     const agk_type_traits *traits = agk_traits(view->type);
@@ -60,12 +60,16 @@ static void stream(const agk_view *view, char *data, bool to_view, int64_t first
         const int64_t run = row - i0 < n ? row - i0 : n;
         char *p = data + i0 * view->nb[0] + i1 * view->nb[1] + i2 * view->nb[2] + i3 * view->nb[3];
         if (view->nb[0] == size) {
-            if (to_view) memcpy(p, buffer, (size_t)(run * size));
-            else memcpy(buffer, p, (size_t)(run * size));
+            if (to_view)
+                memcpy(p, buffer, (size_t)(run * size));
+            else
+                memcpy(buffer, p, (size_t)(run * size));
         } else {
             for (int64_t k = 0; k < run; ++k) {
-                if (to_view) memcpy(p + k * view->nb[0], buffer + k * size, (size_t)size);
-                else memcpy(buffer + k * size, p + k * view->nb[0], (size_t)size);
+                if (to_view)
+                    memcpy(p + k * view->nb[0], buffer + k * size, (size_t)size);
+                else
+                    memcpy(buffer + k * size, p + k * view->nb[0], (size_t)size);
             }
         }
         buffer += run * size;
@@ -98,8 +102,10 @@ static agk_status run_convert(const agk_task *task, const agk_node *node, int64_
     for (int64_t i = chunk * per_chunk; i < last; i += AGK_BLOCK) {
         const int64_t n = last - i < AGK_BLOCK ? last - i : AGK_BLOCK;
         char *from = in, *to = node->aux.i[DENSE_Y] ? dense_at(dst, y, i) : out;
-        if (node->aux.i[DENSE_X]) from = dense_at(src, x, i);
-        else stream(src, x, false, i, n, in);
+        if (node->aux.i[DENSE_X])
+            from = dense_at(src, x, i);
+        else
+            stream(src, x, false, i, n, in);
         if (src->type == dst->type) {
             memmove(to, from, agk_row_size(src->type, n));
         } else if (src->type == AGK_F32) {
@@ -200,7 +206,8 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
     }
     const int64_t n = agk_nelements(dst);
     if (n != agk_nelements(src)) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld elements into %lld", (long long)agk_nelements(src), (long long)n);
+        return agk_refuse(lowering, AGK_INVALID, "%lld elements into %lld", (long long)agk_nelements(src),
+                          (long long)n);
     }
     const int64_t blck_x = agk_traits(src->type)->blck_size, blck_y = agk_traits(dst->type)->blck_size;
     if (src->ne[0] % blck_x != 0 || dst->ne[0] % blck_y != 0) {

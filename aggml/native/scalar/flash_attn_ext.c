@@ -1,7 +1,7 @@
 /* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
  *
- * Here: the lowering, the look at the mask, the walk over tiles, the exact kernel. Not here: the vector kernels
- * (vec/flash_attn_ext.h). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
+ * Here: the lowering, the look at the mask, the walk over tiles. Not here: the kernels (flash_kernels.c,
+ * vec/flash_attn_ext.h, vec/flash_narrow.h). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
 #include <math.h>
 
 #include "../alibi.h"
@@ -9,82 +9,13 @@
 #include "../kernel_types.h"
 #include "../refuse.h"
 #include "../strided.h"
-#include "quant.h"
 
 /* slots of node->aux; BEGIN, BLOCK, END: the three parts of the kernel */
 enum { PER_CHUNK, UNITS, CACHED, AHEAD, NARROW, TILES, GROUPED, READ_K, READ_V, BEGIN, BLOCK, END };
 
-static const uint16_t minus_infinity = 0xfc00;
-
-/* --- the exact kernel: query by query, key by key --- */
-
-void agk_flash_begin_scalar(const agk_flash_tile *t)
-{
-    float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
-    for (int64_t i = 0; i < AGK_FLASH_TILE * t->dv; ++i) o[i] = 0.0f;
-    for (int64_t i = 0; i < AGK_FLASH_TILE; ++i) {
-        max[i] = -INFINITY;
-        sum[i] = 0.0f;
-    }
-}
-
-void agk_flash_block_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
-{
-    float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
-    for (int64_t i = 0; i < t->n_rows; ++i) {
-        const float *q = (const float *)(const void *)(t->q + i * t->q_step);
-        float *row = o + i * t->dv;
-        for (int64_t j = 0; j < n; ++j) {
-            double dot = 0.0;
-            for (int64_t e = 0; e < t->d; ++e) dot += (double)q[e] * (double)k[j * t->d + e];
-            float s = (float)dot * t->scale;
-            if (t->softcap > 0.0f) s = t->softcap * tanhf(s / t->softcap);
-            if (t->mask_kind != AGK_FLASH_NO_MASK) {
-                const uint16_t *mask = (const uint16_t *)(const void *)(t->mask + i * t->mask_step);
-                if (mask[first + j] == minus_infinity) continue;
-                s += t->slope[i] * agk_f16_to_float(mask[first + j]);
-            }
-            if (s > max[i]) {
-                const float shrink = expf(max[i] - s);
-                for (int64_t e = 0; e < t->dv; ++e) row[e] *= shrink;
-                sum[i] *= shrink;
-                max[i] = s;
-            }
-            const float p = expf(s - max[i]);
-            sum[i] += p;
-            for (int64_t e = 0; e < t->dv; ++e) row[e] += p * v[j * t->dv + e];
-        }
-    }
-}
-
-void agk_flash_end_scalar(const agk_flash_tile *t)
-{
-    const float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
-    for (int64_t i = 0; i < t->n_rows; ++i) {
-        float *out = (float *)(void *)(t->out + i * t->out_step);
-        const float top = t->sink[i] > max[i] ? t->sink[i] : max[i], shrink = expf(max[i] - top);
-        const float total = sum[i] * shrink + (t->sink[i] > -INFINITY ? expf(t->sink[i] - top) : 0.0f);
-        const float scale = sum[i] > 0.0f ? shrink / total : (sum[i] >= 0.0f ? 0.0f : NAN);
-        for (int64_t e = 0; e < t->dv; ++e) out[e] = o[i * t->dv + e] * scale;
-    }
-}
-
-void agk_flash_begin_narrow_scalar(const agk_flash_tile *t)
-{
-    agk_flash_begin_scalar(t);
-}
-
-void agk_flash_block_narrow_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
-{
-    agk_flash_block_scalar(t, first, n, k, v);
-}
-
-void agk_flash_end_narrow_scalar(const agk_flash_tile *t)
-{
-    agk_flash_end_scalar(t);
-}
-
 /* --- the look at the mask --- */
+
+static const uint16_t minus_infinity = 0xfc00;
 
 static int64_t mask_planes(const agk_view *m)
 {
@@ -192,14 +123,18 @@ static void run_blocks(walk *w, int64_t kv_head, int64_t kv_batch, int64_t begin
     const char *v_rows = w->v + kv_head * v->nb[2] + kv_batch * v->nb[3];
     for (int64_t j = begin; j < end; j += AGK_FLASH_KEYS) {
         const int64_t n = end - j < AGK_FLASH_KEYS ? end - j : AGK_FLASH_KEYS;
-        const void *keys = bring(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], j, n, w->keys, w->k_as_is, cached, fresh);
-        const void *values = bring(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], j, n, w->values, w->v_as_is, cached, fresh);
+        const void *keys =
+            bring(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], j, n, w->keys, w->k_as_is, cached, fresh);
+        const void *values =
+            bring(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], j, n, w->values, w->v_as_is, cached, fresh);
         if (!node->aux.i[AHEAD]) {
             fetch(k, k_rows, j + n, j + 2 * AGK_FLASH_KEYS);
             fetch(v, v_rows, j + n, j + 2 * AGK_FLASH_KEYS);
         }
-        if (node->aux.i[NARROW]) ((agk_flash_block_narrow_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
-        else ((agk_flash_block_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
+        if (node->aux.i[NARROW])
+            ((agk_flash_block_narrow_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
+        else
+            ((agk_flash_block_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
         fresh = false;
         w->have = want;
     }
@@ -321,10 +256,11 @@ static agk_status check_mask(agk_lowering *lowering)
         const bool fits = m->ne[0] == k->ne[1] && (m->ne[1] == 1 || m->ne[1] >= q->ne[1]) && m->ne[2] > 0 &&
                           m->ne[3] > 0 && q->ne[2] % m->ne[2] == 0 && q->ne[3] % m->ne[3] == 0;
         if (!fits || m->nb[0] != 2) {
-            return agk_refuse(lowering, AGK_INVALID,
-                              "a mask of %lld x %lld x %lld x %lld for %lld keys, %lld queries, %lld heads, %lld batches",
-                              (long long)m->ne[0], (long long)m->ne[1], (long long)m->ne[2], (long long)m->ne[3],
-                              (long long)k->ne[1], (long long)q->ne[1], (long long)q->ne[2], (long long)q->ne[3]);
+            return agk_refuse(
+                lowering, AGK_INVALID,
+                "a mask of %lld x %lld x %lld x %lld for %lld keys, %lld queries, %lld heads, %lld batches",
+                (long long)m->ne[0], (long long)m->ne[1], (long long)m->ne[2], (long long)m->ne[3], (long long)k->ne[1],
+                (long long)q->ne[1], (long long)q->ne[2], (long long)q->ne[3]);
         }
     }
     if (agk_has(node, 4) && (sinks->type != AGK_F32 || sinks->ne[0] != q->ne[2] || agk_nelements(sinks) != q->ne[2])) {
@@ -409,8 +345,10 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const double each = narrow ? 0.1 + 0.05 * (double)rows : rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
     const double unit_ns = (double)(n_keys * width) * each * (vectors ? 1.0 : 40.0) + 100.0;
     int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
-    if (per_chunk > tiles && per_chunk < units) per_chunk -= per_chunk % tiles; /* a head's keys are converted once */
-    else if (per_chunk < tiles && tiles <= 2 * per_chunk) per_chunk = tiles;
+    if (per_chunk > tiles && per_chunk < units)
+        per_chunk -= per_chunk % tiles; /* a head's keys are converted once */
+    else if (per_chunk < tiles && tiles <= 2 * per_chunk)
+        per_chunk = tiles;
     node->aux.i[PER_CHUNK] = per_chunk;
     lowering->scratch_size = sizeof(float) * (size_t)(agk_flash_state_floats(q->ne[0], v->ne[0]) +
                                                       (cached ? n_keys : AGK_FLASH_KEYS) * width);

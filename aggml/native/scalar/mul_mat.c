@@ -21,13 +21,15 @@ enum {
     DOT_COLUMNS_Q = 8,
     DOT_K = 64,
     L1_ELEMENTS = 7168, /* f32 of columns: 28 of 48 KB */
+    FAR_A = 1 << 20, /* bytes: one matrix against L2, the whole result against L3 */
+    FAR_C = 8 << 20,
     SLICE_BYTES = 1 << 17, /* of a source, in one chunk of packing or converting */
 };
 /* What one thread does in some 10 us, of AVX-512; chunks follow from the shape alone. */
 static const double slice_flops = 2.5e6, slice_read = 250e3;
 
 /* What is made of elements before a kernel reads them. */
-typedef enum form { NATURAL, FLOATS, BF16_PAIRS, Q8 } form;
+typedef enum form { NATURAL, FLOATS, BF16, BF16_PAIRS, Q8 } form;
 
 /* What the lowering decided; kept in node->aux. Items of a product: (batch, row block, group of tiles). */
 typedef struct plan {
@@ -35,6 +37,7 @@ typedef struct plan {
     agk_mm_pack_fn *pack; /* NULL: dots */
     union {
         agk_to_float_fn *floats;
+        agk_from_float_fn *bf16;
         agk_mm_convert_fn *q8;
     } row, col; /* what widens rows of a, what converts columns of b before they are packed or multiplied */
     int64_t per_chunk;  /* items */
@@ -43,6 +46,7 @@ typedef struct plan {
     int32_t tiles, tiles_per_item, k_block;
     uint8_t row_form, col_form, unit_form; /* form */
     bool shared; /* b is packed by a step of its own */
+    bool a_far, c_far;
 } plan;
 
 _Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
@@ -72,6 +76,7 @@ static size_t row_bytes(form f, int64_t k)
 static size_t col_bytes(form f, int64_t k)
 {
     if (f == Q8) return agk_mm_blocks(k, 2 * AGK_MM_BLOCK) * sizeof(agk_mm_col_q8);
+    if (f == BF16) return (agk_mm_blocks(k, 2 * UNIT) + 1) * 2 * UNIT * sizeof(uint16_t);
     return (agk_mm_blocks(k, UNIT) + 1) * UNIT * sizeof(float); /* a line more: powers of 2 would share one L1 set */
 }
 
@@ -123,6 +128,7 @@ static void col_from_q8_0(const void *src, void *dst, int64_t n)
 static inline void convert(form f, const plan *p, const void *src, void *dst, int64_t k)
 {
     if (f == Q8) p->col.q8(src, dst, k);
+    else if (f == BF16) p->col.bf16(src, dst, k);
     else p->col.floats(src, dst, k);
 }
 
@@ -215,7 +221,8 @@ static void tiles_item(const agk_task *task, const agk_node *node, const plan *p
         for (int64_t row = first; row < last; row += step) {
             const char *rows = m.a + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
             agk_mm_block block = {.k = kn, .rows = least(step, last - row), .a = rows, .lda = (size_t)a->nb[1],
-                                  .ldb = unit_stride, .ldc = (size_t)c->nb[1], .add = k0 > 0};
+                                  .ldb = unit_stride, .ldc = (size_t)c->nb[1], .add = k0 > 0,
+                                  .a_far = p->a_far, .c_far = p->c_far};
             if (p->row_form != NATURAL) {
                 widen_rows(node, p, rows, block.rows, kn, widened);
                 block.a = widened;
@@ -249,7 +256,7 @@ static agk_status tiles_step(const agk_task *task, const agk_node *node, int64_t
     return AGK_OK;
 }
 
-/* k block by k block, so that the columns stay in L1; k_block is all of k where rows or columns are converted. */
+/* k block by k block, so that the columns stay in L1; k_block is all of k for quantized a. */
 static void dots_item(const agk_task *task, const agk_node *node, const plan *p, int64_t batch, int64_t first,
                       int64_t last)
 {
@@ -265,7 +272,7 @@ static void dots_item(const agk_task *task, const agk_node *node, const plan *p,
     int64_t k0 = 0;
     do {
         block.k = least(p->k_block, k - k0);
-        block.b = columns + (p->col_form == NATURAL ? agk_row_size(b->type, k0) : 0);
+        block.b = columns + (size_t)k0 * (p->col_form == BF16 || b->type == AGK_BF16 ? 2 : 4);
         block.add = k0 > 0;
         for (int64_t row = first; row < last; row += step) {
             block.rows = least(step, last - row);
@@ -368,19 +375,29 @@ static void lower_dots(agk_lowering *lowering, plan *p)
     const uint32_t cpu = lowering->cpu;
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     const bool quantized = a->type == AGK_Q8_0 || a->type == AGK_Q4_0;
+    const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16;
     if (quantized && (cpu & AGK_AVX2)) {
         p->product = a->type == AGK_Q8_0 ? AGK_PICK(mm_dot_q8_0, cpu) : AGK_PICK(mm_dot_q4_0, cpu);
         columns_q8(p, b->type, cpu);
+    } else if (a->type == AGK_BF16 && (cpu & bf16) == bf16) {
+        p->product = AGK_PICK(mm_dot_bf16_bf16, cpu);
+        if (b->type == AGK_F32) {
+            p->col_form = BF16;
+            p->col.bf16 = AGK_PICK(f32_to_bf16, cpu);
+        }
     } else {
         columns_f32(p, b->type, cpu);
         p->product = a->type == AGK_F16    ? AGK_PICK(mm_dot_f16, cpu)
                      : a->type == AGK_BF16 ? AGK_PICK(mm_dot_bf16, cpu)
                                            : AGK_PICK(mm_dot_f32, cpu);
         if (quantized) rows_f32(p, a->type, cpu);
+        if (p->col_form == NATURAL && b->ne[1] > 4 && b->nb[1] % 4096 == 0) { /* all columns in one set of L1 */
+            p->col_form = FLOATS;
+            p->col.floats = agk_traits(AGK_F32)->to_float;
+        }
     }
-    const int64_t k = a->ne[0] > 0 ? a->ne[0] : 1;
-    const int64_t in_l1 = L1_ELEMENTS / b->ne[1] / 64 * 64;
-    p->k_block = (int32_t)(p->row_form == NATURAL && p->col_form == NATURAL ? least(k, in_l1) : k);
+    const int64_t k = a->ne[0] > 0 ? a->ne[0] : 1, in_l1 = L1_ELEMENTS / b->ne[1] / 64 * 64;
+    p->k_block = (int32_t)(quantized ? k : least(k, in_l1));
     const double row_flops = 2.0 * (double)a->ne[0] * (double)b->ne[1];
     const double row_slices = row_flops / slice_flops + (double)agk_row_size(a->type, a->ne[0]) / slice_read;
     const double batch_slices = row_slices * (double)a->ne[1];
@@ -435,6 +452,8 @@ static void lower_tiles(agk_lowering *lowering, plan *p)
     p->tiles = (int32_t)ceil_div(units, AGK_MM_MAX_UNITS);
     p->tiles_per_item = 1;
     p->shared = p->row_form != NATURAL;
+    p->a_far = !p->shared && (int64_t)agk_row_size(a->type, k) * m > FAR_A;
+    p->c_far = m * b->ne[1] * batches * 4 > FAR_C;
     const double tile_slices = 2.0 * (double)k * (double)m * AGK_MM_MAX_UNITS * UNIT / slice_flops;
     const double slices = tile_slices * (double)p->tiles * (double)batches;
     int64_t row_blocks;

@@ -177,19 +177,19 @@ void agk_mm_tile_q8_scalar(const agk_mm_block *block)
 
 /* -- dots ----------------------------------------------------------------------------------------------------- */
 
-#define DOT(type, item, value) \
+#define DOT(type, item, value, column_item, column_value) \
     void agk_mm_dot_##type##_scalar(const agk_mm_block *block) \
     { \
         for (int64_t col = 0; col < block->cols; ++col) { \
             for (int64_t row = 0; row < block->rows; ++row) { \
                 const item *a = at(block->a, row, block->lda); \
-                const float *b = at(block->b, col, block->ldb); \
+                const column_item *b = at(block->b, col, block->ldb); \
                 double sum[4] = {0}; \
                 int64_t k = 0; \
                 for (; k + 4 <= block->k; k += 4) { \
-                    for (int i = 0; i < 4; ++i) sum[i] += (double)value(a[k + i]) * (double)b[k + i]; \
+                    for (int i = 0; i < 4; ++i) sum[i] += (double)value(a[k + i]) * (double)column_value(b[k + i]); \
                 } \
-                for (; k < block->k; ++k) sum[0] += (double)value(a[k]) * (double)b[k]; \
+                for (; k < block->k; ++k) sum[0] += (double)value(a[k]) * (double)column_value(b[k]); \
                 sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]); \
                 float *c = column(block, col) + row; \
                 *c = (float)(block->add ? (double)*c + sum[0] : sum[0]); \
@@ -197,9 +197,10 @@ void agk_mm_tile_q8_scalar(const agk_mm_block *block)
         } \
     }
 
-DOT(f32, float, )
-DOT(f16, uint16_t, agk_f16_to_float)
-DOT(bf16, uint16_t, bf16)
+DOT(f32, float, , float, )
+DOT(f16, uint16_t, agk_f16_to_float, float, )
+DOT(bf16, uint16_t, bf16, float, )
+DOT(bf16_bf16, uint16_t, bf16, uint16_t, bf16)
 
 static void dot_q8(const agk_mm_block *block, size_t block_size, agk_mm_row_q8_0_fn *widen)
 {

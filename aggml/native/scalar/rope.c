@@ -9,7 +9,18 @@
 #include "../strided.h"
 
 /* params */
-enum { N_DIMS = 1, MODE = 2, N_CTX_ORIG = 4, FREQ_BASE, FREQ_SCALE, EXT_FACTOR, ATTN_FACTOR, BETA_FAST, BETA_SLOW, OFFSET = 15 };
+enum {
+    N_DIMS = 1,
+    MODE = 2,
+    N_CTX_ORIG = 4,
+    FREQ_BASE,
+    FREQ_SCALE,
+    EXT_FACTOR,
+    ATTN_FACTOR,
+    BETA_FAST,
+    BETA_SLOW,
+    OFFSET = 15
+};
 /* slots of node->aux */
 enum { PER_CHUNK, UNITS, TABLE, ROTATE, READ, WRITE, LOW, HIGH, MAGNITUDE };
 
@@ -103,7 +114,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         int32_t position;
         memcpy(&position, positions + i2 * node->src[1].nb[0], sizeof position);
         ((agk_rope_table_fn *)node->aux.fn[TABLE])(half, (double)position, freq, (float)node->aux.f[MAGNITUDE], plain,
-                                                    plain + half);
+                                                   plain + half);
         for (int64_t i = 0; !neox && i < half; ++i) {
             table[2 * i] = table[2 * i + 1] = plain[i];
             table[n_dims + 2 * i] = -plain[half + i];
@@ -132,7 +143,8 @@ static void blend(agk_node *node)
     node->aux.f[LOW] = node->aux.f[HIGH] = 0.0;
     if (!(fabsf(agk_param_f32(node, EXT_FACTOR)) > 0.0f)) return;
     node->aux.f[LOW] = fmax(0.0, floor(pair_of_turns(node, agk_param_f32(node, BETA_FAST))));
-    node->aux.f[HIGH] = fmin((double)node->params[N_DIMS] - 1.0, ceil(pair_of_turns(node, agk_param_f32(node, BETA_SLOW))));
+    node->aux.f[HIGH] =
+        fmin((double)node->params[N_DIMS] - 1.0, ceil(pair_of_turns(node, agk_param_f32(node, BETA_SLOW))));
     node->aux.f[MAGNITUDE] *= 1.0 + 0.1 * log(1.0 / (double)scale);
 }
 
@@ -177,7 +189,8 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(a) == 0) return status;
     const bool vectors = (lowering->cpu & AGK_AVX2) != 0;
     const int64_t n_dims = node->params[N_DIMS], units = a->ne[2] * a->ne[3];
-    const double table_ns = (vectors ? 1.5 : 25.0) * (double)n_dims, row_ns = 10.0 + (vectors ? 0.2 : 1.0) * (double)a->ne[0];
+    const double table_ns = (vectors ? 1.5 : 25.0) * (double)n_dims,
+                 row_ns = 10.0 + (vectors ? 0.2 : 1.0) * (double)a->ne[0];
     blend(node);
     node->aux.fn[TABLE] = (agk_any_fn *)AGK_PICK(rope_table, lowering->cpu);
     node->aux.fn[ROTATE] = (agk_any_fn *)AGK_PICK(rope_rotate, lowering->cpu);

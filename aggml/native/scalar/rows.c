@@ -49,7 +49,7 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
-/* A row of n elements from x to y: as it is, or by way of f32. `size` is that of an element that needs no conversion. */
+/* A row of n elements from x to y: as it is (elements of `size` bytes), or by way of f32. */
 static void move_row(const agk_node *node, int64_t n, int64_t size, char *y, const char *x)
 {
     agk_to_float_fn *read = (agk_to_float_fn *)node->aux.fn[READ];
@@ -186,8 +186,8 @@ static agk_status check_set(agk_lowering *lowering)
     }
     const bool fits = b->ne[0] == dst->ne[0] && b->ne[2] == dst->ne[2] && b->ne[3] == dst->ne[3] &&
                       ids->ne[0] == b->ne[1] && ids->ne[3] == 1 &&
-                      (agk_nelements(b) == 0 || (ids->ne[1] > 0 && ids->ne[2] > 0 && b->ne[2] % ids->ne[1] == 0 &&
-                                                 b->ne[3] % ids->ne[2] == 0));
+                      (agk_nelements(b) == 0 ||
+                       (ids->ne[1] > 0 && ids->ne[2] > 0 && b->ne[2] % ids->ne[1] == 0 && b->ne[3] % ids->ne[2] == 0));
     if (!fits) {
         return agk_refuse(lowering, AGK_INVALID, "%lld x %lld x %lld indices for %lld x %lld x %lld rows",
                           (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)b->ne[1],

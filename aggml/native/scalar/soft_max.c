@@ -81,9 +81,10 @@ static agk_status check(agk_lowering *lowering)
         const bool fits = m->ne[0] == a->ne[0] && m->ne[1] >= a->ne[1] && m->ne[2] > 0 && m->ne[3] > 0 &&
                           a->ne[2] % m->ne[2] == 0 && a->ne[3] % m->ne[3] == 0;
         if (!fits || m->nb[0] != (int64_t)agk_traits(m->type)->type_size) {
-            return agk_refuse(lowering, AGK_INVALID, "a mask of %lld x %lld x %lld x %lld for %lld x %lld x %lld x %lld",
-                              (long long)m->ne[0], (long long)m->ne[1], (long long)m->ne[2], (long long)m->ne[3],
-                              (long long)a->ne[0], (long long)a->ne[1], (long long)a->ne[2], (long long)a->ne[3]);
+            return agk_refuse(lowering, AGK_INVALID,
+                              "a mask of %lld x %lld x %lld x %lld for %lld x %lld x %lld x %lld", (long long)m->ne[0],
+                              (long long)m->ne[1], (long long)m->ne[2], (long long)m->ne[3], (long long)a->ne[0],
+                              (long long)a->ne[1], (long long)a->ne[2], (long long)a->ne[3]);
         }
     } else if (agk_param_f32(node, 1) > 0.0f) {
         return agk_refuse(lowering, AGK_INVALID, "max_bias is %g without a mask", (double)agk_param_f32(node, 1));

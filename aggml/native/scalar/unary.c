@@ -9,11 +9,12 @@
 
 enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE }; /* slots of node->aux */
 
+/* 0.5 x (1 + tanh(u)), written so that nothing cancels for negative x; ggml's table ends at 10. */
 static inline float gelu(float x)
 {
     if (x <= -10.0f) return 0.0f;
     if (x >= 10.0f) return x;
-    return 0.5f * x * (1.0f + tanhf(0.79788456f * x * (1.0f + 0.044715f * x * x)));
+    return x / (1.0f + expf(-2.0f * 0.79788456f * x * (1.0f + 0.044715f * x * x)));
 }
 
 /* What is beyond the range of f16 counts as infinite, since ggml's table is one of f16. */
@@ -23,12 +24,12 @@ static inline float gelu_quick(float x)
     return x / (1.0f + expf(-1.702f * x));
 }
 
-#define LOOP(name, expression)                                                                                        \
-    case AGK_OP_##name:                                                                                               \
-        for (int64_t i = 0; i < n; ++i) {                                                                             \
-            const float v = x[i];                                                                                     \
-            y[i] = (expression);                                                                                      \
-        }                                                                                                             \
+#define LOOP(name, expression) \
+    case AGK_OP_##name: \
+        for (int64_t i = 0; i < n; ++i) { \
+            const float v = x[i]; \
+            y[i] = (expression); \
+        } \
         return;
 
 void agk_unary_f32_scalar(int op, int64_t n, float *y, const float *x)
@@ -44,7 +45,7 @@ void agk_unary_f32_scalar(int op, int64_t n, float *y, const float *x)
         LOOP(sigmoid, 1.0f / (1.0f + expf(-v)))
         LOOP(gelu, gelu(v))
         LOOP(gelu_quick, gelu_quick(v))
-        LOOP(gelu_erf, 0.5f * v * (1.0f + erff(v * 0.70710678f)))
+        LOOP(gelu_erf, 0.5f * v * erfcf(v * -0.70710678f))
         LOOP(silu, v / (1.0f + expf(-v)))
         LOOP(exp, expf(v))
         LOOP(sqr, v * v)

@@ -24,7 +24,8 @@ static inline void v_transpose_32(int64_t n0, int64_t n1, char *y, int64_t y_ste
         }
     }
     for (int64_t j = 0; j < n1; ++j) {
-        for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i) memcpy(y + j * y_step + 4 * i, x + i * x_step + 4 * j, 4);
+        for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i)
+            memcpy(y + j * y_step + 4 * i, x + i * x_step + 4 * j, 4);
     }
 }
 

@@ -26,7 +26,8 @@ V_INLINE v_flash v_flash_state(const agk_flash_tile *t)
 }
 
 /* Floats [n][VF] at to + i * V_T from rows at from + lane * step; lanes from n_rows on become 0. */
-V_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, int64_t n, int halves, float scale, float *to)
+V_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, int64_t n, int halves, float scale,
+                            float *to)
 {
     for (int64_t i = 0; i < n; i += VF) {
         const int64_t part = n - i < VF ? n - i : VF;
@@ -36,9 +37,12 @@ V_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, int6
             const char *row = from + lane * step;
             const float *x = (const float *)(const void *)row + i;
             const uint16_t *h = (const uint16_t *)(const void *)row + i;
-            if (lane >= n_rows) r[lane] = v_zero();
-            else if (halves) r[lane] = part == VF ? v_load_f16(h) : v_load_f16_n(h, part);
-            else r[lane] = (part == VF ? v_load(x) : v_load_n(x, part)) * v_set(scale);
+            if (lane >= n_rows)
+                r[lane] = v_zero();
+            else if (halves)
+                r[lane] = part == VF ? v_load_f16(h) : v_load_f16_n(h, part);
+            else
+                r[lane] = (part == VF ? v_load(x) : v_load_n(x, part)) * v_set(scale);
         }
         v_transpose(r);
         if (part == VF) {
@@ -167,8 +171,8 @@ V_INLINE void v_flash_soft_max(const agk_flash_tile *t, const v_flash *f, int64_
     v_store(f->sum + lane, sum + v_flash_exp(n, s, safe));
 }
 
-V_INLINE void v_flash_vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n, const float *k,
-                              const float *v)
+V_INLINE void v_flash_vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n,
+                              const float *k, const float *v)
 {
     v_flash_products(nv, 0, n, t->d, f->q + lane, k, t->d, 1, f->s + lane);
     for (int h = 0; h < nv; ++h) v_flash_soft_max(t, f, lane + h * VF, n);
@@ -216,8 +220,10 @@ static inline void v_flash_end(const agk_flash_tile *t)
             for (int k = 0; k < VF; ++k) {
                 float *out = (float *)(void *)(t->out + (lane + k) * t->out_step) + i;
                 if (lane + k >= t->n_rows) continue;
-                if (part >= VF) v_store(out, r[k]);
-                else v_store_n(out, r[k], part);
+                if (part >= VF)
+                    v_store(out, r[k]);
+                else
+                    v_store_n(out, r[k], part);
             }
         }
     }

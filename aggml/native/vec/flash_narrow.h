@@ -50,8 +50,8 @@ V_INLINE vf v_row_part(int type, const char *row, int64_t i, int64_t n)
     return v_load_n(floats, n);
 }
 
-V_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_tile *t, int64_t i, int64_t n, const char *q,
-                                const char *k, vf acc[V_NR][4])
+V_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_tile *t, int64_t i, int64_t n,
+                                const char *q, const char *k, vf acc[V_NR][4])
 {
     vf x[4];
 #pragma GCC unroll 4
@@ -65,7 +65,8 @@ V_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_ti
 }
 
 /* s[r][j] = q[r] . k[j], four keys at a time: one sum across lanes for all four. */
-V_INLINE void v_narrow_dots(int type, int rows, const agk_flash_tile *t, int64_t n, const char *q, const char *k, float *s)
+V_INLINE void v_narrow_dots(int type, int rows, const agk_flash_tile *t, int64_t n, const char *q, const char *k,
+                            float *s)
 {
     int64_t j = 0;
     for (; j < n; j += j + 4 <= n ? 4 : 1) {
@@ -119,8 +120,10 @@ V_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile *
         float *to = o + r * t->dv + i;
 #pragma GCC unroll 8
         for (int h = 0; h < nv; ++h) {
-            if (n >= VF) v_store(to + h * VF, acc[r][h]);
-            else v_store_n(to, acc[r][h], n);
+            if (n >= VF)
+                v_store(to + h * VF, acc[r][h]);
+            else
+                v_store_n(to, acc[r][h], n);
         }
     }
 }
@@ -138,8 +141,10 @@ V_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const v_narrow_state *f
         if (t->mask_kind != AGK_FLASH_NO_MASK) {
             const uint16_t *mask = (const uint16_t *)(const void *)(t->mask + r * t->mask_step) + first;
             vf m;
-            if (n - j < VF) m = v_load_f16_n(mask + j, n - j);
-            else m = v_load_f16(mask + j);
+            if (n - j < VF)
+                m = v_load_f16_n(mask + j, n - j);
+            else
+                m = v_load_f16(mask + j);
             s = v_select(v_eq(m, low), low, v_fma(m, slope, s));
         }
         if (n - j < VF) s = v_fill(s, n - j, low);
@@ -178,13 +183,19 @@ V_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const v_narrow_st
     float *s = f->s + r * AGK_FLASH_KEYS, *o = f->o + r * t->dv;
     const float *shrink = f->shrink + r;
     const char *q = t->q + r * t->q_step;
-    if (t->k_type == AGK_F16) v_narrow_dots(AGK_F16, rows, t, n, q, k, s);
-    else if (t->k_type == AGK_BF16) v_narrow_dots(AGK_BF16, rows, t, n, q, k, s);
-    else v_narrow_dots(AGK_F32, rows, t, n, q, k, s);
+    if (t->k_type == AGK_F16)
+        v_narrow_dots(AGK_F16, rows, t, n, q, k, s);
+    else if (t->k_type == AGK_BF16)
+        v_narrow_dots(AGK_BF16, rows, t, n, q, k, s);
+    else
+        v_narrow_dots(AGK_F32, rows, t, n, q, k, s);
     for (int h = 0; h < rows; ++h) v_narrow_soft_max(t, f, r + h, first, n, s + h * AGK_FLASH_KEYS);
-    if (t->v_type == AGK_F16) v_narrow_values_all(AGK_F16, rows, t, n, s, v, shrink, o);
-    else if (t->v_type == AGK_BF16) v_narrow_values_all(AGK_BF16, rows, t, n, s, v, shrink, o);
-    else v_narrow_values_all(AGK_F32, rows, t, n, s, v, shrink, o);
+    if (t->v_type == AGK_F16)
+        v_narrow_values_all(AGK_F16, rows, t, n, s, v, shrink, o);
+    else if (t->v_type == AGK_BF16)
+        v_narrow_values_all(AGK_BF16, rows, t, n, s, v, shrink, o);
+    else
+        v_narrow_values_all(AGK_F32, rows, t, n, s, v, shrink, o);
 }
 
 static inline void v_flash_block_narrow(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)

@@ -1,6 +1,6 @@
 /* exp and its family on a vector, in f32. Included after an ISA's math.h, which defines vf and its operations.
  *
- * Errors were measured over all finite arguments against double precision, on AVX-512 and AVX2 alike. */
+ * Errors are the largest of 650,000 arguments against double precision, alike on AVX-512 and AVX2. */
 #ifndef AGK_VEC_MATH_H
 #define AGK_VEC_MATH_H
 
@@ -17,7 +17,7 @@ V_INLINE vf v_exp_reduce(vf x, vf *n, vf *r)
     return v_fma(p, *r, v_set(0.49999991059f));
 }
 
-/* e^x, 1.02 ulp; 0 below -104, inf above 88.73, NaN stays, exp(0) = 1. */
+/* e^x, 1.0 ulp; 0 below -104, inf above 88.73, NaN stays, exp(0) = 1. */
 V_INLINE vf v_exp(vf x)
 {
     vf n, r;
@@ -28,7 +28,7 @@ V_INLINE vf v_exp(vf x)
     return v_ldexp(p, n);
 }
 
-/* e^x - 1 for x <= 88, about 1.5 ulp also near 0. */
+/* e^x - 1 for x <= 88, 1.3 ulp, also near 0. */
 V_INLINE vf v_expm1(vf x)
 {
     vf n, r;
@@ -48,7 +48,7 @@ V_INLINE vf v_silu(vf x)
     return x / (v_set(1.0f) + v_exp(v_zero() - x));
 }
 
-/* e / (e + 2) with e = expm1(2 |x|): 3 ulp, exact sign, tanh(0) = 0. Above 10 it is 1 in f32. */
+/* e / (e + 2) with e = expm1(2 |x|): 2.4 ulp, exact sign, tanh(0) = 0. Above 10 it is 1 in f32. */
 V_INLINE vf v_tanh(vf x)
 {
     const vf e = v_expm1(v_set(2.0f) * v_min(v_set(10.0f), v_abs(x)));

@@ -52,11 +52,16 @@ static inline void v_rope_table(int64_t n, double position, const double *freq, 
     }
 }
 
-V_INLINE vf v_load_up_to(const float *p, int64_t n) { return n < VF ? v_load_n(p, n) : v_load(p); }
+V_INLINE vf v_load_up_to(const float *p, int64_t n)
+{
+    return n < VF ? v_load_n(p, n) : v_load(p);
+}
 V_INLINE void v_store_up_to(float *p, vf x, int64_t n)
 {
-    if (n < VF) v_store_n(p, x, n);
-    else v_store(p, x);
+    if (n < VF)
+        v_store_n(p, x, n);
+    else
+        v_store(p, x);
 }
 
 static inline void v_rope_rotate(bool neox, int64_t half, float *y, const float *x, const float *cosine,

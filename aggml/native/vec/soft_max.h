@@ -13,16 +13,22 @@ enum { V_NO_MASK, V_MASK_F32, V_MASK_F16 };
 V_INLINE vf v_soft_max_logit(int kind, int64_t i, int64_t n, const float *x, const agk_soft_max_row *row)
 {
     vf v, mask;
-    if (n < VF) v = v_load_n(x + i, n);
-    else v = v_load(x + i);
+    if (n < VF)
+        v = v_load_n(x + i, n);
+    else
+        v = v_load(x + i);
     v = v * v_set(row->scale);
     if (kind == V_NO_MASK) return v;
     const uint16_t *halves = (const uint16_t *)row->mask + i;
     const float *floats = (const float *)row->mask + i;
-    if (kind == V_MASK_F16 && n < VF) mask = v_load_f16_n(halves, n);
-    else if (kind == V_MASK_F16) mask = v_load_f16(halves);
-    else if (n < VF) mask = v_load_n(floats, n);
-    else mask = v_load(floats);
+    if (kind == V_MASK_F16 && n < VF)
+        mask = v_load_f16_n(halves, n);
+    else if (kind == V_MASK_F16)
+        mask = v_load_f16(halves);
+    else if (n < VF)
+        mask = v_load_n(floats, n);
+    else
+        mask = v_load(floats);
     return v_fma(mask, v_set(row->slope), v);
 }
 
@@ -85,9 +91,12 @@ V_INLINE void v_soft_max_kind(int kind, int64_t n, float *y, const float *x, con
 
 static inline void v_soft_max(int64_t n, float *y, const float *x, const agk_soft_max_row *row)
 {
-    if (row->mask == NULL) v_soft_max_kind(V_NO_MASK, n, y, x, row);
-    else if (row->mask_f16) v_soft_max_kind(V_MASK_F16, n, y, x, row);
-    else v_soft_max_kind(V_MASK_F32, n, y, x, row);
+    if (row->mask == NULL)
+        v_soft_max_kind(V_NO_MASK, n, y, x, row);
+    else if (row->mask_f16)
+        v_soft_max_kind(V_MASK_F16, n, y, x, row);
+    else
+        v_soft_max_kind(V_MASK_F32, n, y, x, row);
 }
 
 #endif

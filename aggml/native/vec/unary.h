@@ -38,7 +38,7 @@ V_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
 static inline void v_unary(int op, int64_t n, float *y, const float *x)
 {
     switch (op) {
-#define V_CASE(name)                                                                                                  \
+#define V_CASE(name) \
     case AGK_OP_##name: v_unary_loop(AGK_OP_##name, n, y, x); return;
         V_CASE(abs)
         V_CASE(sgn)

@@ -1,0 +1,251 @@
+"""The header of a GGUF file: metadata values and the directory of its tensors, from bytes.
+
+Here: a strict parser of versions 2 and 3, little-endian. Every count and offset is checked against
+the bytes there are before it is used, so a damaged file is an error message, never a crash or a
+huge allocation. Not here: opening files, tensors (gguf.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from aggml.dtype import DType
+from aggml.errors import AggmlError, InvalidArgument
+from aggml.tensor import MAX_DIMS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Entry", "GGUFError", "Parser", "Value"]
+
+VERSIONS: Final = (2, 3)
+DEFAULT_ALIGNMENT: Final = 32
+MAX_ALIGNMENT: Final = 1 << 30  # a larger one is a damaged file, not a layout
+MAX_NESTING: Final = 4  # of arrays in arrays; bounds the recursion
+MAX_NAME: Final = 65535  # bytes of a key or tensor name
+# The format's value types, as codes of struct.
+_SCALARS: Final = dict(zip((0, 1, 2, 3, 4, 5, 6, 10, 11, 12), "BbHhIifQqd", strict=True))
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_UINT32 = 4
+_MAX_EMPTY: Final = 1 << 40  # bytes that an empty tensor's other extents may stand for
+Entry = tuple[str, DType, tuple[int, ...], int]
+_FORMS: Final = {code: struct.Struct(f"<{code}") for code in "BbHhIifQqd"}
+Value = Any  # of metadata; GGUFFile.metadata says what there is
+
+
+class GGUFError(InvalidArgument):
+    """A file is no GGUF file, is damaged or ends too early. Names the file, item and values."""
+
+
+class Parser:
+    """Reads a header from front to back; what it needs must be there, or it raises."""
+
+    def __init__(self, path: Path, data: npt.NDArray[np.uint8]) -> None:
+        self.path = str(path)
+        self.view = data.data.toreadonly()
+        self.size = len(data)
+        self.at = 0
+
+    def fail(self, message: str) -> NoReturn:
+        raise GGUFError(f"[GGUFFile.open] {self.path!r}: {message}")
+
+    def take(self, size: int, what: str) -> int:
+        """Where the next ``size`` bytes begin."""
+        if size > self.size - self.at:
+            self.fail(
+                f"{what} needs {size} bytes at byte {self.at}, the file has only {self.size} bytes"
+            )
+        start = self.at
+        self.at += size
+        return start
+
+    def number(self, code: str, what: str) -> Value:
+        form = _FORMS[code]
+        return form.unpack_from(self.view, self.take(form.size, what))[0]
+
+    def text(self, what: str, *, limit: int | None = None, errors: str = "surrogateescape") -> str:
+        size = self.number("Q", f"length of {what}")
+        if limit is not None and size > limit:
+            self.fail(f"{what} at byte {self.at} is {size} bytes long, at most {limit} make sense")
+        start = self.take(size, what)
+        try:
+            return str(self.view[start : start + size], "utf-8", errors)
+        except UnicodeDecodeError as error:
+            self.fail(f"{what} at byte {start} is not UTF-8: {error.reason}")
+
+    def parse(self) -> tuple[int, dict[str, Value], int, list[Entry]]:
+        version = self.version()
+        tensors = self.number("Q", "number of tensors")
+        values = self.number("Q", "number of metadata values")
+        # The smallest entries there can be: an empty name, no extents; an empty key and a byte.
+        self.count(tensors, 24, "tensors")
+        self.count(values, 13, "metadata values")
+        metadata = self.metadata(values)
+        alignment = self.alignment(metadata)
+        entries = self.directory(tensors)
+        start = -(-self.at // alignment) * alignment
+        return version, metadata, alignment, self.check_offsets(entries, start, alignment)
+
+    def version(self) -> int:
+        if bytes(self.view[:4]) != b"GGUF":
+            found = bytes(self.view[:4])
+            self.fail(f"begins with {found!r} instead of b'GGUF': this is no GGUF file")
+        self.at = 4
+        version: int = self.number("I", "version")
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+            self.fail("is big-endian; only little-endian files can be read")
+        if version not in VERSIONS:
+            self.fail(f"version {version} is not among {VERSIONS}")
+        return version
+
+    def count(self, count: int, smallest: int, what: str) -> None:
+        left = self.size - self.at
+        if count * smallest > left:
+            self.fail(
+                f"{count} {what} cannot be: {left} bytes follow, and each needs {smallest} or more"
+            )
+
+    def metadata(self, count: int) -> dict[str, Value]:
+        found: dict[str, Value] = {}
+        self._kinds: dict[str, int] = {}
+        for index in range(count):
+            key = self.text(f"key of metadata value {index}", limit=MAX_NAME, errors="strict")
+            if key in found:
+                self.fail(f"metadata key {key!r} occurs twice")
+            kind = self.number("I", f"type of {key!r}")
+            found[key] = self.value(kind, f"value of {key!r}", 0)
+            self._kinds[key] = kind
+        return found
+
+    def value(self, kind: int, what: str, depth: int) -> Value:
+        code = _SCALARS.get(kind)
+        if code is not None:
+            return self.number(code, what)
+        if kind == _BOOL:
+            return self.bools(1, what)[0]
+        if kind == _STRING:
+            return self.text(what)
+        if kind != _ARRAY:
+            self.fail(f"{what} at byte {self.at} is of type {kind}, which does not exist")
+        if depth == MAX_NESTING:
+            self.fail(f"{what} is an array nested more than {MAX_NESTING} deep")
+        return self.array(what, depth)
+
+    def array(self, what: str, depth: int) -> Value:
+        kind = self.number("I", f"element type of {what}")
+        count = self.number("Q", f"length of {what}")
+        code = _SCALARS.get(kind)
+        if code is not None:
+            form = np.dtype(f"<{_FORMS[code].format[1:]}")
+            start = self.take(count * form.itemsize, f"{what}, {count} elements,")
+            # A copy: the header need not be aligned, and the metadata may outlive the file.
+            items = np.frombuffer(self.view[start : self.at], form).copy()
+            items.flags.writeable = False
+            return items
+        if kind == _BOOL:
+            return self.bools(count, what)
+        smallest = {_STRING: 8, _ARRAY: 12}.get(kind)
+        if smallest is None:
+            self.fail(f"{what} at byte {self.at} has elements of type {kind}, which does not exist")
+        self.count(count, smallest, f"elements of {what}")
+        if kind == _STRING:
+            return self.strings(count, what)
+        return [self.value(kind, what, depth + 1) for _ in range(count)]
+
+    def bools(self, count: int, what: str) -> list[bool]:
+        start = self.take(count, what)
+        found = bytes(self.view[start : self.at])
+        if found.strip(b"\0\1"):
+            self.fail(f"{what} at byte {start} is a bool other than 0 and 1")
+        return [x == 1 for x in found]
+
+    def strings(self, count: int, what: str) -> list[str]:
+        # A vocabulary has 100,000 of them: `text` for each would take three times as long.
+        view, size, at = self.view, self.size, self.at
+        unpack = _FORMS["Q"].unpack_from
+        found = []
+        for index in range(count):
+            end = at + 8
+            if end > size or (end := end + unpack(view, at)[0]) > size:
+                self.at = at
+                self.text(f"element {index} of {what}")  # raises
+            found.append(str(view[at + 8 : end], "utf-8", "surrogateescape"))
+            at = end
+        self.at = at
+        return found
+
+    def alignment(self, metadata: dict[str, Value]) -> int:
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        kind = self._kinds.get("general.alignment", _UINT32)
+        if kind != _UINT32 or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+            self.fail(f"general.alignment = {alignment!r} is no uint32 that is a power of two")
+        return int(alignment)
+
+    def directory(self, count: int) -> list[Entry]:
+        entries: list[Entry] = []
+        names: set[str] = set()
+        for index in range(count):
+            name = self.text(f"name of tensor {index}", limit=MAX_NAME, errors="strict")
+            if name in names:
+                self.fail(f"tensor {name!r} occurs twice")
+            names.add(name)
+            dims = self.number("I", f"number of extents of tensor {name!r}")
+            if dims > MAX_DIMS:
+                self.fail(f"tensor {name!r} has {dims} extents, at most {MAX_DIMS} are possible")
+            ne = tuple(self.number("Q", f"extents of tensor {name!r}") for _ in range(dims))
+            kind = self.number("I", f"type of tensor {name!r}")
+            offset = self.number("Q", f"offset of tensor {name!r}")
+            try:
+                dtype = DType(kind)
+            except (ValueError, AggmlError):
+                self.fail(f"tensor {name!r} is of type {kind}, which does not exist")
+            entries.append((name, dtype, ne, offset))
+        return entries
+
+    def check_offsets(self, entries: list[Entry], start: int, alignment: int) -> list[Entry]:
+        """The entries with offsets from the file's beginning; their bytes are there, each once."""
+        placed: list[Entry] = []
+        spans: list[tuple[int, int, str]] = []
+        for name, dtype, ne, offset in entries:
+            size = self.tensor_size(name, dtype, ne)
+            if offset % alignment:
+                self.fail(f"tensor {name!r} at offset {offset} is not aligned to {alignment}")
+            if size and start + offset + size > self.size:
+                self.fail(
+                    f"tensor {name!r} takes {size} bytes at byte {start + offset}, the file has "
+                    f"only {self.size} bytes"
+                )
+            if size:
+                spans.append((offset, offset + size, name))
+            # An empty tensor lies nowhere; its offset must still be one that a buffer accepts.
+            placed.append((name, dtype, ne, start + offset if size else 0))
+        spans.sort()
+        for (_, end, name), (begin, _, other) in itertools.pairwise(spans):
+            if begin < end:
+                self.fail(f"tensors {name!r} and {other!r} overlap at offset {begin}")
+        return placed
+
+    def tensor_size(self, name: str, dtype: DType, ne: tuple[int, ...]) -> int:
+        first, *others = ne or (1,)
+        if first % dtype.blck_size:
+            self.fail(
+                f"tensor {name!r} has rows of {first} elements, no multiple of the "
+                f"{dtype.blck_size} in a block of {dtype.type_name}"
+            )
+        # Empty ones too: strides are products of extents, and must not grow without bounds.
+        bound = dtype.row_size(max(first, dtype.blck_size))
+        size = dtype.row_size(first)
+        for n in others:
+            bound *= max(n, 1)
+            size *= n
+        if bound > (self.size if size else _MAX_EMPTY):
+            self.fail(
+                f"tensor {name!r} of {dtype.type_name} {list(ne)} would take {bound} bytes, the "
+                f"file has only {self.size} bytes"
+            )
+        return size
