@@ -55,13 +55,16 @@ typedef struct agk_soft_max_row {
 typedef void agk_soft_max_f32_fn(int64_t n, float *y, const float *x, const agk_soft_max_row *row);
 
 /* rope. The table has n cosines and sines of position * freq, times magnitude; a rotation turns `half` pairs. */
-typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, float magnitude, float *cosine, float *sine);
-typedef void agk_rope_rotate_fn(bool neox, int64_t half, float *y, const float *x, const float *cosine, const float *sine);
+typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, float magnitude, float *cosine,
+                               float *sine);
+typedef void agk_rope_rotate_fn(bool neox, int64_t half, float *y, const float *x, const float *cosine,
+                                const float *sine);
 
 /* flash_attn_ext. flash.h describes a tile; k [n][d] and v [n][dv] are keys first .. first+n-1. */
 struct agk_flash_tile;
 typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
-typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v);
+typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const float *k,
+                                const float *v);
 typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_begin_narrow_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_narrow_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k,

@@ -1,7 +1,7 @@
 """GGUF: model files. Metadata, tensor directory, mapped bytes, loading with progress.
 
 Here: GGUFFile, which makes tensors of what a file holds and brings them to a device. Not here: the
-format and what may be wrong with it (gguf_header.py), what the tensors mean.
+format and what may be wrong with it (header.py), what the tensors mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from aggml.buffer import BufferUsage
 from aggml.errors import AggmlError, InvalidArgument, InvalidState
-from aggml.gguf_header import GGUFError, Parser, Value
+from aggml.gguf.header import Value, parse
 from aggml.tensor import Tensor, new_tensor
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aggml.device import Device
     from aggml.future import Future
 
-__all__ = ["GGUFError", "GGUFFile"]
+__all__ = ["GGUFFile"]
 
 LOAD_CHUNK: Final = 16 << 20  # bytes per upload: progress moves, and a cancel takes effect soon
 LOAD_AHEAD: Final = 4  # uploads queued at once: the device never waits for the loop
@@ -83,13 +83,10 @@ class GGUFFile:
             size = os.fstat(file.fileno()).st_size
             self._bytes = _map(file.fileno(), size) if mmap and size else _read(file, size)
         self._closed = False
-        parser = Parser(self.path, self._bytes)
-        self.version, self.metadata, self.alignment, entries = parser.parse()
-        self.tensors = {}
-        self._offsets = {}
-        for name, dtype, ne, offset in entries:
-            self.tensors[name] = new_tensor(dtype, ne=ne or (1,), name=name)
-            self._offsets[name] = offset
+        header = parse(self.path, self._bytes)
+        self.version, self.metadata, self.alignment, entries = header
+        self.tensors = {x.name: new_tensor(x.dtype, ne=x.ne or (1,), name=x.name) for x in entries}
+        self._offsets = {x.name: x.offset for x in entries}
         return self
 
     @property

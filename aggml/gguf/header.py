@@ -2,14 +2,14 @@
 
 Here: a strict parser of versions 2 and 3, little-endian. Every count and offset is checked against
 the bytes there are before it is used, so a damaged file is an error message, never a crash or a
-huge allocation. Not here: opening files, tensors (gguf.py).
+huge allocation. Not here: opening files, tensors (file.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from aggml.tensor import MAX_DIMS
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Entry", "GGUFError", "Parser", "Value"]
+__all__ = ["GGUFError", "Header", "TensorEntry", "Value", "parse"]
 
 VERSIONS: Final = (2, 3)
 DEFAULT_ALIGNMENT: Final = 32
@@ -33,7 +33,6 @@ _SCALARS: Final = dict(zip((0, 1, 2, 3, 4, 5, 6, 10, 11, 12), "BbHhIifQqd", stri
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _UINT32 = 4
 _MAX_EMPTY: Final = 1 << 40  # bytes that an empty tensor's other extents may stand for
-Entry = tuple[str, DType, tuple[int, ...], int]
 _FORMS: Final = {code: struct.Struct(f"<{code}") for code in "BbHhIifQqd"}
 Value = Any  # of metadata; GGUFFile.metadata says what there is
 
@@ -42,7 +41,52 @@ class GGUFError(InvalidArgument):
     """A file is no GGUF file, is damaged or ends too early. Names the file, item and values."""
 
 
-class Parser:
+class TensorEntry(NamedTuple):
+    """What the directory says of a tensor.
+
+    Attributes:
+        name: as it is in the file.
+        dtype: element type.
+        ne: 0 to 4 extents, innermost first.
+        offset: of its bytes, from the beginning of the file; 0 if there are none.
+    """
+
+    name: str
+    dtype: DType
+    ne: tuple[int, ...]
+    offset: int
+
+
+class Header(NamedTuple):
+    """What a file says before its tensors' bytes.
+
+    Attributes:
+        version: 2 or 3.
+        metadata: values by key, in order.
+        alignment: of the tensors' bytes.
+        tensors: the directory, in order.
+    """
+
+    version: int
+    metadata: dict[str, Value]
+    alignment: int
+    tensors: list[TensorEntry]
+
+
+def parse(path: Path, data: npt.NDArray[np.uint8]) -> Header:
+    """Read and check the header of a file.
+
+    Args:
+        path: for messages.
+        data: the whole file, so that every offset can be checked; only the header is read.
+
+    Raises:
+        GGUFError: it is damaged, or the bytes of a tensor are not there.
+    """
+    return _Parser(path, data).parse()
+
+
+class _Parser:
     """Reads a header from front to back; what it needs must be there, or it raises."""
 
     def __init__(self, path: Path, data: npt.NDArray[np.uint8]) -> None:
@@ -78,7 +122,7 @@ class Parser:
         except UnicodeDecodeError as error:
             self.fail(f"{what} at byte {start} is not UTF-8: {error.reason}")
 
-    def parse(self) -> tuple[int, dict[str, Value], int, list[Entry]]:
+    def parse(self) -> Header:
         version = self.version()
         tensors = self.number("Q", "number of tensors")
         values = self.number("Q", "number of metadata values")
@@ -89,7 +133,8 @@ class Parser:
         alignment = self.alignment(metadata)
         entries = self.directory(tensors)
         start = -(-self.at // alignment) * alignment
-        return version, metadata, alignment, self.check_offsets(entries, start, alignment)
+        placed = self.check_offsets(entries, start, alignment)
+        return Header(version, metadata, alignment, placed)
 
     def version(self) -> int:
         if bytes(self.view[:4]) != b"GGUF":
@@ -186,8 +231,8 @@ class Parser:
             self.fail(f"general.alignment = {alignment!r} is no uint32 that is a power of two")
         return int(alignment)
 
-    def directory(self, count: int) -> list[Entry]:
-        entries: list[Entry] = []
+    def directory(self, count: int) -> list[TensorEntry]:
+        entries: list[TensorEntry] = []
         names: set[str] = set()
         for index in range(count):
             name = self.text(f"name of tensor {index}", limit=MAX_NAME, errors="strict")
@@ -204,12 +249,14 @@ class Parser:
                 dtype = DType(kind)
             except (ValueError, AggmlError):
                 self.fail(f"tensor {name!r} is of type {kind}, which does not exist")
-            entries.append((name, dtype, ne, offset))
+            entries.append(TensorEntry(name, dtype, ne, offset))
         return entries
 
-    def check_offsets(self, entries: list[Entry], start: int, alignment: int) -> list[Entry]:
+    def check_offsets(
+        self, entries: list[TensorEntry], start: int, alignment: int
+    ) -> list[TensorEntry]:
         """The entries with offsets from the file's beginning; their bytes are there, each once."""
-        placed: list[Entry] = []
+        placed: list[TensorEntry] = []
         spans: list[tuple[int, int, str]] = []
         for name, dtype, ne, offset in entries:
             size = self.tensor_size(name, dtype, ne)
@@ -223,7 +270,7 @@ class Parser:
             if size:
                 spans.append((offset, offset + size, name))
             # An empty tensor lies nowhere; its offset must still be one that a buffer accepts.
-            placed.append((name, dtype, ne, start + offset if size else 0))
+            placed.append(TensorEntry(name, dtype, ne, start + offset if size else 0))
         spans.sort()
         for (_, end, name), (begin, _, other) in itertools.pairwise(spans):
             if begin < end:

@@ -1,0 +1,208 @@
+/* Streams, slots and plans as the binding makes them, but by hand: plans of steps that the tests write.
+ *
+ * An `op` pins its block as a Future does, so that the slot can be read once it is done. */
+#ifndef TEST_RIG_H
+#define TEST_RIG_H
+
+#include "../../aggml/native/runtime/runtime.h"
+#include "check.h"
+
+static inline ag_pool *rig_pool(int n_threads)
+{
+    ag_pool_params params = {.n_threads = n_threads, .spin_us = 50};
+    ag_pool *pool = ag_pool_new(&params);
+    CHECK(pool != NULL);
+    return pool;
+}
+
+static inline ag_stream *rig_stream(ag_pool *pool, int n_threads)
+{
+    ag_stream *stream = ag_stream_new("stream", pool, n_threads);
+    CHECK(stream != NULL);
+    return stream;
+}
+
+/* Joins everything, so that nothing of the runtime runs while the process exits. */
+static inline void rig_end(ag_pool *pool)
+{
+    ag_timer_stop();
+    ag_pool_stop(pool);
+    ag_pool_unref(pool);
+}
+
+static inline void rig_drain(ag_stream *stream)
+{
+    CHECK_SOON(ag_stream_completed(stream) == ag_stream_submitted(stream));
+}
+
+/* -- operations ----------------------------------------------------------------------------------------------- */
+
+typedef struct op {
+    ag_stream *stream; /* borrowed */
+    ag_block *block;
+    uint64_t ticket;
+} op;
+
+static inline ag_slot rig_slot(ag_kind kind)
+{
+    ag_slot slot;
+    memset(&slot, 0, sizeof slot);
+    slot.kind = kind;
+    slot.operation = "test";
+    return slot;
+}
+
+static inline ag_slot rig_fill(void *dst, int value, size_t size)
+{
+    ag_slot slot = rig_slot(AG_KIND_FILL);
+    slot.u.fill.dst = dst;
+    slot.u.fill.value = value;
+    slot.u.fill.size = size;
+    return slot;
+}
+
+static inline ag_slot rig_copy(void *dst, const void *src, size_t size)
+{
+    ag_slot slot = rig_slot(AG_KIND_COPY);
+    slot.u.copy = (ag_copy){.dst = dst, .src = src, .ne = {1, 1, 1, 1}, .item = size};
+    return slot;
+}
+
+static inline ag_slot rig_delay(uint64_t ns)
+{
+    ag_slot slot = rig_slot(AG_KIND_DELAY);
+    slot.u.delay.ns = ns;
+    return slot;
+}
+
+static inline ag_slot rig_wait_slot(ag_stream *stream, uint64_t ticket)
+{
+    ag_slot slot = rig_slot(AG_KIND_WAIT);
+    slot.u.wait.stream = ag_stream_ref(stream);
+    slot.u.wait.ticket = ticket;
+    return slot;
+}
+
+static inline ag_slot rig_fail(ag_error *error)
+{
+    ag_slot slot = rig_slot(AG_KIND_FAIL);
+    slot.u.fail.error = ag_error_ref(error);
+    return slot;
+}
+
+/* The arena reaches the steps: tests pass a record of the run by it. */
+static inline ag_slot rig_plan_slot(ag_plan *plan, void *arena)
+{
+    ag_slot slot = rig_slot(AG_KIND_PLAN);
+    slot.u.plan.plan = ag_plan_ref(plan);
+    slot.u.plan.arena = (uintptr_t)arena;
+    return slot;
+}
+
+/* In this order: reads, writes in full, writes in part; three at most. */
+static inline void rig_reads(ag_slot *slot, ag_storage *storage)
+{
+    slot->few[slot->n_reads++] = ag_storage_ref(storage);
+}
+
+static inline void rig_writes(ag_slot *slot, ag_storage *storage)
+{
+    slot->few[slot->n_reads + slot->n_writes++] = ag_storage_ref(storage);
+}
+
+static inline void rig_partial(ag_slot *slot, ag_storage *storage)
+{
+    slot->few[slot->n_reads + slot->n_writes + slot->n_partial++] = ag_storage_ref(storage);
+}
+
+static inline op rig_start(ag_stream *stream, ag_slot slot)
+{
+    op o = {.stream = stream};
+    ag_batch batch = {.stream = stream, .slots = &slot, .n = 1, .blocks = &o.block, .tickets = &o.ticket};
+    CHECK_EQ(ag_submit(&batch, 1), AG_SUBMIT_OK);
+    return o;
+}
+
+static inline bool rig_done(op o)
+{
+    return o.ticket <= ag_stream_completed(o.stream);
+}
+
+static inline void rig_wait(op o)
+{
+    CHECK_SOON(rig_done(o));
+}
+
+static inline ag_slot *rig_slot_of(op o)
+{
+    return &o.block->slots[o.ticket - o.block->base];
+}
+
+static inline ag_error *rig_error(op o) /* borrowed from the slot */
+{
+    rig_wait(o);
+    return atomic_load(&rig_slot_of(o)->error);
+}
+
+static inline void rig_abort(op o)
+{
+    ag_stream_abort(o.stream, o.block, o.ticket);
+}
+
+static inline void rig_drop(op o)
+{
+    ag_block_unref(o.block);
+}
+
+/* Wait, tell the code of the failure (0: none), let go. */
+static inline int rig_result(op o)
+{
+    ag_error *error = rig_error(o);
+    int code = error != NULL ? (int)error->code : 0;
+    rig_drop(o);
+    return code;
+}
+
+/* Without a handle: the ring alone keeps the slot. */
+static inline void rig_send(ag_stream *stream, ag_slot slot)
+{
+    rig_drop(rig_start(stream, slot));
+}
+
+/* -- plans ---------------------------------------------------------------------------------------------------- */
+
+/* Costly enough to go to the pool: a submitting thread runs what is estimated at 2 us and less by itself. */
+static inline ag_plan *rig_plan(void)
+{
+    ag_plan *plan = ag_plan_new(0, 0);
+    CHECK(plan != NULL);
+    plan->cost = 1000000;
+    return plan;
+}
+
+static inline void rig_add_step(ag_plan *plan, agk_step_fn *run, uint32_t n_chunks, int writes_leaf)
+{
+    plan->steps = realloc(plan->steps, (plan->n_steps + 1) * sizeof *plan->steps);
+    CHECK(plan->steps != NULL);
+    plan->steps[plan->n_steps++] = (ag_step){
+        .run = run, .node = plan->nodes[plan->n_nodes - 1], .n_chunks = n_chunks, .writes_leaf = writes_leaf};
+}
+
+/* A node of one step. What is in aux.p[0] and aux.i[1] is the test's own. */
+static inline agk_node *rig_add(ag_plan *plan, agk_step_fn *run, uint32_t n_chunks, int writes_leaf, const void *context,
+                                int64_t number)
+{
+    plan->nodes = realloc(plan->nodes, (plan->n_nodes + 1) * sizeof *plan->nodes);
+    plan->names = realloc(plan->names, (plan->n_nodes + 1) * sizeof *plan->names);
+    agk_node *node = calloc(1, sizeof *node);
+    CHECK(plan->nodes != NULL && plan->names != NULL && node != NULL);
+    node->op = AGK_OP_cpy;
+    node->aux.p[0] = context;
+    node->aux.i[1] = number;
+    snprintf(plan->names[plan->n_nodes], AG_NAME, "node-%zu", plan->n_nodes);
+    plan->nodes[plan->n_nodes++] = node;
+    rig_add_step(plan, run, n_chunks, writes_leaf);
+    return node;
+}
+
+#endif

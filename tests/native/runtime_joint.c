@@ -1,0 +1,119 @@
+/* Joint submissions from several threads: copies are ordered on both sides, and waits for tails never form a cycle. */
+#include <pthread.h>
+
+#include "rig.h"
+
+#define STREAMS 6
+#define THREADS 3
+
+static ag_stream *streams[STREAMS];
+static atomic_int busy[STREAMS]; /* operations that touch this stream's memory now */
+static uint64_t memory[STREAMS]; /* not atomic: the order alone protects it */
+static ag_plan *plans[STREAMS][STREAMS];
+static atomic_uint copies;
+
+/* As a copy across backends: alone on both of them. */
+static agk_status copy_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    int64_t from = node->aux.i[1], to = node->aux.i[2];
+    (void)task;
+    (void)chunk;
+    CHECK_EQ(atomic_fetch_add(&busy[from], 1), 0);
+    if (to != from) CHECK_EQ(atomic_fetch_add(&busy[to], 1), 0);
+    memory[to] = memory[from] + 1;
+    atomic_fetch_add(&copies, 1);
+    if (to != from) atomic_fetch_sub(&busy[to], 1);
+    atomic_fetch_sub(&busy[from], 1);
+    return AGK_OK;
+}
+
+static void make_plans(void)
+{
+    for (int i = 0; i < STREAMS; ++i) {
+        for (int j = 0; j < STREAMS; ++j) {
+            plans[i][j] = rig_plan();
+            rig_add(plans[i][j], copy_step, 1, -1, NULL, i)->aux.i[2] = j;
+        }
+    }
+}
+
+/* The target waits for all of the source and copies; the source waits for all of the target, the copy included. */
+static void copy_across(uint32_t from, uint32_t to)
+{
+    ag_slot on_target[2] = {rig_wait_slot(streams[from], AG_TAIL), rig_plan_slot(plans[from][to], NULL)};
+    ag_slot on_source[1] = {rig_wait_slot(streams[to], AG_TAIL)};
+    ag_block *blocks[3];
+    uint64_t tickets[3];
+    ag_batch batches[2] = {
+        {.stream = streams[to], .slots = on_target, .n = 2, .blocks = blocks, .tickets = tickets},
+        {.stream = streams[from], .slots = on_source, .n = 1, .blocks = blocks + 2, .tickets = tickets + 2}};
+    CHECK_EQ(ag_submit(batches, 2), AG_SUBMIT_OK);
+    for (int i = 0; i < 3; ++i) ag_block_unref(blocks[i]);
+}
+
+/* All streams at once, each waiting for all others: more places than fit on the submitter's stack. */
+static void meet(void)
+{
+    ag_slot slots[STREAMS][STREAMS];
+    ag_block *blocks[STREAMS][STREAMS];
+    uint64_t tickets[STREAMS][STREAMS];
+    ag_batch batches[STREAMS];
+    for (int i = 0; i < STREAMS; ++i) {
+        for (int j = 0; j < STREAMS; ++j) slots[i][j] = rig_wait_slot(streams[j], AG_TAIL);
+        batches[i] = (ag_batch){streams[i], slots[i], STREAMS, blocks[i], tickets[i]};
+    }
+    CHECK_EQ(ag_submit(batches, STREAMS), AG_SUBMIT_OK);
+    for (int i = 0; i < STREAMS; ++i) {
+        for (int j = 0; j < STREAMS; ++j) ag_block_unref(blocks[i][j]);
+    }
+}
+
+static void *submit_many(void *argument)
+{
+    rng r = rng_new(1 + (uint64_t)(uintptr_t)argument);
+    for (int i = 0; i < SCALED(5000); ++i) {
+        uint32_t from = rng_below(&r, STREAMS), to = rng_below(&r, STREAMS);
+        if (from == to) {
+            rig_send(streams[to], rig_plan_slot(plans[to][to], NULL));
+        } else {
+            copy_across(from, to);
+        }
+        if (rng_below(&r, 50) == 0) meet();
+    }
+    return NULL;
+}
+
+/* A closed stream refuses the whole submission: the other one gets nothing of it. */
+static void all_or_nothing(void)
+{
+    uint64_t before = ag_stream_submitted(streams[0]);
+    ag_stream_close(streams[1]);
+    ag_slot slots[2] = {rig_slot(AG_KIND_NOP), rig_slot(AG_KIND_NOP)};
+    ag_block *blocks[2] = {NULL, NULL};
+    uint64_t tickets[2];
+    ag_batch batches[2] = {{streams[0], &slots[0], 1, &blocks[0], &tickets[0]},
+                           {streams[1], &slots[1], 1, &blocks[1], &tickets[1]}};
+    CHECK_EQ(ag_submit(batches, 2), AG_SUBMIT_CLOSED);
+    CHECK(blocks[0] == NULL);
+    CHECK_EQ(ag_stream_submitted(streams[0]), before);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    make_plans();
+    for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+        ag_pool *pool = rig_pool(n_threads);
+        pthread_t threads[THREADS];
+        for (int i = 0; i < STREAMS; ++i) streams[i] = rig_stream(pool, 0);
+        for (int i = 0; i < THREADS; ++i) pthread_create(&threads[i], NULL, submit_many, (void *)(uintptr_t)i);
+        for (int i = 0; i < THREADS; ++i) pthread_join(threads[i], NULL);
+        for (int i = 0; i < STREAMS; ++i) rig_drain(streams[i]);
+        all_or_nothing();
+        for (int i = 0; i < STREAMS; ++i) ag_stream_unref(streams[i]);
+        rig_end(pool);
+    }
+    CHECK_EQ(atomic_load(&copies), 2 * THREADS * SCALED(5000));
+    for (int i = 0; i < STREAMS * STREAMS; ++i) ag_plan_unref(plans[i / STREAMS][i % STREAMS]);
+    return 0;
+}

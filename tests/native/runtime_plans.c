@@ -1,0 +1,180 @@
+/* Plans of many steps and random numbers of chunks, several streams at once: every chunk runs exactly once, steps never
+ * overlap, and what a step wrote the next one sees. */
+#include "rig.h"
+
+#define MAX_STEPS 40
+#define MAX_CHUNKS 60
+#define STREAMS 5
+
+typedef struct record { /* of one run of one plan; reached by the arena */
+    atomic_uint begun[MAX_STEPS], finished[MAX_STEPS];
+    atomic_uint chunk[MAX_STEPS][MAX_CHUNKS];
+    uint32_t value[MAX_STEPS][MAX_CHUNKS]; /* not atomic: TSan sees an order that is missing */
+} record;
+
+typedef struct graph {
+    ag_plan *plan;
+    uint32_t n_steps, n_chunks[MAX_STEPS];
+    uint32_t spin_ns;
+} graph;
+
+static void use_scratch(const agk_task *task, size_t size, int64_t chunk)
+{
+    uint8_t *bytes = task->scratch;
+    CHECK(((uintptr_t)bytes & 63) == 0);
+    memset(bytes, (int)chunk, size);
+    for (size_t i = 0; i < size; i += 97) CHECK_EQ(bytes[i], (uint8_t)chunk);
+}
+
+static agk_status count(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    record *rec = (record *)task->arena;
+    const graph *g = node->aux.p[0];
+    int64_t step = node->aux.i[1];
+    uint32_t sum = (uint32_t)chunk;
+    CHECK_EQ(atomic_fetch_add(&rec->chunk[step][chunk], 1), 0);
+    atomic_fetch_add(&rec->begun[step], 1);
+    if (step > 0) {
+        CHECK_EQ(atomic_load(&rec->finished[step - 1]), g->n_chunks[step - 1]);
+        for (uint32_t c = 0; c < g->n_chunks[step - 1]; ++c) sum += rec->value[step - 1][c];
+    }
+    if (step + 1 < (int64_t)g->n_steps) CHECK_EQ(atomic_load(&rec->begun[step + 1]), 0);
+    if (g->plan->scratch_size > 0) use_scratch(task, g->plan->scratch_size, chunk);
+    if (g->spin_ns > 0) check_spin(g->spin_ns);
+    rec->value[step][chunk] = sum;
+    atomic_fetch_add(&rec->finished[step], 1);
+    return AGK_OK;
+}
+
+static graph *make_graph(rng *r)
+{
+    graph *g = calloc(1, sizeof *g);
+    CHECK(g != NULL);
+    g->plan = rig_plan();
+    g->n_steps = 1 + rng_below(r, MAX_STEPS);
+    g->spin_ns = rng_below(r, 2) ? 0 : rng_below(r, 3000);
+    g->plan->scratch_size = rng_below(r, 2) ? 0 : 1 + rng_below(r, 20000);
+    for (uint32_t i = 0; i < g->n_steps; ++i) {
+        g->n_chunks[i] = rng_below(r, 2) ? 1 : 1 + rng_below(r, rng_below(r, 2) ? 4 : MAX_CHUNKS);
+        rig_add(g->plan, count, g->n_chunks[i], -1, g, i);
+    }
+    return g;
+}
+
+static uint32_t expected_last(const graph *g)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < g->n_steps; ++i) {
+        uint32_t next = 0;
+        for (uint32_t c = 0; c < g->n_chunks[i]; ++c) next += c + sum;
+        sum = next;
+    }
+    return sum;
+}
+
+static void verify(const graph *g, record *rec)
+{
+    for (uint32_t i = 0; i < g->n_steps; ++i) {
+        CHECK_EQ(atomic_load(&rec->finished[i]), g->n_chunks[i]);
+        for (uint32_t c = 0; c < g->n_chunks[i]; ++c) CHECK_EQ(atomic_load(&rec->chunk[i][c]), 1);
+    }
+    uint32_t sum = 0;
+    for (uint32_t c = 0; c < g->n_chunks[g->n_steps - 1]; ++c) sum += rec->value[g->n_steps - 1][c];
+    CHECK_EQ(sum, expected_last(g));
+}
+
+static void run(rng *r, int n_threads)
+{
+    enum { RUNS = 8 };
+    ag_pool *pool = rig_pool(n_threads);
+    ag_stream *streams[STREAMS];
+    graph *graphs[STREAMS][RUNS];
+    record *records[STREAMS][RUNS];
+    for (int i = 0; i < STREAMS; ++i) streams[i] = rig_stream(pool, (int)rng_below(r, 6));
+    for (int k = 0; k < RUNS; ++k) {
+        for (int i = 0; i < STREAMS; ++i) {
+            graphs[i][k] = make_graph(r);
+            records[i][k] = calloc(1, sizeof(record));
+            CHECK(records[i][k] != NULL);
+            rig_send(streams[i], rig_plan_slot(graphs[i][k]->plan, records[i][k]));
+            if (rng_below(r, 4) == 0) ag_stream_set_n_threads(streams[i], (int)rng_below(r, 6));
+        }
+    }
+    for (int i = 0; i < STREAMS; ++i) {
+        rig_drain(streams[i]);
+        for (int k = 0; k < RUNS; ++k) {
+            verify(graphs[i][k], records[i][k]);
+            ag_plan_unref(graphs[i][k]->plan);
+            free(graphs[i][k]);
+            free(records[i][k]);
+        }
+        ag_stream_unref(streams[i]);
+    }
+    rig_end(pool);
+}
+
+/* More plans at once than the pool keeps places for: the further ones run on one thread each. */
+static void many_streams(rng *r)
+{
+    enum { MANY = 50 };
+    ag_pool *pool = rig_pool(4);
+    ag_stream *streams[MANY];
+    record *records = calloc(MANY, sizeof *records);
+    graph *g = make_graph(r);
+    for (int i = 0; i < MANY; ++i) streams[i] = rig_stream(pool, 0);
+    for (int i = 0; i < MANY; ++i) rig_send(streams[i], rig_plan_slot(g->plan, &records[i]));
+    for (int i = 0; i < MANY; ++i) rig_drain(streams[i]);
+    for (int i = 0; i < MANY; ++i) {
+        verify(g, &records[i]);
+        ag_stream_unref(streams[i]);
+    }
+    rig_end(pool);
+    ag_plan_unref(g->plan);
+    free(g);
+    free(records);
+}
+
+/* A plan is freed by whoever ends it: the thread that published its last step must not look at it again. */
+static void short_plans(void)
+{
+    static const graph g = {.n_steps = 1, .n_chunks = {2}};
+    ag_pool *pool = rig_pool(4);
+    ag_stream *stream = rig_stream(pool, 0);
+    record *records = calloc(8, sizeof *records);
+    for (int i = 0; i < SCALED(20000); ++i) {
+        record *rec = &records[i % 8];
+        if (i % 8 == 0) {
+            rig_drain(stream);
+            memset(records, 0, 8 * sizeof *records);
+        }
+        ag_plan *plan = rig_plan();
+        for (int k = 0; k < 3; ++k) rig_add(plan, count, 2, -1, &g, k)->aux.i[1] = k;
+        ag_plan_unref(plan);
+        (void)rec;
+    }
+    ag_stream_unref(stream);
+    rig_end(pool);
+    free(records);
+}
+
+static void empty_plan(void)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_plan *plan = rig_plan();
+    CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, NULL))), 0);
+    ag_plan_unref(plan);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    rng r = rng_new(0);
+    for (int round = 0; round < SCALED(60); ++round) run(&r, 1 + round % 4);
+    many_streams(&r);
+    short_plans();
+    empty_plan();
+    return 0;
+}
