@@ -6,13 +6,14 @@ Here: who may submit next. Not here: submitting, which never waits and is never 
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
 from aggml.errors import InvalidArgument
-from aggml.reactor import Parker
+from aggml.reactor import Parker, current_task
 
 if TYPE_CHECKING:
     from aggml.batch import Batch
@@ -32,7 +33,8 @@ class Admission:
         if limit is not None and limit < 1:
             raise InvalidArgument(f"[backend] max_queued={limit} is not positive")
         self.limit = limit
-        self._admitted = 0
+        # Who was admitted and has not submitted yet; a task that ends without gives its place up.
+        self._admitted: dict[weakref.ref[object], None] = {}
         self._units: deque[Future[Any]] = deque()
         self._queue: deque[Parker] = deque()
 
@@ -45,7 +47,8 @@ class Admission:
                 return
             batch.counted = True
         if self._admitted:
-            self._admitted -= 1
+            mine = weakref.ref(current_task() or self)
+            self._admitted.pop(mine if mine in self._admitted else next(iter(self._admitted)))
         self._units.append(future)
         self._forget_done()
         if self._queue:
@@ -57,18 +60,27 @@ class Admission:
 
     def _room(self) -> bool:
         self._forget_done()
-        return self.limit is None or len(self._units) + self._admitted < self.limit
+        return self.limit is None or len(self._units) + len(self._admitted) < self.limit
+
+    def _give_up(self, task: weakref.ref[object]) -> None:
+        if task in self._admitted:
+            del self._admitted[task]
+            if self._queue:
+                self._queue[0].unpark()
 
     async def wait(self) -> None:
         """Wait for a place.
 
-        It is good for one submission. Cancellation: gives the place in the queue up.
+        It is good for one submission. Asking again gives one up that was not used, and so does the
+        end of the task. Cancellation: gives the place in the queue up.
         """
         await anyio.lowlevel.checkpoint()
         if self.limit is None:
             return
+        me = weakref.ref(current_task() or self, self._give_up)
+        self._give_up(me)
         if not self._queue and self._room():
-            self._admitted += 1
+            self._admitted[me] = None
             return
         place = Parker()
         self._queue.append(place)
@@ -80,7 +92,7 @@ class Admission:
                     await self._units[0].settled()
                 else:  # all places are admitted to others, who have not submitted yet
                     await place.park()
-            self._admitted += 1
+            self._admitted[me] = None
         finally:
             first = self._queue[0] is place
             self._queue.remove(place)

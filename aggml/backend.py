@@ -20,13 +20,21 @@ import numpy as np
 from aggml import transfer
 from aggml.admission import Admission
 from aggml.buffer import Buffer, BufferType, alloc_tensors, host_tensor
-from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch, NotAllocated
+from aggml.errors import (
+    AggmlError,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    LayoutMismatch,
+    NotAllocated,
+)
 from aggml.event import Event
 from aggml.future import Future
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer, GraphMemory, place_graph
 from aggml.native import _native
 from aggml.reactor import current_task
+from aggml.stream import Stream
 from aggml.tensor import Tensor, same_layout
 
 if TYPE_CHECKING:
@@ -36,7 +44,6 @@ if TYPE_CHECKING:
     from aggml.batch import Batch
     from aggml.device import Device
     from aggml.plan import Plan
-    from aggml.stream import Stream
 
 __all__ = ["Backend", "GraphPlan"]
 
@@ -326,10 +333,9 @@ class Backend(ABC):
             raise LayoutMismatch(
                 f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides"
             )
-        if src is dst:
-            return self._unit(self.stream.mark("copy"))
         if other is self:
-            return self._unit(self._copy(src, dst))
+            same = src is dst
+            return self._unit(self.stream.mark("copy") if same else self._copy(src, dst))
         return self._unit(self._copy_to(src, dst, other))
 
     def _copy_to(self, src: Tensor, dst: Tensor, other: Backend) -> Future[None]:
@@ -347,7 +353,8 @@ class Backend(ABC):
             return self._bounce(src, dst, other)
         with driver.stream.sharing(idle.stream):
             driver.stream.wait(idle.stream)
-            future = driver._copy(src, dst)
+            same = src is dst  # nothing to copy, yet both streams are put in order
+            future = driver.stream.mark("copy") if same else driver._copy(src, dst)
             driver.stream.let_wait(idle.stream)
         return future
 
@@ -582,14 +589,18 @@ class Backend(ABC):
         """
         if self._drained is not None:
             return self._drained
-        return self.stream.mark("synchronize", finish=self._report)
+        unseen: list[AggmlError] | None = None  # every await of one Future tells the same
 
-    def _report(self) -> None:
-        failures = self.stream.failures()
-        if failures:
-            raise ExceptionGroup(
-                f"[Backend.synchronize] {self!r}: {len(failures)} failed unseen", failures
-            )
+        def report() -> None:
+            nonlocal unseen
+            if unseen is None:
+                unseen = self.stream.failures()
+            if unseen:
+                raise ExceptionGroup(
+                    f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
+                )
+
+        return self.stream.mark("synchronize", finish=report)
 
     # -- back-pressure
 
@@ -616,8 +627,11 @@ class Backend(ABC):
         """
         native = self.stream.native
         if self._drained is None and native.alive and not native.closed:
-            (ops,) = _native.submit([(native, [_native.mark("close", ())])])
-            self._drained = Future(tuple(ops), None, "close")
+            if native.lost is None:
+                (ops,) = _native.submit([(native, [_native.mark("close", ())])])
+                self._drained = Future(tuple(ops), None, "close")
+            else:  # it refuses work, also a mark; what is queued there fails soon
+                self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
             self.stream.close()
 
     async def aclose(self) -> None:

@@ -73,8 +73,20 @@ class Device(ABC):
         """Free and total bytes."""
 
     @abstractmethod
-    def backend(self) -> Backend:
-        """A new stream of work on this device, independent of all others; devices add options."""
+    def backend(
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+    ) -> Backend:
+        """A new stream of work on this device, independent of all others.
+
+        Args:
+            n_threads: the most threads that one graph uses, where threads compute.
+            use_ref: only exact reference kernels, where there are such.
+            max_queued: submissions that `Backend.ready` admits at a time.
+        """
 
     @abstractmethod
     def supports_op(self, tensor: Tensor) -> bool:

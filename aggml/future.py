@@ -1,8 +1,7 @@
 """Future: tickets of streams that tasks can await.
 
 Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter, gather,
-    as_completed.
-Not here: how a loop is woken (reactor.py), what is enqueued (stream.py, backend.py).
+as_completed. Not here: how a loop is woken (reactor.py), what is enqueued (stream.py, backend.py).
 """
 
 from __future__ import annotations
@@ -36,16 +35,12 @@ _CODES: dict[int, type[AggmlError]] = {
     5: errors.AllocFailed,
     6: Aborted,
 }
-_waiters_lock = (
-    threading.RLock()
-)  # loops in several threads may wait for one Future; `__del__` leaves, too
+# Loops in several threads may wait for one Future. Reentrant: `__del__` leaves, too, at any point.
+_waiters_lock = threading.RLock()
 
 
 class Times(NamedTuple):
-    """When an operation was submitted, started and done.
-
-    Seconds of ``time.perf_counter``, None until reached.
-    """
+    """When an operation was submitted, started and done: perf_counter seconds, None until then."""
 
     submitted: float
     started: float | None
@@ -53,19 +48,13 @@ class Times(NamedTuple):
 
 
 def root_cause(error: _native.Error) -> BaseException:
-    """The one exception that stands for a native failure.
-
-    Every failure that follows from it shares it as cause.
-    """
+    """The one exception that stands for a native failure; all that follows from it shares it."""
     if error.exception is None:
         cls = _CODES.get(error.code, DeviceError)
         about = f" '{error.tensor}'" if error.tensor else ""
         root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
-        root.device, root.operation, root.tensor = (
-            error.device,
-            error.operation,
-            error.tensor or None,
-        )
+        root.device, root.operation = error.device, error.operation
+        root.tensor = error.tensor or None
         error.exception = root
     return cast("BaseException", error.exception)
 
@@ -73,12 +62,10 @@ def root_cause(error: _native.Error) -> BaseException:
 def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
     """A fresh exception for one failed operation, caused by the shared root."""
     root = root_cause(error)
-    cls = type(root) if isinstance(root, AggmlError) else DeviceError
-    text = (
-        str(root)
-        if isinstance(root, AggmlError)
-        else f"[{error.device}: {error.operation}] {root!r}"
-    )
+    if isinstance(root, AggmlError):
+        cls, text = type(root), str(root)
+    else:
+        cls, text = DeviceError, f"[{error.device}: {error.operation}] {root!r}"
     if derived:
         text = f"not run, because what it reads was not written: {text}"
     try:
@@ -93,16 +80,13 @@ def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
 
 
 class Future(Generic[T]):
-    """What a queued operation will bring. Await it any number of times, from any task, loop or
-    thread.
+    """What a queued operation will bring; awaited any number of times, in any task, loop or thread.
 
     A Future holds its operations' slots, so times and errors stay readable; it does not hold the
-    device. Dropping it
-    changes nothing: the operation goes on and keeps what it needs.
+    device. Dropping it changes nothing: the operation goes on and keeps what it needs.
 
     Cancellation: of an await, abandons the wait. Where the work belongs to its waiters alone
-        (``run``, ``submit``) the
-    cancellation of the last one aborts the work; see ``shield``.
+    (``run``, ``submit``), the cancellation of the last one aborts the work; see ``shield``.
     """
 
     __slots__ = (
@@ -140,10 +124,7 @@ class Future(Generic[T]):
     # -- state
 
     def _last(self) -> _native.Op | None:
-        """The operation that finishes last.
-
-        None if there never was one because the batch was given up.
-        """
+        """The operation that finishes last; None if the batch was given up, so there never was."""
         if self._ops is None:
             if self._problem is not None:
                 return None
@@ -158,8 +139,12 @@ class Future(Generic[T]):
             return self._problem is not None
         return self._ops[-1].done()
 
-    def exception(self) -> AggmlError | None:
-        """What the operation failed with, or None. Raises InvalidState while it is pending."""
+    def exception(self) -> Exception | None:
+        """What `result` would raise, or None.
+
+        Raises:
+            InvalidState: the operation is pending.
+        """
         if self._problem is not None:
             return self._problem
         if not self.done():
@@ -170,18 +155,27 @@ class Future(Generic[T]):
             error = op.error()
             if error is not None:
                 return exception_of(error, derived=op.derived)
+        if self._finish is not None:
+            try:
+                self._finish()
+            except ExceptionGroup as problem:  # what synchronize() has to tell
+                return problem
         return None
 
     def result(self) -> T:
-        """The value. Raises what the operation failed with, or InvalidState while it is pending."""
+        """The value.
+
+        Raises:
+            InvalidState: the operation is pending.
+            AggmlError: what the operation failed with.
+            ExceptionGroup: of a `Backend.synchronize`, the failures that nobody had seen.
+        """
         problem = self.exception()
         if problem is not None:
             try:
                 raise problem
             finally:
                 del problem  # no cycle through this frame
-        if self._finish is not None:
-            self._finish()
         return self._value
 
     @property
@@ -231,9 +225,12 @@ class Future(Generic[T]):
             self._leave(cancelled=False)
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Call ``callback(self)`` in the loop that runs here once done; soon if it is.
+        """Call ``callback(self)`` once done, in the loop that runs here; soon if it is done now.
 
-        Counts as a waiter.
+        The callback counts as a waiter. What it raises is logged.
+
+        Raises:
+            InvalidState: no loop runs in this thread, or the batch is still open.
         """
         last = self._last()
         reactor, post = current_reactor(), post_here()
@@ -250,9 +247,9 @@ class Future(Generic[T]):
             post(call)
 
     def abort(self) -> None:
-        """Stop the operation at its next safe point.
+        """Stop the operation at its next safe point; later work goes on.
 
-        It is done in its turn and raises Aborted; later work goes on.
+        It is done in its turn and raises Aborted.
         """
         for op in self._ops or ():
             op.abort()
@@ -262,7 +259,7 @@ class Future(Generic[T]):
         return Shielded(self)
 
     async def settled(self) -> None:
-        """Wait until done, however it ends; a cancellation abandons this wait and nothing else."""
+        """Wait until done, however it ends. Cancellation: abandons this wait and nothing else."""
         last = self._last()
         if last is not None:
             await _Op(last)
@@ -325,7 +322,7 @@ class Shielded(Generic[T]):
 
 
 class _Completions(Generic[T]):
-    """Yields each Future as it gets done. Cancelled, it stops waiting for all of them at once.
+    """Yields each Future as it gets done; cancelled, it stops waiting for all of them at once.
 
     No generator: one that is not exhausted has to be closed by hand, and trio says so.
     """
@@ -395,17 +392,22 @@ class _Completions(Generic[T]):
 def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
     """Yield the given Futures as they get done; ``result()`` of each brings value or failure.
 
-    Leaving the loop early aborts nothing. Cancellation of a wait: aborts those that are abortable
-    and that nobody else waits for.
+    Leaving the loop early aborts nothing.
+
+    Cancellation: of a wait, aborts those that are abortable (``run``, ``submit``) and that nobody
+    else waits for.
     """
     return _Completions(futures)
 
 
 async def gather(*futures: Future[Any]) -> list[Any]:
-    """Await all; the results in the order given. Raises the first failure at once.
+    """Await all; the results in the order given.
 
-    The others go on then. Cancellation: aborts those that are abortable (``run``, ``submit``) and
-    that nobody else waits for.
+    Raises:
+        AggmlError: the first failure, at once; the others go on.
+
+    Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits
+    for.
     """
     completions = _Completions(futures)
     if not futures:

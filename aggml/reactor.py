@@ -1,10 +1,9 @@
 """Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
 
 Here: everything that knows which of the two runs; one reactor per loop, one file descriptor each.
-    A callback waits
-for a (stream, ticket); the native side writes the descriptor when the least ticket waited for on a
-stream is done, the
-reactor then calls whatever is done and arms the next. Not here: what a Future is (future.py).
+A callback waits for a (stream, ticket). The native side writes the descriptor when the least ticket
+waited for on a stream is done; the reactor then calls whatever is done and arms the next.
+Not here: what a Future is (future.py).
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ __all__ = ["Parker", "Reactor", "checkpoint", "current_reactor", "current_task",
 _log = logging.getLogger("aggml")
 _sequence = count()
 
-# A mutable triple, so that a cancelled waiter can take its callback out in O(1): (ticket,
-# sequence, callback).
+# (ticket, sequence, callback), mutable: a cancelled waiter takes its callback out in O(1).
 Entry = list[Any]
 
 
@@ -47,7 +45,12 @@ class Reactor:
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> Entry | None:
         """Have ``callback`` called in this loop once ``op`` is done.
 
-        None: it is done already, nothing is called.
+        Returns:
+            The entry, whose callback may be taken out; None if ``op`` is done, nothing is called
+            then.
+
+        Raises:
+            InvalidState: ``op`` belongs to the parent process of a fork.
         """
         stream, ticket = op.stream, op.ticket
         if not stream.alive:
@@ -65,7 +68,7 @@ class Reactor:
         return entry
 
     def wake(self) -> None:
-        """Call back all that is done. Runs in the loop whenever the descriptor is readable."""
+        """Call back all that is done; runs in the loop whenever the descriptor is readable."""
         self.notifier.drain()
         for stream, heap in list(self._waiting.items()):
             while heap:
@@ -90,6 +93,7 @@ class Reactor:
             _log.exception("[Reactor] a callback failed")
 
     def close(self) -> None:
+        """Close the descriptor; nobody is called back any more. The loop has ended."""
         self.notifier.close()
         self._waiting.clear()
 
@@ -113,7 +117,8 @@ def _running_asyncio() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise InvalidState(
-            "[Future] no event loop runs in this thread: await it in asyncio or trio, or call wait()"
+            "[Future] no event loop runs in this thread: "
+            "await it in asyncio or trio, or call wait()"
         ) from None
 
 
@@ -155,7 +160,11 @@ def _reactor_of_trio() -> Reactor:
 
 
 def current_reactor() -> Reactor:
-    """The reactor of the loop that runs in this thread. Raises InvalidState if none does."""
+    """The reactor of the loop that runs in this thread.
+
+    Raises:
+        InvalidState: none does.
+    """
     return _reactor_of_trio() if _in_trio() else _reactor_of_asyncio(_running_asyncio())
 
 
@@ -186,11 +195,10 @@ def checkpoint() -> Generator[Any, Any, None]:
 
 
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
-    """Suspend this task until ``op`` is done. At least one checkpoint.
+    """Suspend this task until ``op`` is done; at least one checkpoint.
 
     The first turn of the loop comes before any arming: work of a few microseconds is done by then,
-    and a descriptor
-    need be neither written nor polled.
+    and a descriptor need be neither written nor polled.
     """
     if _in_trio():
         yield from _wait_trio(op)
@@ -234,8 +242,7 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
 
 
 class Parker:
-    """One task's place to sleep: ``await parker.park()`` returns after ``unpark()``, called from
-    any thread.
+    """One task's place to sleep: ``await parker.park()`` returns after an ``unpark()``.
 
     An unpark before the park is kept. Made in the loop of the task that parks.
     """
@@ -252,11 +259,12 @@ class Parker:
             self._post = _running_asyncio().call_soon_threadsafe
 
     def unpark(self) -> None:
+        """Wake who parks here, or who parks next. From any thread."""
         self._unparked = True
         try:
             self._post(self._run)
         except RuntimeError:
-            return  # the loop is closed (asyncio), or its run finished (trio): nobody is left to wake
+            return  # the loop is closed (asyncio) or its run finished (trio): nobody is left
 
     def _run(self) -> None:
         wake, self._wake = self._wake, None
@@ -287,6 +295,7 @@ class Parker:
         self._unparked = False
 
     def park(self) -> Parker:
+        """What to await, for the sake of reading."""
         return self
 
 

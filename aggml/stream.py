@@ -1,8 +1,7 @@
 """Stream: in-order work with futures. Public, so that a device written in Python has them too.
 
-Here: what can be enqueued, units, holding. Not here: running (native/runtime), what an operation
-    means for a device
-(backend.py, devices/).
+Here: what can be enqueued, units, holding. Not here: running (native/runtime/), what an operation
+means for a device (backend.py, devices/).
 """
 
 from __future__ import annotations
@@ -47,18 +46,16 @@ _native.set_exceptions(InvalidState, AllocFailed, InvalidArgument, Unsupported)
 
 
 class Stream:
-    """Ordered work: operations run in the order submitted, whatever their kind; each call returns
-    a Future.
+    """Ordered work: operations run in the order submitted, whatever their kind.
 
-    Nothing here blocks, and enqueuing is never refused for want of room. Tensors name their
-    storage to the stream:
-    what a failed operation would have written is poisoned, and what reads it fails with the same
-    cause. Host arrays
-    are borrowed until the Future is done.
+    Each call returns a Future. Nothing here blocks, and enqueuing is never refused for want of
+    room. Tensors name their storage to the stream: what a failed operation would have written is
+    poisoned, and what reads it fails with the same cause. Host arrays are borrowed until the
+    Future is done.
 
     Args:
         name: for messages.
-        pool: workers that carry the operations out; the process' default pool if not given.
+        pool: workers that carry the operations out; None: the pool that all streams share.
         n_threads: the most that one plan uses; 0: as many as the pool has.
     """
 
@@ -94,10 +91,7 @@ class Stream:
         finish: Callable[[], None] | None = None,
         main: int = -1,
     ) -> Future[T]:
-        """Enqueue on several streams in one step.
-
-        The Future is that of the operations of group ``main``.
-        """
+        """Enqueue on several streams in one step; the Future is that of group ``main``."""
         future = Future(None, value, what, finish=finish)
         batch = self._batches.get(threading.get_ident())
         if batch is not None:
@@ -124,7 +118,7 @@ class Stream:
 
     @contextmanager
     def unit(self) -> Iterator[None]:
-        """The same for code that never awaits: joins a batch that is open."""
+        """The same for code that never awaits: part of the batch of this thread if one is open."""
         batch = self._batches.get(threading.get_ident()) if self._batches else None
         if batch is not None:
             batch.check()
@@ -144,10 +138,18 @@ class Stream:
     ) -> Future[None]:
         """Copy elements in logical order between tensors and host arrays.
 
-        Tensors lie in host memory (their ``address`` can be read here). A tensor and an array must
-        have the same
-        shape in numpy order and the same size of element; two tensors the same type and ``ne``.
-        Strides may be any.
+        Tensors lie in memory whose addresses can be read here. A tensor and an array must have the
+        same shape in numpy order and the same size of element; two tensors the same type and
+        ``ne``. Strides may be any.
+
+        Args:
+            dst: what is written.
+            src: what is read.
+            operation: for messages.
+
+        Raises:
+            InvalidArgument: neither side is a tensor.
+            NotAllocated: a tensor has no memory.
         """
         if isinstance(dst, Tensor):
             if isinstance(src, Tensor):
@@ -169,7 +171,11 @@ class Stream:
         to_tensor: bool,
         operation: str = "copy",
     ) -> Future[None]:
-        """Copy a contiguous uint8 array into, or out of, a tensor's span at ``offset`` bytes."""
+        """Copy a contiguous uint8 array into, or out of, a tensor's span at ``offset`` bytes.
+
+        Raises:
+            OutOfBounds: bytes of the array would lie outside the span.
+        """
         if offset < 0 or offset + array.nbytes > tensor.nbytes:
             raise OutOfBounds(
                 f"[Stream.copy_bytes] {array.nbytes} bytes at {offset} are outside {tensor!r}"
@@ -190,9 +196,10 @@ class Stream:
         *,
         operation: str = "memset",
     ) -> Future[None]:
-        """Set ``size`` bytes of a tensor's span, from ``offset`` on, to ``value``.
+        """Set ``size`` bytes of a tensor's span from ``offset`` on to ``value``; None: to its end.
 
-        Left out, to the end of the span.
+        Raises:
+            OutOfBounds: the bytes are outside the span.
         """
         n = tensor.nbytes - offset if size is None else size
         if offset < 0 or n < 0 or offset + n > tensor.nbytes:
@@ -207,7 +214,13 @@ class Stream:
     ) -> Future[None]:
         """Run a compiled graph.
 
-        ``arena``: a buffer of at least ``plan.arena_size`` bytes of scratch, if it needs any.
+        Args:
+            plan: as `compile_plan` gives it.
+            arena: at least ``plan.arena_size`` bytes of scratch, if it needs any.
+            operation: for messages.
+
+        Raises:
+            InvalidArgument: ``arena`` is missing or too small.
         """
         base = 0
         if plan.arena_size:
@@ -229,9 +242,13 @@ class Stream:
         writes: Sequence[Tensor] = (),
         operation: str = "delay",
     ) -> Future[None]:
-        """Let ``seconds`` pass before what comes next; occupies no thread.
+        """Let ``seconds`` pass before what comes next; occupies no thread, an abort ends it early.
 
-        An abort ends it early.
+        Args:
+            seconds: less than 0 counts as 0.
+            reads: tensors that fail it if they are poisoned.
+            writes: tensors that it poisons if it fails or is aborted.
+            operation: for messages.
         """
         desc = _native.delay(seconds, operation, storages_of(reads), storages_of(writes), ())
         return self._put([desc], None, operation)
@@ -239,8 +256,7 @@ class Stream:
     def wait(self, mark: Future[Any] | Event | Stream, *, operation: str = "wait") -> Future[None]:
         """Hold later work of this stream until a Future or the latest mark of an Event is done.
 
-        Given a Stream: until all that is queued there at this moment is done. Nothing blocks: no
-            thread waits.
+        Given a Stream: until all that is queued there at this moment is done. No thread waits.
         """
         if isinstance(mark, Stream):
             return self._put([_native.wait(mark.native, None)], None, operation)
@@ -249,9 +265,8 @@ class Stream:
         if future is not None and future._ops is None and self._is_in_open_batch(future):
             pass  # earlier in this very batch: the order holds anyway
         elif future is not None and future._last() is not None:
-            latest = {
-                op.stream: op.ticket for op in future._ops or ()
-            }  # the last ticket of each stream
+            # Of several tickets of one stream the last stays.
+            latest = {op.stream: op.ticket for op in future._ops or ()}
             descs = [
                 _native.wait(stream, ticket)
                 for stream, ticket in latest.items()
@@ -262,29 +277,32 @@ class Stream:
     def let_wait(self, other: Stream) -> Future[None]:
         """Hold later work of ``other`` until all that is queued here is done.
 
-        Part of a batch of this stream.
+        Counts as a call on this stream: part of its batch if one is open.
         """
         return self._put_groups([(other.native, [_native.wait(self.native, None)])], None, "wait")
 
     @contextmanager
     def sharing(self, other: Stream) -> Iterator[None]:
-        """Enqueue the calls on this stream, and on ``other``, in one step on both."""
+        """Enqueue the calls on this stream and on ``other`` in one step on both.
+
+        Raises:
+            InvalidState: this thread has different batches open on the two.
+        """
         thread = threading.get_ident()
-        mine = self._batches.get(thread)
-        if mine is not None:
-            mine.check()
-        with other.unit():
-            batch = other._batches[thread]
-            if mine is not None and mine is not batch:
-                raise InvalidState(
-                    f"[copy] {self!r} and {other!r} have different batches open in this thread"
-                )
-            self._batches[thread] = batch
+        mine, theirs = self._batches.get(thread), other._batches.get(thread)
+        if mine is not None and theirs is not None and mine is not theirs:
+            raise InvalidState(
+                f"[copy] {self!r} and {other!r} have different batches open in this thread"
+            )
+        with self.unit() if mine is not None else other.unit():
+            batch = other._batches[thread] if mine is None else mine
+            self._batches[thread] = other._batches[thread] = batch
             try:
                 yield
             finally:
-                if mine is None:
-                    self._batches.pop(thread, None)
+                for stream, before in ((self, mine), (other, theirs)):
+                    if before is None:
+                        stream._batches.pop(thread, None)
 
     def clear(self, buffer: Buffer, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""
@@ -309,10 +327,7 @@ class Stream:
         return self._put([_native.mark(operation, ())], None, operation, finish=finish)
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare what a tensor's storage holds to be good, in stream order.
-
-        A failure before is forgotten.
-        """
+        """Declare what a tensor's storage holds to be good, in stream order."""
         return self._put([_native.mark("accept", storage_of(tensor))], None, "accept")
 
     def fail(
@@ -323,8 +338,13 @@ class Stream:
         partial: Sequence[Tensor] = (),
         operation: str = "fail",
     ) -> Future[None]:
-        """An operation that fails with ``exception`` as its cause, instead of writing
-        ``writes``.
+        """Fail in stream order instead of writing.
+
+        Args:
+            exception: the cause.
+            writes: tensors that would have been written in full; poisoned.
+            partial: tensors that would have been written in part.
+            operation: for messages.
         """
         tensor = writes[0].name if writes else ""
         error = foreign_error(exception, self.name, operation, tensor)
@@ -337,7 +357,7 @@ class Stream:
     def call(
         self,
         function: Callable[..., object],
-        *args: Any,
+        *args: Any,  # noqa: ANN401 - whatever the function takes
         reads: Sequence[Tensor] = (),
         writes: Sequence[Tensor] = (),
         partial: Sequence[Tensor] = (),
@@ -345,7 +365,16 @@ class Stream:
     ) -> Future[Any]:
         """Run ``function(*args)`` on this stream's Python thread, in order.
 
-        Its return value is the result.
+        Args:
+            function: its return value is the Future's, what it raises the cause of the failure.
+            *args: for the function; kept until it has run.
+            reads: tensors that fail the call, without running it, if they are poisoned.
+            writes: tensors that the function writes in full.
+            partial: tensors that the function writes in part.
+            operation: for messages.
+
+        Raises:
+            InvalidState: a batch is open in this thread.
         """
         box: list[Any] = []
 
@@ -390,10 +419,10 @@ class Stream:
         sets: list[tuple[Tensor, np.ndarray[Any, Any]]],
         gets: list[tuple[Tensor, np.ndarray[Any, Any]]],
     ) -> None:
-        """Copies to tensors, one run of a plan, copies from tensors, enqueued in one step;
-        ``future`` stands for all.
+        """Copies to tensors, a run of a plan and copies from tensors, enqueued in one step.
 
-        What `run` of a device in host memory comes down to, in one native call. Not inside a batch.
+        What `Backend.run` of a device in host memory comes down to, in one native call; ``future``
+        stands for all. Not inside a batch.
         """
         future._ops = _native.submit_run(
             self.native,
@@ -413,6 +442,7 @@ class Stream:
 
     @property
     def closed(self) -> bool:
+        """Whether new work is refused."""
         return self.native.closed
 
     @contextmanager
@@ -425,13 +455,11 @@ class Stream:
             self.native.release()
 
     def lose(self, exception: BaseException) -> None:
-        """The device is lost: everything queued fails with this first error, and new work is
-        refused.
-        """
+        """The device is lost: everything queued fails with this first error, new work is refused."""
         self.native.lose(foreign_error(exception, self.name, "lost"))
 
     def failures(self) -> list[AggmlError]:
-        """The failures that nobody saw so far; from now on they count as seen."""
+        """The failures that nobody has seen; from now on they count as seen."""
         return [exception_of(error) for error in self.native.take_failures()]
 
     def abort(self) -> None:
@@ -449,10 +477,7 @@ class Stream:
 
 @atexit.register
 def _shut_down() -> None:
-    """Abort what runs, end the Python threads, join the workers.
-
-    The interpreter leaves no thread behind.
-    """
+    """Abort what runs, end the Python threads, join the workers: no thread is left behind."""
     callers = []
     for stream in list(_streams):
         if stream.native.alive:

@@ -89,13 +89,14 @@ class SimBackend(Backend):
         self,
         device: SimDevice,
         *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
         max_queued: int | None = None,
         pool: ThreadPool | None = None,
-        n_threads: int = 0,
     ) -> None:
-        super().__init__(
-            device, Stream(device.name, pool=pool, n_threads=n_threads), max_queued=max_queued
-        )
+        stream = Stream(device.name, pool=pool, n_threads=n_threads or 0)
+        super().__init__(device, stream, max_queued=max_queued)
+        self.cpu = cpu_mask("scalar" if use_ref else None)
 
     def hold(self) -> _Hold:
         """No operation starts until `release`, or the end of ``with backend.hold():``."""
@@ -170,7 +171,7 @@ class SimBackend(Backend):
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
         for node in graph.nodes:
             self.device._check_op(node)
-        return lowering(graph, memory.locate, memory.scratch_size, cpu_mask(None))
+        return lowering(graph, memory.locate, memory.scratch_size, self.cpu)
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         fault = self.device._fault("compute")
@@ -265,10 +266,17 @@ class SimDevice(Device):
         return self.memory_size - self._used, self.memory_size
 
     def backend(
-        self, *, max_queued: int | None = None, pool: ThreadPool | None = None, n_threads: int = 0
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
     ) -> SimBackend:
-        """A new stream of work on this device."""
-        backend = SimBackend(self, max_queued=max_queued, pool=pool, n_threads=n_threads)
+        """A new stream of work on this device; it computes on ``pool``, the shared one if not given."""
+        backend = SimBackend(
+            self, n_threads=n_threads, use_ref=use_ref, max_queued=max_queued, pool=pool
+        )
         self._backends.add(backend)
         return backend
 

@@ -1,4 +1,4 @@
-"""GGUF: model files. Here: the public names. Not here: the file (file.py), its header (header.py)."""
+"""GGUF: model files. Here: the public names. Not here: files (file.py), headers (header.py)."""
 
 from aggml.gguf.file import GGUFFile
 from aggml.gguf.header import GGUFError

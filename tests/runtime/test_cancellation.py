@@ -51,6 +51,7 @@ async def cancelled(awaitable: Awaitable[object], how: str) -> None:
             await task
 
 
+ASYNCIO = pytest.mark.parametrize("anyio_backend", [("asyncio", {"debug": True})], ids=["asyncio"])
 HOW = ["scope", "timeout", "deadline passed", "native"]
 
 
@@ -257,10 +258,9 @@ async def test_cancelling_at_random_points_leaves_all_healthy(
     assert sim.pending == 0
 
 
+@ASYNCIO
 async def test_native_cancellation_of_random_tasks(sim: SimBackend, seed: int) -> None:
     """The same with tasks of asyncio alone, which anyio does not know."""
-    if on_trio():
-        pytest.skip("asyncio only: trio has no cancellation but by scopes")
     dice = random.Random(seed)
     s = sum_on(sim)
 
@@ -283,9 +283,8 @@ async def test_native_cancellation_of_random_tasks(sim: SimBackend, seed: int) -
     assert np.array_equal(await s.run(sim, ramp(), ramp()), 2 * ramp())
 
 
+@ASYNCIO
 async def test_wait_for_of_asyncio(be: aggml.Backend) -> None:
-    if on_trio():
-        pytest.skip("asyncio.wait_for exists on asyncio only")
     s = sum_on(be)
 
     async def run() -> None:

@@ -7,7 +7,7 @@ void agk_mm_pack_f32_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, 
 {
     float *y = out;
     for (int64_t i = 0; i < k; i += 16, y += 256) {
-        const __mmask16 mask = k - i < 16 ? (__mmask16)((1u << (k - i)) - 1) : (__mmask16)0xffff;
+        const __mmask16 mask = (__mmask16)(k - i < 16 ? (1u << (k - i)) - 1 : 0xffffu);
         __m512i r[16];
         AGK_UNROLL for (int j = 0; j < 16; ++j) {
             const float *x = (const float *)(const void *)((const char *)b + (size_t)j * ldb) + i;

@@ -11,7 +11,7 @@ AGK_INLINE size_t block_size(int type)
     return type == Q8_0 ? sizeof(agk_block_q8_0) : sizeof(agk_block_q4_0);
 }
 
-AGK_INLINE uint16_t scale_of(const char *a)
+AGK_INLINE uint32_t scale_of(const char *a)
 {
     uint16_t d;
     memcpy(&d, a, sizeof d);
@@ -22,7 +22,7 @@ AGK_INLINE uint16_t scale_of(const char *a)
 AGK_INLINE __m512i load(int type, const char *a, bool two, __m128 *d)
 {
     const char *next = a + block_size(type);
-    *d = _mm_cvtph_ps(_mm_cvtsi32_si128(two ? scale_of(a) | scale_of(next) << 16 : scale_of(a)));
+    *d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)(two ? scale_of(a) | scale_of(next) << 16 : scale_of(a))));
     if (type == Q8_0) {
         const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(a + 2));
         const __m256i high = two ? _mm256_loadu_si256((const __m256i *)(const void *)(next + 2)) : _mm256_setzero_si256();

@@ -11,7 +11,7 @@ enum { BLOCK = AGK_MM_BLOCK };
 
 static inline __mmask16 head(int64_t n)
 {
-    return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff;
+    return (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffffu);
 }
 
 void agk_f16_to_f32_avx512(const void *src, float *dst, int64_t n)

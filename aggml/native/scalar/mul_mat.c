@@ -265,6 +265,7 @@ static void dots_item(const agk_task *task, const agk_node *node, const plan *p,
     const int64_t k = a->ne[0], step = p->row_form == NATURAL ? last - first : WIDENED_ROWS;
     agk_mm_block block = {.cols = b->ne[1], .lda = (size_t)a->nb[1], .ldb = (size_t)b->nb[1], .ldc = (size_t)c->nb[1]};
     const char *columns = m.b;
+    const size_t item = p->col_form == BF16 ? 2 : p->col_form == FLOATS ? 4 : agk_traits(b->type)->type_size;
     if (p->col_form != NATURAL) {
         block.ldb = col_bytes((form)p->col_form, k);
         columns = (char *)agk_work(task, node) + (size_t)(batch * b->ne[1]) * block.ldb;
@@ -272,7 +273,7 @@ static void dots_item(const agk_task *task, const agk_node *node, const plan *p,
     int64_t k0 = 0;
     do {
         block.k = least(p->k_block, k - k0);
-        block.b = columns + (size_t)k0 * (p->col_form == BF16 || b->type == AGK_BF16 ? 2 : 4);
+        block.b = columns + (size_t)k0 * item;
         block.add = k0 > 0;
         for (int64_t row = first; row < last; row += step) {
             block.rows = least(step, last - row);

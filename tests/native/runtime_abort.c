@@ -1,0 +1,178 @@
+/* Aborts at any moment: what ran is a prefix of the plan, a node that writes a leaf is whole or untouched, and what
+ * comes later is healthy. */
+#include "rig.h"
+
+#define STEPS 24
+#define CHUNKS 6
+#define LEAF_EVERY 4 /* steps 2, 3 of each four are one node of two steps that writes a leaf */
+
+typedef struct record {
+    atomic_uint ran[STEPS];
+} record;
+
+static agk_status count(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    record *rec = (record *)task->arena;
+    (void)chunk;
+    check_spin(300);
+    atomic_fetch_add(&rec->ran[node->aux.i[1]], 1);
+    return AGK_OK;
+}
+
+static agk_status count_next(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    record *rec = (record *)task->arena;
+    (void)chunk;
+    check_spin(300);
+    atomic_fetch_add(&rec->ran[node->aux.i[1] + 1], 1);
+    return AGK_OK;
+}
+
+static uint32_t chunks_of(int step)
+{
+    return step % 3 == 1 ? 1 : CHUNKS;
+}
+
+static bool leaf_first(int step)
+{
+    return step % LEAF_EVERY == 2;
+}
+
+static ag_plan *make_plan(ag_storage *out, ag_storage *cache)
+{
+    ag_plan *plan = rig_plan();
+    for (int i = 0; i < STEPS; ++i) {
+        rig_add(plan, count, chunks_of(i), leaf_first(i) ? 0 : -1, NULL, i);
+        if (leaf_first(i)) rig_add_step(plan, count_next, chunks_of(++i), 0);
+    }
+    CHECK(ag_plan_seal(plan, NULL, 0, &out, 1, &cache, 1));
+    return plan;
+}
+
+/* Returns the number of whole steps. */
+static int prefix(record *rec, bool whole)
+{
+    int n = 0;
+    while (n < STEPS && atomic_load(&rec->ran[n]) == chunks_of(n)) ++n;
+    if (whole) CHECK_EQ(n, STEPS);
+    if (n < STEPS && atomic_load(&rec->ran[n]) != 0) CHECK(!leaf_first(n)); /* chunks of one step were let out */
+    if (n > 0 && n < STEPS) CHECK(!leaf_first(n - 1));                     /* the second step of a leaf's node follows */
+    for (int i = n + 1; i < STEPS; ++i) CHECK_EQ(atomic_load(&rec->ran[i]), 0);
+    return n;
+}
+
+static bool poisoned(ag_storage *storage)
+{
+    ag_error *error = ag_storage_poison(storage);
+    ag_error_unref(error);
+    return error != NULL;
+}
+
+static void at_random_moments(rng *r, int pool_threads, int n_threads)
+{
+    ag_pool *pool = rig_pool(pool_threads);
+    ag_stream *stream = rig_stream(pool, n_threads);
+    ag_storage *out = ag_storage_new("out"), *cache = ag_storage_new("cache");
+    ag_plan *plan = make_plan(out, cache);
+    int before = 0, during = 0, after = 0;
+    for (int i = 0; i < SCALED(1500); ++i) {
+        record first = {0}, second = {0};
+        op doomed = rig_start(stream, rig_plan_slot(plan, &first));
+        op healthy = rig_start(stream, rig_plan_slot(plan, &second));
+        check_spin(rng_below(r, 60000));
+        rig_abort(doomed);
+        rig_wait(doomed);
+        ag_error *error = rig_error(doomed);
+        int n = prefix(&first, error == NULL);
+        if (error != NULL) {
+            CHECK_EQ(error->code, AG_ABORTED);
+            CHECK(atomic_load(&error->seen));
+        }
+        ++*(error == NULL ? &after : n == 0 ? &before : &during);
+        rig_drop(doomed);
+        CHECK_EQ(rig_result(healthy), 0);
+        prefix(&second, true);
+        CHECK(!poisoned(out) && !poisoned(cache));
+    }
+    if (SCALED(1000) == 1000) CHECK(during > 0);
+    ag_error *failures[1];
+    CHECK_EQ(ag_stream_take_failures(stream, failures, 1), 0);
+    ag_plan_unref(plan);
+    ag_storage_unref(out);
+    ag_storage_unref(cache);
+    ag_stream_unref(stream);
+    rig_end(pool);
+    (void)before;
+}
+
+static void before_the_start(void)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_storage *out = ag_storage_new("out"), *cache = ag_storage_new("cache");
+    ag_plan *plan = make_plan(out, cache);
+    record rec = {0};
+    ag_stream_hold(stream);
+    op plan_op = rig_start(stream, rig_plan_slot(plan, &rec));
+    ag_slot set = rig_slot(AG_KIND_NOP);
+    rig_writes(&set, cache);
+    op mark = rig_start(stream, set);
+    rig_abort(plan_op);
+    rig_abort(mark); /* any kind may be aborted before it starts */
+    CHECK(!rig_done(plan_op));
+    CHECK(ag_stream_release(stream));
+    CHECK_EQ(rig_error(plan_op)->code, AG_ABORTED);
+    CHECK_EQ(prefix(&rec, false), 0);
+    CHECK(poisoned(out));
+    rig_drop(plan_op);
+    CHECK_EQ(rig_result(mark), AG_ABORTED);
+    CHECK(poisoned(cache)); /* by the mark, which writes it in full; the plan left it alone */
+    ag_plan_unref(plan);
+    ag_storage_unref(out);
+    ag_storage_unref(cache);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+/* abort_all: plans, delays and calls that are queued now. Copies, marks and what comes later go on. */
+static void all_that_is_queued(void)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_storage *out = ag_storage_new("out"), *cache = ag_storage_new("cache");
+    ag_plan *plan = make_plan(out, cache);
+    record first = {0}, second = {0};
+    char from[4] = "abc", to[4] = "";
+    ag_stream_hold(stream);
+    op queued = rig_start(stream, rig_plan_slot(plan, &first));
+    op delay = rig_start(stream, rig_delay(1000000000000u));
+    op call = rig_start(stream, rig_slot(AG_KIND_CALL));
+    op copy = rig_start(stream, rig_copy(to, from, 4));
+    ag_stream_abort_all(stream);
+    op later = rig_start(stream, rig_plan_slot(plan, &second));
+    ag_stream_release(stream);
+    CHECK_EQ(rig_result(queued), AG_ABORTED);
+    CHECK_EQ(rig_result(delay), AG_ABORTED);
+    CHECK_EQ(rig_result(call), AG_ABORTED);
+    CHECK_EQ(rig_result(copy), 0);
+    CHECK(strcmp(to, "abc") == 0);
+    CHECK_EQ(rig_result(later), 0);
+    prefix(&second, true);
+    ag_plan_unref(plan);
+    ag_storage_unref(out);
+    ag_storage_unref(cache);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    rng r = rng_new(0);
+    at_random_moments(&r, 1, 1);
+    at_random_moments(&r, 3, 1);
+    at_random_moments(&r, 3, 3);
+    before_the_start();
+    all_that_is_queued();
+    return 0;
+}

@@ -1,0 +1,149 @@
+/* Delays: they take their time but no thread, an abort ends the one it means, no deadline overflows. */
+#include "rig.h"
+
+static agk_status flag_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)node;
+    (void)chunk;
+    atomic_store((atomic_int *)task->arena, 1);
+    return AGK_OK;
+}
+
+static ag_plan *flag_plan(void)
+{
+    ag_plan *plan = rig_plan();
+    rig_add(plan, flag_step, 1, -1, NULL, 0);
+    return plan;
+}
+
+static uint64_t duration(op o)
+{
+    return rig_slot_of(o)->done - rig_slot_of(o)->started;
+}
+
+static void take_their_time(rng *r)
+{
+    ag_pool *pool = rig_pool(1);
+    ag_stream *streams[8];
+    op ops[8][10];
+    uint64_t ns[8][10];
+    for (int i = 0; i < 8; ++i) {
+        streams[i] = rig_stream(pool, 0);
+        for (int k = 0; k < 10; ++k) {
+            ns[i][k] = rng_below(r, 3000000);
+            ops[i][k] = rig_start(streams[i], rig_delay(ns[i][k]));
+        }
+    }
+    for (int i = 0; i < 8; ++i) {
+        for (int k = 0; k < 10; ++k) {
+            CHECK(rig_error(ops[i][k]) == NULL);
+            CHECK(duration(ops[i][k]) >= ns[i][k]);
+            if (k > 0) CHECK(rig_slot_of(ops[i][k])->started >= rig_slot_of(ops[i][k - 1])->done);
+        }
+        for (int k = 0; k < 10; ++k) rig_drop(ops[i][k]);
+        ag_stream_unref(streams[i]);
+    }
+    rig_end(pool);
+}
+
+/* The only thread of the pool serves another stream meanwhile; an abort ends the long delay at once. */
+static void occupy_no_thread(void)
+{
+    ag_pool *pool = rig_pool(1);
+    ag_stream *sleeping = rig_stream(pool, 0), *busy = rig_stream(pool, 0);
+    ag_plan *plan = flag_plan();
+    atomic_int ran = 0;
+    op never = rig_start(sleeping, rig_delay(3600000000000u));
+    op forever = rig_start(sleeping, rig_delay(UINT64_MAX)); /* a deadline beyond the clock's range is no early one */
+    op later = rig_start(sleeping, rig_slot(AG_KIND_NOP));
+    rig_wait(rig_start(busy, rig_plan_slot(plan, &ran)));
+    CHECK_EQ(atomic_load(&ran), 1);
+    CHECK(!rig_done(never));
+    rig_abort(never);
+    CHECK_EQ(rig_result(never), AG_ABORTED);
+    check_nap(2000);
+    CHECK(!rig_done(forever));
+    rig_abort(forever);
+    CHECK_EQ(rig_result(forever), AG_ABORTED);
+    CHECK_EQ(rig_result(later), 0);
+    ag_plan_unref(plan);
+    ag_stream_unref(sleeping);
+    rig_drain(busy);
+    ag_stream_unref(busy);
+    rig_end(pool);
+}
+
+/* An abort that comes just as its delay ends must not shorten the next one. */
+static void abort_means_one_delay(rng *r)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    for (int i = 0; i < SCALED(400); ++i) {
+        op first = rig_start(stream, rig_delay(50000));
+        op second = rig_start(stream, rig_delay(2000000));
+        check_spin(40000 + rng_below(r, 120000));
+        rig_abort(first);
+        CHECK_EQ(rig_error(second), 0);
+        CHECK(duration(second) >= 2000000);
+        rig_drop(first);
+        rig_drop(second);
+    }
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+/* abort_all means what is queued now, also a delay that starts at this moment, and not one that comes later. */
+static void abort_all_misses_none(rng *r)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_plan *plan = flag_plan();
+    for (int i = 0; i < SCALED(3000); ++i) {
+        atomic_int ran = 0;
+        rig_send(stream, rig_plan_slot(plan, &ran));
+        op doomed = rig_start(stream, rig_delay(3600000000000u));
+        while (atomic_load(&ran) == 0 && rng_below(r, 1000) != 0) continue;
+        check_spin(rng_below(r, 1500));
+        ag_stream_abort_all(stream);
+        op later = rig_start(stream, rig_delay(100000));
+        CHECK_EQ(rig_error(doomed) != NULL ? (int)rig_error(doomed)->code : 0, AG_ABORTED);
+        CHECK(rig_error(later) == NULL);
+        CHECK(duration(later) >= 100000);
+        rig_drop(doomed);
+        rig_drop(later);
+    }
+    ag_plan_unref(plan);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+static void single_abort_misses_none(rng *r)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_plan *plan = flag_plan();
+    for (int i = 0; i < SCALED(3000); ++i) {
+        atomic_int ran = 0;
+        rig_send(stream, rig_plan_slot(plan, &ran));
+        op doomed = rig_start(stream, rig_delay(3600000000000u));
+        while (atomic_load(&ran) == 0 && rng_below(r, 1000) != 0) continue;
+        check_spin(rng_below(r, 1500));
+        rig_abort(doomed);
+        CHECK_EQ(rig_result(doomed), AG_ABORTED);
+    }
+    ag_plan_unref(plan);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    rng r = rng_new(0);
+    take_their_time(&r);
+    occupy_no_thread();
+    abort_means_one_delay(&r);
+    abort_all_misses_none(&r);
+    single_abort_misses_none(&r);
+    return 0;
+}
