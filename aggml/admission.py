@@ -1,7 +1,7 @@
 """Admission: back-pressure for those who ask for it; first come, first served.
 
 Here: who may submit next. Not here: submitting, which never waits and is never refused
-    (backend.py).
+(backend.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Admission:
         self._queue: deque[Parker] = deque()
 
     def note(self, future: Future[Any], batch: Batch | None) -> None:
-        """One submission was made. All calls of a batch count as one."""
+        """One submission was made; all calls of a batch count as one."""
         if self.limit is None:
             return
         if batch is not None:
@@ -69,10 +69,11 @@ class Admission:
                 self._queue[0].unpark()
 
     async def wait(self) -> None:
-        """Wait for a place.
+        """Wait for a place, which is good for one submission.
 
-        It is good for one submission. Asking again gives one up that was not used, and so does the
-        end of the task. Cancellation: gives the place in the queue up.
+        Asking again gives one up that was not used, and so does the end of the task.
+
+        Cancellation: gives the place in the queue up.
         """
         await anyio.lowlevel.checkpoint()
         if self.limit is None:

@@ -1,10 +1,8 @@
-"""Backend: ordered work on one device. set, get, memset, copy, graph_compute, run, events,
-batches, closing.
+"""Backend: ordered work on one device, from set, run and get to events, batches and closing.
 
 Here: the interface a device implements; arguments are validated here, the hooks (`_set`, `_get`,
-    ...) get them right.
-Not here: what an array must look like (transfer.py), memory of graphs (graph_memory.py), waking
-    (future.py).
+...) get them right. Not here: what an array must look like (transfer.py), memory of graphs
+(graph_memory.py), waking (future.py).
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ _log = logging.getLogger("aggml")
 
 
 class GraphPlan:
-    """A graph compiled for one backend, to be looked at and run again
-    (ggml_backend_graph_plan_*).
-    """
+    """A graph compiled for one backend, to be shown and run again (ggml_backend_graph_plan_*)."""
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
         self.backend = backend
@@ -64,6 +60,7 @@ class GraphPlan:
 
     @property
     def plan(self) -> Plan:
+        """The plan for where the tensors lie now."""
         return self.backend._plan(self.graph)
 
     def update(self, graph: Graph) -> None:
@@ -83,9 +80,8 @@ class Backend(ABC):
     """A stream of work on one device; open once constructed.
 
     Operations run in the order submitted. Every method that returns a Future returns at once;
-    misuse raises at the
-    call, before anything is queued; what fails later fails its Future and poisons what it would
-    have written.
+    misuse raises at the call, before anything is queued; what fails later fails its Future and
+    poisons what it would have written.
     """
 
     def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
@@ -119,10 +115,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
-        """Copy between tensors of the same type and extents.
-
-        Each lies in memory of this device or of the host.
-        """
+        """Copy between tensors of the same type, extents and strides that this device reaches."""
 
     @abstractmethod
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
@@ -130,7 +123,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
-        """Compile in small steps: None after each, the plan at last."""
+        """Compile in small steps; yields None after each, the plan at last."""
 
     @abstractmethod
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
@@ -140,6 +133,7 @@ class Backend(ABC):
 
     @property
     def name(self) -> str:
+        """That of the stream, which devices name after themselves."""
         return self.stream.name
 
     @property
@@ -154,6 +148,7 @@ class Backend(ABC):
 
     @property
     def closed(self) -> bool:
+        """Whether new work is refused."""
         return self.stream.closed
 
     def __repr__(self) -> str:
@@ -167,7 +162,7 @@ class Backend(ABC):
             raise InvalidState(f"[{what}] {self!r} is closed")
 
     def _check_tensor(self, tensor: Tensor, what: str, *, write: bool = False) -> None:
-        """Placed, in memory of this device, and writable if it is to be written."""
+        """Refuse a tensor that has no memory, or none in reach, or none that may be written."""
         if not isinstance(tensor, Tensor):
             raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
         placement = tensor.root.placement
@@ -204,12 +199,10 @@ class Backend(ABC):
         Args:
             tensor: any placed tensor, also a strided view.
             x: an array of the tensor's element type (bf16: ml_dtypes.bfloat16 or uint16 bits;
-                quantized: uint8 blocks),
-                of any strides, its shape the tensor's in numpy order after leading 1s are dropped,
-                or flat. Borrowed until
-                the Future is done.
-            offset, size: write bytes of the span instead, from a contiguous array of that many
-                bytes.
+                quantized: uint8 blocks), of any strides, its shape the tensor's in numpy order
+                after leading 1s are dropped, or flat. Borrowed until the Future is done.
+            offset: first byte of the span to write; then ``x`` is contiguous, its bytes are taken.
+            size: bytes to write, as many as ``x`` has; either of the two asks for bytes.
             copy: take a snapshot of ``x`` first.
 
         Raises:
@@ -246,22 +239,22 @@ class Backend(ABC):
         offset: int | None = None,
         size: int | None = None,
     ) -> Future[Array]:
-        """Read elements in logical order, after all earlier work of this backend
-        (ggml_backend_tensor_get_async).
+        """Read elements, after all earlier work of this backend (ggml_backend_tensor_get_async).
 
         Args:
-            tensor: any placed tensor, also a strided view; a node inside a graph needs the OUTPUT
-                flag.
+            tensor: any placed tensor, also a strided view, read in logical order; a node inside a
+                graph needs the OUTPUT flag.
             out: writable, any strides; a new array of ``shape`` or ``tensor.shape`` if not given.
             shape: another shape of the same number of elements.
-            offset, size: bytes of the span instead; the result is then uint8.
+            offset: first byte of the span to read; the result is then bytes (uint8).
+            size: bytes to read, to the end of the span if not given; the result is then bytes.
 
         Returns:
             A Future of the array. It keeps tensor, buffer and ``out`` alive until done.
 
         Raises:
-            NotAllocated, InvalidArgument: ``tensor`` has no memory, not on this device, or ``out``
-                is read-only.
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, or not on this device, or
+                ``out`` is read-only.
             LayoutMismatch: ``out`` or ``shape`` do not fit.
             OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
             AggmlError: by the Future: the cause of an earlier failure; what ``out`` holds is
@@ -285,13 +278,18 @@ class Backend(ABC):
     def memset(
         self, tensor: Tensor, value: int, *, offset: int | None = None, size: int | None = None
     ) -> Future[None]:
-        """Set every byte of a tensor's elements, or of ``size`` bytes of its span from ``offset``
-        on.
+        """Set every byte of a tensor's elements, or some bytes of its span.
+
+        Args:
+            tensor: any placed tensor; of a strided view the gaps between elements stay.
+            value: of each byte.
+            offset: first byte of the span to set.
+            size: bytes to set, to the end of the span if not given.
 
         Raises:
             InvalidArgument: ``value`` is not within 0..255. Else as `set`.
 
-        Cancellation: abandons the wait.
+        Cancellation: abandons the wait; the write goes on.
         """
         self._check_open("Backend.memset")
         self._check_tensor(tensor, "Backend.memset", write=True)
@@ -299,9 +297,8 @@ class Backend(ABC):
             raise InvalidArgument(f"[Backend.memset] value={value} is not within 0..255")
         start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
         if offset is None and size is None and not tensor.is_contiguously_allocated:
-            shape = transfer._full_shape(
-                tensor
-            )  # a strided view: its elements, not the gaps between them
+            # A strided view: its elements, not the gaps between them.
+            shape = transfer._full_shape(tensor)
             byte = np.full(transfer.array_dtype(tensor).itemsize, value, np.uint8)
             one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
             if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
@@ -321,8 +318,9 @@ class Backend(ABC):
         Raises:
             LayoutMismatch: type, extents or strides differ.
             NotAllocated, InvalidArgument: a tensor has no memory, or not where its backend reaches.
+            InvalidState: a backend is closed.
 
-        Cancellation: abandons the wait.
+        Cancellation: abandons the wait; the copy goes on.
         """
         other = self if to is None else to
         self._check_open("Backend.copy")
@@ -344,7 +342,8 @@ class Backend(ABC):
         Enqueued in one step on both streams: each waits for what the other had queued.
         """
         here, there = src.buffer, dst.buffer
-        assert here is not None and there is not None
+        assert here is not None
+        assert there is not None
         if here.is_host or other.device.supports_buffer_type(here.type):
             driver, idle = other, self
         elif there.is_host or self.device.supports_buffer_type(there.type):
@@ -380,8 +379,7 @@ class Backend(ABC):
     # -- memory
 
     def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
-        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none gives an empty
-        buffer.
+        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none: an empty one.
 
         Raises:
             AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
@@ -391,10 +389,10 @@ class Backend(ABC):
         return alloc_tensors(self.buffer_type, tensors)
 
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
-        """Place what has no memory yet: leaves, ends and OUTPUT tensors in memory of this graph,
-        the rest in scratch.
+        """Place what has no memory yet.
 
-        The placement lives as long as the graph; ``close()`` of the result unplaces it.
+        Leaves, ends and OUTPUT tensors go to memory of this graph, the rest to scratch. The
+        placement lives as long as the graph; ``close()`` of the result unplaces it.
 
         Raises:
             AlreadyAllocated: the graph has been placed.
@@ -417,7 +415,7 @@ class Backend(ABC):
             await anyio.lowlevel.checkpoint()
 
     async def prepare(self, graph: Graph) -> None:
-        """`alloc_graph` (unless done) and compile, giving way to the loop at least every 0.5 ms.
+        """Place the graph (unless done) and compile it, giving way to the loop every 0.5 ms.
 
         Cancellation: a graph that was placed stays placed.
         """
@@ -455,8 +453,8 @@ class Backend(ABC):
         memory = self._memory_of(graph, what)
         plan = memory.plan_of(self)
         if plan is None:
-            for plan in self._compile(graph, memory):
-                pass
+            for step in self._compile(graph, memory):
+                plan = step
             assert plan is not None
             memory.keep_plan(self, plan)
         return plan
@@ -503,13 +501,13 @@ class Backend(ABC):
             outputs: a tensor, or several.
 
         Returns:
-            A Future of an array, of a list of arrays if ``outputs`` is a sequence.
+            A Future of an array, or of a list of arrays if ``outputs`` is a sequence.
 
         Raises:
             As `set`, `graph_compute` and `get`; nothing is queued then.
 
         Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
-            ``Future.shield``.
+        `Future.shield`.
         """
         self._check_open("Backend.run")
         plan = self._plan(graph, "Backend.run")
@@ -554,11 +552,10 @@ class Backend(ABC):
     # -- order
 
     def batch(self) -> Batch:
-        """``with backend.batch():`` enqueues this thread's calls at its end, in one step against
-        other threads.
+        """``with backend.batch():`` enqueues this thread's calls at its end, in one step.
 
-        Awaiting inside is refused. If the body raises, nothing is enqueued and its Futures raise
-        Aborted.
+        So no call of another thread gets between them. Awaiting one of its Futures inside is
+        refused. If the body raises, nothing is enqueued and its Futures raise Aborted.
         """
         self._check_open("Backend.batch")
         return self.stream.batch()
@@ -571,10 +568,9 @@ class Backend(ABC):
         return self.stream.record(event)
 
     def wait(self, event: Event | Future[Any]) -> Future[None]:
-        """Hold later work of this backend until the event's latest mark is reached
-        (ggml_backend_event_wait).
+        """Hold later work until the event's latest mark is reached (ggml_backend_event_wait).
 
-        An event never recorded counts as reached. Nothing blocks.
+        Or until a Future is done. An event never recorded counts as reached. No thread waits.
         """
         self._check_open("Backend.wait")
         if not isinstance(event, Event | Future):
@@ -613,18 +609,16 @@ class Backend(ABC):
     async def ready(self) -> None:
         """Wait until less than ``max_queued`` is pending or admitted; first come, first served.
 
-        Each admission is good for one submission; ``run`` and a batch count as one. Cancellation:
-        gives the place up.
+        Each admission is good for one submission; ``run`` and a batch count as one.
+
+        Cancellation: gives the place in the queue up.
         """
         await self._admission.wait()
 
     # -- end
 
     def close(self) -> None:
-        """Refuse new work at once.
-
-        What is queued goes on, and is kept alive until it ran dry. Never blocks.
-        """
+        """Refuse new work; never blocks. What is queued goes on, and keeps what it needs."""
         native = self.stream.native
         if self._drained is None and native.alive and not native.closed:
             if native.lost is None:
@@ -638,7 +632,7 @@ class Backend(ABC):
         """Close, then wait until all that is queued is done; failures that nobody saw are logged.
 
         Cancellation: anyio scopes wait for the drain; a native asyncio cancel ends the wait, not
-            the close.
+        the close.
         """
         self.close()
         if self._drained is not None:

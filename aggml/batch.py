@@ -27,6 +27,10 @@ class Batch:
 
     No lock is held meanwhile. If the body raises, nothing is enqueued and the Futures raise
     Aborted.
+
+    Args:
+        stream: whose calls are collected.
+        guarded: refuse calls by other tasks of this thread; for blocks that could await.
     """
 
     def __init__(self, stream: Stream, *, guarded: bool) -> None:
@@ -41,7 +45,11 @@ class Batch:
         self._events: list[tuple[Event, Future[None], Future[None] | None]] = []
 
     def check(self) -> None:
-        """Refuse a call by another task of this thread: somebody awaited inside the batch."""
+        """Refuse a call by another task of this thread: somebody awaited inside the batch.
+
+        Raises:
+            InvalidState: it is one.
+        """
         if self._guarded and current_task() is not self._task:
             raise InvalidState(
                 f"[batch] {self._stream!r}: another task of this thread has a batch open; "
@@ -54,6 +62,7 @@ class Batch:
         future: Future[Any],
         main: int,
     ) -> None:
+        """Collect operations; ``future`` will be that of those of ``groups[main]``."""
         spans = []
         for native, descs in groups:
             if self._groups and self._groups[-1][0] is native:
@@ -70,6 +79,7 @@ class Batch:
         self._joins.append((future, parts))
 
     def commit(self) -> None:
+        """Enqueue all that was collected and tell its Futures; if that raises, give them up."""
         if not self._groups:
             return
         try:
@@ -83,6 +93,7 @@ class Batch:
             future.join(parts)
 
     def drop(self, why: str) -> None:
+        """Give all Futures up; events that were recorded in here get their marks back."""
         for future in [*(f for f, _ in self._spans), *(f for f, _ in self._joins)]:
             problem = Aborted(f"[batch] {future.what}: {why}")
             problem.device, problem.operation = self._stream.name, future.what
@@ -92,6 +103,7 @@ class Batch:
                 event._mark = before
 
     def note_event(self, event: Event, mark: Future[None]) -> None:
+        """Remember what ``event`` marked before ``mark``; to be called before it moves."""
         self._events.append((event, mark, event._mark))
 
     def __enter__(self) -> Self:

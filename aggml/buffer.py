@@ -1,8 +1,7 @@
 """Buffers: who owns which bytes, with what alignment, host or not; and where a tensor lies in one.
 
 Here: BufferType and Buffer as a device implements them, Placement. Not here: transfers
-    (backend.py), lifetimes of
-tensors inside a graph (allocator.py).
+(backend.py), lifetimes of tensors inside a graph (allocator/).
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ __all__ = ["Buffer", "BufferType", "BufferUsage", "Placement"]
 
 
 class BufferUsage(IntEnum):
-    """What a buffer holds; guides placement and the packing of weights
-    (ggml_backend_buffer_usage).
-    """
+    """What a buffer holds; guides placement and packing of weights (ggml_backend_buffer_usage)."""
 
     ANY = 0
     WEIGHTS = 1
@@ -42,17 +39,15 @@ class BufferUsage(IntEnum):
 
 
 class PlacementEpoch:
-    """A counter that moves whenever a placement may have become invalid.
-
-    Plans look at it before anything else.
-    """
+    """Moves whenever a placement may have become invalid; plans look at it before anything else."""
 
     value = 0
 
 
 class Placement:
-    """Where a tensor that is no view lies. Made by ``Buffer.place``; the tensor keeps it, and so
-    the buffer.
+    """Where a tensor that is no view lies.
+
+    Made by ``Buffer.place``; the tensor keeps it, and so the buffer.
 
     Attributes:
         buffer: the Buffer.
@@ -73,7 +68,13 @@ class Placement:
 
 
 class BufferType(ABC):
-    """A kind of memory of a device. Compared by identity."""
+    """A kind of memory of a device; compared by identity.
+
+    Attributes:
+        name: for messages.
+        device: whose memory it is; None for host memory that belongs to no device.
+        alignment: of tensors in it, in bytes; a power of two.
+    """
 
     name: str
     device: Device | None
@@ -90,22 +91,23 @@ class BufferType(ABC):
         return False
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes to reserve for a tensor, at least ``tensor.nbytes``
-        (ggml_backend_buft_get_alloc_size).
-        """
+        """Bytes to reserve for a tensor: ``nbytes`` or more (ggml_backend_buft_get_alloc_size)."""
         return tensor.nbytes
 
     @abstractmethod
     def alloc_buffer(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes; 0 is legal. Raises AllocFailed."""
+        """A new buffer of ``size`` bytes; 0 is legal.
+
+        Raises:
+            AllocFailed: no memory.
+        """
 
     def __repr__(self) -> str:
         return f"<BufferType {self.name}>"
 
 
 class Buffer:
-    """A block of memory of one type. Dropping the last reference frees it once queued work has let
-    go of it.
+    """A block of memory of one type; freed once nobody refers to it, queued work included.
 
     Attributes:
         type: its BufferType.
@@ -116,7 +118,13 @@ class Buffer:
     """
 
     def __init__(
-        self, type: BufferType, size: int, base: int, memory: object, *, writable: bool = True
+        self,
+        type: BufferType,  # noqa: A002 - named as the attribute
+        size: int,
+        base: int,
+        memory: object,
+        *,
+        writable: bool = True,
     ) -> None:
         self.type = type
         self.size = size
@@ -129,14 +137,26 @@ class Buffer:
 
     @property
     def name(self) -> str:
+        """That of its type."""
         return self.type.name
 
     @property
+    def owner(self) -> Buffer:
+        """The buffer whose end frees the bytes; it refers to no tensor, so native objects keep it.
+
+        They take no part in the search for cycles: one that kept a tensor or a graph alive, and
+        was kept by it, would never go.
+        """
+        return self
+
+    @property
     def is_host(self) -> bool:
+        """Whether the CPU may read and write the bytes in the standard layout."""
         return self.type.is_host
 
     @property
     def usage(self) -> BufferUsage:
+        """What the buffer holds, as told; setting it makes plans look anew at what lies here."""
         return self._usage
 
     @usage.setter
@@ -146,6 +166,7 @@ class Buffer:
 
     @property
     def closed(self) -> bool:
+        """Whether it was closed: nothing can be placed in it any more."""
         return self._closed
 
     def place(self, tensor: Tensor, offset: int) -> None:
@@ -170,19 +191,21 @@ class Buffer:
         size = self.type.alloc_size(tensor)
         if offset < 0 or offset + size > self.size:
             raise OutOfBounds(
-                f"[Buffer.place] {tensor!r} needs {size} bytes at {offset}, beyond the {self.size} of {self!r}"
+                f"[Buffer.place] {tensor!r} needs {size} bytes at {offset}, "
+                f"beyond the {self.size} of {self!r}"
             )
         if size and (self.base + offset) % self.type.alignment:
             raise Misaligned(
-                f"[Buffer.place] offset {offset} of {self!r} is no multiple of {self.type.alignment}"
+                f"[Buffer.place] offset {offset} of {self!r} "
+                f"is no multiple of {self.type.alignment}"
             )
         tensor.placement = Placement(self, offset, tensor.name)
         self._tensors.add(tensor)
 
     def close(self) -> None:
-        """Unplace all tensors in here.
+        """Unplace all tensors in here: later use of them raises NotAllocated.
 
-        Work in flight keeps the bytes; later use raises NotAllocated.
+        Work in flight keeps the bytes.
         """
         self._closed = True
         PlacementEpoch.value += 1
@@ -207,12 +230,12 @@ def aligned(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
-def alloc_tensors(type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
-    """One buffer that holds all given tensors, in order. All or nothing.
+def alloc_tensors(buffer_type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
+    """One buffer that holds all given tensors, in order; all or nothing.
 
     Raises:
         AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is no
-        tensor.
+            tensor.
         AllocFailed: no memory.
     """
     unique = list(dict.fromkeys(tensors))
@@ -227,8 +250,8 @@ def alloc_tensors(type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
                 f"[alloc] {tensor!r} lies in {tensor.placement.buffer!r} already"
             )
         offsets.append(offset)
-        offset += aligned(type.alloc_size(tensor), type.alignment)
-    buffer = type.alloc_buffer(offset)
+        offset += aligned(buffer_type.alloc_size(tensor), buffer_type.alignment)
+    buffer = buffer_type.alloc_buffer(offset)
     for tensor, at in zip(unique, offsets, strict=True):
         buffer.place(tensor, at)
     return buffer
@@ -245,9 +268,15 @@ class HostBufferType(BufferType):
 
     @property
     def is_host(self) -> bool:
+        """Always."""
         return True
 
     def alloc_buffer(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes that begins at a multiple of 64.
+
+        Raises:
+            AllocFailed: no memory.
+        """
         memory = _native.Memory(size, 64)
         return Buffer(self, size, memory.address, memory)
 

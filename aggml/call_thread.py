@@ -1,7 +1,7 @@
 """CallThread: the Python thread on which a stream runs Python functions, in its order.
 
 Here: taking the next call from the native stream and telling how it ended. Not here: queueing it
-    (stream.py).
+(stream.py).
 """
 
 from __future__ import annotations

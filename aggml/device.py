@@ -1,4 +1,4 @@
-"""Device: a place where graphs can run. Its memory, its limits, what it supports; opens backends.
+"""Device: a place where graphs can run; tells memory, limits, what it supports; opens backends.
 
 Here: the interface that a device implements. Not here: finding devices (registry.py).
 """
@@ -21,7 +21,7 @@ __all__ = ["Device", "DeviceCaps", "DeviceProps", "DeviceType"]
 
 
 class DeviceType(Enum):
-    """ggml_backend_dev_type."""
+    """What a device is, for those who look for one (ggml_backend_dev_type)."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -40,7 +40,7 @@ class DeviceCaps(NamedTuple):
 
 
 class DeviceProps(NamedTuple):
-    """ggml_backend_dev_props. Memory in bytes; 0 and 0: nothing to report."""
+    """What a device tells of itself (ggml_backend_dev_props); memory in bytes, 0 of 0: unknown."""
 
     name: str
     description: str
@@ -90,10 +90,7 @@ class Device(ABC):
 
     @abstractmethod
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether this device can run the node, given types, shapes and strides.
-
-        Nothing is allocated or run.
-        """
+        """Whether it can run a node of such types, shapes, strides; nothing is allocated or run."""
 
     @abstractmethod
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
@@ -104,7 +101,11 @@ class Device(ABC):
         return False
 
     def buffer_from_host(self, memory: object) -> Buffer:
-        """Wrap host memory (any buffer object) without copying; the buffer keeps it alive."""
+        """Wrap host memory (any buffer object) without copying; the buffer keeps it alive.
+
+        Raises:
+            Unsupported: this device cannot use host memory directly.
+        """
         raise Unsupported(f"[Device.buffer_from_host] {self.name} cannot use host memory directly")
 
     def event(self) -> Event:
@@ -113,6 +114,7 @@ class Device(ABC):
 
     @property
     def props(self) -> DeviceProps:
+        """All of this at once, with the memory that is free now."""
         free, total = self.memory()
         return DeviceProps(self.name, self.description, self.type, free, total, self.caps)
 

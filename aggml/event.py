@@ -1,6 +1,7 @@
 """Event: a point in a backend's work that tasks and other backends can wait for.
 
-Not here: recording and waiting, which are operations of a backend (backend.py).
+Here: asking and waiting for the latest mark. Not here: recording it and holding a backend until it
+is reached, which are operations of a backend (backend.py).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ __all__ = ["Event"]
 
 
 class Event:
-    """Marks "all that was queued before" on the backend that recorded it last; never recorded
-    counts as reached.
+    """Marks "all that was queued before" on the backend that recorded it last.
 
-    Recording again moves the mark; who waited before keeps the old one (as CUDA events do).
-    ``await event`` waits for the
-    latest mark. Cancellation: abandons the wait.
+    One never recorded counts as reached. Recording again moves the mark; who waited before keeps
+    the old one (as CUDA events do). ``await event`` waits for the latest mark.
+
+    Cancellation: abandons the wait.
     """
 
     __slots__ = ("__weakref__", "_mark", "device")
@@ -40,7 +41,11 @@ class Event:
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the mark is reached (ggml_backend_event_synchronize).
 
-        False if time ran out.
+        Args:
+            timeout: seconds, or None for ever.
+
+        Returns:
+            Whether it is reached.
         """
         return self._mark is None or self._mark.wait(timeout)
 

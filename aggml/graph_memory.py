@@ -1,9 +1,7 @@
-"""Memory of graphs on one backend: what outlives a run in a buffer of the graph, the rest in a
-shared arena.
+"""Memory of graphs on one backend: a buffer for what outlives a run, a shared arena for the rest.
 
 Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and
-    offsets inside the arena
-(allocator.py), lowering (plan.py).
+offsets inside the arena (allocator/), lowering (plan.py).
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a mic
 
 
 class GraphMemory:
-    """The scratch arena of one backend.
-
-    Safe for all of its graphs, because a stream runs one plan at a time.
-    """
+    """The scratch arena of a backend; all its graphs share it: a stream runs one plan at a time."""
 
     def __init__(self, buffer_type: BufferType) -> None:
         self._type = buffer_type
@@ -42,9 +37,10 @@ class GraphMemory:
         return 0 if self._arena is None else self._arena.size
 
     def arena(self, size: int) -> Buffer | None:
-        """Scratch of at least ``size`` bytes.
+        """Scratch of at least ``size`` bytes; where it grows, runs that are queued keep the old.
 
-        A larger one replaces it; runs that are queued keep the old one.
+        Raises:
+            AllocFailed: no memory.
         """
         if size > self.size:
             self._arena = self._type.alloc_buffer(size)
@@ -69,6 +65,7 @@ class GraphBuffer(Buffer):
         scratch_size: int,
     ) -> None:
         super().__init__(block.type, block.size, block.base, block.memory)
+        self._block = block
         self.backend = None if backend is None else weakref.ref(backend)
         self.offsets = offsets
         self.scratch_size = scratch_size
@@ -77,8 +74,17 @@ class GraphBuffer(Buffer):
         self._plan: Plan | None = None
         self._epoch = -1
 
+    @property
+    def owner(self) -> Buffer:
+        """The block in which the tensors lie: unlike this buffer it does not know the graph."""
+        return self._block
+
     def locate(self, tensor: Tensor) -> tuple[int, bool]:
-        """(address, whether it is an offset into the arena) of a tensor that is no view."""
+        """(address, whether it is an offset into the arena) of a tensor that is no view.
+
+        Raises:
+            NotAllocated: the buffer of the tensor was closed.
+        """
         placement = tensor.placement
         if placement is not None:
             return placement.address, False
@@ -103,11 +109,13 @@ class GraphBuffer(Buffer):
         return plan
 
     def keep_plan(self, backend: Backend, plan: Plan) -> None:
+        """Have `plan_of` find ``plan`` from now on, instead of any other."""
         self._plan_for = weakref.ref(backend)
         self._plan = plan
         self._epoch = PlacementEpoch.value
 
     def close(self) -> None:
+        """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
         super().close()
         self._plan = None
         graph = self._graph()

@@ -1,8 +1,8 @@
 """Plan: a graph and the addresses of its tensors, lowered into native steps.
 
-Here: lowering, which storages a plan reads and writes, GraphPlan as the user sees it. Not here:
-    where tensors lie
-(backend.py, allocator.py), how a node is cut into chunks (native/scalar/).
+Here: lowering, which storages a plan reads and writes, a plan's steps as the user sees them.
+Not here: where tensors lie (graph_memory.py, allocator/), how a node is cut into chunks
+(native/scalar/).
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ _Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...]]
 
 
 class PlanStep(NamedTuple):
-    """One step as ``print(plan)`` shows it.
-
-    Chunks of one step run on any threads, steps in order.
-    """
+    """One step as ``print(plan)`` shows it; steps run in order, chunks of one on any threads."""
 
     node: str
     op: str
@@ -49,8 +46,9 @@ class PlanStep(NamedTuple):
 
 
 class Plan:
-    """A compiled graph over fixed addresses; immutable. Scratch is an offset from a base given at
-    each run.
+    """A compiled graph over fixed addresses; immutable.
+
+    Scratch is an offset from a base that each run is given.
 
     Attributes:
         graph: what was compiled.
@@ -75,6 +73,7 @@ class Plan:
 
     @property
     def steps(self) -> list[PlanStep]:
+        """What a run does, in order."""
         return [PlanStep(*step) for step in self.native.steps()]
 
     def __str__(self) -> str:
@@ -84,7 +83,10 @@ class Plan:
         return "\n".join([repr(self), *lines])
 
     def __repr__(self) -> str:
-        return f"<Plan of graph {self.graph.uid}, {len(self.native.steps())} steps, {self.arena_size} bytes of scratch>"
+        return (
+            f"<Plan of graph {self.graph.uid}, {len(self.native.steps())} steps, "
+            f"{self.arena_size} bytes of scratch>"
+        )
 
 
 def _op_id(op: str) -> int:
@@ -116,9 +118,7 @@ class _Storages:
         self.partial: dict[Tensor, int] = {}
 
     def visit(self, node: Tensor) -> int:
-        """Note one node; returns the index of the leaf it writes, -1 if it writes its own storage
-        only.
-        """
+        """Note one node; returns the index of the leaf it writes, -1 if it writes none."""
         for i, src in enumerate(node.src):
             if src is None or (node.op, i) in _TARGETS:
                 continue
@@ -134,7 +134,8 @@ class _Storages:
             return -1  # in place on a node of this graph
         if root.placement is not None and not root.placement.buffer.writable:
             raise errors.InvalidArgument(
-                f"[compile_plan] {node!r} would write {root!r} in {root.placement.buffer!r}, which is read-only"
+                f"[compile_plan] {node!r} would write {root!r} in {root.placement.buffer!r}, "
+                "which is read-only"
             )
         if _writes_in_full(node, root):
             self.writes.setdefault(root)
@@ -143,9 +144,20 @@ class _Storages:
 
 
 def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Iterator[Plan | None]:
-    """Compile in small steps: yields None after each node, the Plan at last.
+    """Compile in small steps, so that `prepare` can give way to the loop.
 
-    Lets `prepare` give way to the loop.
+    Args:
+        graph: what to compile.
+        locate: tells where a tensor that is no view lies.
+        work_base: bytes of the arena that are taken; what kernels need for themselves comes after.
+        cpu: features the kernels may use, see `cpu_mask`.
+
+    Yields:
+        None after each node, the Plan at last.
+
+    Raises:
+        Unsupported: no kernel runs a node with these types or strides.
+        InvalidArgument: a node would write memory that is read-only.
     """
     native = _native.Plan(cpu, work_base)
     storages = _Storages()
@@ -186,8 +198,7 @@ def compile_plan(
     Args:
         graph: every tensor that is no view needs an address.
         addresses: gives the host address of a tensor that is no view; left out, that of its
-            placement. The memory
-            has to outlive the plan.
+            placement. The memory has to outlive the plan.
         isa: "scalar" for the reference kernels, "avx2", ...; left out, the best (AGGML_ISA may say
             otherwise).
 
@@ -210,7 +221,7 @@ def compile_plan(
 
 
 def node_problem(node: Tensor, isa: str | None = None) -> str | None:
-    """Why the CPU kernels cannot run this node; None if they can. Nothing is allocated or run."""
+    """Why the CPU kernels cannot run this node, None if they can; nothing is allocated or run."""
     if node.op in _VIEW_OPS:
         return None
     number = _native.op_find(node.op)

@@ -1,5 +1,4 @@
-"""quantize and dequantize: rows of floats to blocks of an element type and back, in native code
-without the GIL.
+"""quantize and dequantize: rows of floats to blocks of an element type and back, natively.
 
 Here: arrays in, arrays out. Not here: block layouts (native/types.h), types as operands (ops/).
 """
@@ -51,13 +50,15 @@ def quantize(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Arra
         raise LayoutMismatch(f"[quantize] x holds {x.dtype}: convert with .astype(numpy.float32)")
     if x.ndim == 0 or x.shape[-1] % kind.blck_size:
         raise LayoutMismatch(
-            f"[quantize] rows of {x.shape} are no multiple of the {kind.blck_size} of {kind.type_name}"
+            f"[quantize] rows of {x.shape} are no multiple of "
+            f"the {kind.blck_size} of {kind.type_name}"
         )
     if imatrix is not None:
         imatrix = np.ascontiguousarray(imatrix, np.float32)
         if imatrix.shape != x.shape[-1:]:
             raise InvalidArgument(
-                f"[quantize] imatrix has shape {imatrix.shape}, one weight per column is {x.shape[-1:]}"
+                f"[quantize] imatrix has shape {imatrix.shape}, "
+                f"one weight per column is {x.shape[-1:]}"
             )
     out = np.empty((*x.shape[:-1], kind.row_size(x.shape[-1])), np.uint8)
     if x.size:
@@ -87,7 +88,8 @@ def dequantize(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Array:
     wanted = kind.row_size(ne[0]) * math.prod(ne[1:])
     if blocks.nbytes != wanted:
         raise LayoutMismatch(
-            f"[dequantize] ne={tuple(ne)} of {kind.type_name} take {wanted} bytes, got {blocks.nbytes}"
+            f"[dequantize] ne={tuple(ne)} of {kind.type_name} take {wanted} bytes, "
+            f"got {blocks.nbytes}"
         )
     out = np.empty(tuple(reversed(ne)), np.float32)
     if out.size:

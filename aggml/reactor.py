@@ -1,9 +1,9 @@
 """Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
 
-Here: everything that knows which of the two runs; one reactor per loop, one file descriptor each.
-A callback waits for a (stream, ticket). The native side writes the descriptor when the least ticket
-waited for on a stream is done; the reactor then calls whatever is done and arms the next.
-Not here: what a Future is (future.py).
+Here: all that knows which of the two runs; one reactor and one file descriptor per loop. A callback
+waits for a (stream, ticket). The native side writes the descriptor when the least ticket waited for
+on a stream is done; the reactor then calls whatever is done and arms the next. Not here: what a
+Future is (future.py).
 """
 
 from __future__ import annotations

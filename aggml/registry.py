@@ -1,7 +1,7 @@
 """Registry: the devices of this process, by name, type and merit.
 
-Here: built-in devices, registered at first use, and those that a program registers. Names ignore
-    case.
+Here: built-in devices, registered at first use, and those that a program registers; case of names
+is ignored. Not here: what a device is (device.py).
 """
 
 from __future__ import annotations
@@ -51,8 +51,16 @@ def list_devices() -> list[Device]:
     return list(_all())
 
 
-def get_device(name: str | None = None, *, type: DeviceType | str | None = None) -> Device:
+def get_device(
+    name: str | None = None,
+    *,
+    type: DeviceType | str | None = None,  # noqa: A002 - get_device(type="gpu") reads well
+) -> Device:
     """The first device of that name (case ignored) or type.
+
+    Args:
+        name: "CPU", "SIM0", ...
+        type: a DeviceType or its value ("cpu", "gpu", ...); with a name, both have to fit.
 
     Raises:
         InvalidArgument: there is none; the message lists those there are.

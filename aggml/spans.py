@@ -1,8 +1,7 @@
 """Tensors and arrays as the native layer wants them: spans, storages, bits.
 
-Here: a tensor's address, extents and strides as one native object, made once per placement. Not
-    here: what may be
-transferred (transfer.py).
+Here: a tensor's address, extents and strides as one native object, made once per placement.
+Not here: what may be transferred (transfer.py).
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ __all__ = ["bits_of", "is_whole", "span_of", "storage_of", "storages_of"]
 
 
 def storage_of(tensor: Tensor) -> tuple[_native.Storage, ...]:
+    """The storage a tensor lies in; none if it has no memory."""
     placement = tensor.root.placement
     return () if placement is None else (placement.storage,)
 
 
 def storages_of(tensors: Sequence[Tensor]) -> tuple[_native.Storage, ...]:
+    """The storages the tensors lie in, in their order; those without memory are left out."""
     return tuple([s for t in tensors for s in storage_of(t)])
 
 
@@ -40,6 +41,9 @@ def span_of(tensor: Tensor) -> _native.Span:
     """The tensor as transfers see it; kept with the tensor for as long as its placement stands.
 
     Items are elements, or the bytes of the rows of a quantized type.
+
+    Raises:
+        NotAllocated: the tensor has no memory.
     """
     placement = tensor.root.placement
     if placement is None:
@@ -55,7 +59,7 @@ def span_of(tensor: Tensor) -> _native.Span:
         tensor.is_contiguously_allocated and tensor.nbytes == tensor.root.nbytes
     )
     address = placement.address + tensor.view_offs
-    span = _native.Span(address, ne, nb, size, whole, placement.storage, placement)
+    span = _native.Span(address, ne, nb, size, whole, placement.storage, placement.buffer.owner)
     tensor._span = (placement, span)
     return span
 

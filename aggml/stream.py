@@ -50,8 +50,7 @@ class Stream:
 
     Each call returns a Future. Nothing here blocks, and enqueuing is never refused for want of
     room. Tensors name their storage to the stream: what a failed operation would have written is
-    poisoned, and what reads it fails with the same cause. Host arrays are borrowed until the
-    Future is done.
+    poisoned, and what reads it fails with the same cause. Host arrays are borrowed until done.
 
     Args:
         name: for messages.
@@ -455,7 +454,7 @@ class Stream:
             self.native.release()
 
     def lose(self, exception: BaseException) -> None:
-        """The device is lost: everything queued fails with this first error, new work is refused."""
+        """The device is lost: all that is queued fails with this error, new work is refused."""
         self.native.lose(foreign_error(exception, self.name, "lost"))
 
     def failures(self) -> list[AggmlError]:

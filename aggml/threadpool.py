@@ -22,11 +22,14 @@ class ThreadPool:
     """Worker threads that carry out streams (ggml_threadpool).
 
     Args:
-        n_threads: workers; None: the usable cores (affinity, cgroup).
+        n_threads: workers, 1 to 512; None: the usable cores (affinity, cgroup).
         poll: 0 to 100, how long an idle worker looks for work before it sleeps (50: 500 us).
         priority: -1 low, 0 normal, 1 medium, 2 high, 3 realtime; needs rights above 0.
         cpumask: one flag per cpu; empty: the affinity of the process.
         strict_cpu: one worker per set flag instead of all on the whole mask.
+
+    Raises:
+        InvalidArgument: ``n_threads`` or ``poll`` is outside its range.
     """
 
     def __init__(
@@ -49,10 +52,15 @@ class ThreadPool:
 
     @property
     def n_threads(self) -> int:
+        """How many workers there are."""
         return self.native.n_threads
 
     def grow(self, n_threads: int) -> None:
-        """Have at least ``n_threads`` workers."""
+        """Have at least ``n_threads`` workers.
+
+        Raises:
+            AllocFailed: the system refuses to start them.
+        """
         if n_threads > self.native.n_threads and not self.native.grow(n_threads):
             raise AllocFailed(f"[ThreadPool.grow] the system refuses {n_threads} threads")
 
@@ -61,6 +69,7 @@ class ThreadPool:
         self.native.pause()
 
     def resume(self) -> None:
+        """Let the workers go on after `pause`."""
         self.native.resume()
 
     def __repr__(self) -> str:
@@ -73,10 +82,7 @@ _default_lock = threading.Lock()
 
 
 def default_pool() -> ThreadPool:
-    """The pool that all CPU backends of this process share.
-
-    Made at first use, anew after a fork.
-    """
+    """The pool that all CPU backends of this process share; made at first use and after a fork."""
     global _default
     with _default_lock:
         if _default is None or _default.generation != _native.generation():
@@ -85,7 +91,7 @@ def default_pool() -> ThreadPool:
 
 
 def stop_pools() -> None:
-    """Join the workers of all pools of this process; what is queued stays undone. At exit only."""
+    """Join the workers of all pools of this process; what is queued stays undone; at exit only."""
     for pool in list(_pools):
         if pool.generation == _native.generation():
             pool.native.stop()

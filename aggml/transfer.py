@@ -1,15 +1,14 @@
 """What may be set and got: arrays against tensors, checked before anything is queued.
 
 Here: element types, shapes, byte ranges, read-only outputs; each error tells what was given and
-    what was expected. Not
-here: moving the bytes (stream.py).
+what was expected. Not here: moving the bytes (stream.py).
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,15 +24,16 @@ Array = np.ndarray[Any, Any]
 
 
 def array_of(x: object, what: str) -> Array:
-    """``x`` as an array without copying: numpy, DLPack, the buffer protocol.
+    """``x`` as an array without copying: numpy, DLPack, buffer protocol; also numbers and lists.
 
-    Also numbers and lists.
+    Raises:
+        InvalidHandle: ``x`` cannot be read as an array.
     """
     if isinstance(x, np.ndarray):
         return x
     try:
         if hasattr(x, "__dlpack__"):
-            return np.from_dlpack(x)
+            return np.from_dlpack(cast("Any", x))
         return np.asarray(x)
     except Exception as error:
         raise InvalidHandle(
@@ -42,10 +42,7 @@ def array_of(x: object, what: str) -> Array:
 
 
 def array_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Shape of the array that holds a tensor: numpy order.
-
-    For quantized types the last axis counts bytes.
-    """
+    """Shape of the array that holds a tensor, in numpy order; quantized: bytes in the last axis."""
     shape = tensor.shape
     return (
         (*shape[:-1], tensor.dtype.row_size(tensor.ne[0])) if tensor.dtype.is_quantized else shape
@@ -63,10 +60,7 @@ _specs: weakref.WeakKeyDictionary[Tensor, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 def _spec(tensor: Tensor) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """(element type, shape) of the tensor's array.
-
-    Remembered, because `run` asks for it each time.
-    """
+    """(element type, shape) of the tensor's array; remembered, as each `run` asks for it."""
     spec = _specs.get(tensor)
     if spec is None:
         spec = _specs[tensor] = (array_dtype(tensor), array_shape(tensor))
@@ -106,9 +100,11 @@ def _matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def incoming(x: object, tensor: Tensor, what: str) -> Array:
-    """The array to be written to all elements of ``tensor``.
+    """``x`` viewed with the axes of ``tensor``, all of whose elements it is to be written to.
 
-    ``x``, viewed with the tensor's axes.
+    Raises:
+        InvalidHandle: ``x`` cannot be read as an array.
+        LayoutMismatch: its element type or shape is another.
     """
     dtype, shape = _spec(tensor)
     if type(x) is np.ndarray and x.dtype == dtype and x.shape == shape:
@@ -118,7 +114,8 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
     wanted = array_shape(tensor)
     if not _matches(array.shape, wanted):
         raise LayoutMismatch(
-            f"[{what}] {tensor!r} takes an array of shape {wanted} (or flat, {math.prod(wanted)}), got {array.shape}"
+            f"[{what}] {tensor!r} takes an array of shape {wanted} "
+            f"(or flat, {math.prod(wanted)}), got {array.shape}"
         )
     return array.reshape(_full_shape(tensor))
 
@@ -133,7 +130,12 @@ def _check_out(out: object, what: str) -> None:
 def outgoing(
     tensor: Tensor, out: Array | None, shape: tuple[int, ...] | None, what: str
 ) -> tuple[Array, Array]:
-    """(result, the same viewed with the tensor's axes) for reading all elements of ``tensor``."""
+    """(result, the same viewed with the tensor's axes) for reading all elements of ``tensor``.
+
+    Raises:
+        InvalidHandle, InvalidArgument: ``out`` is no numpy array, or read-only.
+        LayoutMismatch: ``out`` or ``shape`` do not fit.
+    """
     if out is None and shape is None:
         dtype, wanted = _spec(tensor)
         result = np.empty(wanted, dtype)
@@ -161,7 +163,11 @@ def outgoing(
 
 
 def byte_range(tensor: Tensor, offset: int | None, size: int | None, what: str) -> tuple[int, int]:
-    """(offset, size) in bytes of the tensor's span; ``size`` left out means to its end."""
+    """(offset, size) in bytes of the tensor's span; ``size`` left out means to its end.
+
+    Raises:
+        OutOfBounds: some of the bytes are outside.
+    """
     start = 0 if offset is None else int(offset)
     n = tensor.nbytes - start if size is None else int(size)
     if start < 0 or n < 0 or start + n > tensor.nbytes:
@@ -172,7 +178,12 @@ def byte_range(tensor: Tensor, offset: int | None, size: int | None, what: str) 
 
 
 def bytes_of(x: object, what: str) -> Array:
-    """The bytes of a C-contiguous array, as uint8 without copying."""
+    """The bytes of a C-contiguous array, as uint8 without copying.
+
+    Raises:
+        InvalidHandle: ``x`` cannot be read as an array.
+        LayoutMismatch: it is not contiguous.
+    """
     array = array_of(x, what)
     if not array.flags.c_contiguous:
         raise LayoutMismatch(f"[{what}] with offset or size the array has to be contiguous")
@@ -180,7 +191,12 @@ def bytes_of(x: object, what: str) -> Array:
 
 
 def outgoing_bytes(out: Array | None, n: int, what: str) -> Array:
-    """A uint8 array of ``n`` bytes, or ``out`` if it is one."""
+    """``out`` viewed as ``n`` bytes, or a new uint8 array.
+
+    Raises:
+        InvalidHandle, InvalidArgument: ``out`` is no numpy array, or read-only.
+        LayoutMismatch: ``out`` is not contiguous, or of another size.
+    """
     if out is None:
         return np.empty(n, np.uint8)
     _check_out(out, what)

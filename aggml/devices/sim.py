@@ -1,10 +1,8 @@
-"""SimDevice: an accelerator without hardware. Own memory, own streams, bandwidth, latency, speed,
-faults on demand.
+"""SimDevice: an accelerator without hardware.
 
-It sleeps real time and computes with the CPU kernels; written against the interfaces and the
-public Stream alone, so it
-is also the worked example for authors of a device. Nothing else in the package knows that it is
-simulated.
+Here: own memory, own streams, bandwidth, latency, speed, faults on demand. It sleeps real time,
+computes with the CPU kernels and is written against the interfaces and the public Stream alone: the
+worked example for authors of a device. Not here: kernels. No other code knows it is simulated.
 """
 
 from __future__ import annotations
@@ -46,19 +44,26 @@ class SimBufferType(BufferType):
 
     def __init__(self, device: SimDevice, alignment: int) -> None:
         self.name = device.name
-        self.device: SimDevice = device
+        self.device = device
         self.alignment = alignment
+        self._sim = device
 
     @property
     def max_size(self) -> int:
-        return self.device.memory_size
+        """All that the device has."""
+        return self._sim.memory_size
 
     def alloc_buffer(self, size: int) -> Buffer:
-        self.device._take(size)
+        """A new buffer of ``size`` bytes.
+
+        Raises:
+            AllocFailed: the device has not as many left, or was told to fail.
+        """
+        self._sim._take(size)
         block = HOST.alloc_buffer(size + self.alignment)
         base = -(-block.base // self.alignment) * self.alignment if size else 0
         buffer = Buffer(self, size, base, block)
-        weakref.finalize(buffer, self.device._give_back, size)
+        weakref.finalize(buffer, self._sim._give_back, size)
         return buffer
 
 
@@ -104,7 +109,11 @@ class SimBackend(Backend):
         return _Hold(self)
 
     def release(self) -> None:
-        """Undo one `hold`. Raises InvalidArgument if there is none."""
+        """Undo one `hold`.
+
+        Raises:
+            InvalidArgument: there is none.
+        """
         if not self.stream.native.release():
             raise InvalidArgument(f"[SimBackend.release] {self!r} is not held")
 
@@ -185,10 +194,7 @@ class SimBackend(Backend):
 
 
 def operations(node: Tensor) -> int:
-    """Floating point operations of a node, roughly.
-
-    2 k per element of a product, 1 per element of anything else.
-    """
+    """Floating point operations of a node, roughly: 2 k per element of a product, 1 of the rest."""
     n = math.prod(node.ne)
     if node.op == "mul_mat" and node.src[0] is not None:
         return 2 * n * node.src[0].ne[0]
@@ -252,13 +258,13 @@ class SimDevice(Device):
         self._type = SimBufferType(self, alignment)
         self._used = 0
         self._lock = threading.Lock()
-        self._faults: list[
-            tuple[int, Kind, BaseException]
-        ] = []  # (operations still to pass, kind, cause)
+        # (operations still to pass, kind, cause)
+        self._faults: list[tuple[int, Kind, BaseException]] = []
         self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
 
     @property
     def buffer_type(self) -> BufferType:
+        """Its private memory."""
         return self._type
 
     def memory(self) -> tuple[int, int]:
@@ -273,7 +279,14 @@ class SimDevice(Device):
         max_queued: int | None = None,
         pool: ThreadPool | None = None,
     ) -> SimBackend:
-        """A new stream of work on this device; it computes on ``pool``, the shared one if not given."""
+        """A new stream of work on this device.
+
+        Args:
+            n_threads: the most threads that one graph uses; None: as many as ``pool`` has.
+            use_ref: only the exact scalar kernels.
+            max_queued: see `Backend.ready`.
+            pool: worker threads; None: the pool that all CPU backends share.
+        """
         backend = SimBackend(
             self, n_threads=n_threads, use_ref=use_ref, max_queued=max_queued, pool=pool
         )
@@ -281,12 +294,15 @@ class SimDevice(Device):
         return backend
 
     def supports_op(self, tensor: Tensor) -> bool:
+        """Whether the CPU kernels can run the node and it is not among ``unsupported``."""
         return tensor.op not in self.unsupported and node_problem(tensor) is None
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Its own memory; that of the host if it was made with ``reads_host``."""
         return buffer_type is self._type or (self.reads_host and buffer_type.is_host)
 
     def offload_op(self, tensor: Tensor) -> bool:
+        """Whether the op is among ``offload``."""
         return tensor.op in self.offload
 
     def _check_op(self, node: Tensor) -> None:
@@ -311,8 +327,14 @@ class SimDevice(Device):
     def fail_at(self, k: int, kind: Kind = "any", cause: BaseException | None = None) -> None:
         """Have the ``k``-th operation of that kind from now on fail; 0 is the next one.
 
-        ``cause`` is the exception the failure is caused by, a DeviceError if not given. An "alloc"
-        raises it.
+        Args:
+            k: how many pass before it.
+            kind: "any" counts them all. An "alloc" raises AllocFailed at the call; the others fail
+                their Futures.
+            cause: what the failure is caused by; a DeviceError if not given.
+
+        Raises:
+            InvalidArgument: ``k`` is negative.
         """
         if k < 0:
             raise InvalidArgument(f"[SimDevice.fail_at] k={k} is negative")

@@ -1,6 +1,6 @@
-"""The native layer.
+"""The native layer: C below, bound by module.cpp.
 
-Here: the choice of instruction sets. Not here: anything public; see native/module.cpp.
+Here: the choice of instruction sets. Not here: anything public.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["ISAS", "cpu_mask", "isas"]
 _AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/kernels.h
 _AVX512 = _AVX2 | 1 << 3
 
-#: What a plan may use under each name, the best last. "avx512" takes VNNI, BF16 and VBMI where the
-#: machine has them.
+#: What a plan may use under each name, the best last; "avx512" takes VNNI, BF16 and VBMI with it
+#: where the machine has them.
 ISAS: dict[str, int] = {
     "scalar": 0,
     "avx2": _AVX2,
@@ -26,17 +26,19 @@ _NEEDED = {"scalar": 0, "avx2": _AVX2, "avx512": _AVX512, "native": 0}
 
 
 def isas() -> list[str]:
-    """Names of the instruction sets that this machine can run, the plainest first, without
-    "native".
-    """
+    """Instruction sets that this machine can run, the plainest first, without "native"."""
     have = _native.cpu_features()
     return [name for name, needed in _NEEDED.items() if name != "native" and not needed & ~have]
 
 
 def cpu_mask(isa: str | None) -> int:
-    """CPU features a plan may use.
+    """CPU features a plan may use, as bits of native/kernels.h.
 
-    ``isa`` is one of ISAS; None takes AGGML_ISA from the environment, else all.
+    Args:
+        isa: a name in ISAS; None: AGGML_ISA from the environment, else all that there are.
+
+    Raises:
+        ValueError: there is no such name, or this machine cannot run it.
     """
     name = isa if isa is not None else os.environ.get("AGGML_ISA", "native")
     have = _native.cpu_features()

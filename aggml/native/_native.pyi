@@ -1,13 +1,18 @@
-"""Types of the extension module; `stubtest` compares them with it. Private to the package."""
+# Types of the extension module; stubtest compares them with it. Private to the package.
+# Here: names and types. Not here: what they mean; see module.cpp and runtime/runtime.h.
+# ruff: noqa: A002 - arguments are named as in module.cpp
 
+import sys
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias, final
 
 import numpy as np
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Extents: TypeAlias = tuple[int, ...]
 _Operand: TypeAlias = tuple[int, int, bool, _Extents, _Extents]
+
+class _NbType(type): ...  # nanobind's metaclass
 
 def set_exceptions(
     invalid_state: type[Exception],
@@ -66,7 +71,9 @@ def call(
     keep: object | None,
 ) -> Desc: ...
 
-class Error:
+@final
+class Error(metaclass=_NbType):
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # see `make`, `Op.error`
     @staticmethod
     def make(code: int, device: str, operation: str, tensor: str, text: str) -> Error: ...
     @property
@@ -88,28 +95,34 @@ class Error:
     @exception.setter
     def exception(self, arg: BaseException, /) -> None: ...
 
-class Storage:
+@final
+class Storage(metaclass=_NbType):
     def __init__(self, name: str) -> None: ...
     @property
     def name(self) -> str: ...
     def poison(self) -> Error | None: ...
 
-class Memory:
+@final
+class Memory(metaclass=_NbType):
     def __init__(self, size: int, alignment: int) -> None: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):  # before, the buffer protocol has no name in Python
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
     @property
     def address(self) -> int: ...
     @property
     def size(self) -> int: ...
 
-class Notifier:
+@final
+class Notifier(metaclass=_NbType):
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
     def signal(self) -> None: ...
     def drain(self) -> None: ...
     def close(self) -> None: ...
 
-class Pool:
+@final
+class Pool(metaclass=_NbType):
     def __init__(
         self, n_threads: int, spin_us: int, priority: int, strict: bool, mask: Sequence[bool]
     ) -> None: ...
@@ -120,7 +133,8 @@ class Pool:
     def resume(self) -> None: ...
     def stop(self) -> None: ...
 
-class Plan:
+@final
+class Plan(metaclass=_NbType):
     def __init__(self, cpu: int, work_base: int) -> None: ...
     def add(
         self,
@@ -140,7 +154,8 @@ class Plan:
     @property
     def cost_ns(self) -> int: ...
 
-class Span:
+@final
+class Span(metaclass=_NbType):
     def __init__(
         self,
         address: int,
@@ -152,9 +167,13 @@ class Span:
         keep: object,
     ) -> None: ...
 
-class Desc: ...
+@final
+class Desc(metaclass=_NbType):
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # see `copy`, `fill`, ...
 
-class Op:
+@final
+class Op(metaclass=_NbType):
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # see `submit`
     def done(self) -> bool: ...
     @property
     def ticket(self) -> int: ...
@@ -167,7 +186,8 @@ class Op:
     def abort(self) -> None: ...
     def wait(self, timeout: float) -> bool: ...
 
-class Stream:
+@final
+class Stream(metaclass=_NbType):
     def __init__(self, name: str, pool: Pool, n_threads: int) -> None: ...
     @property
     def name(self) -> str: ...

@@ -1,7 +1,7 @@
 """The CPU: native kernels on worker threads, host memory.
 
 Here: the device and its backend. Not here: kernels and threads (native/), ordering and futures
-    (stream.py).
+(stream.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aggml.future import Future
+    from aggml.graph import Graph
     from aggml.graph_memory import GraphBuffer
     from aggml.plan import Plan
     from aggml.tensor import Tensor
@@ -102,7 +103,7 @@ class CPUBackend(Backend):
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         return self.stream.clear(buffer, value)
 
-    def _compile(self, graph: Any, memory: GraphBuffer) -> Iterable[Plan | None]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
         return lowering(graph, memory.locate, memory.scratch_size, self.cpu)
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
@@ -135,6 +136,7 @@ class CPUDevice(Device):
 
     @property
     def buffer_type(self) -> BufferType:
+        """Plain host memory."""
         return HOST
 
     def memory(self) -> tuple[int, int]:
@@ -160,14 +162,15 @@ class CPUDevice(Device):
         )
 
     def supports_op(self, tensor: Tensor) -> bool:
+        """Whether there is a kernel for the node."""
         return node_problem(tensor) is None
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """All host memory, whoever's it is."""
         return buffer_type.is_host
 
     def buffer_from_host(self, memory: object) -> Buffer:
-        """Wrap bytes, an array, a memory map, ... without copying; read-only memory serves for
-        weights.
+        """Wrap bytes, an array, a memory map, ... without copying; read-only serves for weights.
 
         Raises:
             InvalidHandle: not a contiguous buffer object.

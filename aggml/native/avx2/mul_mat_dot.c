@@ -99,8 +99,9 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
             UNROLL for (int n = 0; n < N; ++n) {
                 const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * block->ldb) + i / 2;
                 const __m128i *x = (const __m128i *)(const void *)(col->q + (i & 1) * AGK_MM_BLOCK);
-                const __m256i s = _mm256_add_epi32(_mm256_madd_epi16(low, _mm256_cvtepi8_epi16(_mm_loadu_si128(x))),
-                                                   _mm256_madd_epi16(high, _mm256_cvtepi8_epi16(_mm_loadu_si128(x + 1))));
+                const __m256i x0 = _mm256_cvtepi8_epi16(_mm_loadu_si128(x));
+                const __m256i x1 = _mm256_cvtepi8_epi16(_mm_loadu_si128(x + 1));
+                const __m256i s = _mm256_add_epi32(_mm256_madd_epi16(low, x0), _mm256_madd_epi16(high, x1));
                 acc[r][n] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_set1_ps(d * col->d[i & 1]), acc[r][n]);
             }
         }

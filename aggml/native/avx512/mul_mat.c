@@ -26,7 +26,8 @@ void agk_mm_pack_f32_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, 
     }
 }
 
-AGK_INLINE void step(int R, int W, __m512 acc[8][3], const char *a, const char *a4, size_t lda, const char *b, size_t ldb)
+AGK_INLINE void step(int R, int W, __m512 acc[8][3], const char *a, const char *a4, size_t lda, const char *b,
+                     size_t ldb)
 {
     __m512 y[3];
     AGK_UNROLL for (int w = 0; w < W; ++w) y[w] = _mm512_loadu_ps(b + (size_t)w * ldb);

@@ -19,8 +19,8 @@ AGK_INLINE __m128 agk_sum4(const __m512 r[4])
 
 /* Up to 4 rows; missing ones repeat the last and are not stored. Group g of `groups` prefetches its share of the next
  * 4 rows, `ahead` bytes from here. */
-AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const char *a, int64_t rows, const char *b, char *c,
-                      int64_t g, int64_t groups)
+AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const char *a, int64_t rows,
+                              const char *b, char *c, int64_t g, int64_t groups)
 {
     const size_t lda = block->lda, ahead = 4 * lda;
     const char *const row[4] = {a, a + (rows > 1 ? lda : 0), a + (rows > 2 ? 2 * lda : rows > 1 ? lda : 0),

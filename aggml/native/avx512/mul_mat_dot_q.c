@@ -25,7 +25,8 @@ AGK_INLINE __m512i load(int type, const char *a, bool two, __m128 *d)
     *d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)(two ? scale_of(a) | scale_of(next) << 16 : scale_of(a))));
     if (type == Q8_0) {
         const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(a + 2));
-        const __m256i high = two ? _mm256_loadu_si256((const __m256i *)(const void *)(next + 2)) : _mm256_setzero_si256();
+        __m256i high = _mm256_setzero_si256();
+        if (two) high = _mm256_loadu_si256((const __m256i *)(const void *)(next + 2));
         const __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
         return _mm512_xor_si512(q, _mm512_set1_epi8((char)-128));
     }

@@ -17,7 +17,8 @@ void agk_mm_pack_q8_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, v
         AGK_UNROLL for (int j = 0; j < 16; ++j) {
             r[j] = _mm512_setzero_si512();
             if (j < cols) {
-                const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)((const char *)b + (size_t)j * ldb) + i / 2;
+                const char *column = (const char *)b + (size_t)j * ldb;
+                const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)column + i / 2;
                 r[j] = _mm512_loadu_si512(x->q);
                 d[0][j] = x->d[0];
                 d[1][j] = x->d[1];

@@ -1,11 +1,7 @@
-/* Thread pool: workers that run ready streams and share the chunks of running plans.
+/* Thread pool: workers that run ready streams and help with the plans of others.
  *
- * A run is a plan under way. Its state is one 64-bit word (step, number of chunks, next chunk): a thread looks, then
- * claims with fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is
- * current. Who finishes the last chunk of a step runs the following one-chunk steps itself and publishes the next
- * parallel one; there is no barrier, and a helper that does not come is not missed. Runs live in the pool for ever,
- * so looking at one that has just ended is harmless. Figures: an idle worker spins with a yield every 32 pauses, which
- * kept a graph beside a busy process at 1.0x of one thread's time where static splits took 1.6x and more. */
+ * An idle worker spins with a yield every 32 pauses, then sleeps: that kept a graph beside a busy process at 1.0x of one
+ * thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -14,71 +10,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "pool_state.h"
 
-#define MAX_THREADS 512
 #define WORKER_SLICE_NS 20000000
-#define SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
-
-typedef struct run {
-    _Alignas(64) atomic_uint_fast64_t word;
-    _Alignas(64) atomic_uint_fast32_t done;
-    atomic_int engaged; /* threads in this run; at most `limit` */
-    atomic_int limit;
-    atomic_int status;  /* agk_status of the first chunk that failed */
-    atomic_bool skipped; /* an abort let chunks out */
-    atomic_bool taken;
-    /* written before `word` is published, valid while chunks are outstanding */
-    ag_stream *stream;
-    ag_slot *slot;
-    ag_plan *plan;
-    uintptr_t arena;
-    uint64_t slice_end;
-    char message[AGK_MESSAGE];
-    pthread_mutex_t message_lock;
-} run;
-
-struct ag_pool {
-    ag_executor executor;
-    atomic_int refs;
-    ag_pool_params params;
-    unsigned generation;
-    pthread_mutex_t lock;
-    pthread_cond_t work;
-    ag_stream *ready_head, *ready_tail;
-    atomic_int n_ready;
-    atomic_int sleepers;
-    atomic_int spinners;
-    atomic_int active_runs;
-    atomic_bool stop, paused;
-    atomic_int n_threads;
-    atomic_int alive;
-    atomic_bool orphaned;
-    ag_worker *workers[MAX_THREADS];
-    run runs[]; /* MAX_THREADS are too many to scan: n_runs, one per thread that can lead */
-};
-
-#define N_RUNS 32 /* plans under way at the same time; further ones run on their leader alone */
 
 void (*ag_on_idle)(void) = NULL;
 static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
 
-/* -- the word ------------------------------------------------------------------------------------------------- */
-
-/* 24 bits step, 20 bits number of chunks, 20 bits next chunk: claims beyond the end cannot overflow, since a thread
- * looks before it claims and there are at most 512. */
-static uint64_t pack(size_t step, uint32_t chunks, uint32_t next)
-{
-    return (uint64_t)step << 40 | (uint64_t)chunks << 20 | next;
-}
-static size_t word_step(uint64_t w) { return (size_t)(w >> 40); }
-static uint32_t word_chunks(uint64_t w) { return (uint32_t)(w >> 20) & 0xfffff; }
-static uint32_t word_next(uint64_t w) { return (uint32_t)w & 0xfffff; }
-static bool claimable(uint64_t w) { return word_next(w) < word_chunks(w); }
-
 /* -- sleeping and waking -------------------------------------------------------------------------------------- */
 
-static void wake_workers(ag_pool *pool, int n)
+void ag_pool_wake(ag_pool *pool, int n)
 {
     if (n <= 0 || atomic_load(&pool->sleepers) == 0) return;
     pthread_mutex_lock(&pool->lock);
@@ -120,246 +61,18 @@ static ag_stream *pop_ready(ag_pool *pool)
     return stream;
 }
 
-/* -- running plans -------------------------------------------------------------------------------------------- */
-
-static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step, uint32_t chunk, uintptr_t arena,
-                            char *message)
-{
-    void *scratch = NULL;
-    if (plan->scratch_size > 0) {
-        if (worker->scratch_size < plan->scratch_size) {
-            free(worker->scratch);
-            worker->scratch_size = (plan->scratch_size + 4095) & ~(size_t)4095;
-            worker->scratch = aligned_alloc(64, worker->scratch_size);
-            if (worker->scratch == NULL) {
-                worker->scratch_size = 0;
-                snprintf(message, AGK_MESSAGE, "no memory for %zu bytes of scratch", plan->scratch_size);
-                return AGK_NO_MEMORY;
-            }
-        }
-        scratch = worker->scratch;
-    }
-    agk_task task = {.arena = arena, .scratch = scratch, .message = message};
-    return plan->steps[step].run(&task, plan->steps[step].node, chunk);
-}
-
-static void chunk_failed(run *r, agk_status status, const char *message)
-{
-    pthread_mutex_lock(&r->message_lock);
-    int none = AGK_OK;
-    if (atomic_compare_exchange_strong(&r->status, &none, (int)status)) memcpy(r->message, message, AGK_MESSAGE);
-    pthread_mutex_unlock(&r->message_lock);
-}
-
-/* What ends a plan before step `step`: an abort, at a node boundary and never inside a node that writes a leaf. */
-static bool stops_here(const ag_plan *plan, size_t step, const ag_stream *stream, const ag_slot *slot)
-{
-    if (!ag_stream_aborting(stream, slot)) return false;
-    if (step == 0 || step >= plan->n_steps) return true;
-    return plan->steps[step].writes_leaf < 0 || plan->steps[step].node != plan->steps[step - 1].node;
-}
-
-/* A leaf that the failed node had begun to write holds neither the old nor the new value. Checks of indices come
- * before the first byte: they leave it whole. */
-static void poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error)
-{
-    int leaf = plan->steps[step].writes_leaf;
-    if (leaf < 0 || (size_t)leaf >= plan->n_partial || status == AGK_OUT_OF_BOUNDS || status == AGK_INVALID) return;
-    ag_storage_set_poison(plan->partial[leaf], error);
-}
-
-static ag_error *abort_error(const ag_stream *stream)
-{
-    ag_error *error = ag_error_new(AG_ABORTED, ag_stream_name(stream), "graph_compute", NULL,
-                                   "stopped on request before it was finished");
-    if (error != NULL) atomic_store(&error->seen, true);
-    return error;
-}
-
-static ag_error *step_error(const ag_plan *plan, size_t step, agk_status status, const ag_stream *stream,
-                            const char *message)
-{
-    ag_error *error = ag_plan_error(plan, step, status, ag_stream_name(stream), message);
-    poison_leaf(plan, step, status, error);
-    return error;
-}
-
-/* All chunks of all steps on this thread: no run is free, only one thread may be used, or the submitter itself. */
-static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               ag_error **error)
-{
-    const ag_plan *plan = slot->u.plan.plan;
-    char local[AGK_MESSAGE] = "", *message = worker != NULL ? worker->message : local;
-    uint64_t slice_end = 0;
-    for (size_t i = *step; i < plan->n_steps; ++i) {
-        if (stops_here(plan, i, stream, slot)) {
-            *error = abort_error(stream);
-            return AG_RUN_FINISHED;
-        }
-        if (worker != NULL && atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0) {
-            uint64_t now = ag_now();
-            if (slice_end == 0) slice_end = now + SLICE_NS;
-            if (now > slice_end) {
-                *step = i;
-                return AG_RUN_YIELDED;
-            }
-        }
-        for (uint32_t c = 0; c < plan->steps[i].n_chunks; ++c) {
-            if (c > 0 && plan->steps[i].writes_leaf < 0 && ag_stream_aborting(stream, slot)) {
-                *error = abort_error(stream);
-                return AG_RUN_FINISHED;
-            }
-            agk_status status = run_chunk(worker, plan, i, c, slot->u.plan.arena, message);
-            if (status != AGK_OK) {
-                *error = step_error(plan, i, status, stream, message);
-                return AG_RUN_FINISHED;
-            }
-        }
-    }
-    return AG_RUN_FINISHED;
-}
-
-/* The plan is over: the run may be used by others from here on. */
-static void leave_run(ag_pool *pool, run *r)
-{
-    atomic_store(&r->word, 0);
-    atomic_fetch_sub(&r->engaged, 1);
-    atomic_fetch_sub(&pool->active_runs, 1);
-    atomic_store(&r->taken, false);
-}
-
-/* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published. */
-static ag_run_result advance(ag_pool *pool, ag_worker *worker, run *r, size_t *step_out, ag_error **error)
-{
-    const ag_plan *plan = r->plan;
-    size_t step = *step_out;
-    for (;; ++step) {
-        int failed = atomic_load(&r->status);
-        if (failed != AGK_OK) {
-            *error = step_error(plan, step - 1, (agk_status)failed, r->stream, r->message);
-            break;
-        }
-        bool skipped = atomic_load(&r->skipped);
-        if (step == plan->n_steps && !skipped) break;
-        if (skipped || stops_here(plan, step, r->stream, r->slot)) {
-            *error = abort_error(r->stream);
-            break;
-        }
-        if (atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0 && ag_now() > r->slice_end) {
-            *step_out = step;
-            leave_run(pool, r);
-            return AG_RUN_YIELDED;
-        }
-        const ag_step *s = &plan->steps[step];
-        if (s->n_chunks > 1) {
-            atomic_store_explicit(&r->done, 0, memory_order_relaxed);
-            atomic_store(&r->word, pack(step, s->n_chunks, 0));
-            int limit = atomic_load(&r->limit);
-            wake_workers(pool, (int)s->n_chunks < limit ? (int)s->n_chunks - 1 : limit - 1);
-            return AG_RUN_ELSEWHERE;
-        }
-        agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
-        if (status != AGK_OK) chunk_failed(r, status, worker->message);
-    }
-    leave_run(pool, r);
-    return AG_RUN_FINISHED;
-}
-
-typedef enum claim_result { NOTHING, WORKED, LAST } claim_result;
-
-/* Claim one chunk and run it. LAST: this thread finished the step and has to advance from *step on. */
-static claim_result claim(ag_worker *worker, run *r, size_t *step)
-{
-    if (!claimable(atomic_load_explicit(&r->word, memory_order_acquire))) return NOTHING;
-    uint64_t w = atomic_fetch_add(&r->word, 1);
-    if (!claimable(w)) return NOTHING;
-    const ag_plan *plan = r->plan; /* ours until the chunk is counted as done */
-    *step = word_step(w);
-    bool aborts = plan->steps[*step].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
-    if (aborts) {
-        atomic_store(&r->skipped, true);
-    } else if (atomic_load(&r->status) == AGK_OK) {
-        agk_status status = run_chunk(worker, plan, *step, word_next(w), r->arena, worker->message);
-        if (status != AGK_OK) chunk_failed(r, status, worker->message);
-    }
-    if (atomic_fetch_add(&r->done, 1) + 1 != word_chunks(w)) return WORKED;
-    ++*step;
-    return LAST;
-}
-
-typedef enum part { IDLED, HELPED, LEFT } part; /* LEFT: no longer counted as engaged in the run */
-
-/* Work on this run while there is something to claim. The plan's end or yield is handled here. */
-static part participate(ag_pool *pool, ag_worker *worker, run *r)
-{
-    part result = IDLED;
-    for (;;) {
-        size_t step;
-        claim_result claimed = claim(worker, r, &step);
-        if (claimed == NOTHING) return result;
-        result = HELPED;
-        if (claimed == LAST) {
-            ag_error *error = NULL;
-            ag_stream *stream = r->stream;
-            ag_run_result next = advance(pool, worker, r, &step, &error);
-            if (next != AG_RUN_ELSEWHERE) {
-                atomic_fetch_sub(&r->engaged, 1); /* the stream's next operations may take long */
-                if (next == AG_RUN_FINISHED) {
-                    ag_stream_plan_finished(stream, worker, error);
-                } else {
-                    ag_stream_plan_yielded(stream, step);
-                }
-                return LEFT;
-            }
-        }
-        if (atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0) return result; /* others are served first */
-    }
-}
-
-static run *take_run(ag_pool *pool)
-{
-    for (int i = 0; i < N_RUNS; ++i) {
-        bool taken = false;
-        if (atomic_compare_exchange_strong(&pool->runs[i].taken, &taken, true)) return &pool->runs[i];
-    }
-    return NULL;
-}
-
-ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               ag_error **error)
-{
-    int limit = ag_stream_n_threads(stream), threads = atomic_load(&pool->n_threads);
-    if (limit <= 0 || limit > threads) limit = threads;
-    run *r = worker != NULL && limit > 1 ? take_run(pool) : NULL;
-    if (r == NULL) return run_alone(pool, worker, stream, slot, step, error);
-    r->stream = stream;
-    r->slot = slot;
-    r->plan = slot->u.plan.plan;
-    r->arena = slot->u.plan.arena;
-    r->slice_end = ag_now() + SLICE_NS;
-    atomic_store(&r->status, AGK_OK);
-    atomic_store(&r->skipped, false);
-    atomic_store(&r->limit, limit);
-    atomic_fetch_add(&r->engaged, 1);
-    atomic_fetch_add(&pool->active_runs, 1);
-    ag_run_result result = advance(pool, worker, r, step, error);
-    /* Published: claim in the pool's loop like everybody else. That thread counts as engaged until the run ends,
-     * whoever ends it. */
-    return result;
-}
-
 /* -- workers -------------------------------------------------------------------------------------------------- */
 
 static bool help(ag_pool *pool, ag_worker *worker)
 {
-    for (int i = 0; i < N_RUNS; ++i) {
-        run *r = &pool->runs[(i + worker->index) % N_RUNS];
-        if (!claimable(atomic_load_explicit(&r->word, memory_order_acquire))) continue;
+    for (int i = 0; i < AG_N_RUNS; ++i) {
+        ag_run *r = &pool->runs[(i + worker->index) % AG_N_RUNS];
+        if (!ag_claimable(atomic_load_explicit(&r->word, memory_order_acquire))) continue;
         /* `limit` counts the leader, and the place that a finished leader leaves is taken by the one that goes on. */
         bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
-        part result = admitted ? participate(pool, worker, r) : IDLED;
-        if (result != LEFT) atomic_fetch_sub(&r->engaged, 1);
-        if (result != IDLED) return true;
+        ag_part result = admitted ? ag_run_participate(pool, worker, r) : AG_IDLED;
+        if (result != AG_LEFT) atomic_fetch_sub(&r->engaged, 1);
+        if (result != AG_IDLED) return true;
     }
     return false;
 }
@@ -367,9 +80,9 @@ static bool help(ag_pool *pool, ag_worker *worker)
 static bool anything(ag_pool *pool)
 {
     if (atomic_load(&pool->n_ready) > 0) return true;
-    for (int i = 0; i < N_RUNS; ++i) {
-        run *r = &pool->runs[i];
-        if (claimable(atomic_load(&r->word)) && atomic_load(&r->engaged) <= atomic_load(&r->limit)) return true;
+    for (int i = 0; i < AG_N_RUNS; ++i) {
+        ag_run *r = &pool->runs[i];
+        if (ag_claimable(atomic_load(&r->word)) && atomic_load(&r->engaged) <= atomic_load(&r->limit)) return true;
     }
     return false;
 }
@@ -413,7 +126,7 @@ static void pool_free(ag_pool *pool)
         free(pool->workers[i]->scratch);
         free(pool->workers[i]);
     }
-    for (int i = 0; i < N_RUNS; ++i) pthread_mutex_destroy(&pool->runs[i].message_lock);
+    for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_destroy(&pool->runs[i].message_lock);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
@@ -493,7 +206,7 @@ static void *work(void *argument)
 
 bool ag_pool_grow(ag_pool *pool, int n_threads)
 {
-    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
+    if (n_threads > AG_MAX_THREADS) n_threads = AG_MAX_THREADS;
     bool ok = true;
     pthread_mutex_lock(&pool->lock);
     for (int i = atomic_load(&pool->n_threads); i < n_threads && ok; ++i) {
@@ -519,7 +232,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads)
 ag_pool *ag_pool_new(const ag_pool_params *params)
 {
     ag_runtime_init();
-    size_t size = sizeof(ag_pool) + N_RUNS * sizeof(run);
+    size_t size = sizeof(ag_pool) + AG_N_RUNS * sizeof(ag_run);
     ag_pool *pool = aligned_alloc(64, (size + 63) & ~(size_t)63);
     if (pool == NULL) return NULL;
     memset(pool, 0, size);
@@ -529,7 +242,7 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
-    for (int i = 0; i < N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
+    for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
     if (!ag_pool_grow(pool, params->n_threads < 1 ? 1 : params->n_threads)) {
         ag_pool_unref(pool);
         return NULL;
@@ -597,7 +310,7 @@ static int cgroup_cpus(void)
         if (fscanf(file, "%lld %lld", &quota, &period) != 2) quota = -1;
         fclose(file);
     }
-    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : MAX_THREADS;
+    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : AG_MAX_THREADS;
 }
 
 int ag_usable_cpus(void)

@@ -1,0 +1,308 @@
+/* Running a stream: one operation after the other, by one thread at a time; how each begins, ends and fails.
+ *
+ * Not here: plans over several threads (plan_run.c), who waits for what (wake.c). */
+#include <stdlib.h>
+#include <time.h>
+
+#include "stream_state.h"
+
+static void note_failure(ag_stream *s, ag_error *error)
+{
+    pthread_mutex_lock(&s->lock);
+    size_t kept = 0;
+    for (size_t i = 0; i < s->n_failures; ++i) { /* those that somebody saw meanwhile need not be kept */
+        if (atomic_load(&s->failures[i]->seen)) {
+            ag_error_unref(s->failures[i]);
+        } else {
+            s->failures[kept++] = s->failures[i];
+        }
+    }
+    s->n_failures = kept;
+    if (kept == s->cap_failures) {
+        size_t cap = kept ? 2 * kept : 8;
+        ag_error **grown = realloc(s->failures, cap * sizeof *grown);
+        if (grown != NULL) {
+            s->failures = grown;
+            s->cap_failures = cap;
+        }
+    }
+    if (kept < s->cap_failures) s->failures[s->n_failures++] = ag_error_ref(error);
+    pthread_mutex_unlock(&s->lock);
+}
+
+size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
+{
+    size_t taken = 0, i = 0;
+    pthread_mutex_lock(&s->lock);
+    for (; i < s->n_failures && taken < n; ++i) {
+        if (atomic_exchange(&s->failures[i]->seen, true)) {
+            ag_error_unref(s->failures[i]);
+        } else {
+            out[taken++] = s->failures[i];
+        }
+    }
+    memmove(s->failures, s->failures + i, (s->n_failures - i) * sizeof *s->failures);
+    s->n_failures -= i;
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}
+
+/* Poison what the operation would have written in full; what it began to write and did not finish as well. */
+static void poison_writes(ag_slot *slot, ag_error *error)
+{
+    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i) ag_storage_set_poison(ag_slot_storages(slot)[i], error);
+    if (slot->kind != AG_KIND_PLAN) {
+        /* A part that a copy or a call began: it cannot be known how far it got. One that never started is whole. */
+        int first = slot->n_reads + slot->n_writes;
+        for (int i = first; slot->started != 0 && !slot->derived && i < first + slot->n_partial; ++i) {
+            ag_storage_set_poison(ag_slot_storages(slot)[i], error);
+        }
+        return;
+    }
+    const ag_plan *plan = slot->u.plan.plan;
+    for (size_t i = 0; i < plan->n_writes; ++i) ag_storage_set_poison(plan->writes[i], error);
+}
+
+static void cure_writes(ag_slot *slot)
+{
+    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i) ag_storage_set_poison(ag_slot_storages(slot)[i], NULL);
+    if (slot->kind != AG_KIND_PLAN) return;
+    const ag_plan *plan = slot->u.plan.plan;
+    for (size_t i = 0; i < plan->n_writes; ++i) ag_storage_set_poison(plan->writes[i], NULL);
+}
+
+/* End the current operation; takes the reference to `error`. */
+static void complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
+{
+    if (error != NULL) {
+        poison_writes(slot, error);
+        if (!slot->derived && error->code != AG_ABORTED) note_failure(s, error);
+        atomic_store(&slot->error, error);
+    } else {
+        cure_writes(slot);
+    }
+    s->plan_step = 0;
+    slot->done = ag_now();
+    if (slot->started == 0) slot->started = slot->done;
+    ag_slot_drop(slot);
+    atomic_store(&s->completed, ticket);
+    if (ticket >= atomic_load(&s->wanted)) ag_stream_wake(s, ticket);
+}
+
+/* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it. */
+static ag_slot *current(ag_stream *s, uint64_t ticket)
+{
+    while (ticket - s->head->base >= AG_BLOCK_SLOTS) {
+        ag_block *done = s->head;
+        s->head = atomic_load_explicit(&done->next, memory_order_acquire);
+        ag_block_unref(done);
+    }
+    return &s->head->slots[ticket - s->head->base];
+}
+
+static ag_error *aborted(ag_stream *s, const ag_slot *slot)
+{
+    ag_error *error = ag_error_new(AG_ABORTED, s->name, slot->operation, NULL, "stopped on request before it was finished");
+    if (error != NULL) atomic_store(&error->seen, true); /* somebody asked for it */
+    return error;
+}
+
+static ag_error *poisoned(ag_storage **reads, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) {
+        ag_error *error = ag_storage_poison(reads[i]);
+        if (error != NULL) return error;
+    }
+    return NULL;
+}
+
+/* What keeps the operation from starting, if anything does. */
+static ag_error *refuse(ag_stream *s, ag_slot *slot)
+{
+    ag_error *lost = atomic_load(&s->lost);
+    if (lost != NULL) {
+        slot->derived = true;
+        return ag_error_ref(lost);
+    }
+    if (slot->kind != AG_KIND_WAIT && ag_stream_aborting(s, slot)) return aborted(s, slot);
+    ag_error *error = poisoned(ag_slot_storages(slot), slot->n_reads);
+    if (error == NULL && slot->kind == AG_KIND_PLAN) {
+        error = poisoned(slot->u.plan.plan->reads, slot->u.plan.plan->n_reads);
+    }
+    if (error != NULL) slot->derived = true;
+    return error;
+}
+
+typedef enum progress { DONE, GONE } progress; /* GONE: the stream is parked, yielded, or another thread has it */
+
+static progress begin_call(ag_stream *s, uint64_t ticket, ag_error **error)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->call_done == ticket) {
+        *error = s->call_error;
+        s->call_error = NULL;
+        pthread_mutex_unlock(&s->lock);
+        return DONE;
+    }
+    s->state = PARKED;
+    s->call_ticket = ticket;
+    pthread_cond_broadcast(&s->call_cond);
+    pthread_mutex_unlock(&s->lock);
+    return GONE;
+}
+
+static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
+{
+    if (s->timer_fired == ticket) {
+        if (ag_stream_aborting(s, slot)) *error = aborted(s, slot);
+        return DONE;
+    }
+    uint64_t deadline = slot->started + slot->u.delay.ns;
+    if (deadline <= ag_now()) return DONE;
+    ag_stream_set_state(s, PARKED);
+    /* From here on the stream may run elsewhere, unless no timer was set. */
+    if (ag_timer_add(s, ticket, deadline, &slot->abort)) return GONE;
+    ag_stream_set_state(s, RUNNING);
+    *error = ag_error_new(AG_NO_MEMORY, s->name, slot->operation, NULL, "no timer could be set");
+    return DONE;
+}
+
+/* Give the stream, which this thread runs, back to its executor. */
+static void hand_over(ag_stream *s)
+{
+    ag_stream_set_state(s, READY);
+    s->executor->ready(s->executor, s);
+}
+
+static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, ag_error **error)
+{
+    bool first = slot->started == 0;
+    if (first) {
+        *error = refuse(s, slot);
+        if (*error != NULL) return DONE;
+        slot->started = ag_now();
+    }
+    switch (slot->kind) {
+    case AG_KIND_NOP: return DONE;
+    case AG_KIND_COPY: ag_copy_run(&slot->u.copy); return DONE;
+    case AG_KIND_FILL: memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); return DONE;
+    case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
+    case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);
+    case AG_KIND_CALL: return begin_call(s, ticket, error);
+    case AG_KIND_WAIT: return ag_stream_park_for(s, slot->u.wait.stream, slot->u.wait.ticket) ? GONE : DONE;
+    case AG_KIND_PLAN: break;
+    }
+    switch (ag_pool_run_plan(s->pool, worker, s, slot, &s->plan_step, error)) {
+    case AG_RUN_FINISHED: return DONE;
+    case AG_RUN_ELSEWHERE: return GONE;
+    case AG_RUN_YIELDED: break;
+    }
+    hand_over(s);
+    return GONE;
+}
+
+/* True: there is nothing to run now and the stream has been given up. */
+static bool rest(ag_stream *s, uint64_t ticket)
+{
+    bool idle = false, held = false;
+    pthread_mutex_lock(&s->lock);
+    if (atomic_load(&s->submitted) < ticket) {
+        s->state = IDLE;
+        idle = true;
+    } else if (s->holds > 0) {
+        s->state = HELD;
+        held = true;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (idle) ag_stream_unref(s);
+    return idle || held;
+}
+
+/* A submitting thread carries out what costs less than a hand-over: waking a sleeping worker alone takes 5 to 25 us,
+ * and this thread is usually an event loop that is about to await the result. */
+#define INLINE_NS 2000
+#define INLINE_BYTES 16384
+
+static bool cheap(ag_slot *slot)
+{
+    switch (slot->kind) {
+    case AG_KIND_COPY: return slot->u.copy.item <= INLINE_BYTES && slot->u.copy.ne[0] == 1 && slot->u.copy.ne[1] == 1;
+    case AG_KIND_FILL: return slot->u.fill.size <= INLINE_BYTES;
+    case AG_KIND_PLAN: return slot->u.plan.plan->cost <= INLINE_NS && slot->u.plan.plan->scratch_size == 0;
+    default: return true;
+    }
+}
+
+/* `worker` is NULL on a submitting thread: that one does the cheap operations at the head, for INLINE_NS at most. */
+static void run_on(ag_stream *s, ag_worker *worker)
+{
+    uint64_t until = worker == NULL ? ag_now() + INLINE_NS : 0;
+    for (;;) {
+        uint64_t ticket = atomic_load(&s->completed) + 1;
+        if (atomic_load(&s->submitted) < ticket && rest(s, ticket)) return;
+        ag_slot *slot = current(s, ticket);
+        /* A hold keeps operations from starting; one that is under way (a yielded plan, a delay) goes on. */
+        if (slot->started == 0 && rest(s, ticket)) return;
+        if (worker == NULL && (!cheap(slot) || ag_now() > until)) {
+            hand_over(s);
+            return;
+        }
+        ag_error *error = NULL;
+        if (step(s, slot, ticket, worker, &error) == GONE) return;
+        complete(s, slot, ticket, error);
+    }
+}
+
+void ag_stream_run(ag_stream *stream, ag_worker *worker)
+{
+    ag_stream_set_state(stream, RUNNING);
+    run_on(stream, worker);
+}
+
+void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error)
+{
+    uint64_t ticket = atomic_load(&stream->completed) + 1;
+    complete(stream, current(stream, ticket), ticket, error);
+    run_on(stream, worker);
+}
+
+void ag_stream_plan_yielded(ag_stream *stream, size_t step_reached)
+{
+    stream->plan_step = step_reached;
+    hand_over(stream);
+}
+
+/* -- what others ended: a timer, a Python thread */
+
+void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
+{
+    /* Parked, so nobody runs the stream: this thread may write what its runner owns. */
+    s->timer_fired = ticket;
+    ag_stream_unpark(s);
+}
+
+bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)
+{
+    uint64_t deadline = ag_now() + timeout_ns;
+    struct timespec at = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
+    pthread_mutex_lock(&s->lock);
+    while (s->call_ticket == s->call_taken) {
+        bool finished = s->closed && atomic_load(&s->completed) == s->appended;
+        if (finished || pthread_cond_timedwait(&s->call_cond, &s->lock, &at) != 0) {
+            pthread_mutex_unlock(&s->lock);
+            return false;
+        }
+    }
+    s->call_taken = *ticket = s->call_ticket;
+    pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+void ag_stream_finish_call(ag_stream *s, ag_error *error)
+{
+    pthread_mutex_lock(&s->lock);
+    s->call_done = s->call_taken;
+    s->call_error = error;
+    pthread_mutex_unlock(&s->lock);
+    ag_stream_unpark(s);
+}

@@ -1,0 +1,70 @@
+/* The stream's state, for the files that make it up: stream.c, submit.c, wake.c, stream_run.c. */
+#ifndef AG_STREAM_STATE_H
+#define AG_STREAM_STATE_H
+
+#include "internal.h"
+
+typedef enum stream_state { IDLE, READY, RUNNING, PARKED, HELD } stream_state;
+
+typedef struct parked {
+    struct parked *next;
+    ag_stream *stream; /* waits for `ticket` of the stream in whose list this is */
+    uint64_t ticket;
+} parked;
+
+typedef struct watch {
+    struct watch *next;
+    ag_notifier *notifier;
+    uint64_t ticket;
+} watch;
+
+struct ag_stream {
+    atomic_int refs;
+    unsigned generation;
+    char name[AG_NAME];
+    ag_pool *pool;
+    ag_executor *executor;
+    atomic_int n_threads;
+
+    pthread_mutex_t lock;
+    stream_state state;
+    int holds;
+    bool closed;
+    uint64_t appended; /* under the lock; becomes `submitted` when a submission is complete */
+    ag_block *tail;
+    ag_block *spare; /* blocks made before a submission begins, so that it cannot fail halfway */
+    parked *parked;
+    watch *watches;
+    ag_error **failures;
+    size_t n_failures, cap_failures;
+    _Atomic(ag_error *) lost;
+
+    _Alignas(64) atomic_uint_fast64_t submitted;
+    _Alignas(64) atomic_uint_fast64_t completed;
+    atomic_uint_fast64_t wanted; /* the least ticket that anybody waits for */
+    atomic_uint_fast64_t abort_up_to;
+
+    /* owned by whoever runs the stream */
+    ag_block *head;
+    size_t plan_step;
+    uint64_t timer_fired;
+    parked self; /* this stream's entry in another one's list */
+
+    pthread_cond_t call_cond;
+    uint64_t call_ticket, call_taken, call_done;
+    ag_error *call_error;
+
+    ag_stream *next_ready; /* for the executor */
+};
+
+/* stream.c */
+ag_block *ag_block_new(void);
+ag_storage **ag_slot_storages(ag_slot *slot); /* reads, then full writes, then partial writes */
+
+/* wake.c */
+void ag_stream_unpark(ag_stream *s);            /* by whoever ended the wait: back to the executor */
+void ag_stream_set_state(ag_stream *s, stream_state to);
+void ag_stream_wake(ag_stream *s, uint64_t completed); /* all that waits for a ticket up to `completed` */
+bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);
+
+#endif

@@ -1,0 +1,131 @@
+/* Submitting: operations of one or several streams, enqueued in one step, all or nothing.
+ *
+ * Not here: running them (stream_run.c), though a submitting thread runs the cheapest ones itself. */
+#include <stdlib.h>
+
+#include "stream_state.h"
+
+/* Append one slot; the lock is held and enough spare blocks are there. */
+static uint64_t append(ag_stream *s, const ag_slot *slot, uint64_t now, ag_block **block)
+{
+    uint64_t ticket = ++s->appended;
+    if (ticket - s->tail->base == AG_BLOCK_SLOTS) {
+        ag_block *next = s->spare;
+        s->spare = atomic_load(&next->next);
+        atomic_store(&next->next, NULL);
+        next->base = ticket;
+        atomic_store_explicit(&s->tail->next, next, memory_order_release);
+        s->tail = next;
+    }
+    ag_slot *target = &s->tail->slots[ticket - s->tail->base];
+    *target = *slot;
+    target->submitted = now;
+    atomic_fetch_add_explicit(&s->tail->refs, 1, memory_order_relaxed); /* for the handle */
+    *block = s->tail;
+    return ticket;
+}
+
+static bool make_spare(ag_stream *s, size_t slots)
+{
+    size_t used = s->appended + 1 - s->tail->base, have = AG_BLOCK_SLOTS - used;
+    for (ag_block *b = s->spare; b != NULL; b = atomic_load(&b->next)) have += AG_BLOCK_SLOTS;
+    while (have < slots) {
+        ag_block *block = ag_block_new();
+        if (block == NULL) return false;
+        atomic_store(&block->next, s->spare);
+        s->spare = block;
+        have += AG_BLOCK_SLOTS;
+    }
+    return true;
+}
+
+/* The streams concerned, each once, ordered by address: the order in which their locks are taken. */
+static size_t involved(const ag_batch *batches, size_t n, ag_stream **out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t k = 0; k <= batches[i].n; ++k) {
+            ag_stream *s = batches[i].stream;
+            if (k < batches[i].n) {
+                const ag_slot *slot = &batches[i].slots[k];
+                if (slot->kind != AG_KIND_WAIT || slot->u.wait.ticket != AG_TAIL) continue;
+                s = slot->u.wait.stream;
+            }
+            size_t at = 0;
+            while (at < count && out[at] < s) ++at;
+            if (at < count && out[at] == s) continue;
+            for (size_t m = count; m > at; --m) out[m] = out[m - 1];
+            out[at] = s;
+            ++count;
+        }
+    }
+    return count;
+}
+
+static ag_submit_status check(ag_stream **streams, size_t count, const ag_batch *batches, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) {
+        if (batches[i].stream->closed) return AG_SUBMIT_CLOSED;
+        if (atomic_load(&batches[i].stream->lost) != NULL) return AG_SUBMIT_LOST;
+    }
+    for (size_t j = 0; j < count; ++j) {
+        size_t slots = 0;
+        for (size_t i = 0; i < n; ++i) {
+            if (batches[i].stream == streams[j]) slots += batches[i].n;
+        }
+        if (!make_spare(streams[j], slots)) return AG_SUBMIT_NO_MEMORY;
+    }
+    return AG_SUBMIT_OK;
+}
+
+static void append_all(ag_batch *batches, size_t n)
+{
+    uint64_t now = ag_now();
+    for (size_t i = 0; i < n; ++i) {
+        ag_stream *s = batches[i].stream;
+        for (size_t k = 0; k < batches[i].n; ++k) {
+            ag_slot *slot = &batches[i].slots[k];
+            if (slot->kind == AG_KIND_WAIT && slot->u.wait.ticket == AG_TAIL) {
+                slot->u.wait.ticket = slot->u.wait.stream == s ? 0 : slot->u.wait.stream->appended;
+            }
+            batches[i].tickets[k] = append(s, slot, now, &batches[i].blocks[k]);
+        }
+    }
+}
+
+ag_submit_status ag_submit(ag_batch *batches, size_t n)
+{
+    ag_stream *small[16], **streams = small;
+    size_t bound = 0;
+    for (size_t i = 0; i < n; ++i) bound += 1 + batches[i].n;
+    if (bound > 16 && (streams = malloc(bound * sizeof *streams)) == NULL) return AG_SUBMIT_NO_MEMORY;
+    size_t count = involved(batches, n, streams);
+    ag_submit_status status = AG_SUBMIT_OK;
+    for (size_t j = 0; j < count; ++j) {
+        if (!ag_stream_alive(streams[j])) status = AG_SUBMIT_FORKED;
+    }
+    if (status == AG_SUBMIT_OK) {
+        for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&streams[j]->lock);
+        status = check(streams, count, batches, n);
+        if (status == AG_SUBMIT_OK) append_all(batches, n);
+        for (size_t j = 0; j < count; ++j) {
+            ag_stream *s = streams[j];
+            bool ready = false;
+            if (status == AG_SUBMIT_OK && atomic_load_explicit(&s->submitted, memory_order_relaxed) != s->appended) {
+                atomic_store(&s->submitted, s->appended);
+                ready = s->state == IDLE;
+                if (ready) {
+                    s->state = READY;
+                    ag_stream_ref(s);
+                }
+            }
+            pthread_mutex_unlock(&s->lock);
+            if (!ready) streams[j] = NULL;
+        }
+        for (size_t j = 0; j < count; ++j) {
+            if (streams[j] != NULL) ag_stream_run(streams[j], NULL);
+        }
+    }
+    if (streams != small) free(streams);
+    return status;
+}
