@@ -84,7 +84,7 @@ check-python: $(VENV)/has-dev
 check-types: $(VENV)/has-native $(VENV)/has-dev
 	$(PY) -m mypy
 	$(PY) -m pyright
-	$(PY) -m mypy.stubtest aggml.native._native
+	$(PY) tools/check_stub.py
 
 check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)

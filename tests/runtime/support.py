@@ -93,4 +93,4 @@ def assert_checkpoint() -> Iterator[None]:
 def child(code: str) -> list[str]:
     """Arguments for another interpreter that sees this package, warns loudly and dumps stacks if it hangs."""
     head = "import faulthandler; faulthandler.dump_traceback_later(15, exit=True)\n"
-    return [sys.executable, "-X", "faulthandler", "-W", "error", "-c", head + code]
+    return [sys.executable, "-P", "-X", "faulthandler", "-W", "error", "-c", head + code]

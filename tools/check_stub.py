@@ -1,0 +1,77 @@
+"""Compares aggml/native/_native.pyi with the module: stubtest for the names, nanobind's signatures
+for the arguments.
+
+nanobind's functions are no functions to stubtest, which stops there: those reports are left out, and
+names, order and defaults of arguments are compared here. Not compared: types, which nanobind erases.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from aggml.native import _native
+
+STUB = Path(__file__).resolve().parent.parent / "aggml" / "native" / "_native.pyi"
+NATURE_OF_NANOBIND = re.compile(
+    r"is not a function$|metaclass differs$|is a disjoint base at runtime"
+    r"|stub does not have \*args parameter|stub is a staticmethod but runtime is not$"
+    r"|__buffer__ is not present at runtime$"  # before Python 3.12
+)
+
+
+def stubtest() -> Iterator[str]:
+    """What stubtest finds and nanobind cannot help."""
+    command = [sys.executable, "-m", "mypy.stubtest", "--concise", _native.__name__]
+    done = subprocess.run(command, capture_output=True, text=True)
+    for line in (done.stdout + done.stderr).splitlines():
+        if line and not NATURE_OF_NANOBIND.search(line):
+            yield line
+
+
+def arguments(function: ast.FunctionDef) -> list[str]:
+    """Names in order, with "=" where there is a default and the marks "/" and "*"."""
+    given = function.args
+    plain = [*given.posonlyargs, *given.args]
+    needed = len(plain) - len(given.defaults)
+    names = [arg.arg + "=" * (i >= needed) for i, arg in enumerate(plain)]
+    if given.posonlyargs:
+        names.insert(len(given.posonlyargs), "/")
+    if given.vararg or given.kwonlyargs:
+        names.append("*" + (given.vararg.arg if given.vararg else ""))
+    for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        names.append(arg.arg + "=" * (default is not None))
+    # Unnamed arguments of nanobind are called arg, arg0, ...; nobody can pass them by name.
+    return ["_" if re.fullmatch(r"arg\d*", name) else name for name in names if name != "/"]
+
+
+def signatures(tree: ast.Module) -> Iterator[str]:
+    """Functions and methods whose arguments differ between stub and module."""
+    for scope in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
+        owner = getattr(_native, scope.name, None) if isinstance(scope, ast.ClassDef) else _native
+        for stub in (node for node in scope.body if isinstance(node, ast.FunctionDef)):
+            overloads = getattr(getattr(owner, stub.name, None), "__nb_signature__", ())
+            if len(overloads) != 1 or stub.decorator_list:
+                continue
+            # Defaults stand as \0, \1, ... in the text.
+            text = re.sub(r"\\\d+", "...", overloads[0][0])
+            (real,) = ast.parse(text + ": ...").body
+            assert isinstance(real, ast.FunctionDef)
+            if arguments(real) != arguments(stub):
+                name = f"{scope.name}.{stub.name}" if isinstance(scope, ast.ClassDef) else stub.name
+                yield f"{name}: module {arguments(real)}, stub {arguments(stub)}"
+
+
+def main() -> None:
+    """Prints what differs; the exit code says whether anything does."""
+    found = [*stubtest(), *signatures(ast.parse(STUB.read_text()))]
+    print(*found, f"{STUB.name}: {len(found)} differences from the module", sep="\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
