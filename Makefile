@@ -118,7 +118,7 @@ check-asan: $(ASAN)/has-native
 
 # Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw. PYTHONMALLOC=malloc lets ASan see
 # each object; leaks are not counted, the interpreter has its own. --capture=sys leaves the reports to the terminal.
-ASAN_TESTS ?= tests/runtime tests/native
+ASAN_TESTS ?= tests/runtime tests/ops
 check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \

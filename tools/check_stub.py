@@ -1,8 +1,7 @@
-"""Compares aggml/native/_native.pyi with the module: stubtest for the names, nanobind's signatures
-for the arguments.
+"""Compares aggml/native/_native.pyi with the module, names by stubtest, arguments by signatures.
 
-nanobind's functions are no functions to stubtest, which stops there: those reports are left out, and
-names, order and defaults of arguments are compared here. Not compared: types, which nanobind erases.
+nanobind's functions are no functions to stubtest, which stops there: those reports are left out,
+and names, order and defaults of arguments are compared here. Not here: types, nanobind erases them.
 """
 
 from __future__ import annotations
@@ -11,10 +10,13 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aggml.native import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 STUB = Path(__file__).resolve().parent.parent / "aggml" / "native" / "_native.pyi"
 NATURE_OF_NANOBIND = re.compile(
@@ -51,15 +53,18 @@ def arguments(function: ast.FunctionDef) -> list[str]:
 
 def signatures(tree: ast.Module) -> Iterator[str]:
     """Functions and methods whose arguments differ between stub and module."""
-    for scope in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
+    scopes: list[ast.Module | ast.ClassDef] = [tree]
+    scopes += [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for scope in scopes:
         owner = getattr(_native, scope.name, None) if isinstance(scope, ast.ClassDef) else _native
         for stub in (node for node in scope.body if isinstance(node, ast.FunctionDef)):
-            overloads = getattr(getattr(owner, stub.name, None), "__nb_signature__", ())
+            function = getattr(owner, stub.name, None)
+            overloads: tuple[tuple[str, ...], ...] = getattr(function, "__nb_signature__", ())
             if len(overloads) != 1 or stub.decorator_list:
                 continue
             # Defaults stand as \0, \1, ... in the text.
             text = re.sub(r"\\\d+", "...", overloads[0][0])
-            (real,) = ast.parse(text + ": ...").body
+            real = ast.parse(text + ": ...").body[0]
             assert isinstance(real, ast.FunctionDef)
             if arguments(real) != arguments(stub):
                 name = f"{scope.name}.{stub.name}" if isinstance(scope, ast.ClassDef) else stub.name

@@ -51,6 +51,7 @@ static void what_has_started_ends(void)
     ag_stream_release(stream);
     CHECK_EQ(rig_result(next), 0);
     op delay = rig_start(stream, rig_delay(2000000)); /* parked when the hold comes */
+    CHECK_SOON(rig_slot_of(delay)->started != 0);
     ag_stream_hold(stream);
     CHECK_EQ(rig_result(delay), 0);
     ag_stream_release(stream);

@@ -25,7 +25,7 @@ be = device.backend()
 be.alloc_graph(graph)
 """
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(30)
 
 
 @pytest.fixture(params=["cpu", "sim"])
@@ -35,7 +35,7 @@ def setup(request: pytest.FixtureRequest) -> str:
 
 def ends_well(code: str) -> str:
     """Exit code 0, nothing on stderr; returns what it printed."""
-    done = subprocess.run(child(code), capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run(child(code), capture_output=True, text=True, timeout=20, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout
@@ -67,11 +67,13 @@ s = aggml.Stream("s"); f = s.call(int, '3'); f.wait(); del s, f""",
     "a thread in wait": """
 be.stream.native.hold(); f = be.get(a)
 threading.Thread(target=f.wait, daemon=True).start(); time.sleep(0.05)""",
-    "sys.exit in a callback's wake": "be.get(a).wait(); sys.exit(0)",
     "threads that submit until the end": """
 def work():
-    while True:
-        be.run(graph, {a: x, b: x}, y).wait()
+    try:
+        while True:
+            be.run(graph, {a: x, b: x}, y).wait()
+    except aggml.InvalidState:  # closed by the exit
+        pass
 for _ in range(3): threading.Thread(target=work, daemon=True).start()
 time.sleep(0.1)""",
     "cyclic garbage": "class N: pass\nn = N(); n.n = n; n.be = be; n.f = be.run(graph, {a: x, b: x}, y)",
@@ -190,9 +192,6 @@ FORK = """
 be.set(a, x).wait(); be.set(b, x).wait(); be.graph_compute(graph).wait()
 be.stream.native.hold()
 pending = be.get(y)
-done = be.synchronize() if False else None
-event = device.event(); be.record(event)
-first = aggml.Future
 def refused(call):
     try:
         call()
@@ -200,6 +199,7 @@ def refused(call):
         return
     os._exit(21)
 {before}
+event = device.event(); be.record(event)
 pid = os.fork()
 if pid == 0:
     try:

@@ -18,6 +18,12 @@ static inline void ag_pause(void)
 #endif
 }
 
+/* A deadline: what lies beyond the clock's range is as good as never, not long ago. */
+static inline uint64_t ag_after(uint64_t start, uint64_t ns)
+{
+    return ns < UINT64_MAX - start ? start + ns : UINT64_MAX;
+}
+
 /* The stream's links in an executor's queue; written by the executor that holds the stream. */
 ag_stream **ag_stream_link(ag_stream *stream);
 

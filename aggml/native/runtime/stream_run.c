@@ -41,8 +41,8 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
             out[taken++] = s->failures[i];
         }
     }
-    memmove(s->failures, s->failures + i, (s->n_failures - i) * sizeof *s->failures);
     s->n_failures -= i;
+    for (size_t k = 0; k < s->n_failures; ++k) s->failures[k] = s->failures[k + i]; /* not memmove: there may be no array */
     pthread_mutex_unlock(&s->lock);
     return taken;
 }
@@ -157,7 +157,7 @@ static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_err
         if (ag_stream_aborting(s, slot)) *error = aborted(s, slot);
         return DONE;
     }
-    uint64_t deadline = slot->started + slot->u.delay.ns;
+    uint64_t deadline = ag_after(slot->started, slot->u.delay.ns);
     if (deadline <= ag_now()) return DONE;
     ag_stream_set_state(s, PARKED);
     /* From here on the stream may run elsewhere, unless no timer was set. */
@@ -283,7 +283,7 @@ void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
 
 bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)
 {
-    uint64_t deadline = ag_now() + timeout_ns;
+    uint64_t deadline = ag_after(ag_now(), timeout_ns);
     struct timespec at = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
     pthread_mutex_lock(&s->lock);
     while (s->call_ticket == s->call_taken) {

@@ -1,0 +1,80 @@
+/* Streams share the pool: a long plan gives way at its steps, and no plan waits for the end of all others.
+ *
+ * Progress is counted in steps, not in time, so a busy machine changes nothing. */
+#include "rig.h"
+
+static atomic_int seen_progress; /* of the long plans, when the short one ran */
+static atomic_int progress;
+
+static agk_status long_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)task;
+    (void)chunk;
+    check_spin((uint32_t)node->aux.i[1]);
+    atomic_fetch_add(&progress, 1);
+    return AGK_OK;
+}
+
+static agk_status short_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)task;
+    (void)node;
+    (void)chunk;
+    check_spin(5000);
+    atomic_store(&seen_progress, atomic_load(&progress));
+    return AGK_OK;
+}
+
+static ag_plan *make_plan(agk_step_fn *run, int n_steps, uint32_t n_chunks, int64_t ns)
+{
+    ag_plan *plan = rig_plan();
+    for (int i = 0; i < n_steps; ++i) rig_add(plan, run, n_chunks, -1, NULL, ns);
+    return plan;
+}
+
+typedef struct scene {
+    int pool_threads, n_long, long_threads, long_steps, short_threads;
+    uint32_t long_chunks, short_chunks;
+} scene;
+
+/* Long plans fill the pool, then a short one comes: it is done before they have come half way. */
+static void short_one_passes(scene c)
+{
+    enum { MOST = 8 };
+    ag_pool *pool = rig_pool(c.pool_threads);
+    ag_stream *longs[MOST], *quick = rig_stream(pool, c.short_threads);
+    ag_plan *long_plan = make_plan(long_step, c.long_steps, c.long_chunks, 50000);
+    ag_plan *short_plan = make_plan(short_step, 5, c.short_chunks, 0);
+    int total = c.n_long * c.long_steps * (int)c.long_chunks;
+    atomic_store(&progress, 0);
+    atomic_store(&seen_progress, 0);
+    for (int i = 0; i < c.n_long; ++i) {
+        longs[i] = rig_stream(pool, c.long_threads);
+        rig_send(longs[i], rig_plan_slot(long_plan, NULL));
+    }
+    CHECK_SOON(atomic_load(&progress) > 0);
+    CHECK_EQ(rig_result(rig_start(quick, rig_plan_slot(short_plan, NULL))), 0);
+    CHECK(atomic_load(&seen_progress) < total / 2);
+    for (int i = 0; i < c.n_long; ++i) {
+        rig_drain(longs[i]);
+        ag_stream_unref(longs[i]);
+    }
+    CHECK_EQ(atomic_load(&progress), total);
+    ag_stream_unref(quick);
+    ag_plan_unref(long_plan);
+    ag_plan_unref(short_plan);
+    rig_end(pool);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    /* One thread: it changes between the streams. */
+    short_one_passes((scene){.pool_threads = 1, .n_long = 3, .long_steps = 2000, .long_chunks = 1, .short_chunks = 1});
+    /* Plans of many chunks on all threads. */
+    short_one_passes((scene){.pool_threads = 2, .n_long = 3, .long_steps = 500, .long_chunks = 4, .short_chunks = 1});
+    /* Plans of one thread each, more than threads: the ready queue is never empty, and yet a parallel plan gets on. */
+    short_one_passes((scene){.pool_threads = 2, .n_long = 4, .long_threads = 1, .long_steps = 1500, .long_chunks = 1,
+                             .short_chunks = 6});
+    return 0;
+}

@@ -1,0 +1,161 @@
+/* Fork: the child sees that streams are the parent's, nothing of them blocks it, pools of its own work; the parent goes
+ * on. The fork comes while other threads hold the locks of what the child inherits. */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rig.h"
+
+#ifdef __SANITIZE_THREAD__ /* it would refuse to start threads in the child of a process with threads */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+#endif
+
+static agk_status tick(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)node;
+    (void)chunk;
+    atomic_fetch_add((atomic_int *)task->arena, 1);
+    return AGK_OK;
+}
+
+typedef struct inherited {
+    ag_pool *pool;
+    ag_stream *stream;
+    ag_notifier *notifier;
+    ag_storage *storage;
+    op pending;
+    ag_plan *plan;
+} inherited;
+
+static atomic_bool stop;
+
+/* Holds the locks of stream, pool, timers and poison as often as it can. */
+static void *disturb(void *argument)
+{
+    inherited *p = argument;
+    ag_error *error = ag_error_new(AG_DEVICE_ERROR, "device", "test", NULL, "on purpose");
+    atomic_int ticks = 0;
+    while (!atomic_load(&stop)) {
+        rig_wait(rig_start(p->stream, rig_slot(AG_KIND_NOP)));
+        rig_send(p->stream, rig_delay(100));
+        rig_send(p->stream, rig_plan_slot(p->plan, &ticks));
+        ag_stream_watch(p->stream, p->notifier, ag_stream_submitted(p->stream));
+        ag_stream_unwatch(p->stream, p->notifier);
+        ag_storage_set_poison(p->storage, error);
+        ag_storage_set_poison(p->storage, NULL);
+    }
+    rig_drain(p->stream);
+    ag_error_unref(error);
+    return NULL;
+}
+
+#define CHILD_CHECK(condition)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: in the child, not true: %s\n", __FILE__, __LINE__, #condition);                    \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static void what_is_the_parents_is_refused(inherited *p)
+{
+    ag_stream *s = p->stream;
+    CHILD_CHECK(!ag_stream_alive(s));
+    ag_slot slot = rig_slot(AG_KIND_NOP);
+    op o;
+    ag_batch batch = {s, &slot, 1, &o.block, &o.ticket};
+    CHILD_CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
+    /* None of these may wait for a lock that a thread of the parent held. */
+    (void)ag_stream_closed(s);
+    ag_stream_hold(s);
+    CHILD_CHECK(!ag_stream_release(s));
+    ag_stream_abort(s, p->pending.block, p->pending.ticket);
+    ag_stream_abort_all(s);
+    (void)ag_stream_watch(s, p->notifier, p->pending.ticket);
+    ag_stream_unwatch(s, p->notifier);
+    ag_error *errors[1];
+    CHILD_CHECK(ag_stream_take_failures(s, errors, 1) == 0);
+    uint64_t ticket;
+    CHILD_CHECK(!ag_stream_next_call(s, UINT64_MAX, &ticket));
+    ag_stream_close(s);
+    CHILD_CHECK(ag_notifier_fd(p->notifier) == -1);
+    ag_notifier_signal(p->notifier);
+    ag_notifier_close(p->notifier);
+    CHILD_CHECK(!ag_pool_grow(p->pool, 8));
+    ag_pool_pause(p->pool);
+    ag_pool_resume(p->pool);
+    ag_pool_stop(p->pool);
+    ag_storage_set_poison(p->storage, NULL);
+}
+
+static void what_is_its_own_works(inherited *p)
+{
+    atomic_int ticks = 0;
+    ag_pool *pool = rig_pool(3);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_notifier *notifier = ag_notifier_new();
+    CHILD_CHECK(notifier != NULL && ag_stream_alive(stream));
+    rig_send(stream, rig_plan_slot(p->plan, &ticks)); /* plans are plain memory */
+    op o = rig_start(stream, rig_delay(1000000));
+    ag_stream_watch(stream, notifier, o.ticket);
+    rig_drain(stream);
+    CHILD_CHECK(atomic_load(&ticks) == 4);
+    /* To wait for what only the parent can end would be to wait for ever. */
+    ag_slot slot = rig_wait_slot(p->stream, UINT64_MAX - 1);
+    op never;
+    ag_batch batch = {stream, &slot, 1, &never.block, &never.ticket};
+    CHILD_CHECK(ag_submit(&batch, 1) == AG_SUBMIT_FORKED);
+    ag_slot_drop(&slot);
+    rig_drop(o);
+    ag_notifier_unref(notifier);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+static void child(inherited *p)
+{
+    alarm(PATIENCE_S); /* hangs die, and the parent sees it */
+    what_is_the_parents_is_refused(p);
+    what_is_its_own_works(p);
+    rig_drop(p->pending);
+    ag_stream_unref(p->stream);
+    ag_pool_unref(p->pool);
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    check_begin(argc, argv);
+    inherited p = {.pool = rig_pool(2), .notifier = ag_notifier_new(), .storage = ag_storage_new("s"), .plan = rig_plan()};
+    p.stream = rig_stream(p.pool, 0);
+    ag_stream *sleeping = rig_stream(p.pool, 0);
+    rig_add(p.plan, tick, 4, -1, NULL, 0);
+    p.pending = rig_start(sleeping, rig_delay(3600000000000u));
+    pthread_t thread;
+    pthread_create(&thread, NULL, disturb, &p);
+    for (int i = 0; i < SCALED(100); ++i) {
+        check_nap(200);
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) child(&p);
+        int status;
+        CHECK_EQ(waitpid(pid, &status, 0), pid);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        CHECK(ag_stream_alive(p.stream));
+    }
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+    rig_abort(p.pending);
+    CHECK_EQ(rig_result(p.pending), AG_ABORTED);
+    ag_stream_unref(sleeping);
+    ag_stream_unref(p.stream);
+    ag_plan_unref(p.plan);
+    ag_storage_unref(p.storage);
+    ag_notifier_unref(p.notifier);
+    rig_end(p.pool);
+    return 0;
+}
