@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import anyio
@@ -36,7 +37,7 @@ from aggml.stream import Stream
 from aggml.tensor import Tensor, same_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
     from aggml.batch import Batch
@@ -293,6 +294,7 @@ class Backend(ABC):
         """
         self._check_open("Backend.memset")
         self._check_tensor(tensor, "Backend.memset", write=True)
+        value = transfer.integer(value, "value", "Backend.memset")
         if not 0 <= value <= 255:
             raise InvalidArgument(f"[Backend.memset] value={value} is not within 0..255")
         start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
@@ -323,6 +325,8 @@ class Backend(ABC):
         Cancellation: abandons the wait; the copy goes on.
         """
         other = self if to is None else to
+        if not isinstance(other, Backend):
+            raise InvalidHandle(f"[Backend.copy] to={other!r} is no Backend")
         self._check_open("Backend.copy")
         other._check_open("Backend.copy")
         self._check_tensor(src, "Backend.copy")
@@ -407,6 +411,8 @@ class Backend(ABC):
         Cancellation: abandons the wait; the memory is kept.
         """
         self._check_open("Backend.reserve")
+        if transfer.integer(nbytes, "nbytes", "Backend.reserve") < 0:
+            raise InvalidArgument(f"[Backend.reserve] nbytes={nbytes} is negative")
         if nbytes > self.memory.size:
             arena = self.memory.arena(nbytes)
             assert arena is not None
@@ -420,10 +426,13 @@ class Backend(ABC):
         Cancellation: a graph that was placed stays placed.
         """
         self._check_open("Backend.prepare")
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[Backend.prepare] {graph!r} is no Graph")
         if graph.memory is None:
             place_graph(self, graph, grow=False)
         await anyio.lowlevel.checkpoint()
         memory = self._memory_of(graph, "Backend.prepare")
+        self._check_reach(graph, "Backend.prepare")
         begin = _native.now()
         for plan in self._compile(graph, memory):
             if plan is not None:
@@ -449,10 +458,22 @@ class Backend(ABC):
             )
         return memory
 
+    def _check_reach(self, graph: Graph, what: str) -> None:
+        """Kernels of this device must be able to touch all memory of the graph."""
+        for tensor in (*graph.leafs, *graph.nodes):
+            placement = tensor.placement
+            if placement is not None and not self.device.supports_buffer_type(
+                placement.buffer.type
+            ):
+                raise InvalidArgument(
+                    f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
+                )
+
     def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> Plan:
         memory = self._memory_of(graph, what)
         plan = memory.plan_of(self)
         if plan is None:
+            self._check_reach(graph, what)
             for step in self._compile(graph, memory):
                 plan = step
             assert plan is not None
@@ -513,6 +534,10 @@ class Backend(ABC):
         plan = self._plan(graph, "Backend.run")
         single = isinstance(outputs, Tensor)
         wanted: Sequence[Tensor] = [outputs] if isinstance(outputs, Tensor) else outputs
+        if not isinstance(wanted, (list, tuple, Iterable)):  # the first two are quick
+            raise InvalidHandle(f"[Backend.run] outputs={outputs!r} is no tensor and no list")
+        if inputs is not None and not isinstance(inputs, (dict, Mapping)):
+            raise InvalidHandle(f"[Backend.run] inputs={inputs!r} is no mapping of tensors")
         sets = []
         for tensor, x in (inputs or {}).items():
             self._check_tensor(tensor, "Backend.run", write=True)

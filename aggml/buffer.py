@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Self
 
@@ -22,12 +23,20 @@ from aggml.errors import (
 from aggml.native import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aggml.device import Device
     from aggml.tensor import Tensor
 
-__all__ = ["Buffer", "BufferType", "BufferUsage", "Placement"]
+__all__ = [
+    "Buffer",
+    "BufferType",
+    "BufferUsage",
+    "HostBufferType",
+    "Placement",
+    "PlacementEpoch",
+    "aligned",
+    "alloc_tensors",
+    "host_tensor",
+]
 
 
 class BufferUsage(IntEnum):
@@ -238,11 +247,15 @@ def alloc_tensors(buffer_type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
             tensor.
         AllocFailed: no memory.
     """
-    unique = list(dict.fromkeys(tensors))
-    offsets, offset = [], 0
-    for tensor in unique:
+    if not isinstance(tensors, Iterable):
+        raise InvalidHandle(f"[alloc] {tensors!r} is no list of tensors")
+    given = list(tensors)
+    for tensor in given:
         if not hasattr(tensor, "placement"):
             raise InvalidHandle(f"[alloc] {tensor!r} is no tensor")
+    unique = list(dict.fromkeys(given))
+    offsets, offset = [], 0
+    for tensor in unique:
         if tensor.view_src is not None:
             raise InvalidArgument(f"[alloc] {tensor!r} is a view: allocate its storage instead")
         if tensor.placement is not None:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from aggml.native import _native
 
-__all__ = ["Future", "Shielded", "Times", "as_completed", "gather"]
+__all__ = ["Future", "Shielded", "Times", "as_completed", "exception_of", "gather", "root_cause"]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
 
 # ag_code of native/runtime/runtime.h; FOREIGN carries its own exception.
 _CODES: dict[int, type[AggmlError]] = {
@@ -79,7 +80,7 @@ def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
     return exception
 
 
-class Future(Generic[T]):
+class Future(Generic[T_co]):
     """What a queued operation will bring; awaited any number of times, in any task, loop or thread.
 
     A Future holds its operations' slots, so times and errors stay readable; it does not hold the
@@ -103,7 +104,7 @@ class Future(Generic[T]):
     def __init__(
         self,
         ops: tuple[_native.Op, ...] | None,
-        value: T,
+        value: T_co,
         what: str,
         *,
         abortable: bool = False,
@@ -162,7 +163,7 @@ class Future(Generic[T]):
                 return problem
         return None
 
-    def result(self) -> T:
+    def result(self) -> T_co:
         """The value.
 
         Raises:
@@ -189,7 +190,7 @@ class Future(Generic[T]):
 
     # -- waiting
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         last = self._last()
         if last is None:
             yield from checkpoint()
@@ -224,7 +225,7 @@ class Future(Generic[T]):
         finally:
             self._leave(cancelled=False)
 
-    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+    def add_done_callback(self, callback: Callable[[Future[T_co]], object]) -> None:
         """Call ``callback(self)`` once done, in the loop that runs here; soon if it is done now.
 
         The callback counts as a waiter. What it raises is logged.
@@ -254,7 +255,7 @@ class Future(Generic[T]):
         for op in self._ops or ():
             op.abort()
 
-    def shield(self) -> Shielded[T]:
+    def shield(self) -> Shielded[T_co]:
         """An awaitable of the same result whose cancellation never aborts the work."""
         return Shielded(self)
 
@@ -303,15 +304,15 @@ class _Op:
         return wait_op(self._op)
 
 
-class Shielded(Generic[T]):
+class Shielded(Generic[T_co]):
     """Awaits a Future without the power to abort its work."""
 
     __slots__ = ("_future",)
 
-    def __init__(self, future: Future[T]) -> None:
+    def __init__(self, future: Future[T_co]) -> None:
         self._future = future
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         last = self._future._last()
         self._future._enter()  # it waits, so nobody else is the last waiter
         try:

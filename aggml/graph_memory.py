@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.plan import Plan
     from aggml.tensor import Tensor
 
-__all__ = ["GraphBuffer", "GraphMemory", "place_graph"]
+__all__ = ["GraphBuffer", "GraphMemory", "place_graph", "placements"]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
 

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
     import trio
 
-__all__ = ["Parker", "Reactor", "checkpoint", "current_reactor", "current_task", "wait_op"]
+__all__ = [
+    "Parker",
+    "Reactor",
+    "checkpoint",
+    "current_reactor",
+    "current_task",
+    "post_here",
+    "wait_op",
+]
 
 _log = logging.getLogger("aggml")
 _sequence = count()

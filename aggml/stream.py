@@ -126,6 +126,19 @@ class Stream:
         with Batch(self, guarded=False):
             yield
 
+    def together(self, parts: Sequence[Future[None]], operation: str) -> Future[None]:
+        """A Future that stands for several of this stream: the times and failures of all of them.
+
+        Inside ``with stream.unit():`` nothing comes between them; an abort stops them all.
+        """
+        future: Future[None] = Future(None, None, operation)
+        batch = self.open_batch()
+        if batch is None:
+            future.join(list(parts))
+        else:
+            batch.join(future, list(parts))
+        return future
+
     # -- operations
 
     def copy(
@@ -309,7 +322,9 @@ class Stream:
 
     def _is_in_open_batch(self, future: Future[Any]) -> bool:
         batch = self._batches.get(threading.get_ident())
-        return batch is not None and any(f is future for f, _ in batch._spans)
+        return batch is not None and any(
+            f is future for f, _ in (*batch._spans, *batch._joins)
+        )
 
     def record(self, event: Event) -> Future[None]:
         """Mark this point of the stream with the event."""

@@ -7,7 +7,9 @@ what was expected. Not here: moving the bytes (stream.py).
 from __future__ import annotations
 
 import math
+import operator
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +20,17 @@ from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, OutOfBo
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
-__all__ = ["array_of", "byte_range", "bytes_of", "incoming", "outgoing", "outgoing_bytes"]
+__all__ = [
+    "array_dtype",
+    "array_of",
+    "array_shape",
+    "byte_range",
+    "bytes_of",
+    "incoming",
+    "integer",
+    "outgoing",
+    "outgoing_bytes",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +44,8 @@ def array_of(x: object, what: str) -> Array:
     if isinstance(x, np.ndarray):
         return x
     try:
+        if isinstance(x, bytes):  # to numpy a string, and not its bytes
+            return np.frombuffer(x, np.uint8)
         if hasattr(x, "__dlpack__"):
             return np.from_dlpack(cast("Any", x))
         return np.asarray(x)
@@ -39,6 +53,18 @@ def array_of(x: object, what: str) -> Array:
         raise InvalidHandle(
             f"[{what}] {type(x).__name__} cannot be read as an array: {error}"
         ) from error
+
+
+def integer(value: object, name: str, what: str) -> int:
+    """``value`` as an int.
+
+    Raises:
+        InvalidHandle: it is none, nor an integer of numpy.
+    """
+    try:
+        return operator.index(cast("Any", value))
+    except TypeError:
+        raise InvalidHandle(f"[{what}] {name}={value!r} is no integer") from None
 
 
 def array_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -120,6 +146,15 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
     return array.reshape(_full_shape(tensor))
 
 
+def _shape(shape: object, what: str) -> tuple[int, ...]:
+    if not isinstance(shape, Iterable) or isinstance(shape, str):
+        raise InvalidHandle(f"[{what}] shape={shape!r} is no tuple of integers")
+    extents = tuple([integer(n, "an extent of shape", what) for n in shape])
+    if any(n < 0 for n in extents):
+        raise InvalidArgument(f"[{what}] shape={extents} has a negative extent")
+    return extents
+
+
 def _check_out(out: object, what: str) -> None:
     if not isinstance(out, np.ndarray):
         raise InvalidHandle(f"[{what}] out is a {type(out).__name__}, not a numpy array")
@@ -141,6 +176,8 @@ def outgoing(
         result = np.empty(wanted, dtype)
         return result, result
     wanted = array_shape(tensor)
+    if shape is not None:
+        shape = _shape(shape, what)
     if out is None:
         result = np.empty(wanted if shape is None else shape, array_dtype(tensor))
         if result.size != math.prod(wanted):
@@ -150,7 +187,7 @@ def outgoing(
         return result, result.reshape(_full_shape(tensor))
     _check_out(out, what)
     _check_dtype(out, tensor, what)
-    if shape is not None and tuple(shape) != out.shape:
+    if shape is not None and shape != out.shape:
         raise LayoutMismatch(f"[{what}] shape={shape} is not that of out, {out.shape}")
     if not (_matches(out.shape, wanted) or (shape is not None and out.size == math.prod(wanted))):
         raise LayoutMismatch(f"[{what}] {tensor!r} needs out of shape {wanted}, got {out.shape}")
@@ -166,10 +203,11 @@ def byte_range(tensor: Tensor, offset: int | None, size: int | None, what: str) 
     """(offset, size) in bytes of the tensor's span; ``size`` left out means to its end.
 
     Raises:
+        InvalidHandle: not integers.
         OutOfBounds: some of the bytes are outside.
     """
-    start = 0 if offset is None else int(offset)
-    n = tensor.nbytes - start if size is None else int(size)
+    start = 0 if offset is None else integer(offset, "offset", what)
+    n = tensor.nbytes - start if size is None else integer(size, "size", what)
     if start < 0 or n < 0 or start + n > tensor.nbytes:
         raise OutOfBounds(
             f"[{what}] bytes {start} to {start + n} are outside {tensor!r} of {tensor.nbytes} bytes"
@@ -182,9 +220,11 @@ def bytes_of(x: object, what: str) -> Array:
 
     Raises:
         InvalidHandle: ``x`` cannot be read as an array.
-        LayoutMismatch: it is not contiguous.
+        LayoutMismatch: it is not contiguous, or its elements are no numbers.
     """
     array = array_of(x, what)
+    if array.dtype.kind not in "biufcV" or array.dtype.hasobject:
+        raise LayoutMismatch(f"[{what}] an array of {array.dtype} has no bytes to be written")
     if not array.flags.c_contiguous:
         raise LayoutMismatch(f"[{what}] with offset or size the array has to be contiguous")
     return array.reshape(-1).view(np.uint8)

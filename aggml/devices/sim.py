@@ -23,7 +23,7 @@ from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from aggml.future import Future
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
     from aggml.threadpool import ThreadPool
 
-__all__ = ["SimBackend", "SimBufferType", "SimDevice"]
+__all__ = ["SimBackend", "SimBufferType", "SimDevice", "operations"]
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["alloc", "transfer", "compute", "any"]
@@ -117,62 +117,72 @@ class SimBackend(Backend):
         if not self.stream.native.release():
             raise InvalidArgument(f"[SimBackend.release] {self!r} is not held")
 
-    def _transfer(
-        self, nbytes: int, writes: list[Tensor], partial: list[Tensor], what: str
-    ) -> Future[None] | None:
-        """Let a transfer take its time, or fail if it was asked to: then the Future is returned."""
+    def _timed(
+        self,
+        nbytes: int,
+        what: str,
+        move: Callable[[], Future[None]],
+        *,
+        writes: Sequence[Tensor] = (),
+        partial: Sequence[Tensor] = (),
+    ) -> Future[None]:
+        """``move`` after the time that a transfer takes, as one; a failure if it was asked for.
+
+        Args:
+            nbytes: what crosses between host and device.
+            what: name of the operation.
+            move: enqueues the transfer itself.
+            writes, partial: what it writes, whole or in part.
+        """
         fault = self.device._fault("transfer")
         if fault is not None:
             return self.stream.fail(fault, writes=writes, partial=partial, operation=what)
-        seconds = self.device.latency + (
-            nbytes / self.device.bandwidth if self.device.bandwidth else 0.0
-        )
-        if seconds > 0:
-            self.stream.delay(seconds, operation=what)
-        return None
+        bandwidth = self.device.bandwidth
+        seconds = self.device.latency + (nbytes / bandwidth if bandwidth else 0.0)
+        if seconds <= 0:
+            return move()
+        with self.stream.unit():
+            return self.stream.together([self.stream.delay(seconds, operation=what), move()], what)
+
+    def _write(
+        self, nbytes: int, what: str, move: Callable[[], Future[None]], target: Tensor
+    ) -> Future[None]:
+        if target.view_src is None:
+            return self._timed(nbytes, what, move, writes=[target])
+        return self._timed(nbytes, what, move, partial=[target])
 
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
-        with self.stream.unit():
-            whole = [tensor] if tensor.view_src is None else []
-            failed = self._transfer(array.nbytes, whole, [] if whole else [tensor], "set")
-            return failed or self.stream.copy(tensor, array, operation="set")
+        stream = self.stream
+        return self._write(
+            array.nbytes, "set", lambda: stream.copy(tensor, array, operation="set"), tensor
+        )
 
     def _get(self, tensor: Tensor, array: Array) -> Future[None]:
-        with self.stream.unit():
-            failed = self._transfer(array.nbytes, [], [], "get")
-            return failed or self.stream.copy(array, tensor, operation="get")
+        stream = self.stream
+        return self._timed(
+            array.nbytes, "get", lambda: stream.copy(array, tensor, operation="get")
+        )
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        with self.stream.unit():
-            failed = self._transfer(data.nbytes, [], [tensor], "set")
-            return failed or self.stream.copy_bytes(
-                tensor, data, offset, to_tensor=True, operation="set"
-            )
+        def move() -> Future[None]:
+            return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+
+        return self._timed(data.nbytes, "set", move, partial=[tensor])
 
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        with self.stream.unit():
-            failed = self._transfer(data.nbytes, [], [], "get")
-            return failed or self.stream.copy_bytes(
-                tensor, data, offset, to_tensor=False, operation="get"
-            )
+        def move() -> Future[None]:
+            return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+        return self._timed(data.nbytes, "get", move)
 
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         return self.stream.fill(tensor, value, offset, size)
 
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
-        with self.stream.unit():
-            inside = (
-                src.buffer is not None
-                and dst.buffer is not None
-                and src.buffer.type is dst.buffer.type
-            )
-            whole = [dst] if dst.view_src is None else []
-            failed = (
-                None
-                if inside
-                else self._transfer(src.nbytes, whole, [] if whole else [dst], "copy")
-            )
-            return failed or self.stream.copy(dst, src)
+        here, there = src.buffer, dst.buffer
+        if here is not None and there is not None and here.type is there.type:
+            return self.stream.copy(dst, src)
+        return self._write(src.nbytes, "copy", lambda: self.stream.copy(dst, src), dst)
 
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         return self.stream.clear(buffer, value)
@@ -184,13 +194,17 @@ class SimBackend(Backend):
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         fault = self.device._fault("compute")
-        with self.stream.unit():
-            if fault is not None:
-                return self.stream.fail(fault, writes=plan.writes, operation="graph_compute")
-            if self.device.speed:
-                seconds = sum(operations(node) for node in plan.graph.nodes) / self.device.speed
-                self.stream.delay(seconds, writes=plan.writes, operation="graph_compute")
+        if fault is not None:
+            return self.stream.fail(fault, writes=plan.writes, operation="graph_compute")
+        if not self.device.speed:
             return self.stream.run_plan(plan, arena)
+        seconds = sum(operations(node) for node in plan.graph.nodes) / self.device.speed
+        with self.stream.unit():
+            parts = [
+                self.stream.delay(seconds, operation="graph_compute"),
+                self.stream.run_plan(plan, arena),
+            ]
+            return self.stream.together(parts, "graph_compute")
 
 
 def operations(node: Tensor) -> int:

@@ -92,6 +92,8 @@ def assert_checkpoint() -> Iterator[None]:
 
 def child(code: str) -> list[str]:
     """Arguments for another interpreter that sees this package; warnings are errors."""
-    if "os.fork" not in code:  # the forked child would wait for faulthandler's thread, which it lacks
+    if (
+        "os.fork" not in code
+    ):  # the forked child would wait for faulthandler's thread, which it lacks
         code = "import faulthandler; faulthandler.dump_traceback_later(15, exit=True)\n" + code
     return [sys.executable, "-P", "-X", "faulthandler", "-W", "error", "-c", code]

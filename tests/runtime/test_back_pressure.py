@@ -120,7 +120,9 @@ async def test_a_cancelled_waiter_gives_its_place_up(device: AnyDevice) -> None:
         assert order == ["c"]
 
 
-async def test_cancelling_waiters_at_random_never_blocks_the_rest(device: AnyDevice, rng: np.random.Generator) -> None:
+async def test_cancelling_waiters_at_random_never_blocks_the_rest(
+    device: AnyDevice, rng: np.random.Generator
+) -> None:
     async with device.backend(max_queued=2) as be:
         s = sum_on(be)
         served = 0

@@ -97,7 +97,12 @@ async def test_another_task_of_the_thread_is_refused_meanwhile(be: aggml.Backend
     seen: list[BaseException] = []
 
     async def intrude() -> None:
-        for call in (lambda: be.get(a), lambda: be.set(a, ramp()), be.synchronize, be.batch().__enter__):
+        for call in (
+            lambda: be.get(a),
+            lambda: be.set(a, ramp()),
+            be.synchronize,
+            be.batch().__enter__,
+        ):
             try:
                 call()
             except aggml.InvalidState as error:
@@ -189,6 +194,15 @@ async def test_events_inside_a_batch(be: aggml.Backend, other: aggml.Backend) ->
             other.wait(event)  # not queued yet, so there is nothing to wait for
     other.wait(event)
     assert not (await other.get(a)).any()
+
+
+async def test_waiting_in_the_stream_for_a_run_of_the_same_batch(be: aggml.Backend) -> None:
+    s = sum_on(be)
+    with be.batch():
+        run = s.run(be, ramp(), ramp())
+        be.wait(run)
+        got = be.get(s.y)
+    assert np.array_equal(await got, 2 * ramp())
 
 
 async def test_two_backends_in_batches_of_one_thread(be: aggml.Backend, cpu: CPUBackend) -> None:

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 import trio
@@ -56,7 +57,9 @@ HOW = ["scope", "timeout", "deadline passed", "native"]
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("what", ["set", "get", "memset", "copy", "graph_compute", "synchronize", "record"])
+@pytest.mark.parametrize(
+    "what", ["set", "get", "memset", "copy", "graph_compute", "synchronize", "record"]
+)
 async def test_cancelling_an_await_abandons_the_wait_never_the_work(
     be: aggml.Backend, what: str, how: str
 ) -> None:
@@ -87,7 +90,9 @@ async def test_cancelling_an_await_abandons_the_wait_never_the_work(
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_run_is_aborted_when_its_only_waiter_is_cancelled(be: aggml.Backend, how: str) -> None:
+async def test_run_is_aborted_when_its_only_waiter_is_cancelled(
+    be: aggml.Backend, how: str
+) -> None:
     s = sum_on(be)
     with be.stream.hold():
         run = s.run(be, ramp(), ramp())
@@ -187,7 +192,7 @@ async def test_a_thread_in_wait_counts_as_a_waiter(be: aggml.Backend) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, run.wait, 10)
             while run._waiters == 0:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             await cancelled(run, "scope")
             be.stream.native.release()
     assert np.array_equal(await run, 2 * ramp())
@@ -243,7 +248,7 @@ async def test_cancelling_at_random_points_leaves_all_healthy(
 
     async def canceller(scope: anyio.CancelScope, steps: int) -> None:
         for _ in range(steps):
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         if not on_trio() and dice.random() < 0.3:
             await anyio.sleep(dice.random() * 1e-3)
         scope.cancel()
@@ -292,7 +297,9 @@ async def test_wait_for_of_asyncio(be: aggml.Backend) -> None:
 
     with be.stream.hold(), pytest.raises(TimeoutError):
         await asyncio.wait_for(run(), 0.001)
-    assert np.array_equal(await asyncio.wait_for(_awaited(s.run(be, ramp(), ramp())), 10), 2 * ramp())
+    assert np.array_equal(
+        await asyncio.wait_for(_awaited(s.run(be, ramp(), ramp())), 10), 2 * ramp()
+    )
 
 
 async def _awaited(future: aggml.Future[object]) -> object:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 import numpy as np
 import pytest
-from runtime.support import N, Array, Sum, holding, placed, ramp, sum_on
+from runtime.support import Array, N, Sum, holding, placed, ramp, sum_on
 
 import aggml
 from aggml import Graph, ops
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aggml.devices.sim import SimBackend
 
 
-class Injected(Exception):  # noqa: N818 it stands for anything
+class Injected(Exception):
     pass
 
 
@@ -62,7 +62,12 @@ async def test_what_reads_a_poisoned_storage_fails_without_running(
         "another backend": lambda: sim.copy(s.a, host, to=cpu),
     }[reader]()
     assert (await failure(future)).__cause__ is cause
-    poisoned = {"copy": (sim, twin), "graph_compute": (sim, s.y), "run": (sim, s.y), "another backend": (cpu, host)}
+    poisoned = {
+        "copy": (sim, twin),
+        "graph_compute": (sim, s.y),
+        "run": (sim, s.y),
+        "another backend": (cpu, host),
+    }
     if reader in poisoned:  # and so on: the target was not written either
         be, tensor = poisoned[reader]
         assert (await failure(be.get(tensor))).__cause__ is cause
@@ -71,7 +76,9 @@ async def test_what_reads_a_poisoned_storage_fails_without_running(
 
 
 @pytest.mark.parametrize("cure", ["set", "memset", "copy", "accept", "run", "copy across"])
-async def test_a_full_write_cures(sim_device: SimDevice, sim: SimBackend, cpu: CPUBackend, cure: str) -> None:
+async def test_a_full_write_cures(
+    sim_device: SimDevice, sim: SimBackend, cpu: CPUBackend, cure: str
+) -> None:
     s = sum_on(sim)
     sim.set(s.b, ramp())
     good, host = holding(sim, ramp()), holding(cpu, ramp())
@@ -104,7 +111,9 @@ async def test_accept_is_ordered(sim_device: SimDevice, sim: SimBackend) -> None
     await after
 
 
-async def test_a_write_of_a_view_poisons_the_storage_below_it(sim_device: SimDevice, sim: SimBackend) -> None:
+async def test_a_write_of_a_view_poisons_the_storage_below_it(
+    sim_device: SimDevice, sim: SimBackend
+) -> None:
     a = holding(sim, ramp())
     half = ops.view_1d(a, N // 2, 0)
     sim_device.fail_at(0, "transfer")
@@ -127,7 +136,9 @@ async def test_a_set_with_offset_that_never_began_spoils_nothing(be: aggml.Backe
     assert np.array_equal(await be.get(a), ramp())
 
 
-async def test_a_set_with_offset_of_poisoned_data_is_no_cure(sim_device: SimDevice, sim: SimBackend) -> None:
+async def test_a_set_with_offset_of_poisoned_data_is_no_cure(
+    sim_device: SimDevice, sim: SimBackend
+) -> None:
     a = holding(sim, ramp())
     sim_device.fail_at(0, "transfer")
     await failure(sim.set(a, ramp()))
@@ -178,7 +189,9 @@ async def test_an_aborted_write_into_a_cache_leaves_it_whole(be: aggml.Backend) 
     assert np.array_equal(await be.get(cache), contents)
 
 
-async def test_cpy_into_a_part_of_a_leaf_and_a_failed_source(sim_device: SimDevice, sim: SimBackend) -> None:
+async def test_cpy_into_a_part_of_a_leaf_and_a_failed_source(
+    sim_device: SimDevice, sim: SimBackend
+) -> None:
     cache = aggml.new_tensor("f32", ne=(N, 4), name="cache")
     x = aggml.new_tensor("f32", ne=(N,), name="x")
     graph = Graph(ops.cpy(x, ops.view_1d(cache, N, 4 * N)))
@@ -281,7 +294,9 @@ async def test_a_lost_device_fails_everything_with_the_first_error(be: aggml.Bac
 # -- faults at the k-th operation, for all k --------------------------------------------------------------------------
 
 
-async def steps(sim: SimBackend, s: Sum, twin: aggml.Tensor) -> list[aggml.Future[Array] | aggml.Future[None]]:
+async def steps(
+    sim: SimBackend, s: Sum, twin: aggml.Tensor
+) -> list[aggml.Future[Array] | aggml.Future[None]]:
     """One of each: 3 sets, 1 compute, 2 gets and a run (2 sets, compute, get) are 10 operations that can fail."""
     x = ramp()
     futures: list[aggml.Future[Array] | aggml.Future[None]] = []

@@ -96,7 +96,10 @@ async def test_pending_is_invalid_state_and_never_blocks(be: aggml.Backend) -> N
     assert np.array_equal(future.result(), ramp())
 
 
-@pytest.mark.parametrize("what", ["set", "get", "memset", "copy", "graph_compute", "run", "synchronize", "record", "accept"])
+@pytest.mark.parametrize(
+    "what",
+    ["set", "get", "memset", "copy", "graph_compute", "run", "synchronize", "record", "accept"],
+)
 async def test_every_await_is_a_checkpoint_also_when_done(be: aggml.Backend, what: str) -> None:
     s = sum_on(be)
     twin = placed(be)
@@ -176,7 +179,9 @@ def test_many_threads_wait_for_one_future(be: aggml.Backend) -> None:
     results: list[bool] = []
     with be.stream.hold():
         future = be.get(tensor)
-        threads = [threading.Thread(target=lambda: results.append(future.wait(10))) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: results.append(future.wait(10))) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
     for thread in threads:

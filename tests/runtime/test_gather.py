@@ -46,7 +46,9 @@ async def test_gather_raises_the_first_failure_at_once(sim: SimBackend, cpu: CPU
     assert np.array_equal(await slow, 2 * ramp())  # the others go on
 
 
-async def test_as_completed_yields_in_the_order_of_completion(sim: SimBackend, cpu: CPUBackend) -> None:
+async def test_as_completed_yields_in_the_order_of_completion(
+    sim: SimBackend, cpu: CPUBackend
+) -> None:
     t, u = holding(sim, ramp()), holding(cpu, ramp())
     seen: list[aggml.Future[object]] = []
     sim.hold()
@@ -91,7 +93,9 @@ async def test_leaving_as_completed_early_aborts_nothing(be: aggml.Backend) -> N
 
 
 @pytest.mark.parametrize("how", ["gather", "as_completed"])
-async def test_cancelled_they_abort_runs_that_nobody_else_waits_for(be: aggml.Backend, how: str) -> None:
+async def test_cancelled_they_abort_runs_that_nobody_else_waits_for(
+    be: aggml.Backend, how: str
+) -> None:
     s = sum_on(be)
 
     async def wait(futures: list[aggml.Future[object]]) -> None:

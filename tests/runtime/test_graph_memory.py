@@ -6,6 +6,7 @@ import gc
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from runtime.support import N, holding, placed, ramp, sum_graph, sum_on, vector
@@ -15,9 +16,10 @@ from aggml import Graph, ops
 from aggml.allocator import GraphAllocator
 
 if TYPE_CHECKING:
+    from conftest import AnyDevice
+
     from aggml.devices.cpu import CPUBackend
     from aggml.devices.sim import SimBackend
-    from conftest import AnyDevice
 
 
 def test_what_gets_memory(be: aggml.Backend) -> None:
@@ -54,7 +56,9 @@ async def test_leaves_already_placed_stay_and_graphs_share_them(be: aggml.Backen
     assert np.array_equal(await be.run(first, {x1: ramp()}, y1), 2 * ramp() + 1)
 
 
-async def test_closing_one_graphs_memory_unplaces_leaves_that_another_uses(be: aggml.Backend) -> None:
+async def test_closing_one_graphs_memory_unplaces_leaves_that_another_uses(
+    be: aggml.Backend,
+) -> None:
     w = vector(name="w")
     y1, y2 = ops.add(w, w), ops.add(w, ops.add(w, w))
     first, second = Graph(y1), Graph(y2)
@@ -62,7 +66,11 @@ async def test_closing_one_graphs_memory_unplaces_leaves_that_another_uses(be: a
     be.alloc_graph(second)
     assert np.array_equal(await be.run(second, {w: ramp()}, y2), 3 * ramp())
     mem.close()
-    for call in (lambda: be.graph_compute(second), lambda: be.run(second, {}, y2), lambda: be.get(w)):
+    for call in (
+        lambda: be.graph_compute(second),
+        lambda: be.run(second, {}, y2),
+        lambda: be.get(w),
+    ):
         with pytest.raises(aggml.NotAllocated, match="w"):
             call()
     be.alloc([w])
@@ -82,7 +90,11 @@ async def test_the_placement_lives_as_long_as_the_graph(be: aggml.Backend) -> No
 
 def test_unplaced_and_placed_twice(be: aggml.Backend) -> None:
     s = sum_graph()
-    for call in (lambda: be.graph_compute(s.graph), lambda: be.run(s.graph, None, s.y), lambda: be.graph_plan(s.graph)):
+    for call in (
+        lambda: be.graph_compute(s.graph),
+        lambda: be.run(s.graph, None, s.y),
+        lambda: be.graph_plan(s.graph),
+    ):
         with pytest.raises(aggml.NotAllocated, match=f"Graph {s.graph.uid}"):
             call()
     mem = be.alloc_graph(s.graph)
@@ -98,9 +110,15 @@ def test_unplaced_and_placed_twice(be: aggml.Backend) -> None:
     be.graph_compute(s.graph)
 
 
-async def test_a_graph_placed_by_another_backend_is_refused(be: aggml.Backend, other: aggml.Backend) -> None:
+async def test_a_graph_placed_by_another_backend_is_refused(
+    be: aggml.Backend, other: aggml.Backend
+) -> None:
     s = sum_on(be)
-    for call in (lambda: other.graph_compute(s.graph), lambda: s.run(other, ramp(), ramp()), lambda: other.graph_plan(s.graph)):
+    for call in (
+        lambda: other.graph_compute(s.graph),
+        lambda: s.run(other, ramp(), ramp()),
+        lambda: other.graph_plan(s.graph),
+    ):
         with pytest.raises(aggml.InvalidState, match="placed by"):
             call()
     with pytest.raises(aggml.InvalidState, match="placed by"):
@@ -111,7 +129,9 @@ async def test_a_graph_placed_by_another_backend_is_refused(be: aggml.Backend, o
     assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
 
 
-async def test_a_graph_outlives_the_backend_that_placed_it(device: AnyDevice, other: aggml.Backend) -> None:
+async def test_a_graph_outlives_the_backend_that_placed_it(
+    device: AnyDevice, other: aggml.Backend
+) -> None:
     async with device.backend() as be:
         s = sum_on(be)
     del be
@@ -124,7 +144,9 @@ async def test_a_graph_outlives_the_backend_that_placed_it(device: AnyDevice, ot
     assert np.array_equal(await s.run(other, ramp(), ramp()), 2 * ramp())
 
 
-async def test_a_graph_of_a_graph_allocator_runs_wherever_supported(be: aggml.Backend, other: aggml.Backend) -> None:
+async def test_a_graph_of_a_graph_allocator_runs_wherever_supported(
+    be: aggml.Backend, other: aggml.Backend
+) -> None:
     a, b = vector(name="a").set_input(), vector(name="b").set_input()
     inner = ops.add(a, b)
     y = ops.add(inner, b).set_output()
@@ -136,7 +158,9 @@ async def test_a_graph_of_a_graph_allocator_runs_wherever_supported(be: aggml.Ba
         be.get(inner)
 
 
-async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(be: aggml.Backend) -> None:
+async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(
+    be: aggml.Backend,
+) -> None:
     def deep(n: int) -> tuple[aggml.Tensor, aggml.Tensor, Graph]:
         a = vector(n, "a")
         y = ops.add(ops.add(ops.add(a, a), a), a)
@@ -179,7 +203,7 @@ async def test_prepare_gives_way_to_the_loop(be: aggml.Backend) -> None:
         nonlocal turns
         while True:
             turns += 1
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ticker)
@@ -188,7 +212,9 @@ async def test_prepare_gives_way_to_the_loop(be: aggml.Backend) -> None:
     assert turns > 3
 
 
-async def test_cancelled_prepare_leaves_a_graph_that_can_be_prepared_again(be: aggml.Backend) -> None:
+async def test_cancelled_prepare_leaves_a_graph_that_can_be_prepared_again(
+    be: aggml.Backend,
+) -> None:
     s = sum_graph()
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -206,7 +232,10 @@ def test_alloc_of_nothing_and_of_empty_tensors(be: aggml.Backend) -> None:
 
 
 async def test_empty_tensors_everywhere(be: aggml.Backend) -> None:
-    a, b = aggml.new_tensor("f32", ne=(0, 3), name="a"), aggml.new_tensor("f32", ne=(0, 3), name="b")
+    a, b = (
+        aggml.new_tensor("f32", ne=(0, 3), name="a"),
+        aggml.new_tensor("f32", ne=(0, 3), name="b"),
+    )
     be.alloc([a])
     await be.set(a, np.empty((3, 0), np.float32))
     assert (await be.get(a)).size == 0

@@ -18,9 +18,10 @@ from runtime.support import N, assert_checkpoint, holding, placed, ramp, sum_on
 import aggml
 
 if TYPE_CHECKING:
+    from conftest import AnyDevice
+
     from aggml.devices.cpu import CPUBackend
     from aggml.devices.sim import SimBackend, SimDevice
-    from conftest import AnyDevice
 
 
 class Watched(np.ndarray):  # type: ignore[type-arg]
@@ -303,7 +304,9 @@ async def test_with_in_a_loop_does_not_block_it(device: AnyDevice) -> None:
 
 @pytest.mark.parametrize("second", ["asyncio", "trio"])
 @pytest.mark.parametrize("first", ["asyncio", "trio"])
-def test_a_loop_closed_with_work_pending_then_another(be: aggml.Backend, first: str, second: str) -> None:
+def test_a_loop_closed_with_work_pending_then_another(
+    be: aggml.Backend, first: str, second: str
+) -> None:
     s = sum_on(be)
     futures: list[aggml.Future[object]] = []
 

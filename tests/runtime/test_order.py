@@ -50,7 +50,9 @@ async def test_set_borrows_its_source_and_copy_snapshots_it(be: aggml.Backend) -
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_event_never_recorded_counts_as_reached(be: aggml.Backend, other: aggml.Backend) -> None:
+async def test_an_event_never_recorded_counts_as_reached(
+    be: aggml.Backend, other: aggml.Backend
+) -> None:
     event = be.device.event()
     assert event.done()
     assert event.wait(0)
@@ -59,7 +61,9 @@ async def test_an_event_never_recorded_counts_as_reached(be: aggml.Backend, othe
     await other.wait(event)
 
 
-async def test_wait_holds_later_work_until_the_mark(be: aggml.Backend, other: aggml.Backend) -> None:
+async def test_wait_holds_later_work_until_the_mark(
+    be: aggml.Backend, other: aggml.Backend
+) -> None:
     a = holding(be, ramp())
     event = be.device.event()
     with be.stream.hold():
@@ -117,7 +121,9 @@ async def test_events_across_devices(sim: SimBackend, cpu: CPUBackend) -> None:
     assert back.done()
 
 
-async def test_a_backend_waits_for_a_future_of_another(be: aggml.Backend, other: aggml.Backend) -> None:
+async def test_a_backend_waits_for_a_future_of_another(
+    be: aggml.Backend, other: aggml.Backend
+) -> None:
     a = holding(be, ramp())
     with be.stream.hold():
         future = be.memset(a, 0)
@@ -135,7 +141,9 @@ async def test_waiting_for_ones_own_event_changes_nothing(be: aggml.Backend) -> 
     await event
 
 
-async def test_wait_for_a_failed_future_is_order_not_failure(be: aggml.Backend, other: aggml.Backend) -> None:
+async def test_wait_for_a_failed_future_is_order_not_failure(
+    be: aggml.Backend, other: aggml.Backend
+) -> None:
     a = holding(other, ramp())
     with be.stream.hold():
         failed = be.stream.fail(ValueError("x"))
@@ -145,7 +153,9 @@ async def test_wait_for_a_failed_future_is_order_not_failure(be: aggml.Backend, 
     assert failed.exception() is not None
 
 
-async def test_one_pool_thread_serves_a_stream_that_waits_for_another(cpu_device: CPUDevice) -> None:
+async def test_one_pool_thread_serves_a_stream_that_waits_for_another(
+    cpu_device: CPUDevice,
+) -> None:
     pool = aggml.ThreadPool(1)
     async with cpu_device.backend(pool=pool) as first, cpu_device.backend(pool=pool) as second:
         s = sum_on(second)
@@ -207,7 +217,9 @@ async def test_copy_across(kind: str) -> None:
 
 @pytest.mark.parametrize("held", ["first", "second"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_copy_comes_after_all_before_and_before_all_after_on_both(kind: str, held: str) -> None:
+async def test_a_copy_comes_after_all_before_and_before_all_after_on_both(
+    kind: str, held: str
+) -> None:
     first, second = pair(kind)
     async with first, second:
         src, dst = holding(first, ramp(), "src"), holding(second, 0 * ramp(), "dst")

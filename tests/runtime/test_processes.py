@@ -258,13 +258,20 @@ print("end")
 @pytest.mark.parametrize("leave", ["os._exit(code)", "sys.exit(code)"])
 @pytest.mark.parametrize(
     "before",
-    ["", "anyio.run(anyio.sleep, 0)", "be.stream.native.release(); fs = [be.run(graph, {a: x, b: x}, y) for _ in range(2000)]; be.stream.native.hold(); pending = be.get(y)"],
+    [
+        "",
+        "anyio.run(anyio.sleep, 0)",
+        "be.stream.native.release(); fs = [be.run(graph, {a: x, b: x}, y) for _ in range(2000)]; be.stream.native.hold(); pending = be.get(y)",
+    ],
     ids=["idle", "after a loop", "with work running"],
 )
 def test_fork(setup: str, before: str, leave: str) -> None:
     code = setup + FORK.format(before=before, leave=leave)
     # The child of a process with threads: Python 3.12 warns of it, rightly in general.
-    code = "import warnings; warnings.filterwarnings('ignore', message='.*fork.*', category=DeprecationWarning)\n" + code
+    code = (
+        "import warnings; warnings.filterwarnings('ignore', message='.*fork.*', category=DeprecationWarning)\n"
+        + code
+    )
     assert ends_well(code) == "end\n"
 
 
@@ -290,4 +297,7 @@ print("end")
 
 def test_multiprocessing_spawn_is_no_matter() -> None:
     assert sys.executable
-    assert ends_well("import multiprocessing as m, aggml\nprint(len(aggml.list_devices()) > 0)") == "True\n"
+    assert (
+        ends_well("import multiprocessing as m, aggml\nprint(len(aggml.list_devices()) > 0)")
+        == "True\n"
+    )

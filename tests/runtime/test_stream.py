@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from anyio import wait_all_tasks_blocked
@@ -109,7 +110,9 @@ async def test_call_runs_on_a_python_thread_in_order(stream: aggml.Stream) -> No
     assert threading.get_ident() not in threads
 
 
-async def test_a_call_that_raises_fails_its_future_and_poisons(stream: aggml.Stream, cpu: CPUBackend) -> None:
+async def test_a_call_that_raises_fails_its_future_and_poisons(
+    stream: aggml.Stream, cpu: CPUBackend
+) -> None:
     a, b = holding(cpu, ramp()), holding(cpu, ramp(start=1))
     cause = KeyError("no such thing")
 
@@ -127,7 +130,9 @@ async def test_a_call_that_raises_fails_its_future_and_poisons(stream: aggml.Str
     assert np.array_equal(other, ramp(start=1))
 
 
-async def test_a_call_that_reads_what_failed_does_not_run(stream: aggml.Stream, cpu: CPUBackend) -> None:
+async def test_a_call_that_reads_what_failed_does_not_run(
+    stream: aggml.Stream, cpu: CPUBackend
+) -> None:
     a = placed(cpu)
     cause = ValueError("x")
     ran: list[bool] = []
@@ -150,7 +155,9 @@ async def test_an_aborted_call_does_not_run(stream: aggml.Stream) -> None:
     assert ran == [2]
 
 
-async def test_a_call_may_enqueue_on_other_streams_and_wait_there(stream: aggml.Stream, cpu: CPUBackend) -> None:
+async def test_a_call_may_enqueue_on_other_streams_and_wait_there(
+    stream: aggml.Stream, cpu: CPUBackend
+) -> None:
     s = sum_on(cpu)
 
     def compute() -> float:
@@ -161,7 +168,9 @@ async def test_a_call_may_enqueue_on_other_streams_and_wait_there(stream: aggml.
     assert await stream.call(compute) == 6
 
 
-async def test_wait_for_a_stream_a_future_and_an_event(stream: aggml.Stream, cpu: CPUBackend) -> None:
+async def test_wait_for_a_stream_a_future_and_an_event(
+    stream: aggml.Stream, cpu: CPUBackend
+) -> None:
     event = cpu.device.event()
     with cpu.stream.hold():
         future = cpu.synchronize()
@@ -186,7 +195,7 @@ async def test_hold_nests_and_counts(stream: aggml.Stream) -> None:
 async def test_what_runs_when_a_hold_begins_goes_on(stream: aggml.Stream) -> None:
     delay = stream.delay(0.01)
     while delay.times.started is None:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
     with stream.hold():
         await delay
 

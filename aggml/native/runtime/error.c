@@ -25,10 +25,13 @@ void ag_error_forked(void) /* in the child: the lock may have been held by a thr
     pthread_mutex_init(&poison_lock, NULL);
 }
 
+/* Where there is no memory for an error: a failure must never look like success. */
+static ag_error no_memory = {.refs = 1, .code = AG_NO_MEMORY, .text = "no memory to tell what failed"};
+
 ag_error *ag_error_new(ag_code code, const char *device, const char *operation, const char *tensor, const char *text)
 {
     ag_error *error = calloc(1, sizeof *error);
-    if (error == NULL) return NULL;
+    if (error == NULL) return ag_error_ref(&no_memory);
     atomic_init(&error->refs, 1);
     error->code = code;
     snprintf(error->device, sizeof error->device, "%s", device ? device : "");

@@ -2,6 +2,8 @@
 #ifndef AG_INTERNAL_H
 #define AG_INTERNAL_H
 
+#include <time.h>
+
 #include "runtime.h"
 
 void ag_error_forked(void);
@@ -15,6 +17,22 @@ static inline void ag_pause(void)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ __volatile__("yield");
+#endif
+}
+
+/* Until `deadline` of ag_now at most; the condition was made for that clock. Non-zero: the time is over. */
+static inline int ag_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
+{
+#ifdef __APPLE__
+    uint64_t now = ag_now(), ns = deadline > now ? deadline - now : 0;
+#else
+    uint64_t ns = deadline;
+#endif
+    struct timespec at = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+#ifdef __APPLE__
+    return pthread_cond_timedwait_relative_np(cond, lock, &at);
+#else
+    return pthread_cond_timedwait(cond, lock, &at);
 #endif
 }
 

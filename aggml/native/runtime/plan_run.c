@@ -9,8 +9,6 @@
 
 #include "pool_state.h"
 
-#define SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
-
 static uint64_t pack(size_t step, uint32_t chunks, uint32_t next)
 {
     return (uint64_t)step << 40 | (uint64_t)chunks << 20 | next;
@@ -95,7 +93,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
         }
         if (worker != NULL && atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0) {
             uint64_t now = ag_now();
-            if (slice_end == 0) slice_end = now + SLICE_NS;
+            if (slice_end == 0) slice_end = now + AG_SLICE_NS;
             if (now > slice_end) {
                 *step = i;
                 return AG_RUN_YIELDED;
@@ -147,12 +145,12 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             leave_run(pool, r);
             return AG_RUN_YIELDED;
         }
-        const ag_step *s = &plan->steps[step];
-        if (s->n_chunks > 1) {
-            atomic_store_explicit(&r->done, 0, memory_order_relaxed);
-            atomic_store(&r->word, pack(step, s->n_chunks, 0));
+        uint32_t chunks = plan->steps[step].n_chunks;
+        if (chunks > 1) {
             int limit = atomic_load(&r->limit);
-            ag_pool_wake(pool, (int)s->n_chunks < limit ? (int)s->n_chunks - 1 : limit - 1);
+            atomic_store_explicit(&r->done, 0, memory_order_relaxed);
+            atomic_store(&r->word, pack(step, chunks, 0)); /* from here on others may end the plan, and free it */
+            ag_pool_wake(pool, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
@@ -184,6 +182,11 @@ static claim_result claim(ag_worker *worker, ag_run *r, size_t *step)
     return LAST;
 }
 
+/* Ready streams are served first, unless they had this worker for so long that plans under way have their turn. */
+static bool gives_way(const ag_pool *pool, const ag_worker *worker)
+{
+    return atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0 && ag_now() > worker->turn_end;
+}
 
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
 {
@@ -207,7 +210,7 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
                 return AG_LEFT;
             }
         }
-        if (atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0) return result; /* others are served first */
+        if (gives_way(pool, worker)) return result;
     }
 }
 
@@ -231,7 +234,7 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     r->slot = slot;
     r->plan = slot->u.plan.plan;
     r->arena = slot->u.plan.arena;
-    r->slice_end = ag_now() + SLICE_NS;
+    r->slice_end = ag_now() + AG_SLICE_NS;
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);
     atomic_store(&r->limit, limit);

@@ -5,6 +5,7 @@
 #include "internal.h"
 
 #define AG_MAX_THREADS 512
+#define AG_SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
 
 /* A plan under way. Runs live in the pool for ever, so looking at one that has just ended is harmless. */
 typedef struct ag_run {

@@ -257,8 +257,8 @@ void ag_block_unref(ag_block *block);
 /* -- timers: one thread for all delays ------------------------------------------------------------------------ */
 
 /* Keeps a reference until fired. An abort that is set before the timer is seen fires it at once. */
-bool ag_timer_add(ag_stream *stream, uint64_t ticket, uint64_t deadline, const atomic_bool *abort);
-void ag_timer_hurry(const ag_stream *stream);                             /* fires the stream's delay now */
+bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline);
+void ag_timer_hurry(const ag_stream *stream, uint64_t first, uint64_t last); /* fires these tickets' delays now */
 void ag_stream_timer_fired(ag_stream *stream, uint64_t ticket);
 void ag_timer_stop(void);
 
@@ -279,6 +279,7 @@ typedef struct ag_worker {
     pthread_t thread;
     void *scratch;
     size_t scratch_size;
+    uint64_t helped, turn_end; /* ns: when it last left a plan of others, until when such plans have their turn */
     char message[AGK_MESSAGE];
 } ag_worker;
 
@@ -291,7 +292,7 @@ void ag_pool_stop(ag_pool *pool); /* joins the workers; work left stays undone *
 void ag_pool_pause(ag_pool *pool);
 void ag_pool_resume(ag_pool *pool);
 ag_executor *ag_pool_executor(ag_pool *pool);
-extern void (*ag_on_idle)(void); /* set by the binding; a worker calls it before it sleeps */
+extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
 int ag_usable_cpus(void);        /* affinity and cgroup quota */
 
 /* Run the slot's plan from `*step` on. Returns false if other threads carry on with it: then the one that finishes

@@ -140,33 +140,29 @@ bool ag_stream_alive(const ag_stream *stream)
 
 bool ag_stream_closed(const ag_stream *stream)
 {
-    ag_stream *s = (ag_stream *)stream; /* only the lock is touched */
-    pthread_mutex_lock(&s->lock);
-    bool closed = s->closed;
-    pthread_mutex_unlock(&s->lock);
-    return closed;
+    return atomic_load(&stream->closed);
 }
 
 /* -- control -------------------------------------------------------------------------------------------------- */
 
 void ag_stream_close(ag_stream *s)
 {
-    pthread_mutex_lock(&s->lock);
-    s->closed = true;
+    if (!ag_stream_lock(s)) return;
+    atomic_store(&s->closed, true);
     pthread_cond_broadcast(&s->call_cond);
     pthread_mutex_unlock(&s->lock);
 }
 
 void ag_stream_hold(ag_stream *s)
 {
-    pthread_mutex_lock(&s->lock);
+    if (!ag_stream_lock(s)) return;
     ++s->holds;
     pthread_mutex_unlock(&s->lock);
 }
 
 bool ag_stream_release(ag_stream *s)
 {
-    pthread_mutex_lock(&s->lock);
+    if (!ag_stream_lock(s)) return false;
     bool held = s->holds > 0;
     if (held) --s->holds;
     bool ready = s->holds == 0 && s->state == HELD;
@@ -187,15 +183,16 @@ void ag_stream_abort(ag_stream *s, ag_block *block, uint64_t ticket)
 {
     ag_slot *slot = &block->slots[ticket - block->base];
     atomic_store(&slot->abort, true);
-    if (slot->kind == AG_KIND_DELAY && ticket == atomic_load(&s->completed) + 1) ag_timer_hurry(s);
+    if (slot->kind == AG_KIND_DELAY) ag_timer_hurry(s, ticket, ticket);
 }
 
 void ag_stream_abort_all(ag_stream *s)
 {
-    pthread_mutex_lock(&s->lock);
-    atomic_store(&s->abort_up_to, s->appended);
+    if (!ag_stream_lock(s)) return;
+    uint64_t last = s->appended;
+    atomic_store(&s->abort_up_to, last);
     pthread_mutex_unlock(&s->lock);
-    ag_timer_hurry(s);
+    ag_timer_hurry(s, 0, last);
 }
 
 bool ag_stream_aborting(const ag_stream *s, const ag_slot *slot)

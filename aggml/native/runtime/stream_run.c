@@ -33,7 +33,7 @@ static void note_failure(ag_stream *s, ag_error *error)
 size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
 {
     size_t taken = 0, i = 0;
-    pthread_mutex_lock(&s->lock);
+    if (!ag_stream_lock(s)) return 0;
     for (; i < s->n_failures && taken < n; ++i) {
         if (atomic_exchange(&s->failures[i]->seen, true)) {
             ag_error_unref(s->failures[i]);
@@ -161,7 +161,7 @@ static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_err
     if (deadline <= ag_now()) return DONE;
     ag_stream_set_state(s, PARKED);
     /* From here on the stream may run elsewhere, unless no timer was set. */
-    if (ag_timer_add(s, ticket, deadline, &slot->abort)) return GONE;
+    if (ag_timer_add(s, slot, ticket, deadline)) return GONE;
     ag_stream_set_state(s, RUNNING);
     *error = ag_error_new(AG_NO_MEMORY, s->name, slot->operation, NULL, "no timer could be set");
     return DONE;
@@ -209,6 +209,7 @@ static bool rest(ag_stream *s, uint64_t ticket)
     if (atomic_load(&s->submitted) < ticket) {
         s->state = IDLE;
         idle = true;
+        if (atomic_load(&s->closed)) pthread_cond_broadcast(&s->call_cond); /* no call will come any more */
     } else if (s->holds > 0) {
         s->state = HELD;
         held = true;
@@ -284,11 +285,10 @@ void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
 bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)
 {
     uint64_t deadline = ag_after(ag_now(), timeout_ns);
-    struct timespec at = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
-    pthread_mutex_lock(&s->lock);
+    if (!ag_stream_lock(s)) return false;
     while (s->call_ticket == s->call_taken) {
-        bool finished = s->closed && atomic_load(&s->completed) == s->appended;
-        if (finished || pthread_cond_timedwait(&s->call_cond, &s->lock, &at) != 0) {
+        bool finished = atomic_load(&s->closed) && atomic_load(&s->completed) == s->appended;
+        if (finished || ag_cond_wait_until(&s->call_cond, &s->lock, deadline) != 0) {
             pthread_mutex_unlock(&s->lock);
             return false;
         }
@@ -300,7 +300,10 @@ bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)
 
 void ag_stream_finish_call(ag_stream *s, ag_error *error)
 {
-    pthread_mutex_lock(&s->lock);
+    if (!ag_stream_lock(s)) {
+        ag_error_unref(error);
+        return;
+    }
     s->call_done = s->call_taken;
     s->call_error = error;
     pthread_mutex_unlock(&s->lock);

@@ -29,7 +29,7 @@ struct ag_stream {
     pthread_mutex_t lock;
     stream_state state;
     int holds;
-    bool closed;
+    atomic_bool closed; /* written under the lock */
     uint64_t appended; /* under the lock; becomes `submitted` when a submission is complete */
     ag_block *tail;
     ag_block *spare; /* blocks made before a submission begins, so that it cannot fail halfway */
@@ -56,6 +56,14 @@ struct ag_stream {
 
     ag_stream *next_ready; /* for the executor */
 };
+
+/* False in the child of a fork: a thread of the parent may have held the lock, and hold it for ever. */
+static inline bool ag_stream_lock(ag_stream *s)
+{
+    if (!ag_stream_alive(s)) return false;
+    pthread_mutex_lock(&s->lock);
+    return true;
+}
 
 /* stream.c */
 ag_block *ag_block_new(void);

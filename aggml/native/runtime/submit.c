@@ -65,8 +65,12 @@ static size_t involved(const ag_batch *batches, size_t n, ag_stream **out)
 static ag_submit_status check(ag_stream **streams, size_t count, const ag_batch *batches, size_t n)
 {
     for (size_t i = 0; i < n; ++i) {
-        if (batches[i].stream->closed) return AG_SUBMIT_CLOSED;
+        if (atomic_load(&batches[i].stream->closed)) return AG_SUBMIT_CLOSED;
         if (atomic_load(&batches[i].stream->lost) != NULL) return AG_SUBMIT_LOST;
+        for (size_t k = 0; k < batches[i].n; ++k) { /* a parent's ticket, which this process would wait for in vain */
+            const ag_slot *slot = &batches[i].slots[k];
+            if (slot->kind == AG_KIND_WAIT && !ag_stream_alive(slot->u.wait.stream)) return AG_SUBMIT_FORKED;
+        }
     }
     for (size_t j = 0; j < count; ++j) {
         size_t slots = 0;
@@ -93,6 +97,19 @@ static void append_all(ag_batch *batches, size_t n)
     }
 }
 
+/* Let the stream's runner see what was appended, and unlock. True: nobody runs it, that is for the caller to do. */
+static bool publish(ag_stream *s)
+{
+    atomic_store(&s->submitted, s->appended);
+    bool ready = s->state == IDLE;
+    if (ready) {
+        s->state = READY;
+        ag_stream_ref(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return ready;
+}
+
 ag_submit_status ag_submit(ag_batch *batches, size_t n)
 {
     ag_stream *small[16], **streams = small;
@@ -108,19 +125,15 @@ ag_submit_status ag_submit(ag_batch *batches, size_t n)
         for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&streams[j]->lock);
         status = check(streams, count, batches, n);
         if (status == AG_SUBMIT_OK) append_all(batches, n);
+        /* First those that got nothing: the reference of a slot may be their last one, and once published it may run. */
         for (size_t j = 0; j < count; ++j) {
             ag_stream *s = streams[j];
-            bool ready = false;
-            if (status == AG_SUBMIT_OK && atomic_load_explicit(&s->submitted, memory_order_relaxed) != s->appended) {
-                atomic_store(&s->submitted, s->appended);
-                ready = s->state == IDLE;
-                if (ready) {
-                    s->state = READY;
-                    ag_stream_ref(s);
-                }
-            }
+            if (atomic_load_explicit(&s->submitted, memory_order_relaxed) != s->appended) continue;
             pthread_mutex_unlock(&s->lock);
-            if (!ready) streams[j] = NULL;
+            streams[j] = NULL;
+        }
+        for (size_t j = 0; j < count; ++j) {
+            if (streams[j] != NULL && !publish(streams[j])) streams[j] = NULL;
         }
         for (size_t j = 0; j < count; ++j) {
             if (streams[j] != NULL) ag_stream_run(streams[j], NULL);

@@ -14,7 +14,7 @@
 
 #define WORKER_SLICE_NS 20000000
 
-void (*ag_on_idle)(void) = NULL;
+_Atomic(void (*)(void)) ag_on_idle = NULL;
 static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
 
 /* -- sleeping and waking -------------------------------------------------------------------------------------- */
@@ -72,9 +72,22 @@ static bool help(ag_pool *pool, ag_worker *worker)
         bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
         ag_part result = admitted ? ag_run_participate(pool, worker, r) : AG_IDLED;
         if (result != AG_LEFT) atomic_fetch_sub(&r->engaged, 1);
-        if (result != AG_IDLED) return true;
+        if (result == AG_IDLED) continue;
+        worker->helped = ag_now();
+        return true;
     }
     return false;
+}
+
+/* Where streams are always ready, nobody would ever come to help: after a slice of them, plans under way get one. */
+static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
+{
+    if (atomic_load(&pool->active_runs) == 0 || atomic_load(&pool->n_ready) == 0) return false;
+    uint64_t now = ag_now();
+    if (now - worker->helped < AG_SLICE_NS) return false;
+    worker->helped = now;
+    worker->turn_end = now + AG_SLICE_NS;
+    return true;
 }
 
 static bool anything(ag_pool *pool)
@@ -89,7 +102,8 @@ static bool anything(ag_pool *pool)
 
 static void sleep_until_work(ag_pool *pool)
 {
-    if (ag_on_idle != NULL) ag_on_idle();
+    void (*on_idle)(void) = atomic_load(&ag_on_idle); /* once: the binding clears it when the process ends */
+    if (on_idle != NULL) on_idle();
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
     while (!atomic_load(&pool->stop) && (atomic_load(&pool->paused) || !anything(pool))) {
@@ -191,7 +205,8 @@ static void *work(void *argument)
     if (pool->params.priority == 0) set_slice();
     set_priority(pool->params.priority);
     while (!atomic_load(&pool->stop)) {
-        ag_stream *stream = atomic_load(&pool->paused) ? NULL : pop_ready(pool);
+        bool take = !atomic_load(&pool->paused) && !plans_have_their_turn(pool, worker);
+        ag_stream *stream = take ? pop_ready(pool) : NULL;
         if (stream != NULL) {
             ag_stream_run(stream, worker);
         } else if (!help(pool, worker) && !spin(pool)) {
@@ -204,11 +219,18 @@ static void *work(void *argument)
 
 /* -- life ----------------------------------------------------------------------------------------------------- */
 
+/* False in the child of a fork: the threads are the parent's, and one of them may have held the lock. */
+static bool alive(const ag_pool *pool)
+{
+    return pool->generation == atomic_load(&ag_generation);
+}
+
 bool ag_pool_grow(ag_pool *pool, int n_threads)
 {
     if (n_threads > AG_MAX_THREADS) n_threads = AG_MAX_THREADS;
-    bool ok = true;
+    if (!alive(pool)) return false;
     pthread_mutex_lock(&pool->lock);
+    bool ok = !atomic_load(&pool->stop); /* nobody would join further threads */
     for (int i = atomic_load(&pool->n_threads); i < n_threads && ok; ++i) {
         ag_worker *worker = calloc(1, sizeof *worker);
         ok = worker != NULL;
@@ -258,6 +280,7 @@ ag_pool *ag_pool_ref(ag_pool *pool)
 
 void ag_pool_stop(ag_pool *pool)
 {
+    if (!alive(pool)) return;
     pthread_mutex_lock(&pool->lock);
     bool first = !atomic_exchange(&pool->stop, true);
     pthread_cond_broadcast(&pool->work);
@@ -269,7 +292,7 @@ void ag_pool_stop(ag_pool *pool)
 void ag_pool_unref(ag_pool *pool)
 {
     if (pool == NULL || atomic_fetch_sub_explicit(&pool->refs, 1, memory_order_acq_rel) != 1) return;
-    if (pool->generation != atomic_load(&ag_generation)) return; /* its threads are the parent's */
+    if (!alive(pool)) return;
     if (my_pool != pool) {
         ag_pool_stop(pool);
         pool_free(pool);
@@ -295,6 +318,7 @@ void ag_pool_pause(ag_pool *pool)
 
 void ag_pool_resume(ag_pool *pool)
 {
+    if (!alive(pool)) return;
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->paused, false);
     pthread_cond_broadcast(&pool->work);

@@ -28,20 +28,6 @@ static timer **earliest(void)
     return best;
 }
 
-static void wait_until(uint64_t deadline)
-{
-    struct timespec at = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
-#ifdef __APPLE__
-    uint64_t now = ag_now();
-    uint64_t left = deadline > now ? deadline - now : 0;
-    at.tv_sec = (time_t)(left / 1000000000u);
-    at.tv_nsec = (long)(left % 1000000000u);
-    pthread_cond_timedwait_relative_np(&changed, &lock, &at);
-#else
-    pthread_cond_timedwait(&changed, &lock, &at);
-#endif
-}
-
 static void *serve(void *unused)
 {
     (void)unused;
@@ -53,7 +39,7 @@ static void *serve(void *unused)
         }
         timer **next = earliest();
         if ((*next)->deadline > ag_now()) {
-            wait_until((*next)->deadline);
+            ag_cond_wait_until(&changed, &lock, (*next)->deadline);
             continue;
         }
         timer *fired = *next;
@@ -83,14 +69,14 @@ static bool start(void)
     return running;
 }
 
-bool ag_timer_add(ag_stream *stream, uint64_t ticket, uint64_t deadline, const atomic_bool *abort)
+bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline)
 {
     timer *entry = malloc(sizeof *entry);
     if (entry == NULL) return false;
     pthread_mutex_lock(&lock);
     bool ok = start();
     if (ok) {
-        if (atomic_load(abort)) deadline = 0; /* set before ag_timer_hurry took the lock, or seen by it */
+        if (ag_stream_aborting(stream, slot)) deadline = 0; /* set before ag_timer_hurry took the lock, or seen by it */
         *entry = (timer){.next = timers, .stream = ag_stream_ref(stream), .ticket = ticket, .deadline = deadline};
         timers = entry;
         pthread_cond_signal(&changed);
@@ -100,11 +86,11 @@ bool ag_timer_add(ag_stream *stream, uint64_t ticket, uint64_t deadline, const a
     return ok;
 }
 
-void ag_timer_hurry(const ag_stream *stream)
+void ag_timer_hurry(const ag_stream *stream, uint64_t first, uint64_t last)
 {
     pthread_mutex_lock(&lock);
     for (timer *t = timers; t != NULL; t = t->next) {
-        if (t->stream == stream) t->deadline = 0;
+        if (t->stream == stream && t->ticket >= first && t->ticket <= last) t->deadline = 0;
     }
     if (running) pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);

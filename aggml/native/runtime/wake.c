@@ -93,8 +93,8 @@ bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket)
 
 bool ag_stream_watch(ag_stream *s, ag_notifier *notifier, uint64_t ticket)
 {
-    if (ticket <= atomic_load(&s->completed)) return true;
-    pthread_mutex_lock(&s->lock);
+    /* In the child of a fork nothing will ever be done; the caller asks ag_stream_alive. */
+    if (ticket <= atomic_load(&s->completed) || !ag_stream_lock(s)) return true;
     watch *w = s->watches;
     while (w != NULL && w->notifier != notifier) w = w->next;
     if (w == NULL) {
@@ -117,7 +117,7 @@ bool ag_stream_watch(ag_stream *s, ag_notifier *notifier, uint64_t ticket)
 
 void ag_stream_unwatch(ag_stream *s, ag_notifier *notifier)
 {
-    pthread_mutex_lock(&s->lock);
+    if (!ag_stream_lock(s)) return;
     for (watch **w = &s->watches; *w != NULL; w = &(*w)->next) {
         if ((*w)->notifier == notifier) {
             watch *entry = *w;
