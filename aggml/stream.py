@@ -322,9 +322,7 @@ class Stream:
 
     def _is_in_open_batch(self, future: Future[Any]) -> bool:
         batch = self._batches.get(threading.get_ident())
-        return batch is not None and any(
-            f is future for f, _ in (*batch._spans, *batch._joins)
-        )
+        return batch is not None and any(f is future for f, _ in (*batch._spans, *batch._joins))
 
     def record(self, event: Event) -> Future[None]:
         """Mark this point of the stream with the event."""

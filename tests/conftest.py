@@ -1,6 +1,7 @@
 """What all tests share: both event loops, the devices at hand, seeds.
 
-Not here: the recorded corpus (corpus_loader.py), helpers of the runtime's tests (runtime/support.py).
+Not here: the recorded corpus (corpus_loader.py), helpers of the runtime's tests
+(runtime/support.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bad input: a typed exception that names object and values, before anything is queued; backend and process go on.
+"""Bad input: a typed exception that names object and values, before anything is queued.
 
 GGUF files: test_gguf.py.
 """
@@ -15,6 +15,7 @@ from runtime.support import N, holding, placed, ramp, sum_graph, sum_on, vector
 
 import aggml
 from aggml import Graph, ops
+from aggml.devices.sim import SimDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ class Place:
     """A backend, what lies on it, and what its tests need."""
 
     def __init__(self, be: aggml.Backend) -> None:
-        self.be = be
+        self.be: Any = be  # what is passed has the wrong type on purpose
         self.t = holding(be, ramp(), "tensor")
         self.ids = placed(be, 4, "ids", "i32")
         self.bf16 = placed(be, N, "bf16", "bf16")
@@ -41,9 +42,7 @@ class Place:
         self.other_side = vector(name="elsewhere")
         # On the simulated device host memory is out of reach, and the other way round.
         self.elsewhere = (
-            aggml.devices.sim.SimDevice("ELSEWHERE")
-            if be.device.name == "CPU"
-            else aggml.get_device("CPU")
+            SimDevice("ELSEWHERE") if be.device.name == "CPU" else aggml.get_device("CPU")
         ).backend()
         self.elsewhere.alloc([self.other_side])
 
@@ -63,7 +62,6 @@ def at(be: aggml.Backend) -> Iterator[Place]:
         assert np.array_equal(run.result(), 2 * ramp())
 
 
-Call = "Callable[[Place], object]"
 READ_ONLY = ramp()
 READ_ONLY.flags.writeable = False
 TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
@@ -177,9 +175,9 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         lambda p: p.be.set(p.t, ramp(1), offset="4"),
         aggml.AggmlError,
         "offset",
-    ),  # type: ignore[arg-type]
-    "offset that is no integer": (lambda p: p.be.get(p.t, offset=1.5), aggml.AggmlError, "1.5"),  # type: ignore[call-overload]
-    "size that is no integer": (lambda p: p.be.get(p.t, size=2.5), aggml.AggmlError, "2.5"),  # type: ignore[call-overload]
+    ),
+    "offset that is no integer": (lambda p: p.be.get(p.t, offset=1.5), aggml.AggmlError, "1.5"),
+    "size that is no integer": (lambda p: p.be.get(p.t, size=2.5), aggml.AggmlError, "2.5"),
     # get
     "read-only out": (lambda p: p.be.get(p.t, READ_ONLY), aggml.InvalidArgument, "read-only"),
     "read-only out of bytes": (
@@ -197,7 +195,7 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         aggml.LayoutMismatch,
         r"\(3,\)",
     ),
-    "out that is a list": (lambda p: p.be.get(p.t, [0.0] * N), aggml.InvalidHandle, "list"),  # type: ignore[call-overload]
+    "out that is a list": (lambda p: p.be.get(p.t, [0.0] * N), aggml.InvalidHandle, "list"),
     "out of bytes of another size": (
         lambda p: p.be.get(p.t, np.zeros(3, np.uint8), offset=0, size=4),
         aggml.LayoutMismatch,
@@ -209,7 +207,7 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         r"\(3, 5\)",
     ),
     "a negative shape": (lambda p: p.be.get(p.t, shape=(-1, 4)), aggml.AggmlError, "-1"),
-    "a shape of strings": (lambda p: p.be.get(p.t, shape=("a",)), aggml.AggmlError, "shape"),  # type: ignore[arg-type]
+    "a shape of strings": (lambda p: p.be.get(p.t, shape=("a",)), aggml.AggmlError, "shape"),
     "strided out that cannot be viewed": (
         lambda p: p.be.get(
             p.matrix, np.zeros((4, 8), np.float32)[:, ::2].T[::2].reshape(-1)[::1][:16]
@@ -220,8 +218,8 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
     # memset
     "memset 256": (lambda p: p.be.memset(p.t, 256), aggml.InvalidArgument, "256"),
     "memset -1": (lambda p: p.be.memset(p.t, -1), aggml.InvalidArgument, "-1"),
-    "memset 1.5": (lambda p: p.be.memset(p.t, 1.5), aggml.AggmlError, "1.5"),  # type: ignore[arg-type]
-    "memset of a string": (lambda p: p.be.memset(p.t, "0"), aggml.AggmlError, "0"),  # type: ignore[arg-type]
+    "memset 1.5": (lambda p: p.be.memset(p.t, 1.5), aggml.AggmlError, "1.5"),
+    "memset of a string": (lambda p: p.be.memset(p.t, "0"), aggml.AggmlError, "0"),
     "memset out of range": (
         lambda p: p.be.memset(p.t, 0, offset=60, size=8),
         aggml.OutOfBounds,
@@ -265,17 +263,17 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         lambda p: p.be.copy(p.t, p.t, to="CPU"),
         aggml.InvalidHandle,
         "CPU",
-    ),  # type: ignore[arg-type]
-    "no tensor: set": (lambda p: p.be.set("t", ramp()), aggml.InvalidHandle, "'t'"),  # type: ignore[arg-type]
-    "no tensor: get": (lambda p: p.be.get(None), aggml.InvalidHandle, "None"),  # type: ignore[call-overload]
-    "no tensor: copy": (lambda p: p.be.copy(3, p.t), aggml.InvalidHandle, "3"),  # type: ignore[arg-type]
-    "an array as a tensor": (lambda p: p.be.get(ramp(3)), aggml.InvalidHandle, "array"),  # type: ignore[call-overload]
+    ),
+    "no tensor: set": (lambda p: p.be.set("t", ramp()), aggml.InvalidHandle, "'t'"),
+    "no tensor: get": (lambda p: p.be.get(None), aggml.InvalidHandle, "None"),
+    "no tensor: copy": (lambda p: p.be.copy(3, p.t), aggml.InvalidHandle, "3"),
+    "an array as a tensor": (lambda p: p.be.get(ramp(3)), aggml.InvalidHandle, "array"),
     # events and graphs
-    "record of no event": (lambda p: p.be.record("now"), aggml.InvalidHandle, "now"),  # type: ignore[arg-type]
-    "wait for no event": (lambda p: p.be.wait(7), aggml.InvalidHandle, "7"),  # type: ignore[arg-type]
-    "no graph: compute": (lambda p: p.be.graph_compute(p.t), aggml.InvalidHandle, "tensor"),  # type: ignore[arg-type]
-    "no graph: alloc_graph": (lambda p: p.be.alloc_graph([p.t]), aggml.InvalidHandle, "tensor"),  # type: ignore[arg-type]
-    "no graph: run": (lambda p: p.be.run(None, {}, p.t), aggml.InvalidHandle, "None"),  # type: ignore[call-overload]
+    "record of no event": (lambda p: p.be.record("now"), aggml.InvalidHandle, "now"),
+    "wait for no event": (lambda p: p.be.wait(7), aggml.InvalidHandle, "7"),
+    "no graph: compute": (lambda p: p.be.graph_compute(p.t), aggml.InvalidHandle, "tensor"),
+    "no graph: alloc_graph": (lambda p: p.be.alloc_graph([p.t]), aggml.InvalidHandle, "tensor"),
+    "no graph: run": (lambda p: p.be.run(None, {}, p.t), aggml.InvalidHandle, "None"),
     "run: bad input": (
         lambda p: p.be.run(p.s.graph, {p.s.a: ramp(3)}, p.s.y),
         aggml.LayoutMismatch,
@@ -301,30 +299,30 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         aggml.NotAllocated,
         "unplaced",
     ),
-    "run: output that is none": (lambda p: p.be.run(p.s.graph, {}, [3]), aggml.InvalidHandle, "3"),  # type: ignore[list-item]
-    "run: no outputs": (lambda p: p.be.run(p.s.graph, {}, None), aggml.InvalidHandle, "None"),  # type: ignore[call-overload]
+    "run: output that is none": (lambda p: p.be.run(p.s.graph, {}, [3]), aggml.InvalidHandle, "3"),
+    "run: no outputs": (lambda p: p.be.run(p.s.graph, {}, None), aggml.InvalidHandle, "None"),
     "run: inputs that are no mapping": (
         lambda p: p.be.run(p.s.graph, [p.s.a], p.s.y),
         aggml.InvalidHandle,
         "a",
-    ),  # type: ignore[call-overload]
+    ),
     "run: inputs by name": (
         lambda p: p.be.run(p.s.graph, {"a": ramp()}, p.s.y),
         aggml.InvalidHandle,
         "'a'",
-    ),  # type: ignore[dict-item]
+    ),
     # alloc
     "alloc of a tensor, not of a list": (
         lambda p: p.be.alloc(p.unplaced),
         aggml.InvalidHandle,
         "unplaced",
-    ),  # type: ignore[arg-type]
-    "alloc of what is no tensor": (lambda p: p.be.alloc([3]), aggml.InvalidHandle, "3"),  # type: ignore[list-item]
+    ),
+    "alloc of what is no tensor": (lambda p: p.be.alloc([3]), aggml.InvalidHandle, "3"),
     "alloc of a list of lists": (
         lambda p: p.be.alloc([[p.unplaced]]),
         aggml.InvalidHandle,
         "unplaced",
-    ),  # type: ignore[list-item]
+    ),
     "alloc twice": (lambda p: p.be.alloc([p.t]), aggml.AlreadyAllocated, "tensor"),
 }
 
@@ -426,8 +424,6 @@ async def test_prepare_of_what_is_no_graph(be: aggml.Backend) -> None:
 
 
 def test_an_unsupported_node_is_named(sim: SimBackend) -> None:
-    from aggml.devices.sim import SimDevice
-
     device = SimDevice("PICKY", unsupported=["add"])
     s = sum_graph()
     with device.backend() as be:
@@ -481,7 +477,7 @@ def test_bad_options_of_a_backend(cpu_device: CPUDevice, options: dict[str, Any]
 def test_bad_options_of_a_simulated_device(options: dict[str, Any]) -> None:
     ((name, value),) = options.items()
     with pytest.raises(aggml.InvalidArgument, match=f"{name}={value}"):
-        aggml.devices.sim.SimDevice("BAD", **options)
+        SimDevice("BAD", **options)
 
 
 def test_read_only_memory(cpu_device: CPUDevice, cpu: CPUBackend) -> None:
@@ -551,7 +547,7 @@ def test_places_in_a_buffer(be: aggml.Backend, device: AnyDevice) -> None:
 )
 def test_devices_that_are_not_there(asked: dict[str, str]) -> None:
     with pytest.raises(aggml.InvalidArgument):
-        aggml.get_device(**asked)  # type: ignore[arg-type]
+        aggml.get_device(**asked)
 
 
 def test_futures_of_what_was_refused_do_not_exist(be: aggml.Backend) -> None:

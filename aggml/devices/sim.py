@@ -132,7 +132,8 @@ class SimBackend(Backend):
             nbytes: what crosses between host and device.
             what: name of the operation.
             move: enqueues the transfer itself.
-            writes, partial: what it writes, whole or in part.
+            writes: what it writes whole.
+            partial: what it writes in part.
         """
         fault = self.device._fault("transfer")
         if fault is not None:
@@ -159,9 +160,7 @@ class SimBackend(Backend):
 
     def _get(self, tensor: Tensor, array: Array) -> Future[None]:
         stream = self.stream
-        return self._timed(
-            array.nbytes, "get", lambda: stream.copy(array, tensor, operation="get")
-        )
+        return self._timed(array.nbytes, "get", lambda: stream.copy(array, tensor, operation="get"))
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
         def move() -> Future[None]:

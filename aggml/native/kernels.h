@@ -79,8 +79,8 @@ typedef struct agk_lowering {
         agk_step_fn *run;
         int64_t n_chunks; /* >= 1; 1 is run without any synchronisation */
     } step[AGK_MAX_STEPS];
-    size_t work_size;    /* bytes of the arena that the steps of this node share */
-    size_t scratch_size; /* bytes each thread needs of its own */
+    size_t work_size;          /* bytes of the arena that the steps of this node share */
+    size_t scratch_size;       /* bytes each thread needs of its own */
     char message[AGK_MESSAGE]; /* why not, if not AGK_OK */
 } agk_lowering;
 
@@ -139,8 +139,8 @@ typedef enum agk_op {
 #include "families.def"
 #undef AGK_FAMILY
 
-const char *agk_op_name(int op);            /* NULL if unknown */
-int agk_op_find(const char *name);          /* -1 if unknown */
+const char *agk_op_name(int op);              /* NULL if unknown */
+int agk_op_find(const char *name);            /* -1 if unknown */
 agk_status agk_lower(agk_lowering *lowering); /* by node->op */
 
 /* kernels.def: every variant of every kernel, one line each, the best first; scalar closes each group. A kernel

@@ -34,7 +34,8 @@ extern "C" {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace {
+namespace
+{
 
 // -- exceptions: the package tells its classes once ------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ std::atomic<bool> release_pending{false};
 std::atomic<bool> finished{false};
 
 struct Stream;
-std::set<Stream *> streams;                         // alive in Python; under the GIL
+std::set<Stream *> streams;                        // alive in Python; under the GIL
 std::vector<std::pair<ag_stream *, Kept>> orphans; // dropped in Python with work in flight
 
 void release_prefix(ag_stream *stream, Kept &kept)
@@ -76,7 +77,10 @@ struct Stream {
     Kept kept;
     nb::object pool;
 
-    Stream(ag_stream *s, nb::object p) : stream(s), pool(std::move(p)) { streams.insert(this); }
+    Stream(ag_stream *s, nb::object p) : stream(s), pool(std::move(p))
+    {
+        streams.insert(this);
+    }
     Stream(const Stream &) = delete;
     ~Stream()
     {
@@ -140,9 +144,14 @@ void drop_user(void *user)
 
 struct Error {
     ag_error *error;
-    explicit Error(ag_error *e) : error(e) {}
+    explicit Error(ag_error *e) : error(e)
+    {
+    }
     Error(const Error &) = delete;
-    ~Error() { ag_error_unref(error); }
+    ~Error()
+    {
+        ag_error_unref(error);
+    }
 };
 
 nb::object wrap_error(ag_error *error) // takes the reference
@@ -158,7 +167,10 @@ struct Storage {
         if (storage == nullptr) throw std::bad_alloc();
     }
     Storage(const Storage &) = delete;
-    ~Storage() { ag_storage_unref(storage); }
+    ~Storage()
+    {
+        ag_storage_unref(storage);
+    }
 };
 
 struct Memory {
@@ -255,7 +267,10 @@ struct Plan {
         if (plan == nullptr) throw std::bad_alloc();
     }
     Plan(const Plan &) = delete;
-    ~Plan() { ag_plan_unref(plan); }
+    ~Plan()
+    {
+        ag_plan_unref(plan);
+    }
 };
 
 int64_t item(PyObject *tuple, Py_ssize_t i)
@@ -267,7 +282,8 @@ int64_t item(PyObject *tuple, Py_ssize_t i)
 
 void four(PyObject *object, int64_t *out)
 {
-    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 4) throw nb::type_error("a tuple of four ints is needed");
+    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 4)
+        throw nb::type_error("a tuple of four ints is needed");
     for (int i = 0; i < 4; ++i) out[i] = item(object, i);
 }
 
@@ -277,7 +293,8 @@ agk_view view_of(PyObject *object)
     agk_view view = {};
     view.type = AGK_NONE;
     if (object == Py_None) return view;
-    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 5) throw nb::type_error("an operand is a tuple of five");
+    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 5)
+        throw nb::type_error("an operand is a tuple of five");
     view.type = static_cast<int32_t>(item(object, 0));
     view.addr = PyLong_AsSize_t(PyTuple_GET_ITEM(object, 1));
     if (PyErr_Occurred()) throw nb::python_error();
@@ -303,7 +320,8 @@ agk_node node_of(int op, nb::tuple dst, nb::tuple srcs, nb::bytes params)
 }
 
 // None, or (status, message): why this node cannot be part of a plan.
-nb::object plan_add(Plan &self, int op, const char *name, nb::tuple dst, nb::tuple srcs, nb::bytes params, int writes_leaf)
+nb::object plan_add(Plan &self, int op, const char *name, nb::tuple dst, nb::tuple srcs, nb::bytes params,
+                    int writes_leaf)
 {
     agk_node node = node_of(op, dst, srcs, params);
     char message[AGK_MESSAGE] = "";
@@ -332,7 +350,8 @@ nb::list plan_steps(Plan &self)
     for (size_t i = 0; i < self.plan->n_steps; ++i) {
         const ag_step &step = self.plan->steps[i];
         while (self.plan->nodes[index] != step.node) ++index;
-        out.append(nb::make_tuple(std::string(self.plan->names[index]), std::string(agk_op_name(step.node->op)), step.n_chunks));
+        out.append(nb::make_tuple(std::string(self.plan->names[index]), std::string(agk_op_name(step.node->op)),
+                                  step.n_chunks));
     }
     return out;
 }
@@ -402,8 +421,8 @@ template <typename Fill> nb::object finish(Desc *d, nb::handle reads, nb::handle
 struct Span {
     uintptr_t address;
     int64_t ne[4], nb[4];
-    size_t size;     // of one item: an element, or a byte of a quantized row
-    bool whole;      // writing all items replaces the whole storage
+    size_t size; // of one item: an element, or a byte of a quantized row
+    bool whole;  // writing all items replaces the whole storage
     ag_storage *storage;
     nb::object keep; // owns the memory
     Span(uintptr_t a, nb::tuple ne_, nb::tuple nb__, size_t n, bool w, Storage &s, nb::object k)
@@ -413,7 +432,10 @@ struct Span {
         four(nb__.ptr(), nb);
     }
     Span(const Span &) = delete;
-    ~Span() { ag_storage_unref(storage); }
+    ~Span()
+    {
+        ag_storage_unref(storage);
+    }
     void read_by(ag_slot &slot) const
     {
         slot.few[slot.n_reads++] = ag_storage_ref(storage); // before any write is noted
@@ -442,8 +464,10 @@ nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span
     memcpy(c.ne, span.ne, sizeof c.ne);
     memcpy(to_array ? c.src_nb : c.dst_nb, span.nb, sizeof span.nb);
     int64_t *array_nb = to_array ? c.dst_nb : c.src_nb;
-    if (buffer->ndim > 4 || (buffer->ndim > 0 && buffer->shape == nullptr)) throw nb::value_error("arrays have up to four axes");
-    if (static_cast<size_t>(buffer->itemsize) != span.size) throw nb::value_error("the array's elements have another size");
+    if (buffer->ndim > 4 || (buffer->ndim > 0 && buffer->shape == nullptr))
+        throw nb::value_error("arrays have up to four axes");
+    if (static_cast<size_t>(buffer->itemsize) != span.size)
+        throw nb::value_error("the array's elements have another size");
     if (to_array && buffer->readonly) throw nb::value_error("the array is read-only");
     int64_t step = buffer->itemsize;
     for (int d = 0; d < 4; ++d) {
@@ -475,16 +499,19 @@ nb::object array_desc(bool to_array, nb::handle array, const Span &span, const s
 }
 
 // Contiguous bytes at `offset` of a span; the caller has checked the range.
-nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, size_t offset, bool whole, const std::string &operation)
+nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, size_t offset, bool whole,
+                      const std::string &operation)
 {
     nb::object view = nb::steal(PyMemoryView_FromObject(array.ptr()));
     if (!view.is_valid()) throw nb::python_error();
     Py_buffer *buffer = PyMemoryView_GET_BUFFER(view.ptr());
-    if (!PyBuffer_IsContiguous(buffer, 'C') || (to_array && buffer->readonly)) throw nb::value_error("a contiguous (writable) array is needed");
+    if (!PyBuffer_IsContiguous(buffer, 'C') || (to_array && buffer->readonly))
+        throw nb::value_error("a contiguous (writable) array is needed");
     Desc *d = desc(AG_KIND_COPY, operation, nb::make_tuple(view, span.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     auto *tensor = reinterpret_cast<uint8_t *>(span.address + offset), *host = static_cast<uint8_t *>(buffer->buf);
-    d->slot.u.copy = ag_copy{to_array ? host : tensor, to_array ? tensor : host, {1, 1, 1, 1}, {}, {}, static_cast<size_t>(buffer->len)};
+    d->slot.u.copy = ag_copy{to_array ? host : tensor,        to_array ? tensor : host, {1, 1, 1, 1}, {}, {},
+                             static_cast<size_t>(buffer->len)};
     if (to_array) {
         span.read_by(d->slot);
     } else {
@@ -495,7 +522,8 @@ nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, size_t 
 
 nb::object copy_desc(const Span &dst, const Span &src, const std::string &operation)
 {
-    if (memcmp(dst.ne, src.ne, sizeof dst.ne) != 0 || dst.size != src.size) throw nb::value_error("the tensors have different shapes");
+    if (memcmp(dst.ne, src.ne, sizeof dst.ne) != 0 || dst.size != src.size)
+        throw nb::value_error("the tensors have different shapes");
     Desc *d = desc(AG_KIND_COPY, operation, nb::make_tuple(dst.keep, src.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     ag_copy &c = d->slot.u.copy;
@@ -545,11 +573,11 @@ nb::object mark_desc(const std::string &operation, nb::tuple accepts)
     return finish(desc(AG_KIND_NOP, operation, nb::handle()), nb::tuple(), accepts, nb::tuple(), [](ag_slot &) {});
 }
 
-nb::object delay_desc(double seconds, const std::string &operation, nb::tuple reads, nb::tuple writes, nb::tuple partial)
+nb::object delay_desc(double seconds, const std::string &operation, nb::tuple reads, nb::tuple writes,
+                      nb::tuple partial)
 {
-    return finish(desc(AG_KIND_DELAY, operation, nb::handle()), reads, writes, partial, [&](ag_slot &slot) {
-        slot.u.delay.ns = seconds <= 0 ? 0 : static_cast<uint64_t>(seconds * 1e9);
-    });
+    return finish(desc(AG_KIND_DELAY, operation, nb::handle()), reads, writes, partial,
+                  [&](ag_slot &slot) { slot.u.delay.ns = seconds <= 0 ? 0 : static_cast<uint64_t>(seconds * 1e9); });
 }
 
 nb::object wait_desc(Stream &other, nb::object ticket)
@@ -566,7 +594,8 @@ nb::object fail_desc(Error &error, const std::string &operation, nb::tuple write
                   [&](ag_slot &slot) { slot.u.fail.error = ag_error_ref(error.error); });
 }
 
-nb::object call_desc(const std::string &operation, nb::tuple reads, nb::tuple writes, nb::tuple partial, nb::handle keep)
+nb::object call_desc(const std::string &operation, nb::tuple reads, nb::tuple writes, nb::tuple partial,
+                     nb::handle keep)
 {
     return finish(desc(AG_KIND_CALL, operation, keep), reads, writes, partial, [](ag_slot &) {});
 }
@@ -578,10 +607,21 @@ struct Op {
     uint64_t ticket;
     nb::object owner; // the Stream object
     Op(const Op &) = delete;
-    Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o)) {}
-    ~Op() { ag_block_unref(block); }
-    ag_slot &slot() const { return block->slots[ticket - block->base]; }
-    bool done() const { return ticket <= ag_stream_completed(stream); }
+    Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o))
+    {
+    }
+    ~Op()
+    {
+        ag_block_unref(block);
+    }
+    ag_slot &slot() const
+    {
+        return block->slots[ticket - block->base];
+    }
+    bool done() const
+    {
+        return ticket <= ag_stream_completed(stream);
+    }
 };
 
 [[noreturn]] void raise_submit(ag_submit_status status, const char *name)
@@ -589,7 +629,8 @@ struct Op {
     std::string who = std::string("[submit] stream '") + name + "' ";
     switch (status) {
     case AG_SUBMIT_CLOSED: raise(exceptions.invalid_state, who + "is closed");
-    case AG_SUBMIT_FORKED: raise(exceptions.invalid_state, who + "belongs to the parent process: open a new backend after fork");
+    case AG_SUBMIT_FORKED:
+        raise(exceptions.invalid_state, who + "belongs to the parent process: open a new backend after fork");
     case AG_SUBMIT_LOST: raise(exceptions.invalid_state, who + "is on a device that was lost");
     default: raise(exceptions.alloc_failed, who + "has no memory for another operation");
     }
@@ -624,7 +665,8 @@ nb::list submit(nb::sequence groups)
         }
         blocks[i].resize(slots[i].size());
         tickets[i].resize(slots[i].size());
-        batches[i] = ag_batch{stream.stream, reinterpret_cast<ag_slot *>(slots[i].data()), slots[i].size(), blocks[i].data(), tickets[i].data()};
+        batches[i] = ag_batch{stream.stream, reinterpret_cast<ag_slot *>(slots[i].data()), slots[i].size(),
+                              blocks[i].data(), tickets[i].data()};
     }
     ag_submit_status status = ag_submit(batches.data(), n);
     if (status != AG_SUBMIT_OK) raise_submit(status, n ? ag_stream_name(batches[0].stream) : "");
@@ -636,7 +678,8 @@ nb::list submit(nb::sequence groups)
             Desc *d = descs[i][k];
             d->used = true;
             if (d->keep != nullptr) stream.kept.emplace_back(tickets[i][k], std::exchange(d->keep, nullptr));
-            ops.append(nb::cast(new Op(stream.stream, blocks[i][k], tickets[i][k], owners[i]), nb::rv_policy::take_ownership));
+            ops.append(
+                nb::cast(new Op(stream.stream, blocks[i][k], tickets[i][k], owners[i]), nb::rv_policy::take_ownership));
         }
         out.append(ops);
     }
@@ -654,7 +697,9 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
         std::vector<SlotBytes> bytes;
         size_t built = 0;
         bool queued = false;
-        explicit Slots(size_t count) : bytes(count) {}
+        explicit Slots(size_t count) : bytes(count)
+        {
+        }
         ag_slot &next(ag_kind kind, const char *operation)
         {
             ag_slot *slot = new (&bytes[built]) ag_slot{};
@@ -672,7 +717,8 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
     auto transfer = [&](nb::handle pair, bool to_array, const char *operation) {
         size_t at = slots.built;
         ag_slot &slot = slots.next(AG_KIND_COPY, operation);
-        kept[at] = array_copy(slot, to_array, PyTuple_GET_ITEM(pair.ptr(), 0), nb::cast<const Span &>(nb::handle(PyTuple_GET_ITEM(pair.ptr(), 1))));
+        kept[at] = array_copy(slot, to_array, PyTuple_GET_ITEM(pair.ptr(), 0),
+                              nb::cast<const Span &>(nb::handle(PyTuple_GET_ITEM(pair.ptr(), 1))));
     };
     for (nb::handle pair : sets) transfer(pair, false, "set");
     ag_slot &compute = slots.next(AG_KIND_PLAN, "graph_compute");
@@ -690,7 +736,9 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
     for (size_t i = 0; i < n; ++i) {
         stream.kept.emplace_back(tickets[i], kept[i].release().ptr());
         PyTuple_SET_ITEM(ops.ptr(), static_cast<Py_ssize_t>(i),
-                         nb::cast(new Op(stream.stream, blocks[i], tickets[i], owner), nb::rv_policy::take_ownership).release().ptr());
+                         nb::cast(new Op(stream.stream, blocks[i], tickets[i], owner), nb::rv_policy::take_ownership)
+                             .release()
+                             .ptr());
     }
     return nb::cast<nb::tuple>(ops);
 }
@@ -722,7 +770,8 @@ bool op_wait(Op &op, double timeout)
         while (!op.done() && ag_now() < spin_until) continue;
     }
     if (op.done()) return true;
-    if (!ag_stream_alive(op.stream)) raise(exceptions.invalid_state, "[Future.wait] the operation belongs to the parent process");
+    if (!ag_stream_alive(op.stream))
+        raise(exceptions.invalid_state, "[Future.wait] the operation belongs to the parent process");
     Notifier notifier;
     for (;;) {
         double left = timeout < 0 ? -1 : timeout - static_cast<double>(ag_now() - begin) * 1e-9;
@@ -782,7 +831,10 @@ struct BufferView {
         if (PyObject_GetBuffer(object.ptr(), &b, flags) != 0) throw nb::python_error();
     }
     BufferView(const BufferView &) = delete;
-    ~BufferView() { PyBuffer_Release(&b); }
+    ~BufferView()
+    {
+        PyBuffer_Release(&b);
+    }
 };
 
 const agk_type_traits *convertible(int type, int64_t n)
@@ -798,7 +850,8 @@ void from_float(int type, nb::handle src, nb::handle dst)
     BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     int64_t n = x.b.len / 4;
     const agk_type_traits *traits = convertible(type, n);
-    if (traits->from_float == nullptr) raise(exceptions.unsupported, std::string("[quantize] there is no quantizer for ") + traits->name);
+    if (traits->from_float == nullptr)
+        raise(exceptions.unsupported, std::string("[quantize] there is no quantizer for ") + traits->name);
     if (static_cast<size_t>(y.b.len) != agk_row_size(type, n)) throw nb::value_error("the result has another size");
     nb::gil_scoped_release release;
     traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
@@ -808,14 +861,16 @@ void from_float(int type, nb::handle src, nb::handle dst)
 void quantize(int type, nb::handle src, nb::handle dst, int64_t n_per_row, nb::object imatrix)
 {
     if (type != AGK_Q4_0 || imatrix.is_none()) return from_float(type, src, dst);
-    BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE), weights(imatrix, PyBUF_C_CONTIGUOUS);
+    BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE),
+        weights(imatrix, PyBUF_C_CONTIGUOUS);
     int64_t n = x.b.len / 4;
     convertible(type, n_per_row);
     if (n % n_per_row != 0 || weights.b.len != n_per_row * 4 || static_cast<size_t>(y.b.len) != agk_row_size(type, n)) {
         throw nb::value_error("rows, result and importance matrix do not fit together");
     }
     nb::gil_scoped_release release;
-    agk_quantize_q4_0_imatrix(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row, static_cast<const float *>(weights.b.buf));
+    agk_quantize_q4_0_imatrix(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row,
+                              static_cast<const float *>(weights.b.buf));
 }
 
 void to_float(int type, nb::handle src, nb::handle dst)
@@ -823,7 +878,8 @@ void to_float(int type, nb::handle src, nb::handle dst)
     BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     int64_t n = y.b.len / 4;
     const agk_type_traits *traits = convertible(type, n);
-    if (traits->to_float == nullptr) raise(exceptions.unsupported, std::string("[dequantize] there is no conversion from ") + traits->name);
+    if (traits->to_float == nullptr)
+        raise(exceptions.unsupported, std::string("[dequantize] there is no conversion from ") + traits->name);
     if (static_cast<size_t>(x.b.len) != agk_row_size(type, n)) throw nb::value_error("the blocks have another size");
     nb::gil_scoped_release release;
     traits->to_float(x.b.buf, static_cast<float *>(y.b.buf), n);
@@ -834,7 +890,8 @@ nb::list variants()
     nb::list out;
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant &v = agk_variants[i];
-        out.append(nb::make_tuple(std::string(v.kernel), std::string(v.isa), v.needs, (v.needs & ~agk_cpu_features()) == 0));
+        out.append(
+            nb::make_tuple(std::string(v.kernel), std::string(v.isa), v.needs, (v.needs & ~agk_cpu_features()) == 0));
     }
     return out;
 }
@@ -857,9 +914,13 @@ NB_MODULE(_native, m)
     ag_on_idle = on_idle;
     ag_drop_user = drop_user;
 
-    m.def("set_exceptions", [](nb::object invalid_state, nb::object alloc_failed, nb::object invalid_argument, nb::object unsupported) {
-        exceptions = {invalid_state.release(), alloc_failed.release(), invalid_argument.release(), unsupported.release()};
-    }, "invalid_state"_a, "alloc_failed"_a, "invalid_argument"_a, "unsupported"_a);
+    m.def(
+        "set_exceptions",
+        [](nb::object invalid_state, nb::object alloc_failed, nb::object invalid_argument, nb::object unsupported) {
+            exceptions = {invalid_state.release(), alloc_failed.release(), invalid_argument.release(),
+                          unsupported.release()};
+        },
+        "invalid_state"_a, "alloc_failed"_a, "invalid_argument"_a, "unsupported"_a);
     m.def("shutdown", shutdown);
     m.def("release_finished", release_finished);
     m.def("usable_cpus", ag_usable_cpus);
@@ -868,34 +929,47 @@ NB_MODULE(_native, m)
     m.def("generation", [] { return static_cast<unsigned>(ag_generation.load()); });
     m.def("variants", variants);
     m.def("op_find", [](const char *name) { return agk_op_find(name); }, "name"_a);
-    m.def("type_name", [](int type) -> nb::object {
-        const char *name = agk_traits(type)->name;
-        return name == nullptr ? nb::none() : nb::cast(std::string(name));
-    }, "type"_a);
+    m.def(
+        "type_name",
+        [](int type) -> nb::object {
+            const char *name = agk_traits(type)->name;
+            return name == nullptr ? nb::none() : nb::cast(std::string(name));
+        },
+        "type"_a);
     m.def("from_float", from_float, "type"_a, "src"_a, "dst"_a);
     m.def("quantize", quantize, "type"_a, "src"_a, "dst"_a, "n_per_row"_a, "imatrix"_a.none());
     m.def("to_float", to_float, "type"_a, "src"_a, "dst"_a);
     m.def("submit", submit, "groups"_a);
 
     nb::class_<Error>(m, "Error")
-        .def_static("make", [](int code, const std::string &device, const std::string &operation, const std::string &tensor, const std::string &text) {
-            ag_error *error = ag_error_new(static_cast<ag_code>(code), device.c_str(), operation.c_str(), tensor.c_str(), text.c_str());
-            if (error == nullptr) throw std::bad_alloc();
-            return new Error(error);
-        }, "code"_a, "device"_a, "operation"_a, "tensor"_a, "text"_a, nb::rv_policy::take_ownership)
+        .def_static(
+            "make",
+            [](int code, const std::string &device, const std::string &operation, const std::string &tensor,
+               const std::string &text) {
+                ag_error *error = ag_error_new(static_cast<ag_code>(code), device.c_str(), operation.c_str(),
+                                               tensor.c_str(), text.c_str());
+                if (error == nullptr) throw std::bad_alloc();
+                return new Error(error);
+            },
+            "code"_a, "device"_a, "operation"_a, "tensor"_a, "text"_a, nb::rv_policy::take_ownership)
         .def_prop_ro("code", [](Error &e) { return static_cast<int>(e.error->code); })
         .def_prop_ro("device", [](Error &e) { return std::string(e.error->device); })
         .def_prop_ro("operation", [](Error &e) { return std::string(e.error->operation); })
         .def_prop_ro("tensor", [](Error &e) { return std::string(e.error->tensor); })
         .def_prop_ro("text", [](Error &e) { return std::string(e.error->text); })
-        .def_prop_rw("seen", [](Error &e) { return e.error->seen.load(); }, [](Error &e, bool seen) { e.error->seen.store(seen); })
-        .def_prop_rw("exception", [](Error &e) -> nb::object {
-            void *user = e.error->user.load();
-            return user == nullptr ? nb::none() : nb::borrow(static_cast<PyObject *>(user));
-        }, [](Error &e, nb::object exception) { // the first one stays: all failures share it as their cause
-            void *none = nullptr;
-            if (e.error->user.compare_exchange_strong(none, exception.ptr())) exception.release();
-        });
+        .def_prop_rw(
+            "seen", [](Error &e) { return e.error->seen.load(); },
+            [](Error &e, bool seen) { e.error->seen.store(seen); })
+        .def_prop_rw(
+            "exception",
+            [](Error &e) -> nb::object {
+                void *user = e.error->user.load();
+                return user == nullptr ? nb::none() : nb::borrow(static_cast<PyObject *>(user));
+            },
+            [](Error &e, nb::object exception) { // the first one stays: all failures share it as their cause
+                void *none = nullptr;
+                if (e.error->user.compare_exchange_strong(none, exception.ptr())) exception.release();
+            });
 
     nb::class_<Storage>(m, "Storage")
         .def(nb::init<const char *>(), "name"_a)
@@ -915,12 +989,22 @@ NB_MODULE(_native, m)
         .def("close", [](Notifier &n) { ag_notifier_close(n.notifier); });
 
     nb::class_<Pool>(m, "Pool")
-        .def(nb::init<int, int, int, bool, nb::sequence>(), "n_threads"_a, "spin_us"_a, "priority"_a, "strict"_a, "mask"_a)
+        .def(nb::init<int, int, int, bool, nb::sequence>(), "n_threads"_a, "spin_us"_a, "priority"_a, "strict"_a,
+             "mask"_a)
         .def_prop_ro("n_threads", [](Pool &p) { return ag_pool_n_threads(p.pool); })
-        .def("grow", [](Pool &p, int n) { nb::gil_scoped_release release; return ag_pool_grow(p.pool, n); }, "n_threads"_a)
+        .def(
+            "grow",
+            [](Pool &p, int n) {
+                nb::gil_scoped_release release;
+                return ag_pool_grow(p.pool, n);
+            },
+            "n_threads"_a)
         .def("pause", [](Pool &p) { ag_pool_pause(p.pool); })
         .def("resume", [](Pool &p) { ag_pool_resume(p.pool); })
-        .def("stop", [](Pool &p) { nb::gil_scoped_release release; ag_pool_stop(p.pool); });
+        .def("stop", [](Pool &p) {
+            nb::gil_scoped_release release;
+            ag_pool_stop(p.pool);
+        });
 
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<uint32_t, size_t>(), "cpu"_a, "work_base"_a)
@@ -931,12 +1015,32 @@ NB_MODULE(_native, m)
         .def_prop_ro("cost_ns", [](Plan &p) { return p.plan->cost; });
 
     nb::class_<Desc>(m, "Desc");
-    nb::class_<Span>(m, "Span")
-        .def(nb::init<uintptr_t, nb::tuple, nb::tuple, size_t, bool, Storage &, nb::object>(), "address"_a, "ne"_a, "nb"_a, "size"_a, "whole"_a, "storage"_a, "keep"_a);
-    m.def("upload", [](nb::handle array, Span &span, const std::string &operation) { return array_desc(false, array, span, operation); }, "array"_a, "span"_a, "operation"_a);
-    m.def("download", [](nb::handle array, Span &span, const std::string &operation) { return array_desc(true, array, span, operation); }, "array"_a, "span"_a, "operation"_a);
-    m.def("upload_bytes", [](nb::handle array, Span &span, size_t offset, bool whole, const std::string &operation) { return bytes_desc(false, array, span, offset, whole, operation); }, "array"_a, "span"_a, "offset"_a, "whole"_a, "operation"_a);
-    m.def("download_bytes", [](nb::handle array, Span &span, size_t offset, const std::string &operation) { return bytes_desc(true, array, span, offset, false, operation); }, "array"_a, "span"_a, "offset"_a, "operation"_a);
+    nb::class_<Span>(m, "Span").def(nb::init<uintptr_t, nb::tuple, nb::tuple, size_t, bool, Storage &, nb::object>(),
+                                    "address"_a, "ne"_a, "nb"_a, "size"_a, "whole"_a, "storage"_a, "keep"_a);
+    m.def(
+        "upload",
+        [](nb::handle array, Span &span, const std::string &operation) {
+            return array_desc(false, array, span, operation);
+        },
+        "array"_a, "span"_a, "operation"_a);
+    m.def(
+        "download",
+        [](nb::handle array, Span &span, const std::string &operation) {
+            return array_desc(true, array, span, operation);
+        },
+        "array"_a, "span"_a, "operation"_a);
+    m.def(
+        "upload_bytes",
+        [](nb::handle array, Span &span, size_t offset, bool whole, const std::string &operation) {
+            return bytes_desc(false, array, span, offset, whole, operation);
+        },
+        "array"_a, "span"_a, "offset"_a, "whole"_a, "operation"_a);
+    m.def(
+        "download_bytes",
+        [](nb::handle array, Span &span, size_t offset, const std::string &operation) {
+            return bytes_desc(true, array, span, offset, false, operation);
+        },
+        "array"_a, "span"_a, "offset"_a, "operation"_a);
     m.def("copy", copy_desc, "dst"_a, "src"_a, "operation"_a);
     m.def("fill", fill_desc, "span"_a, "value"_a, "offset"_a, "size"_a, "whole"_a, "operation"_a);
     m.def("clear", clear_desc, "address"_a, "value"_a, "size"_a, "keep"_a);
@@ -959,27 +1063,37 @@ NB_MODULE(_native, m)
         .def("wait", op_wait, "timeout"_a);
 
     nb::class_<Stream>(m, "Stream")
-        .def("__init__", [](Stream *self, const char *name, nb::object pool, int n_threads) {
-            ag_stream *stream = ag_stream_new(name, nb::cast<Pool &>(pool).pool, n_threads);
-            if (stream == nullptr) throw std::bad_alloc();
-            new (self) Stream(stream, pool);
-        }, "name"_a, "pool"_a, "n_threads"_a)
+        .def(
+            "__init__",
+            [](Stream *self, const char *name, nb::object pool, int n_threads) {
+                ag_stream *stream = ag_stream_new(name, nb::cast<Pool &>(pool).pool, n_threads);
+                if (stream == nullptr) throw std::bad_alloc();
+                new (self) Stream(stream, pool);
+            },
+            "name"_a, "pool"_a, "n_threads"_a)
         .def_prop_ro("name", [](Stream &s) { return std::string(ag_stream_name(s.stream)); })
         .def_prop_ro("submitted", [](Stream &s) { return ag_stream_submitted(s.stream); })
         .def_prop_ro("completed", [](Stream &s) { return ag_stream_completed(s.stream); })
         .def_prop_ro("alive", [](Stream &s) { return ag_stream_alive(s.stream); })
         .def_prop_ro("closed", [](Stream &s) { return ag_stream_closed(s.stream); })
-        .def_prop_rw("n_threads", [](Stream &s) { return ag_stream_n_threads(s.stream); }, [](Stream &s, int n) { ag_stream_set_n_threads(s.stream, n); })
+        .def_prop_rw(
+            "n_threads", [](Stream &s) { return ag_stream_n_threads(s.stream); },
+            [](Stream &s, int n) { ag_stream_set_n_threads(s.stream, n); })
         .def_prop_ro("kept", [](Stream &s) { return s.kept.size(); })
         .def_prop_ro("lost", [](Stream &s) { return wrap_error(ag_error_ref(ag_stream_lost(s.stream))); })
         .def("release_finished", [](Stream &s) { release_prefix(s.stream, s.kept); })
         .def("hold", [](Stream &s) { ag_stream_hold(s.stream); })
         .def("release", [](Stream &s) { return ag_stream_release(s.stream); })
         .def("close", [](Stream &s) { ag_stream_close(s.stream); })
-        .def("lose", [](Stream &s, Error &error) { ag_stream_lose(s.stream, error.error); }, "error"_a)
+        .def(
+            "lose", [](Stream &s, Error &error) { ag_stream_lose(s.stream, error.error); }, "error"_a)
         .def("abort_all", [](Stream &s) { ag_stream_abort_all(s.stream); })
-        .def("watch", [](Stream &s, Notifier &n, uint64_t ticket) { return ag_stream_watch(s.stream, n.notifier, ticket); }, "notifier"_a, "ticket"_a)
-        .def("unwatch", [](Stream &s, Notifier &n) { ag_stream_unwatch(s.stream, n.notifier); }, "notifier"_a)
+        .def(
+            "watch",
+            [](Stream &s, Notifier &n, uint64_t ticket) { return ag_stream_watch(s.stream, n.notifier, ticket); },
+            "notifier"_a, "ticket"_a)
+        .def(
+            "unwatch", [](Stream &s, Notifier &n) { ag_stream_unwatch(s.stream, n.notifier); }, "notifier"_a)
         .def("take_failures", take_failures)
         .def("next_call", next_call, "timeout"_a)
         .def("finish_call", finish_call, "error"_a.none());

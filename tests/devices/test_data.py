@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import pytest
-from runtime.support import holding, placed, ramp
+from runtime.support import Array, holding, placed, ramp
 
 import aggml
 from aggml import ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.devices.sim import SimBackend
 
 NUMPY = {
@@ -36,9 +38,7 @@ def tensor(
     return made
 
 
-def numbers(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float32
-) -> np.ndarray[Any, Any]:
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
     return rng.integers(-100, 100, shape).astype(dtype)
 
 
@@ -82,17 +82,17 @@ async def test_shapes_that_are_the_same_after_leading_ones(
     assert np.array_equal(await be.get(t), ramp(24).reshape(2, 3, 4))
 
 
-SOURCES = {
+SOURCES: dict[str, Callable[[Array], Array]] = {
     "transposed": lambda x: np.ascontiguousarray(x.T).T,
     "every second": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
     "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
     "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
-    "fortran": np.asfortranarray,
+    "fortran": lambda x: np.asfortranarray(x),
     "a slice of rows": lambda x: np.concatenate([x, x])[: x.shape[0]],
 }
 
 
-def read_only(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def read_only(x: Array) -> Array:
     x = x.copy()
     x.flags.writeable = False
     return x
@@ -132,15 +132,15 @@ async def test_get_with_another_shape(be: aggml.Backend) -> None:
     assert np.array_equal(flat, ramp(12))
 
 
-VIEWS = {
+VIEWS: dict[str, Callable[[aggml.Tensor], aggml.Tensor]] = {
     "a row": lambda t: ops.view_1d(t, 6, 2 * t.nb[1]),
     "a block": lambda t: ops.view_2d(t, 3, 2, t.nb[1], t.nb[1] + 4),
     "permuted": lambda t: ops.permute(t, 1, 0, 2, 3),
-    "transposed": ops.transpose,
+    "transposed": lambda t: ops.transpose(t),
     "reshaped": lambda t: ops.reshape_2d(t, 8, 3),
     "a view of a view": lambda t: ops.view_1d(ops.view_2d(t, 6, 2, t.nb[1], t.nb[1]), 6, t.nb[1]),
 }
-SLICES = {
+SLICES: dict[str, Callable[[Array], Array]] = {
     "a row": lambda x: x[2],
     "a block": lambda x: x[1:3, 1:4],
     "permuted": lambda x: x.T,
@@ -216,7 +216,7 @@ async def test_other_arrays(be: aggml.Backend, wrap: Any) -> None:
 class DLPack:
     """An array of another library."""
 
-    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+    def __init__(self, x: Array) -> None:
         self._x = x
 
     def __dlpack__(self, **options: Any) -> Any:

@@ -90,7 +90,7 @@ def test_threads_of_the_cpu(cpu_device: CPUDevice) -> None:
             be.n_threads = 0
 
 
-# -- the simulated device ------------------------------------------------------------------------------------------------
+# -- the simulated device
 
 
 async def test_transfers_take_their_time() -> None:
@@ -190,20 +190,20 @@ def test_a_graph_over_memory_out_of_reach_is_refused(sim: SimBackend, cpu: CPUBa
         lambda: sim.run(graph, None, y),
         lambda: sim.graph_plan(graph),
     ):
-        with pytest.raises(aggml.InvalidArgument, match="far.*out of reach"):
+        with pytest.raises(aggml.InvalidArgument, match=r"far.*out of reach"):
             call()
     b = holding(sim, ramp(), "private")
     z = ops.add(b, b)
     second = Graph(z)
     cpu.alloc_graph(second)
-    with pytest.raises(aggml.InvalidArgument, match="private.*out of reach"):
+    with pytest.raises(aggml.InvalidArgument, match=r"private.*out of reach"):
         cpu.run(second, None, z)
     assert sim.pending == cpu.pending == 0
 
 
 async def test_preparing_a_graph_over_memory_out_of_reach(sim: SimBackend, cpu: CPUBackend) -> None:
     a = holding(cpu, ramp(), "far")
-    with pytest.raises(aggml.InvalidArgument, match="far.*out of reach"):
+    with pytest.raises(aggml.InvalidArgument, match=r"far.*out of reach"):
         await sim.prepare(Graph(ops.add(a, a)))
 
 

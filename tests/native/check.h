@@ -24,33 +24,33 @@
 
 static uint64_t check_seed = 1;
 
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: not true: %s (seed %llu)\n", __FILE__, __LINE__, #condition,                       \
-                    (unsigned long long)check_seed);                                                                   \
-            _Exit(1);                                                                                                  \
-        }                                                                                                              \
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: not true: %s (seed %llu)\n", __FILE__, __LINE__, #condition, \
+                    (unsigned long long)check_seed); \
+            _Exit(1); \
+        } \
     } while (0)
 
-#define CHECK_EQ(a, b)                                                                                                 \
-    do {                                                                                                               \
-        long long left_ = (long long)(a), right_ = (long long)(b);                                                     \
-        if (left_ != right_) {                                                                                         \
-            fprintf(stderr, "%s:%d: %s is %lld, %s is %lld (seed %llu)\n", __FILE__, __LINE__, #a, left_, #b, right_,  \
-                    (unsigned long long)check_seed);                                                                   \
-            _Exit(1);                                                                                                  \
-        }                                                                                                              \
+#define CHECK_EQ(a, b) \
+    do { \
+        long long left_ = (long long)(a), right_ = (long long)(b); \
+        if (left_ != right_) { \
+            fprintf(stderr, "%s:%d: %s is %lld, %s is %lld (seed %llu)\n", __FILE__, __LINE__, #a, left_, #b, right_, \
+                    (unsigned long long)check_seed); \
+            _Exit(1); \
+        } \
     } while (0)
 
 /* Becomes true within PATIENCE_S, or the test fails. */
-#define CHECK_SOON(condition)                                                                                          \
-    do {                                                                                                               \
-        double until_ = check_seconds() + PATIENCE_S;                                                                  \
-        while (!(condition)) {                                                                                         \
-            check_nap(20);                                                                                             \
-            if (check_seconds() > until_) CHECK(!"in time: " #condition);                                              \
-        }                                                                                                              \
+#define CHECK_SOON(condition) \
+    do { \
+        double until_ = check_seconds() + PATIENCE_S; \
+        while (!(condition)) { \
+            check_nap(20); \
+            if (check_seconds() > until_) CHECK(!"in time: " #condition); \
+        } \
     } while (0)
 
 static inline double check_seconds(void)

@@ -184,13 +184,13 @@ static inline void rig_add_step(ag_plan *plan, agk_step_fn *run, uint32_t n_chun
 {
     plan->steps = realloc(plan->steps, (plan->n_steps + 1) * sizeof *plan->steps);
     CHECK(plan->steps != NULL);
-    plan->steps[plan->n_steps++] = (ag_step){
-        .run = run, .node = plan->nodes[plan->n_nodes - 1], .n_chunks = n_chunks, .writes_leaf = writes_leaf};
+    plan->steps[plan->n_steps++] =
+        (ag_step){.run = run, .node = plan->nodes[plan->n_nodes - 1], .n_chunks = n_chunks, .writes_leaf = writes_leaf};
 }
 
 /* A node of one step. What is in aux.p[0] and aux.i[1] is the test's own. */
-static inline agk_node *rig_add(ag_plan *plan, agk_step_fn *run, uint32_t n_chunks, int writes_leaf, const void *context,
-                                int64_t number)
+static inline agk_node *rig_add(ag_plan *plan, agk_step_fn *run, uint32_t n_chunks, int writes_leaf,
+                                const void *context, int64_t number)
 {
     plan->nodes = realloc(plan->nodes, (plan->n_nodes + 1) * sizeof *plan->nodes);
     plan->names = realloc(plan->names, (plan->n_nodes + 1) * sizeof *plan->names);

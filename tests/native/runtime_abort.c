@@ -63,7 +63,7 @@ static int prefix(record *rec, bool whole)
     while (n < STEPS && atomic_load(&rec->ran[n]) == chunks_of(n)) ++n;
     if (whole) CHECK_EQ(n, STEPS);
     if (n < STEPS && atomic_load(&rec->ran[n]) != 0) CHECK(!leaf_first(n)); /* chunks of one step were let out */
-    if (n > 0 && n < STEPS) CHECK(!leaf_first(n - 1));                     /* the second step of a leaf's node follows */
+    if (n > 0 && n < STEPS) CHECK(!leaf_first(n - 1)); /* the second step of a leaf's node follows */
     for (int i = n + 1; i < STEPS; ++i) CHECK_EQ(atomic_load(&rec->ran[i]), 0);
     return n;
 }

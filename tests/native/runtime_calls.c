@@ -28,7 +28,8 @@ static void *serve(void *argument)
     uint64_t ticket;
     for (;;) {
         if (!ag_stream_next_call(s->stream, SECOND, &ticket)) {
-            if (ag_stream_closed(s->stream) && ag_stream_completed(s->stream) == ag_stream_submitted(s->stream)) return NULL;
+            if (ag_stream_closed(s->stream) && ag_stream_completed(s->stream) == ag_stream_submitted(s->stream))
+                return NULL;
             continue;
         }
         order[atomic_fetch_add(&n_order, 1)] = 2;

@@ -89,7 +89,8 @@ static void contiguous_is_one_item(void)
 static void overlapping_neighbours_move(void)
 {
     uint8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    ag_copy c = {.dst = bytes + 1, .src = bytes, .ne = {7, 1, 1, 1}, .dst_nb = {1, 7, 7, 7}, .src_nb = {1, 7, 7, 7}, .item = 1};
+    ag_copy c = {
+        .dst = bytes + 1, .src = bytes, .ne = {7, 1, 1, 1}, .dst_nb = {1, 7, 7, 7}, .src_nb = {1, 7, 7, 7}, .item = 1};
     ag_copy_simplify(&c);
     ag_copy_run(&c);
     for (int i = 1; i < 8; ++i) CHECK_EQ(bytes[i], i);

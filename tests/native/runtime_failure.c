@@ -9,7 +9,8 @@ typedef struct rig {
 
 static rig begin(int n_threads)
 {
-    rig t = {.pool = rig_pool(n_threads), .a = ag_storage_new("a"), .b = ag_storage_new("b"), .cache = ag_storage_new("c")};
+    rig t = {
+        .pool = rig_pool(n_threads), .a = ag_storage_new("a"), .b = ag_storage_new("b"), .cache = ag_storage_new("c")};
     t.stream = rig_stream(t.pool, 0);
     return t;
 }

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
     /* Plans of many chunks on all threads. */
     short_one_passes((scene){.pool_threads = 2, .n_long = 3, .long_steps = 500, .long_chunks = 4, .short_chunks = 1});
     /* Plans of one thread each, more than threads: the ready queue is never empty, and yet a parallel plan gets on. */
-    short_one_passes((scene){.pool_threads = 2, .n_long = 4, .long_threads = 1, .long_steps = 1500, .long_chunks = 1,
-                             .short_chunks = 6});
+    short_one_passes((scene){
+        .pool_threads = 2, .n_long = 4, .long_threads = 1, .long_steps = 1500, .long_chunks = 1, .short_chunks = 6});
     return 0;
 }

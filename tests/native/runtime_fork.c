@@ -51,12 +51,12 @@ static void *disturb(void *argument)
     return NULL;
 }
 
-#define CHILD_CHECK(condition)                                                                                         \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: in the child, not true: %s\n", __FILE__, __LINE__, #condition);                    \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
+#define CHILD_CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: in the child, not true: %s\n", __FILE__, __LINE__, #condition); \
+            _exit(1); \
+        } \
     } while (0)
 
 static void what_is_the_parents_is_refused(inherited *p)
@@ -128,7 +128,8 @@ static void child(inherited *p)
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
-    inherited p = {.pool = rig_pool(2), .notifier = ag_notifier_new(), .storage = ag_storage_new("s"), .plan = rig_plan()};
+    inherited p = {
+        .pool = rig_pool(2), .notifier = ag_notifier_new(), .storage = ag_storage_new("s"), .plan = rig_plan()};
     p.stream = rig_stream(p.pool, 0);
     ag_stream *sleeping = rig_stream(p.pool, 0);
     rig_add(p.plan, tick, 4, -1, NULL, 0);

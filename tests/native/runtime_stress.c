@@ -70,9 +70,18 @@ static ag_slot random_slot(rng *r, record **rec, ag_stream *other)
     switch (rng_below(r, 10)) {
     case 0: return rig_delay(rng_below(r, 200000));
     case 1: return rig_wait_slot(other, AG_TAIL);
-    case 2: slot = rig_fail(made_up); rig_writes(&slot, storages[k]); return slot;
-    case 3: slot = rig_slot(AG_KIND_NOP); rig_writes(&slot, storages[k]); return slot;
-    case 4: slot = rig_slot(AG_KIND_NOP); rig_reads(&slot, storages[k]); return slot;
+    case 2:
+        slot = rig_fail(made_up);
+        rig_writes(&slot, storages[k]);
+        return slot;
+    case 3:
+        slot = rig_slot(AG_KIND_NOP);
+        rig_writes(&slot, storages[k]);
+        return slot;
+    case 4:
+        slot = rig_slot(AG_KIND_NOP);
+        rig_reads(&slot, storages[k]);
+        return slot;
     case 5: return rig_slot(AG_KIND_CALL);
     default: break;
     }
@@ -124,7 +133,8 @@ static handle submit_one(rng *r)
 static void submit_joint(rng *r)
 {
     ag_stream *a = borrow(rng_below(r, STREAMS)), *b = borrow(rng_below(r, STREAMS));
-    ag_slot first[2] = {rig_wait_slot(a, AG_TAIL), rig_delay(rng_below(r, 2) ? 0 : 20000)}, second = rig_wait_slot(b, AG_TAIL);
+    ag_slot first[2] = {rig_wait_slot(a, AG_TAIL), rig_delay(rng_below(r, 2) ? 0 : 20000)},
+            second = rig_wait_slot(b, AG_TAIL);
     ag_block *blocks[3];
     uint64_t tickets[3];
     ag_batch batches[2] = {{b, first, 2, blocks, tickets}, {a, &second, 1, blocks + 2, tickets + 2}};
@@ -245,8 +255,8 @@ int main(int argc, char **argv)
         ag_plan_unref(plans[i]);
         ag_storage_unref(storages[i]);
     }
-    printf("plans: %u whole, %u aborted, %u failed; %u notifications\n", atomic_load(&counted[0]), atomic_load(&counted[1]),
-           atomic_load(&counted[2]), atomic_load(&counted[3]));
+    printf("plans: %u whole, %u aborted, %u failed; %u notifications\n", atomic_load(&counted[0]),
+           atomic_load(&counted[1]), atomic_load(&counted[2]), atomic_load(&counted[3]));
     CHECK(atomic_load(&counted[0]) > 0 && atomic_load(&counted[1]) > 0 && atomic_load(&counted[2]) > 0);
     rig_end(pools[0]);
     rig_end(pools[1]);

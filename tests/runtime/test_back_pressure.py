@@ -8,7 +8,7 @@ import anyio
 import numpy as np
 import pytest
 from anyio import wait_all_tasks_blocked
-from runtime.support import holding, ramp, sum_on
+from runtime.support import Array, holding, ramp, sum_on
 
 import aggml
 
@@ -39,7 +39,7 @@ async def test_ready_admits_first_come_first_served(device: AnyDevice) -> None:
     async with device.backend(max_queued=2) as be:
         s = sum_on(be)
         order: list[int] = []
-        runs: list[aggml.Future[object]] = []
+        runs: list[aggml.Future[Array]] = []
 
         async def client(i: int) -> None:
             await be.ready()

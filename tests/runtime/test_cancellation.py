@@ -1,4 +1,4 @@
-"""Cancelling awaits: by scope, by timeout, natively by asyncio, at random points; what is aborted, what goes on."""
+"""Cancelling awaits: by scope, timeout, asyncio itself, at random points; what is aborted then."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import trio
 from anyio import wait_all_tasks_blocked
-from runtime.support import holding, on_trio, placed, ramp, sum_on
+from runtime.support import Array, holding, on_trio, placed, ramp, sum_on
 
 import aggml
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aggml.devices.sim import SimBackend
+    from aggml.devices.sim import SimBackend, SimDevice
 
 
 async def cancelled(awaitable: Awaitable[object], how: str) -> None:
@@ -220,9 +220,9 @@ async def test_cancelled_wait_for_an_event(be: aggml.Backend) -> None:
 
 @pytest.mark.parametrize("round_", range(5))
 async def test_cancelling_at_random_points_leaves_all_healthy(
-    sim_device: aggml.devices.sim.SimDevice, sim: SimBackend, seed: int, round_: int
+    sim_device: SimDevice, sim: SimBackend, seed: int, round_: int
 ) -> None:
-    """200 tasks of mixed work on a device that takes its time; each is cancelled after a random number of steps."""
+    """200 tasks of mixed work, the device takes its time; each is cancelled at a random step."""
     dice = random.Random(seed + round_)
     sim_device.latency = 2e-5
     s, weights = sum_on(sim), holding(sim, ramp(start=100), "weights")
@@ -302,5 +302,5 @@ async def test_wait_for_of_asyncio(be: aggml.Backend) -> None:
     )
 
 
-async def _awaited(future: aggml.Future[object]) -> object:
+async def _awaited(future: aggml.Future[Array]) -> Array:
     return await future

@@ -1,10 +1,13 @@
-"""Future: state, awaiting from anywhere, callbacks, abort, times, repr. Not here: gather, cancellation, failure."""
+"""Future: state, awaiting from anywhere, callbacks, abort, times, repr.
+
+Not here: gather, cancellation, failure.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -15,6 +18,8 @@ from runtime.support import Array, assert_checkpoint, holding, placed, ramp, sum
 import aggml
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.devices.cpu import CPUBackend
     from aggml.devices.sim import SimBackend
 
@@ -104,7 +109,7 @@ async def test_every_await_is_a_checkpoint_also_when_done(be: aggml.Backend, wha
     s = sum_on(be)
     twin = placed(be)
     x, event = ramp(), be.device.event()
-    future: aggml.Future[object] = {
+    start: dict[str, Callable[[], aggml.Future[Any]]] = {
         "set": lambda: be.set(s.a, x),
         "get": lambda: be.get(s.a),
         "memset": lambda: be.memset(s.a, 0),
@@ -114,7 +119,8 @@ async def test_every_await_is_a_checkpoint_also_when_done(be: aggml.Backend, wha
         "synchronize": be.synchronize,
         "record": lambda: be.record(event),
         "accept": lambda: be.accept(s.a),
-    }[what]()
+    }
+    future = start[what]()
     with assert_checkpoint():
         await future
     assert future.done()
@@ -207,7 +213,7 @@ async def test_await_outside_of_a_loop_says_so(be: aggml.Backend) -> None:
     assert "wait()" in str(raised[0])
 
 
-# -- callbacks -----------------------------------------------------------------------------------------------------
+# -- callbacks
 
 
 async def test_callbacks_run_in_the_loop_that_added_them(be: aggml.Backend) -> None:
@@ -284,7 +290,7 @@ def test_a_callback_needs_a_loop(be: aggml.Backend) -> None:
         future.add_done_callback(print)
 
 
-# -- abort, times, repr --------------------------------------------------------------------------------------------
+# -- abort, times, repr
 
 
 async def test_abort_is_done_in_its_turn_and_later_work_goes_on(sim: SimBackend) -> None:

@@ -146,5 +146,5 @@ async def test_what_is_no_future_is_refused() -> None:
     with pytest.raises(aggml.InvalidHandle, match="coroutine"):
         await aggml.gather(left)  # type: ignore[arg-type]
     with pytest.raises(aggml.InvalidHandle, match="42"):
-        aggml.as_completed([42])  # type: ignore[list-item]
+        aggml.as_completed([42])  # type: ignore[arg-type]
     left.close()

@@ -1,4 +1,4 @@
-"""Memory of graphs: what is placed where, how long, what may be read; leaves that graphs share; the arena."""
+"""Memory of graphs: what is placed where, how long, what may be read; shared leaves; scratch."""
 
 from __future__ import annotations
 

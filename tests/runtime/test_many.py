@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from runtime.support import holding, ramp, sum_on
 
-import aggml
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from conftest import AnyDevice
 
+    import aggml
     from aggml.devices.cpu import CPUDevice
 
 
@@ -170,8 +169,8 @@ async def test_cancelled_waits_and_aborted_runs_leave_no_memory_behind(be: aggml
                     await s.run(be, x, x)
                 with anyio.move_on_after(0):
                     await be.get(s.a)
+        be.stream.fail(ValueError("unseen"))
         with pytest.raises(ExceptionGroup):
-            be.stream.fail(ValueError("unseen"))
             await be.synchronize()
 
     assert await steady(work, be) < 16_000

@@ -1,4 +1,4 @@
-"""Order: inside a stream, events between streams, copies across backends, waits that occupy no thread."""
+"""Order: in a stream, events between streams, copies across backends, waits without a thread."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import aggml
 from aggml.devices.sim import SimDevice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.devices.cpu import CPUBackend, CPUDevice
     from aggml.devices.sim import SimBackend
 
@@ -47,7 +49,7 @@ async def test_set_borrows_its_source_and_copy_snapshots_it(be: aggml.Backend) -
     assert np.array_equal(await be.get(b), ramp())
 
 
-# -- events ----------------------------------------------------------------------------------------------------------
+# -- events
 
 
 async def test_an_event_never_recorded_counts_as_reached(
@@ -75,7 +77,7 @@ async def test_wait_holds_later_work_until_the_mark(
         behind = other.get(a)
         await before
         await wait_all_tasks_blocked()
-        assert not (waited.done() or behind.done() or event.done() or recorded.done())
+        assert not any(x.done() for x in (waited, behind, event, recorded))
         assert "pending" in repr(event)
         assert not event.wait(0)
     await behind
@@ -188,19 +190,20 @@ async def test_a_ring_of_waiting_streams_on_one_thread(cpu_device: CPUDevice) ->
         await be.aclose()
 
 
-# -- copies across backends ---------------------------------------------------------------------------------------------
+# -- copies across backends
 
 
 def pair(kind: str) -> tuple[aggml.Backend, aggml.Backend]:
     """(source, target) on the devices that ``kind`` names."""
     sim, second, cpu = SimDevice("SIM"), SimDevice("SIM2"), aggml.get_device("CPU")
-    return {
+    opened: dict[str, Callable[[], tuple[aggml.Backend, aggml.Backend]]] = {
         "cpu to cpu": lambda: (cpu.backend(), cpu.backend()),
         "cpu to sim": lambda: (cpu.backend(), sim.backend()),
         "sim to cpu": lambda: (sim.backend(), cpu.backend()),
         "sim to the same sim": lambda: (sim.backend(), sim.backend()),
         "sim to another sim": lambda: (sim.backend(), second.backend()),
-    }[kind]()
+    }
+    return opened[kind]()
 
 
 KINDS = ["cpu to cpu", "cpu to sim", "sim to cpu", "sim to the same sim", "sim to another sim"]

@@ -19,7 +19,7 @@ from aggml import Graph, ops
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aggml.devices.cpu import CPUBackend
+    from aggml.devices.cpu import CPUBackend, CPUDevice
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_pools_have_1_to_512_threads(n: int) -> None:
         aggml.ThreadPool(n)
 
 
-async def test_a_paused_pool_waits(cpu_device: aggml.Device) -> None:
+async def test_a_paused_pool_waits(cpu_device: CPUDevice) -> None:
     pool = aggml.ThreadPool(1)
     async with cpu_device.backend(pool=pool) as be:
         s = sum_on(be, 1 << 16)

@@ -13,17 +13,20 @@
 INLINE void transpose8(__m256 r[8])
 {
     __m256 t[8];
-    UNROLL for (int i = 0; i < 8; i += 2) {
+    UNROLL for (int i = 0; i < 8; i += 2)
+    {
         t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
     }
-    UNROLL for (int i = 0; i < 8; i += 4) {
+    UNROLL for (int i = 0; i < 8; i += 4)
+    {
         r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
         r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
         r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    UNROLL for (int i = 0; i < 4; ++i) {
+    UNROLL for (int i = 0; i < 4; ++i)
+    {
         t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
         t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
     }
@@ -39,7 +42,8 @@ void agk_mm_pack_f32_avx2(int64_t k, int64_t cols, const void *b, size_t ldb, vo
         int64_t i = 0;
         for (; i + 8 <= k; i += 8) {
             __m256 r[8];
-            UNROLL for (int j = 0; j < 8; ++j) {
+            UNROLL for (int j = 0; j < 8; ++j)
+            {
                 r[j] = j < n ? _mm256_loadu_ps((const float *)(const void *)(x + (size_t)j * ldb) + i)
                              : _mm256_setzero_ps();
             }
@@ -61,14 +65,16 @@ INLINE void tile(int R, const agk_mm_block *block, const char *a, const float *b
     UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
     for (int64_t k = 0; k < block->k; ++k, a += sizeof(float), b += AGK_MM_UNIT) {
         const __m256 y0 = _mm256_loadu_ps(b), y1 = _mm256_loadu_ps(b + 8);
-        UNROLL for (int r = 0; r < R; ++r) {
+        UNROLL for (int r = 0; r < R; ++r)
+        {
             const __m256 x = _mm256_broadcast_ss((const float *)(const void *)(a + (size_t)r * block->lda));
             acc[r][0] = _mm256_fmadd_ps(x, y0, acc[r][0]);
             acc[r][1] = _mm256_fmadd_ps(x, y1, acc[r][1]);
         }
     }
     float values[AGK_MM_UNIT][4]; /* a column is R contiguous floats of c */
-    UNROLL for (int r = 0; r < R; ++r) {
+    UNROLL for (int r = 0; r < R; ++r)
+    {
         float row[AGK_MM_UNIT];
         _mm256_storeu_ps(row, acc[r][0]);
         _mm256_storeu_ps(row + 8, acc[r][1]);

@@ -43,26 +43,31 @@ INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char
     int64_t k = 0;
     for (; k + 8 <= block->k; k += 8) {
         __m256 x[2];
-        UNROLL for (int r = 0; r < R; ++r) {
+        UNROLL for (int r = 0; r < R; ++r)
+        {
             const char *row = a + (size_t)r * block->lda + (size_t)(k * width);
             x[r] = load(type, row);
             _mm_prefetch(row + (size_t)R * block->lda, _MM_HINT_T0);
         }
-        UNROLL for (int n = 0; n < N; ++n) {
+        UNROLL for (int n = 0; n < N; ++n)
+        {
             const __m256 y = load(F32, b + (size_t)n * block->ldb + (size_t)(k * 4));
             UNROLL for (int r = 0; r < R; ++r) acc[r][n] = _mm256_fmadd_ps(x[r], y, acc[r][n]);
         }
     }
     if (k < block->k) {
-        UNROLL for (int n = 0; n < N; ++n) {
+        UNROLL for (int n = 0; n < N; ++n)
+        {
             const __m256 y = load_tail(F32, b + (size_t)n * block->ldb + (size_t)(k * 4), block->k - k);
-            UNROLL for (int r = 0; r < R; ++r) {
+            UNROLL for (int r = 0; r < R; ++r)
+            {
                 const char *row = a + (size_t)r * block->lda + (size_t)(k * width);
                 acc[r][n] = _mm256_fmadd_ps(load_tail(type, row, block->k - k), y, acc[r][n]);
             }
         }
     }
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r) {
+    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    {
         float *out = (float *)(void *)(c + (size_t)n * block->ldc) + r;
         *out = block->add ? *out + sum8(acc[r][n]) : sum8(acc[r][n]);
     }
@@ -87,7 +92,8 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
     __m256 acc[2][4];
     UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
-        UNROLL for (int r = 0; r < R; ++r) {
+        UNROLL for (int r = 0; r < R; ++r)
+        {
             const char *weights = a + (size_t)r * block->lda + (size_t)i * block_size(type);
             uint16_t half;
             memcpy(&half, weights, sizeof half);
@@ -96,7 +102,8 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
             const __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
             const __m256i high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
             _mm_prefetch(weights + (size_t)R * block->lda, _MM_HINT_T0);
-            UNROLL for (int n = 0; n < N; ++n) {
+            UNROLL for (int n = 0; n < N; ++n)
+            {
                 const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * block->ldb) + i / 2;
                 const __m128i *x = (const __m128i *)(const void *)(col->q + (i & 1) * AGK_MM_BLOCK);
                 const __m256i x0 = _mm256_cvtepi8_epi16(_mm_loadu_si128(x));
@@ -106,15 +113,18 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
             }
         }
     }
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r) {
+    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    {
         ((float *)(void *)(c + (size_t)n * block->ldc))[r] = sum8(acc[r][n]);
     }
 }
 
 INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
-    if (type >= Q8_0) quantized(type, R, N, block, a, b, c);
-    else floats(type, R, N, block, a, b, c);
+    if (type >= Q8_0)
+        quantized(type, R, N, block, a, b, c);
+    else
+        floats(type, R, N, block, a, b, c);
 }
 
 INLINE void columns(int type, int R, const agk_mm_block *block, const char *a, char *c)

@@ -9,7 +9,8 @@ void agk_mm_pack_f32_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, 
     for (int64_t i = 0; i < k; i += 16, y += 256) {
         const __mmask16 mask = (__mmask16)(k - i < 16 ? (1u << (k - i)) - 1 : 0xffffu);
         __m512i r[16];
-        AGK_UNROLL for (int j = 0; j < 16; ++j) {
+        AGK_UNROLL for (int j = 0; j < 16; ++j)
+        {
             const float *x = (const float *)(const void *)((const char *)b + (size_t)j * ldb) + i;
             r[j] = j < cols ? _mm512_maskz_loadu_epi32(mask, x) : _mm512_setzero_si512();
             _mm_prefetch((const char *)x + 16 * ldb, _MM_HINT_T0); /* the next unit */
@@ -19,7 +20,8 @@ void agk_mm_pack_f32_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, 
         if (n == 16) {
             AGK_UNROLL for (int j = 0; j < 16; ++j) _mm512_storeu_si512(y + 16 * j, r[j]);
         } else {
-            AGK_UNROLL for (int j = 0; j < 16; ++j) {
+            AGK_UNROLL for (int j = 0; j < 16; ++j)
+            {
                 if (j < n) _mm512_storeu_si512(y + 16 * j, r[j]);
             }
         }
@@ -31,7 +33,8 @@ AGK_INLINE void step(int R, int W, __m512 acc[8][3], const char *a, const char *
 {
     __m512 y[3];
     AGK_UNROLL for (int w = 0; w < W; ++w) y[w] = _mm512_loadu_ps(b + (size_t)w * ldb);
-    AGK_UNROLL for (int r = 0; r < R; ++r) {
+    AGK_UNROLL for (int r = 0; r < R; ++r)
+    {
         const char *row = (r < 4 ? a : a4) + (size_t)(r & 3) * lda;
         __m512 x = _mm512_set1_ps(*(const float *)(const void *)row);
         if (W > 1) __asm__("" : "+v"(x)); /* one load, not an embedded broadcast per product */
@@ -70,7 +73,10 @@ AGK_INLINE void rows(int W, const agk_mm_block *block)
 
 void agk_mm_tile_f32_avx512(const agk_mm_block *block)
 {
-    if (block->cols <= 16) rows(1, block);
-    else if (block->cols <= 32) rows(2, block);
-    else rows(3, block);
+    if (block->cols <= 16)
+        rows(1, block);
+    else if (block->cols <= 32)
+        rows(2, block);
+    else
+        rows(3, block);
 }

@@ -12,7 +12,8 @@ void agk_mm_pack_bf16_avx512(int64_t k, int64_t cols, const void *b, size_t ldb,
         const int64_t left = k - i < 32 ? k - i : 32;
         const uint32_t mask = left < 32 ? (1u << left) - 1 : ~0u;
         __m512i r[16];
-        AGK_UNROLL for (int j = 0; j < 16; ++j) {
+        AGK_UNROLL for (int j = 0; j < 16; ++j)
+        {
             const char *x = (const char *)b + (size_t)j * ldb + 4 * i;
             r[j] = _mm512_setzero_si512();
             if (j < cols) {
@@ -25,7 +26,8 @@ void agk_mm_pack_bf16_avx512(int64_t k, int64_t cols, const void *b, size_t ldb,
         }
         agk_transpose16(r);
         const int64_t n = (left + 1) / 2;
-        AGK_UNROLL for (int j = 0; j < 16; ++j) {
+        AGK_UNROLL for (int j = 0; j < 16; ++j)
+        {
             if (j < n) _mm512_storeu_si512(y + 16 * j, r[j]);
         }
     }
@@ -42,7 +44,8 @@ AGK_INLINE void step(int R, int W, bool single, __m512 acc[8][3], const char *a,
 {
     __m512i y[3];
     AGK_UNROLL for (int w = 0; w < W; ++w) y[w] = _mm512_loadu_si512(b + (size_t)w * ldb);
-    AGK_UNROLL for (int r = 0; r < R; ++r) {
+    AGK_UNROLL for (int r = 0; r < R; ++r)
+    {
         int pair = 0;
         memcpy(&pair, (r < 4 ? a : a4) + (size_t)(r & 3) * lda, single ? 2 : 4);
         __m512i x = _mm512_set1_epi32(pair);
@@ -82,9 +85,12 @@ AGK_INLINE void rows(int W, const agk_mm_block *block)
 
 void agk_mm_tile_bf16_avx512(const agk_mm_block *block)
 {
-    if (block->cols <= 16) rows(1, block);
-    else if (block->cols <= 32) rows(2, block);
-    else rows(3, block);
+    if (block->cols <= 16)
+        rows(1, block);
+    else if (block->cols <= 32)
+        rows(2, block);
+    else
+        rows(3, block);
 }
 
 /* -- few columns: lanes along k, both operands as they lie ------------------------------------------------------ */
@@ -107,7 +113,8 @@ AGK_INLINE void agk_dot_step(int type, int N, __m512 acc[6][4], const char *cons
     __m512i x[4];
     (void)type;
     AGK_UNROLL for (int r = 0; r < 4; ++r) x[r] = _mm512_maskz_loadu_epi16(mask, a[r] + 2 * k);
-    AGK_UNROLL for (int n = 0; n < N; ++n) {
+    AGK_UNROLL for (int n = 0; n < N; ++n)
+    {
         const __m512i y = _mm512_maskz_loadu_epi16(mask, b + (size_t)n * ldb + 2 * k);
         AGK_UNROLL for (int r = 0; r < 4; ++r) acc[n][r] = product(acc[n][r], x[r], y);
     }

@@ -34,7 +34,8 @@ AGK_INLINE void agk_dot_step(int type, int N, __m512 acc[6][4], const char *cons
     const __mmask16 mask = (__mmask16)mask32;
     __m512 x[4];
     AGK_UNROLL for (int r = 0; r < 4; ++r) x[r] = load(type, a[r], k, mask);
-    AGK_UNROLL for (int n = 0; n < N; ++n) {
+    AGK_UNROLL for (int n = 0; n < N; ++n)
+    {
         const __m512 y = load(F32, b + (size_t)n * ldb, k, mask);
         AGK_UNROLL for (int r = 0; r < 4; ++r) acc[n][r] = _mm512_fmadd_ps(x[r], y, acc[n][r]);
     }

@@ -19,11 +19,14 @@ AGK_INLINE __m128 agk_sum4(const __m512 r[4])
 
 /* Up to 4 rows; missing ones repeat the last and are not stored. Group g of `groups` prefetches its share of the next
  * 4 rows, `ahead` bytes from here. */
-AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const char *a, int64_t rows,
-                              const char *b, char *c, int64_t g, int64_t groups)
+AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const char *a, int64_t rows, const char *b,
+                              char *c, int64_t g, int64_t groups)
 {
     const size_t lda = block->lda, ahead = 4 * lda;
-    const char *const row[4] = {a, a + (rows > 1 ? lda : 0), a + (rows > 2 ? 2 * lda : rows > 1 ? lda : 0),
+    const char *const row[4] = {a, a + (rows > 1 ? lda : 0),
+                                a + (rows > 2   ? 2 * lda
+                                     : rows > 1 ? lda
+                                                : 0),
                                 a + (size_t)(rows - 1) * lda};
     __m512 acc[6][4];
     AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < 4; ++r) acc[n][r] = _mm512_setzero_ps();
@@ -39,7 +42,8 @@ AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const 
     }
     if (i < k) agk_dot_step(type, N, acc, row, b, block->ldb, i, (1u << (k - i)) - 1);
     const __mmask8 mask = (__mmask8)((1u << rows) - 1);
-    AGK_UNROLL for (int n = 0; n < N; ++n, c += block->ldc) {
+    AGK_UNROLL for (int n = 0; n < N; ++n, c += block->ldc)
+    {
         const __m128 old = block->add ? _mm_maskz_loadu_ps(mask, c) : _mm_setzero_ps();
         _mm_mask_storeu_ps(c, mask, _mm_add_ps(agk_sum4(acc[n]), old));
     }
@@ -60,8 +64,7 @@ AGK_INLINE void agk_dot(int type, const agk_mm_block *block)
 #define AGK_CASE(N) \
     case N: agk_dot_panel(type, N, block, a, rows, b, to, g, groups); break;
             switch (n) {
-                AGK_CASE(1) AGK_CASE(2) AGK_CASE(3) AGK_CASE(4) AGK_CASE(5) AGK_CASE(6)
-            default: break;
+                AGK_CASE(1) AGK_CASE(2) AGK_CASE(3) AGK_CASE(4) AGK_CASE(5) AGK_CASE(6) default : break;
             }
 #undef AGK_CASE
         }

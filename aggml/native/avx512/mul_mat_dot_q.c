@@ -45,13 +45,15 @@ AGK_INLINE void step(int type, int R, int N, __m512 acc[2][8], const char *const
     __m512i w[2];
     __m128 d[2];
     AGK_UNROLL for (int r = 0; r < R; ++r) w[r] = load(type, row[r], two, &d[r]);
-    AGK_UNROLL for (int n = 0; n < N; ++n) {
+    AGK_UNROLL for (int n = 0; n < N; ++n)
+    {
         const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * ldb);
         const __m512i q = _mm512_loadu_si512(x->q);
         const __m128 dx = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)x->d));
         __m512i start = _mm512_loadu_si512(x->start);
         if (type == Q4_0) start = _mm512_srai_epi32(start, 4); /* -8 instead of -128 */
-        AGK_UNROLL for (int r = 0; r < R; ++r) {
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
             const __m512 scale = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(_mm_mul_ps(d[r], dx)));
             const __m512i s = _mm512_dpbusd_epi32(start, w[r], q);
             acc[r][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), scale, acc[r][n]);
@@ -66,7 +68,8 @@ AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const c
     const char *row[2] = {a, a + (R > 1 ? block->lda : 0)};
     int64_t k = 0;
     for (; k + 2 * AGK_MM_BLOCK <= block->k; k += 2 * AGK_MM_BLOCK, b += sizeof(agk_mm_col_q8)) {
-        AGK_UNROLL for (int r = 0; r < R; ++r) {
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
             _mm_prefetch(row[r] + (size_t)R * block->lda, _MM_HINT_T0); /* of the rows that come next */
             if (type == Q8_0) _mm_prefetch(row[r] + (size_t)R * block->lda + 64, _MM_HINT_T0);
         }
@@ -75,7 +78,8 @@ AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const c
         row[1] += 2 * block_size(type);
     }
     if (k < block->k) step(type, R, N, acc, row, b, block->ldb, false);
-    AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r) {
+    AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
+    {
         ((float *)(void *)(c + (size_t)n * block->ldc))[r] = _mm512_reduce_add_ps(acc[r][n]);
     }
 }
@@ -85,8 +89,7 @@ AGK_INLINE void columns(int type, int R, int64_t n, const agk_mm_block *block, c
 #define AGK_CASE(N) \
     case N: panel(type, R, N, block, a, b, c); break;
     switch (n) {
-        AGK_CASE(1) AGK_CASE(2) AGK_CASE(3) AGK_CASE(4) AGK_CASE(5) AGK_CASE(6) AGK_CASE(7) AGK_CASE(8)
-    default: break;
+        AGK_CASE(1) AGK_CASE(2) AGK_CASE(3) AGK_CASE(4) AGK_CASE(5) AGK_CASE(6) AGK_CASE(7) AGK_CASE(8) default : break;
     }
 #undef AGK_CASE
 }
@@ -101,8 +104,10 @@ AGK_INLINE void dot(int type, const agk_mm_block *block)
             const int64_t n = block->cols - col < 8 ? block->cols - col : 8;
             const char *b = (const char *)block->b + (size_t)col * block->ldb;
             char *to = c + (size_t)col * block->ldc;
-            if (rows > 1) columns(type, 2, n, block, a, b, to);
-            else columns(type, 1, n, block, a, b, to);
+            if (rows > 1)
+                columns(type, 2, n, block, a, b, to);
+            else
+                columns(type, 1, n, block, a, b, to);
         }
     }
 }

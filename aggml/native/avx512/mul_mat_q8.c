@@ -14,7 +14,8 @@ void agk_mm_pack_q8_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, v
     for (int64_t i = 0; i < blocks; i += 2, y += 2) {
         _Alignas(64) float d[2][16] = {{0}};
         __m512i r[16];
-        AGK_UNROLL for (int j = 0; j < 16; ++j) {
+        AGK_UNROLL for (int j = 0; j < 16; ++j)
+        {
             r[j] = _mm512_setzero_si512();
             if (j < cols) {
                 const char *column = (const char *)b + (size_t)j * ldb;
@@ -71,17 +72,20 @@ AGK_INLINE void tile(int R, int W, const agk_mm_block *block, const char *a, con
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
         __m512i q[8][2];
         __m512 d[2];
-        AGK_UNROLL for (int w = 0; w < W; ++w) {
+        AGK_UNROLL for (int w = 0; w < W; ++w)
+        {
             const agk_mm_unit_q8 *unit = (const agk_mm_unit_q8 *)(const void *)(b + (size_t)w * block->ldb) + i;
             d[w] = _mm512_loadu_ps(unit->d);
             AGK_UNROLL for (int v = 0; v < 8; ++v) q[v][w] = _mm512_loadu_si512(unit->q[v]);
         }
-        AGK_UNROLL for (int r = 0; r < R; ++r) {
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
             const agk_mm_row_q8 *row = (const agk_mm_row_q8 *)(const void *)(a + (size_t)r * block->lda) + i;
             __m512i s[2];
             s[0] = _mm512_set1_epi32(row->start);
             s[1] = s[0];
-            AGK_UNROLL for (int v = 0; v < 8; ++v) {
+            AGK_UNROLL for (int v = 0; v < 8; ++v)
+            {
                 int four;
                 memcpy(&four, row->q + 4 * v, sizeof four);
                 __m512i x = _mm512_set1_epi32(four);
@@ -89,7 +93,8 @@ AGK_INLINE void tile(int R, int W, const agk_mm_block *block, const char *a, con
                 AGK_UNROLL for (int w = 0; w < W; ++w) s[w] = _mm512_dpbusd_epi32(s[w], q[v][w], x);
             }
             const __m512 scale = _mm512_set1_ps(row->d);
-            AGK_UNROLL for (int w = 0; w < W; ++w) {
+            AGK_UNROLL for (int w = 0; w < W; ++w)
+            {
                 acc[r][w] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[w]), _mm512_mul_ps(scale, d[w]), acc[r][w]);
             }
         }
@@ -111,7 +116,9 @@ void agk_mm_tile_q8_avx512(const agk_mm_block *block)
     char *c = (char *)block->c;
     for (int64_t col = 0; col < block->cols; col += 32, b += 2 * block->ldb, c += 32 * block->ldc) {
         const int64_t left = block->cols - col;
-        if (left <= 16) rows(1, block, b, (float *)(void *)c, left);
-        else rows(2, block, b, (float *)(void *)c, left < 32 ? left : 32);
+        if (left <= 16)
+            rows(1, block, b, (float *)(void *)c, left);
+        else
+            rows(2, block, b, (float *)(void *)c, left < 32 ? left : 32);
     }
 }

@@ -58,11 +58,13 @@ AGK_INLINE void agk_store1(__m512 r, float *c, size_t ldc, int64_t cols, bool ad
 
 AGK_INLINE void agk_store_tile(int R, int W, __m512 acc[8][3], float *c, size_t ldc, int64_t cols, bool add)
 {
-    AGK_UNROLL for (int w = 0; w < W; ++w) {
+    AGK_UNROLL for (int w = 0; w < W; ++w)
+    {
         float *p = (float *)(void *)((char *)c + (size_t)w * AGK_MM_UNIT * ldc);
         const int64_t n = cols - w * AGK_MM_UNIT < AGK_MM_UNIT ? cols - w * AGK_MM_UNIT : AGK_MM_UNIT;
         if (R >= 4) {
-            AGK_UNROLL for (int r = 0; r + 4 <= R; r += 4) {
+            AGK_UNROLL for (int r = 0; r + 4 <= R; r += 4)
+            {
                 const __m512 four[4] = {acc[r][w], acc[r + 1][w], acc[r + 2][w], acc[r + 3][w]};
                 agk_store4(four, p + r, ldc, n, add);
             }
@@ -88,23 +90,27 @@ AGK_INLINE void agk_prefetch_rows(const char *a, size_t lda)
 AGK_INLINE void agk_transpose16(__m512i r[16])
 {
     __m512i t[16];
-    AGK_UNROLL for (int i = 0; i < 16; i += 2) {
+    AGK_UNROLL for (int i = 0; i < 16; i += 2)
+    {
         t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
     }
-    AGK_UNROLL for (int i = 0; i < 16; i += 4) {
+    AGK_UNROLL for (int i = 0; i < 16; i += 4)
+    {
         r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
         r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
         r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
         r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
-    AGK_UNROLL for (int i = 0; i < 4; ++i) {
+    AGK_UNROLL for (int i = 0; i < 4; ++i)
+    {
         t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
         t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
         t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
     }
-    AGK_UNROLL for (int i = 0; i < 4; ++i) {
+    AGK_UNROLL for (int i = 0; i < 4; ++i)
+    {
         r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
         r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
         r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);

@@ -51,7 +51,7 @@ static bool reserve(ag_plan *plan)
         agk_node **nodes = realloc(plan->nodes, cap * sizeof *nodes);
         if (nodes == NULL) return false;
         plan->nodes = nodes;
-        char(*names)[AG_NAME] = realloc(plan->names, cap * sizeof *names);
+        char (*names)[AG_NAME] = realloc(plan->names, cap * sizeof *names);
         if (names == NULL) return false;
         plan->names = names;
         plan->cap_nodes = cap;

@@ -13,9 +13,18 @@ static uint64_t pack(size_t step, uint32_t chunks, uint32_t next)
 {
     return (uint64_t)step << 40 | (uint64_t)chunks << 20 | next;
 }
-static size_t word_step(uint64_t w) { return (size_t)(w >> 40); }
-static uint32_t word_chunks(uint64_t w) { return (uint32_t)(w >> 20) & 0xfffff; }
-static uint32_t word_next(uint64_t w) { return (uint32_t)w & 0xfffff; }
+static size_t word_step(uint64_t w)
+{
+    return (size_t)(w >> 40);
+}
+static uint32_t word_chunks(uint64_t w)
+{
+    return (uint32_t)(w >> 20) & 0xfffff;
+}
+static uint32_t word_next(uint64_t w)
+{
+    return (uint32_t)w & 0xfffff;
+}
 
 static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step, uint32_t chunk, uintptr_t arena,
                             char *message)

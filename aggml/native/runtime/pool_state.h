@@ -13,7 +13,7 @@ typedef struct ag_run {
     _Alignas(64) atomic_uint_fast32_t done;
     atomic_int engaged; /* threads in this run; at most `limit` */
     atomic_int limit;
-    atomic_int status;  /* agk_status of the first chunk that failed */
+    atomic_int status;   /* agk_status of the first chunk that failed */
     atomic_bool skipped; /* an abort let chunks out */
     atomic_bool taken;
     /* written before `word` is published, valid while chunks are outstanding */

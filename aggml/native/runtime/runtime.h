@@ -75,7 +75,7 @@ struct ag_storage {
 ag_storage *ag_storage_new(const char *name);
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);
-ag_error *ag_storage_poison(ag_storage *storage);             /* a reference, or NULL */
+ag_error *ag_storage_poison(ag_storage *storage);                 /* a reference, or NULL */
 void ag_storage_set_poison(ag_storage *storage, ag_error *error); /* NULL cures */
 
 /* -- notifier: wakes an event loop ---------------------------------------------------------------------------- */
@@ -156,13 +156,13 @@ typedef enum ag_kind {
 typedef struct ag_slot {
     ag_kind kind;
     atomic_bool abort;
-    bool derived;        /* failed because it read what another failure had poisoned */
+    bool derived; /* failed because it read what another failure had poisoned */
     uint16_t n_reads, n_writes, n_partial;
     ag_storage *few[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
     ag_storage **many;                   /* instead, where they are more; owned */
-    const char *operation;                    /* static text for errors */
-    uint64_t submitted;                       /* ns; before it is published */
-    atomic_uint_fast64_t started, done;       /* ns; 0: not reached */
+    const char *operation;               /* static text for errors */
+    uint64_t submitted;                  /* ns; before it is published */
+    atomic_uint_fast64_t started, done;  /* ns; 0: not reached */
     _Atomic(ag_error *) error;
     union {
         ag_copy copy;
@@ -216,7 +216,13 @@ typedef struct ag_batch {
     uint64_t *tickets;
 } ag_batch;
 
-typedef enum ag_submit_status { AG_SUBMIT_OK, AG_SUBMIT_CLOSED, AG_SUBMIT_FORKED, AG_SUBMIT_NO_MEMORY, AG_SUBMIT_LOST } ag_submit_status;
+typedef enum ag_submit_status {
+    AG_SUBMIT_OK,
+    AG_SUBMIT_CLOSED,
+    AG_SUBMIT_FORKED,
+    AG_SUBMIT_NO_MEMORY,
+    AG_SUBMIT_LOST
+} ag_submit_status;
 
 /* Enqueue several batches as one step: nothing of another thread comes between. All or nothing. */
 ag_submit_status ag_submit(ag_batch *batches, size_t n);
@@ -251,7 +257,7 @@ void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success
 
 /* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
 void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* NULL: the submitting thread */
-void ag_slot_drop(ag_slot *slot);   /* releases what the slot holds; for slots that were not submitted */
+void ag_slot_drop(ag_slot *slot); /* releases what the slot holds; for slots that were not submitted */
 void ag_block_unref(ag_block *block);
 
 /* -- timers: one thread for all delays ------------------------------------------------------------------------ */
@@ -266,9 +272,9 @@ void ag_timer_stop(void);
 
 typedef struct ag_pool_params {
     int n_threads;
-    int spin_us;   /* how long an idle worker looks for work before it sleeps */
-    int priority;  /* ggml's: -1 low, 0 normal, 1 medium, 2 high, 3 realtime */
-    bool strict;   /* worker j on the j-th cpu of the mask, else all on the whole mask */
+    int spin_us;  /* how long an idle worker looks for work before it sleeps */
+    int priority; /* ggml's: -1 low, 0 normal, 1 medium, 2 high, 3 realtime */
+    bool strict;  /* worker j on the j-th cpu of the mask, else all on the whole mask */
     bool has_mask;
     uint8_t mask[512];
 } ag_pool_params;
@@ -293,7 +299,7 @@ void ag_pool_pause(ag_pool *pool);
 void ag_pool_resume(ag_pool *pool);
 ag_executor *ag_pool_executor(ag_pool *pool);
 extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
-int ag_usable_cpus(void);        /* affinity and cgroup quota */
+int ag_usable_cpus(void);                  /* affinity and cgroup quota */
 
 /* Run the slot's plan from `*step` on. Returns false if other threads carry on with it: then the one that finishes
  * it continues the stream. `*step` is where to resume if it yielded to other streams. */

@@ -126,12 +126,30 @@ void ag_stream_unref(ag_stream *stream)
     stream_free(stream);
 }
 
-uint64_t ag_stream_submitted(const ag_stream *stream) { return atomic_load(&stream->submitted); }
-uint64_t ag_stream_completed(const ag_stream *stream) { return atomic_load(&stream->completed); }
-int ag_stream_n_threads(const ag_stream *stream) { return atomic_load(&stream->n_threads); }
-void ag_stream_set_n_threads(ag_stream *stream, int n) { atomic_store(&stream->n_threads, n); }
-const char *ag_stream_name(const ag_stream *stream) { return stream->name; }
-ag_error *ag_stream_lost(const ag_stream *stream) { return atomic_load(&stream->lost); }
+uint64_t ag_stream_submitted(const ag_stream *stream)
+{
+    return atomic_load(&stream->submitted);
+}
+uint64_t ag_stream_completed(const ag_stream *stream)
+{
+    return atomic_load(&stream->completed);
+}
+int ag_stream_n_threads(const ag_stream *stream)
+{
+    return atomic_load(&stream->n_threads);
+}
+void ag_stream_set_n_threads(ag_stream *stream, int n)
+{
+    atomic_store(&stream->n_threads, n);
+}
+const char *ag_stream_name(const ag_stream *stream)
+{
+    return stream->name;
+}
+ag_error *ag_stream_lost(const ag_stream *stream)
+{
+    return atomic_load(&stream->lost);
+}
 
 bool ag_stream_alive(const ag_stream *stream)
 {

@@ -42,7 +42,8 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
         }
     }
     s->n_failures -= i;
-    for (size_t k = 0; k < s->n_failures; ++k) s->failures[k] = s->failures[k + i]; /* not memmove: there may be no array */
+    for (size_t k = 0; k < s->n_failures; ++k)
+        s->failures[k] = s->failures[k + i]; /* not memmove: there may be no array */
     pthread_mutex_unlock(&s->lock);
     return taken;
 }
@@ -50,7 +51,8 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
 /* Poison what the operation would have written in full; what it began to write and did not finish as well. */
 static void poison_writes(ag_slot *slot, ag_error *error)
 {
-    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i) ag_storage_set_poison(ag_slot_storages(slot)[i], error);
+    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i)
+        ag_storage_set_poison(ag_slot_storages(slot)[i], error);
     if (slot->kind != AG_KIND_PLAN) {
         /* A part that a copy or a call began: it cannot be known how far it got. One that never started is whole. */
         int first = slot->n_reads + slot->n_writes;
@@ -65,7 +67,8 @@ static void poison_writes(ag_slot *slot, ag_error *error)
 
 static void cure_writes(ag_slot *slot)
 {
-    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i) ag_storage_set_poison(ag_slot_storages(slot)[i], NULL);
+    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes; ++i)
+        ag_storage_set_poison(ag_slot_storages(slot)[i], NULL);
     if (slot->kind != AG_KIND_PLAN) return;
     const ag_plan *plan = slot->u.plan.plan;
     for (size_t i = 0; i < plan->n_writes; ++i) ag_storage_set_poison(plan->writes[i], NULL);
@@ -102,7 +105,8 @@ static ag_slot *current(ag_stream *s, uint64_t ticket)
 
 static ag_error *aborted(ag_stream *s, const ag_slot *slot)
 {
-    ag_error *error = ag_error_new(AG_ABORTED, s->name, slot->operation, NULL, "stopped on request before it was finished");
+    ag_error *error =
+        ag_error_new(AG_ABORTED, s->name, slot->operation, NULL, "stopped on request before it was finished");
     if (error != NULL) atomic_store(&error->seen, true); /* somebody asked for it */
     return error;
 }

@@ -30,7 +30,7 @@ struct ag_stream {
     stream_state state;
     int holds;
     atomic_bool closed; /* written under the lock */
-    uint64_t appended; /* under the lock; becomes `submitted` when a submission is complete */
+    uint64_t appended;  /* under the lock; becomes `submitted` when a submission is complete */
     ag_block *tail;
     ag_block *spare; /* blocks made before a submission begins, so that it cannot fail halfway */
     parked *parked;
@@ -70,7 +70,7 @@ ag_block *ag_block_new(void);
 ag_storage **ag_slot_storages(ag_slot *slot); /* reads, then full writes, then partial writes */
 
 /* wake.c */
-void ag_stream_unpark(ag_stream *s);            /* by whoever ended the wait: back to the executor */
+void ag_stream_unpark(ag_stream *s); /* by whoever ended the wait: back to the executor */
 void ag_stream_set_state(ag_stream *s, stream_state to);
 void ag_stream_wake(ag_stream *s, uint64_t completed); /* all that waits for a ticket up to `completed` */
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);

@@ -308,8 +308,14 @@ void ag_pool_unref(ag_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-int ag_pool_n_threads(const ag_pool *pool) { return atomic_load(&pool->n_threads); }
-ag_executor *ag_pool_executor(ag_pool *pool) { return &pool->executor; }
+int ag_pool_n_threads(const ag_pool *pool)
+{
+    return atomic_load(&pool->n_threads);
+}
+ag_executor *ag_pool_executor(ag_pool *pool)
+{
+    return &pool->executor;
+}
 
 void ag_pool_pause(ag_pool *pool)
 {

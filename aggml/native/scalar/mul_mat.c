@@ -11,10 +11,10 @@
 #include "mul_mat_plan.h"
 
 enum {
-    K_BLOCK = 512,      /* a tile of b is then 96 KB, a tenth of L2; a multiple of 64 */
-    MIN_ROWS = 96,      /* fewer rows per item would make packing b cost more than 7 % */
+    K_BLOCK = 512, /* a tile of b is then 96 KB, a tenth of L2; a multiple of 64 */
+    MIN_ROWS = 96, /* fewer rows per item would make packing b cost more than 7 % */
     MAX_ROWS = 768,
-    DOT_COLUMNS = 16,   /* up to here dots, unless rows are shorter than DOT_K: then adding up the lanes costs more */
+    DOT_COLUMNS = 16, /* up to here dots, unless rows are shorter than DOT_K: then adding up the lanes costs more */
     DOT_COLUMNS_Q = 8,
     DOT_K = 64,
     L1_ELEMENTS = 7168, /* f32 of columns: 28 of 48 KB */
@@ -207,8 +207,7 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
     if (slices <= 1.5) p->per_chunk = items;
 
     const int64_t k_most = agk_mm_least(k, p->k_block);
-    const size_t scratch_cols =
-        p->col_form == AGK_MM_NATURAL ? 0 : AGK_MM_UNIT * agk_mm_col_bytes(p->col_form, k_most);
+    const size_t scratch_cols = p->col_form == AGK_MM_NATURAL ? 0 : AGK_MM_UNIT * agk_mm_col_bytes(p->col_form, k_most);
     if (p->shared) {
         const size_t rows = AGK_MM_WIDENED_ROWS * agk_mm_row_bytes(p->row_form, k_most);
         lowering->scratch_size = rows > scratch_cols ? rows : scratch_cols;

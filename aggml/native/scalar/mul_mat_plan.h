@@ -20,7 +20,7 @@ typedef struct agk_mm_plan {
         agk_to_float_fn *floats;
         agk_from_float_fn *bf16;
         agk_mm_convert_fn *q8;
-    } row, col; /* what widens rows of a, what converts columns of b before they are packed or multiplied */
+    } row, col;         /* what widens rows of a, what converts columns of b before they are packed or multiplied */
     int64_t per_chunk;  /* items */
     int64_t col_chunk;  /* units or columns of the first step, per chunk */
     int32_t row_blocks; /* per batch */

@@ -45,9 +45,12 @@ void agk_mm_col_from_q8_0(const void *src, void *dst, int64_t n)
 
 static inline void convert(agk_mm_form f, const agk_mm_plan *p, const void *src, void *dst, int64_t k)
 {
-    if (f == AGK_MM_Q8) p->col.q8(src, dst, k);
-    else if (f == AGK_MM_BF16) p->col.bf16(src, dst, k);
-    else p->col.floats(src, dst, k);
+    if (f == AGK_MM_Q8)
+        p->col.q8(src, dst, k);
+    else if (f == AGK_MM_BF16)
+        p->col.bf16(src, dst, k);
+    else
+        p->col.floats(src, dst, k);
 }
 
 /* Columns 16 unit .. 16 unit + 15 of one matrix, elements k0 .. k0 + k - 1. */
@@ -107,8 +110,10 @@ static void widen_rows(const agk_node *node, const agk_mm_plan *p, const char *a
 {
     const size_t bytes = agk_mm_row_bytes(p->row_form, k);
     for (int64_t i = 0; i < rows; ++i, a += node->src[0].nb[1], out += bytes) {
-        if (p->row_form == AGK_MM_Q8) p->row.q8(a, out, k);
-        else p->row.floats(a, (float *)(void *)out, k);
+        if (p->row_form == AGK_MM_Q8)
+            p->row.q8(a, out, k);
+        else
+            p->row.floats(a, (float *)(void *)out, k);
     }
 }
 
@@ -141,9 +146,15 @@ static void tiles_item(const agk_task *task, const agk_node *node, const agk_mm_
         const int64_t step = p->row_form == AGK_MM_NATURAL ? last - first : AGK_MM_WIDENED_ROWS;
         for (int64_t row = first; row < last; row += step) {
             const char *rows = m.a + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
-            agk_mm_block block = {.k = kn, .rows = agk_mm_least(step, last - row), .a = rows, .lda = (size_t)a->nb[1],
-                                  .ldb = unit_stride, .ldc = (size_t)c->nb[1], .add = k0 > 0,
-                                  .a_far = p->a_far, .c_far = p->c_far};
+            agk_mm_block block = {.k = kn,
+                                  .rows = agk_mm_least(step, last - row),
+                                  .a = rows,
+                                  .lda = (size_t)a->nb[1],
+                                  .ldb = unit_stride,
+                                  .ldc = (size_t)c->nb[1],
+                                  .add = k0 > 0,
+                                  .a_far = p->a_far,
+                                  .c_far = p->c_far};
             if (p->row_form != AGK_MM_NATURAL) {
                 widen_rows(node, p, rows, block.rows, kn, widened);
                 block.a = widened;
