@@ -21,6 +21,8 @@
 // The C headers use C11 atomics; in C++ the layout of std::atomic is the same for all types used here.
 #define _Atomic(T) std::atomic<T>
 #include <atomic>
+#include <chrono>
+#include <thread>
 using std::atomic_bool;
 using std::atomic_int;
 using std::atomic_uint;
@@ -36,6 +38,30 @@ using namespace nb::literals;
 
 namespace
 {
+
+// -- without the GIL ---------------------------------------------------------------------------------------------------
+
+std::atomic<bool> finished{false};       // the interpreter is going: set at exit, by the thread that ends it
+std::atomic<int> taking_back{0};         // threads between their native work and the GIL
+std::atomic<std::thread::id> last_thread; // the one that ends the interpreter
+
+// Releases the GIL for a scope. A thread that wants it back after the exit began is stopped for good: Python would end it
+// by unwinding through C++ frames, and that ends the process.
+struct Unlocked {
+    PyThreadState *state = PyEval_SaveThread();
+    Unlocked() = default;
+    Unlocked(const Unlocked &) = delete;
+    ~Unlocked()
+    {
+        taking_back.fetch_add(1);
+        if (finished.load() && std::this_thread::get_id() != last_thread.load()) {
+            taking_back.fetch_sub(1);
+            for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+        }
+        PyEval_RestoreThread(state);
+        taking_back.fetch_sub(1);
+    }
+};
 
 // -- exceptions: the package tells its classes once ------------------------------------------------------------------
 
@@ -56,7 +82,6 @@ using Kept = std::deque<std::pair<uint64_t, PyObject *>>;
 std::mutex garbage_lock;
 std::vector<PyObject *> garbage; // dropped by threads without the GIL
 std::atomic<bool> release_pending{false};
-std::atomic<bool> finished{false};
 
 struct Stream;
 std::set<Stream *> streams;                        // alive in Python; under the GIL
@@ -246,14 +271,14 @@ struct Pool {
             params.mask[i] = nb::cast<bool>(mask[i]);
             params.has_mask = params.has_mask || params.mask[i];
         }
-        nb::gil_scoped_release release;
+        Unlocked unlocked;
         pool = ag_pool_new(&params);
         if (pool == nullptr) throw std::bad_alloc();
     }
     Pool(const Pool &) = delete;
     ~Pool()
     {
-        nb::gil_scoped_release release; // joins its workers, who may be about to ask for the GIL's pending calls
+        Unlocked unlocked; // joins its workers, who may be about to ask for the GIL's pending calls
         ag_pool_unref(pool);
     }
 };
@@ -766,7 +791,7 @@ bool op_wait(Op &op, double timeout)
 {
     uint64_t begin = ag_now(), spin_until = begin + 20000;
     {
-        nb::gil_scoped_release release;
+        Unlocked unlocked;
         while (!op.done() && ag_now() < spin_until) continue;
     }
     if (op.done()) return true;
@@ -780,7 +805,7 @@ bool op_wait(Op &op, double timeout)
         if (ag_stream_watch(op.stream, notifier.notifier, op.ticket)) return true;
         int rc, error;
         {
-            nb::gil_scoped_release release;
+            Unlocked unlocked;
             struct pollfd fd = {ag_notifier_fd(notifier.notifier), POLLIN, 0};
             rc = poll(&fd, 1, timeout < 0 ? -1 : static_cast<int>(left < 2e6 ? left * 1e3 + 1 : 2e9));
             error = errno;
@@ -800,7 +825,7 @@ nb::object next_call(Stream &self, double timeout)
     uint64_t ticket;
     bool got;
     {
-        nb::gil_scoped_release release;
+        Unlocked unlocked;
         got = ag_stream_next_call(self.stream, static_cast<uint64_t>(timeout * 1e9), &ticket);
     }
     return got ? nb::cast(ticket) : nb::none();
@@ -853,7 +878,7 @@ void from_float(int type, nb::handle src, nb::handle dst)
     if (traits->from_float == nullptr)
         raise(exceptions.unsupported, std::string("[quantize] there is no quantizer for ") + traits->name);
     if (static_cast<size_t>(y.b.len) != agk_row_size(type, n)) throw nb::value_error("the result has another size");
-    nb::gil_scoped_release release;
+    Unlocked unlocked;
     traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
 }
 
@@ -868,7 +893,7 @@ void quantize(int type, nb::handle src, nb::handle dst, int64_t n_per_row, nb::o
     if (n % n_per_row != 0 || weights.b.len != n_per_row * 4 || static_cast<size_t>(y.b.len) != agk_row_size(type, n)) {
         throw nb::value_error("rows, result and importance matrix do not fit together");
     }
-    nb::gil_scoped_release release;
+    Unlocked unlocked;
     agk_quantize_q4_0_imatrix(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row,
                               static_cast<const float *>(weights.b.buf));
 }
@@ -881,7 +906,7 @@ void to_float(int type, nb::handle src, nb::handle dst)
     if (traits->to_float == nullptr)
         raise(exceptions.unsupported, std::string("[dequantize] there is no conversion from ") + traits->name);
     if (static_cast<size_t>(x.b.len) != agk_row_size(type, n)) throw nb::value_error("the blocks have another size");
-    nb::gil_scoped_release release;
+    Unlocked unlocked;
     traits->to_float(x.b.buf, static_cast<float *>(y.b.buf), n);
 }
 
@@ -898,10 +923,13 @@ nb::list variants()
 
 void shutdown()
 {
+    last_thread.store(std::this_thread::get_id());
     finished.store(true);
     ag_on_idle = nullptr;
-    nb::gil_scoped_release release;
+    Unlocked unlocked;
     ag_timer_stop();
+    // Those that did not see the flag get their turn now; at most a second, should one be stuck elsewhere.
+    for (int i = 0; i < 1000 && taking_back.load() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 } // namespace
@@ -995,14 +1023,14 @@ NB_MODULE(_native, m)
         .def(
             "grow",
             [](Pool &p, int n) {
-                nb::gil_scoped_release release;
+                Unlocked unlocked;
                 return ag_pool_grow(p.pool, n);
             },
             "n_threads"_a)
         .def("pause", [](Pool &p) { ag_pool_pause(p.pool); })
         .def("resume", [](Pool &p) { ag_pool_resume(p.pool); })
         .def("stop", [](Pool &p) {
-            nb::gil_scoped_release release;
+            Unlocked unlocked;
             ag_pool_stop(p.pool);
         });
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -95,6 +95,7 @@ async def test_waiting_for_one_of_its_futures_inside_is_refused(be: aggml.Backen
 async def test_another_task_of_the_thread_is_refused_meanwhile(be: aggml.Backend) -> None:
     a = holding(be, ramp())
     seen: list[BaseException] = []
+    futures: list[aggml.Future[Any]] = []
 
     async def intrude() -> None:
         for call in (
@@ -110,11 +111,11 @@ async def test_another_task_of_the_thread_is_refused_meanwhile(be: aggml.Backend
 
     async with anyio.create_task_group() as tasks:
         with be.batch():
-            mine = be.get(a)
+            futures.append(be.get(a))
             tasks.start_soon(intrude)
             await wait_all_tasks_blocked()
     assert len(seen) == 4
-    assert np.array_equal(await mine, ramp())
+    assert np.array_equal(await futures[0], ramp())
     assert np.array_equal(await be.get(a), ramp())
 
 
@@ -134,9 +135,10 @@ async def test_if_the_body_raises_nothing_is_enqueued(be: aggml.Backend) -> None
     be.set(s.a, ramp())
     await be.synchronize()
     event = be.device.event()
+    futures: list[aggml.Future[Any]] = []
     with pytest.raises(ZeroDivisionError), be.batch():  # noqa: PT012 the body is what is tested
-        futures = [be.memset(s.a, 0), s.run(be, ramp(), ramp()), be.record(event), be.get(s.a)]
-        1 / 0  # noqa: B018
+        futures += [be.memset(s.a, 0), s.run(be, ramp(), ramp()), be.record(event), be.get(s.a)]
+        raise ZeroDivisionError
     assert be.pending == 0
     for future in futures:
         assert future.done()
@@ -176,11 +178,12 @@ async def test_a_batch_of_a_closed_backend(be: aggml.Backend) -> None:
 
 async def test_a_backend_closed_inside_its_batch(be: aggml.Backend) -> None:
     a = holding(be, ramp())
+    futures: list[aggml.Future[Any]] = []
     with pytest.raises(aggml.InvalidState, match="closed"), be.batch():  # noqa: PT012 as above
-        future = be.get(a)
+        futures.append(be.get(a))
         be.close()
     with pytest.raises(aggml.Aborted):
-        await future
+        await futures[0]
 
 
 async def test_events_inside_a_batch(be: aggml.Backend, other: aggml.Backend) -> None:

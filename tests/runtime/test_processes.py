@@ -267,7 +267,8 @@ print("end")
         "",
         "anyio.run(anyio.sleep, 0)",
         (
-            "be.stream.native.release(); fs = [be.run(graph, {a: x, b: x}, y) for _ in range(2000)]\n"
+            "be.stream.native.release()\n"
+            "fs = [be.run(graph, {a: x, b: x}, y) for _ in range(2000)]\n"
             "be.stream.native.hold(); pending = be.get(y)"
         ),
     ],

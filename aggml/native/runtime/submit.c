@@ -125,7 +125,7 @@ ag_submit_status ag_submit(ag_batch *batches, size_t n)
         for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&streams[j]->lock);
         status = check(streams, count, batches, n);
         if (status == AG_SUBMIT_OK) append_all(batches, n);
-        /* First those that got nothing: the reference of a slot may be their last one, and once published it may run. */
+        /* First those that got nothing: a slot may hold their last reference, and once published it may run. */
         for (size_t j = 0; j < count; ++j) {
             ag_stream *s = streams[j];
             if (atomic_load_explicit(&s->submitted, memory_order_relaxed) != s->appended) continue;
