@@ -99,9 +99,8 @@ class Embedder:
     async def __aenter__(self) -> Self:
         folder = self._folder or model_folder()
         self._tokenizer = await anyio.to_thread.run_sync(load_tokenizer, folder)
-        options = {} if self._threads is None else {"n_threads": self._threads}
         async with AsyncExitStack() as stack:
-            backend = aggml.get_device(self._device).backend(**options)
+            backend = aggml.get_device(self._device).backend(n_threads=self._threads)
             await stack.enter_async_context(backend)
             model = await MiniLM.load(backend, folder, dtype=self._dtype)
 

@@ -29,7 +29,9 @@ MAX_ALIGNMENT: Final = 1 << 30  # a larger one is a damaged file, not a layout
 MAX_NESTING: Final = 4  # of arrays in arrays; bounds the recursion
 MAX_NAME: Final = 65535  # bytes of a key or tensor name
 # The format's value types, as codes of struct.
-_SCALARS: Final = dict(zip((0, 1, 2, 3, 4, 5, 6, 10, 11, 12), "BbHhIifQqd", strict=True))
+_SCALARS: Final[dict[int, str]] = dict(
+    zip((0, 1, 2, 3, 4, 5, 6, 10, 11, 12), "BbHhIifQqd", strict=True)
+)
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _UINT32 = 4
 _MAX_EMPTY: Final = 1 << 40  # bytes that an empty tensor's other extents may stand for

@@ -41,8 +41,8 @@ namespace
 
 // -- without the GIL ---------------------------------------------------------------------------------------------------
 
-std::atomic<bool> finished{false};       // the interpreter is going: set at exit, by the thread that ends it
-std::atomic<int> taking_back{0};         // threads between their native work and the GIL
+std::atomic<bool> finished{false};        // the interpreter is going: set at exit, by the thread that ends it
+std::atomic<int> taking_back{0};          // threads between their native work and the GIL
 std::atomic<std::thread::id> last_thread; // the one that ends the interpreter
 
 // Releases the GIL for a scope. A thread that wants it back after the exit began is stopped for good: Python would end it
@@ -708,6 +708,10 @@ nb::list submit(nb::sequence groups)
         }
         out.append(ops);
     }
+    for (nb::object &owner : owners) { // what was small has been done here already: let go of it at once
+        Stream &stream = nb::cast<Stream &>(owner);
+        release_prefix(stream.stream, stream.kept);
+    }
     return out;
 }
 
@@ -765,6 +769,7 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
                              .release()
                              .ptr());
     }
+    release_prefix(stream.stream, stream.kept); // what was small has been done here already
     return nb::cast<nb::tuple>(ops);
 }
 
