@@ -143,6 +143,7 @@ int main(int argc, char **argv)
         if (pid == 0) child(&p);
         int status;
         CHECK_EQ(waitpid(pid, &status, 0), pid);
+        if (!WIFEXITED(status)) fprintf(stderr, "child: signal %d\n", WTERMSIG(status));
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         CHECK(ag_stream_alive(p.stream));
     }
