@@ -25,6 +25,14 @@ static agk_status tick(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
+static agk_status meet(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)chunk;
+    atomic_fetch_add((atomic_int *)task->arena, 1);
+    CHECK_SOON(atomic_load((atomic_int *)task->arena) >= (int)node->aux.i[1]);
+    return AGK_OK;
+}
+
 typedef struct inherited {
     ag_pool *pool;
     ag_stream *stream;
@@ -130,6 +138,19 @@ static void child(inherited *p, bool own)
     _exit(0);
 }
 
+/* Workers and the timer have started and sleep: a thread that starts allocates. */
+static void let_all_settle(inherited *p)
+{
+    atomic_int inside = 0;
+    ag_plan *plan = rig_plan();
+    int n = ag_pool_n_threads(p->pool);
+    rig_add(plan, meet, (uint32_t)n, -1, NULL, n);
+    CHECK_EQ(rig_result(rig_start(p->stream, rig_plan_slot(plan, &inside))), 0);
+    CHECK_EQ(rig_result(rig_start(p->stream, rig_delay(1000000))), 0);
+    ag_plan_unref(plan);
+    check_nap(20000);
+}
+
 static void fork_once(inherited *p, bool own)
 {
     pid_t pid = fork();
@@ -151,7 +172,8 @@ int main(int argc, char **argv)
     ag_stream *sleeping = rig_stream(p.pool, 0);
     rig_add(p.plan, tick, 4, -1, NULL, 0);
     p.pending = rig_start(sleeping, rig_delay(3600000000000u));
-    for (int i = 0; i < SCALED(40); ++i) fork_once(&p, CHILD_MAY_START_THREADS); /* all is quiet: nobody allocates */
+    let_all_settle(&p);
+    for (int i = 0; i < SCALED(40); ++i) fork_once(&p, CHILD_MAY_START_THREADS);
     pthread_t thread;
     pthread_create(&thread, NULL, disturb, &p);
     for (int i = 0; i < SCALED(100); ++i) {
