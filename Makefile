@@ -83,7 +83,7 @@ check-python: $(VENV)/has-dev
 
 check-types: $(VENV)/has-native $(VENV)/has-dev
 	$(PY) -m mypy
-	$(PY) -m pyright
+	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) tools/check_stub.py
 
 check-layout: $(VENV)/has-dev
