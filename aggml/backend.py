@@ -7,6 +7,7 @@ Here: the interface a device implements; arguments are validated here, the hooks
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from aggml.admission import Admission
 from aggml.buffer import Buffer, BufferType, alloc_tensors, host_tensor
 from aggml.errors import (
     AggmlError,
+    AlreadyAllocated,
     InvalidArgument,
     InvalidHandle,
     InvalidState,
@@ -30,9 +32,10 @@ from aggml.errors import (
 from aggml.event import Event
 from aggml.future import Future
 from aggml.graph import Graph
-from aggml.graph_memory import GraphBuffer, GraphMemory, place_graph
+from aggml.graph_memory import GraphBuffer, GraphMemory, placing
 from aggml.native import _native
 from aggml.reactor import current_task
+from aggml.steps import finish, give_way
 from aggml.stream import Stream
 from aggml.tensor import Tensor, same_layout
 
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from aggml.batch import Batch
     from aggml.device import Device
     from aggml.plan import Plan
+    from aggml.steps import Steps
 
 __all__ = ["Backend", "GraphPlan"]
 
@@ -123,8 +127,8 @@ class Backend(ABC):
         """Set every byte of a buffer of this device."""
 
     @abstractmethod
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
-        """Compile in small steps; yields None after each, the plan at last."""
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
+        """Compile, in small steps."""
 
     @abstractmethod
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
@@ -403,7 +407,9 @@ class Backend(ABC):
             AllocFailed: no memory.
         """
         self._check_open("Backend.alloc_graph")
-        return place_graph(self, graph)
+        memory = finish(placing(self, graph))
+        self.memory.arena(memory.scratch_size)
+        return memory
 
     async def reserve(self, nbytes: int) -> None:
         """Have ``nbytes`` of scratch ready, touched by the worker and not by the loop.
@@ -429,17 +435,11 @@ class Backend(ABC):
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[Backend.prepare] {graph!r} is no Graph")
         if graph.memory is None:
-            place_graph(self, graph, grow=False)
-        await anyio.lowlevel.checkpoint()
+            with contextlib.suppress(AlreadyAllocated):  # another task prepares it and was first
+                await give_way(placing(self, graph))
         memory = self._memory_of(graph, "Backend.prepare")
         self._check_reach(graph, "Backend.prepare")
-        begin = _native.now()
-        for plan in self._compile(graph, memory):
-            if plan is not None:
-                memory.keep_plan(self, plan)
-            if _native.now() - begin > 0.4e-3:
-                await anyio.lowlevel.checkpoint()
-                begin = _native.now()
+        memory.keep_plan(self, await give_way(self._compile(graph, memory)))
         await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
 
     # -- computing
@@ -474,9 +474,7 @@ class Backend(ABC):
         plan = memory.plan_of(self)
         if plan is None:
             self._check_reach(graph, what)
-            for step in self._compile(graph, memory):
-                plan = step
-            assert plan is not None
+            plan = finish(self._compile(graph, memory))
             memory.keep_plan(self, plan)
         return plan
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from aggml.allocator import plan_scratch
+from aggml.allocator import scratch_planning
 from aggml.buffer import Buffer, BufferType, PlacementEpoch, aligned
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
@@ -17,9 +17,10 @@ from aggml.graph import Graph
 if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.plan import Plan
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["GraphBuffer", "GraphMemory", "place_graph", "placements"]
+__all__ = ["GraphBuffer", "GraphMemory", "placements", "placing"]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
 
@@ -151,26 +152,35 @@ def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
     return list(lasting), scratch
 
 
-def place_graph(backend: Backend, graph: Graph, *, grow: bool = True) -> GraphBuffer:
-    """See `Backend.alloc_graph`. Nothing is placed if anything fails."""
+def placing(backend: Backend, graph: Graph) -> Steps[GraphBuffer]:
+    """See `Backend.alloc_graph`; in small steps, the arena is left as it is.
+
+    Nothing is placed if anything fails, or if it ends early.
+    """
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
-    if graph.memory is not None:
-        raise AlreadyAllocated(
-            f"[Backend.alloc_graph] {graph!r} has been placed; close its memory first"
-        )
+    _check_unplaced(graph)
     buffer_type = backend.buffer_type
     alignment = buffer_type.alignment
     lasting, scratch = _sort(graph)
-    plan = plan_scratch(graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size)
+    yield
+    plan = yield from scratch_planning(
+        graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size
+    )
     offsets, size = [], 0
     for tensor in lasting:
         offsets.append(size)
         size += aligned(buffer_type.alloc_size(tensor), alignment)
+    _check_unplaced(graph)  # by another task meanwhile
     memory = GraphBuffer(buffer_type.alloc_buffer(size), graph, backend, plan.offsets, plan.size)
-    if grow:
-        backend.memory.arena(plan.size)
     for tensor, offset in zip(lasting, offsets, strict=True):
         memory.place(tensor, offset)
     graph.memory = memory
     return memory
+
+
+def _check_unplaced(graph: Graph) -> None:
+    if graph.memory is not None:
+        raise AlreadyAllocated(
+            f"[Backend.alloc_graph] {graph!r} has been placed; close its memory first"
+        )

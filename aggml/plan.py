@@ -7,16 +7,18 @@ Not here: where tensors lie (graph_memory.py, allocator/), how a node is cut int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import errors
 from aggml.errors import AggmlError, NotAllocated, Unsupported
 from aggml.native import _native, cpu_mask
+from aggml.steps import finish
 
 if TYPE_CHECKING:
     from aggml.buffer import Placement
     from aggml.graph import Graph
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
@@ -143,8 +145,8 @@ class _Storages:
         return self.partial.setdefault(root, len(self.partial))
 
 
-def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Iterator[Plan | None]:
-    """Compile in small steps, so that `prepare` can give way to the loop.
+def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Steps[Plan]:
+    """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
     Args:
         graph: what to compile.
@@ -152,8 +154,8 @@ def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Iterator
         work_base: bytes of the arena that are taken; what kernels need for themselves comes after.
         cpu: features the kernels may use, see `cpu_mask`.
 
-    Yields:
-        None after each node, the Plan at last.
+    Returns:
+        The Plan, as a generator does.
 
     Raises:
         Unsupported: no kernel runs a node with these types or strides.
@@ -180,10 +182,10 @@ def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Iterator
         if problem is not None:
             status, message = problem
             raise _STATUS[status](f"[compile_plan] {node!r}: {message}")
-        yield None
+        yield
     native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
     keep = [t.placement for t in (*graph.leafs, *graph.nodes)]
-    yield Plan(graph, native, keep, tuple(storages.writes))
+    return Plan(graph, native, keep, tuple(storages.writes))
 
 
 def _records(tensors: dict[Tensor, None] | dict[Tensor, int]) -> tuple[_native.Storage, ...]:
@@ -214,10 +216,7 @@ def compile_plan(
             raise NotAllocated(f"[compile_plan] {tensor!r} has no memory")
         return tensor.placement.address, False
 
-    for plan in lowering(graph, locate, 0, cpu_mask(isa)):
-        if plan is not None:
-            return plan
-    raise AssertionError  # the last item is the plan
+    return finish(lowering(graph, locate, 0, cpu_mask(isa)))
 
 
 def node_problem(node: Tensor, isa: str | None = None) -> str | None:

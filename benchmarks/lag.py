@@ -7,12 +7,21 @@ lengths. Not here: how many sentences that makes (embeddings.py).
 from __future__ import annotations
 
 import gc
+import os
 import random
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 
 from benchmarks.models import embed
 from benchmarks.timing import Row, absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PART = "lag"
 WORDS = [
@@ -42,26 +51,47 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
     seconds = 2.0 if quick else 10.0
     async with embed.measured_lag() as idle:
         await anyio.sleep(seconds / 4)
+    async with embed.measured_lag() as beside:
+        with _busy_processes():
+            await anyio.sleep(seconds / 2)
     gc.freeze()  # as a server would: a full collection of all that is loaded takes 25 ms
     async with embed.Embedder() as embedder, embed.measured_lag() as lag:
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
                 for seed in range(64):
                     tasks.start_soon(_client, embedder, seed)
-    late = sorted(lag.samples)
-    p999 = late[min(len(late) - 1, int(len(late) * 0.999))]
-    more = {"ticks": len(late), "median_ms": late[len(late) // 2], "idle_max_ms": max(idle.samples)}
-    idle_median = sorted(idle.samples)[len(idle.samples) // 2]
-    return [
-        absolute(PART, f"1 ms ticker, idle, median, {loop}", idle_median, "ms"),
-        absolute(PART, f"1 ms ticker, all cores busy, median, {loop}", late[len(late) // 2], "ms"),
-        absolute(
-            PART, f"1 ms ticker, all cores busy, p99.9, {loop}", p999, "ms", ("<=", 2), **more
-        ),
-        absolute(
-            PART, f"1 ms ticker, all cores busy, max, {loop}", late[-1], "ms", ("<=", 10), **more
-        ),
-    ]
+                    await anyio.lowlevel.checkpoint()  # they come one by one
+    rows = []
+    for load, samples, budgets in (
+        ("idle", idle.samples, {}),
+        # What this machine gives to anyone whose cores are busy, the library apart.
+        ("beside busy processes", beside.samples, {}),
+        ("all cores computing", lag.samples, {"p99.9": ("<=", 2.0), "max": ("<=", 10.0)}),
+    ):
+        late = sorted(samples)
+        figures = {
+            "median": late[len(late) // 2],
+            "p99.9": late[min(len(late) - 1, int(len(late) * 0.999))],
+            "max": late[-1],
+        }
+        for name, value in figures.items():
+            what = f"1 ms ticker, {load}, {name}, {loop}"
+            rows.append(absolute(PART, what, value, "ms", budgets.get(name), ticks=len(late)))
+    return rows
+
+
+@contextmanager
+def _busy_processes() -> Iterator[None]:
+    """One for each core, counting."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    burn = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(burn) for _ in range(cores or 1)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 async def _client(embedder: embed.Embedder, seed: int) -> None:

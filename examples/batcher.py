@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-WAKE: Final = 8  # requests resolved per turn of the loop
+WAKE: Final = 4  # requests resolved per turn of the loop
 
 
 class Sized(Protocol):

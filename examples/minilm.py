@@ -358,6 +358,7 @@ class MiniLM:
         except OSError as error:
             raise ModelError(f"cannot read the model: {error}") from error
         leaves = leaves_of(DType.parse(dtype))
+        await checkpoint()  # making a hundred leaves takes a millisecond, placing them another
         buffer = backend.alloc(list(leaves.values()))
         buffer.usage = aggml.BufferUsage.WEIGHTS
         done = 0

@@ -12,6 +12,7 @@ from aggml.allocator.lifetimes import (
     Slot,
     plan_graph,
     plan_scratch,
+    scratch_planning,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "TensorAllocator",
     "plan_graph",
     "plan_scratch",
+    "scratch_planning",
 ]

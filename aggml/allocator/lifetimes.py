@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aggml.allocator.arena import CHUNK_SHIFT, Arena, Chunk
 from aggml.errors import InvalidArgument
+from aggml.steps import finish
 from aggml.tensor import MAX_BYTES, Tensor, describe
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from aggml.buffer import Buffer
     from aggml.graph import Graph
+    from aggml.steps import Steps
 
 __all__ = [
     "INPLACE",
@@ -26,6 +28,7 @@ __all__ = [
     "kept_storages",
     "plan_graph",
     "plan_scratch",
+    "scratch_planning",
 ]
 
 # Operations whose kernels tolerate that the result lies where an operand lay, and how many of their
@@ -126,9 +129,9 @@ def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
     return kept
 
 
-def _place(
+def _placing(
     graph: Graph, homes: Mapping[Tensor, _Home], kept: set[Tensor]
-) -> dict[Tensor, tuple[int, int]]:
+) -> Steps[dict[Tensor, tuple[int, int]]]:
     """Address and bytes in its home's arena for each tensor of ``homes``, none of them a view.
 
     The walk is ggml's (``ggml_gallocr_alloc_graph_impl``): leafs first, then each node in order,
@@ -161,8 +164,10 @@ def _place(
                 children[source] += 1
         if (node._flags & _INPUT or node.op == "none") and (home := homes.get(node)) is not None:
             place(node, home)
+        yield
 
     for node in graph.nodes:
+        yield
         if (home := homes.get(node)) is not None and node not in found:
             n = INPLACE.get(node.op)
             if n is None or not _take_over(node, n, home, homes, found, own, children, views):
@@ -231,15 +236,15 @@ def _take_over(
     return False
 
 
-def plan_scratch(
+def scratch_planning(
     graph: Graph,
     wanted: Callable[[Tensor], bool] | Collection[Tensor],
     *,
     alignment: int,
     alloc_size: Callable[[Tensor], int] | None = None,
     reuse_inputs: bool = False,
-) -> ScratchPlan:
-    """Plan one arena for the tensors of a graph that are wanted there.
+) -> Steps[ScratchPlan]:
+    """Plan one arena for the tensors of a graph that are wanted there, in small steps.
 
     Views are never placed; they keep their storage. Ends and OUTPUT tensors, if wanted, keep their
     bytes to the end. What is not wanted lies elsewhere and is left alone.
@@ -267,8 +272,24 @@ def plan_scratch(
         for t in ts
         if t.view_src is None and is_wanted(t)
     }
-    placed = _place(graph, homes, kept_storages(graph, reuse_inputs))
+    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs))
     return ScratchPlan({t: start for t, (start, _) in placed.items()}, arena.high)
+
+
+def plan_scratch(
+    graph: Graph,
+    wanted: Callable[[Tensor], bool] | Collection[Tensor],
+    *,
+    alignment: int,
+    alloc_size: Callable[[Tensor], int] | None = None,
+    reuse_inputs: bool = False,
+) -> ScratchPlan:
+    """`scratch_planning`, all at once."""
+    return finish(
+        scratch_planning(
+            graph, wanted, alignment=alignment, alloc_size=alloc_size, reuse_inputs=reuse_inputs
+        )
+    )
 
 
 def _nbytes(tensor: Tensor) -> int:
@@ -325,7 +346,7 @@ def plan_graph(
                         f"[allocator] id {number} of {describe(tensor)}, of {len(types)} buffers"
                     )
     homes = {tensor: homes_by_id[number] for tensor, number in ids.items()}
-    placed = _place(graph, homes, kept_storages(graph, reuse_inputs))
+    placed = finish(_placing(graph, homes, kept_storages(graph, reuse_inputs)))
     mask = (1 << CHUNK_SHIFT) - 1
     slots = {
         t: Slot(ids[t], start >> CHUNK_SHIFT, start & mask, size)

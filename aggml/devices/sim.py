@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.graph_memory import GraphBuffer
     from aggml.plan import Plan
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
     from aggml.threadpool import ThreadPool
 
@@ -186,7 +187,7 @@ class SimBackend(Backend):
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         return self.stream.clear(buffer, value)
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
         for node in graph.nodes:
             self.device._check_op(node)
         return lowering(graph, memory.locate, memory.scratch_size, self.cpu)

@@ -204,7 +204,7 @@ struct Memory {
     // Zeroed: the same bytes in every run. Large blocks are mapped, so that nothing is touched here, on the event loop.
     Memory(size_t n, size_t alignment) : size(n)
     {
-        constexpr size_t large = size_t{1} << 20, page = 4096;
+        constexpr size_t large = size_t{1} << 16, page = 4096;
         if (n == 0) return;
         void *p = nullptr;
         if (n <= PTRDIFF_MAX - page && alignment <= page) {

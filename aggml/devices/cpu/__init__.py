@@ -22,12 +22,11 @@ from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aggml.future import Future
     from aggml.graph import Graph
     from aggml.graph_memory import GraphBuffer
     from aggml.plan import Plan
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["CPUBackend", "CPUDevice", "isas"]
@@ -103,7 +102,7 @@ class CPUBackend(Backend):
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         return self.stream.clear(buffer, value)
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Iterable[Plan | None]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
         return lowering(graph, memory.locate, memory.scratch_size, self.cpu)
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
