@@ -9,6 +9,7 @@ static void in_child(void)
     ag_error_forked();
     ag_notifiers_forked();
     ag_timer_forked();
+    ag_relay_forked();
 }
 
 static void install(void)

@@ -9,6 +9,15 @@
 void ag_error_forked(void);
 void ag_notifiers_forked(void);
 void ag_timer_forked(void);
+void ag_relay_forked(void);
+
+/* Relay (relay.c). Cores as ag_relay_cpu gives them; -1: unknown, for which all of these do nothing. */
+int ag_relay_cpu(void);
+void ag_relay_enter(int cpu); /* this thread spins on `cpu` until it leaves, and serves all the while */
+void ag_relay_serve(int cpu);
+void ag_relay_leave(int cpu);
+bool ag_relay_hand(ag_notifier *notifier, int cpu); /* false: nobody there took it, the caller writes */
+void ag_notifier_write(ag_notifier *notifier);
 
 /* One pause of a spinning thread: about 25 ns on x86. */
 static inline void ag_pause(void)

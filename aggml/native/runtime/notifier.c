@@ -15,6 +15,7 @@
 struct ag_notifier {
     atomic_int refs;
     atomic_bool signalled;
+    atomic_int cpu;       /* where the loop drained it last, and sleeps now if it does */
     pthread_mutex_t lock; /* a write must not meet a descriptor that was closed and given out again */
     int read_fd, write_fd;
     struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
@@ -56,6 +57,7 @@ ag_notifier *ag_notifier_new(void)
         return NULL;
     }
     atomic_init(&notifier->refs, 1);
+    atomic_init(&notifier->cpu, -1);
     pthread_mutex_init(&notifier->lock, NULL);
     notifier->read_fd = fds[0];
     notifier->write_fd = fds[1];
@@ -89,6 +91,12 @@ int ag_notifier_fd(const ag_notifier *notifier)
 void ag_notifier_signal(ag_notifier *notifier)
 {
     if (atomic_exchange(&notifier->signalled, true)) return;
+    if (!ag_relay_hand(notifier, atomic_load_explicit(&notifier->cpu, memory_order_relaxed)))
+        ag_notifier_write(notifier);
+}
+
+void ag_notifier_write(ag_notifier *notifier)
+{
     pthread_mutex_lock(&notifier->lock);
     if (notifier->write_fd >= 0) {
         uint64_t one = 1;
@@ -108,6 +116,7 @@ void ag_notifier_drain(ag_notifier *notifier)
     pthread_mutex_unlock(&notifier->lock);
     /* Only now: a signal from here on writes again; one before is covered by the look that follows the drain. */
     atomic_store(&notifier->signalled, false);
+    atomic_store_explicit(&notifier->cpu, ag_relay_cpu(), memory_order_relaxed);
 }
 
 void ag_notifier_close(ag_notifier *notifier)
