@@ -875,32 +875,35 @@ const agk_type_traits *convertible(int type, int64_t n)
     return traits;
 }
 
-void from_float(int type, nb::handle src, nb::handle dst)
-{
-    BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-    int64_t n = x.b.len / 4;
-    const agk_type_traits *traits = convertible(type, n);
-    if (traits->from_float == nullptr)
-        raise(exceptions.unsupported, std::string("[quantize] there is no quantizer for ") + traits->name);
-    if (static_cast<size_t>(y.b.len) != agk_row_size(type, n)) throw nb::value_error("the result has another size");
-    Unlocked unlocked;
-    traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
-}
-
 // ggml_quantize_chunk: the importance matrix has one weight per column and is ignored by types that cannot use it.
 void quantize(int type, nb::handle src, nb::handle dst, int64_t n_per_row, nb::object imatrix)
 {
-    if (type != AGK_Q4_0 || imatrix.is_none()) return from_float(type, src, dst);
-    BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE),
-        weights(imatrix, PyBUF_C_CONTIGUOUS);
+    BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     int64_t n = x.b.len / 4;
-    convertible(type, n_per_row);
-    if (n % n_per_row != 0 || weights.b.len != n_per_row * 4 || static_cast<size_t>(y.b.len) != agk_row_size(type, n)) {
-        throw nb::value_error("rows, result and importance matrix do not fit together");
+    const agk_type_traits *traits = convertible(type, n_per_row);
+    if (traits->quantize == nullptr && traits->from_float == nullptr)
+        raise(exceptions.unsupported, std::string("[quantize] there is no quantizer for ") + traits->name);
+    if (n_per_row < 1 || n % n_per_row != 0 || static_cast<size_t>(y.b.len) != agk_row_size(type, n))
+        throw nb::value_error("rows and result do not fit together");
+    if (imatrix.is_none()) {
+        if (traits->needs_imatrix)
+            raise(exceptions.invalid_argument,
+                  std::string("[quantize] ") + traits->name + " needs an importance matrix");
+        Unlocked unlocked;
+        if (traits->quantize != nullptr)
+            traits->quantize(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row, nullptr);
+        else
+            traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
+        return;
     }
+    BufferView weights(imatrix, PyBUF_C_CONTIGUOUS);
+    if (weights.b.len != n_per_row * 4) throw nb::value_error("the importance matrix has another size");
     Unlocked unlocked;
-    agk_quantize_q4_0_imatrix(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row,
-                              static_cast<const float *>(weights.b.buf));
+    if (traits->quantize != nullptr)
+        traits->quantize(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row,
+                         static_cast<const float *>(weights.b.buf));
+    else
+        traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
 }
 
 void to_float(int type, nb::handle src, nb::handle dst)
@@ -969,7 +972,6 @@ NB_MODULE(_native, m)
             return name == nullptr ? nb::none() : nb::cast(std::string(name));
         },
         "type"_a);
-    m.def("from_float", from_float, "type"_a, "src"_a, "dst"_a);
     m.def("quantize", quantize, "type"_a, "src"_a, "dst"_a, "n_per_row"_a, "imatrix"_a.none());
     m.def("to_float", to_float, "type"_a, "src"_a, "dst"_a);
     m.def("submit", submit, "groups"_a);

@@ -9,6 +9,7 @@
 #ifndef AGK_MUL_MAT_H
 #define AGK_MUL_MAT_H
 
+#include "blocks.h"
 #include "kernels.h"
 
 enum {

@@ -8,6 +8,7 @@
  * Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
  * ggml_mul_mat. */
 #include "../refuse.h"
+#include "../strided.h"
 #include "mul_mat_plan.h"
 
 enum {
@@ -17,6 +18,7 @@ enum {
     DOT_COLUMNS = 16, /* up to here dots, unless rows are shorter than DOT_K: then adding up the lanes costs more */
     DOT_COLUMNS_Q = 8,
     DOT_K = 64,
+    K_GRAIN = 256,      /* of rows that are widened: a multiple of every block; 16 columns of it fit in L1_ELEMENTS */
     L1_ELEMENTS = 7168, /* f32 of columns: 28 of 48 KB */
     FAR_A = 1 << 20,    /* bytes: one matrix against L2, the whole result against L3 */
     FAR_C = 8 << 20,
@@ -32,7 +34,7 @@ static agk_status check(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *b = &node->src[1], *dst = &node->dst;
     if (node->n_src < 2) return agk_refuse(lowering, AGK_INVALID, "needs two operands, not %d", node->n_src);
     const agk_type_traits *ta = agk_traits(a->type), *tb = agk_traits(b->type);
-    if (ta->name == NULL || ta->vec_dot_type == AGK_NONE) {
+    if (ta->to_float == NULL || ta->vec_dot_type == AGK_NONE) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s", agk_type_name(a->type));
     }
     if (a->type == AGK_F32 && b->type != AGK_F32) {
@@ -41,6 +43,9 @@ static agk_status check(agk_lowering *lowering)
     if (b->type != AGK_F32 && b->type != (int32_t)ta->vec_dot_type) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, so b must be f32 or %s, not %s", ta->name,
                           agk_type_name((int)ta->vec_dot_type), agk_type_name(b->type));
+    }
+    if (tb->to_float == NULL) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "b is %s", agk_type_name(b->type));
     }
     if (dst->type != AGK_F32) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "the result must be f32, not %s", agk_type_name(dst->type));
@@ -68,16 +73,6 @@ static agk_status check(agk_lowering *lowering)
     return AGK_OK;
 }
 
-static agk_to_float_fn *to_float(int type, uint32_t cpu)
-{
-    switch (type) {
-    case AGK_F16: return AGK_PICK(f16_to_f32, cpu);
-    case AGK_BF16: return AGK_PICK(bf16_to_f32, cpu);
-    case AGK_Q8_0: return AGK_PICK(q8_0_to_f32, cpu);
-    default: return AGK_PICK(q4_0_to_f32, cpu);
-    }
-}
-
 static void columns_q8(agk_mm_plan *p, int type, uint32_t cpu)
 {
     p->col_form = AGK_MM_Q8;
@@ -88,22 +83,23 @@ static void columns_f32(agk_mm_plan *p, int type, uint32_t cpu)
 {
     if (type == AGK_F32) return;
     p->col_form = AGK_MM_FLOATS;
-    p->col.floats = to_float(type, cpu);
+    p->col.floats = agk_reader(type, cpu);
 }
 
 static void rows_f32(agk_mm_plan *p, int type, uint32_t cpu)
 {
     p->row_form = AGK_MM_FLOATS;
-    p->row.floats = to_float(type, cpu);
+    p->row.floats = agk_reader(type, cpu);
 }
 
 static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
 {
     const uint32_t cpu = lowering->cpu;
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
-    const bool quantized = a->type == AGK_Q8_0 || a->type == AGK_Q4_0;
+    const bool as_q8 = (a->type == AGK_Q8_0 || a->type == AGK_Q4_0) && (cpu & AGK_AVX2);
+    const int64_t blck = agk_traits(a->type)->blck_size;
     const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16;
-    if (quantized && (cpu & AGK_AVX2)) {
+    if (as_q8) {
         p->product = a->type == AGK_Q8_0 ? AGK_PICK(mm_dot_q8_0, cpu) : AGK_PICK(mm_dot_q4_0, cpu);
         columns_q8(p, b->type, cpu);
     } else if (a->type == AGK_BF16 && (cpu & bf16) == bf16) {
@@ -117,15 +113,16 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
         p->product = a->type == AGK_F16    ? AGK_PICK(mm_dot_f16, cpu)
                      : a->type == AGK_BF16 ? AGK_PICK(mm_dot_bf16, cpu)
                                            : AGK_PICK(mm_dot_f32, cpu);
-        if (quantized) rows_f32(p, a->type, cpu);
+        if (blck > 1) rows_f32(p, a->type, cpu);
         if (p->col_form == AGK_MM_NATURAL && b->ne[1] > 4 && b->nb[1] % 4096 == 0) {
             /* as they lie, all columns would share one set of L1 */
             p->col_form = AGK_MM_FLOATS;
             p->col.floats = agk_traits(AGK_F32)->to_float;
         }
     }
-    const int64_t k = a->ne[0] > 0 ? a->ne[0] : 1, in_l1 = L1_ELEMENTS / b->ne[1] / 64 * 64;
-    p->k_block = (int32_t)(quantized ? k : agk_mm_least(k, in_l1));
+    const int64_t k = a->ne[0] > 0 ? a->ne[0] : 1, grain = blck > 1 ? K_GRAIN : DOT_K;
+    const int64_t in_l1 = L1_ELEMENTS / b->ne[1] / grain * grain;
+    p->k_block = (int32_t)(as_q8 ? k : agk_mm_least(k, in_l1));
     const double row_flops = 2.0 * (double)a->ne[0] * (double)b->ne[1];
     const double row_slices = row_flops / slice_flops + (double)agk_row_size(a->type, a->ne[0]) / slice_read;
     const double batch_slices = row_slices * (double)a->ne[1];
@@ -137,7 +134,7 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
     const int64_t items = p->row_blocks * batches;
     if (batch_slices * (double)batches <= 1.5) p->per_chunk = items;
     if (p->row_form != AGK_MM_NATURAL) {
-        lowering->scratch_size = AGK_MM_WIDENED_ROWS * agk_mm_row_bytes(p->row_form, a->ne[0]);
+        lowering->scratch_size = AGK_MM_WIDENED_ROWS * agk_mm_row_bytes(p->row_form, p->k_block);
     }
     if (p->col_form != AGK_MM_NATURAL) {
         const int64_t columns = agk_nrows(b);
@@ -226,7 +223,7 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
-    const bool quantized = a->type == AGK_Q8_0 || a->type == AGK_Q4_0;
+    const bool quantized = agk_traits(a->type)->blck_size > 1;
     agk_mm_plan p = {0};
     if (b->ne[1] <= 2 || (b->ne[1] <= (quantized ? DOT_COLUMNS_Q : DOT_COLUMNS) && a->ne[0] >= DOT_K)) {
         lower_dots(lowering, &p);

@@ -188,7 +188,7 @@ agk_status agk_mm_tiles_step(const agk_task *task, const agk_node *node, int64_t
     return AGK_OK;
 }
 
-/* k block by k block, so that the columns stay in L1; k_block is all of k for quantized a. */
+/* k block by k block, so that the columns stay in L1; k_block is all of k where quantized a is read as it lies. */
 static void dots_item(const agk_task *task, const agk_node *node, const agk_mm_plan *p, int64_t batch, int64_t first,
                       int64_t last)
 {
@@ -214,9 +214,9 @@ static void dots_item(const agk_task *task, const agk_node *node, const agk_mm_p
             block.a = m.a + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
             block.c = (float *)(void *)m.c + row;
             if (p->row_form != AGK_MM_NATURAL) {
-                widen_rows(node, p, block.a, block.rows, k, task->scratch);
+                widen_rows(node, p, block.a, block.rows, block.k, task->scratch);
                 block.a = task->scratch;
-                block.lda = agk_mm_row_bytes(p->row_form, k);
+                block.lda = agk_mm_row_bytes(p->row_form, block.k);
             }
             p->product(&block);
         }

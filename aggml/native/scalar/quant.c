@@ -135,7 +135,7 @@ static float search(const float *x, const float *weight, int *levels)
     return d;
 }
 
-void agk_quantize_q4_0_imatrix(const float *src, void *dst, int64_t nrows, int64_t n_per_row, const float *imatrix)
+void agk_quantize_q4_0(const float *src, void *dst, int64_t nrows, int64_t n_per_row, const float *imatrix)
 {
     agk_block_q4_0 *y = dst;
     if (imatrix == NULL) {

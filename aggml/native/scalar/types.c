@@ -1,6 +1,6 @@
 /* The table of element types, and the exact conversions between f32 and the 16-bit floats.
  *
- * Not here: quantized blocks (quant.c), vectorised conversions (avx2/types.c, avx512/types.c). */
+ * Not here: quantized blocks (quant*.c), vectorised conversions (avx2/types.c, avx512/types.c). */
 #include "../kernel_types.h"
 #include "quant.h"
 
@@ -84,19 +84,44 @@ static void f32_from_float(const float *src, void *dst, int64_t n)
 }
 
 static const agk_type_traits traits[AGK_TYPE_COUNT] = {
-    [AGK_F32] = {"f32", 1, 4, f32_to_float, f32_from_float, AGK_F32},
-    [AGK_F16] = {"f16", 1, 2, agk_f16_to_f32_scalar, agk_f32_to_f16_scalar, AGK_F16},
-    [AGK_BF16] = {"bf16", 1, 2, agk_bf16_to_f32_scalar, agk_f32_to_bf16_scalar, AGK_BF16},
-    [AGK_Q4_0] = {"q4_0", 32, sizeof(agk_block_q4_0), agk_q4_0_to_f32_scalar, agk_f32_to_q4_0, AGK_Q8_0},
-    [AGK_Q8_0] = {"q8_0", 32, sizeof(agk_block_q8_0), agk_q8_0_to_f32_scalar, agk_f32_to_q8_0_scalar, AGK_Q8_0},
-    [AGK_I8] = {"i8", 1, 1, NULL, NULL, AGK_NONE},
-    [AGK_I16] = {"i16", 1, 2, NULL, NULL, AGK_NONE},
-    [AGK_I32] = {"i32", 1, 4, NULL, NULL, AGK_NONE},
-    [AGK_I64] = {"i64", 1, 8, NULL, NULL, AGK_NONE},
-    [AGK_F64] = {"f64", 1, 8, NULL, NULL, AGK_NONE},
+    [AGK_F32] = {"f32", 1, 4, f32_to_float, f32_from_float, NULL, AGK_F32, false},
+    [AGK_F16] = {"f16", 1, 2, agk_f16_to_f32_scalar, agk_f32_to_f16_scalar, NULL, AGK_F16, false},
+    [AGK_Q4_0] = {"q4_0", 32, 18, agk_q4_0_to_f32_scalar, agk_f32_to_q4_0, agk_quantize_q4_0, AGK_Q8_0, false},
+    [AGK_Q4_1] = {"q4_1", 32, 20, NULL, NULL, NULL, AGK_Q8_1, false},
+    [AGK_Q5_0] = {"q5_0", 32, 22, NULL, NULL, NULL, AGK_Q8_0, false},
+    [AGK_Q5_1] = {"q5_1", 32, 24, NULL, NULL, NULL, AGK_Q8_1, false},
+    [AGK_Q8_0] = {"q8_0", 32, 34, agk_q8_0_to_f32_scalar, agk_f32_to_q8_0_scalar, NULL, AGK_Q8_0, false},
+    [AGK_Q8_1] = {"q8_1", 32, 36, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_Q2_K] = {"q2_K", 256, 84, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_Q3_K] = {"q3_K", 256, 110, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_Q4_K] = {"q4_K", 256, 144, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_Q5_K] = {"q5_K", 256, 176, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_Q6_K] = {"q6_K", 256, 210, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_Q8_K] = {"q8_K", 256, 292, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_IQ2_XXS] = {"iq2_xxs", 256, 66, NULL, NULL, NULL, AGK_Q8_K, true},
+    [AGK_IQ2_XS] = {"iq2_xs", 256, 74, NULL, NULL, NULL, AGK_Q8_K, true},
+    [AGK_IQ3_XXS] = {"iq3_xxs", 256, 98, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_IQ1_S] = {"iq1_s", 256, 50, NULL, NULL, NULL, AGK_Q8_K, true},
+    [AGK_IQ4_NL] = {"iq4_nl", 32, 18, NULL, NULL, NULL, AGK_Q8_0, false},
+    [AGK_IQ3_S] = {"iq3_s", 256, 110, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_IQ2_S] = {"iq2_s", 256, 82, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_IQ4_XS] = {"iq4_xs", 256, 136, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_I8] = {"i8", 1, 1, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_I16] = {"i16", 1, 2, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_I32] = {"i32", 1, 4, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_I64] = {"i64", 1, 8, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_F64] = {"f64", 1, 8, NULL, NULL, NULL, AGK_NONE, false},
+    [AGK_IQ1_M] = {"iq1_m", 256, 56, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_BF16] = {"bf16", 1, 2, agk_bf16_to_f32_scalar, agk_f32_to_bf16_scalar, NULL, AGK_BF16, false},
+    [AGK_TQ1_0] = {"tq1_0", 256, 54, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_TQ2_0] = {"tq2_0", 256, 66, NULL, NULL, NULL, AGK_Q8_K, false},
+    [AGK_MXFP4] = {"mxfp4", 32, 17, NULL, NULL, NULL, AGK_Q8_0, false},
+    [AGK_NVFP4] = {"nvfp4", 64, 36, NULL, NULL, NULL, AGK_Q8_0, false},
+    [AGK_Q1_0] = {"q1_0", 128, 18, NULL, NULL, NULL, AGK_Q8_0, false},
+    [AGK_Q2_0] = {"q2_0", 64, 18, NULL, NULL, NULL, AGK_Q8_0, false},
 };
 
-static const agk_type_traits unknown = {NULL, 1, 0, NULL, NULL, AGK_NONE};
+static const agk_type_traits unknown = {NULL, 1, 0, NULL, NULL, NULL, AGK_NONE, false};
 
 const agk_type_traits *agk_traits(int type)
 {
