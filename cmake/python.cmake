@@ -1,4 +1,4 @@
-# aggml.native._native: module.cpp and nanobind around the native library; stable ABI from Python 3.12 on.
+# aggml.native._native: module.cpp, binding/ and nanobind around the native library; stable ABI from Python 3.12 on.
 
 enable_language(CXX)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
@@ -8,7 +8,8 @@ find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module ${SK
 find_package(nanobind CONFIG REQUIRED)
 
 # NOMINSIZE: calls through the binding are counted in fractions of a microsecond; its size does not matter.
-nanobind_add_module(_native STABLE_ABI NB_STATIC NOMINSIZE ${native}/module.cpp)
+file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
+nanobind_add_module(_native STABLE_ABI NB_STATIC NOMINSIZE ${native}/module.cpp ${binding})
 target_compile_options(_native PRIVATE -Wall -Wextra $<$<BOOL:${AGGML_WERROR}>:-Werror>)
 target_link_libraries(_native PRIVATE aggml_native)
 install(TARGETS _native LIBRARY DESTINATION aggml/native)

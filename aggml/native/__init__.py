@@ -1,4 +1,4 @@
-"""The native layer: C below, bound by module.cpp.
+"""The native layer: C below, bound by binding/.
 
 Here: the choice of instruction sets. Not here: anything public.
 """

@@ -1,6 +1,6 @@
 # Types of the extension module; stubtest compares them with it. Private to the package.
-# Here: names and types. Not here: what they mean; see module.cpp and runtime/runtime.h.
-# ruff: noqa: A002 - arguments are named as in module.cpp
+# Here: names and types. Not here: what they mean; see binding/ and runtime/runtime.h.
+# ruff: noqa: A002 - arguments are named as in binding/
 
 import sys
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 /* Errors and the storages they poison: counted objects, shared between streams and the binding.
  *
- * Not here: who is poisoned when (stream.c), how an error becomes an exception (module.cpp). */
+ * Not here: who is poisoned when (stream.c), how an error becomes an exception (binding/). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

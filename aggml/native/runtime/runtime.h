@@ -1,6 +1,6 @@
 /* The runtime in C: streams of ordered work, the thread pool that carries them out, plans, errors, notifiers.
  *
- * Here: every type and function that more than one file of runtime/ (or module.cpp) uses. No Python. Rules:
+ * Here: every type and function that more than one file of runtime/ (or of binding/) uses. No Python. Rules:
  * - a stream is in order; `completed` alone tells whether a ticket is done;
  * - a worker never blocks for another stream: it parks the stream and takes other work;
  * - objects are counted; everything handed to a stream is kept by it until done. */
@@ -8,7 +8,7 @@
 #define AG_RUNTIME_H
 
 #include <pthread.h>
-#ifndef AG_RUNTIME_CPP /* module.cpp maps C11 atomics to std::atomic, whose layout is the same */
+#ifndef AG_RUNTIME_CPP /* binding/common.h maps C11 atomics to std::atomic, whose layout is the same */
 #include <stdatomic.h>
 #endif
 #include <stdbool.h>

@@ -1,0 +1,65 @@
+// The interpreter's side: threads that come back for the GIL, the exit, the classes of exceptions.
+#include "common.h"
+
+#include <chrono>
+#include <thread>
+
+namespace binding
+{
+
+Exceptions exceptions;
+
+static std::atomic<bool> ended{false};           // set at exit, by the thread that ends the interpreter
+static std::atomic<int> taking_back{0};          // threads between their native work and the GIL
+static std::atomic<std::thread::id> last_thread; // the one that ends the interpreter
+
+Unlocked::~Unlocked()
+{
+    taking_back.fetch_add(1);
+    if (ended.load() && std::this_thread::get_id() != last_thread.load()) {
+        taking_back.fetch_sub(1);
+        for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+    PyEval_RestoreThread(state);
+    taking_back.fetch_sub(1);
+}
+
+bool finished()
+{
+    return ended.load();
+}
+
+[[noreturn]] void raise(nb::handle type, const std::string &message)
+{
+    PyErr_SetString(type.is_valid() ? type.ptr() : PyExc_RuntimeError, message.c_str());
+    throw nb::python_error();
+}
+
+void shutdown()
+{
+    last_thread.store(std::this_thread::get_id());
+    ended.store(true);
+    ag_on_idle = nullptr;
+    Unlocked unlocked;
+    ag_timer_stop();
+    // Those that did not see the flag get their turn now; at most a second, should one be stuck elsewhere.
+    for (int i = 0; i < 1000 && taking_back.load() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void bind_interpreter(nb::module_ &m)
+{
+    m.def(
+        "set_exceptions",
+        [](nb::object invalid_state, nb::object alloc_failed, nb::object invalid_argument, nb::object unsupported) {
+            exceptions = {invalid_state.release(), alloc_failed.release(), invalid_argument.release(),
+                          unsupported.release()};
+        },
+        "invalid_state"_a, "alloc_failed"_a, "invalid_argument"_a, "unsupported"_a);
+    m.def("shutdown", shutdown);
+    m.def("usable_cpus", ag_usable_cpus);
+    m.def("cpu_features", agk_cpu_features);
+    m.def("now", [] { return static_cast<double>(ag_now()) * 1e-9; });
+    m.def("generation", [] { return static_cast<unsigned>(ag_generation.load()); });
+}
+
+} // namespace binding

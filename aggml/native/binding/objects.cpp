@@ -1,0 +1,153 @@
+// Errors, storages, memory, notifiers and pools as Python sees them.
+#include "objects.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+namespace binding
+{
+
+nb::object wrap_error(ag_error *error)
+{
+    if (error == nullptr) return nb::none();
+    return nb::cast(new Error(error), nb::rv_policy::take_ownership);
+}
+
+Memory::Memory(size_t n, size_t alignment) : size(n)
+{
+    constexpr size_t large = size_t{1} << 16, page = 4096;
+    if (n == 0) return;
+    void *p = nullptr;
+    if (n <= PTRDIFF_MAX - page && alignment <= page) {
+        if (n >= large) {
+            mapped = (n + page - 1) & ~(page - 1);
+            p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (p == MAP_FAILED) p = nullptr;
+#ifdef MADV_HUGEPAGE
+            if (p != nullptr) madvise(p, mapped, MADV_HUGEPAGE);
+#endif
+        } else if (posix_memalign(&p, alignment, n) == 0) {
+            memset(p, 0, n);
+        }
+    }
+    if (p == nullptr) raise(exceptions.alloc_failed, "[Memory] no memory for " + std::to_string(n) + " bytes");
+    data = static_cast<uint8_t *>(p);
+}
+
+Memory::~Memory()
+{
+    if (mapped != 0) {
+        munmap(data, mapped);
+    } else {
+        free(data);
+    }
+}
+
+Pool::Pool(int n_threads, int spin_us, int priority, bool strict, nb::sequence mask)
+{
+    ag_pool_params params = {};
+    params.n_threads = n_threads;
+    params.spin_us = spin_us;
+    params.priority = priority;
+    params.strict = strict;
+    size_t n = nb::len(mask);
+    for (size_t i = 0; i < n && i < sizeof params.mask; ++i) {
+        params.mask[i] = nb::cast<bool>(mask[i]);
+        params.has_mask = params.has_mask || params.mask[i];
+    }
+    Unlocked unlocked;
+    pool = ag_pool_new(&params);
+    if (pool == nullptr) throw std::bad_alloc();
+}
+
+Pool::~Pool()
+{
+    Unlocked unlocked; // joins its workers, who may be about to ask for the GIL's pending calls
+    ag_pool_unref(pool);
+}
+
+namespace
+{
+
+int memory_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    Memory *memory = nb::inst_ptr<Memory>(nb::handle(self));
+    static char none;
+    return PyBuffer_FillInfo(view, self, memory->size ? static_cast<void *>(memory->data) : &none,
+                             static_cast<Py_ssize_t>(memory->size), 0, flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void *>(memory_getbuffer)}, {0, nullptr}};
+
+} // namespace
+
+void bind_objects(nb::module_ &m)
+{
+    nb::class_<Error>(m, "Error")
+        .def_static(
+            "make",
+            [](int code, const std::string &device, const std::string &operation, const std::string &tensor,
+               const std::string &text) {
+                ag_error *error = ag_error_new(static_cast<ag_code>(code), device.c_str(), operation.c_str(),
+                                               tensor.c_str(), text.c_str());
+                if (error == nullptr) throw std::bad_alloc();
+                return new Error(error);
+            },
+            "code"_a, "device"_a, "operation"_a, "tensor"_a, "text"_a, nb::rv_policy::take_ownership)
+        .def_prop_ro("code", [](Error &e) { return static_cast<int>(e.error->code); })
+        .def_prop_ro("device", [](Error &e) { return std::string(e.error->device); })
+        .def_prop_ro("operation", [](Error &e) { return std::string(e.error->operation); })
+        .def_prop_ro("tensor", [](Error &e) { return std::string(e.error->tensor); })
+        .def_prop_ro("text", [](Error &e) { return std::string(e.error->text); })
+        .def_prop_rw(
+            "seen", [](Error &e) { return e.error->seen.load(); },
+            [](Error &e, bool seen) { e.error->seen.store(seen); })
+        .def_prop_rw(
+            "exception",
+            [](Error &e) -> nb::object {
+                void *user = e.error->user.load();
+                return user == nullptr ? nb::none() : nb::borrow(static_cast<PyObject *>(user));
+            },
+            [](Error &e, nb::object exception) { // the first one stays: all failures share it as their cause
+                void *none = nullptr;
+                if (e.error->user.compare_exchange_strong(none, exception.ptr())) exception.release();
+            });
+
+    nb::class_<Storage>(m, "Storage")
+        .def(nb::init<const char *>(), "name"_a)
+        .def_prop_ro("name", [](Storage &s) { return std::string(s.storage->name); })
+        .def("poison", [](Storage &s) { return wrap_error(ag_storage_poison(s.storage)); });
+
+    nb::class_<Memory>(m, "Memory", nb::type_slots(memory_slots))
+        .def(nb::init<size_t, size_t>(), "size"_a, "alignment"_a)
+        .def_prop_ro("address", [](Memory &memory) { return reinterpret_cast<uintptr_t>(memory.data); })
+        .def_prop_ro("size", [](Memory &memory) { return memory.size; });
+
+    nb::class_<Notifier>(m, "Notifier")
+        .def(nb::init<>())
+        .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
+        .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
+        .def("drain", [](Notifier &n) { ag_notifier_drain(n.notifier); })
+        .def("close", [](Notifier &n) { ag_notifier_close(n.notifier); });
+
+    nb::class_<Pool>(m, "Pool")
+        .def(nb::init<int, int, int, bool, nb::sequence>(), "n_threads"_a, "spin_us"_a, "priority"_a, "strict"_a,
+             "mask"_a)
+        .def_prop_ro("n_threads", [](Pool &p) { return ag_pool_n_threads(p.pool); })
+        .def(
+            "grow",
+            [](Pool &p, int n) {
+                Unlocked unlocked;
+                return ag_pool_grow(p.pool, n);
+            },
+            "n_threads"_a)
+        .def("pause", [](Pool &p) { ag_pool_pause(p.pool); })
+        .def("resume", [](Pool &p) { ag_pool_resume(p.pool); })
+        .def("stop", [](Pool &p) {
+            Unlocked unlocked;
+            ag_pool_stop(p.pool);
+        });
+}
+
+} // namespace binding

@@ -1,0 +1,157 @@
+// The counted objects of the runtime as Python holds them, and what an operation is before it is queued.
+#ifndef AG_BINDING_OBJECTS_H
+#define AG_BINDING_OBJECTS_H
+
+#include "common.h"
+
+#include <deque>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace binding
+{
+
+struct Error {
+    ag_error *error;
+    explicit Error(ag_error *e) : error(e)
+    {
+    }
+    Error(const Error &) = delete;
+    ~Error()
+    {
+        ag_error_unref(error);
+    }
+};
+
+nb::object wrap_error(ag_error *error); // takes the reference
+
+struct Storage {
+    ag_storage *storage;
+    explicit Storage(const char *name) : storage(ag_storage_new(name))
+    {
+        if (storage == nullptr) throw std::bad_alloc();
+    }
+    Storage(const Storage &) = delete;
+    ~Storage()
+    {
+        ag_storage_unref(storage);
+    }
+};
+
+// Bytes with the buffer protocol. Zeroed: the same in every run. Large blocks are mapped, so that nothing is touched here,
+// on the event loop.
+struct Memory {
+    uint8_t *data = nullptr;
+    size_t size, mapped = 0;
+    Memory(size_t n, size_t alignment);
+    Memory(const Memory &) = delete;
+    ~Memory();
+};
+
+struct Notifier {
+    ag_notifier *notifier;
+    Notifier() : notifier(ag_notifier_new())
+    {
+        if (notifier == nullptr) raise(exceptions.alloc_failed, "[Notifier] no file descriptor is left");
+    }
+    Notifier(const Notifier &) = delete;
+    ~Notifier()
+    {
+        ag_notifier_close(notifier);
+        ag_notifier_unref(notifier);
+    }
+};
+
+struct Pool {
+    ag_pool *pool;
+    Pool(int n_threads, int spin_us, int priority, bool strict, nb::sequence mask);
+    Pool(const Pool &) = delete;
+    ~Pool();
+};
+
+struct Plan {
+    ag_plan *plan;
+    Plan(uint32_t cpu, size_t work_base) : plan(ag_plan_new(cpu, work_base))
+    {
+        if (plan == nullptr) throw std::bad_alloc();
+    }
+    Plan(const Plan &) = delete;
+    ~Plan()
+    {
+        ag_plan_unref(plan);
+    }
+};
+
+// Python objects that native work keeps alive, by the ticket after which they may go.
+using Kept = std::deque<std::pair<uint64_t, PyObject *>>;
+void release_prefix(ag_stream *stream, Kept &kept);
+void release_finished(); // of all streams
+void on_idle(); // by a worker that is about to sleep: a stream that ran dry holds no arrays until the next call
+void drop_user(void *user); // an exception that native code held, from any thread
+
+struct Stream {
+    ag_stream *stream;
+    Kept kept;
+    nb::object pool;
+    Stream(ag_stream *s, nb::object p);
+    Stream(const Stream &) = delete;
+    ~Stream();
+};
+
+// One operation that is not queued yet. Consumed by the submission.
+struct Desc {
+    ag_slot slot = {};
+    PyObject *keep = nullptr; // released when the operation is done
+    bool used = false;
+    Desc() = default;
+    Desc(const Desc &) = delete;
+    ~Desc()
+    {
+        if (!used) ag_slot_drop(&slot);
+        Py_XDECREF(keep);
+    }
+};
+
+int64_t item(PyObject *tuple, Py_ssize_t i); // an integer; the index is valid
+void four(PyObject *object, int64_t *out);   // a tuple of four
+
+// A placed tensor as transfers see it: where its items lie, and the storage that failures poison.
+struct Span {
+    uintptr_t address;
+    int64_t ne[4], nb[4];
+    size_t size; // of one item: an element, or a byte of a quantized row
+    bool whole;  // writing all items replaces the whole storage
+    ag_storage *storage;
+    nb::object keep; // owns the memory
+    Span(uintptr_t a, nb::tuple ne_, nb::tuple nb__, size_t n, bool w, Storage &s, nb::object k)
+        : address(a), size(n), whole(w), storage(ag_storage_ref(s.storage)), keep(std::move(k))
+    {
+        four(ne_.ptr(), ne);
+        four(nb__.ptr(), nb);
+    }
+    Span(const Span &) = delete;
+    ~Span()
+    {
+        ag_storage_unref(storage);
+    }
+    void read_by(ag_slot &slot) const
+    {
+        slot.few[slot.n_reads++] = ag_storage_ref(storage); // before any write is noted
+    }
+    void written_by(ag_slot &slot, bool full) const
+    {
+        slot.few[slot.n_reads] = ag_storage_ref(storage);
+        (full ? slot.n_writes : slot.n_partial) = 1;
+    }
+};
+
+std::vector<ag_storage *> storages_of(nb::handle list);
+
+// Between an array (anything with the buffer protocol, up to 4-D) and a span: shapes must agree in reversed order.
+// Returns what keeps both alive: the memoryview pins the array's bytes.
+nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span &span);
+
+} // namespace binding
+
+#endif

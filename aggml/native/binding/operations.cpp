@@ -1,0 +1,251 @@
+// Operations that are described and not queued yet: copies, fills, plans, waits, calls.
+//
+// Not here: queueing them (stream.cpp).
+#include "objects.h"
+
+#include <cstring>
+#include <set>
+#include <vector>
+
+namespace binding
+{
+
+static const char *intern(const std::string &text) // operation names: a handful of literals
+{
+    static std::set<std::string> names;
+    return names.insert(text).first->c_str();
+}
+
+static void set_storages(ag_slot &slot, nb::handle reads, nb::handle writes, nb::handle partial)
+{
+    auto r = storages_of(reads), w = storages_of(writes), p = storages_of(partial);
+    size_t n = r.size() + w.size() + p.size();
+    ag_storage **list = slot.few;
+    if (n > UINT16_MAX) throw nb::value_error("too many storages");
+    if (n > AG_INLINE_STORAGES) {
+        slot.many = static_cast<ag_storage **>(malloc(n * sizeof *slot.many));
+        if (slot.many == nullptr) throw std::bad_alloc();
+        list = slot.many;
+    }
+    for (auto *group : {&r, &w, &p}) {
+        for (ag_storage *storage : *group) *list++ = ag_storage_ref(storage);
+    }
+    slot.n_reads = static_cast<uint16_t>(r.size());
+    slot.n_writes = static_cast<uint16_t>(w.size());
+    slot.n_partial = static_cast<uint16_t>(p.size());
+}
+
+static Desc *desc(ag_kind kind, const std::string &operation, nb::handle keep)
+{
+    Desc *d = new Desc();
+    d->slot.kind = kind;
+    d->slot.operation = intern(operation);
+    if (keep.is_valid() && !keep.is_none()) {
+        d->keep = keep.ptr();
+        Py_INCREF(d->keep);
+    }
+    return d;
+}
+
+template <typename Fill>
+static nb::object finish(Desc *d, nb::handle reads, nb::handle writes, nb::handle partial, Fill fill)
+{
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    set_storages(d->slot, reads, writes, partial);
+    fill(d->slot);
+    return out;
+}
+
+static void tidy(ag_copy &c)
+{
+    if (c.ne[0] * c.ne[1] * c.ne[2] * c.ne[3] == 0) c = ag_copy{c.dst, c.src, {1, 1, 1, 1}, {}, {}, 0};
+    ag_copy_simplify(&c);
+}
+
+nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span &span)
+{
+    nb::object view = nb::steal(PyMemoryView_FromObject(array.ptr()));
+    if (!view.is_valid()) throw nb::python_error();
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view.ptr());
+    ag_copy &c = slot.u.copy;
+    memcpy(c.ne, span.ne, sizeof c.ne);
+    memcpy(to_array ? c.src_nb : c.dst_nb, span.nb, sizeof span.nb);
+    int64_t *array_nb = to_array ? c.dst_nb : c.src_nb;
+    if (buffer->ndim > 4 || (buffer->ndim > 0 && buffer->shape == nullptr))
+        throw nb::value_error("arrays have up to four axes");
+    if (static_cast<size_t>(buffer->itemsize) != span.size)
+        throw nb::value_error("the array's elements have another size");
+    if (to_array && buffer->readonly) throw nb::value_error("the array is read-only");
+    int64_t step = buffer->itemsize;
+    for (int d = 0; d < 4; ++d) {
+        int axis = buffer->ndim - 1 - d;
+        int64_t extent = axis >= 0 ? buffer->shape[axis] : 1;
+        if (extent != c.ne[d]) throw nb::value_error("the array's shape is not the tensor's");
+        array_nb[d] = axis >= 0 && buffer->strides != nullptr ? buffer->strides[axis] : step;
+        step *= extent;
+    }
+    c.item = span.size;
+    auto *tensor = reinterpret_cast<uint8_t *>(span.address), *host = static_cast<uint8_t *>(buffer->buf);
+    c.dst = to_array ? host : tensor;
+    c.src = to_array ? tensor : host;
+    tidy(c);
+    if (to_array) {
+        span.read_by(slot);
+    } else {
+        span.written_by(slot, span.whole);
+    }
+    return nb::make_tuple(view, span.keep);
+}
+
+static nb::object array_desc(bool to_array, nb::handle array, const Span &span, const std::string &operation)
+{
+    Desc *d = desc(AG_KIND_COPY, operation, nb::handle());
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    d->keep = array_copy(d->slot, to_array, array, span).release().ptr();
+    return out;
+}
+
+// Contiguous bytes at `offset` of a span; the caller has checked the range.
+static nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, size_t offset, bool whole,
+                             const std::string &operation)
+{
+    nb::object view = nb::steal(PyMemoryView_FromObject(array.ptr()));
+    if (!view.is_valid()) throw nb::python_error();
+    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view.ptr());
+    if (!PyBuffer_IsContiguous(buffer, 'C') || (to_array && buffer->readonly))
+        throw nb::value_error("a contiguous (writable) array is needed");
+    Desc *d = desc(AG_KIND_COPY, operation, nb::make_tuple(view, span.keep));
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    auto *tensor = reinterpret_cast<uint8_t *>(span.address + offset), *host = static_cast<uint8_t *>(buffer->buf);
+    d->slot.u.copy = ag_copy{to_array ? host : tensor,        to_array ? tensor : host, {1, 1, 1, 1}, {}, {},
+                             static_cast<size_t>(buffer->len)};
+    if (to_array) {
+        span.read_by(d->slot);
+    } else {
+        span.written_by(d->slot, whole);
+    }
+    return out;
+}
+
+static nb::object copy_desc(const Span &dst, const Span &src, const std::string &operation)
+{
+    if (memcmp(dst.ne, src.ne, sizeof dst.ne) != 0 || dst.size != src.size)
+        throw nb::value_error("the tensors have different shapes");
+    Desc *d = desc(AG_KIND_COPY, operation, nb::make_tuple(dst.keep, src.keep));
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    ag_copy &c = d->slot.u.copy;
+    c.dst = reinterpret_cast<uint8_t *>(dst.address);
+    c.src = reinterpret_cast<const uint8_t *>(src.address);
+    memcpy(c.ne, dst.ne, sizeof c.ne);
+    memcpy(c.dst_nb, dst.nb, sizeof c.dst_nb);
+    memcpy(c.src_nb, src.nb, sizeof c.src_nb);
+    c.item = dst.size;
+    tidy(c);
+    src.read_by(d->slot);
+    dst.written_by(d->slot, dst.whole);
+    return out;
+}
+
+static nb::object fill_desc(const Span &span, int value, size_t offset, size_t size, bool whole,
+                            const std::string &operation)
+{
+    Desc *d = desc(AG_KIND_FILL, operation, span.keep);
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    d->slot.u.fill.dst = reinterpret_cast<uint8_t *>(span.address + offset);
+    d->slot.u.fill.value = value;
+    d->slot.u.fill.size = size;
+    span.written_by(d->slot, whole);
+    return out;
+}
+
+static nb::object clear_desc(uintptr_t address, int value, size_t size, nb::handle keep)
+{
+    Desc *d = desc(AG_KIND_FILL, "clear", keep);
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    d->slot.u.fill.dst = reinterpret_cast<uint8_t *>(address);
+    d->slot.u.fill.value = value;
+    d->slot.u.fill.size = size;
+    return out;
+}
+
+static nb::object plan_desc(nb::object plan, uintptr_t arena, const std::string &operation, nb::handle keep)
+{
+    return finish(desc(AG_KIND_PLAN, operation, keep), nb::tuple(), nb::tuple(), nb::tuple(), [&](ag_slot &slot) {
+        slot.u.plan.plan = ag_plan_ref(nb::cast<Plan &>(plan).plan);
+        slot.u.plan.arena = arena;
+    });
+}
+
+static nb::object mark_desc(const std::string &operation, nb::tuple accepts)
+{
+    return finish(desc(AG_KIND_NOP, operation, nb::handle()), nb::tuple(), accepts, nb::tuple(), [](ag_slot &) {});
+}
+
+static nb::object delay_desc(double seconds, const std::string &operation, nb::tuple reads, nb::tuple writes,
+                             nb::tuple partial)
+{
+    return finish(desc(AG_KIND_DELAY, operation, nb::handle()), reads, writes, partial,
+                  [&](ag_slot &slot) { slot.u.delay.ns = seconds <= 0 ? 0 : static_cast<uint64_t>(seconds * 1e9); });
+}
+
+static nb::object wait_desc(Stream &other, nb::object ticket)
+{
+    return finish(desc(AG_KIND_WAIT, "wait", nb::handle()), nb::tuple(), nb::tuple(), nb::tuple(), [&](ag_slot &slot) {
+        slot.u.wait.ticket = ticket.is_none() ? AG_TAIL : nb::cast<uint64_t>(ticket);
+        slot.u.wait.stream = ag_stream_ref(other.stream);
+    });
+}
+
+static nb::object fail_desc(Error &error, const std::string &operation, nb::tuple writes, nb::tuple partial)
+{
+    return finish(desc(AG_KIND_FAIL, operation, nb::handle()), nb::tuple(), writes, partial,
+                  [&](ag_slot &slot) { slot.u.fail.error = ag_error_ref(error.error); });
+}
+
+static nb::object call_desc(const std::string &operation, nb::tuple reads, nb::tuple writes, nb::tuple partial,
+                            nb::handle keep)
+{
+    return finish(desc(AG_KIND_CALL, operation, keep), reads, writes, partial, [](ag_slot &) {});
+}
+
+void bind_operations(nb::module_ &m)
+{
+    nb::class_<Desc>(m, "Desc");
+    nb::class_<Span>(m, "Span").def(nb::init<uintptr_t, nb::tuple, nb::tuple, size_t, bool, Storage &, nb::object>(),
+                                    "address"_a, "ne"_a, "nb"_a, "size"_a, "whole"_a, "storage"_a, "keep"_a);
+    m.def(
+        "upload",
+        [](nb::handle array, Span &span, const std::string &operation) {
+            return array_desc(false, array, span, operation);
+        },
+        "array"_a, "span"_a, "operation"_a);
+    m.def(
+        "download",
+        [](nb::handle array, Span &span, const std::string &operation) {
+            return array_desc(true, array, span, operation);
+        },
+        "array"_a, "span"_a, "operation"_a);
+    m.def(
+        "upload_bytes",
+        [](nb::handle array, Span &span, size_t offset, bool whole, const std::string &operation) {
+            return bytes_desc(false, array, span, offset, whole, operation);
+        },
+        "array"_a, "span"_a, "offset"_a, "whole"_a, "operation"_a);
+    m.def(
+        "download_bytes",
+        [](nb::handle array, Span &span, size_t offset, const std::string &operation) {
+            return bytes_desc(true, array, span, offset, false, operation);
+        },
+        "array"_a, "span"_a, "offset"_a, "operation"_a);
+    m.def("copy", copy_desc, "dst"_a, "src"_a, "operation"_a);
+    m.def("fill", fill_desc, "span"_a, "value"_a, "offset"_a, "size"_a, "whole"_a, "operation"_a);
+    m.def("clear", clear_desc, "address"_a, "value"_a, "size"_a, "keep"_a);
+    m.def("run_plan", plan_desc, "plan"_a, "arena"_a, "operation"_a, "keep"_a.none());
+    m.def("mark", mark_desc, "operation"_a, "accepts"_a);
+    m.def("delay", delay_desc, "seconds"_a, "operation"_a, "reads"_a, "writes"_a, "partial"_a);
+    m.def("wait", wait_desc, "stream"_a, "ticket"_a.none());
+    m.def("fail", fail_desc, "error"_a, "operation"_a, "writes"_a, "partial"_a);
+    m.def("call", call_desc, "operation"_a, "reads"_a, "writes"_a, "partial"_a, "keep"_a.none());
+}
+
+} // namespace binding

@@ -1,0 +1,296 @@
+// Streams and what is queued on them: submission, waiting, failures.
+#include "objects.h"
+
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+namespace binding
+{
+
+namespace
+{
+
+// A queued operation: its stream, and the slot of the ring where its times and error will be.
+struct Op {
+    ag_stream *stream;
+    ag_block *block;
+    uint64_t ticket;
+    nb::object owner; // the Stream object
+    Op(const Op &) = delete;
+    Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o))
+    {
+    }
+    ~Op()
+    {
+        ag_block_unref(block);
+    }
+    ag_slot &slot() const
+    {
+        return block->slots[ticket - block->base];
+    }
+    bool done() const
+    {
+        return ticket <= ag_stream_completed(stream);
+    }
+};
+
+[[noreturn]] void raise_submit(ag_submit_status status, const char *name)
+{
+    std::string who = std::string("[submit] stream '") + name + "' ";
+    switch (status) {
+    case AG_SUBMIT_CLOSED: raise(exceptions.invalid_state, who + "is closed");
+    case AG_SUBMIT_FORKED:
+        raise(exceptions.invalid_state, who + "belongs to the parent process: open a new backend after fork");
+    case AG_SUBMIT_LOST: raise(exceptions.invalid_state, who + "is on a device that was lost");
+    default: raise(exceptions.alloc_failed, who + "has no memory for another operation");
+    }
+}
+
+struct alignas(ag_slot) SlotBytes { // std::atomic forbids copies; a slot that is not queued yet is plain bytes
+    unsigned char bytes[sizeof(ag_slot)];
+};
+
+// groups: [(Stream, [Desc, ...]), ...], enqueued as one step on all streams -> one list of Ops per group.
+nb::list submit(nb::sequence groups)
+{
+    size_t n = nb::len(groups);
+    std::vector<ag_batch> batches(n);
+    std::vector<std::vector<SlotBytes>> slots(n);
+    std::vector<std::vector<ag_block *>> blocks(n);
+    std::vector<std::vector<uint64_t>> tickets(n);
+    std::vector<std::vector<Desc *>> descs(n);
+    std::vector<nb::object> owners(n);
+    for (size_t i = 0; i < n; ++i) {
+        nb::object group = groups[i];
+        owners[i] = group[0];
+        Stream &stream = nb::cast<Stream &>(owners[i]);
+        release_prefix(stream.stream, stream.kept);
+        nb::object list = group[1];
+        for (nb::handle h : list) {
+            Desc *d = &nb::cast<Desc &>(h);
+            if (d->used) throw nb::value_error("an operation can be submitted once");
+            descs[i].push_back(d);
+            slots[i].emplace_back();
+            memcpy(static_cast<void *>(&slots[i].back()), &d->slot, sizeof d->slot);
+        }
+        blocks[i].resize(slots[i].size());
+        tickets[i].resize(slots[i].size());
+        batches[i] = ag_batch{stream.stream, reinterpret_cast<ag_slot *>(slots[i].data()), slots[i].size(),
+                              blocks[i].data(), tickets[i].data()};
+    }
+    ag_submit_status status = ag_submit(batches.data(), n);
+    if (status != AG_SUBMIT_OK) raise_submit(status, n ? ag_stream_name(batches[0].stream) : "");
+    nb::list out;
+    for (size_t i = 0; i < n; ++i) {
+        Stream &stream = nb::cast<Stream &>(owners[i]);
+        nb::list ops;
+        for (size_t k = 0; k < descs[i].size(); ++k) {
+            Desc *d = descs[i][k];
+            d->used = true;
+            if (d->keep != nullptr) stream.kept.emplace_back(tickets[i][k], std::exchange(d->keep, nullptr));
+            ops.append(
+                nb::cast(new Op(stream.stream, blocks[i][k], tickets[i][k], owners[i]), nb::rv_policy::take_ownership));
+        }
+        out.append(ops);
+    }
+    for (nb::object &owner : owners) { // what was small has been done here already: let go of it at once
+        Stream &stream = nb::cast<Stream &>(owner);
+        release_prefix(stream.stream, stream.kept);
+    }
+    return out;
+}
+
+// set*, compute, get* of one stream in one step: the hot path of `run`, one call from Python. sets and gets are lists of
+// (array, Span). Nothing is queued unless all of it is.
+nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle keep, nb::list sets, nb::list gets)
+{
+    Stream &stream = nb::cast<Stream &>(owner);
+    release_prefix(stream.stream, stream.kept);
+    size_t n_sets = nb::len(sets), n_gets = nb::len(gets), n = n_sets + 1 + n_gets;
+    struct Slots { // drops what was built if a later array is refused
+        std::vector<SlotBytes> bytes;
+        size_t built = 0;
+        bool queued = false;
+        explicit Slots(size_t count) : bytes(count)
+        {
+        }
+        ag_slot &next(ag_kind kind, const char *operation)
+        {
+            ag_slot *slot = new (&bytes[built]) ag_slot{};
+            ++built;
+            slot->kind = kind;
+            slot->operation = operation;
+            return *slot;
+        }
+        ~Slots()
+        {
+            for (size_t i = 0; !queued && i < built; ++i) ag_slot_drop(reinterpret_cast<ag_slot *>(&bytes[i]));
+        }
+    } slots(n);
+    std::vector<nb::object> kept(n);
+    auto transfer = [&](nb::handle pair, bool to_array, const char *operation) {
+        size_t at = slots.built;
+        ag_slot &slot = slots.next(AG_KIND_COPY, operation);
+        kept[at] = array_copy(slot, to_array, PyTuple_GET_ITEM(pair.ptr(), 0),
+                              nb::cast<const Span &>(nb::handle(PyTuple_GET_ITEM(pair.ptr(), 1))));
+    };
+    for (nb::handle pair : sets) transfer(pair, false, "set");
+    ag_slot &compute = slots.next(AG_KIND_PLAN, "graph_compute");
+    compute.u.plan.plan = ag_plan_ref(plan.plan);
+    compute.u.plan.arena = arena;
+    kept[n_sets] = nb::borrow(keep);
+    for (nb::handle pair : gets) transfer(pair, true, "get");
+    std::vector<ag_block *> blocks(n);
+    std::vector<uint64_t> tickets(n);
+    ag_batch batch = {stream.stream, reinterpret_cast<ag_slot *>(slots.bytes.data()), n, blocks.data(), tickets.data()};
+    ag_submit_status status = ag_submit(&batch, 1);
+    if (status != AG_SUBMIT_OK) raise_submit(status, ag_stream_name(stream.stream));
+    slots.queued = true;
+    nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n)));
+    for (size_t i = 0; i < n; ++i) {
+        stream.kept.emplace_back(tickets[i], kept[i].release().ptr());
+        PyTuple_SET_ITEM(ops.ptr(), static_cast<Py_ssize_t>(i),
+                         nb::cast(new Op(stream.stream, blocks[i], tickets[i], owner), nb::rv_policy::take_ownership)
+                             .release()
+                             .ptr());
+    }
+    release_prefix(stream.stream, stream.kept); // what was small has been done here already
+    return nb::cast<nb::tuple>(ops);
+}
+
+nb::object op_error(Op &op)
+{
+    if (!op.done()) return nb::none();
+    return wrap_error(ag_error_ref(op.slot().error.load()));
+}
+
+nb::object seconds_or_none(uint64_t ns)
+{
+    return ns == 0 ? nb::none() : nb::cast(static_cast<double>(ns) * 1e-9);
+}
+
+nb::tuple op_times(Op &op)
+{
+    ag_slot &slot = op.slot();
+    return nb::make_tuple(static_cast<double>(slot.submitted) * 1e-9, seconds_or_none(slot.started.load()),
+                          op.done() ? seconds_or_none(slot.done.load()) : nb::none());
+}
+
+// Block without the GIL until the ticket is done. Signals are served; a notifier of its own is cheap beside a sleep.
+bool op_wait(Op &op, double timeout)
+{
+    uint64_t begin = ag_now(), spin_until = begin + 20000;
+    {
+        Unlocked unlocked;
+        while (!op.done() && ag_now() < spin_until) continue;
+    }
+    if (op.done()) return true;
+    if (!ag_stream_alive(op.stream))
+        raise(exceptions.invalid_state, "[Future.wait] the operation belongs to the parent process");
+    Notifier notifier;
+    for (;;) {
+        double left = timeout < 0 ? -1 : timeout - static_cast<double>(ag_now() - begin) * 1e-9;
+        if (op.done()) return true;
+        if (timeout >= 0 && left <= 0) break;
+        if (ag_stream_watch(op.stream, notifier.notifier, op.ticket)) return true;
+        int rc, error;
+        {
+            Unlocked unlocked;
+            struct pollfd fd = {ag_notifier_fd(notifier.notifier), POLLIN, 0};
+            rc = poll(&fd, 1, timeout < 0 ? -1 : static_cast<int>(left < 2e6 ? left * 1e3 + 1 : 2e9));
+            error = errno;
+        }
+        if (rc < 0 && error == EINTR && PyErr_CheckSignals() != 0) {
+            ag_stream_unwatch(op.stream, notifier.notifier);
+            throw nb::python_error();
+        }
+        ag_notifier_drain(notifier.notifier);
+    }
+    ag_stream_unwatch(op.stream, notifier.notifier);
+    return op.done();
+}
+
+nb::object next_call(Stream &self, double timeout)
+{
+    uint64_t ticket;
+    bool got;
+    {
+        Unlocked unlocked;
+        got = ag_stream_next_call(self.stream, static_cast<uint64_t>(timeout * 1e9), &ticket);
+    }
+    return got ? nb::cast(ticket) : nb::none();
+}
+
+void finish_call(Stream &self, nb::object error)
+{
+    ag_stream_finish_call(self.stream, error.is_none() ? nullptr : ag_error_ref(nb::cast<Error &>(error).error));
+}
+
+nb::list take_failures(Stream &self)
+{
+    nb::list out;
+    ag_error *batch[16];
+    for (size_t n = 16; n == 16;) {
+        n = ag_stream_take_failures(self.stream, batch, 16);
+        for (size_t i = 0; i < n; ++i) out.append(wrap_error(batch[i]));
+    }
+    return out;
+}
+
+} // namespace
+
+void bind_stream(nb::module_ &m)
+{
+    m.def("submit", submit, "groups"_a);
+    m.def("submit_run", submit_run, "stream"_a, "plan"_a, "arena"_a, "keep"_a, "sets"_a, "gets"_a);
+    nb::class_<Op>(m, "Op")
+        .def("done", &Op::done)
+        .def_ro("ticket", &Op::ticket)
+        .def_ro("stream", &Op::owner)
+        .def("error", op_error)
+        .def_prop_ro("derived", [](Op &op) { return op.done() && op.slot().derived; })
+        .def("times", op_times)
+        .def("abort", [](Op &op) { ag_stream_abort(op.stream, op.block, op.ticket); })
+        .def("wait", op_wait, "timeout"_a);
+
+    nb::class_<Stream>(m, "Stream")
+        .def(
+            "__init__",
+            [](Stream *self, const char *name, nb::object pool, int n_threads) {
+                ag_stream *stream = ag_stream_new(name, nb::cast<Pool &>(pool).pool, n_threads);
+                if (stream == nullptr) throw std::bad_alloc();
+                new (self) Stream(stream, pool);
+            },
+            "name"_a, "pool"_a, "n_threads"_a)
+        .def_prop_ro("name", [](Stream &s) { return std::string(ag_stream_name(s.stream)); })
+        .def_prop_ro("submitted", [](Stream &s) { return ag_stream_submitted(s.stream); })
+        .def_prop_ro("completed", [](Stream &s) { return ag_stream_completed(s.stream); })
+        .def_prop_ro("alive", [](Stream &s) { return ag_stream_alive(s.stream); })
+        .def_prop_ro("closed", [](Stream &s) { return ag_stream_closed(s.stream); })
+        .def_prop_rw(
+            "n_threads", [](Stream &s) { return ag_stream_n_threads(s.stream); },
+            [](Stream &s, int n) { ag_stream_set_n_threads(s.stream, n); })
+        .def_prop_ro("kept", [](Stream &s) { return s.kept.size(); })
+        .def_prop_ro("lost", [](Stream &s) { return wrap_error(ag_error_ref(ag_stream_lost(s.stream))); })
+        .def("release_finished", [](Stream &s) { release_prefix(s.stream, s.kept); })
+        .def("hold", [](Stream &s) { ag_stream_hold(s.stream); })
+        .def("release", [](Stream &s) { return ag_stream_release(s.stream); })
+        .def("close", [](Stream &s) { ag_stream_close(s.stream); })
+        .def(
+            "lose", [](Stream &s, Error &error) { ag_stream_lose(s.stream, error.error); }, "error"_a)
+        .def("abort_all", [](Stream &s) { ag_stream_abort_all(s.stream); })
+        .def(
+            "watch",
+            [](Stream &s, Notifier &n, uint64_t ticket) { return ag_stream_watch(s.stream, n.notifier, ticket); },
+            "notifier"_a, "ticket"_a)
+        .def(
+            "unwatch", [](Stream &s, Notifier &n) { ag_stream_unwatch(s.stream, n.notifier); }, "notifier"_a)
+        .def("take_failures", take_failures)
+        .def("next_call", next_call, "timeout"_a)
+        .def("finish_call", finish_call, "error"_a.none());
+}
+
+} // namespace binding
