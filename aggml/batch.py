@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aggml.event import Event
     from aggml.future import Future
-    from aggml.stream import Stream
+    from aggml.stream import StreamBase
 
 __all__ = ["Batch"]
 
@@ -33,7 +33,7 @@ class Batch:
         guarded: refuse calls by other tasks of this thread; for blocks that could await.
     """
 
-    def __init__(self, stream: Stream, *, guarded: bool) -> None:
+    def __init__(self, stream: StreamBase, *, guarded: bool) -> None:
         self._stream = stream
         self._thread = threading.get_ident()
         self._task = current_task() if guarded else None

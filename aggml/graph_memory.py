@@ -15,7 +15,7 @@ from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
 
 if TYPE_CHECKING:
-    from aggml.backend import Backend
+    from aggml.backend import BackendBase
     from aggml.plan import Plan
     from aggml.steps import Steps
     from aggml.tensor import Tensor
@@ -61,7 +61,7 @@ class GraphBuffer(Buffer):
         self,
         block: Buffer,
         graph: Graph,
-        backend: Backend | None,
+        backend: BackendBase | None,
         offsets: dict[Tensor, int],
         scratch_size: int,
     ) -> None:
@@ -71,7 +71,7 @@ class GraphBuffer(Buffer):
         self.offsets = offsets
         self.scratch_size = scratch_size
         self._graph = weakref.ref(graph)
-        self._plan_for: weakref.ref[Backend] | None = None
+        self._plan_for: weakref.ref[BackendBase] | None = None
         self._plan: Plan | None = None
         self._epoch = -1
 
@@ -96,7 +96,7 @@ class GraphBuffer(Buffer):
             )
         return offset, True
 
-    def plan_of(self, backend: Backend) -> Plan | None:
+    def plan_of(self, backend: BackendBase) -> Plan | None:
         """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
         plan = self._plan
         if plan is None or self._plan_for is None or self._plan_for() is not backend:
@@ -109,7 +109,7 @@ class GraphBuffer(Buffer):
             self._epoch = PlacementEpoch.value
         return plan
 
-    def keep_plan(self, backend: Backend, plan: Plan) -> None:
+    def keep_plan(self, backend: BackendBase, plan: Plan) -> None:
         """Have `plan_of` find ``plan`` from now on, instead of any other."""
         self._plan_for = weakref.ref(backend)
         self._plan = plan
@@ -152,7 +152,7 @@ def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
     return list(lasting), scratch
 
 
-def placing(backend: Backend, graph: Graph) -> Steps[GraphBuffer]:
+def placing(backend: BackendBase, graph: Graph) -> Steps[GraphBuffer]:
     """See `Backend.alloc_graph`; in small steps, the arena is left as it is.
 
     Nothing is placed if anything fails, or if it ends early.

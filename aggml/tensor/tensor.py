@@ -1,60 +1,23 @@
 """Tensor: dtype, extents, strides, the operation it comes from, its sources, the storage it views.
 
 Here: layout, flags, names, the way from a tensor to its bytes. Not here: what the operations mean
-(ops/), where bytes come from (allocator.py, buffer.py).
+(ops/), where bytes come from (allocator/, buffer.py), how tensors are made (making.py).
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
-from operator import index
-from typing import TYPE_CHECKING, Final, SupportsIndex
+from typing import TYPE_CHECKING
 
 from aggml.dtype import DType
-from aggml.errors import (
-    InvalidArgument,
-    InvalidHandle,
-    InvalidState,
-    Misaligned,
-    OutOfBounds,
-)
+from aggml.errors import InvalidArgument, InvalidState
+from aggml.tensor.layout import MAX_DIMS, Extents, cut, describe
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from aggml.buffer import Buffer, Placement
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_DIMS",
-    "MAX_NAME",
-    "MAX_SRC",
-    "NO_PARAMS",
-    "Extents",
-    "Tensor",
-    "TensorFlag",
-    "can_repeat",
-    "describe",
-    "fresh_strides",
-    "new_node",
-    "new_permuted",
-    "new_tensor",
-    "new_view",
-    "same_layout",
-    "span",
-]
-
-MAX_DIMS: Final = 4
-MAX_SRC: Final = 10
-MAX_NAME: Final = 63  # bytes; ggml's 64 hold a terminator
-MAX_BYTES: Final = (
-    1 << 48
-)  # more than any machine has; keeps sums and products of C far from 63 bits
-NO_PARAMS: Final = bytes(64)
-
-Extents = tuple[int, int, int, int]
+__all__ = ["Tensor", "TensorFlag"]
 
 
 class TensorFlag(enum.IntFlag):
@@ -272,7 +235,7 @@ class Tensor:
             InvalidState: the tensor is in a Graph.
         """
         self._check_open("Tensor.set_name")
-        self.name = _cut(name)
+        self.name = cut(name)
         return self
 
     def set_input(self) -> Tensor:
@@ -341,239 +304,3 @@ class Tensor:
         if self.root.placement is not None:
             words.append("placed")
         return f"<Tensor {' '.join(words)}>"
-
-
-# -- making them
-
-
-def new_tensor(
-    dtype: DType | str | np.dtype[np.generic],
-    ne: SupportsIndex | Sequence[SupportsIndex],
-    name: str = "",
-) -> Tensor:
-    """Make a leaf: a tensor without operation and, so far, without memory (``ggml_new_tensor``).
-
-    Args:
-        dtype: a DType, its name (case ignored), or the numpy type of a plain one.
-        ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor.
-        name: for messages; at most 63 bytes.
-
-    Raises:
-        InvalidArgument: no such type; not 1 to 4 extents, a negative one, or more bytes than any
-            machine has; ``ne[0]`` is not a multiple of the type's block.
-        InvalidHandle: an argument of the wrong kind.
-    """
-    kind = dtype if isinstance(dtype, DType) else DType.parse(dtype)
-    try:
-        given = tuple(map(index, ne)) if isinstance(ne, Sequence) else (index(ne),)
-    except TypeError:
-        raise InvalidHandle(f"[new_tensor] ne = {ne!r} is not 1 to 4 integers") from None
-    if not 1 <= len(given) <= MAX_DIMS:
-        raise InvalidArgument(f"[new_tensor] ne = {given} has {len(given)} extents, not 1 to 4")
-    if min(given) < 0:
-        raise InvalidArgument(f"[new_tensor] ne = {given} has a negative extent")
-    return new_node("none", kind, (*given, 1, 1, 1)[:4], (), NO_PARAMS, _cut(name) if name else "")  # type: ignore[arg-type]
-
-
-def new_node(
-    op: str,
-    dtype: DType,
-    ne: Extents,
-    src: tuple[Tensor | None, ...],
-    op_params: bytes = NO_PARAMS,
-    name: str = "",
-) -> Tensor:
-    """Make a tensor with storage of its own; for builders, which have checked all but the size.
-
-    Raises:
-        InvalidArgument: ``ne[0]`` is not a multiple of the block, or the tensor is too large.
-    """
-    n0, n1, n2, n3 = ne
-    nb0 = dtype.type_size
-    block = dtype.blck_size
-    if block == 1:
-        nb1 = n0 * nb0
-    elif n0 % block:
-        raise InvalidArgument(
-            f"[{op if src else 'new_tensor'}] ne[0] = {n0} is not a multiple of the block of "
-            f"{block} of {dtype.type_name}"
-        )
-    else:
-        nb1 = n0 // block * nb0
-    nb2 = nb1 * n1
-    nb3 = nb2 * n2
-    nbytes = nb3 * n3
-    if not 0 < nbytes <= MAX_BYTES:
-        _check_size(op if src else "new_tensor", dtype, ne)
-    self = _new(Tensor)
-    self.dtype = dtype
-    self.ne = ne
-    self.nb = (nb0, nb1, nb2, nb3)
-    self.nbytes = nbytes
-    self.op = op
-    self.op_params = op_params
-    self.src = src
-    self.view_src = None
-    self.view_offs = 0
-    self.name = name
-    self.placement = None
-    self._span = None
-    self._flags = 0
-    self._frozen = False
-    return self
-
-
-def new_view(
-    op: str,
-    a: Tensor,
-    ne: Extents,
-    nb: Extents,
-    offset: int,
-    src: tuple[Tensor | None, ...],
-    op_params: bytes = NO_PARAMS,
-    name: str = "",
-) -> Tensor:
-    """Make a tensor over the bytes of ``a``, from ``offset`` bytes after its first element on.
-
-    Raises:
-        InvalidArgument: a negative extent, stride or offset; ``ne[0]`` is not a multiple of the
-            block.
-        Misaligned: offset or stride is not a multiple of the type's size.
-        OutOfBounds: the view ends beyond the storage.
-    """
-    dtype = a.dtype
-    root = a.view_src or a
-    start = a.view_offs + offset
-    if ne != a.ne or nb != a.nb or offset:
-        _check_view(op, a, ne, nb, offset)
-        nbytes = span(dtype, ne, nb)
-        if start + nbytes > root.nbytes:
-            raise OutOfBounds(
-                f"[{op}] ne {list(ne)} with nb {list(nb)} at byte {start} takes {nbytes} bytes, "
-                f"the storage of {describe(a)} has {root.nbytes}"
-            )
-    else:
-        nbytes = a.nbytes
-    return _view(op, a, ne, nb, nbytes, start, src, op_params, name)
-
-
-def new_permuted(
-    op: str, a: Tensor, ne: Extents, nb: Extents, src: tuple[Tensor], op_params: bytes, name: str
-) -> Tensor:
-    """Make a tensor that shows all bytes of ``a`` in another order or with other extents.
-
-    No check is needed: the span stays the same.
-    """
-    return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name)
-
-
-def _view(
-    op: str,
-    a: Tensor,
-    ne: Extents,
-    nb: Extents,
-    nbytes: int,
-    start: int,
-    src: tuple[Tensor | None, ...],
-    op_params: bytes,
-    name: str,
-) -> Tensor:
-    self = _new(Tensor)
-    self.dtype = a.dtype
-    self.ne = ne
-    self.nb = nb
-    self.nbytes = nbytes
-    self.op = op
-    self.op_params = op_params
-    self.src = src
-    self.view_src = a.view_src or a
-    self.view_offs = start
-    self.name = name if len(name) <= MAX_NAME // 4 else _cut(name)
-    self.placement = None
-    self._span = None
-    self._flags = 0
-    self._frozen = False
-    return self
-
-
-_new = object.__new__
-
-
-# -- layout
-
-
-def fresh_strides(dtype: DType, ne: Extents) -> Extents:
-    """Strides of a tensor without gaps, in bytes (semantics of ``ggml_new_tensor``)."""
-    nb1 = ne[0] // dtype.blck_size * dtype.type_size
-    nb2 = nb1 * ne[1]
-    return (dtype.type_size, nb1, nb2, nb2 * ne[2])
-
-
-def span(dtype: DType, ne: Extents, nb: Extents) -> int:
-    """Bytes from the first to the end of the last element (``ggml_nbytes``); 0 if there is none."""
-    n0, n1, n2, n3 = ne
-    if not (n0 and n1 and n2 and n3):
-        return 0
-    outer = (n1 - 1) * nb[1] + (n2 - 1) * nb[2] + (n3 - 1) * nb[3]
-    if dtype.blck_size == 1:
-        return dtype.type_size + (n0 - 1) * nb[0] + outer
-    return n0 * nb[0] // dtype.blck_size + outer
-
-
-def same_layout(a: Tensor, b: Tensor) -> bool:
-    """Whether type, extents and strides are equal (``ggml_are_same_layout``)."""
-    return a.dtype is b.dtype and a.ne == b.ne and a.nb == b.nb
-
-
-def can_repeat(a: Tensor, b: Tensor) -> bool:
-    """Whether ``a`` fills ``b`` if repeated whole times per dimension (``ggml_can_repeat``)."""
-    if a.ne == b.ne:
-        return True
-    if 0 in a.ne:
-        return 0 in b.ne
-    return not any(m % n for m, n in zip(b.ne, a.ne, strict=True))
-
-
-def describe(a: Tensor) -> str:
-    """Name, type and extents of a tensor for messages: ``w q4_0 [4096, 32]``."""
-    ne = list(a.ne[: a.n_dims])
-    return f"{a.name} {a.dtype.type_name} {ne}" if a.name else f"{a.dtype.type_name} {ne}"
-
-
-def _check_size(op: str, dtype: DType, ne: Extents) -> None:
-    # Empty tensors count as if 0 were 1, so that no stride and no product of extents grows out of
-    # 63 bits.
-    size = math.prod(n or 1 for n in ne) * dtype.type_size
-    if size > MAX_BYTES:
-        raise InvalidArgument(f"[{op}] {dtype.type_name} of ne {list(ne)} is more than any memory")
-
-
-def _check_view(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int) -> None:
-    dtype = a.dtype
-    n0, n1, n2, n3 = ne
-    _, s1, s2, s3 = nb
-    if n0 < 0 or n1 < 0 or n2 < 0 or n3 < 0:
-        raise InvalidArgument(f"[{op}] ne {list(ne)} has a negative extent")
-    if s1 < 0 or s2 < 0 or s3 < 0 or offset < 0:
-        raise InvalidArgument(f"[{op}] nb {list(nb)} at offset {offset}: negative")
-    if n0 % dtype.blck_size:
-        raise InvalidArgument(
-            f"[{op}] ne[0] = {n0} is not a multiple of the block of {dtype.blck_size} of "
-            f"{describe(a)}"
-        )
-    size = dtype.type_size
-    if size > 1 and (s1 % size or s2 % size or s3 % size or offset % size):
-        raise Misaligned(
-            f"[{op}] nb {list(nb)} at offset {offset}: not all multiples of the {size} bytes that "
-            f"{describe(a)} has per {'block' if dtype.is_quantized else 'element'}"
-        )
-    if max(s1, s2, s3) > MAX_BYTES:
-        raise OutOfBounds(f"[{op}] nb {list(nb)} is beyond the storage of {describe(a)}")
-    _check_size(op, dtype, ne)
-
-
-def _cut(name: str) -> str:
-    if not isinstance(name, str):
-        raise InvalidHandle(f"[Tensor.set_name] {name!r} is no text")
-    raw = name.encode("utf-8", "replace")
-    return name if len(raw) <= MAX_NAME else raw[:MAX_NAME].decode("utf-8", "ignore")

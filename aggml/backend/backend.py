@@ -1,0 +1,152 @@
+"""Backend: the operations together, their order among others, back-pressure, the end.
+
+Not here: what the operations do (data.py, computing.py), waking (future.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from aggml.backend.computing import ComputingBackend
+from aggml.backend.data import DataBackend
+from aggml.errors import AggmlError, InvalidHandle
+from aggml.event import Event
+from aggml.future import Future
+from aggml.native import _native
+from aggml.reactor import current_task
+from aggml.stream import Stream
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from aggml.batch import Batch
+
+__all__ = ["Backend"]
+
+_log = logging.getLogger("aggml")
+
+
+class Backend(DataBackend, ComputingBackend):
+    """A stream of work on one device; open once constructed.
+
+    Operations run in the order submitted. Every method that returns a Future returns at once;
+    misuse raises at the call, before anything is queued; what fails later fails its Future and
+    poisons what it would have written.
+    """
+
+    # -- order
+
+    def batch(self) -> Batch:
+        """``with backend.batch():`` enqueues this thread's calls at its end, in one step.
+
+        So no call of another thread gets between them. Awaiting one of its Futures inside is
+        refused. If the body raises, nothing is enqueued and its Futures raise Aborted.
+        """
+        self._check_open("Backend.batch")
+        return self.stream.batch()
+
+    def record(self, event: Event) -> Future[None]:
+        """Let ``event`` mark all that is queued so far (ggml_backend_event_record)."""
+        self._check_open("Backend.record")
+        if not isinstance(event, Event):
+            raise InvalidHandle(f"[Backend.record] {event!r} is no Event")
+        return self.stream.record(event)
+
+    def wait(self, event: Event | Future[Any]) -> Future[None]:
+        """Hold later work until the event's latest mark is reached (ggml_backend_event_wait).
+
+        Or until a Future is done. An event never recorded counts as reached. No thread waits.
+        """
+        self._check_open("Backend.wait")
+        if not isinstance(event, Event | Future):
+            raise InvalidHandle(f"[Backend.wait] {event!r} is neither an Event nor a Future")
+        return self.stream.wait(event)
+
+    def synchronize(self) -> Future[None]:
+        """A Future of all that is queued (ggml_backend_synchronize).
+
+        Raises:
+            ExceptionGroup: by the Future, of the failures that nobody has seen.
+        """
+        if self._drained is not None:
+            return self._drained
+        unseen: list[AggmlError] | None = None  # every await of one Future tells the same
+
+        def report() -> None:
+            nonlocal unseen
+            if unseen is None:
+                unseen = self.stream.failures()
+            if unseen:
+                raise ExceptionGroup(
+                    f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
+                )
+
+        return self.stream.mark("synchronize", finish=report)
+
+    # -- back-pressure
+
+    async def ready(self) -> None:
+        """Wait until less than ``max_queued`` is pending or admitted; first come, first served.
+
+        Each admission is good for one submission; ``run`` and a batch count as one.
+
+        Cancellation: gives the place in the queue up.
+        """
+        await self._admission.wait()
+
+    # -- end
+
+    def close(self) -> None:
+        """Refuse new work; never blocks. What is queued goes on, and keeps what it needs."""
+        native = self.stream.native
+        if self._drained is None and native.alive and not native.closed:
+            if native.lost is None:
+                (ops,) = _native.submit([(native, [_native.mark("close", ())])])
+                self._drained = Future(tuple(ops), None, "close")
+            else:  # it refuses work, also a mark; what is queued there fails soon
+                self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
+            self.stream.close()
+
+    async def aclose(self) -> None:
+        """Close, then wait until all that is queued is done; failures that nobody saw are logged.
+
+        Cancellation: anyio scopes wait for the drain; a native asyncio cancel ends the wait, not
+        the close.
+        """
+        self.close()
+        if self._drained is not None:
+            with anyio.CancelScope(shield=True):
+                await self._drained
+        for failure in self.stream.failures():
+            _log.error("[Backend.aclose] %r: nobody saw %s", self, failure)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.stream.abort()
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.stream.abort()
+        self.close()
+        if self._drained is not None and current_task() is None:  # a loop must not be blocked
+            self._drained.wait()

@@ -1,0 +1,140 @@
+"""BackendBase: what a device implements, and what every operation checks first.
+
+Here: the hooks (`_set`, `_get`, ...), which receive validated arguments; names, state, checks. Not
+here: the operations (data.py, computing.py), their order and the end (backend.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from aggml.admission import Admission
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
+from aggml.graph_memory import GraphBuffer, GraphMemory
+from aggml.tensor import Tensor
+
+if TYPE_CHECKING:
+    from aggml.buffer import Buffer, BufferType
+    from aggml.device import Device
+    from aggml.future import Future
+    from aggml.graph import Graph
+    from aggml.plan import Plan
+    from aggml.steps import Steps
+    from aggml.stream import Stream
+
+__all__ = ["Array", "BackendBase"]
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+
+
+class BackendBase(ABC):
+    """A stream of work on one device: the part that the operations of a `Backend` stand on."""
+
+    def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
+        self.device = device
+        self.stream = stream
+        self._admission = Admission(max_queued)
+        self.memory = GraphMemory(device.buffer_type)
+        self._drained: Future[None] | None = None
+
+    # -- what a device implements
+
+    @abstractmethod
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        """Write all elements; ``array`` is 4-D, of the tensor's type and shape."""
+
+    @abstractmethod
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        """Read all elements into a 4-D array."""
+
+    @abstractmethod
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        """Write contiguous bytes at ``offset`` of the span."""
+
+    @abstractmethod
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        """Read contiguous bytes from ``offset`` of the span."""
+
+    @abstractmethod
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        """Set bytes of the span."""
+
+    @abstractmethod
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        """Copy between tensors of the same type, extents and strides that this device reaches."""
+
+    @abstractmethod
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        """Set every byte of a buffer of this device."""
+
+    @abstractmethod
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
+        """Compile, in small steps."""
+
+    @abstractmethod
+    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
+        """Run a compiled graph."""
+
+    # -- names and state
+
+    @property
+    def name(self) -> str:
+        """That of the stream, which devices name after themselves."""
+        return self.stream.name
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Where `alloc` takes memory from (ggml_backend_get_default_buffer_type)."""
+        return self.device.buffer_type
+
+    @property
+    def pending(self) -> int:
+        """Operations that are queued or running."""
+        return self.stream.pending
+
+    @property
+    def closed(self) -> bool:
+        """Whether new work is refused."""
+        return self.stream.closed
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "idle" if self.pending == 0 else "busy"
+        return f"<Backend {self.name}, {self.pending} queued, {state}>"
+
+    # -- checks
+
+    def _check_open(self, what: str) -> None:
+        if self.stream.native.closed:
+            raise InvalidState(f"[{what}] {self!r} is closed")
+
+    def _check_tensor(self, tensor: Tensor, what: str, *, write: bool = False) -> None:
+        """Refuse a tensor that has no memory, or none in reach, or none that may be written."""
+        if not isinstance(tensor, Tensor):
+            raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
+        placement = tensor.root.placement
+        if placement is None:
+            hint = "" if tensor.root.op == "none" else "; flag a node with set_output() to read it"
+            raise NotAllocated(f"[{what}] {tensor!r} has no memory{hint}")
+        if not self.device.supports_buffer_type(placement.buffer.type):
+            raise InvalidArgument(
+                f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
+            )
+        if not (placement.readable or write):
+            raise NotAllocated(
+                f"[{what}] {tensor!r} lies where other nodes are computed too; "
+                "flag it with set_output() to read it"
+            )
+        if write and not placement.buffer.writable:
+            raise InvalidArgument(
+                f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only"
+            )
+
+    def _unit(self, future: Future[T]) -> Future[T]:
+        """Note one submission, for `ready`."""
+        if self._admission.limit is not None:
+            self._admission.note(future, self.stream.open_batch())
+        return future

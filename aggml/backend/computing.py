@@ -1,0 +1,252 @@
+"""Placing and computing graphs: alloc, alloc_graph, prepare, graph_compute, run, GraphPlan.
+
+Here: which plan runs, on what memory. Not here: what memory a graph needs (graph_memory.py), what
+a plan is (plan.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, overload
+
+import anyio.lowlevel
+
+from aggml import transfer
+from aggml.backend.base import Array, BackendBase
+from aggml.buffer import Buffer, alloc_tensors
+from aggml.errors import (
+    AlreadyAllocated,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    NotAllocated,
+)
+from aggml.future import Future
+from aggml.graph import Graph
+from aggml.graph_memory import GraphBuffer, placing
+from aggml.steps import finish, give_way
+from aggml.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.plan import Plan
+
+__all__ = ["ComputingBackend", "GraphPlan"]
+
+
+class GraphPlan:
+    """A graph compiled for one backend, to be shown and run again (ggml_backend_graph_plan_*)."""
+
+    def __init__(self, backend: ComputingBackend, graph: Graph) -> None:
+        self.backend = backend
+        self.graph = graph
+        backend._plan(graph)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for where the tensors lie now."""
+        return self.backend._plan(self.graph)
+
+    def update(self, graph: Graph) -> None:
+        """Compile another graph into this object."""
+        self.backend._plan(graph)
+        self.graph = graph
+
+    def compute(self) -> Future[None]:
+        """Enqueue one run, as ``backend.graph_compute(graph)`` does."""
+        return self.backend.graph_compute(self.graph)
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+
+class ComputingBackend(BackendBase):
+    """The operations of a `Backend` that place and run graphs."""
+
+    def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
+        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none: an empty one.
+
+        Raises:
+            AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
+            AllocFailed: no memory.
+        """
+        self._check_open("Backend.alloc")
+        return alloc_tensors(self.buffer_type, tensors)
+
+    def alloc_graph(self, graph: Graph) -> GraphBuffer:
+        """Place what has no memory yet.
+
+        Leaves, ends and OUTPUT tensors go to memory of this graph, the rest to scratch. The
+        placement lives as long as the graph; ``close()`` of the result unplaces it.
+
+        Raises:
+            AlreadyAllocated: the graph has been placed.
+            AllocFailed: no memory.
+        """
+        self._check_open("Backend.alloc_graph")
+        memory = finish(placing(self, graph))
+        self.memory.arena(memory.scratch_size)
+        return memory
+
+    async def reserve(self, nbytes: int) -> None:
+        """Have ``nbytes`` of scratch ready, touched by the worker and not by the loop.
+
+        Cancellation: abandons the wait; the memory is kept.
+        """
+        self._check_open("Backend.reserve")
+        if transfer.integer(nbytes, "nbytes", "Backend.reserve") < 0:
+            raise InvalidArgument(f"[Backend.reserve] nbytes={nbytes} is negative")
+        if nbytes > self.memory.size:
+            arena = self.memory.arena(nbytes)
+            assert arena is not None
+            await self._clear(arena, 0)
+        else:
+            await anyio.lowlevel.checkpoint()
+
+    async def prepare(self, graph: Graph) -> None:
+        """Place the graph (unless done) and compile it, giving way to the loop every 0.5 ms.
+
+        Cancellation: a graph that was placed stays placed.
+        """
+        self._check_open("Backend.prepare")
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[Backend.prepare] {graph!r} is no Graph")
+        if graph.memory is None:
+            with contextlib.suppress(AlreadyAllocated):  # another task prepares it and was first
+                await give_way(placing(self, graph))
+        memory = self._memory_of(graph, "Backend.prepare")
+        self._check_reach(graph, "Backend.prepare")
+        memory.keep_plan(self, await give_way(self._compile(graph, memory)))
+        await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
+
+    # -- computing
+
+    def _memory_of(self, graph: Graph, what: str) -> GraphBuffer:
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
+        memory = graph.memory
+        if memory is None:
+            raise NotAllocated(
+                f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first"
+            )
+        if memory.backend is not None and memory.backend() is not self:
+            raise InvalidState(
+                f"[{what}] {graph!r} was placed by {memory.backend()!r}, only that can compute it"
+            )
+        return memory
+
+    def _check_reach(self, graph: Graph, what: str) -> None:
+        """Kernels of this device must be able to touch all memory of the graph."""
+        for tensor in (*graph.leafs, *graph.nodes):
+            placement = tensor.placement
+            if placement is not None and not self.device.supports_buffer_type(
+                placement.buffer.type
+            ):
+                raise InvalidArgument(
+                    f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
+                )
+
+    def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> Plan:
+        memory = self._memory_of(graph, what)
+        plan = memory.plan_of(self)
+        if plan is None:
+            self._check_reach(graph, what)
+            plan = finish(self._compile(graph, memory))
+            memory.keep_plan(self, plan)
+        return plan
+
+    def graph_plan(self, graph: Graph) -> GraphPlan:
+        """Compile a placed graph (ggml_backend_graph_plan_create); printing it shows its steps."""
+        self._check_open("Backend.graph_plan")
+        return GraphPlan(self, graph)
+
+    def graph_compute(self, graph: Graph) -> Future[None]:
+        """Run all nodes in order, after all earlier work (ggml_backend_graph_compute_async).
+
+        Raises:
+            NotAllocated: the graph, or a leaf of it, has no memory.
+            Unsupported: a node that this device cannot run.
+            InvalidState: the backend is closed, or another one placed the graph.
+            AggmlError: by the Future, e.g. OutOfBounds for a row index.
+
+        Cancellation: abandons the wait; ``abort()`` stops it before the next node.
+        """
+        self._check_open("Backend.graph_compute")
+        plan = self._plan(graph)
+        return self._unit(self._compute(plan, self.memory.arena(plan.arena_size)))
+
+    @overload
+    def run(
+        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor
+    ) -> Future[Array]: ...
+    @overload
+    def run(
+        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor]
+    ) -> Future[list[Array]]: ...
+    def run(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, object] | None,
+        outputs: Tensor | Sequence[Tensor],
+    ) -> Future[Array] | Future[list[Array]]:
+        """Set inputs, compute, get outputs as one indivisible unit of this stream.
+
+        Args:
+            graph: placed.
+            inputs: what to write to which tensor, as `set` takes it; borrowed until done.
+            outputs: a tensor, or several.
+
+        Returns:
+            A Future of an array, or of a list of arrays if ``outputs`` is a sequence.
+
+        Raises:
+            As `set`, `graph_compute` and `get`; nothing is queued then.
+
+        Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
+        `Future.shield`.
+        """
+        self._check_open("Backend.run")
+        plan = self._plan(graph, "Backend.run")
+        single = isinstance(outputs, Tensor)
+        wanted: Sequence[Tensor] = [outputs] if isinstance(outputs, Tensor) else outputs
+        if not isinstance(wanted, (list, tuple, Iterable)):  # the first two are quick
+            raise InvalidHandle(f"[Backend.run] outputs={outputs!r} is no tensor and no list")
+        if inputs is not None and not isinstance(inputs, (dict, Mapping)):
+            raise InvalidHandle(f"[Backend.run] inputs={inputs!r} is no mapping of tensors")
+        sets = []
+        for tensor, x in (inputs or {}).items():
+            self._check_tensor(tensor, "Backend.run", write=True)
+            sets.append((tensor, transfer.incoming(x, tensor, "Backend.run")))
+        gets = []
+        for tensor in wanted:
+            self._check_tensor(tensor, "Backend.run")
+            gets.append((tensor, *transfer.outgoing(tensor, None, None, "Backend.run")))
+        arena = self.memory.arena(plan.arena_size)
+        results = [result for _, result, _ in gets]
+        future: Future[Any] = Future(None, results[0] if single else results, "run", abortable=True)
+        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        return self._unit(future)
+
+    def _run(
+        self,
+        future: Future[Any],
+        plan: Plan,
+        arena: Buffer | None,
+        sets: list[tuple[Tensor, Array]],
+        gets: list[tuple[Tensor, Array]],
+    ) -> None:
+        """Enqueue sets, one compute and gets as a unit that ``future`` stands for.
+
+        A device may have a shorter way.
+        """
+        with self.stream.unit():
+            parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
+            parts.append(self._compute(plan, arena))
+            parts.extend([self._get(tensor, view) for tensor, view in gets])
+        batch = self.stream.open_batch()
+        if batch is None:
+            future.join(parts)
+        else:
+            batch.join(future, parts)

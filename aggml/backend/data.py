@@ -1,0 +1,223 @@
+"""Moving bytes: set, get, memset, copy, accept.
+
+Here: what each takes and refuses; the way of a copy between two backends. Not here: what an array
+must look like (transfer.py), the hooks that a device implements (base.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggml import transfer
+from aggml.backend.base import Array, BackendBase
+from aggml.buffer import host_tensor
+from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch
+from aggml.tensor import Tensor, same_layout
+
+if TYPE_CHECKING:
+    from aggml.backend.backend import Backend
+    from aggml.future import Future
+
+__all__ = ["DataBackend"]
+
+
+class DataBackend(BackendBase):
+    """The operations of a `Backend` that move bytes."""
+
+    def set(
+        self,
+        tensor: Tensor,
+        x: object,
+        *,
+        offset: int | None = None,
+        size: int | None = None,
+        copy: bool = False,
+    ) -> Future[None]:
+        """Write elements, after all earlier work of this backend (ggml_backend_tensor_set_async).
+
+        Args:
+            tensor: any placed tensor, also a strided view.
+            x: an array of the tensor's element type (bf16: ml_dtypes.bfloat16 or uint16 bits;
+                quantized: uint8 blocks), of any strides, its shape the tensor's in numpy order
+                after leading 1s are dropped, or flat. Borrowed until the Future is done.
+            offset: first byte of the span to write; then ``x`` is contiguous, its bytes are taken.
+            size: bytes to write, as many as ``x`` has; either of the two asks for bytes.
+            copy: take a snapshot of ``x`` first.
+
+        Raises:
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, or not on this device.
+            LayoutMismatch: element type or shape differ.
+            OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
+            InvalidState: the backend is closed.
+
+        Cancellation: abandons the wait; the write goes on.
+        """
+        self._check_open("Backend.set")
+        self._check_tensor(tensor, "Backend.set", write=True)
+        if offset is None and size is None:
+            array = transfer.incoming(x, tensor, "Backend.set")
+            future = self._set(tensor, array.copy() if copy else array)
+        else:
+            data = transfer.bytes_of(x, "Backend.set")
+            start, n = transfer.byte_range(
+                tensor, offset, data.nbytes if size is None else size, "Backend.set"
+            )
+            if data.nbytes != n:
+                raise LayoutMismatch(
+                    f"[Backend.set] size={n} bytes are to be written, the array has {data.nbytes}"
+                )
+            future = self._set_bytes(tensor, data.copy() if copy else data, start)
+        return self._unit(future)
+
+    def get(
+        self,
+        tensor: Tensor,
+        out: Array | None = None,
+        shape: tuple[int, ...] | None = None,
+        *,
+        offset: int | None = None,
+        size: int | None = None,
+    ) -> Future[Array]:
+        """Read elements, after all earlier work of this backend (ggml_backend_tensor_get_async).
+
+        Args:
+            tensor: any placed tensor, also a strided view, read in logical order; a node inside a
+                graph needs the OUTPUT flag.
+            out: writable, any strides; a new array of ``shape`` or ``tensor.shape`` if not given.
+            shape: another shape of the same number of elements.
+            offset: first byte of the span to read; the result is then bytes (uint8).
+            size: bytes to read, to the end of the span if not given; the result is then bytes.
+
+        Returns:
+            A Future of the array. It keeps tensor, buffer and ``out`` alive until done.
+
+        Raises:
+            NotAllocated, InvalidArgument: ``tensor`` has no memory, or not on this device, or
+                ``out`` is read-only.
+            LayoutMismatch: ``out`` or ``shape`` do not fit.
+            OutOfBounds: ``offset + size`` is beyond ``tensor.nbytes``.
+            AggmlError: by the Future: the cause of an earlier failure; what ``out`` holds is
+                unspecified.
+
+        Cancellation: abandons the wait. The copy goes on; backend and tensor stay usable.
+        """
+        self._check_open("Backend.get")
+        self._check_tensor(tensor, "Backend.get")
+        if offset is None and size is None:
+            result, view = transfer.outgoing(tensor, out, shape, "Backend.get")
+            future = self._get(tensor, view)
+        else:
+            start, n = transfer.byte_range(tensor, offset, size, "Backend.get")
+            result = transfer.outgoing_bytes(out, n, "Backend.get")
+            future = self._get_bytes(tensor, result, start)
+        future._value = result  # type: ignore[assignment]
+        future.what = "get"
+        return self._unit(future)  # type: ignore[arg-type]
+
+    def memset(
+        self, tensor: Tensor, value: int, *, offset: int | None = None, size: int | None = None
+    ) -> Future[None]:
+        """Set every byte of a tensor's elements, or some bytes of its span.
+
+        Args:
+            tensor: any placed tensor; of a strided view the gaps between elements stay.
+            value: of each byte.
+            offset: first byte of the span to set.
+            size: bytes to set, to the end of the span if not given.
+
+        Raises:
+            InvalidArgument: ``value`` is not within 0..255. Else as `set`.
+
+        Cancellation: abandons the wait; the write goes on.
+        """
+        self._check_open("Backend.memset")
+        self._check_tensor(tensor, "Backend.memset", write=True)
+        value = transfer.integer(value, "value", "Backend.memset")
+        if not 0 <= value <= 255:
+            raise InvalidArgument(f"[Backend.memset] value={value} is not within 0..255")
+        start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
+        if offset is None and size is None and not tensor.is_contiguously_allocated:
+            # A strided view: its elements, not the gaps between them.
+            shape = transfer._full_shape(tensor)
+            byte = np.full(transfer.array_dtype(tensor).itemsize, value, np.uint8)
+            one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
+            if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
+                raise InvalidArgument(
+                    f"[Backend.memset] {tensor!r} cannot be set element by element"
+                )
+            future = self._set(tensor, np.broadcast_to(one, shape))
+            return self._unit(future)
+        return self._unit(self._memset(tensor, value, start, n))
+
+    def copy(self, src: Tensor, dst: Tensor, *, to: Backend | None = None) -> Future[None]:
+        """Copy a tensor, across backends if ``to`` is given (ggml_backend_tensor_copy_async).
+
+        Comes after all that was queued before it, and before all that is queued after it, on both
+        backends.
+
+        Raises:
+            LayoutMismatch: type, extents or strides differ.
+            NotAllocated, InvalidArgument: a tensor has no memory, or not where its backend reaches.
+            InvalidState: a backend is closed.
+
+        Cancellation: abandons the wait; the copy goes on.
+        """
+        other: BackendBase = self if to is None else to
+        if not isinstance(other, BackendBase):
+            raise InvalidHandle(f"[Backend.copy] to={other!r} is no Backend")
+        self._check_open("Backend.copy")
+        other._check_open("Backend.copy")
+        self._check_tensor(src, "Backend.copy")
+        other._check_tensor(dst, "Backend.copy", write=True)
+        if not same_layout(src, dst):
+            raise LayoutMismatch(
+                f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides"
+            )
+        if other is self:
+            same = src is dst
+            return self._unit(self.stream.mark("copy") if same else self._copy(src, dst))
+        return self._unit(self._copy_to(src, dst, other))
+
+    def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
+        """Across backends: directly where one side reaches both, else bounced through host memory.
+
+        Enqueued in one step on both streams: each waits for what the other had queued.
+        """
+        here, there = src.buffer, dst.buffer
+        assert here is not None
+        assert there is not None
+        driver: BackendBase
+        idle: BackendBase
+        if here.is_host or other.device.supports_buffer_type(here.type):
+            driver, idle = other, self
+        elif there.is_host or self.device.supports_buffer_type(there.type):
+            driver, idle = self, other
+        else:
+            return self._bounce(src, dst, other)
+        with driver.stream.sharing(idle.stream):
+            driver.stream.wait(idle.stream)
+            same = src is dst  # nothing to copy, yet both streams are put in order
+            future = driver.stream.mark("copy") if same else driver._copy(src, dst)
+            driver.stream.let_wait(idle.stream)
+        return future
+
+    def _bounce(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
+        staging = host_tensor(src)
+        with self.stream.sharing(other.stream):
+            self.stream.wait(other.stream)
+            self._copy(src, staging)
+            other.stream.wait(self.stream)
+            future = other._copy(staging, dst)
+            other.stream.let_wait(self.stream)
+        return future
+
+    def accept(self, tensor: Tensor) -> Future[None]:
+        """Declare what a tensor's storage holds to be good, in stream order.
+
+        Reads behind it no longer fail.
+        """
+        self._check_open("Backend.accept")
+        self._check_tensor(tensor, "Backend.accept")
+        return self._unit(self.stream.accept(tensor))

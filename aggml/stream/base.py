@@ -1,0 +1,173 @@
+"""StreamBase: enqueuing, batches, holding and closing; what happens to streams at exit.
+
+Not here: what can be enqueued (data.py, calls.py, stream.py), running (native/runtime/).
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from aggml.batch import Batch
+from aggml.call_thread import CallThread, foreign_error
+from aggml.errors import AggmlError, AllocFailed, InvalidArgument, InvalidState, Unsupported
+from aggml.future import Future, exception_of
+from aggml.native import _native
+from aggml.threadpool import ThreadPool, default_pool, stop_pools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["StreamBase"]
+
+T = TypeVar("T")
+_streams: weakref.WeakSet[StreamBase] = weakref.WeakSet()
+
+_native.set_exceptions(InvalidState, AllocFailed, InvalidArgument, Unsupported)
+
+
+class StreamBase:
+    """The part of a `Stream` that its operations stand on."""
+
+    def __init__(self, name: str, *, pool: ThreadPool | None = None, n_threads: int = 0) -> None:
+        self.name = name
+        self.pool = default_pool() if pool is None else pool
+        self.native = _native.Stream(name, self.pool.native, n_threads)
+        self._batches: dict[int, Batch] = {}
+        self._caller: CallThread | None = None
+        _streams.add(self)
+
+    # -- enqueuing
+
+    def _put(
+        self,
+        descs: list[_native.Desc],
+        value: T,
+        what: str,
+        *,
+        finish: Callable[[], None] | None = None,
+    ) -> Future[T]:
+        if self._batches:
+            return self._put_groups([(self.native, descs)], value, what, finish=finish)
+        (ops,) = _native.submit([(self.native, descs)])
+        return Future(tuple(ops), value, what, finish=finish)
+
+    def _put_groups(
+        self,
+        groups: list[tuple[_native.Stream, list[_native.Desc]]],
+        value: T,
+        what: str,
+        *,
+        finish: Callable[[], None] | None = None,
+        main: int = -1,
+    ) -> Future[T]:
+        """Enqueue on several streams in one step; the Future is that of group ``main``."""
+        future = Future(None, value, what, finish=finish)
+        batch = self._batches.get(threading.get_ident())
+        if batch is not None:
+            batch.check()
+            if self.native.closed:
+                raise InvalidState(f"[{what}] {self!r} is closed")
+            batch.add(groups, future, main)
+        else:
+            future._ops = tuple(_native.submit(groups)[main])
+        return future
+
+    def _open(self, batch: Batch) -> None:
+        if threading.get_ident() in self._batches:
+            raise InvalidState(f"[batch] {self!r}: a batch is open in this thread already")
+        self._batches[threading.get_ident()] = batch
+
+    def batch(self) -> Batch:
+        """``with stream.batch():`` enqueues all calls of this thread at its end, in one step."""
+        return Batch(self, guarded=True)
+
+    def open_batch(self) -> Batch | None:
+        """The batch that this thread has open here, if any."""
+        return self._batches.get(threading.get_ident()) if self._batches else None
+
+    @contextmanager
+    def unit(self) -> Iterator[None]:
+        """The same for code that never awaits: part of the batch of this thread if one is open."""
+        batch = self._batches.get(threading.get_ident()) if self._batches else None
+        if batch is not None:
+            batch.check()
+            yield
+            return
+        with Batch(self, guarded=False):
+            yield
+
+    def together(self, parts: Sequence[Future[None]], operation: str) -> Future[None]:
+        """A Future that stands for several of this stream: the times and failures of all of them.
+
+        Inside ``with stream.unit():`` nothing comes between them; an abort stops them all.
+        """
+        future: Future[None] = Future(None, None, operation)
+        batch = self.open_batch()
+        if batch is None:
+            future.join(list(parts))
+        else:
+            batch.join(future, list(parts))
+        return future
+
+    # -- control
+
+    @property
+    def pending(self) -> int:
+        """Operations that are not done yet."""
+        return self.native.submitted - self.native.completed
+
+    @property
+    def closed(self) -> bool:
+        """Whether new work is refused."""
+        return self.native.closed
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """No operation starts until the block ends; one that runs goes on."""
+        self.native.hold()
+        try:
+            yield
+        finally:
+            self.native.release()
+
+    def lose(self, exception: BaseException) -> None:
+        """The device is lost: all that is queued fails with this error, new work is refused."""
+        self.native.lose(foreign_error(exception, self.name, "lost"))
+
+    def failures(self) -> list[AggmlError]:
+        """The failures that nobody has seen; from now on they count as seen."""
+        return [exception_of(error) for error in self.native.take_failures()]
+
+    def abort(self) -> None:
+        """Abort the plans, delays and calls that are queued."""
+        self.native.abort_all()
+
+    def close(self) -> None:
+        """Refuse new work. What is queued goes on, and keeps what it needs."""
+        self.native.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "idle" if not self.pending else "busy"
+        return f"<Stream {self.name}, {self.pending} queued, {state}>"
+
+
+@atexit.register
+def _shut_down() -> None:
+    """Abort what runs, end the Python threads, join the workers: no thread is left behind."""
+    callers = []
+    for stream in list(_streams):
+        if stream.native.alive:
+            stream.native.abort_all()
+            stream.native.close()
+            if stream._caller is not None:
+                stream._caller.stop()
+                callers.append(stream._caller.thread)
+    stop_pools()
+    for thread in callers:
+        if thread.is_alive():
+            thread.join(2.0)
+    _native.shutdown()

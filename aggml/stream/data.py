@@ -1,0 +1,158 @@
+"""What a stream does with memory: copy, fill, clear, run_plan, and a whole run in one call.
+
+Not here: what may be transferred (transfer.py), what a plan is (plan.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aggml.errors import InvalidArgument, OutOfBounds
+from aggml.native import _native
+from aggml.spans import bits_of, is_whole, span_of
+from aggml.stream.base import StreamBase
+from aggml.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from aggml.buffer import Buffer
+    from aggml.future import Future
+    from aggml.plan import Plan
+
+__all__ = ["DataStream"]
+
+
+class DataStream(StreamBase):
+    """The operations of a `Stream` that touch memory."""
+
+    def copy(
+        self,
+        dst: Tensor | np.ndarray[Any, Any],
+        src: Tensor | np.ndarray[Any, Any],
+        *,
+        operation: str = "copy",
+    ) -> Future[None]:
+        """Copy elements in logical order between tensors and host arrays.
+
+        Tensors lie in memory whose addresses can be read here. A tensor and an array must have the
+        same shape in numpy order and the same size of element; two tensors the same type and
+        ``ne``. Strides may be any.
+
+        Args:
+            dst: what is written.
+            src: what is read.
+            operation: for messages.
+
+        Raises:
+            InvalidArgument: neither side is a tensor.
+            NotAllocated: a tensor has no memory.
+        """
+        if isinstance(dst, Tensor):
+            if isinstance(src, Tensor):
+                desc = _native.copy(span_of(dst), span_of(src), operation)
+            else:
+                desc = _native.upload(bits_of(src), span_of(dst), operation)
+        elif isinstance(src, Tensor):
+            desc = _native.download(bits_of(dst), span_of(src), operation)
+        else:
+            raise InvalidArgument("[Stream.copy] at least one side has to be a tensor")
+        return self._put([desc], None, operation)
+
+    def copy_bytes(
+        self,
+        tensor: Tensor,
+        array: np.ndarray[Any, Any],
+        offset: int,
+        *,
+        to_tensor: bool,
+        operation: str = "copy",
+    ) -> Future[None]:
+        """Copy a contiguous uint8 array into, or out of, a tensor's span at ``offset`` bytes.
+
+        Raises:
+            OutOfBounds: bytes of the array would lie outside the span.
+        """
+        if offset < 0 or offset + array.nbytes > tensor.nbytes:
+            raise OutOfBounds(
+                f"[Stream.copy_bytes] {array.nbytes} bytes at {offset} are outside {tensor!r}"
+            )
+        if to_tensor:
+            whole = is_whole(tensor, offset, array.nbytes)
+            desc = _native.upload_bytes(array, span_of(tensor), offset, whole, operation)
+        else:
+            desc = _native.download_bytes(array, span_of(tensor), offset, operation)
+        return self._put([desc], None, operation)
+
+    def fill(
+        self,
+        tensor: Tensor,
+        value: int,
+        offset: int = 0,
+        size: int | None = None,
+        *,
+        operation: str = "memset",
+    ) -> Future[None]:
+        """Set ``size`` bytes of a tensor's span from ``offset`` on to ``value``; None: to its end.
+
+        Raises:
+            OutOfBounds: the bytes are outside the span.
+        """
+        n = tensor.nbytes - offset if size is None else size
+        if offset < 0 or n < 0 or offset + n > tensor.nbytes:
+            raise OutOfBounds(f"[Stream.fill] {n} bytes at {offset} are outside {tensor!r}")
+        desc = _native.fill(
+            span_of(tensor), value, offset, n, is_whole(tensor, offset, n), operation
+        )
+        return self._put([desc], None, operation)
+
+    def run_plan(
+        self, plan: Plan, arena: Buffer | None = None, *, operation: str = "graph_compute"
+    ) -> Future[None]:
+        """Run a compiled graph.
+
+        Args:
+            plan: as `compile_plan` gives it.
+            arena: at least ``plan.arena_size`` bytes of scratch, if it needs any.
+            operation: for messages.
+
+        Raises:
+            InvalidArgument: ``arena`` is missing or too small.
+        """
+        base = 0
+        if plan.arena_size:
+            if arena is None or arena.size < plan.arena_size:
+                raise InvalidArgument(
+                    f"[Stream.run_plan] {plan!r} needs {plan.arena_size} bytes of scratch, "
+                    f"got {arena!r}"
+                )
+            base = arena.base
+        return self._put(
+            [_native.run_plan(plan.native, base, operation, (plan, arena))], None, operation
+        )
+
+    def clear(self, buffer: Buffer, value: int) -> Future[None]:
+        """Set every byte of a host-addressable buffer."""
+        return self._put([_native.clear(buffer.base, value, buffer.size, buffer)], None, "clear")
+
+    def run_unit(
+        self,
+        future: Future[Any],
+        plan: Plan,
+        arena: Buffer | None,
+        sets: list[tuple[Tensor, np.ndarray[Any, Any]]],
+        gets: list[tuple[Tensor, np.ndarray[Any, Any]]],
+    ) -> None:
+        """Copies to tensors, a run of a plan and copies from tensors, enqueued in one step.
+
+        What `Backend.run` of a device in host memory comes down to, in one native call; ``future``
+        stands for all. Not inside a batch.
+        """
+        future._ops = _native.submit_run(
+            self.native,
+            plan.native,
+            0 if arena is None else arena.base,
+            (plan, arena),
+            [(bits_of(array), span_of(tensor)) for tensor, array in sets],
+            [(bits_of(array), span_of(tensor)) for tensor, array in gets],
+        )

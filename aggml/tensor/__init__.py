@@ -1,0 +1,46 @@
+"""Tensors: dtype, extents, strides, the operation they come from, what they view.
+
+Here: the names. tensor.py is the class, making.py makes leafs, nodes and views, layout.py is the
+arithmetic of extents and strides.
+"""
+
+from aggml.tensor.layout import (
+    MAX_BYTES,
+    MAX_DIMS,
+    MAX_NAME,
+    Extents,
+    can_repeat,
+    describe,
+    fresh_strides,
+    same_layout,
+    span,
+)
+from aggml.tensor.making import (
+    MAX_SRC,
+    NO_PARAMS,
+    new_node,
+    new_permuted,
+    new_tensor,
+    new_view,
+)
+from aggml.tensor.tensor import Tensor, TensorFlag
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DIMS",
+    "MAX_NAME",
+    "MAX_SRC",
+    "NO_PARAMS",
+    "Extents",
+    "Tensor",
+    "TensorFlag",
+    "can_repeat",
+    "describe",
+    "fresh_strides",
+    "new_node",
+    "new_permuted",
+    "new_tensor",
+    "new_view",
+    "same_layout",
+    "span",
+]

@@ -1,0 +1,192 @@
+"""Making tensors: leafs, nodes with storage of their own, views.
+
+Here: what `new_tensor` and the builders of `aggml.ops` come down to; 5 us a node is the budget, so
+each function fills the slots itself. Not here: what the operations mean (ops/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Final, SupportsIndex
+
+from aggml.dtype import DType
+from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
+from aggml.tensor.layout import (
+    MAX_BYTES,
+    MAX_DIMS,
+    MAX_NAME,
+    Extents,
+    check_size,
+    check_view,
+    cut,
+    describe,
+    span,
+)
+from aggml.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "MAX_SRC",
+    "NO_PARAMS",
+    "new_node",
+    "new_permuted",
+    "new_tensor",
+    "new_view",
+]
+
+MAX_SRC: Final = 10
+NO_PARAMS: Final = bytes(64)
+_new = object.__new__
+
+
+def new_tensor(
+    dtype: DType | str | np.dtype[np.generic],
+    ne: SupportsIndex | Sequence[SupportsIndex],
+    name: str = "",
+) -> Tensor:
+    """Make a leaf: a tensor without operation and, so far, without memory (``ggml_new_tensor``).
+
+    Args:
+        dtype: a DType, its name (case ignored), or the numpy type of a plain one.
+        ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor.
+        name: for messages; at most 63 bytes.
+
+    Raises:
+        InvalidArgument: no such type; not 1 to 4 extents, a negative one, or more bytes than any
+            machine has; ``ne[0]`` is not a multiple of the type's block.
+        InvalidHandle: an argument of the wrong kind.
+    """
+    kind = dtype if isinstance(dtype, DType) else DType.parse(dtype)
+    try:
+        given = tuple(map(index, ne)) if isinstance(ne, Sequence) else (index(ne),)
+    except TypeError:
+        raise InvalidHandle(f"[new_tensor] ne = {ne!r} is not 1 to 4 integers") from None
+    if not 1 <= len(given) <= MAX_DIMS:
+        raise InvalidArgument(f"[new_tensor] ne = {given} has {len(given)} extents, not 1 to 4")
+    if min(given) < 0:
+        raise InvalidArgument(f"[new_tensor] ne = {given} has a negative extent")
+    return new_node("none", kind, (*given, 1, 1, 1)[:4], (), NO_PARAMS, cut(name) if name else "")  # type: ignore[arg-type]
+
+
+def new_node(
+    op: str,
+    dtype: DType,
+    ne: Extents,
+    src: tuple[Tensor | None, ...],
+    op_params: bytes = NO_PARAMS,
+    name: str = "",
+) -> Tensor:
+    """Make a tensor with storage of its own; for builders, which have checked all but the size.
+
+    Raises:
+        InvalidArgument: ``ne[0]`` is not a multiple of the block, or the tensor is too large.
+    """
+    n0, n1, n2, n3 = ne
+    nb0 = dtype.type_size
+    block = dtype.blck_size
+    if block == 1:
+        nb1 = n0 * nb0
+    elif n0 % block:
+        raise InvalidArgument(
+            f"[{op if src else 'new_tensor'}] ne[0] = {n0} is not a multiple of the block of "
+            f"{block} of {dtype.type_name}"
+        )
+    else:
+        nb1 = n0 // block * nb0
+    nb2 = nb1 * n1
+    nb3 = nb2 * n2
+    nbytes = nb3 * n3
+    if not 0 < nbytes <= MAX_BYTES:
+        check_size(op if src else "new_tensor", dtype, ne)
+    self = _new(Tensor)
+    self.dtype = dtype
+    self.ne = ne
+    self.nb = (nb0, nb1, nb2, nb3)
+    self.nbytes = nbytes
+    self.op = op
+    self.op_params = op_params
+    self.src = src
+    self.view_src = None
+    self.view_offs = 0
+    self.name = name
+    self.placement = None
+    self._span = None
+    self._flags = 0
+    self._frozen = False
+    return self
+
+
+def new_view(
+    op: str,
+    a: Tensor,
+    ne: Extents,
+    nb: Extents,
+    offset: int,
+    src: tuple[Tensor | None, ...],
+    op_params: bytes = NO_PARAMS,
+    name: str = "",
+) -> Tensor:
+    """Make a tensor over the bytes of ``a``, from ``offset`` bytes after its first element on.
+
+    Raises:
+        InvalidArgument: a negative extent, stride or offset; ``ne[0]`` is not a multiple of the
+            block.
+        Misaligned: offset or stride is not a multiple of the type's size.
+        OutOfBounds: the view ends beyond the storage.
+    """
+    dtype = a.dtype
+    root = a.view_src or a
+    start = a.view_offs + offset
+    if ne != a.ne or nb != a.nb or offset:
+        check_view(op, a, ne, nb, offset)
+        nbytes = span(dtype, ne, nb)
+        if start + nbytes > root.nbytes:
+            raise OutOfBounds(
+                f"[{op}] ne {list(ne)} with nb {list(nb)} at byte {start} takes {nbytes} bytes, "
+                f"the storage of {describe(a)} has {root.nbytes}"
+            )
+    else:
+        nbytes = a.nbytes
+    return _view(op, a, ne, nb, nbytes, start, src, op_params, name)
+
+
+def new_permuted(
+    op: str, a: Tensor, ne: Extents, nb: Extents, src: tuple[Tensor], op_params: bytes, name: str
+) -> Tensor:
+    """Make a tensor that shows all bytes of ``a`` in another order or with other extents.
+
+    No check is needed: the span stays the same.
+    """
+    return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name)
+
+
+def _view(
+    op: str,
+    a: Tensor,
+    ne: Extents,
+    nb: Extents,
+    nbytes: int,
+    start: int,
+    src: tuple[Tensor | None, ...],
+    op_params: bytes,
+    name: str,
+) -> Tensor:
+    self = _new(Tensor)
+    self.dtype = a.dtype
+    self.ne = ne
+    self.nb = nb
+    self.nbytes = nbytes
+    self.op = op
+    self.op_params = op_params
+    self.src = src
+    self.view_src = a.view_src or a
+    self.view_offs = start
+    self.name = name if len(name) <= MAX_NAME // 4 else cut(name)
+    self.placement = None
+    self._span = None
+    self._flags = 0
+    self._frozen = False
+    return self
