@@ -39,7 +39,8 @@ INPLACE: Final[Mapping[str, int]] = {
     **dict.fromkeys(("add", "sub", "mul", "div"), 2),
     **dict.fromkeys(("scale", "sqr", "sqrt", "rope", "rms_norm", "soft_max"), 1),
     **dict.fromkeys(("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu"), 1),
-    **dict.fromkeys(("gelu_quick", "gelu_erf", "silu", "exp"), 1),
+    **dict.fromkeys(("gelu_quick", "gelu_erf", "silu", "exp", "expm1", "softplus", "xielu"), 1),
+    **dict.fromkeys(("hardswish", "hardsigmoid", "floor", "ceil", "round", "trunc", "log"), 1),
 }
 
 _INPUT = 1

@@ -9,6 +9,7 @@ import enum
 import struct
 
 from aggml.ops._common import (
+    F32,
     HALF_OR_SINGLE,
     all_tensors,
     by_name,
@@ -36,34 +37,46 @@ __all__ = [
     "reglu_split",
     "reglu_swapped",
     "swiglu",
+    "swiglu_oai",
     "swiglu_split",
     "swiglu_swapped",
 ]
 
 
 class GluOp(enum.IntEnum):
-    """The gates of `glu` (enum ``ggml_glu_op``): relu, gelu, silu, gelu by erf, quick gelu."""
+    """The gates of `glu` (enum ``ggml_glu_op``): relu, gelu, silu, gelu by erf, quick gelu.
+
+    SWIGLU_OAI has parameters and a function of its own, `swiglu_oai`.
+    """
 
     REGLU = 0
     GEGLU = 1
     SWIGLU = 2
+    SWIGLU_OAI = 3
     GEGLU_ERF = 4
     GEGLU_QUICK = 5
 
 
-_OPS = by_name(GluOp)
+_OPS: dict[object, GluOp] = {
+    key: member for key, member in by_name(GluOp).items() if member is not GluOp.SWIGLU_OAI
+}
 _PARAMS = struct.Struct("<2i56x")
 # By gate and order of the halves: name and parameters of the node.
 _NODES = {
     (member, swapped): (member.name.lower(), pack("glu", _PARAMS, member, swapped))
-    for member in GluOp
+    for member in _OPS.values()
     for swapped in (False, True)
 }
-_REGLU, _GEGLU, _SWIGLU, _GEGLU_ERF, _GEGLU_QUICK = GluOp
+_REGLU, _GEGLU, _SWIGLU, _SWIGLU_OAI, _GEGLU_ERF, _GEGLU_QUICK = GluOp
+_OAI = struct.Struct("<2i2f48x")
 
 
 def _build(a: Tensor, b: Tensor | None, kind: GluOp, swapped: bool) -> Tensor:
     op, params = _NODES[kind, swapped]
+    return _gate(op, params, a, b)
+
+
+def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
     if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
         all_tensors(op, a=a, b=b)
     if a.dtype not in HALF_OR_SINGLE:
@@ -216,3 +229,30 @@ def geglu_quick_split(a: Tensor, b: Tensor) -> Tensor:
     if b is None:
         all_tensors("geglu_quick_split", a=a, b=b)
     return _build(a, b, _GEGLU_QUICK, False)
+
+
+def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
+    """``x sigmoid(alpha x) (y + 1)`` of x of ``a`` and y of ``b`` (``ggml_swiglu_oai``).
+
+    Before, x is cut off above ``limit``, y above ``limit`` and below its negative.
+
+    Args:
+        a: [n, r, s, t] f32, contiguous but for the distance of rows.
+        b: the same type and extents.
+        alpha: steepness of the sigmoid.
+        limit: not negative.
+
+    Returns:
+        A new f32 tensor of the extents of ``a``.
+
+    Raises:
+        InvalidArgument: a number that f32 cannot hold.
+        LayoutMismatch: types, extents or strides do not fit.
+        Unsupported: the type of ``a``.
+    """
+    if a.__class__ is not Tensor or b.__class__ is not Tensor:
+        all_tensors("swiglu_oai", a=a, b=b)
+    if a.dtype is not F32:
+        raise refuse_type("swiglu_oai", a=a, b=b)
+    params = pack("swiglu_oai", _OAI, _SWIGLU_OAI, 0, alpha, limit)
+    return _gate("swiglu_oai", params, a, b)

@@ -6,6 +6,8 @@ Here: shapes, types, checks. Not here: kernels (native/*/unary.c); gated units (
 from __future__ import annotations
 
 import enum
+import math
+import struct
 
 from aggml.ops._common import (
     FLOATS,
@@ -14,35 +16,56 @@ from aggml.ops._common import (
     by_name,
     need_rows,
     no_member,
+    pack,
     refuse_type,
     suffix,
 )
-from aggml.tensor import Tensor, new_node, new_view
+from aggml.tensor import NO_PARAMS, Tensor, new_node, new_view
 
 __all__ = [
     "UnaryOp",
     "abs",
     "abs_inplace",
+    "ceil",
+    "ceil_inplace",
+    "clamp",
+    "cos",
+    "cos_inplace",
     "elu",
     "elu_inplace",
     "exp",
     "exp_inplace",
+    "expm1",
+    "expm1_inplace",
+    "floor",
+    "floor_inplace",
     "gelu",
     "gelu_erf",
     "gelu_erf_inplace",
     "gelu_inplace",
     "gelu_quick",
     "gelu_quick_inplace",
+    "hardsigmoid",
+    "hardswish",
+    "leaky_relu",
+    "log",
+    "log_inplace",
     "neg",
     "neg_inplace",
     "relu",
     "relu_inplace",
+    "round",
+    "round_inplace",
     "sgn",
     "sgn_inplace",
     "sigmoid",
     "sigmoid_inplace",
     "silu",
     "silu_inplace",
+    "sin",
+    "sin_inplace",
+    "softplus",
+    "softplus_inplace",
     "sqr",
     "sqr_inplace",
     "sqrt",
@@ -51,13 +74,16 @@ __all__ = [
     "step_inplace",
     "tanh",
     "tanh_inplace",
+    "trunc",
+    "trunc_inplace",
     "unary",
     "unary_inplace",
+    "xielu",
 ]
 
 
 class UnaryOp(enum.IntEnum):
-    """The functions that `unary` takes (enum ``ggml_unary_op``)."""
+    """The functions that `unary` takes (enum ``ggml_unary_op``); 17, `xielu`, has parameters."""
 
     ABS = 0
     SGN = 1
@@ -70,17 +96,28 @@ class UnaryOp(enum.IntEnum):
     GELU = 8
     GELU_QUICK = 9
     SILU = 10
+    HARDSWISH = 11
+    HARDSIGMOID = 12
     EXP = 13
-    GELU_ERF = 15
+    EXPM1 = 14
+    SOFTPLUS = 15
+    GELU_ERF = 16
+    FLOOR = 18
+    CEIL = 19
+    ROUND = 20
+    TRUNC = 21
 
 
 _OPS = by_name(UnaryOp)
 _NAMES = {member: member.name.lower() for member in UnaryOp}
-# No bf16: ggml has none either. sqr and sqrt, which are no unary of ggml's, likewise.
-_NO_BF16 = frozenset(("gelu", "gelu_quick", "gelu_erf", "silu", "sqr", "sqrt"))
+# No bf16: ggml has none either.
+_NO_BF16 = frozenset(("gelu", "gelu_quick", "gelu_erf", "silu", "clamp", "leaky_relu"))
+_FLOATS = struct.Struct("<5f44x")
+_XIELU = struct.Struct("<i4f44x")
+_XIELU_ID = 17
 
 
-def _build(op: str, a: Tensor, inplace: bool) -> Tensor:
+def _build(op: str, a: Tensor, inplace: bool, params: bytes = NO_PARAMS) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype not in (HALF_OR_SINGLE if op in _NO_BF16 else FLOATS):
@@ -88,8 +125,8 @@ def _build(op: str, a: Tensor, inplace: bool) -> Tensor:
     if a.nb[0] != a.dtype.type_size:
         need_rows(op, "a", a)
     if inplace:
-        return new_view(op, a, a.ne, a.nb, 0, (a,), name=suffix(a, "view"))
-    return new_node(op, a.dtype, a.ne, (a,))
+        return new_view(op, a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
+    return new_node(op, a.dtype, a.ne, (a,), params)
 
 
 def unary(a: Tensor, op: UnaryOp | str | int) -> Tensor:
@@ -269,3 +306,171 @@ def sqrt(a: Tensor) -> Tensor:
 def sqrt_inplace(a: Tensor) -> Tensor:
     """`sqrt` over the storage of ``a`` (``ggml_sqrt_inplace``)."""
     return _build("sqrt", a, True)
+
+
+def expm1(a: Tensor) -> Tensor:
+    """exp(x) - 1 of each element x, exact also near 0 (``ggml_expm1``); else as `unary`."""
+    return _build("expm1", a, False)
+
+
+def expm1_inplace(a: Tensor) -> Tensor:
+    """`expm1` over the storage of ``a`` (``ggml_expm1_inplace``)."""
+    return _build("expm1", a, True)
+
+
+def softplus(a: Tensor) -> Tensor:
+    """log(1 + exp(x)) of each element x, x itself above 20 (``ggml_softplus``); else as `unary`."""
+    return _build("softplus", a, False)
+
+
+def softplus_inplace(a: Tensor) -> Tensor:
+    """`softplus` over the storage of ``a`` (``ggml_softplus_inplace``)."""
+    return _build("softplus", a, True)
+
+
+def hardswish(a: Tensor) -> Tensor:
+    """Each element x times `hardsigmoid` of x (``ggml_hardswish``); else as `unary`."""
+    return _build("hardswish", a, False)
+
+
+def hardsigmoid(a: Tensor) -> Tensor:
+    """(x + 3) / 6 of each element x, cut off at 0 and 1 (``ggml_hardsigmoid``); else as `unary`."""
+    return _build("hardsigmoid", a, False)
+
+
+def floor(a: Tensor) -> Tensor:
+    """The largest integer not above each element (``ggml_floor``); else as `unary`."""
+    return _build("floor", a, False)
+
+
+def floor_inplace(a: Tensor) -> Tensor:
+    """`floor` over the storage of ``a`` (``ggml_floor_inplace``)."""
+    return _build("floor", a, True)
+
+
+def ceil(a: Tensor) -> Tensor:
+    """The smallest integer not below each element (``ggml_ceil``); else as `unary`."""
+    return _build("ceil", a, False)
+
+
+def ceil_inplace(a: Tensor) -> Tensor:
+    """`ceil` over the storage of ``a`` (``ggml_ceil_inplace``)."""
+    return _build("ceil", a, True)
+
+
+def round(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
+    """Each element rounded, halves away from zero (``ggml_round``); else as `unary`."""
+    return _build("round", a, False)
+
+
+def round_inplace(a: Tensor) -> Tensor:
+    """`round` over the storage of ``a`` (``ggml_round_inplace``)."""
+    return _build("round", a, True)
+
+
+def trunc(a: Tensor) -> Tensor:
+    """Each element without its fraction (``ggml_trunc``); else as `unary`."""
+    return _build("trunc", a, False)
+
+
+def trunc_inplace(a: Tensor) -> Tensor:
+    """`trunc` over the storage of ``a`` (``ggml_trunc_inplace``)."""
+    return _build("trunc", a, True)
+
+
+def log(a: Tensor) -> Tensor:
+    """The natural logarithm of each element (``ggml_log``); else as `unary`."""
+    return _build("log", a, False)
+
+
+def log_inplace(a: Tensor) -> Tensor:
+    """`log` over the storage of ``a`` (``ggml_log_inplace``)."""
+    return _build("log", a, True)
+
+
+def sin(a: Tensor) -> Tensor:
+    """The sine of each element (``ggml_sin``); else as `unary`."""
+    return _build("sin", a, False)
+
+
+def sin_inplace(a: Tensor) -> Tensor:
+    """`sin` over the storage of ``a`` (``ggml_sin_inplace``)."""
+    return _build("sin", a, True)
+
+
+def cos(a: Tensor) -> Tensor:
+    """The cosine of each element (``ggml_cos``); else as `unary`."""
+    return _build("cos", a, False)
+
+
+def cos_inplace(a: Tensor) -> Tensor:
+    """`cos` over the storage of ``a`` (``ggml_cos_inplace``)."""
+    return _build("cos", a, True)
+
+
+def xielu(
+    a: Tensor, alpha_n: float, alpha_p: float, beta: float = 0.5, eps: float = -1e-6
+) -> Tensor:
+    """The xIELU activation of each element x (``ggml_xielu``); else as `unary`.
+
+    ``p x^2 + beta x`` above 0, else ``(exp(min(x, eps)) - 1 - x) (n + beta) + beta x``, where n and
+    p are the soft plus of ``alpha_n`` and ``alpha_p``.
+
+    Args:
+        a: any shape, f32, f16 or bf16, rows without gaps.
+        alpha_n: of the negative side, before soft plus.
+        alpha_p: of the positive side, before soft plus.
+        beta: slope at 0.
+        eps: what exp is taken of at most.
+
+    Raises:
+        InvalidArgument: a number that f32 cannot hold.
+        LayoutMismatch: the rows of ``a`` have gaps.
+        Unsupported: the type of ``a``.
+    """
+    params = pack("xielu", _FLOATS, 0.0, alpha_n, alpha_p, beta, eps)
+    _, n, p, beta, _ = _FLOATS.unpack(params)
+    params = pack("xielu", _XIELU, _XIELU_ID, beta + _softplus(n), _softplus(p), beta, eps)
+    return _build("xielu", a, False, params)
+
+
+def _softplus(x: float) -> float:
+    return x if x > 20 else math.log1p(math.exp(x))
+
+
+def clamp(a: Tensor, min: float, max: float) -> Tensor:  # noqa: A002 - ggml's names
+    """Bring each element within ``min`` and ``max``, over the storage of ``a`` (``ggml_clamp``).
+
+    NaN becomes ``max``.
+
+    Args:
+        a: any shape, f32 or f16, rows without gaps; what it holds is replaced.
+        min: the least element of the result.
+        max: the largest, unless it is below ``min``.
+
+    Returns:
+        A view of ``a``.
+
+    Raises:
+        InvalidArgument: a number that f32 cannot hold.
+        LayoutMismatch: the rows of ``a`` have gaps.
+        Unsupported: the type of ``a``.
+    """
+    return _build("clamp", a, True, pack("clamp", _FLOATS, min, max, 0.0, 0.0, 0.0))
+
+
+def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """Each element, times ``negative_slope`` where negative (``ggml_leaky_relu``).
+
+    Args:
+        a: any shape, f32 or f16, rows without gaps.
+        negative_slope: the factor.
+        inplace: over the storage of ``a``.
+
+    Raises:
+        InvalidArgument: a number that f32 cannot hold.
+        LayoutMismatch: the rows of ``a`` have gaps.
+        Unsupported: the type of ``a``.
+    """
+    params = pack("leaky_relu", _FLOATS, negative_slope, 0.0, 0.0, 0.0, 0.0)
+    return _build("leaky_relu", a, bool(inplace), params)

@@ -43,9 +43,19 @@ _UNARY = [
     "gelu_erf",
     "silu",
     "exp",
+    "expm1",
+    "softplus",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
     "sqr",
     "sqrt",
+    "log",
+    "sin",
+    "cos",
 ]
+_ALONE = ["hardswish", "hardsigmoid"]  # unary, without a variant in place
 _GATES = ["reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"]
 _YARN = "n_ctx_orig freq_base freq_scale ext_factor attn_factor beta_fast beta_slow"
 PARAMETERS = {
@@ -61,11 +71,16 @@ PARAMETERS = {
     **{f"scale_bias{suffix}": "a s b" for suffix in ("", "_inplace")},
     **{f"{name}{suffix}": "a eps" for name in ("norm", "rms_norm") for suffix in ("", "_inplace")},
     **{f"{name}{suffix}": "a" for name in _UNARY for suffix in ("", "_inplace")},
+    **dict.fromkeys(_ALONE, "a"),
+    "xielu": "a alpha_n alpha_p beta eps",
+    "clamp": "a min max",
+    "leaky_relu": "a negative_slope inplace",
     **{f"unary{suffix}": "a op" for suffix in ("", "_inplace")},
     "glu": "a op swapped",
     "glu_split": "a b op",
     **{f"{name}{suffix}": "a" for name in _GATES for suffix in ("", "_swapped")},
     **{f"{name}_split": "a b" for name in _GATES},
+    "swiglu_oai": "a b alpha limit",
     **{f"soft_max{suffix}": "a" for suffix in ("", "_inplace")},
     **{f"soft_max_ext{suffix}": "a mask scale max_bias" for suffix in ("", "_inplace")},
     "soft_max_add_sinks": "a sinks",
@@ -156,12 +171,13 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
     x, y = leaf(8, 8, 2), leaf(8, 8, 2)
     pos, ids = leaf(2, dtype="i32"), leaf(3, 2, dtype="i32")
     nodes = [
-        *(getattr(ops, name)(x) for name in (*_UNARY, *_GATES, "soft_max", "cont", "dup")),
+        *(getattr(ops, name)(x) for name in (*_UNARY, *_ALONE, *_GATES, "soft_max", "cont", "dup")),
         *(getattr(ops, name)(x, y) for name in ("add", "sub", "mul", "div", "mul_mat", "concat")),
         *(ops.norm(x, 0.1), ops.rms_norm(x, 0.1), ops.scale(x, 2.0), ops.cpy(x, y)),
         *(ops.rope(x, pos, 8), ops.flash_attn_ext(x, y, y), ops.get_rows(x, ids)),
         *(ops.set_rows(x, leaf(8, 3, 2), ids), ops.reshape_1d(x, 128), ops.transpose(x)),
         *(ops.permute(x, 0, 2, 1, 3), ops.view_1d(x, 4), x),
+        *(ops.xielu(x, 1.0, 1.0), ops.clamp(x, 0.0, 1.0), ops.leaky_relu(x), ops.swiglu_oai(x, y)),
     ]
     assert {node.op for node in nodes} == known
 
@@ -217,7 +233,7 @@ def test_enums_are_members_names_or_values() -> None:
         assert ints(ops.rope(x, pos, 8, mode))[2] == 2
     for op in ("swiglu", ops.GluOp.SWIGLU, 2):
         assert ops.glu(x, op).op == "swiglu"
-    for op in ("gelu_erf", ops.UnaryOp.GELU_ERF, 15):
+    for op in ("gelu_erf", ops.UnaryOp.GELU_ERF, 16):
         assert ops.unary(x, op).op == "gelu_erf"
 
 

@@ -1,6 +1,8 @@
 /* Gated units: f(x) * g, where x and g are the halves of each row of a, or a and b. f32 and f16.
  *
- * Here: the lowering and the exact kernel. Not here: the functions f themselves (unary.c), vec/glu.h. */
+ * Here: the lowering and the exact kernel, the only one of swiglu_oai. Not here: the functions f themselves (unary.c), vec/glu.h. */
+#include <math.h>
+
 #include "../kernel_types.h"
 #include "../refuse.h"
 #include "../strided.h"
@@ -17,19 +19,39 @@ void agk_glu_f32_scalar(int op, int64_t n, float *y, const float *x, const float
     }
 }
 
+/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
+static void swiglu_oai(const agk_node *node, int64_t n, float *y, const float *x, const float *g)
+{
+    const float alpha = agk_param_f32(node, 2), limit = agk_param_f32(node, 3);
+    for (int64_t i = 0; i < n; ++i) {
+        const float v = x[i] < limit ? x[i] : limit;
+        const float w = g[i] < limit ? g[i] : limit;
+        y[i] = v / (1.0f + expf(-alpha * v)) * ((w > -limit ? w : -limit) + 1.0f);
+    }
+}
+
 typedef struct rows {
-    agk_glu_f32_fn *kernel;
+    agk_glu_f32_fn *kernel; /* NULL: swiglu_oai */
+    const agk_node *node;
     int op;
     agk_port dst, x, g;
 } rows;
+
+static inline void apply(const rows *r, int64_t n, float *y, const float *x, const float *g)
+{
+    if (r->kernel != NULL)
+        r->kernel(r->op, n, y, x, g);
+    else
+        swiglu_oai(r->node, n, y, x, g);
+}
 
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
     if (r->dst.direct && r->x.direct && r->g.direct) {
-        r->kernel(r->op, n, (float *)(void *)agk_port_at(&r->dst, at[0], i),
-                  (const float *)(const void *)agk_port_at(&r->x, at[1], i),
-                  (const float *)(const void *)agk_port_at(&r->g, at[2], i));
+        apply(r, n, (float *)(void *)agk_port_at(&r->dst, at[0], i),
+              (const float *)(const void *)agk_port_at(&r->x, at[1], i),
+              (const float *)(const void *)agk_port_at(&r->g, at[2], i));
         return;
     }
     float x_block[AGK_BLOCK], g_block[AGK_BLOCK], out[AGK_BLOCK];
@@ -38,7 +60,7 @@ static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
         const float *x = agk_port_read(&r->x, at[1], i, n, x_block);
         const float *g = agk_port_read(&r->g, at[2], i, n, g_block);
         float *y = agk_port_target(&r->dst, at[0], i, out);
-        r->kernel(r->op, n, y, x, g);
+        apply(r, n, y, x, g);
         agk_port_commit(&r->dst, at[0], i, n, y);
     }
 }
@@ -57,6 +79,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     char *a = agk_data(task, &node->src[0]), *b = agk_has(node, 1) ? agk_data(task, &node->src[1]) : a;
     const int type = node->dst.type;
     rows r = {.kernel = (agk_glu_f32_fn *)node->aux.fn[KERNEL],
+              .node = node,
               .op = (int)node->aux.i[FUNCTION],
               .dst = agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
               .x = agk_port_of(a + node->aux.i[X_OFFSET], type, loop.step[1][0]),
@@ -85,6 +108,9 @@ static agk_status check(agk_lowering *lowering)
     const agk_view *dst = &node->dst, *a = &node->src[0];
     if (a->type != AGK_F32 && a->type != AGK_F16) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32 or f16", agk_type_name(a->type));
+    }
+    if (node->op == AGK_OP_swiglu_oai && (a->type != AGK_F32 || !agk_has(node, 1))) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "takes two operands of f32; a is %s", agk_type_name(a->type));
     }
     if (agk_has(node, 1)) {
         const agk_status status = agk_expect_like(lowering, dst, a);
@@ -115,12 +141,13 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     node->aux.i[X_OFFSET] = halves && swapped ? half : 0;
     node->aux.i[G_OFFSET] = halves && !swapped ? half : 0;
     node->aux.i[FUNCTION] = function_of(node->op);
-    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
+    const bool oai = node->op == AGK_OP_swiglu_oai;
+    node->aux.fn[KERNEL] = oai ? NULL : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const agk_loop loop = loop_of(node);
     const int64_t units = agk_loop_units(&loop);
-    const double ns = (lowering->cpu & AGK_AVX2) != 0 ? 0.4 : 10.0;
+    const double ns = (lowering->cpu & AGK_AVX2) != 0 && !oai ? 0.4 : 10.0;
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 5.0);
     agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));

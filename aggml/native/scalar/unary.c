@@ -1,6 +1,7 @@
-/* Functions of one operand: abs .. sqrt of ops.def, on f32, f16 and bf16 of any strides.
+/* Functions of one operand: abs .. leaky_relu of ops.def, on f32, f16 and bf16 of any strides.
  *
- * Here: the lowering, and the exact kernel (libm). Not here: gated units (glu.c), the vector kernels (vec/unary.h). */
+ * Here: the lowering, and the exact kernel (libm), which is the only one of log, sin, cos, softplus and of the
+ * functions with parameters. Not here: gated units (glu.c), the vector kernels (vec/unary.h). */
 #include <math.h>
 
 #include "../kernel_types.h"
@@ -22,6 +23,12 @@ static inline float gelu_quick(float x)
 {
     if (fabsf(x) >= 65520.0f) x = copysignf(INFINITY, x);
     return x / (1.0f + expf(-1.702f * x));
+}
+
+/* (x + 3) / 6 within 0 and 1; NaN gives 0. */
+static inline float hardsigmoid(float x)
+{
+    return fminf(1.0f, fmaxf(0.0f, (x + 3.0f) / 6.0f));
 }
 
 #define LOOP(name, expression) \
@@ -48,19 +55,51 @@ void agk_unary_f32_scalar(int op, int64_t n, float *y, const float *x)
         LOOP(gelu_erf, 0.5f * v * erfcf(v * -0.70710678f))
         LOOP(silu, v / (1.0f + expf(-v)))
         LOOP(exp, expf(v))
+        LOOP(expm1, expm1f(v))
+        LOOP(softplus, v > 20.0f ? v : log1pf(expf(v)))
+        LOOP(hardswish, v * hardsigmoid(v))
+        LOOP(hardsigmoid, hardsigmoid(v))
+        LOOP(floor, floorf(v))
+        LOOP(ceil, ceilf(v))
+        LOOP(round, roundf(v))
+        LOOP(trunc, truncf(v))
+        LOOP(log, logf(v))
+        LOOP(sin, sinf(v))
+        LOOP(cos, cosf(v))
         LOOP(sqr, v * v)
         LOOP(sqrt, sqrtf(v))
     default: return;
     }
 }
 
-static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
+/* Functions with parameters. xielu: 1 alpha_n + beta, 2 alpha_p, both after softplus, 3 beta, 4 eps. */
+static void with_params(const agk_node *node, int64_t n, float *y, const float *x)
+{
+    const float p0 = agk_param_f32(node, 0), p1 = agk_param_f32(node, 1), p2 = agk_param_f32(node, 2);
+    const float p3 = agk_param_f32(node, 3), p4 = agk_param_f32(node, 4);
+    switch (node->op) {
+        LOOP(clamp, v < p1 ? (v > p0 ? v : p0) : (p1 > p0 ? p1 : p0)) /* NaN gives max */
+        LOOP(leaky_relu, v > 0.0f ? v : v < 0.0f ? v * p0 : 0.0f)
+        LOOP(xielu, v > 0.0f ? p2 * v * v + p3 * v : (expm1f(fminf(v, p4)) - v) * p1 + p3 * v)
+    default: return;
+    }
+}
+
+static inline void apply(const agk_node *node, int64_t n, float *y, const float *x)
 {
     agk_unary_f32_fn *kernel = (agk_unary_f32_fn *)node->aux.fn[KERNEL];
+    if (kernel != NULL)
+        kernel(node->op, n, y, x);
+    else
+        with_params(node, n, y, x);
+}
+
+static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
+{
     const int64_t first = chunk * node->aux.i[PER_CHUNK];
     const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
-    kernel(node->op, last - first, (float *)agk_data(task, &node->dst) + first,
-           (const float *)agk_data(task, &node->src[0]) + first);
+    apply(node, last - first, (float *)agk_data(task, &node->dst) + first,
+          (const float *)agk_data(task, &node->src[0]) + first);
     return AGK_OK;
 }
 
@@ -72,13 +111,12 @@ typedef struct rows {
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
-    agk_unary_f32_fn *kernel = (agk_unary_f32_fn *)r->node->aux.fn[KERNEL];
     float in[AGK_BLOCK], out[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         const float *x = agk_port_read(&r->src, at[1], i, n, in);
         float *y = agk_port_target(&r->dst, at[0], i, out);
-        kernel(r->node->op, n, y, x);
+        apply(r->node, n, y, x);
         agk_port_commit(&r->dst, at[0], i, n, y);
     }
 }
@@ -105,9 +143,36 @@ static double element_ns(int op, bool vectors)
     case AGK_OP_step:
     case AGK_OP_relu:
     case AGK_OP_sqr:
-    case AGK_OP_sqrt: return vectors ? 0.2 : 0.5;
+    case AGK_OP_sqrt:
+    case AGK_OP_hardswish:
+    case AGK_OP_hardsigmoid:
+    case AGK_OP_floor:
+    case AGK_OP_ceil:
+    case AGK_OP_round:
+    case AGK_OP_trunc: return vectors ? 0.2 : 0.5;
+    case AGK_OP_clamp:
+    case AGK_OP_leaky_relu: return 0.5;
+    case AGK_OP_log:
+    case AGK_OP_sin:
+    case AGK_OP_cos:
+    case AGK_OP_softplus:
+    case AGK_OP_xielu: return 10.0;
     default: return vectors ? 0.4 : 10.0;
     }
+}
+
+/* Functions that ggml has for f32 and f16 only. */
+static bool no_bf16(int op)
+{
+    return op == AGK_OP_gelu || op == AGK_OP_gelu_quick || op == AGK_OP_gelu_erf || op == AGK_OP_silu ||
+           op == AGK_OP_clamp || op == AGK_OP_leaky_relu;
+}
+
+static agk_any_fn *kernel_of(int op, uint32_t cpu)
+{
+    if (op == AGK_OP_clamp || op == AGK_OP_leaky_relu || op == AGK_OP_xielu) return NULL;
+    if (op == AGK_OP_log || op == AGK_OP_sin || op == AGK_OP_cos || op == AGK_OP_softplus) cpu = 0;
+    return (agk_any_fn *)AGK_PICK(unary_f32, cpu);
 }
 
 agk_status agk_lower_unary(agk_lowering *lowering)
@@ -119,14 +184,12 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     if (a->type != AGK_F32 && a->type != AGK_F16 && a->type != AGK_BF16) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32, f16 or bf16", agk_type_name(a->type));
     }
-    const bool table = node->op == AGK_OP_gelu || node->op == AGK_OP_gelu_quick || node->op == AGK_OP_gelu_erf ||
-                       node->op == AGK_OP_silu;
-    if (table && a->type == AGK_BF16) {
+    if (no_bf16(node->op) && a->type == AGK_BF16) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is bf16, which ggml has for other functions only");
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
 
-    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(unary_f32, lowering->cpu);
+    node->aux.fn[KERNEL] = kernel_of(node->op, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const double ns = element_ns(node->op, (lowering->cpu & AGK_AVX2) != 0);

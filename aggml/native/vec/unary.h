@@ -1,9 +1,40 @@
-/* The unary functions on vectors. Included after an ISA's math.h. */
+/* The unary functions on vectors; not log, sin, cos, softplus and those with parameters. Included after an ISA's math.h. */
 #ifndef AGK_VEC_UNARY_H
 #define AGK_VEC_UNARY_H
 
 #include "../kernel_types.h"
 #include "math.h"
+
+/* From the nearest integer, which is one too many where it lies above x. */
+V_INLINE vf v_floor(vf x)
+{
+    const vf nearest = v_round(x);
+    return v_select(v_lt(x, nearest), nearest - v_set(1.0f), nearest);
+}
+
+V_INLINE vf v_ceil(vf x)
+{
+    const vf nearest = v_round(x);
+    return v_select(v_lt(nearest, x), nearest + v_set(1.0f), nearest);
+}
+
+V_INLINE vf v_trunc(vf x)
+{
+    return v_xor(v_floor(v_abs(x)), v_sign(x));
+}
+
+/* Halves go away from zero. */
+V_INLINE vf v_round_away(vf x)
+{
+    const vf size = v_abs(x), whole = v_floor(size);
+    return v_xor(v_select(v_le(v_set(0.5f), size - whole), whole + v_set(1.0f), whole), v_sign(x));
+}
+
+/* (x + 3) / 6 within 0 and 1; NaN gives 0. */
+V_INLINE vf v_hardsigmoid(vf x)
+{
+    return v_min(v_max((x + v_set(3.0f)) / v_set(6.0f), v_zero()), v_set(1.0f));
+}
 
 V_INLINE vf v_unary_1(int op, vf x)
 {
@@ -22,6 +53,13 @@ V_INLINE vf v_unary_1(int op, vf x)
     case AGK_OP_gelu_erf: return v_gelu_erf(x);
     case AGK_OP_silu: return v_silu(x);
     case AGK_OP_exp: return v_exp(x);
+    case AGK_OP_expm1: return v_select(v_lt(v_set(88.0f), x), v_exp(x), v_expm1(x));
+    case AGK_OP_hardswish: return x * v_hardsigmoid(x);
+    case AGK_OP_hardsigmoid: return v_hardsigmoid(x);
+    case AGK_OP_floor: return v_floor(x);
+    case AGK_OP_ceil: return v_ceil(x);
+    case AGK_OP_round: return v_round_away(x);
+    case AGK_OP_trunc: return v_trunc(x);
     case AGK_OP_sqr: return x * x;
     default: return v_sqrt(x);
     }
@@ -53,6 +91,13 @@ static inline void v_unary(int op, int64_t n, float *y, const float *x)
         V_CASE(gelu_erf)
         V_CASE(silu)
         V_CASE(exp)
+        V_CASE(expm1)
+        V_CASE(hardswish)
+        V_CASE(hardsigmoid)
+        V_CASE(floor)
+        V_CASE(ceil)
+        V_CASE(round)
+        V_CASE(trunc)
         V_CASE(sqr)
         V_CASE(sqrt)
 #undef V_CASE
