@@ -1,0 +1,1 @@
+"""The scheduler: one graph over several backends. Decides (assign, split), then acts (run)."""
