@@ -223,6 +223,28 @@ def type_table() -> list[dict[str, Any]]:
     return found
 
 
+@dataclass(frozen=True)
+class Vector:
+    """Rows of a type with their conversion: ``src`` becomes ``dst``."""
+
+    id: str
+    type: str
+    kind: str
+
+    def array(self, name: str) -> NDArray[Any]:
+        """``src``, ``dst`` or ``imatrix``."""
+        array: NDArray[Any] = _arrays("types")[f"{self.id}/{name}"]
+        return array
+
+    def __str__(self) -> str:
+        return self.id
+
+
+def vectors() -> list[Vector]:
+    """Every recorded conversion of rows."""
+    return [Vector(**raw) for raw in _json("types")["vectors"]]
+
+
 def numbers(array: NDArray[Any], type_name: str) -> NDArray[np.float64]:
     """Elements of a plain type as float64; bf16 may be bit patterns."""
     if type_name == "bf16" and array.dtype == np.uint16:

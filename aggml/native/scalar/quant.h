@@ -12,8 +12,43 @@ float agk_f16_to_float(uint16_t h);
 /* To nearest, ties to even; every NaN becomes sign | 0x7e00. */
 uint16_t agk_f16_from_float(float value);
 
-/* quant.c */
-agk_from_float_fn agk_f32_to_q4_0;
-agk_quantize_fn agk_quantize_q4_0;
+/* Rounds down to a code 0..top; what is not a number becomes 0. */
+static inline uint8_t agk_code(float x, int top)
+{
+    if (!(x > 0.0f)) return 0;
+    return x < (float)top ? (uint8_t)x : (uint8_t)top;
+}
+
+/* Halves away from zero; what does not fit (from infinities, NaN or a subnormal scale) becomes 0. */
+static inline int8_t agk_round_i8(float x)
+{
+    if (!(x > -128.5f && x < 127.5f)) return 0;
+    const int whole = (int)x;
+    const float rest = x - (float)whole;
+    return (int8_t)(whole + (rest >= 0.5f) - (rest <= -0.5f));
+}
+
+/* quant.c, quant_legacy.c */
+agk_from_float_fn agk_f32_to_q4_0, agk_f32_to_q4_1, agk_f32_to_q5_0, agk_f32_to_q5_1, agk_f32_to_q8_1;
+agk_quantize_fn agk_quantize_q4_0, agk_quantize_q4_1, agk_quantize_q5_0, agk_quantize_q5_1;
+agk_to_float_fn agk_q4_1_to_f32, agk_q5_0_to_f32, agk_q5_1_to_f32, agk_q8_1_to_f32;
+
+/* quant_k.c */
+agk_from_float_fn agk_f32_to_q2_k, agk_f32_to_q3_k, agk_f32_to_q4_k, agk_f32_to_q5_k, agk_f32_to_q6_k, agk_f32_to_q8_k;
+agk_quantize_fn agk_quantize_q2_k, agk_quantize_q3_k, agk_quantize_q4_k, agk_quantize_q5_k, agk_quantize_q6_k;
+agk_to_float_fn agk_q2_k_to_f32, agk_q3_k_to_f32, agk_q4_k_to_f32, agk_q5_k_to_f32, agk_q6_k_to_f32, agk_q8_k_to_f32;
+
+/* quant_ternary.c */
+agk_from_float_fn agk_f32_to_tq1_0, agk_f32_to_tq2_0, agk_f32_to_q1_0, agk_f32_to_q2_0;
+agk_to_float_fn agk_tq1_0_to_f32, agk_tq2_0_to_f32, agk_q1_0_to_f32, agk_q2_0_to_f32;
+
+/* quant_fp4.c */
+agk_from_float_fn agk_f32_to_mxfp4, agk_f32_to_nvfp4;
+agk_to_float_fn agk_mxfp4_to_f32, agk_nvfp4_to_f32;
+
+/* quant_iq4.c */
+agk_from_float_fn agk_f32_to_iq4_nl, agk_f32_to_iq4_xs;
+agk_quantize_fn agk_quantize_iq4_nl, agk_quantize_iq4_xs;
+agk_to_float_fn agk_iq4_nl_to_f32, agk_iq4_xs_to_f32;
 
 #endif

@@ -1,0 +1,119 @@
+/* mxfp4 and nvfp4: four-bit floats (e2m1) with a scale per 32 or 16. Neither uses an importance matrix.
+ *
+ * The table holds twice the value of a code, and scales are halved for it, so that all products are exact. */
+#include <math.h>
+#include <string.h>
+
+#include "quant.h"
+#include "quant_search.h"
+
+enum { BLOCK = 32, NV_BLOCK = 64, NV_GROUP = 16 };
+
+/* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, doubled */
+static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Half of 2^(e - 127). */
+static float half_of_e8m0(uint8_t e)
+{
+    return float_of(e < 2 ? 0x200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+/* Half of an e4m3 without sign: the high bit is ignored, 0x7f stands for 0. */
+static float half_of_e4m3(uint8_t code)
+{
+    const uint32_t exponent = code >> 3 & 15, fraction = code & 7;
+    if (code == 0x7f) return 0.0f;
+    if (exponent == 0) return (float)fraction * 0x1p-10f;
+    return float_of((exponent + 119) << 23 | fraction << 20);
+}
+
+/* The nearest e4m3 up to 448, halves up. */
+static uint8_t e4m3_of(float x)
+{
+    if (!(x > 0.0f)) return 0;
+    if (x >= 448.0f) return 0x7e;
+    if (x < 0x1p-6f) {
+        const int fraction = (int)(x * 512.0f + 0.5f);
+        return (uint8_t)(fraction < 7 ? fraction : 7);
+    }
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t code = (bits - (120u << 23) + (1u << 19)) >> 20; /* exponent and fraction, with the carry */
+    return (uint8_t)(code < 0x7e ? code : 0x7e);
+}
+
+/* The code whose value is nearest to x; the first of equals. */
+static uint8_t nearest_code(float x, float d)
+{
+    int best = 0;
+    float least = agk_absf((float)doubled[0] * d - x);
+    for (int i = 1; i < 16; ++i) {
+        const float error = agk_absf((float)doubled[i] * d - x);
+        if (error < least) {
+            least = error;
+            best = i;
+        }
+    }
+    return (uint8_t)best;
+}
+
+/* n elements, those of the second half in the high nibbles. */
+static void put_codes(int n, const float *x, float d, uint8_t *qs)
+{
+    for (int i = 0; i < n / 2; ++i) qs[i] = (uint8_t)(nearest_code(x[i], d) | nearest_code(x[i + n / 2], d) << 4);
+}
+
+static void get_codes(int n, const uint8_t *qs, float d, float *y)
+{
+    for (int i = 0; i < n / 2; ++i) {
+        y[i] = (float)doubled[qs[i] & 15] * d;
+        y[i + n / 2] = (float)doubled[qs[i] >> 4] * d;
+    }
+}
+
+void agk_f32_to_mxfp4(const float *src, void *dst, int64_t n)
+{
+    agk_block_mxfp4 *y = dst;
+    for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
+        const float largest = agk_absf(agk_extreme(BLOCK, src));
+        /* log2f may round up to a whole number just below it, and ggml's exponent does so too. */
+        y->e = largest > 0.0f && largest < INFINITY ? (uint8_t)((int)floorf(log2f(largest)) - 2 + 127) : 0;
+        put_codes(BLOCK, src, half_of_e8m0(y->e), y->qs);
+    }
+}
+
+void agk_mxfp4_to_f32(const void *src, float *dst, int64_t n)
+{
+    const agk_block_mxfp4 *x = src;
+    for (int64_t block = 0; block < n / BLOCK; ++block, dst += BLOCK, ++x) {
+        get_codes(BLOCK, x->qs, half_of_e8m0(x->e), dst);
+    }
+}
+
+void agk_f32_to_nvfp4(const float *src, void *dst, int64_t n)
+{
+    agk_block_nvfp4 *y = dst;
+    for (int64_t block = 0; block < n / NV_BLOCK; ++block, ++y) {
+        for (int g = 0; g < NV_BLOCK / NV_GROUP; ++g, src += NV_GROUP) {
+            y->d[g] = e4m3_of(agk_absf(agk_extreme(NV_GROUP, src)) / 6.0f);
+            put_codes(NV_GROUP, src, half_of_e4m3(y->d[g]), y->qs + g * NV_GROUP / 2);
+        }
+    }
+}
+
+void agk_nvfp4_to_f32(const void *src, float *dst, int64_t n)
+{
+    const agk_block_nvfp4 *x = src;
+    for (int64_t block = 0; block < n / NV_BLOCK; ++block, ++x) {
+        for (int g = 0; g < NV_BLOCK / NV_GROUP; ++g, dst += NV_GROUP) {
+            get_codes(NV_GROUP, x->qs + g * NV_GROUP / 2, half_of_e4m3(x->d[g]), dst);
+        }
+    }
+}
