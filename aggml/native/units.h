@@ -1,0 +1,108 @@
+/* Work cut into units of equal size, for lowerings that have nothing finer to decide.
+ *
+ * Here: two slots of node->aux that hold the cut, one element read or written as f32, views told apart.
+ * Not here: loops over strided operands (strided.h). */
+#ifndef AGK_UNITS_H
+#define AGK_UNITS_H
+
+#include "refuse.h"
+#include "strided.h"
+
+enum { AGK_PER_CHUNK = 10, AGK_UNITS = 11 }; /* slots of node->aux; 0 to 9 are left to the family */
+
+typedef struct agk_range {
+    int64_t first, last;
+} agk_range;
+
+/* A step over `units` units of unit_ns each; none, and no step. */
+static inline void agk_add_units(agk_lowering *lowering, agk_step_fn *run, int64_t units, double unit_ns)
+{
+    if (units <= 0) return;
+    int64_t *aux = lowering->node->aux.i;
+    aux[AGK_UNITS] = units;
+    aux[AGK_PER_CHUNK] = agk_units_per_chunk(units, unit_ns);
+    /* A plan takes a million chunks; tiny units of huge tensors come in larger ones. */
+    while (agk_chunks(units, aux[AGK_PER_CHUNK]) > 500000) aux[AGK_PER_CHUNK] *= 2;
+    agk_add_step(lowering, run, agk_chunks(units, aux[AGK_PER_CHUNK]));
+}
+
+static inline agk_range agk_units_of(const agk_node *node, int64_t chunk)
+{
+    const int64_t *aux = node->aux.i;
+    return (agk_range){chunk * aux[AGK_PER_CHUNK], agk_chunk_end(chunk, aux[AGK_PER_CHUNK], aux[AGK_UNITS])};
+}
+
+/* Offset of row i1 + ne[1] * (i2 + ne[2] * i3). */
+static inline int64_t agk_row_offset(const agk_view *v, int64_t row)
+{
+    const int64_t i1 = row % v->ne[1], i2 = row / v->ne[1] % v->ne[2], i3 = row / v->ne[1] / v->ne[2];
+    return i1 * v->nb[1] + i2 * v->nb[2] + i3 * v->nb[3];
+}
+
+static inline bool agk_is_float(int type)
+{
+    return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16;
+}
+
+/* Whether a row can be walked by the size of an element. */
+static inline bool agk_dense_row(const agk_view *v)
+{
+    const agk_type_traits *traits = agk_traits(v->type);
+    return v->nb[0] == (int64_t)traits->type_size || v->ne[0] <= traits->blck_size;
+}
+
+static inline float agk_load(int type, const char *p)
+{
+    float value;
+    if (type == AGK_F32)
+        memcpy(&value, p, sizeof value);
+    else
+        agk_traits(type)->to_float(p, &value, 1);
+    return value;
+}
+
+static inline void agk_store(int type, char *p, float value)
+{
+    if (type == AGK_F32)
+        memcpy(p, &value, sizeof value);
+    else
+        agk_traits(type)->from_float(&value, p, 1);
+}
+
+/* n elements of a float type, `step` bytes apart, as f32. */
+static inline void agk_load_row(int type, const char *p, int64_t step, int64_t n, float *out)
+{
+    if (step == (int64_t)agk_traits(type)->type_size) {
+        agk_traits(type)->to_float(p, out, n);
+    } else {
+        for (int64_t i = 0; i < n; ++i) out[i] = agk_load(type, p + i * step);
+    }
+}
+
+static inline void agk_store_row(int type, char *p, int64_t step, int64_t n, const float *in)
+{
+    if (step == (int64_t)agk_traits(type)->type_size) {
+        agk_traits(type)->from_float(in, p, n);
+    } else {
+        for (int64_t i = 0; i < n; ++i) agk_store(type, p + i * step, in[i]);
+    }
+}
+
+/* Refuses unless operand v has this type and any of its extents that are not negative here. */
+static inline agk_status agk_expect(agk_lowering *lowering, const char *name, const agk_view *v, int type, int64_t ne0,
+                                    int64_t ne1, int64_t ne2, int64_t ne3)
+{
+    if (v->type != type) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s is %s, not %s", name, agk_type_name(v->type),
+                          agk_type_name(type));
+    }
+    const int64_t ne[4] = {ne0, ne1, ne2, ne3};
+    for (int d = 0; d < 4; ++d) {
+        if (ne[d] < 0 || ne[d] == v->ne[d]) continue;
+        return agk_refuse(lowering, AGK_INVALID, "%s has %lld elements in dimension %d, not %lld", name,
+                          (long long)v->ne[d], d, (long long)ne[d]);
+    }
+    return AGK_OK;
+}
+
+#endif

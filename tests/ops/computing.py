@@ -1,0 +1,61 @@
+"""A node computed on given arrays, gradients by differences: for tests beside recorded cases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggml import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    import aggml
+    from aggml import Tensor
+
+__all__ = ["by_differences", "compute", "floats"]
+
+_TIMEOUT = 15.0
+
+
+def compute(
+    backend: aggml.Backend, node: Tensor, values: Mapping[Tensor, NDArray[Any]]
+) -> NDArray[Any]:
+    """What ``node`` holds, shape (ne3, ne2, ne1, ne0), after a run with these leafs."""
+    memory = backend.alloc(list(values))
+    for leaf, value in values.items():
+        backend.set(leaf, value)
+    graph = Graph(node)
+    placed = backend.alloc_graph(graph)
+    computed = backend.graph_compute(graph)
+    result = backend.get(node)
+    result.wait(_TIMEOUT)
+    computed.result()
+    array = result.result().reshape(node.ne[::-1])
+    placed.close()  # so that the tensors can be placed once more
+    memory.close()
+    return array
+
+
+def floats(*shape: int, seed: int) -> NDArray[np.float32]:
+    """Normal numbers; the same for the same seed."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def by_differences(
+    function: Callable[[NDArray[np.float64]], float], x: NDArray[Any], step: float = 1e-2
+) -> NDArray[np.float64]:
+    """The gradient of a scalar function at x, by central differences."""
+    x = x.astype(np.float64)
+    gradient = np.zeros_like(x)
+    for i in np.ndindex(*x.shape):
+        kept = x[i]
+        x[i] = kept + step
+        above = function(x)
+        x[i] = kept - step
+        gradient[i] = (above - function(x)) / (2 * step)
+        x[i] = kept
+    return gradient

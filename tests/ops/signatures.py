@@ -1,0 +1,41 @@
+"""Parameters of the functions of ggml.h, without ``ctx``: convolutions and pooling.
+
+Here: what test_builders.py compares the builders with, as far as it does not list it itself.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SIGNATURES"]
+
+_PLANE = "s0 s1 p0 p1 d0 d1"
+_VOLUME = "s0 s1 s2 p0 p1 p2 d0 d1 d2"
+
+SIGNATURES = {
+    # conv
+    "im2col": f"a b {_PLANE} is_2D dst_type",
+    "im2col_back": f"a b ne {_PLANE} is_2D",
+    "im2col_3d": f"a b IC {_VOLUME} dst_type",
+    "conv_1d": "a b s0 p0 d0",
+    "conv_1d_ph": "a b s d",
+    "conv_1d_dw": "a b s0 p0 d0",
+    "conv_1d_dw_ph": "a b s0 d0",
+    "conv_2d": f"a b {_PLANE}",
+    "conv_2d_sk_p0": "a b",
+    "conv_2d_s1_ph": "a b",
+    "conv_2d_dw": f"a b {_PLANE}",
+    "conv_3d": f"a b IC {_VOLUME}",
+    # conv_direct
+    "conv_2d_direct": f"a b {_PLANE}",
+    "conv_2d_dw_direct": "a b stride0 stride1 pad0 pad1 dilation0 dilation1",
+    "conv_3d_direct": f"a b {_VOLUME} n_channels n_batch n_channels_out",
+    "conv_transpose_1d": "a b s0 p0 d0",
+    "conv_transpose_2d_p0": "a b stride",
+    "col2im_1d": "a s0 oc p0",
+    # conv_pool, conv_upscale
+    "pool_1d": "a op k0 s0 p0",
+    "pool_2d": "a op k0 k1 s0 s1 p0 p1",
+    "pool_2d_back": "a af op k0 k1 s0 s1 p0 p1",
+    "upscale": "a scale_factor mode",
+    "upscale_ext": "a ne0 ne1 ne2 ne3 mode",
+    "interpolate": "a ne0 ne1 ne2 ne3 mode",
+}

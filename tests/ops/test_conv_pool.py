@@ -1,0 +1,49 @@
+"""Pooling: shapes and numbers of the recorded calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from ops.computing import by_differences, compute, floats
+from ops.recorded import check_numbers, check_shape, family_cases
+
+from aggml import new_tensor, ops
+
+if TYPE_CHECKING:
+    from corpus_loader import Case
+    from numpy.typing import NDArray
+
+    import aggml
+
+
+@pytest.mark.parametrize("case", family_cases("conv_pool", computed=False))
+def test_shape(case: Case) -> None:
+    check_shape(case)
+
+
+@pytest.mark.parametrize("case", family_cases("conv_pool", computed=True))
+def test_numbers(case: Case, backend: aggml.Backend) -> None:
+    check_numbers(case, backend)
+
+
+@pytest.mark.parametrize("op", ["max", "avg"])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])  # ggml's f16 is wrong
+def test_pool_2d_back_is_the_gradient(op: str, dtype: str, any_backend: aggml.Backend) -> None:
+    window = (op, 3, 2, 2, 1, 1, 1)
+    a = new_tensor(dtype, ne=(6, 5, 2))
+    forwards = ops.pool_2d(a, *window)
+    grad = new_tensor("f32", ne=forwards.ne)
+    back = ops.pool_2d_back(grad, a, *window)
+    x = np.random.default_rng(1).permutation(60).reshape(2, 5, 6).astype(a.dtype.numpy)
+    g = floats(*grad.shape, seed=2)
+
+    def loss(changed: NDArray[Any]) -> float:
+        # Steps of 1/4 leave the order of whole numbers, so the largest stay the largest.
+        y = compute(any_backend, forwards, {a: changed.astype(a.dtype.numpy)})
+        return float(np.vdot(y.ravel(), g.ravel()))
+
+    expected = by_differences(loss, x, 0.25)
+    actual = compute(any_backend, back, {grad: g, a: x})[0]
+    assert np.allclose(actual, expected, atol=2e-3)

@@ -1,0 +1,23 @@
+"""Other resolutions: shapes and numbers of the recorded calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from ops.recorded import check_numbers, check_shape, family_cases
+
+if TYPE_CHECKING:
+    from corpus_loader import Case
+
+    import aggml
+
+
+@pytest.mark.parametrize("case", family_cases("conv_upscale", computed=False))
+def test_shape(case: Case) -> None:
+    check_shape(case)
+
+
+@pytest.mark.parametrize("case", family_cases("conv_upscale", computed=True))
+def test_numbers(case: Case, backend: aggml.Backend) -> None:
+    check_numbers(case, backend)
