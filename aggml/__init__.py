@@ -25,12 +25,34 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.event import Event
+from aggml.family import API_VERSION, Family
 from aggml.future import Future, Times, as_completed, gather
 from aggml.gguf import GGUFError, GGUFFile
 from aggml.graph import Graph
 from aggml.plan import Plan, compile_plan
 from aggml.quant import dequantize, quantize
-from aggml.registry import best_device, get_device, list_devices, register_device
+from aggml.registry import (
+    LoadReport,
+    LoadResult,
+    best_device,
+    get_device,
+    get_family,
+    init_backend,
+    init_best,
+    init_by_name,
+    init_by_type,
+    list_devices,
+    list_families,
+    load,
+    load_all,
+    load_report,
+    register_device,
+    register_family,
+    search_path,
+    split_backend_text,
+    unload,
+    unregister_device,
+)
 from aggml.stream import Stream
 from aggml.tensor import Tensor, TensorFlag, new_tensor
 from aggml.threadpool import ThreadPool
@@ -38,6 +60,7 @@ from aggml.threadpool import ThreadPool
 __version__ = "0.1.0"
 
 __all__ = [
+    "API_VERSION",
     "Aborted",
     "AggmlError",
     "AllocFailed",
@@ -55,6 +78,7 @@ __all__ = [
     "DeviceProps",
     "DeviceType",
     "Event",
+    "Family",
     "Future",
     "GGUFError",
     "GGUFFile",
@@ -65,6 +89,8 @@ __all__ = [
     "InvalidHandle",
     "InvalidState",
     "LayoutMismatch",
+    "LoadReport",
+    "LoadResult",
     "Misaligned",
     "NoBackendForOp",
     "NotAllocated",
@@ -85,9 +111,23 @@ __all__ = [
     "errors",
     "gather",
     "get_device",
+    "get_family",
+    "init_backend",
+    "init_best",
+    "init_by_name",
+    "init_by_type",
     "list_devices",
+    "list_families",
+    "load",
+    "load_all",
+    "load_report",
     "new_tensor",
     "ops",
     "quantize",
     "register_device",
+    "register_family",
+    "search_path",
+    "split_backend_text",
+    "unload",
+    "unregister_device",
 ]

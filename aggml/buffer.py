@@ -20,6 +20,7 @@ from aggml.errors import (
     Misaligned,
     OutOfBounds,
 )
+from aggml.live import note
 from aggml.native import _native
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class BufferType(ABC):
     """
 
     name: str
-    device: Device | None
+    device: Device | None = None
     alignment: int = 32
 
     @property
@@ -143,6 +144,8 @@ class Buffer:
         self._usage = BufferUsage.ANY
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._closed = False
+        if type.device is not None:
+            note(type.device, self)
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aggml.live import note
 from aggml.reactor import checkpoint
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Event:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        note(device, self)
         self._mark: Future[None] | None = None
 
     def done(self) -> bool:

@@ -31,13 +31,13 @@ PROGRAMS = [path for path in EXAMPLES if "__main__" in path.read_text()]
 
 # From the ground up; a module imports from its own line or a line below. Longest prefix decides.
 LAYERS = [
-    ["aggml.errors", "aggml.native"],
+    ["aggml.errors", "aggml.live", "aggml.native", "aggml.params"],
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
     ["aggml.tensor", "aggml.future"],
     ["aggml.ops", "aggml.graph", "aggml.quant", "aggml.spans", "aggml.transfer"],
     ["aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.buffer", "aggml.admission"],
     ["aggml.allocator", "aggml.graph_memory"],
-    ["aggml.device", "aggml.backend"],
+    ["aggml.device", "aggml.backend", "aggml.family"],
     ["aggml.devices"],
     ["aggml.registry"],
     ["aggml.scheduler", "aggml.gguf", "aggml.compare"],

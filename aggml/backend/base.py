@@ -14,6 +14,7 @@ import numpy as np
 from aggml.admission import Admission
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
 from aggml.graph_memory import GraphBuffer, GraphMemory
+from aggml.live import note
 from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class BackendBase(ABC):
         self._admission = Admission(max_queued)
         self.memory = GraphMemory(device.buffer_type)
         self._drained: Future[None] | None = None
+        note(device, self)
 
     # -- what a device implements
 

@@ -16,12 +16,15 @@ from aggml.backend import Backend
 from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.device import Device, DeviceCaps, DeviceType
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
+from aggml.family import Family
 from aggml.native import cpu_mask, isas
 from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.future import Future
     from aggml.graph import Graph
     from aggml.graph_memory import GraphBuffer
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["CPUBackend", "CPUDevice", "isas"]
+__all__ = ["CPUBackend", "CPUDevice", "CPUFamily", "aggml_backend_init", "isas"]
 
 Array = np.ndarray[Any, Any]
 
@@ -127,7 +130,7 @@ class CPUDevice(Device):
 
     name = "CPU"
     type = DeviceType.CPU
-    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=True, events=True)
+    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=True, events=True, mmap=True)
 
     def __init__(self) -> None:
         self.description = _model_name()
@@ -168,7 +171,7 @@ class CPUDevice(Device):
         """All host memory, whoever's it is."""
         return buffer_type.is_host
 
-    def buffer_from_host(self, memory: object) -> Buffer:
+    def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
         """Wrap bytes, an array, a memory map, ... without copying; read-only serves for weights.
 
         Raises:
@@ -206,3 +209,27 @@ def _model_name() -> str:
     except OSError:
         pass
     return platform.processor() or "CPU"
+
+
+class CPUFamily(Family):
+    """The family of the one CPU device (ggml_backend_cpu_reg)."""
+
+    name = "CPU"
+    api_version = 1
+    description = "native kernels on worker threads"
+
+    def __init__(self) -> None:
+        self._device = CPUDevice()
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """Exactly one."""
+        return (self._device,)
+
+
+_family = CPUFamily()
+
+
+def aggml_backend_init() -> Family:
+    """The family, for the registry."""
+    return _family

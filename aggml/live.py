@@ -1,0 +1,29 @@
+"""What lives on a device: the backends, buffers and events that were made and have not gone.
+
+Here: noting and asking, by weak references, so that nobody is kept alive. Not here: who asks
+(registry/table.py, before it removes a family).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+__all__ = ["living", "note"]
+
+
+def note(device: object, thing: object) -> None:
+    """Remember, with the device, that ``thing`` was made on it."""
+    # setdefault is one step under the GIL: two threads that come at once find the same set.
+    known: weakref.WeakSet[Any] = vars(device).setdefault("_living", weakref.WeakSet())
+    known.add(thing)
+
+
+def living(device: object) -> list[Any]:
+    """What was made on ``device`` and has not gone; closed things are left out once idle."""
+    known: weakref.WeakSet[Any] | tuple[()] = vars(device).get("_living", ())
+    return [
+        thing
+        for thing in list(known)
+        if not getattr(thing, "closed", False) or getattr(thing, "pending", False)
+    ]

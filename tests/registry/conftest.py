@@ -1,0 +1,26 @@
+"""A registry that each test leaves as it found it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aggml
+from aggml.registry.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("AGGML_BACKEND_PATH", "AGGML_BACKEND_DIRS", "AGGML_DISABLE_BACKENDS"):
+        monkeypatch.delenv(name, raising=False)
+    aggml.list_devices()
+    entries, sources, results = table.entries[:], dict(table.sources), dict(table.results)
+    yield
+    table.entries[:] = entries
+    for kept, before in ((table.sources, sources), (table.results, results)):
+        kept.clear()
+        kept.update(before)  # type: ignore[arg-type]
