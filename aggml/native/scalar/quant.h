@@ -5,6 +5,7 @@
 #define AGK_SCALAR_QUANT_H
 
 #include "../blocks.h"
+#include "../blocks_iq.h"
 #include "../types.h"
 
 /* A NaN keeps its payload and becomes quiet; all else is exact. */
@@ -50,5 +51,13 @@ agk_to_float_fn agk_mxfp4_to_f32, agk_nvfp4_to_f32;
 agk_from_float_fn agk_f32_to_iq4_nl, agk_f32_to_iq4_xs;
 agk_quantize_fn agk_quantize_iq4_nl, agk_quantize_iq4_xs;
 agk_to_float_fn agk_iq4_nl_to_f32, agk_iq4_xs_to_f32;
+
+/* quant_iq2.c, quant_iq3.c, quant_iq1.c; iq2_xxs, iq2_xs and iq1_s need an importance matrix */
+agk_to_float_fn agk_iq2_xxs_to_f32_scalar, agk_iq2_xs_to_f32_scalar, agk_iq2_s_to_f32_scalar;
+agk_to_float_fn agk_iq3_xxs_to_f32_scalar, agk_iq3_s_to_f32_scalar;
+agk_to_float_fn agk_iq1_s_to_f32_scalar, agk_iq1_m_to_f32_scalar;
+agk_quantize_fn agk_quantize_iq2_xxs, agk_quantize_iq2_xs, agk_quantize_iq2_s;
+agk_quantize_fn agk_quantize_iq3_xxs, agk_quantize_iq3_s;
+agk_quantize_fn agk_quantize_iq1_s, agk_quantize_iq1_m;
 
 #endif

@@ -1,0 +1,67 @@
+/* How iq2 and iq3 blocks are fitted: one search with a row of parameters for each type.
+ *
+ * Here: points, signs and scales of the groups of a block. Not here: how a type packs them (quant_iq2.c, quant_iq3.c),
+ * iq1, whose search is another (quant_iq1.c). */
+#ifndef AGK_QUANT_IQ_FIT_H
+#define AGK_QUANT_IQ_FIT_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "quant_iq_grid.h"
+
+enum { AGK_IQ_BLOCK = 256, AGK_IQ_GROUP = 32 };
+
+typedef struct agk_iq_scheme {
+    const agk_iq_book *(*book)(void);
+    int group;       /* elements that share a scale: 16 or 32 */
+    int tries;       /* scales tried to either side of the one that fits the largest element */
+    float step;      /* in levels of the largest element */
+    float least;     /* a group whose largest element is below is zero */
+    float spread;    /* of the mean square that is added to an element's own in its weight */
+    bool even_signs; /* signs are stored in 7 bits of 8: an even number of elements is negative */
+    bool free_start; /* the scale of a fit without codebook comes first (iq2_xxs) */
+    enum { AGK_IQ_THOSE_OFF, AGK_IQ_ALL_IF_OFF, AGK_IQ_ALL } again; /* points sought anew with the best scale */
+    enum { AGK_IQ_SQUARE, AGK_IQ_SQUARE_AND_MEAN } weight;          /* without importance matrix */
+} agk_iq_scheme;
+
+typedef struct agk_iq_group {
+    bool fitted; /* false: as good as zero, and all else here is */
+    float scale;
+    uint16_t point[8];
+    uint8_t signs[4];
+} agk_iq_group;
+
+/* 256 elements, with their weights or NULL, as 256 / group groups. Returns the largest scale. */
+float agk_iq_fit_block(const agk_iq_scheme *scheme, const float *x, const float *imatrix, agk_iq_group *groups);
+
+/* To the nearest integer, halves to even, where |x| < 2^22: adding 1.5 * 2^23 leaves it in the low bits of the sum.
+ * Any other x, NaN included, gives some integer, the same as ggml's. */
+static inline int agk_iq_nearest(float x)
+{
+    const float shifted = x + 12582912.0f;
+    int32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    return (bits & 0x7fffff) - 0x400000;
+}
+
+/* Code 0..top of the odd multiple 2 * code + 1 that is nearest to x. */
+static inline int agk_iq_level(float x, int top)
+{
+    const int level = agk_iq_nearest(0.5f * (x - 1.0f));
+    return level < 0 ? 0 : level < top ? level : top;
+}
+
+/* Weights of a group of n elements; `mean` is that of the squares of the block, times the scheme's spread. */
+static inline void agk_iq_weigh(float *weight, const float *x, const float *imatrix, int n, float mean, float added)
+{
+    for (int i = 0; i < n; ++i) {
+        const float square = x[i] * x[i];
+        weight[i] = imatrix != NULL ? imatrix[i] * sqrtf(mean + square) : added + square;
+    }
+}
+
+float agk_iq_mean_square(const float *x, float spread);
+
+#endif

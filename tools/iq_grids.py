@@ -1,0 +1,52 @@
+"""Write quant_iq_grid.def of aggml/native/scalar: the IQ types' codebooks, from the gguf package.
+
+Each point is one number, the level of its first element in the lowest bits: two bits a level (iq2,
+iq1), or three (iq3). Points keep their order, since blocks hold their positions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf.quants
+import numpy as np
+
+BOOKS = {
+    "AGK_IQ2_XXS": (gguf.quants.IQ2_XXS, 2),
+    "AGK_IQ2_XS": (gguf.quants.IQ2_XS, 2),
+    "AGK_IQ2_S": (gguf.quants.IQ2_S, 2),
+    "AGK_IQ1": (gguf.quants.IQ1_S, 2),
+    "AGK_IQ3_XXS": (gguf.quants.IQ3_XXS, 3),
+    "AGK_IQ3_S": (gguf.quants.IQ3_S, 3),
+}
+HEAD = """\
+/* The codebooks of the IQ types, written by tools/iq_grids.py: P(levels of a point).
+ *
+ * The level of element i is in bits 2i, 2i + 1 (iq2, iq1) or 3i to 3i + 2 (iq3). */
+"""
+WIDTH = 120
+
+
+def section(macro: str, book: Any, bits: int) -> str:  # noqa: ANN401 - gguf types no grids
+    """The points of one book between its #ifdef and #endif."""
+    book.init_grid()
+    values = np.asarray(book.grid).reshape(book.grid_shape)
+    levels = np.searchsorted(np.asarray(book.grid_map, np.float32), values)
+    points = (levels << bits * np.arange(values.shape[1])).sum(axis=1)
+    words = [f"P(0x{point:04x})" for point in points]
+    per_line = (WIDTH + 1) // (len(words[0]) + 1)
+    lines = [" ".join(words[i : i + per_line]) for i in range(0, len(words), per_line)]
+    return "\n".join([f"#ifdef {macro}", *lines, "#endif"])
+
+
+def main() -> None:
+    """Write the file anew."""
+    root = Path(__file__).resolve().parent.parent
+    sections = [section(macro, book, bits) for macro, (book, bits) in BOOKS.items()]
+    target = root / "aggml" / "native" / "scalar" / "quant_iq_grid.def"
+    target.write_text(HEAD + "\n".join(sections) + "\n")
+
+
+if __name__ == "__main__":
+    main()
