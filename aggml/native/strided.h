@@ -119,6 +119,13 @@ static inline void agk_loop_run(const agk_loop *loop, int64_t first, int64_t las
     }
 }
 
+/* Where row number `row` of dimensions 1 to 3 begins. */
+static inline int64_t agk_row_at(const agk_view *view, int64_t row)
+{
+    const int64_t i1 = row % view->ne[1], plane = row / view->ne[1];
+    return i1 * view->nb[1] + plane % view->ne[2] * view->nb[2] + plane / view->ne[2] * view->nb[3];
+}
+
 /* So many units that a chunk takes some 10 us; a node below 15 us is one chunk. By the shape alone. */
 static inline int64_t agk_units_per_chunk(int64_t units, double unit_ns)
 {

@@ -31,3 +31,15 @@ def any_backend() -> Iterator[aggml.Backend]:
     device: Any = aggml.get_device("CPU")
     with device.backend(n_threads=2) as be:
         yield be
+
+
+@pytest.fixture(scope="session")
+def by_threads() -> Iterator[list[aggml.Backend]]:
+    """The backend a user gets, with 1, 2 and 3 threads."""
+    device: Any = aggml.get_device("CPU")
+    with (
+        device.backend(n_threads=1) as one,
+        device.backend(n_threads=2) as two,
+        device.backend(n_threads=3) as three,
+    ):
+        yield [one, two, three]

@@ -182,7 +182,7 @@ def check_shape(case: Case) -> None:
         assert built.out.nb == out.nb
     if case.steps:
         return
-    if out.view_of is None:
+    if out.view_of is None:  # it may view a node in between
         assert built.out.root not in built.leafs.values()
     else:
         assert built.out.root is built.inputs[out.view_of].root
@@ -244,7 +244,10 @@ def check_numbers(case: Case, backend: aggml.Backend) -> None:
     built = build(case)
     out = built.out
     result = _compute(backend, built, {name: case.storage(name) for name in built.leafs})
-    _check(case.expected(), result, out.dtype, out.ne, case.nmse_max)
+    expected = case.expected()
+    if case.row_order_free:
+        expected, result = np.sort(expected, axis=-1), np.sort(result, axis=-1)
+    _check(expected, result, out.dtype, out.ne, case.nmse_max)
     for name in case.written:
         leaf = built.leafs[name]
         future = backend.get(leaf)

@@ -1,0 +1,96 @@
+"""Sums, means, counts, the place of the largest, a loss: recorded calls, and what they lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from ops.computed import compute, same_for_any_threads
+from ops.recorded import check_numbers, check_shape, family_cases
+
+from aggml import Tensor, new_tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from corpus_loader import Case
+    from numpy.typing import NDArray
+
+    import aggml
+
+
+@pytest.mark.parametrize("case", family_cases("reduce", computed=False))
+def test_shape(case: Case) -> None:
+    check_shape(case)
+
+
+@pytest.mark.parametrize("case", family_cases("reduce", computed=True))
+def test_numbers(case: Case, backend: aggml.Backend) -> None:
+    check_numbers(case, backend)
+
+
+@pytest.mark.parametrize("axes", [(1, 0, 2, 3), (3, 2, 1, 0), (0, 1, 3, 2)])
+@pytest.mark.parametrize("name", ["sum", "sum_rows", "mean", "cumsum"])
+def test_rows_with_gaps(name: str, axes: tuple[int, ...], any_backend: aggml.Backend) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 3, 5, 700)).astype(np.float32)
+    a = new_tensor("f32", ne=(700, 5, 3, 2))
+    node = getattr(ops, name)(ops.permute(a, *axes))
+    # Dimension i of ne is axis 3 - i of the array.
+    order = [3 - axes.index(3 - i) for i in range(4)]
+    seen = x.transpose(order).astype(np.float64)
+    expected = {
+        "sum": np.sum(seen),
+        "sum_rows": np.sum(seen, axis=-1),
+        "mean": np.mean(seen, axis=-1),
+        "cumsum": np.cumsum(seen, axis=-1),
+    }[name]
+    result = compute(any_backend, node, {a: x})
+    np.testing.assert_allclose(result.ravel(), np.ravel(expected), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sum", "sum_rows", "mean", "argmax", "cumsum", "count_equal"])
+@pytest.mark.parametrize("ne", [(100_003,), (513, 400), (3, 5000)])
+def test_threads_do_not_matter(
+    name: str, ne: tuple[int, ...], by_threads: list[aggml.Backend]
+) -> None:
+    x = np.random.default_rng(2).normal(size=ne[::-1]).astype(np.float32)
+
+    def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
+        if name == "count_equal":
+            i, j = new_tensor("i32", ne=ne), new_tensor("i32", ne=ne)
+            return ops.count_equal(i, j), {i: (3 * x).astype(np.int32), j: np.zeros_like(x, "i4")}
+        a = new_tensor("f32", ne=ne)
+        return getattr(ops, name)(a), {a: x}
+
+    result = same_for_any_threads(by_threads, build)
+    if name == "sum":
+        np.testing.assert_allclose(result, x.sum(dtype=np.float64), rtol=1e-6)
+    elif name == "argmax":
+        assert np.array_equal(result, x.reshape(-1, ne[0]).argmax(axis=-1))
+    elif name == "count_equal":
+        assert result.tolist() == [int(((3 * x).astype(np.int32) == 0).sum())]
+
+
+def test_count_equal_counts_all_dimensions(any_backend: aggml.Backend) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(0, 4, (2, 3, 4, 5, 6), dtype=np.int32)
+    a, b = new_tensor("i32", ne=(6, 5, 4, 3)), new_tensor("i32", ne=(5, 6, 4, 3))
+    node = ops.count_equal(a, ops.transpose(b))
+    data = {a: x, b: np.ascontiguousarray(y.swapaxes(-1, -2))}
+    assert compute(any_backend, node, data).tolist() == [int((x == y).sum())]
+
+
+def test_argmax_passes_over_nan(any_backend: aggml.Backend) -> None:
+    a = new_tensor("f32", ne=(4, 2))
+    x = np.array([[1, np.nan, 0, 1], [np.nan, np.nan, -np.inf, np.nan]], np.float32)
+    assert compute(any_backend, ops.argmax(a), {a: x}).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("ne", [(0, 3), (4, 0)])
+def test_sums_of_nothing(ne: tuple[int, int], any_backend: aggml.Backend) -> None:
+    a = new_tensor("f32", ne=ne)
+    x = np.zeros(ne[::-1], np.float32)
+    assert compute(any_backend, ops.sum(a), {a: x}).tolist() == [0.0]
+    assert compute(any_backend, ops.sum_rows(a), {a: x}).tolist() == [[0.0]] * ne[1]
