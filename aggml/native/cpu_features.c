@@ -4,6 +4,10 @@
 #include <stdatomic.h>
 
 #include "kernels.h"
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
 #include <cpuid.h>
@@ -21,15 +25,26 @@ static unsigned enabled_state(void)
     return eax;
 }
 
+/* Linux grants the 8 KB of tiles to a process that asks; its threads, also those there are, then have them. */
+static bool may_use_tiles(void)
+{
+#if defined(__linux__) && defined(__x86_64__)
+    enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
 static uint32_t detect(void)
 {
-    unsigned a, b, c, d, b7 = 0, c7 = 0, a71 = 0, highest = 0;
+    unsigned a, b, c, d, b7 = 0, c7 = 0, d7 = 0, a71 = 0, highest = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
     const bool f16c = has(c, 29), fma = has(c, 12);
     if (!has(c, 27) || !has(c, 28)) return 0; /* no OSXSAVE or no AVX */
     const unsigned state = enabled_state();
     if ((state & 0x6u) != 0x6u) return 0; /* xmm and ymm are not saved */
-    if (__get_cpuid_count(7, 0, &highest, &b7, &c7, &d) && highest >= 1) {
+    if (__get_cpuid_count(7, 0, &highest, &b7, &c7, &d7) && highest >= 1) {
         __get_cpuid_count(7, 1, &a71, &b, &c, &d);
     }
     uint32_t found = 0;
@@ -43,6 +58,10 @@ static uint32_t detect(void)
         if (has(c7, 1)) found |= AGK_AVX512_VBMI;
         if (has(c7, 11)) found |= AGK_AVX512_VNNI;
         if (has(a71, 5)) found |= AGK_AVX512_BF16;
+        if (has(d7, 24) && (state >> 17 & 3) == 3 && may_use_tiles()) {
+            if (has(d7, 22)) found |= AGK_AMX_BF16;
+            if (has(d7, 25)) found |= AGK_AMX_INT8;
+        }
     }
     return found;
 }

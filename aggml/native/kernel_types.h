@@ -10,6 +10,8 @@ typedef void agk_f16_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_bf16_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_q8_0_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_q4_0_to_f32_fn(const void *src, float *dst, int64_t n);
+typedef void agk_q8_0_to_bf16_fn(const void *src, void *dst, int64_t n);
+typedef void agk_q4_0_to_bf16_fn(const void *src, void *dst, int64_t n);
 typedef void agk_f32_to_f16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_bf16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);

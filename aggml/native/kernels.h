@@ -26,6 +26,8 @@ enum {
     AGK_AVX512_VBMI = 1u << 6,
     AGK_AVX_VNNI = 1u << 7,
     AGK_NEON = 1u << 8,
+    AGK_AMX_BF16 = 1u << 9, /* and the tiles, which the process has asked the system for */
+    AGK_AMX_INT8 = 1u << 10,
 };
 
 typedef enum agk_status {

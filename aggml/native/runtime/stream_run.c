@@ -189,7 +189,9 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
     switch (slot->kind) {
     case AG_KIND_NOP: return DONE;
     case AG_KIND_COPY: ag_copy_run(&slot->u.copy); return DONE;
-    case AG_KIND_FILL: memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); return DONE;
+    case AG_KIND_FILL:
+        if (slot->u.fill.size > 0) memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); /* dst may be NULL */
+        return DONE;
     case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
     case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);
     case AG_KIND_CALL: return begin_call(s, ticket, error);

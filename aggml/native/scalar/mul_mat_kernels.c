@@ -85,6 +85,26 @@ void agk_mm_col_q8_scalar(const void *src, void *dst, int64_t n)
     }
 }
 
+/* One block at a time: code times scale, rounded once. */
+static void to_bf16(agk_to_float_fn *read, size_t size, const void *src, uint16_t *dst, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        float floats[BLOCK];
+        read(at(src, i / BLOCK, size), floats, BLOCK);
+        agk_f32_to_bf16_scalar(floats, dst + i, BLOCK);
+    }
+}
+
+void agk_q8_0_to_bf16_scalar(const void *src, void *dst, int64_t n)
+{
+    to_bf16(agk_q8_0_to_f32_scalar, sizeof(agk_block_q8_0), src, dst, n);
+}
+
+void agk_q4_0_to_bf16_scalar(const void *src, void *dst, int64_t n)
+{
+    to_bf16(agk_q4_0_to_f32_scalar, sizeof(agk_block_q4_0), src, dst, n);
+}
+
 static void row_start(agk_mm_row_q8 *row)
 {
     row->start = 0;

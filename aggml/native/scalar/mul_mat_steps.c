@@ -46,7 +46,7 @@ void agk_mm_col_from_q8_0(const void *src, void *dst, int64_t n)
 static inline void convert(agk_mm_form f, const agk_mm_plan *p, const void *src, void *dst, int64_t k)
 {
     if (f == AGK_MM_Q8)
-        p->col.q8(src, dst, k);
+        p->col.block(src, dst, k);
     else if (f == AGK_MM_BF16)
         p->col.bf16(src, dst, k);
     else
@@ -105,13 +105,26 @@ agk_status agk_mm_convert_step(const agk_task *task, const agk_node *node, int64
 
 /* -- products ------------------------------------------------------------------------------------------------- */
 
+static void widen_to_bf16(const agk_mm_plan *p, int type, const char *row, int64_t k, char *out)
+{
+    enum { AT_ONCE = 256 }; /* the largest block; 1 KB of floats stays in L1 */
+    float floats[AT_ONCE];
+    for (int64_t i = 0; i < k; i += AT_ONCE) {
+        const int64_t n = agk_mm_least(AT_ONCE, k - i);
+        p->row.floats(row + agk_row_size(type, i), floats, n);
+        p->to_bf16(floats, out + 2 * i, n);
+    }
+}
+
 /* Widen rows of a, k elements each, into `out`. */
 static void widen_rows(const agk_node *node, const agk_mm_plan *p, const char *a, int64_t rows, int64_t k, char *out)
 {
     const size_t bytes = agk_mm_row_bytes(p->row_form, k);
     for (int64_t i = 0; i < rows; ++i, a += node->src[0].nb[1], out += bytes) {
-        if (p->row_form == AGK_MM_Q8)
-            p->row.q8(a, out, k);
+        if (p->row_form != AGK_MM_FLOATS && p->to_bf16 == NULL)
+            p->row.block(a, out, k);
+        else if (p->row_form == AGK_MM_BF16)
+            widen_to_bf16(p, node->src[0].type, a, k, out);
         else
             p->row.floats(a, (float *)(void *)out, k);
     }
