@@ -29,6 +29,7 @@ from aggml.family import API_VERSION, Family
 from aggml.future import Future, Times, as_completed, gather
 from aggml.gguf import GGUFError, GGUFFile
 from aggml.graph import Graph
+from aggml.multi_buffer import MultiBuffer
 from aggml.plan import Plan, compile_plan
 from aggml.quant import dequantize, quantize
 from aggml.registry import (
@@ -92,6 +93,7 @@ __all__ = [
     "LoadReport",
     "LoadResult",
     "Misaligned",
+    "MultiBuffer",
     "NoBackendForOp",
     "NotAllocated",
     "OutOfBounds",

@@ -1,7 +1,7 @@
 """Buffers: who owns which bytes, with what alignment, host or not; and where a tensor lies in one.
 
-Here: BufferType and Buffer as a device implements them, Placement. Not here: transfers
-(backend.py), lifetimes of tensors inside a graph (allocator/).
+Here: BufferType and Buffer as a device implements them, Placement. Not here: several buffers as one
+(multi_buffer.py), transfers (backend/), lifetimes of tensors inside a graph (allocator/).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import IntEnum
+from operator import index
 from typing import TYPE_CHECKING, Self
 
 from aggml.errors import (
+    AllocFailed,
     AlreadyAllocated,
     InvalidArgument,
     InvalidHandle,
@@ -35,7 +37,6 @@ __all__ = [
     "Placement",
     "PlacementEpoch",
     "aligned",
-    "alloc_tensors",
     "host_tensor",
 ]
 
@@ -86,7 +87,7 @@ class BufferType(ABC):
         alignment: of tensors in it, in bytes; a power of two.
     """
 
-    name: str
+    name: str = ""
     device: Device | None = None
     alignment: int = 32
 
@@ -112,6 +113,50 @@ class BufferType(ABC):
             AllocFailed: no memory.
         """
 
+    def tensors_size(self, tensors: Iterable[Tensor]) -> int:
+        """Bytes that `alloc_tensors` would take for all of them, padding included.
+
+        Raises:
+            As `alloc_tensors`, but for memory.
+        """
+        return sum(sum(sizes) for _, sizes in _ranges(self, _unplaced(tensors)))
+
+    def alloc_tensors(self, tensors: Iterable[Tensor]) -> Buffer:
+        """Memory for all given tensors, in order; all or nothing.
+
+        Args:
+            tensors: without memory, none a view; views lie where their storage lies. One that is
+                given twice counts once.
+
+        Returns:
+            One buffer; a `MultiBuffer` where they take more than ``max_size``, filled in order, a
+            tensor that is larger alone in its part. Nothing to do (no tensor, or none with bytes)
+            gives an empty buffer: its size is 0.
+
+        Raises:
+            AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is
+                no tensor.
+            AllocFailed: no memory.
+        """
+        from aggml.multi_buffer import MultiBuffer  # which is a Buffer
+
+        made: list[Buffer] = []
+        placed: list[tuple[Buffer, Tensor]] = []
+        try:
+            for group, sizes in _ranges(self, _unplaced(tensors)):
+                buffer = self.alloc_buffer(sum(sizes))
+                made.append(buffer)
+                offset = 0
+                for tensor, size in zip(group, sizes, strict=True):
+                    buffer.place(tensor, offset)
+                    placed.append((buffer, tensor))
+                    offset += size
+        except BaseException:
+            for buffer, tensor in placed:
+                buffer.unplace(tensor)
+            raise
+        return made[0] if len(made) == 1 else MultiBuffer(made)
+
     def __repr__(self) -> str:
         return f"<BufferType {self.name}>"
 
@@ -119,13 +164,23 @@ class BufferType(ABC):
 class Buffer:
     """A block of memory of one type; freed once nobody refers to it, queued work included.
 
+    Devices may subclass it for the hooks `init_tensor`, `free_tensor` and `reset`.
+
     Attributes:
-        type: its BufferType.
         size: bytes; 0 is legal, then ``base`` is 0.
         base: address of byte 0 as the device sees it.
         memory: the object that owns the bytes (the buffer protocol for host memory).
         writable: False for a mapping that was opened for reading; writes are refused at the call.
+
+    Raises:
+        InvalidHandle: ``type`` is no buffer type.
+        InvalidArgument: a negative size.
     """
+
+    size: int = 0
+    base: int = 0
+    memory: object = None
+    writable: bool = True
 
     def __init__(
         self,
@@ -136,7 +191,11 @@ class Buffer:
         *,
         writable: bool = True,
     ) -> None:
-        self.type = type
+        if not isinstance(type, BufferType):
+            raise InvalidHandle(f"[Buffer] {type!r} is no buffer type")
+        if size < 0:
+            raise InvalidArgument(f"[Buffer] size={size} is negative")
+        self._type = type
         self.size = size
         self.base = base
         self.memory = memory
@@ -148,9 +207,28 @@ class Buffer:
             note(type.device, self)
 
     @property
+    def type(self) -> BufferType:
+        """Its BufferType."""
+        return self._type
+
+    @property
     def name(self) -> str:
         """That of its type."""
-        return self.type.name
+        return self._type.name
+
+    @property
+    def alignment(self) -> int:
+        """That of its type."""
+        return self._type.alignment
+
+    @property
+    def max_size(self) -> int:
+        """That of its type, not the size of this buffer."""
+        return self._type.max_size
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that the tensor takes in here: `BufferType.alloc_size`."""
+        return self._type.alloc_size(tensor)
 
     @property
     def owner(self) -> Buffer:
@@ -173,7 +251,7 @@ class Buffer:
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
-        self._usage = BufferUsage(usage)
+        self._usage = _usage(usage)
         PlacementEpoch.value += 1  # plans may now treat these tensors as weights, or no longer
 
     @property
@@ -181,10 +259,35 @@ class Buffer:
         """Whether it was closed: nothing can be placed in it any more."""
         return self._closed
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What lies in here now, by offset; views lie with their storage and are not listed."""
+        return sorted(self._lying(), key=_offset)
+
+    def _lying(self) -> list[Tensor]:
+        return [t for t in self._tensors if t.placement is not None and t.placement.buffer is self]
+
+    # -- what a device may add
+
+    def init_tensor(self, tensor: Tensor) -> None:
+        """Hook: ``tensor`` has just been placed (ggml_backend_buffer_init_tensor).
+
+        What it raises undoes the placement.
+        """
+
+    def free_tensor(self, tensor: Tensor) -> None:
+        """Hook: ``tensor`` is about to lose its place."""
+
+    def reset(self) -> None:
+        """Drop what `init_tensor` made; bytes and placements stay (ggml_backend_buffer_reset)."""
+
+    # -- placing
+
     def place(self, tensor: Tensor, offset: int) -> None:
         """Let a tensor lie at ``offset`` (ggml_backend_tensor_alloc).
 
         Raises:
+            InvalidHandle: no tensor, or an offset that is no integer.
             InvalidArgument: the tensor is a view: views lie where their storage lies.
             AlreadyAllocated: it has memory.
             Misaligned, OutOfBounds: the place does not suit it.
@@ -192,6 +295,13 @@ class Buffer:
         """
         if self._closed:
             raise InvalidState(f"[Buffer.place] {self!r} is closed")
+        if not hasattr(tensor, "placement"):
+            raise InvalidHandle(f"[Buffer.place] {tensor!r} is no tensor")
+        if type(offset) is not int:
+            try:
+                offset = index(offset)
+            except TypeError:
+                raise InvalidHandle(f"[Buffer.place] offset={offset!r} is no integer") from None
         if tensor.view_src is not None:
             raise InvalidArgument(
                 f"[Buffer.place] {tensor!r} is a view: it lies where its storage lies"
@@ -200,19 +310,44 @@ class Buffer:
             raise AlreadyAllocated(
                 f"[Buffer.place] {tensor!r} lies in {tensor.placement.buffer!r} already"
             )
-        size = self.type.alloc_size(tensor)
+        size = self._type.alloc_size(tensor)
         if offset < 0 or offset + size > self.size:
             raise OutOfBounds(
                 f"[Buffer.place] {tensor!r} needs {size} bytes at {offset}, "
                 f"beyond the {self.size} of {self!r}"
             )
-        if size and (self.base + offset) % self.type.alignment:
+        if size and (self.base + offset) % self._type.alignment:
             raise Misaligned(
                 f"[Buffer.place] offset {offset} of {self!r} "
-                f"is no multiple of {self.type.alignment}"
+                f"is no multiple of {self._type.alignment}"
             )
         tensor.placement = Placement(self, offset, tensor.name)
         self._tensors.add(tensor)
+        try:
+            self.init_tensor(tensor)
+        except BaseException:
+            tensor.placement = None
+            self._tensors.discard(tensor)
+            raise
+
+    def unplace(self, tensor: Tensor) -> None:
+        """Undo `place`: later use of the tensor raises NotAllocated.
+
+        Work in flight keeps the bytes.
+
+        Raises:
+            InvalidHandle: no tensor.
+            InvalidArgument: it does not lie in here.
+        """
+        if not hasattr(tensor, "placement"):
+            raise InvalidHandle(f"[Buffer.unplace] {tensor!r} is no tensor")
+        placement = tensor.placement
+        if placement is None or placement.buffer is not self:
+            raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
+        PlacementEpoch.value += 1
+        self.free_tensor(tensor)
+        tensor.placement = None
+        self._tensors.discard(tensor)
 
     def close(self) -> None:
         """Unplace all tensors in here: later use of them raises NotAllocated.
@@ -220,10 +355,9 @@ class Buffer:
         Work in flight keeps the bytes.
         """
         self._closed = True
+        for tensor in self._lying():
+            self.unplace(tensor)
         PlacementEpoch.value += 1
-        for tensor in list(self._tensors):
-            if tensor.placement is not None and tensor.placement.buffer is self:
-                tensor.placement = None
         self._tensors.clear()
 
     def __enter__(self) -> Self:
@@ -242,14 +376,19 @@ def aligned(size: int, alignment: int) -> int:
     return -(-size // alignment) * alignment
 
 
-def alloc_tensors(buffer_type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
-    """One buffer that holds all given tensors, in order; all or nothing.
+def _offset(tensor: Tensor) -> int:
+    return 0 if tensor.placement is None else tensor.placement.offset
 
-    Raises:
-        AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is no
-            tensor.
-        AllocFailed: no memory.
-    """
+
+def _usage(usage: object) -> BufferUsage:
+    try:
+        return BufferUsage(usage)  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidArgument(f"[Buffer.usage] {usage!r} is none of {list(BufferUsage)}") from None
+
+
+def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors, each once; refuses what cannot be placed."""
     if not isinstance(tensors, Iterable):
         raise InvalidHandle(f"[alloc] {tensors!r} is no list of tensors")
     given = list(tensors)
@@ -257,7 +396,6 @@ def alloc_tensors(buffer_type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
         if not hasattr(tensor, "placement"):
             raise InvalidHandle(f"[alloc] {tensor!r} is no tensor")
     unique = list(dict.fromkeys(given))
-    offsets, offset = [], 0
     for tensor in unique:
         if tensor.view_src is not None:
             raise InvalidArgument(f"[alloc] {tensor!r} is a view: allocate its storage instead")
@@ -265,12 +403,25 @@ def alloc_tensors(buffer_type: BufferType, tensors: Iterable[Tensor]) -> Buffer:
             raise AlreadyAllocated(
                 f"[alloc] {tensor!r} lies in {tensor.placement.buffer!r} already"
             )
-        offsets.append(offset)
-        offset += aligned(buffer_type.alloc_size(tensor), buffer_type.alignment)
-    buffer = buffer_type.alloc_buffer(offset)
-    for tensor, at in zip(unique, offsets, strict=True):
-        buffer.place(tensor, at)
-    return buffer
+    return unique
+
+
+def _ranges(kind: BufferType, tensors: list[Tensor]) -> list[tuple[list[Tensor], list[int]]]:
+    """Tensors and their padded sizes, cut where a buffer of ``kind`` would grow beyond max_size.
+
+    ggml_backend_alloc_ctx_tensors_from_buft cuts alike; the last range may be empty.
+    """
+    ranges: list[tuple[list[Tensor], list[int]]] = [([], [])]
+    total = 0
+    for tensor in tensors:
+        size = aligned(kind.alloc_size(tensor), kind.alignment)
+        if total and total + size > kind.max_size:
+            ranges.append(([], []))
+            total = 0
+        ranges[-1][0].append(tensor)
+        ranges[-1][1].append(size)
+        total += size
+    return ranges
 
 
 class HostBufferType(BufferType):
@@ -292,7 +443,12 @@ class HostBufferType(BufferType):
 
         Raises:
             AllocFailed: no memory.
+            InvalidArgument: a negative size.
         """
+        if size < 0:
+            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
+        if size >= 1 << 63:
+            raise AllocFailed(f"[{self.name}] no memory for {size} bytes")
         memory = _native.Memory(size, 64)
         return Buffer(self, size, memory.address, memory)
 
@@ -305,5 +461,5 @@ def host_tensor(like: Tensor) -> Tensor:
     from aggml.tensor import new_tensor
 
     staging = new_tensor(like.dtype, like.ne, name=f"{like.name} (staged)")
-    alloc_tensors(HOST, [staging])
+    HOST.alloc_tensors([staging])
     return staging

@@ -24,12 +24,15 @@ __all__ = [
     "array_dtype",
     "array_of",
     "array_shape",
+    "byte",
     "byte_range",
     "bytes_of",
+    "check_out",
     "incoming",
     "integer",
     "outgoing",
     "outgoing_bytes",
+    "pieces",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -65,6 +68,18 @@ def integer(value: object, name: str, what: str) -> int:
         return operator.index(cast("Any", value))
     except TypeError:
         raise InvalidHandle(f"[{what}] {name}={value!r} is no integer") from None
+
+
+def byte(value: object, what: str) -> int:
+    """``value`` as an int within 0..255.
+
+    Raises:
+        InvalidHandle, InvalidArgument: it is none.
+    """
+    number = integer(value, "value", what)
+    if not 0 <= number <= 255:
+        raise InvalidArgument(f"[{what}] value={number} is not within 0..255")
+    return number
 
 
 def array_shape(tensor: Tensor) -> tuple[int, ...]:
@@ -155,7 +170,8 @@ def _shape(shape: object, what: str) -> tuple[int, ...]:
     return extents
 
 
-def _check_out(out: object, what: str) -> None:
+def check_out(out: object, what: str) -> None:
+    """Refuse what cannot be written to: InvalidHandle, InvalidArgument."""
     if not isinstance(out, np.ndarray):
         raise InvalidHandle(f"[{what}] out is a {type(out).__name__}, not a numpy array")
     if not out.flags.writeable:
@@ -185,7 +201,7 @@ def outgoing(
                 f"[{what}] {tensor!r} has shape {wanted}, which is not the size of shape={shape}"
             )
         return result, result.reshape(_full_shape(tensor))
-    _check_out(out, what)
+    check_out(out, what)
     _check_dtype(out, tensor, what)
     if shape is not None and shape != out.shape:
         raise LayoutMismatch(f"[{what}] shape={shape} is not that of out, {out.shape}")
@@ -230,6 +246,47 @@ def bytes_of(x: object, what: str) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
+def pieces(
+    tensor: Tensor,
+    data: Array,
+    size: object,
+    n_copies: object,
+    stride_tensor: object,
+    stride_data: object,
+    offset: object,
+    what: str,
+) -> list[tuple[int, Array]]:
+    """(offset in the span, bytes of ``data``) of pieces at regular distances in both.
+
+    Raises:
+        InvalidHandle: not integers.
+        InvalidArgument: negative ones; pieces that overlap.
+        OutOfBounds: a piece ends outside.
+    """
+    n, length = integer(n_copies, "n_copies", what), integer(size, "size", what)
+    here = integer(stride_tensor, "stride_tensor", what)
+    there = integer(stride_data, "stride_data", what)
+    start = integer(offset, "offset", what)
+    if min(n, length, here, there, start) < 0:
+        raise InvalidArgument(
+            f"[{what}] size={length}, n_copies={n}, stride_tensor={here}, stride_data={there}, "
+            f"offset={start}: not all are 0 or more"
+        )
+    if not n or not length:
+        return []
+    if n > 1 and min(here, there) < length:
+        raise InvalidArgument(
+            f"[{what}] pieces of {length} bytes overlap: stride_tensor={here}, stride_data={there}"
+        )
+    for name, end, room in (
+        (repr(tensor), start + (n - 1) * here + length, tensor.nbytes),
+        ("the array", (n - 1) * there + length, data.nbytes),
+    ):
+        if end > room:
+            raise OutOfBounds(f"[{what}] the last piece ends at byte {end} of {room} of {name}")
+    return [(start + i * here, data[i * there : i * there + length]) for i in range(n)]
+
+
 def outgoing_bytes(out: Array | None, n: int, what: str) -> Array:
     """``out`` viewed as ``n`` bytes, or a new uint8 array.
 
@@ -239,7 +296,7 @@ def outgoing_bytes(out: Array | None, n: int, what: str) -> Array:
     """
     if out is None:
         return np.empty(n, np.uint8)
-    _check_out(out, what)
+    check_out(out, what)
     view = bytes_of(out, what)
     if view.nbytes != n:
         raise LayoutMismatch(f"[{what}] out has {view.nbytes} bytes, {n} are asked for")

@@ -35,7 +35,10 @@ LAYERS = [
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
     ["aggml.tensor", "aggml.future"],
     ["aggml.ops", "aggml.graph", "aggml.quant", "aggml.spans", "aggml.transfer"],
-    ["aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.buffer", "aggml.admission"],
+    [
+        *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.buffer"),
+        *("aggml.multi_buffer", "aggml.admission"),
+    ],
     ["aggml.allocator", "aggml.graph_memory"],
     ["aggml.device", "aggml.backend", "aggml.family"],
     ["aggml.devices"],

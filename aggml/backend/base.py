@@ -6,6 +6,7 @@ here: the operations (data.py, computing.py), their order and the end (backend.p
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +37,7 @@ class BackendBase(ABC):
     """A stream of work on one device: the part that the operations of a `Backend` stand on."""
 
     def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
-        self.device = device
+        self._device = device
         self.stream = stream
         self._admission = Admission(max_queued)
         self.memory = GraphMemory(device.buffer_type)
@@ -71,7 +72,7 @@ class BackendBase(ABC):
 
     @abstractmethod
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
-        """Set every byte of a buffer of this device."""
+        """Set every byte of a buffer of this device, which is no MultiBuffer and not empty."""
 
     @abstractmethod
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
@@ -82,6 +83,17 @@ class BackendBase(ABC):
         """Run a compiled graph."""
 
     # -- names and state
+
+    @property
+    def device(self) -> Device:
+        """Whose work this is."""
+        return self._device
+
+    @property
+    def guid(self) -> uuid.UUID:
+        """What kind of backend this is: the same for all of one class (ggml_backend_guid)."""
+        kind = type(self)
+        return uuid.uuid5(uuid.NAMESPACE_DNS, f"{kind.__module__}.{kind.__qualname__}")
 
     @property
     def name(self) -> str:

@@ -14,7 +14,6 @@ import anyio.lowlevel
 
 from aggml import transfer
 from aggml.backend.base import Array, BackendBase
-from aggml.buffer import Buffer, alloc_tensors
 from aggml.errors import (
     AlreadyAllocated,
     InvalidArgument,
@@ -31,6 +30,7 @@ from aggml.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aggml.buffer import Buffer
     from aggml.plan import Plan
 
 __all__ = ["ComputingBackend", "GraphPlan"]
@@ -66,14 +66,17 @@ class ComputingBackend(BackendBase):
     """The operations of a `Backend` that place and run graphs."""
 
     def alloc(self, tensors: Iterable[Tensor]) -> Buffer:
-        """One buffer for all given tensors (ggml_backend_alloc_ctx_tensors); none: an empty one.
+        """Memory for all given tensors (ggml_backend_alloc_ctx_tensors), see `alloc_tensors`.
+
+        One buffer, or a `MultiBuffer` where they take more than a buffer may have; nothing to do
+        gives an empty one.
 
         Raises:
             AlreadyAllocated, InvalidArgument: one has memory, or is a view. Nothing is placed then.
             AllocFailed: no memory.
         """
         self._check_open("Backend.alloc")
-        return alloc_tensors(self.buffer_type, tensors)
+        return self.buffer_type.alloc_tensors(tensors)
 
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
         """Place what has no memory yet.

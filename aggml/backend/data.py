@@ -1,4 +1,4 @@
-"""Moving bytes: set, get, memset, copy, accept.
+"""Moving bytes: set, get, memset, clear, copy, pieces at regular distances, accept.
 
 Here: what each takes and refuses; the way of a copy between two backends. Not here: what an array
 must look like (transfer.py), the hooks that a device implements (base.py).
@@ -12,8 +12,9 @@ import numpy as np
 
 from aggml import transfer
 from aggml.backend.base import Array, BackendBase
-from aggml.buffer import host_tensor
-from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch
+from aggml.buffer import Buffer, host_tensor
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch
+from aggml.multi_buffer import MultiBuffer
 from aggml.tensor import Tensor, same_layout
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class DataBackend(BackendBase):
             tensor: any placed tensor; of a strided view the gaps between elements stay.
             value: of each byte.
             offset: first byte of the span to set.
-            size: bytes to set, to the end of the span if not given.
+            size: bytes to set, to the end of the span if not given; of 0 bytes the tensor need
+                not have memory.
 
         Raises:
             InvalidArgument: ``value`` is not within 0..255. Else as `set`.
@@ -133,10 +135,11 @@ class DataBackend(BackendBase):
         Cancellation: abandons the wait; the write goes on.
         """
         self._check_open("Backend.memset")
+        value = transfer.byte(value, "Backend.memset")
+        if size == 0 and isinstance(tensor, Tensor):  # ggml asks for memory only if it is needed
+            transfer.byte_range(tensor, offset, size, "Backend.memset")
+            return self._unit(self.stream.mark("memset"))
         self._check_tensor(tensor, "Backend.memset", write=True)
-        value = transfer.integer(value, "value", "Backend.memset")
-        if not 0 <= value <= 255:
-            raise InvalidArgument(f"[Backend.memset] value={value} is not within 0..255")
         start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
         if offset is None and size is None and not tensor.is_contiguously_allocated:
             # A strided view: its elements, not the gaps between them.
@@ -150,6 +153,120 @@ class DataBackend(BackendBase):
             future = self._set(tensor, np.broadcast_to(one, shape))
             return self._unit(future)
         return self._unit(self._memset(tensor, value, start, n))
+
+    def clear(self, buffer: Buffer, value: int = 0) -> Future[None]:
+        """Set every byte of a buffer, of all parts of a `MultiBuffer` (ggml_backend_buffer_clear).
+
+        What was poisoned in there is whole again.
+
+        Raises:
+            InvalidHandle: no buffer.
+            InvalidArgument: ``value`` is not within 0..255; a buffer read-only or out of reach.
+            InvalidState: backend or buffer is closed.
+
+        Cancellation: abandons the wait; the write goes on.
+        """
+        self._check_open("Backend.clear")
+        value = transfer.byte(value, "Backend.clear")
+        if not isinstance(buffer, Buffer):
+            raise InvalidHandle(f"[Backend.clear] {buffer!r} is no buffer")
+        if buffer.closed:
+            raise InvalidState(f"[Backend.clear] {buffer!r} is closed")
+        parts = buffer.parts if isinstance(buffer, MultiBuffer) else (buffer,)
+        for part in parts:
+            if not self.device.supports_buffer_type(part.type):
+                raise InvalidArgument(f"[Backend.clear] {part!r} is out of reach of {self!r}")
+            if not part.writable:
+                raise InvalidArgument(f"[Backend.clear] {part!r} is read-only")
+        with self.stream.unit():
+            futures = [self._clear(part, value) for part in parts if part.size]
+            futures += [self.stream.accept(tensor) for tensor in buffer.tensors]
+            futures += [] if futures else [self.stream.mark("clear")]
+            future = self.stream.together(futures, "clear")
+        return self._unit(future)
+
+    def set_2d(
+        self,
+        tensor: Tensor,
+        x: object,
+        *,
+        size: int,
+        n_copies: int,
+        stride_tensor: int,
+        stride_data: int,
+        offset: int = 0,
+    ) -> Future[None]:
+        """Write pieces of ``size`` bytes at regular distances (ggml_backend_tensor_set_2d_async).
+
+        Piece i goes from byte ``i * stride_data`` of the array to byte
+        ``offset + i * stride_tensor`` of the tensor's span. No pieces, or of no bytes: nothing.
+
+        Args:
+            tensor: any placed tensor.
+            x: a contiguous array; its bytes are taken. Borrowed until the Future is done.
+            size: bytes of a piece.
+            n_copies: how many pieces.
+            stride_tensor: bytes from one piece to the next in the tensor, at least ``size``.
+            stride_data: likewise in the array.
+            offset: where the first piece goes.
+
+        Raises:
+            OutOfBounds: a piece would end outside of the span, or of the array.
+            InvalidArgument: pieces overlap; negative numbers. Else as `set`.
+
+        Cancellation: abandons the wait; the write goes on.
+        """
+        what = "Backend.set_2d"
+        self._check_open(what)
+        self._check_tensor(tensor, what, write=True)
+        data = transfer.bytes_of(x, what)
+        pieces = transfer.pieces(
+            tensor, data, size, n_copies, stride_tensor, stride_data, offset, what
+        )
+        with self.stream.unit():
+            futures = [self._set_bytes(tensor, part, at) for at, part in pieces]
+            futures += [] if futures else [self.stream.mark("set")]
+            future = self.stream.together(futures, "set")
+        return self._unit(future)
+
+    def get_2d(
+        self,
+        tensor: Tensor,
+        out: Array,
+        *,
+        size: int,
+        n_copies: int,
+        stride_tensor: int,
+        stride_data: int,
+        offset: int = 0,
+    ) -> Future[Array]:
+        """Read pieces of ``size`` bytes at regular distances (ggml_backend_tensor_get_2d_async).
+
+        As `set_2d`, the other way round: bytes of ``out`` between the pieces stay.
+
+        Returns:
+            A Future of ``out``.
+
+        Raises:
+            InvalidHandle, InvalidArgument: ``out`` is no numpy array, or read-only. Else as
+                `set_2d`.
+
+        Cancellation: abandons the wait; the read goes on.
+        """
+        what = "Backend.get_2d"
+        self._check_open(what)
+        self._check_tensor(tensor, what)
+        transfer.check_out(out, what)
+        data = transfer.bytes_of(out, what)
+        pieces = transfer.pieces(
+            tensor, data, size, n_copies, stride_tensor, stride_data, offset, what
+        )
+        with self.stream.unit():
+            futures = [self._get_bytes(tensor, part, at) for at, part in pieces]
+            futures += [] if futures else [self.stream.mark("get")]
+            future = self.stream.together(futures, "get")
+        future._value = out  # type: ignore[assignment]
+        return self._unit(future)  # type: ignore[arg-type]
 
     def copy(self, src: Tensor, dst: Tensor, *, to: Backend | None = None) -> Future[None]:
         """Copy a tensor, across backends if ``to`` is given (ggml_backend_tensor_copy_async).
