@@ -17,6 +17,7 @@ enum {
     MAX_ROWS = 768,
     DOT_COLUMNS = 16, /* up to here dots, unless rows are shorter than DOT_K: then adding up the lanes costs more */
     DOT_COLUMNS_Q = 8,
+    DOT_COLUMNS_AMX = 4,
     DOT_K = 64,
     K_GRAIN = 256,       /* of rows that are widened: a multiple of every block; 16 columns of it fit in L1_ELEMENTS */
     L1_ELEMENTS = 7168,  /* f32 of columns: 28 of 48 KB */
@@ -263,7 +264,8 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
     const bool quantized = agk_traits(a->type)->blck_size > 1;
     agk_mm_plan p = {0};
-    if (b->ne[1] <= 2 || (b->ne[1] <= (quantized ? DOT_COLUMNS_Q : DOT_COLUMNS) && a->ne[0] >= DOT_K)) {
+    const int64_t few = quantized ? DOT_COLUMNS_Q : by_amx(a, b, lowering->cpu) ? DOT_COLUMNS_AMX : DOT_COLUMNS;
+    if (b->ne[1] <= 2 || (b->ne[1] <= few && a->ne[0] >= DOT_K)) {
         lower_dots(lowering, &p);
     } else {
         lower_tiles(lowering, &p);
