@@ -38,6 +38,7 @@ class CallThread:
         native = self.native
         while True:
             ticket = native.next_call(1.0)
+            self._forget(native.completed)
             if ticket is None:
                 if self.stopping or (native.closed and native.completed == native.submitted):
                     return
@@ -50,6 +51,11 @@ class CallThread:
             else:
                 native.finish_call(None)
             del function
+
+    def _forget(self, completed: int) -> None:
+        """Drop functions that will never run: their operations were aborted, or read poison."""
+        for ticket in [t for t in list(self.functions) if t <= completed]:
+            self.functions.pop(ticket, None)
 
 
 def foreign_error(

@@ -294,6 +294,16 @@ async def test_a_lost_device_fails_everything_with_the_first_error(be: aggml.Bac
     assert be.closed
 
 
+async def test_losing_the_device_ends_a_delay_under_way(be: aggml.Backend) -> None:
+    first = Injected("fell off the bus")
+    delay = be.stream.delay(1000)
+    with anyio.fail_after(10):
+        while delay.times.started is None:  # noqa: ASYNC110 nothing tells of a start
+            await anyio.sleep(0.001)
+        be.stream.lose(first)
+        assert (await failure(delay)).__cause__ is first
+
+
 # -- faults at the k-th operation, for all k
 
 

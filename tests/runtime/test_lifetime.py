@@ -113,6 +113,17 @@ async def test_dropping_everything_with_work_in_flight(device: AnyDevice) -> Non
             await anyio.sleep(0.005)
 
 
+async def test_dropping_a_backend_that_is_held_lets_go_of_its_arrays(device: AnyDevice) -> None:
+    x, alive = watched(1 << 16)
+    be = device.backend()
+    be.stream.native.hold()
+    be.set(placed(be, 1 << 16), x)
+    del be, x
+    with anyio.fail_after(10):
+        while alive() is not None:  # noqa: ASYNC110 nothing tells of the end of an array
+            await anyio.sleep(0.005)
+
+
 async def test_a_stream_that_ran_dry_holds_no_arrays(be: aggml.Backend) -> None:
     a = placed(be, 1 << 16)
     x, alive = watched(1 << 16)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import anyio
@@ -236,3 +238,21 @@ async def test_a_paused_pool_waits(cpu_device: CPUDevice) -> None:
         assert not run.done()
         pool.resume()
         assert np.array_equal(await run, 2 * x)
+
+
+async def test_a_call_that_was_aborted_lets_go_of_its_function(stream: aggml.Stream) -> None:
+    class Function:
+        def __call__(self) -> None:
+            raise AssertionError
+
+    function = Function()
+    alive = weakref.ref(function)
+    with stream.hold():
+        called = stream.call(function)
+        called.abort()
+    with pytest.raises(aggml.Aborted):
+        await called
+    del function, called
+    await stream.call(lambda: None)
+    gc.collect()
+    assert alive() is None

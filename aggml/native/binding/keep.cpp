@@ -34,6 +34,7 @@ Stream::~Stream()
 {
     streams.erase(this);
     if (ag_stream_alive(stream)) {
+        while (ag_stream_release(stream)) continue; // nobody is left who could
         release_prefix(stream, kept);
         if (!kept.empty()) {
             orphans.emplace_back(stream, std::move(kept));

@@ -195,6 +195,7 @@ void ag_stream_lose(ag_stream *s, ag_error *error)
     ag_error *none = NULL;
     ag_error *mine = ag_error_ref(error);
     if (!atomic_compare_exchange_strong(&s->lost, &none, mine)) ag_error_unref(mine);
+    if (ag_stream_alive(s)) ag_timer_hurry(s, 0, AG_TAIL); /* a delay under way fails now; a wait, when it ends */
 }
 
 void ag_stream_abort(ag_stream *s, ag_block *block, uint64_t ticket)

@@ -9,24 +9,26 @@
 static void note_failure(ag_stream *s, ag_error *error)
 {
     pthread_mutex_lock(&s->lock);
-    size_t kept = 0;
-    for (size_t i = 0; i < s->n_failures; ++i) { /* those that somebody saw meanwhile need not be kept */
-        if (atomic_load(&s->failures[i]->seen)) {
-            ag_error_unref(s->failures[i]);
-        } else {
-            s->failures[kept++] = s->failures[i];
+    if (s->n_failures == s->cap_failures) {
+        size_t kept = 0;
+        for (size_t i = 0; i < s->n_failures; ++i) { /* those that somebody saw meanwhile need not be kept */
+            if (atomic_load(&s->failures[i]->seen)) {
+                ag_error_unref(s->failures[i]);
+            } else {
+                s->failures[kept++] = s->failures[i];
+            }
+        }
+        s->n_failures = kept;
+        if (2 * kept >= s->cap_failures) { /* else half of the room is free again: looking through it was paid for */
+            size_t cap = kept ? 2 * kept : 8;
+            ag_error **grown = realloc(s->failures, cap * sizeof *grown);
+            if (grown != NULL) {
+                s->failures = grown;
+                s->cap_failures = cap;
+            }
         }
     }
-    s->n_failures = kept;
-    if (kept == s->cap_failures) {
-        size_t cap = kept ? 2 * kept : 8;
-        ag_error **grown = realloc(s->failures, cap * sizeof *grown);
-        if (grown != NULL) {
-            s->failures = grown;
-            s->cap_failures = cap;
-        }
-    }
-    if (kept < s->cap_failures) s->failures[s->n_failures++] = ag_error_ref(error);
+    if (s->n_failures < s->cap_failures) s->failures[s->n_failures++] = ag_error_ref(error);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -158,7 +160,13 @@ static progress begin_call(ag_stream *s, uint64_t ticket, ag_error **error)
 static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
 {
     if (s->timer_fired == ticket) {
-        if (ag_stream_aborting(s, slot)) *error = aborted(s, slot);
+        ag_error *lost = atomic_load(&s->lost);
+        if (lost != NULL) {
+            slot->derived = true;
+            *error = ag_error_ref(lost);
+        } else if (ag_stream_aborting(s, slot)) {
+            *error = aborted(s, slot);
+        }
         return DONE;
     }
     uint64_t deadline = ag_after(slot->started, slot->u.delay.ns);
@@ -190,7 +198,8 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
     case AG_KIND_NOP: return DONE;
     case AG_KIND_COPY: ag_copy_run(&slot->u.copy); return DONE;
     case AG_KIND_FILL:
-        if (slot->u.fill.size > 0) memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); /* dst may be NULL */
+        if (slot->u.fill.size > 0)
+            memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); /* dst may be NULL */
         return DONE;
     case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
     case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);

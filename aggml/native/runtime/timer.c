@@ -76,7 +76,8 @@ bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint6
     pthread_mutex_lock(&lock);
     bool ok = start();
     if (ok) {
-        if (ag_stream_aborting(stream, slot)) deadline = 0; /* set before ag_timer_hurry took the lock, or seen by it */
+        /* set before ag_timer_hurry took the lock, or seen by it */
+        if (ag_stream_aborting(stream, slot) || ag_stream_lost(stream) != NULL) deadline = 0;
         *entry = (timer){.next = timers, .stream = ag_stream_ref(stream), .ticket = ticket, .deadline = deadline};
         timers = entry;
         pthread_cond_signal(&changed);
