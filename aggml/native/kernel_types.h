@@ -12,6 +12,12 @@ typedef void agk_q8_0_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_q4_0_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_q8_0_to_bf16_fn(const void *src, void *dst, int64_t n);
 typedef void agk_q4_0_to_bf16_fn(const void *src, void *dst, int64_t n);
+typedef agk_to_float_fn agk_q4_1_to_f32_fn, agk_q5_0_to_f32_fn, agk_q5_1_to_f32_fn, agk_iq4_nl_to_f32_fn,
+    agk_mxfp4_to_f32_fn, agk_nvfp4_to_f32_fn, agk_q1_0_to_f32_fn, agk_q2_0_to_f32_fn;
+typedef agk_to_float_fn agk_q2_k_to_f32_fn, agk_q3_k_to_f32_fn, agk_q4_k_to_f32_fn, agk_q5_k_to_f32_fn,
+    agk_q6_k_to_f32_fn, agk_iq4_xs_to_f32_fn, agk_tq2_0_to_f32_fn;
+typedef agk_to_float_fn agk_iq2_xxs_to_f32_fn, agk_iq2_xs_to_f32_fn, agk_iq2_s_to_f32_fn, agk_iq3_xxs_to_f32_fn,
+    agk_iq3_s_to_f32_fn, agk_iq1_s_to_f32_fn, agk_iq1_m_to_f32_fn;
 typedef void agk_f32_to_f16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_bf16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);

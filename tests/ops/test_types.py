@@ -110,6 +110,22 @@ def test_dequantize(vector: Vector) -> None:
     assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
+_READABLE = [row["name"] for row in type_table() if row["is_quantized"] and row["to_float"]]
+
+
+@pytest.mark.parametrize("type_name", _READABLE)
+def test_random_blocks_in_an_op(type_name: str, backend: aggml.Backend) -> None:
+    """Every variant reads what the scalar conversion reads; the bits of a NaN are free."""
+    dtype = DType.parse(type_name)
+    blocks = np.random.default_rng(dtype.value).integers(
+        0, 256, (257, 3 * dtype.type_size), dtype=np.uint8
+    )
+    expected = aggml.dequantize(blocks, dtype, ne=(3 * dtype.blck_size, len(blocks)))
+    found = _copied(backend, blocks, dtype, DType.F32).view(np.float32)
+    same = found.view(np.uint32) == expected.view(np.uint32)
+    assert (same | (np.isnan(found) & np.isnan(expected))).all()
+
+
 @pytest.mark.parametrize("vector", _vectors(lambda v: v.kind.startswith("dequantize")))
 def test_dequantize_in_an_op(vector: Vector, backend: aggml.Backend) -> None:
     found = _copied(backend, vector.array("src"), DType.parse(vector.type), DType.F32)

@@ -1,12 +1,12 @@
 /* What scalar/types.c and scalar/quant*.c share: single 16-bit floats, and the row functions of the table.
  *
- * Not here: row conversions that have variants (kernel_types.h). */
+ * Not here: row conversions that have variants, as most of those to f32 (kernel_types.h). */
 #ifndef AGK_SCALAR_QUANT_H
 #define AGK_SCALAR_QUANT_H
 
 #include "../blocks.h"
 #include "../blocks_iq.h"
-#include "../types.h"
+#include "../kernel_types.h"
 
 /* A NaN keeps its payload and becomes quiet; all else is exact. */
 float agk_f16_to_float(uint16_t h);
@@ -29,33 +29,50 @@ static inline int8_t agk_round_i8(float x)
     return (int8_t)(whole + (rest >= 0.5f) - (rest <= -0.5f));
 }
 
+static inline float agk_float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Half of 2^(e - 127). */
+static inline float agk_half_of_e8m0(uint8_t e)
+{
+    return agk_float_of(e < 2 ? 0x200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+/* Half of an e4m3 without sign: the high bit is ignored, 0x7f stands for 0. */
+static inline float agk_half_of_e4m3(uint8_t code)
+{
+    const uint32_t exponent = code >> 3 & 15, fraction = code & 7;
+    if (code == 0x7f) return 0.0f;
+    if (exponent == 0) return (float)fraction * 0x1p-10f;
+    return agk_float_of((exponent + 119) << 23 | fraction << 20);
+}
+
 /* quant.c, quant_legacy.c */
 agk_from_float_fn agk_f32_to_q4_0, agk_f32_to_q4_1, agk_f32_to_q5_0, agk_f32_to_q5_1, agk_f32_to_q8_1;
 agk_quantize_fn agk_quantize_q4_0, agk_quantize_q4_1, agk_quantize_q5_0, agk_quantize_q5_1;
-agk_to_float_fn agk_q4_1_to_f32, agk_q5_0_to_f32, agk_q5_1_to_f32, agk_q8_1_to_f32;
+agk_to_float_fn agk_q8_1_to_f32;
 
 /* quant_k.c */
 agk_from_float_fn agk_f32_to_q2_k, agk_f32_to_q3_k, agk_f32_to_q4_k, agk_f32_to_q5_k, agk_f32_to_q6_k, agk_f32_to_q8_k;
 agk_quantize_fn agk_quantize_q2_k, agk_quantize_q3_k, agk_quantize_q4_k, agk_quantize_q5_k, agk_quantize_q6_k;
-agk_to_float_fn agk_q2_k_to_f32, agk_q3_k_to_f32, agk_q4_k_to_f32, agk_q5_k_to_f32, agk_q6_k_to_f32, agk_q8_k_to_f32;
+agk_to_float_fn agk_q8_k_to_f32;
 
 /* quant_ternary.c */
 agk_from_float_fn agk_f32_to_tq1_0, agk_f32_to_tq2_0, agk_f32_to_q1_0, agk_f32_to_q2_0;
-agk_to_float_fn agk_tq1_0_to_f32, agk_tq2_0_to_f32, agk_q1_0_to_f32, agk_q2_0_to_f32;
+agk_to_float_fn agk_tq1_0_to_f32;
 
 /* quant_fp4.c */
 agk_from_float_fn agk_f32_to_mxfp4, agk_f32_to_nvfp4;
-agk_to_float_fn agk_mxfp4_to_f32, agk_nvfp4_to_f32;
 
 /* quant_iq4.c */
 agk_from_float_fn agk_f32_to_iq4_nl, agk_f32_to_iq4_xs;
 agk_quantize_fn agk_quantize_iq4_nl, agk_quantize_iq4_xs;
-agk_to_float_fn agk_iq4_nl_to_f32, agk_iq4_xs_to_f32;
 
 /* quant_iq2.c, quant_iq3.c, quant_iq1.c; iq2_xxs, iq2_xs and iq1_s need an importance matrix */
-agk_to_float_fn agk_iq2_xxs_to_f32_scalar, agk_iq2_xs_to_f32_scalar, agk_iq2_s_to_f32_scalar;
-agk_to_float_fn agk_iq3_xxs_to_f32_scalar, agk_iq3_s_to_f32_scalar;
-agk_to_float_fn agk_iq1_s_to_f32_scalar, agk_iq1_m_to_f32_scalar;
 agk_quantize_fn agk_quantize_iq2_xxs, agk_quantize_iq2_xs, agk_quantize_iq2_s;
 agk_quantize_fn agk_quantize_iq3_xxs, agk_quantize_iq3_s;
 agk_quantize_fn agk_quantize_iq1_s, agk_quantize_iq1_m;

@@ -12,28 +12,6 @@ enum { BLOCK = 32, NV_BLOCK = 64, NV_GROUP = 16 };
 /* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, doubled */
 static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* Half of 2^(e - 127). */
-static float half_of_e8m0(uint8_t e)
-{
-    return float_of(e < 2 ? 0x200000u << e : (uint32_t)(e - 1) << 23);
-}
-
-/* Half of an e4m3 without sign: the high bit is ignored, 0x7f stands for 0. */
-static float half_of_e4m3(uint8_t code)
-{
-    const uint32_t exponent = code >> 3 & 15, fraction = code & 7;
-    if (code == 0x7f) return 0.0f;
-    if (exponent == 0) return (float)fraction * 0x1p-10f;
-    return float_of((exponent + 119) << 23 | fraction << 20);
-}
-
 /* The nearest e4m3 up to 448, halves up. */
 static uint8_t e4m3_of(float x)
 {
@@ -85,15 +63,15 @@ void agk_f32_to_mxfp4(const float *src, void *dst, int64_t n)
         const float largest = agk_absf(agk_extreme(BLOCK, src));
         /* log2f may round up to a whole number just below it, and ggml's exponent does so too. */
         y->e = largest > 0.0f && largest < INFINITY ? (uint8_t)((int)floorf(log2f(largest)) - 2 + 127) : 0;
-        put_codes(BLOCK, src, half_of_e8m0(y->e), y->qs);
+        put_codes(BLOCK, src, agk_half_of_e8m0(y->e), y->qs);
     }
 }
 
-void agk_mxfp4_to_f32(const void *src, float *dst, int64_t n)
+void agk_mxfp4_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_mxfp4 *x = src;
     for (int64_t block = 0; block < n / BLOCK; ++block, dst += BLOCK, ++x) {
-        get_codes(BLOCK, x->qs, half_of_e8m0(x->e), dst);
+        get_codes(BLOCK, x->qs, agk_half_of_e8m0(x->e), dst);
     }
 }
 
@@ -103,17 +81,17 @@ void agk_f32_to_nvfp4(const float *src, void *dst, int64_t n)
     for (int64_t block = 0; block < n / NV_BLOCK; ++block, ++y) {
         for (int g = 0; g < NV_BLOCK / NV_GROUP; ++g, src += NV_GROUP) {
             y->d[g] = e4m3_of(agk_absf(agk_extreme(NV_GROUP, src)) / 6.0f);
-            put_codes(NV_GROUP, src, half_of_e4m3(y->d[g]), y->qs + g * NV_GROUP / 2);
+            put_codes(NV_GROUP, src, agk_half_of_e4m3(y->d[g]), y->qs + g * NV_GROUP / 2);
         }
     }
 }
 
-void agk_nvfp4_to_f32(const void *src, float *dst, int64_t n)
+void agk_nvfp4_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_nvfp4 *x = src;
     for (int64_t block = 0; block < n / NV_BLOCK; ++block, ++x) {
         for (int g = 0; g < NV_BLOCK / NV_GROUP; ++g, dst += NV_GROUP) {
-            get_codes(NV_GROUP, x->qs + g * NV_GROUP / 2, half_of_e4m3(x->d[g]), dst);
+            get_codes(NV_GROUP, x->qs + g * NV_GROUP / 2, agk_half_of_e4m3(x->d[g]), dst);
         }
     }
 }

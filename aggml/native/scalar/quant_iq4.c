@@ -115,7 +115,7 @@ void agk_quantize_iq4_nl(const float *src, void *dst, int64_t n_rows, int64_t n_
     }
 }
 
-void agk_iq4_nl_to_f32(const void *src, float *dst, int64_t n)
+void agk_iq4_nl_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_iq4_nl *x = src;
     for (int64_t block = 0; block < n / BLOCK; ++block, ++x, dst += BLOCK) {
@@ -167,7 +167,7 @@ void agk_quantize_iq4_xs(const float *src, void *dst, int64_t n_rows, int64_t n_
     }
 }
 
-void agk_iq4_xs_to_f32(const void *src, float *dst, int64_t n)
+void agk_iq4_xs_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_iq4_xs *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {

@@ -112,7 +112,7 @@ enum { FREE_TOP = 4 };
 
 static int free_level(float x)
 {
-    const int level = agk_iq_nearest(x);
+    const int level = agk_nearest(x);
     return level < FREE_TOP ? level : FREE_TOP;
 }
 
@@ -148,7 +148,7 @@ static float free_scale(const fit *f, float largest)
     float inverse = (float)FREE_TOP / largest, least = 0.0f;
     uint8_t level[AGK_IQ_GROUP];
     for (int i = 0; i < n; ++i) {
-        level[i] = (uint8_t)agk_iq_nearest(inverse * f->x[i]);
+        level[i] = (uint8_t)agk_nearest(inverse * f->x[i]);
         const float rest = f->x[i] - 1.0f / inverse * (float)level[i];
         least += f->weight[i] * rest * rest;
     }

@@ -7,9 +7,9 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "quant_iq_grid.h"
+#include "quant_search.h"
 
 enum { AGK_IQ_BLOCK = 256, AGK_IQ_GROUP = 32 };
 
@@ -36,21 +36,10 @@ typedef struct agk_iq_group {
 /* 256 elements, with their weights or NULL, as 256 / group groups. Returns the largest scale. */
 float agk_iq_fit_block(const agk_iq_scheme *scheme, const float *x, const float *imatrix, agk_iq_group *groups);
 
-/* To the nearest integer, halves to even, where |x| < 2^22: adding 1.5 * 2^23 leaves it in the low bits of the sum.
- * Any other x, NaN included, gives some integer, the same as ggml's. */
-static inline int agk_iq_nearest(float x)
-{
-    const float shifted = x + 12582912.0f;
-    int32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    return (bits & 0x7fffff) - 0x400000;
-}
-
 /* Code 0..top of the odd multiple 2 * code + 1 that is nearest to x. */
 static inline int agk_iq_level(float x, int top)
 {
-    const int level = agk_iq_nearest(0.5f * (x - 1.0f));
-    return level < 0 ? 0 : level < top ? level : top;
+    return agk_clamp_int(agk_nearest(0.5f * (x - 1.0f)), 0, top);
 }
 
 /* Weights of a group of n elements; `mean` is that of the squares of the block, times the scheme's spread. */

@@ -18,7 +18,7 @@ static inline const uint8_t *two_bits(const uint8_t *qs, int g, int *shift)
     return qs + g / 8 * 32 + g % 2 * 16;
 }
 
-void agk_q2_k_to_f32(const void *src, float *dst, int64_t n)
+void agk_q2_k_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q2_k *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {
@@ -39,7 +39,7 @@ static inline int scale_q3(const uint8_t *scales, int g)
     return (low | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4) - 32;
 }
 
-void agk_q3_k_to_f32(const void *src, float *dst, int64_t n)
+void agk_q3_k_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q3_k *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {
@@ -68,7 +68,7 @@ static inline void scale_and_min(const uint8_t *scales, int g, int *scale, int *
     }
 }
 
-void agk_q4_k_to_f32(const void *src, float *dst, int64_t n)
+void agk_q4_k_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q4_k *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {
@@ -84,7 +84,7 @@ void agk_q4_k_to_f32(const void *src, float *dst, int64_t n)
     }
 }
 
-void agk_q5_k_to_f32(const void *src, float *dst, int64_t n)
+void agk_q5_k_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q5_k *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {
@@ -102,7 +102,7 @@ void agk_q5_k_to_f32(const void *src, float *dst, int64_t n)
     }
 }
 
-void agk_q6_k_to_f32(const void *src, float *dst, int64_t n)
+void agk_q6_k_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q6_k *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {

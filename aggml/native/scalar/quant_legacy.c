@@ -31,7 +31,7 @@ static void put_five_bits(uint8_t *qh, uint8_t *qs, const uint8_t *codes)
 
 /* --- to float --- */
 
-void agk_q4_1_to_f32(const void *src, float *dst, int64_t n)
+void agk_q4_1_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q4_1 *x = src;
     for (int64_t block = 0; block < n / BLOCK; ++block, ++x, dst += BLOCK) {
@@ -43,7 +43,7 @@ void agk_q4_1_to_f32(const void *src, float *dst, int64_t n)
     }
 }
 
-void agk_q5_0_to_f32(const void *src, float *dst, int64_t n)
+void agk_q5_0_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q5_0 *x = src;
     for (int64_t block = 0; block < n / BLOCK; ++block, ++x, dst += BLOCK) {
@@ -56,7 +56,7 @@ void agk_q5_0_to_f32(const void *src, float *dst, int64_t n)
     }
 }
 
-void agk_q5_1_to_f32(const void *src, float *dst, int64_t n)
+void agk_q5_1_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q5_1 *x = src;
     for (int64_t block = 0; block < n / BLOCK; ++block, ++x, dst += BLOCK) {

@@ -77,7 +77,7 @@ void agk_f32_to_tq2_0(const float *src, void *dst, int64_t n)
     }
 }
 
-void agk_tq2_0_to_f32(const void *src, float *dst, int64_t n)
+void agk_tq2_0_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_tq2_0 *x = src;
     for (int64_t block = 0; block < n / SUPER; ++block, ++x) {
@@ -104,7 +104,7 @@ void agk_f32_to_q2_0(const float *src, void *dst, int64_t n)
     }
 }
 
-void agk_q2_0_to_f32(const void *src, float *dst, int64_t n)
+void agk_q2_0_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q2_0 *x = src;
     for (int64_t block = 0; block < n / BLOCK_2; ++block, dst += BLOCK_2, ++x) {
@@ -129,7 +129,7 @@ void agk_f32_to_q1_0(const float *src, void *dst, int64_t n)
     }
 }
 
-void agk_q1_0_to_f32(const void *src, float *dst, int64_t n)
+void agk_q1_0_to_f32_scalar(const void *src, float *dst, int64_t n)
 {
     const agk_block_q1_0 *x = src;
     for (int64_t block = 0; block < n / BLOCK_1; ++block, dst += BLOCK_1, ++x) {
