@@ -36,7 +36,9 @@ __all__ = [
 # and factors are read for more than one row of the result, so they are left alone where ggml would
 # take them, too.
 INPLACE: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("add", "sub", "mul", "div"), 2),
+    **dict.fromkeys(("add", "add1", "sub", "mul", "div"), 2),
+    **dict.fromkeys(("silu_back", "rms_norm_back", "soft_max_back"), 2),
+    **dict.fromkeys(("add_id", "diag_mask_inf", "diag_mask_zero"), 1),
     **dict.fromkeys(("scale", "sqr", "sqrt", "rope", "rms_norm", "soft_max"), 1),
     **dict.fromkeys(("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu"), 1),
     **dict.fromkeys(("gelu_quick", "gelu_erf", "silu", "exp", "expm1", "softplus", "xielu"), 1),

@@ -54,6 +54,7 @@ typedef void agk_scale_f32_fn(int64_t n, float *y, const float *x, float scale, 
 /* norm, soft_max. One row; y may be x. */
 typedef void agk_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
 typedef void agk_rms_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef void agk_l2_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
 typedef struct agk_soft_max_row {
     float scale, slope; /* logit = scale * x + slope * mask */
     float sink;         /* a further logit that takes its share of the sum; -inf: none */

@@ -1,6 +1,7 @@
 """Sums, differences, products and quotients of two tensors, and scaling by numbers.
 
-Here: shapes, types, checks. Not here: kernels (native/*/binary.c).
+Here: shapes, types, checks. Not here: kernels (native/*/binary.c, native/scalar/add_id.c); sums
+with a part (patch.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from aggml.ops._common import (
     BF16,
     F16,
     F32,
+    I32,
     READ_ONLY,
     all_tensors,
     mismatch,
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add",
+    "add1",
+    "add1_inplace",
     "add_cast",
+    "add_id",
     "add_inplace",
     "div",
     "div_inplace",
@@ -112,6 +117,69 @@ def add_cast(a: Tensor, b: Tensor, type: DType | str | np.dtype[np.generic]) -> 
     if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:
         raise mismatch("add_cast", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
     return new_node("add", kind, a.ne, (a, b))
+
+
+def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
+    if a.__class__ is not Tensor or b.__class__ is not Tensor:
+        all_tensors(op, a=a, b=b)
+    if (a.dtype, b.dtype) not in _TYPES and not _quantized(a, b):
+        raise refuse_type(op, a=a, b=b)
+    if not b.is_scalar:
+        raise mismatch(op, "b is not one element", a=a, b=b)
+    if not a.is_padded_1d:
+        raise mismatch(op, f"the rows of a have no common distance, nb {list(a.nb)}", a=a, b=b)
+    if inplace:
+        return new_view("add1", a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"))
+    return new_node("add1", a.dtype, a.ne, (a, b))
+
+
+def add1(a: Tensor, b: Tensor) -> Tensor:
+    """Add the one element of ``b`` to each of ``a`` (``ggml_add1``).
+
+    Args:
+        a: f32, f16, bf16 or quantized (the sum is quantized anew), all rows at one distance.
+        b: one element; f32 or the type of ``a``, f32 if that is quantized.
+
+    Returns:
+        A new tensor of the type and extents of ``a``.
+
+    Raises:
+        LayoutMismatch: ``b`` is not one element, or the rows have no common distance.
+        Unsupported: a pair of types for which there is no sum.
+    """
+    return _build_add1("add1", a, b, False)
+
+
+def add1_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """`add1` over the storage of ``a`` (``ggml_add1_inplace``)."""
+    return _build_add1("add1_inplace", a, b, True)
+
+
+def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+    """Add to each row of ``a`` the row of ``b`` that its index names (``ggml_add_id``).
+
+    Args:
+        a: f32 [n, used, tokens, t], rows without gaps.
+        b: f32 [n, experts], rows without gaps.
+        ids: i32 [used, tokens] of indices into dimension 1 of ``b``. One out of range fails the
+            computation before anything is written.
+
+    Returns:
+        A new f32 tensor of the extents of ``a``.
+
+    Raises:
+        LayoutMismatch: extents that do not fit, or gaps.
+        Unsupported: other types.
+    """
+    if a.__class__ is not Tensor or b.__class__ is not Tensor or ids.__class__ is not Tensor:
+        all_tensors("add_id", a=a, b=b, ids=ids)
+    if a.dtype is not F32 or b.dtype is not F32 or ids.dtype is not I32:
+        raise refuse_type("add_id", a=a, b=b, ids=ids)
+    if a.ne[0] != b.ne[0] or a.ne[1] != ids.ne[0] or a.ne[2] != ids.ne[1]:
+        raise mismatch("add_id", "extents do not fit", a=a, b=b, ids=ids)
+    if a.nb[0] != 4 or b.nb[0] != 4:
+        raise mismatch("add_id", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+    return new_node("add_id", F32, a.ne, (a, b, ids))
 
 
 def sub(a: Tensor, b: Tensor) -> Tensor:

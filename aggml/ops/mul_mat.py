@@ -1,10 +1,11 @@
-"""Products of matrices: mul_mat and how exactly it sums.
+"""Products of matrices: mul_mat, how exactly it sums, what is known of its operands.
 
 Here: shapes, types, checks. Not here: kernels (native/*/mul_mat.c).
 """
 
 from __future__ import annotations
 
+import enum
 import struct
 
 from aggml.dtype import DType
@@ -23,7 +24,15 @@ from aggml.ops._common import (
 )
 from aggml.tensor import Tensor, describe, new_node
 
-__all__ = ["mul_mat", "mul_mat_set_prec"]
+__all__ = ["OpHint", "mul_mat", "mul_mat_set_hint", "mul_mat_set_prec"]
+
+
+class OpHint(enum.IntEnum):
+    """What a `mul_mat` may rely on (enum ``ggml_op_hint``)."""
+
+    NONE = 0
+    SRC0_IS_HADAMARD = 1
+
 
 # What rows of the second operand are converted to before they meet rows of the first.
 _DOT = {
@@ -39,7 +48,8 @@ _DOT = {
     F32: F32,
 }
 _PRECS = by_name(Prec)
-_PREC = struct.Struct("<i60x")
+_HINTS = by_name(OpHint)
+_PARAMS = struct.Struct("<2i56x")
 
 
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:
@@ -77,6 +87,22 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     return new_node("mul_mat", F32, (m, n, bx, by), (a, b))
 
 
+def _set(op: str, a: Tensor, slot: int, value: int) -> Tensor:
+    if a._frozen:
+        raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
+    params = list(_PARAMS.unpack(a.op_params))
+    params[slot] = value
+    a.op_params = pack(op, _PARAMS, *params)
+    return a
+
+
+def _check(op: str, a: Tensor) -> None:
+    if a.__class__ is not Tensor:
+        all_tensors(op, a=a)
+    if a.op != "mul_mat":
+        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}")
+
+
 def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
     """Say how exactly a `mul_mat` is to sum: "default" or "f32" (``ggml_mul_mat_set_prec``).
 
@@ -87,14 +113,27 @@ def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidArgument: ``a`` is no mul_mat; no such precision.
         InvalidState: ``a`` is in a Graph.
     """
-    if a.__class__ is not Tensor:
-        all_tensors("mul_mat_set_prec", a=a)
-    if a.op != "mul_mat":
-        raise InvalidArgument(f"[mul_mat_set_prec] {describe(a)} comes from {a.op}")
+    _check("mul_mat_set_prec", a)
     found = _PRECS.get(prec)
     if found is None:
         no_member("mul_mat_set_prec", "prec", prec, _PRECS)
-    if a._frozen:
-        raise InvalidState(f"[mul_mat_set_prec] {describe(a)} is in a Graph")
-    a.op_params = pack("mul_mat_set_prec", _PREC, found)
-    return a
+    return _set("mul_mat_set_prec", a, 0, found)
+
+
+def mul_mat_set_hint(a: Tensor, hint: OpHint | str | int) -> Tensor:
+    """Say what a `mul_mat` may rely on, "src0_is_hadamard" (``ggml_mul_mat_set_hint``).
+
+    The result is the same with and without; the CPU makes no use of it.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no mul_mat; no such hint.
+        InvalidState: ``a`` is in a Graph.
+    """
+    _check("mul_mat_set_hint", a)
+    found = _HINTS.get(hint)
+    if found is None:
+        no_member("mul_mat_set_hint", "hint", hint, _HINTS)
+    return _set("mul_mat_set_hint", a, 1, found)

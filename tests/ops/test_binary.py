@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from ops.computed import compute, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
-if TYPE_CHECKING:
-    from corpus_loader import Case
+import aggml
+from aggml import Tensor, new_tensor, ops
 
-    import aggml
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from corpus_loader import Case
+    from numpy.typing import NDArray
 
 
 @pytest.mark.parametrize("case", family_cases("binary", computed=False))
@@ -21,3 +28,51 @@ def test_shape(case: Case) -> None:
 @pytest.mark.parametrize("case", family_cases("binary", computed=True))
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)
+
+
+def test_add_id_adds_the_rows_that_are_named(by_threads: list[aggml.Backend]) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(2, 50, 4, 300)).astype(np.float32)
+    y = rng.normal(size=(9, 300)).astype(np.float32)
+    index = rng.integers(0, 9, (50, 6), dtype=np.int32)
+
+    def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
+        a, b = new_tensor("f32", ne=(300, 4, 50, 2)), new_tensor("f32", ne=(300, 9))
+        ids = new_tensor("i32", ne=(6, 50))
+        some = ops.view_2d(ids, 4, 50, ids.nb[1], 4)
+        return ops.add_id(a, b, some), {a: x, b: y, ids: index}
+
+    assert np.array_equal(same_for_any_threads(by_threads, build), x + y[index[:, 1:5]])
+
+
+@pytest.mark.parametrize("n", [4, 40_000])
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_add_id_finds_a_wrong_index_before_it_writes(
+    n: int, wrong: int, any_backend: aggml.Backend
+) -> None:
+    a, b = new_tensor("f32", ne=(n, 2, 2), name="rows"), new_tensor("f32", ne=(n, 3))
+    ids = new_tensor("i32", ne=(2, 2))
+    graph = aggml.Graph(ops.add_id(a, b, ids))
+    memory = any_backend.alloc_graph(graph)
+    data = {a: np.ones((2, 2, n), "f4"), b: np.ones((3, n), "f4")}
+    future = any_backend.run(graph, data | {ids: np.array([[0, 1], [2, wrong]], "i4")}, [])
+    future.wait(5)
+    assert isinstance(future.exception(), aggml.OutOfBounds)
+    assert f"index {wrong} at [1, 1] is outside 0..2" in str(future.exception())
+    assert memory.size
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q4_0", "q8_0"])
+def test_add1_of_rows_apart(dtype: str, any_backend: aggml.Backend) -> None:
+    x = np.random.default_rng(2).normal(size=(5, 128)).astype(np.float32)
+    a, b, c = (
+        new_tensor("f32", ne=(128, 5)),
+        new_tensor("f32", ne=(1,)),
+        new_tensor(dtype, (128, 5)),
+    )
+    kept = ops.cpy(a, c)
+    part = ops.view_2d(kept, 64, 5, kept.nb[1], 0)
+    node = ops.add1(part, b) if dtype == "f32" else ops.cast(ops.add1(part, b), "f32")
+    result = compute(any_backend, node, {a: x, b: np.array([0.75], "f4")})
+    bound = {"f32": 1e-6, "f16": 2e-3, "bf16": 2e-2, "q4_0": 0.5, "q8_0": 0.05}[dtype]
+    np.testing.assert_allclose(result, x[:, :64] + 0.75, rtol=0, atol=bound)

@@ -60,6 +60,8 @@ _UNARY = [
 _ALONE = ["hardswish", "hardsigmoid"]  # unary, without a variant in place
 _GATES = ["reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"]
 _YARN = "n_ctx_orig freq_base freq_scale ext_factor attn_factor beta_fast beta_slow"
+_PATCH = ["set", "acc"]
+_DIAG_MASK = ["diag_mask_inf", "diag_mask_zero"]
 PARAMETERS = {
     "mul_mat": "a b",
     "mul_mat_set_prec": "a prec",
@@ -69,6 +71,23 @@ PARAMETERS = {
         for suffix in ("", "_inplace")
     },
     "add_cast": "a b type",
+    **{f"add1{suffix}": "a b" for suffix in ("", "_inplace")},
+    "add_id": "a b ids",
+    **{
+        f"{name}{suffix}": "a b nb1 nb2 nb3 offset"
+        for name in _PATCH
+        for suffix in ("", "_inplace")
+    },
+    **{f"set_1d{suffix}": "a b offset" for suffix in ("", "_inplace")},
+    **{f"set_2d{suffix}": "a b nb1 offset" for suffix in ("", "_inplace")},
+    **{f"{name}{suffix}": "a n_past" for name in _DIAG_MASK for suffix in ("", "_inplace")},
+    **{f"l2_norm{suffix}": "a eps" for suffix in ("", "_inplace")},
+    **{f"group_norm{suffix}": "a n_groups eps" for suffix in ("", "_inplace")},
+    "silu_back": "a b",
+    "rms_norm_back": "a b eps",
+    **{f"soft_max_ext_back{suffix}": "a b scale max_bias" for suffix in ("", "_inplace")},
+    "cross_entropy_loss_back": "a b c",
+    "mul_mat_set_hint": "a hint",
     **{f"scale{suffix}": "a s" for suffix in ("", "_inplace")},
     **{f"scale_bias{suffix}": "a s b" for suffix in ("", "_inplace")},
     **{f"{name}{suffix}": "a eps" for name in ("norm", "rms_norm") for suffix in ("", "_inplace")},
@@ -186,7 +205,15 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
         *(ops.permute(x, 0, 2, 1, 3), ops.view_1d(x, 4), x),
         *(getattr(ops, name)(x) for name in ("sum", "sum_rows", "mean", "cumsum", "argsort")),
         *(ops.argmax(leaf(8, 8)), ops.top_k(x, 2), ops.cross_entropy_loss(x, y)),
-        ops.count_equal(pos, pos),
+        *(
+            ops.count_equal(pos, pos),
+            ops.add1(x, leaf(1)),
+            ops.add_id(x, y, leaf(8, 2, dtype="i32")),
+        ),
+        *(ops.set_1d(x, leaf(4), 0), ops.acc(x, x, *x.nb[1:], 0), ops.diag_mask_inf(x)),
+        *(ops.diag_mask_zero(x), ops.l2_norm(x, 0.1), ops.group_norm(x, 1, 0.1)),
+        *(ops.silu_back(x, x), ops.rms_norm_back(x, x, 0.1), ops.soft_max_ext_back(x, x)),
+        ops.cross_entropy_loss_back(leaf(1), x, x),
         *(ops.xielu(x, 1.0, 1.0), ops.clamp(x, 0.0, 1.0), ops.leaky_relu(x), ops.swiglu_oai(x, y)),
     ]
     # The tests of the families build the recorded calls, and compare the op of each.
@@ -217,6 +244,12 @@ def test_parameters_lie_where_the_kernels_look() -> None:
     assert ints(ops.geglu_swapped(x))[:2] == (1, 1)
     assert ints(ops.swiglu_split(x, x))[:2] == (2, 0)
     assert ints(ops.mul_mat_set_prec(ops.mul_mat(x, x), "f32"))[0] == 10
+    hinted = ops.mul_mat_set_hint(ops.mul_mat(x, x), "src0_is_hadamard")
+    assert ints(ops.mul_mat_set_prec(hinted, "f32"))[:2] == (10, 1)
+    assert struct.unpack("<4q32x", ops.set_2d(x, leaf(4, 2), 64, 8).op_params) == (64, 128, 256, 8)
+    assert ints(ops.group_norm(x, 2, 0.5))[0] == 2
+    assert floats(ops.group_norm(x, 2, 0.5))[1] == 0.5
+    assert floats(ops.clamp(x, -1.0, 2.0))[:2] == (-1.0, 2.0)
     rope = ops.rope_ext(
         x, leaf(2, dtype="i32"), None, 6, "neox", 99, 5e5, 0.25, 0.5, 1.5, 31.0, 2.0
     )
@@ -258,6 +291,7 @@ def test_enums_are_members_names_or_values() -> None:
         lambda x: ops.glu_split(x, x, "NEOX"),
         lambda x: ops.rope(x, leaf(2, dtype="i32"), 8, "mrope"),
         lambda x: ops.mul_mat_set_prec(ops.mul_mat(x, x), "f64"),
+        lambda x: ops.mul_mat_set_hint(ops.mul_mat(x, x), "src1"),
     ],
 )
 def test_unknown_members_are_refused_with_the_known_ones(call: Callable[[Tensor], Tensor]) -> None:
@@ -274,10 +308,12 @@ def test_unknown_members_are_refused_with_the_known_ones(call: Callable[[Tensor]
 def test_in_place_is_the_same_node_over_the_first_operand(name: str) -> None:
     x = leaf(8, 4, 2)
     arguments: dict[str, Any] = {"a": ops.view_3d(x, 8, 2, 2, x.nb[1], x.nb[2], x.nb[1])}
-    if name.startswith(("soft_max", "scale")):
+    if name.startswith(("soft_max", "scale", "set", "acc", "add1")):
         arguments = {"a": x}
+    second: object = leaf(1) if "add1" in name else x if "back" in name else leaf(8)
     more = {
-        "b": leaf(2, dtype="i32") if "rope" in name else 1.0 if "bias" in name else leaf(8),
+        "b": leaf(2, dtype="i32") if "rope" in name else 1.0 if "bias" in name else second,
+        **dict.fromkeys(("nb1", "nb2", "nb3", "offset", "n_past", "n_groups"), 4),
         "c": None,
         "s": 2.0,
         "eps": 0.1,
@@ -363,6 +399,14 @@ def test_builders_take_tensors_of_a_graph() -> None:
             LayoutMismatch,
         ),
         (lambda: ops.sum(leaf(8, dtype="i32")), Unsupported),
+        (lambda: ops.add1(leaf(8), leaf(2)), LayoutMismatch),
+        (lambda: ops.add1(leaf(8), leaf(1, dtype="f16")), Unsupported),
+        (lambda: ops.add_id(leaf(8, 2), leaf(8, 3), leaf(3, dtype="i32")), LayoutMismatch),
+        (lambda: ops.group_norm(leaf(8, 2, 3), 0, 0.1), InvalidArgument),
+        (lambda: ops.diag_mask_zero(leaf(8, 2), -1), InvalidArgument),
+        (lambda: ops.silu_back(leaf(8, dtype="bf16"), leaf(8, dtype="bf16")), Unsupported),
+        (lambda: ops.soft_max_ext_back(leaf(8), leaf(8), 1.0, 2.0), Unsupported),
+        (lambda: ops.rms_norm_back(leaf(8), leaf(4), 0.1), LayoutMismatch),
         (lambda: ops.argmax(leaf(8, 2, 2)), LayoutMismatch),
         (lambda: ops.count_equal(leaf(8), leaf(8)), Unsupported),
         (lambda: ops.cross_entropy_loss(leaf(8), leaf(7)), LayoutMismatch),

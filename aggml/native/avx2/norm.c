@@ -1,4 +1,4 @@
-/* norm and rms_norm, AVX2, FMA, F16C. Against scalar/norm.c (sums in double): within 1e-6 of the row's largest
+/* norm, rms_norm and l2_norm, AVX2, FMA, F16C. Against scalar/norm.c (sums in double): within 1e-6 of the row's largest
  * element. */
 #include "math.h"
 
@@ -12,4 +12,9 @@ void agk_norm_f32_avx2(int64_t n, float *y, const float *x, float eps)
 void agk_rms_norm_f32_avx2(int64_t n, float *y, const float *x, float eps)
 {
     v_rms_norm(n, y, x, eps);
+}
+
+void agk_l2_norm_f32_avx2(int64_t n, float *y, const float *x, float eps)
+{
+    v_l2_norm(n, y, x, eps);
 }

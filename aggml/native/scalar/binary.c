@@ -1,4 +1,4 @@
-/* add, sub, mul, div with b repeated over a, and scale: f32, f16, bf16; add also on quantized a, and into f32.
+/* add, sub, mul, div with b repeated over a, add1, and scale: f32, f16, bf16; sums also of quantized a, and into f32.
  *
  * Here: the lowering and the exact kernels. Not here: the vector kernels (vec/binary.h). */
 #include "../kernel_types.h"
@@ -155,6 +155,66 @@ static agk_status lower_scale(agk_lowering *lowering)
     return AGK_OK;
 }
 
+/* add1: the same loop, one element of b for all. */
+static void add1_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const rows *r = context;
+    float a_block[AGK_BLOCK], y_block[AGK_BLOCK], one;
+    const float *b = agk_port_read(&r->b, 0, 0, 1, &one);
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        float *y = agk_port_target(&r->y, at[0], i, y_block);
+        const agk_binary_rows block = {.y = (char *)y,
+                                       .a = (const char *)agk_port_read(&r->a, at[1], i, n, a_block),
+                                       .b = (const char *)b,
+                                       .one_b = true};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(AGK_OP_add, n, 1, &block);
+        agk_port_commit(&r->y, at[0], i, n, y);
+    }
+}
+
+static agk_status run_add1(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
+    const agk_loop loop = agk_loop_pair(y, a);
+    rows r = {.node = node,
+              .y = agk_port_of(agk_data(task, y), y->type, loop.step[0][0]),
+              .a = agk_port_of(agk_data(task, a), a->type, loop.step[1][0]),
+              .b = agk_port_of(agk_data(task, b), b->type, (int64_t)agk_traits(b->type)->type_size)};
+    r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
+    r.b.read = (agk_to_float_fn *)node->aux.fn[READ_B];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), add1_row, &r);
+    return AGK_OK;
+}
+
+static agk_status lower_add1(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *b = &node->src[1];
+    const agk_status status = agk_expect_like(lowering, &node->dst, a);
+    if (status != AGK_OK) return status;
+    const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
+    const bool types = plain ? b->type == AGK_F32 || b->type == a->type : b->type == AGK_F32;
+    if (!types || agk_reader(a->type, 0) == NULL || agk_writer(a->type, 0) == NULL || agk_nelements(b) != 1) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b %lld elements of %s", agk_type_name(a->type),
+                          (long long)agk_nelements(b), agk_type_name(b->type));
+    }
+    if (agk_nelements(a) == 0) return AGK_OK;
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
+    node->aux.fn[READ_A] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
+    node->aux.fn[READ_B] = (agk_any_fn *)agk_reader(b->type, lowering->cpu);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(a->type, lowering->cpu);
+    const agk_loop loop = agk_loop_pair(&node->dst, a);
+    const int64_t units = agk_loop_units(&loop);
+    node->aux.i[UNITS] = units;
+    const double ns = plain ? 0.5 : 3.0;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(a) / units) + 10.0);
+    agk_add_step(lowering, run_add1, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}
+
 static agk_status check(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
@@ -187,6 +247,7 @@ agk_status agk_lower_binary(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
     if (node->op == AGK_OP_scale) return lower_scale(lowering);
+    if (node->op == AGK_OP_add1) return lower_add1(lowering);
     const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(y) == 0) return status;

@@ -1,6 +1,6 @@
-/* norm and rms_norm: each row of f32 is brought to mean 0 and variance 1, or to a mean square of 1.
+/* norm, rms_norm, l2_norm: each row of f32 is brought to mean 0 and variance 1, to a mean square of 1, to length 1.
  *
- * Here: the lowering and the exact kernels. Not here: the vector kernels (vec/norm.h). */
+ * Here: the lowering and the exact kernels. Not here: the vector kernels (vec/norm.h), groups of rows (group_norm.c). */
 #include <math.h>
 
 #include "../kernel_types.h"
@@ -24,6 +24,14 @@ void agk_rms_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
     double square = 0.0;
     for (int64_t i = 0; i < n; ++i) square += (double)x[i] * (double)x[i];
     const double scale = 1.0 / sqrt(square / (double)n + (double)eps);
+    for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
+}
+
+void agk_l2_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
+{
+    double square = 0.0;
+    for (int64_t i = 0; i < n; ++i) square += (double)x[i] * (double)x[i];
+    const double scale = 1.0 / fmax(sqrt(square), (double)eps);
     for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
 }
 
@@ -81,8 +89,9 @@ agk_status agk_lower_norm(agk_lowering *lowering)
     if (!(eps >= 0.0f)) return agk_refuse(lowering, AGK_INVALID, "eps is %g, not 0 or more", (double)eps);
 
     const bool vectors = (lowering->cpu & AGK_AVX2) != 0;
-    node->aux.fn[KERNEL] = node->op == AGK_OP_norm ? (agk_any_fn *)AGK_PICK(norm_f32, lowering->cpu)
-                                                   : (agk_any_fn *)AGK_PICK(rms_norm_f32, lowering->cpu);
+    node->aux.fn[KERNEL] = node->op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, lowering->cpu)
+                           : node->op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(rms_norm_f32, lowering->cpu)
+                                                         : (agk_any_fn *)AGK_PICK(l2_norm_f32, lowering->cpu);
     const agk_loop loop = rows_of(node);
     const int64_t rows = agk_nrows(y);
     node->aux.i[ROWS] = rows;

@@ -1,4 +1,4 @@
-/* norm and rms_norm on vectors: sums of VF x 4 lanes in f32 over 1024 elements, these in double.
+/* norm, rms_norm and l2_norm on vectors: sums of VF x 4 lanes in f32 over 1024 elements, these in double.
  * Included after an ISA's math.h. */
 #ifndef AGK_VEC_NORM_H
 #define AGK_VEC_NORM_H
@@ -59,6 +59,12 @@ static inline void v_rms_norm(int64_t n, float *y, const float *x, float eps)
 {
     const double square = v_norm_sum(1, n, x, 0.0f) / (double)n;
     v_norm_scale(n, y, x, 0.0f, (float)(1.0 / sqrt(square + (double)eps)));
+}
+
+static inline void v_l2_norm(int64_t n, float *y, const float *x, float eps)
+{
+    const double square = v_norm_sum(1, n, x, 0.0f);
+    v_norm_scale(n, y, x, 0.0f, (float)(1.0 / fmax(sqrt(square), (double)eps)));
 }
 
 #endif

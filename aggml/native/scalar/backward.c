@@ -1,0 +1,159 @@
+/* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
+ *
+ * Here: the lowering and the exact kernels, row by row. The result may lie where an operand of its shape lies: what a
+ * row needs as a whole is summed before its first element is written. */
+#include <math.h>
+
+#include "../kernel_types.h"
+#include "../refuse.h"
+#include "../strided.h"
+
+enum { PER_CHUNK, UNITS, READ, WRITE }; /* slots of node->aux */
+
+/* -- silu ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ports {
+    agk_port dst, grad, x;
+} ports;
+
+static void silu_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const ports *p = context;
+    float grads[AGK_BLOCK], xs[AGK_BLOCK], out[AGK_BLOCK];
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        const float *grad = agk_port_read(&p->grad, at[1], i, n, grads);
+        const float *x = agk_port_read(&p->x, at[2], i, n, xs);
+        float *y = agk_port_target(&p->dst, at[0], i, out);
+        for (int64_t k = 0; k < n; ++k) {
+            const float s = 1.0f / (1.0f + expf(-x[k]));
+            y[k] = grad[k] * s * (1.0f + x[k] * (1.0f - s));
+        }
+        agk_port_commit(&p->dst, at[0], i, n, y);
+    }
+}
+
+static agk_loop silu_loop(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *grad = &node->src[0], *x = &node->src[1];
+    agk_loop loop = {.n_dims = 0};
+    for (int d = 0; d < 4; ++d) agk_loop_push(&loop, dst->ne[d], dst->nb[d], grad->nb[d], x->nb[d]);
+    return loop;
+}
+
+static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_loop loop = silu_loop(node);
+    const int type = node->dst.type;
+    ports p = {agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
+               agk_port_of(agk_data(task, &node->src[0]), type, loop.step[1][0]),
+               agk_port_of(agk_data(task, &node->src[1]), type, loop.step[2][0])};
+    p.grad.read = p.x.read = (agk_to_float_fn *)node->aux.fn[READ];
+    p.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), silu_row, &p);
+    return AGK_OK;
+}
+
+/* -- whole rows --------------------------------------------------------------------------------------------------- */
+
+/* y = x / sqrt(mean(x^2) + eps) */
+static void rms_norm_row(int64_t n, float *out, const float *grad, const float *x, float eps)
+{
+    double square = 0.0, dot = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        square += (double)x[i] * (double)x[i];
+        dot += (double)x[i] * (double)grad[i];
+    }
+    const double mean = square / (double)n + (double)eps;
+    const double scale = 1.0 / sqrt(mean), along = -dot / (mean * (double)n);
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)(((double)x[i] * along + (double)grad[i]) * scale);
+}
+
+/* y = soft_max(scale * x) */
+static void soft_max_row(int64_t n, float *out, const float *grad, const float *y, float scale)
+{
+    double dot = 0.0;
+    for (int64_t i = 0; i < n; ++i) dot += (double)y[i] * (double)grad[i];
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)((((double)grad[i] - dot) * (double)y[i]) * (double)scale);
+}
+
+/* The gradient where labels add up to 1: soft_max(logit) - label, times what comes in for a row. */
+static void entropy_row(int64_t n, float *out, const float *logit, const float *label, double times)
+{
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t i = 0; i < n; ++i) max = (double)logit[i] > max ? (double)logit[i] : max;
+    for (int64_t i = 0; i < n; ++i) sum += exp((double)logit[i] - max);
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)((exp((double)logit[i] - max) / sum - (double)label[i]) * times);
+}
+
+static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const bool entropy = node->op == AGK_OP_cross_entropy_loss_back;
+    const agk_view *dst = &node->dst, *a = &node->src[entropy ? 1 : 0], *b = &node->src[entropy ? 2 : 1];
+    const int64_t n = dst->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const float param = agk_param_f32(node, 0);
+    float grad = 0.0f;
+    if (entropy) memcpy(&grad, agk_data(task, &node->src[0]), sizeof grad);
+    const double times = (double)grad / (double)agk_nrows(dst);
+    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]); ++row) {
+        float *y = (float *)(void *)((char *)agk_data(task, dst) + agk_row_at(dst, row));
+        const float *x = (const float *)(const void *)((const char *)agk_data(task, a) + agk_row_at(a, row));
+        const float *z = (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row));
+        if (entropy)
+            entropy_row(n, y, x, z, times);
+        else if (node->op == AGK_OP_rms_norm_back)
+            rms_norm_row(n, y, x, z, param);
+        else
+            soft_max_row(n, y, x, z, param);
+    }
+    return AGK_OK;
+}
+
+static agk_status check(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const bool silu = node->op == AGK_OP_silu_back, entropy = node->op == AGK_OP_cross_entropy_loss_back;
+    const agk_view *dst = &node->dst, *a = &node->src[entropy ? 1 : 0], *b = &node->src[entropy ? 2 : 1];
+    const agk_status status = agk_expect_like(lowering, dst, b);
+    if (status != AGK_OK) return status;
+    if ((b->type != AGK_F32 && !(silu && b->type == AGK_F16)) || a->type != b->type) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "operands of %s and %s", agk_type_name(a->type),
+                          agk_type_name(b->type));
+    }
+    if (!agk_same_shape(a, b)) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld and %lld elements in rows of %lld and %lld",
+                          (long long)agk_nelements(a), (long long)agk_nelements(b), (long long)a->ne[0],
+                          (long long)b->ne[0]);
+    }
+    if (entropy && (node->src[0].type != AGK_F32 || agk_nelements(&node->src[0]) != 1)) {
+        return agk_refuse(lowering, AGK_INVALID, "the gradient of the loss has %lld elements",
+                          (long long)agk_nelements(&node->src[0]));
+    }
+    if (!silu && dst->ne[0] > 1 && (a->nb[0] != 4 || b->nb[0] != 4 || dst->nb[0] != 4)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of rows are %lld and %lld bytes apart",
+                          (long long)a->nb[0], (long long)b->nb[0]);
+    }
+    if (node->op == AGK_OP_soft_max_back && agk_param_f32(node, 1) != 0.0f) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "max_bias is %g, not 0", (double)agk_param_f32(node, 1));
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_backward(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst;
+    const agk_status status = check(lowering);
+    if (status != AGK_OK || agk_nelements(dst) == 0) return status;
+    const bool silu = node->op == AGK_OP_silu_back;
+    const agk_loop loop = silu_loop(node);
+    const int64_t units = silu ? agk_loop_units(&loop) : agk_nrows(dst);
+    node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    node->aux.i[UNITS] = units;
+    const double ns = silu || node->op == AGK_OP_cross_entropy_loss_back ? 12.0 : 4.0;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
+    agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}
