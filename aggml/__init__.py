@@ -31,7 +31,7 @@ from aggml.gguf import GGUFError, GGUFFile
 from aggml.graph import Graph
 from aggml.multi_buffer import MultiBuffer
 from aggml.plan import Plan, compile_plan
-from aggml.quant import dequantize, quantize
+from aggml.quant import dequantize, dequantize_async, quantize, quantize_async
 from aggml.registry import (
     LoadReport,
     LoadResult,
@@ -109,6 +109,7 @@ __all__ = [
     "best_device",
     "compile_plan",
     "dequantize",
+    "dequantize_async",
     "devices",
     "errors",
     "gather",
@@ -126,6 +127,7 @@ __all__ = [
     "new_tensor",
     "ops",
     "quantize",
+    "quantize_async",
     "register_device",
     "register_family",
     "search_path",

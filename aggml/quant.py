@@ -1,97 +1,244 @@
-"""quantize and dequantize: rows of floats to blocks of an element type and back, natively.
+"""quantize and dequantize: rows of floats to blocks of an element type and back.
 
-Here: arrays in, arrays out. Not here: block layouts (native/types.h), types as operands (ops/).
+Here: arrays in, arrays out, now or as a Future. Not here: the conversions, which are C
+(native/scalar/quant*.c), types as operands (ops/).
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, LayoutMismatch, Unsupported
-from aggml.native import _native
+from aggml.future import Future
+from aggml.native import _native, cpu_mask
+from aggml.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["dequantize", "quantize"]
+__all__ = ["dequantize", "dequantize_async", "quantize", "quantize_async"]
 
-Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+Array: TypeAlias = np.ndarray[Any, Any]
+Blocks: TypeAlias = npt.NDArray[np.uint8]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+# Elements from which on worker threads are worth a plan and a hand-over, some 50 us.
+_MANY = 1 << 15
 
 
-def _supported(dtype: DType | str, what: str) -> DType:
-    kind = DType.parse(dtype)
-    if _native.type_name(kind.value) is None:
-        raise Unsupported(f"[{what}] {kind.type_name} is not supported by this build")
-    return kind
-
-
-def quantize(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Array:
+def quantize(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Blocks:
     """Convert rows of floats to blocks, bit for bit as ggml_quantize_chunk does.
 
+    Large arrays are cut over the worker threads; the calling thread waits without the GIL.
+
     Args:
-        x: float32, the last axis a multiple of the type's block.
-        dtype: the target type.
-        imatrix: one weight per column, float32; types that cannot use it ignore it.
+        x: float32 of any shape, the last axis a multiple of the type's block. An array with gaps
+            is copied first.
+        dtype: the target type. q8_1 and q8_K, which ggml knows in products alone, are made too.
+        imatrix: one weight per column, float32. q8_0, the ternary types, fp4, q1_0 and q2_0 ignore
+            it; iq2_xxs, iq2_xs and iq1_s make nothing without it.
 
     Returns:
-        uint8, the shape of ``x`` with the bytes of a row in the last axis.
+        uint8, the shape of ``x`` with the bytes of a row in the last axis. f16 and bf16 are bytes
+        as well; every NaN becomes 0x7e00 in f16, with its sign.
 
     Raises:
         LayoutMismatch: ``x`` is not float32, or its rows are no multiple of the block.
+        InvalidArgument: ``imatrix`` is missing or is not one weight per column.
         Unsupported: there is no quantizer for the type.
     """
-    kind = _supported(dtype, "quantize")
-    x = np.asarray(x)
-    if x.dtype != np.float32:
-        raise LayoutMismatch(f"[quantize] x holds {x.dtype}: convert with .astype(numpy.float32)")
-    if x.ndim == 0 or x.shape[-1] % kind.blck_size:
-        raise LayoutMismatch(
-            f"[quantize] rows of {x.shape} are no multiple of "
-            f"the {kind.blck_size} of {kind.type_name}"
-        )
-    if imatrix is not None:
-        imatrix = np.ascontiguousarray(imatrix, np.float32)
-        if imatrix.shape != x.shape[-1:]:
-            raise InvalidArgument(
-                f"[quantize] imatrix has shape {imatrix.shape}, "
-                f"one weight per column is {x.shape[-1:]}"
-            )
-    out = np.empty((*x.shape[:-1], kind.row_size(x.shape[-1])), np.uint8)
-    if x.size:
-        _native.quantize(kind.value, np.ascontiguousarray(x), out, x.shape[-1], imatrix)
-    return out
+    job = _Quantize("quantize", x, dtype, imatrix)
+    return job.now() if job.size < _MANY else _result(job.queued())
 
 
-def dequantize(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Array:
-    """Convert blocks back to float32.
+def quantize_async(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Future[Blocks]:
+    """Do what `quantize` does on the worker threads, off the loop; to be awaited.
+
+    Arguments, result and errors are those of `quantize`; what is wrong raises at the call. ``x``
+    and ``imatrix`` are borrowed until the Future is done, unless they had to be copied.
+
+    Cancellation: of the last task that awaits it, aborts the work at its next chunk (10 us to some
+    ms); the Future then raises `Aborted`. See `Future.shield`.
+    """
+    return _Quantize("quantize_async", x, dtype, imatrix).queued()
+
+
+def dequantize(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Floats:
+    """Convert blocks back to float32, exactly.
+
+    Large arrays are cut over the worker threads; the calling thread waits without the GIL.
 
     Args:
-        blocks: uint8, of the size that ``ne`` asks for, contiguous or not.
+        blocks: uint8, of the size that ``ne`` asks for, contiguous or not. Of f16 and bf16 also
+            elements of two bytes, of f32 also floats.
         dtype: the type of the blocks.
-        ne: extents in ggml order, ``ne[0]`` innermost.
+        ne: extents in ggml order, ``ne[0]`` innermost and a multiple of the type's block.
 
     Returns:
         float32 of shape reversed ``ne``.
 
     Raises:
-        LayoutMismatch: the number of bytes is another.
-        Unsupported: the type is not known to this build.
+        LayoutMismatch: the number of bytes is another, or the elements are.
+        InvalidArgument: ``ne`` is no shape of this type.
+        Unsupported: there is no conversion from the type.
     """
-    kind = _supported(dtype, "dequantize")
-    blocks = np.ascontiguousarray(blocks)
-    if any(n < 0 for n in ne) or (ne and ne[0] % kind.blck_size):
-        raise InvalidArgument(f"[dequantize] ne={tuple(ne)} are no extents for {kind.type_name}")
-    wanted = kind.row_size(ne[0]) * math.prod(ne[1:])
-    if blocks.nbytes != wanted:
-        raise LayoutMismatch(
-            f"[dequantize] ne={tuple(ne)} of {kind.type_name} take {wanted} bytes, "
-            f"got {blocks.nbytes}"
+    job = _Dequantize("dequantize", blocks, dtype, ne)
+    return job.now() if job.size < _MANY else _result(job.queued())
+
+
+def dequantize_async(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Future[Floats]:
+    """Do what `dequantize` does on the worker threads, off the loop; to be awaited.
+
+    Arguments, result and errors are those of `dequantize`; what is wrong raises at the call.
+    ``blocks`` are borrowed until the Future is done, unless they had to be copied.
+
+    Cancellation: as of `quantize_async`.
+    """
+    return _Dequantize("dequantize_async", blocks, dtype, ne).queued()
+
+
+class _Quantize:
+    """One call of `quantize`: checked arguments and the array for the result."""
+
+    def __init__(self, what: str, x: Array, dtype: DType | str, imatrix: Array | None) -> None:
+        self.what = what
+        self.kind = kind = DType.parse(dtype)
+        x = np.asarray(x)
+        if x.dtype != np.float32:
+            raise LayoutMismatch(f"[{what}] x holds {x.dtype}: convert with .astype(numpy.float32)")
+        if x.ndim == 0 or x.shape[-1] % kind.blck_size:
+            raise LayoutMismatch(
+                f"[{what}] rows of {x.shape} are no multiple of "
+                f"the {kind.blck_size} of {kind.type_name}"
+            )
+        self.x = np.require(x, requirements=["C", "A"])
+        self.size = x.size
+        self.imatrix = _weights(what, imatrix, x.shape[-1])
+        problem = _native.quantize_problem(kind.value, self.imatrix is not None)
+        if problem is not None:
+            raise (Unsupported if problem[0] else InvalidArgument)(f"[{what}] {problem[1]}")
+        self.out: Blocks = np.empty((*x.shape[:-1], kind.row_size(x.shape[-1])), np.uint8)
+
+    def now(self) -> Blocks:
+        if self.size:
+            n = self.x.shape[-1]
+            _native.quantize(self.kind.value, self.x, self.out, n, self.imatrix)
+        return self.out
+
+    def queued(self) -> Future[Blocks]:
+        n = self.x.shape[-1]
+        rows = (n, self.size // n if n else 0)
+        weights = None if self.imatrix is None else _operand(DType.F32, self.imatrix, (n, 1))
+        srcs = (_operand(DType.F32, self.x, rows), weights)
+        dst = _operand(self.kind, self.out, rows)
+        return _submit(self.what, "quantize", dst, srcs, self.out, (self.x, self.imatrix))
+
+
+class _Dequantize:
+    """One call of `dequantize`."""
+
+    def __init__(self, what: str, blocks: Array, dtype: DType | str, ne: Sequence[int]) -> None:
+        self.what = what
+        self.kind = kind = DType.parse(dtype)
+        try:
+            extents = tuple([index(n) for n in ne])
+        except TypeError as error:
+            raise InvalidArgument(f"[{what}] ne={ne!r} are no extents: {error}") from error
+        if not extents or any(n < 0 for n in extents) or extents[0] % kind.blck_size:
+            raise InvalidArgument(f"[{what}] ne={extents} are no extents for {kind.type_name}")
+        if not _native.has_to_float(kind.value):
+            raise Unsupported(f"[{what}] there is no conversion from {kind.type_name}")
+        blocks = np.asarray(blocks)
+        if blocks.dtype not in _element_types(kind):
+            raise LayoutMismatch(f"[{what}] the blocks of {kind.type_name} hold {blocks.dtype}")
+        blocks = np.ascontiguousarray(blocks)
+        self.blocks = blocks if _address(blocks) % 4 == 0 else blocks.copy()
+        wanted = kind.row_size(extents[0]) * math.prod(extents[1:])
+        if blocks.nbytes != wanted:
+            raise LayoutMismatch(
+                f"[{what}] ne={extents} of {kind.type_name} take {wanted} bytes, "
+                f"got {blocks.nbytes}"
+            )
+        self.out: Floats = np.empty(extents[::-1], np.float32)
+        self.size = self.out.size
+
+    def now(self) -> Floats:
+        if self.size:
+            _native.to_float(self.kind.value, self.blocks.view(np.uint8).reshape(-1), self.out)
+        return self.out
+
+    def queued(self) -> Future[Floats]:
+        n = self.out.shape[-1]
+        rows = (n, self.size // n if n else 0)
+        src, dst = _operand(self.kind, self.blocks, rows), _operand(DType.F32, self.out, rows)
+        return _submit(self.what, "cpy", dst, (src,), self.out, (self.blocks,))
+
+
+def _element_types(kind: DType) -> tuple[np.dtype[Any], ...]:
+    """What the arrays that hold blocks of a type may be made of."""
+    plain = () if kind.numpy is None else (kind.numpy,)
+    return (np.dtype(np.uint8), *plain, *((np.dtype(np.uint16),) if kind.type_size == 2 else ()))
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _weights(what: str, imatrix: Array | None, columns: int) -> Floats | None:
+    if imatrix is None:
+        return None
+    try:
+        weights: Floats = np.ascontiguousarray(imatrix, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"[{what}] imatrix holds no numbers: {error}") from error
+    if np.shape(imatrix) != (columns,):
+        raise InvalidArgument(
+            f"[{what}] imatrix has shape {np.shape(imatrix)}, one weight per column is ({columns},)"
         )
-    out = np.empty(tuple(reversed(ne)), np.float32)
-    if out.size:
-        _native.to_float(kind.value, blocks.view(np.uint8).reshape(-1), out)
-    return out
+    return weights
+
+
+_Operand: TypeAlias = tuple[int, int, bool, tuple[int, int, int, int], tuple[int, int, int, int]]
+
+
+def _operand(kind: DType, array: Array, rows: tuple[int, int]) -> _Operand:
+    """A contiguous array as an operand of a plan, ``rows`` = (elements of a row, how many)."""
+    step = kind.row_size(rows[0])
+    end = step * rows[1]
+    return (kind.value, _address(array), False, (*rows, 1, 1), (kind.type_size, step, end, end))
+
+
+def _submit(
+    what: str,
+    op: str,
+    dst: _Operand,
+    srcs: tuple[_Operand | None, ...],
+    out: npt.NDArray[Any],
+    keep: tuple[object, ...],
+) -> Future[Any]:
+    plan = _native.Plan(cpu_mask(None), 0)
+    problem = plan.add(_native.op_find(op), "", dst, srcs, bytes(64), -1)
+    if problem is not None:  # nothing that was checked above
+        raise InvalidArgument(f"[{what}] {problem[1]}")
+    plan.seal((), (), ())
+    # A stream of its own: conversions run beside each other and beside all backends.
+    stream = Stream(what)
+    (ops,) = _native.submit([(stream.native, [_native.run_plan(plan, 0, what, (*keep, out))])])
+    return Future(tuple(ops), out, what, abortable=True)
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        future.wait()
+    except BaseException:  # Ctrl-C: nobody will look at the result
+        future.abort()
+        raise
+    return future.result()

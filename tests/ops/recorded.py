@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from corpus_loader import Case, Value, nmse, numbers, op_cases, refused_cases, same_values
+from corpus_loader import (
+    Case,
+    Value,
+    nmse,
+    numbers,
+    op_cases,
+    refused_cases,
+    same_values,
+    type_table,
+)
 
 import aggml
 from aggml import DType, Graph, Tensor, new_tensor, ops
@@ -33,8 +42,10 @@ __all__ = [
     "refusals",
 ]
 
-# Types that kernels exist for. A case with another one is not collected for the numbers.
-_COMPUTED = {"f32", "f16", "bf16", "i32", "i64", "q8_0", "q4_0"}
+# The codebook types follow. A case with one of them is not collected for the numbers.
+_COMPUTED = {
+    row["name"] for row in type_table() if not row["name"].startswith(("iq1", "iq2", "iq3"))
+}
 _TIMEOUT = 15.0
 
 

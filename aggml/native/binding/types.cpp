@@ -1,6 +1,8 @@
 // Element types and kernel variants: conversions of whole arrays without the GIL.
 #include "common.h"
 
+#include <optional>
+
 namespace binding
 {
 
@@ -15,35 +17,40 @@ const agk_type_traits *convertible(int type, int64_t n)
     return traits;
 }
 
+// None, or (whether there is no quantizer at all, message): why rows cannot become blocks of this type.
+nb::object quantize_problem(int type, bool weighted)
+{
+    const agk_type_traits *traits = convertible(type, 0);
+    if (traits->quantize == nullptr && traits->from_float == nullptr)
+        return nb::make_tuple(true, std::string("there is no quantizer for ") + traits->name);
+    if (traits->needs_imatrix && !weighted)
+        return nb::make_tuple(false, std::string(traits->name) + " needs an importance matrix");
+    return nb::none();
+}
+
 // ggml_quantize_chunk: the importance matrix has one weight per column and is ignored by types that cannot use it.
 void quantize(int type, nb::handle src, nb::handle dst, int64_t n_per_row, nb::object imatrix)
 {
     BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    std::optional<BufferView> weights;
+    if (!imatrix.is_none()) weights.emplace(imatrix, PyBUF_C_CONTIGUOUS);
     int64_t n = x.b.len / 4;
     const agk_type_traits *traits = convertible(type, n_per_row);
-    if (traits->quantize == nullptr && traits->from_float == nullptr)
-        raise(exceptions.unsupported, std::string("[quantize] there is no quantizer for ") + traits->name);
-    if (n_per_row < 1 || n % n_per_row != 0 || static_cast<size_t>(y.b.len) != agk_row_size(type, n))
-        throw nb::value_error("rows and result do not fit together");
-    if (imatrix.is_none()) {
-        if (traits->needs_imatrix)
-            raise(exceptions.invalid_argument,
-                  std::string("[quantize] ") + traits->name + " needs an importance matrix");
-        Unlocked unlocked;
-        if (traits->quantize != nullptr)
-            traits->quantize(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row, nullptr);
-        else
-            traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
-        return;
+    if (!quantize_problem(type, weights.has_value()).is_none() || n_per_row < 1 || n % n_per_row != 0 ||
+        static_cast<size_t>(y.b.len) != agk_row_size(type, n) || (weights && weights->b.len != n_per_row * 4)) {
+        throw nb::value_error("rows, result and importance matrix do not fit together");
     }
-    BufferView weights(imatrix, PyBUF_C_CONTIGUOUS);
-    if (weights.b.len != n_per_row * 4) throw nb::value_error("the importance matrix has another size");
     Unlocked unlocked;
     if (traits->quantize != nullptr)
         traits->quantize(static_cast<const float *>(x.b.buf), y.b.buf, n / n_per_row, n_per_row,
-                         static_cast<const float *>(weights.b.buf));
+                         weights ? static_cast<const float *>(weights->b.buf) : nullptr);
     else
         traits->from_float(static_cast<const float *>(x.b.buf), y.b.buf, n);
+}
+
+bool has_to_float(int type)
+{
+    return convertible(type, 0)->to_float != nullptr;
 }
 
 void to_float(int type, nb::handle src, nb::handle dst)
@@ -51,9 +58,8 @@ void to_float(int type, nb::handle src, nb::handle dst)
     BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
     int64_t n = y.b.len / 4;
     const agk_type_traits *traits = convertible(type, n);
-    if (traits->to_float == nullptr)
-        raise(exceptions.unsupported, std::string("[dequantize] there is no conversion from ") + traits->name);
-    if (static_cast<size_t>(x.b.len) != agk_row_size(type, n)) throw nb::value_error("the blocks have another size");
+    if (traits->to_float == nullptr || static_cast<size_t>(x.b.len) != agk_row_size(type, n))
+        throw nb::value_error("the blocks have another size, or there is no conversion");
     Unlocked unlocked;
     traits->to_float(x.b.buf, static_cast<float *>(y.b.buf), n);
 }
@@ -75,13 +81,8 @@ void bind_types(nb::module_ &m)
 {
     m.def("variants", variants);
     m.def("op_find", [](const char *name) { return agk_op_find(name); }, "name"_a);
-    m.def(
-        "type_name",
-        [](int type) -> nb::object {
-            const char *name = agk_traits(type)->name;
-            return name == nullptr ? nb::none() : nb::cast(std::string(name));
-        },
-        "type"_a);
+    m.def("quantize_problem", quantize_problem, "type"_a, "weighted"_a);
+    m.def("has_to_float", has_to_float, "type"_a);
     m.def("quantize", quantize, "type"_a, "src"_a, "dst"_a, "n_per_row"_a, "imatrix"_a.none());
     m.def("to_float", to_float, "type"_a, "src"_a, "dst"_a);
 }

@@ -72,6 +72,7 @@ static uint64_t cost(const agk_node *node)
     int64_t products = agk_nelements(&node->dst);
     if (node->op == AGK_OP_mul_mat) products *= node->src[0].ne[0];
     if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;
+    if (node->op == AGK_OP_quantize) products *= 400; /* a search for each block */
     return 30 + (uint64_t)products / 4;
 }
 
