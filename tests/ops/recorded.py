@@ -20,7 +20,6 @@ from corpus_loader import (
     op_cases,
     refused_cases,
     same_values,
-    type_table,
 )
 
 import aggml
@@ -42,10 +41,6 @@ __all__ = [
     "refusals",
 ]
 
-# The codebook types follow. A case with one of them is not collected for the numbers.
-_COMPUTED = {
-    row["name"] for row in type_table() if not row["name"].startswith(("iq1", "iq2", "iq3"))
-}
 _TIMEOUT = 15.0
 
 
@@ -74,27 +69,19 @@ def _buildable(op: str, args: Mapping[str, Any], modify: Iterable[str]) -> bool:
     return True
 
 
-def _computed(case: Case) -> bool:
-    types = {value.type for value in case.inputs}
-    if case.output is not None:
-        types.add(case.output.type)
-    return types <= _COMPUTED
-
-
-def family_cases(family: str, *, computed: bool) -> list[Any]:
+def family_cases(family: str, *, computed: bool = True) -> list[Any]:
     """The recorded calls of the functions of ``aggml/ops/<family>.py``, from whatever file.
 
     Args:
         family: name of the module.
-        computed: only those whose types have kernels.
+        computed: what the caller does with them; all types have kernels, so the cases are the same.
     """
+    del computed
     names = set(importlib.import_module(f"aggml.ops.{family}").__all__)
     return [
         pytest.param(case, id=f"{case.family}-{case.id}" if case.family == "edge" else case.id)
         for case in op_cases()
-        if case.op in names
-        and _buildable(case.op, case.args, case.modify)
-        and (not computed or _computed(case))
+        if case.op in names and _buildable(case.op, case.args, case.modify)
     ]
 
 
@@ -103,8 +90,7 @@ def graph_cases() -> list[Any]:
     return [
         pytest.param(case, id=case.id)
         for case in op_cases("graph")
-        if _computed(case)
-        and all(_buildable(step.op, step.args, step.modify) for step in case.steps)
+        if all(_buildable(step.op, step.args, step.modify) for step in case.steps)
     ]
 
 

@@ -218,7 +218,7 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
     ]
     # The tests of the families build the recorded calls, and compare the op of each.
     recorded = {case.node for case in op_cases() if hasattr(ops, case.op)}
-    assert {node.op for node in nodes} | recorded == known
+    assert {node.op for node in nodes} | recorded == known - {"quantize"}  # of aggml.quantize alone
 
 
 # -- parameters of nodes

@@ -1,7 +1,7 @@
 """Element types: bytes of the quantizers and values of the blocks, bit for bit as recorded.
 
 Here: aggml.quantize and aggml.dequantize, and the row functions of ops, by way of cpy. Not here:
-iq1 to iq3 (test_types_iq.py), types as operands (the tests of the op families).
+more of iq1 to iq3 (test_types_iq.py), types as operands (the tests of the op families).
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _READ_ONLY = {row["name"] for row in type_table() if not row["from_float"]}
 
 
 def _vectors(wanted: Callable[[Vector], bool]) -> list[Any]:
-    found = [v for v in vectors() if not v.type.startswith(("iq1", "iq2", "iq3"))]
-    return [pytest.param(v, id=v.id.replace("/", "-")) for v in found if wanted(v)]
+    return [pytest.param(v, id=v.id.replace("/", "-")) for v in vectors() if wanted(v)]
 
 
 def _copied(
