@@ -25,6 +25,7 @@ __all__ = ["Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
 
 _VIEW_OPS = frozenset({"none", "view", "reshape", "permute", "transpose"})
 _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
+_UPDATED = {"opt_step_adamw": (2, 3)}  # sources that are written besides the node itself
 _OP_IDS: dict[str, int] = {}
 # agk_status of native/kernels.h
 _STATUS: dict[int, type[AggmlError]] = {
@@ -101,13 +102,13 @@ def _op_id(op: str) -> int:
     return number
 
 
-def _writes_in_full(node: Tensor, root: Tensor) -> bool:
-    """Whether computing ``node``, a view of the leaf ``root``, replaces all of its bytes."""
+def _writes_in_full(node: Tensor, target: Tensor, root: Tensor) -> bool:
+    """Whether ``node``, which writes ``target`` of the leaf ``root``, replaces all of its bytes."""
     return (
         node.op != "set_rows"
-        and node.view_offs == 0
-        and node.nbytes == root.nbytes
-        and node.is_contiguously_allocated
+        and target.view_offs == 0
+        and target.nbytes == root.nbytes
+        and target.is_contiguously_allocated
     )
 
 
@@ -127,10 +128,17 @@ class _Storages:
             root = src.root
             if root.placement is not None and root not in self.writes:
                 self.reads.setdefault(root)
-        root = node.root
-        if root is node:
-            if node.placement is not None:
-                self.writes.setdefault(node)
+        for i in _UPDATED.get(node.op, ()):
+            updated = node.src[i]
+            if updated is not None:
+                self._write(node, updated)
+        return self._write(node, node)
+
+    def _write(self, node: Tensor, target: Tensor) -> int:
+        root = target.root
+        if root is target and target.op != "none":
+            if target.placement is not None:
+                self.writes.setdefault(target)
             return -1
         if root.op != "none":
             return -1  # in place on a node of this graph
@@ -139,7 +147,7 @@ class _Storages:
                 f"[compile_plan] {node!r} would write {root!r} in {root.placement.buffer!r}, "
                 "which is read-only"
             )
-        if _writes_in_full(node, root):
+        if _writes_in_full(node, target, root):
             self.writes.setdefault(root)
             return 1 << 20  # protected from aborts like any leaf; poisoned with all full writes
         return self.partial.setdefault(root, len(self.partial))

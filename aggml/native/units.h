@@ -51,6 +51,18 @@ static inline bool agk_dense_row(const agk_view *v)
     return v->nb[0] == (int64_t)traits->type_size || v->ne[0] <= traits->blck_size;
 }
 
+/* All elements in logical order without gaps. */
+static inline bool agk_contiguous(const agk_view *v)
+{
+    int64_t expected = (int64_t)agk_row_size(v->type, v->ne[0]);
+    if (!agk_dense_row(v)) return false;
+    for (int d = 1; d < 4; ++d) {
+        if (v->ne[d] > 1 && v->nb[d] != expected) return false;
+        expected *= v->ne[d];
+    }
+    return true;
+}
+
 static inline float agk_load(int type, const char *p)
 {
     float value;

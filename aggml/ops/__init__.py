@@ -125,6 +125,10 @@ from aggml.ops.norm import (
     rms_norm,
     rms_norm_inplace,
 )
+from aggml.ops.optimizers import (
+    opt_step_adamw,
+    opt_step_sgd,
+)
 from aggml.ops.patch import (
     acc,
     acc_inplace,
@@ -134,6 +138,20 @@ from aggml.ops.patch import (
     set_2d,
     set_2d_inplace,
     set_inplace,
+)
+from aggml.ops.recurrent import (
+    gated_delta_net,
+    gated_linear_attn,
+    rwkv_wkv6,
+    rwkv_wkv7,
+    ssm_conv,
+    ssm_scan,
+)
+from aggml.ops.recurrent_dsv4 import (
+    dsv4_hc_comb,
+    dsv4_hc_post,
+    dsv4_hc_pre,
+    lightning_indexer,
 )
 from aggml.ops.reduce import (
     argmax,
@@ -177,6 +195,9 @@ from aggml.ops.soft_max import (
     soft_max_ext,
     soft_max_ext_inplace,
     soft_max_inplace,
+)
+from aggml.ops.solve import (
+    solve_tri,
 )
 from aggml.ops.sort import (
     SortOrder,
@@ -304,6 +325,9 @@ __all__ = [
     "diag_mask_zero_inplace",
     "div",
     "div_inplace",
+    "dsv4_hc_comb",
+    "dsv4_hc_post",
+    "dsv4_hc_pre",
     "dup",
     "dup_inplace",
     "elu",
@@ -318,6 +342,8 @@ __all__ = [
     "flash_attn_ext_set_prec",
     "floor",
     "floor_inplace",
+    "gated_delta_net",
+    "gated_linear_attn",
     "geglu",
     "geglu_erf",
     "geglu_erf_split",
@@ -347,6 +373,7 @@ __all__ = [
     "l2_norm",
     "l2_norm_inplace",
     "leaky_relu",
+    "lightning_indexer",
     "log",
     "log_inplace",
     "mean",
@@ -359,6 +386,8 @@ __all__ = [
     "neg_inplace",
     "norm",
     "norm_inplace",
+    "opt_step_adamw",
+    "opt_step_sgd",
     "permute",
     "pool_1d",
     "pool_2d",
@@ -384,6 +413,8 @@ __all__ = [
     "rope_inplace",
     "round",
     "round_inplace",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "scale",
     "scale_bias",
     "scale_bias_inplace",
@@ -413,10 +444,13 @@ __all__ = [
     "soft_max_inplace",
     "softplus",
     "softplus_inplace",
+    "solve_tri",
     "sqr",
     "sqr_inplace",
     "sqrt",
     "sqrt_inplace",
+    "ssm_conv",
+    "ssm_scan",
     "step",
     "step_inplace",
     "sub",

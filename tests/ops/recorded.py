@@ -148,6 +148,8 @@ def build(case: Case) -> Built:
     for value in sorted(case.inputs, key=lambda v: v.storage != v.name):
         _input(value, leafs)
     inputs = {value.name: _input(value, leafs) for value in case.inputs}
+    if case.op.startswith("opt_step") and case.stage is None:
+        inputs["a"].set_param()
     if not case.steps:
         return Built(leafs, inputs, _call(case.op, inputs, case.args, case.modify))
     known = dict(inputs)

@@ -1,4 +1,4 @@
-"""Parameters of the functions of ggml.h, without ``ctx``: convolutions and pooling.
+"""Parameters of the functions of ggml.h, without ``ctx``: families with a file for themselves.
 
 Here: what test_builders.py compares the builders with, as far as it does not list it itself.
 """
@@ -38,4 +38,19 @@ SIGNATURES = {
     "upscale": "a scale_factor mode",
     "upscale_ext": "a ne0 ne1 ne2 ne3 mode",
     "interpolate": "a ne0 ne1 ne2 ne3 mode",
+    # recurrent, recurrent_dsv4
+    "ssm_conv": "sx c",
+    "ssm_scan": "s x dt A B C ids K",
+    "rwkv_wkv6": "k v r tf td state",
+    "rwkv_wkv7": "r w k v a b state",
+    "gated_linear_attn": "k v q g state scale",
+    "gated_delta_net": "q k v g beta state K",
+    "lightning_indexer": "q k weights mask",
+    "dsv4_hc_comb": "mixes scale base eps n_iter",
+    "dsv4_hc_pre": "x weights",
+    "dsv4_hc_post": "x residual post comb",
+    # solve, optimizers
+    "solve_tri": "a b left lower uni",
+    "opt_step_adamw": "a grad m v adamw_params",
+    "opt_step_sgd": "a grad sgd_params",
 }

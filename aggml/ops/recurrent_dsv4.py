@@ -1,0 +1,170 @@
+"""What DeepSeek's V3.2 and V4 add: lightning_indexer, and hyper-connections (dsv4_hc_*).
+
+Here: shapes, types, checks. Not here: kernels (native/*/recurrent_dsv4.c).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from aggml.dtype import DType
+from aggml.errors import InvalidArgument
+from aggml.ops._common import (
+    F16,
+    F32,
+    FLOATS,
+    all_tensors,
+    mismatch,
+    need_rows,
+    pack,
+    refuse_type,
+    whole,
+)
+from aggml.tensor import Tensor, new_node
+
+__all__ = ["dsv4_hc_comb", "dsv4_hc_post", "dsv4_hc_pre", "lightning_indexer"]
+
+_COMB = struct.Struct("<fi56x")
+_SUMS_ONLY = frozenset((DType.Q8_1, DType.Q8_K))
+
+
+def _check(op: str, **operands: Tensor) -> None:
+    """All are f32 tensors whose rows have no gaps."""
+    for operand in operands.values():
+        if operand.__class__ is not Tensor:
+            all_tensors(op, **operands)
+        if operand.dtype is not F32:
+            raise refuse_type(op, **operands)
+    for name, operand in operands.items():
+        need_rows(op, name, operand)
+
+
+def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    """How much each query should see each key (``ggml_lightning_indexer``).
+
+    The score is the sum over heads of ``weight * relu(q k)``, plus the mask.
+
+    Args:
+        q: f32 [d, h, t, s], rows without gaps.
+        k: f32, f16, bf16 or quantized [d, 1, n, s], rows without gaps.
+        weights: f32 [h, t, 1, s], rows without gaps.
+        mask: f16 [n, t, 1, divides s].
+
+    Returns:
+        f32 [n, t, 1, s].
+
+    Raises:
+        LayoutMismatch: extents that do not fit, or gaps.
+        Unsupported: other types.
+    """
+    op = "lightning_indexer"
+    for operand in (q, k, weights, mask):
+        if operand.__class__ is not Tensor:
+            all_tensors(op, q=q, k=k, weights=weights, mask=mask)
+    kind = k.dtype
+    keys = kind in FLOATS or (kind.is_quantized and kind not in _SUMS_ONLY)
+    if q.dtype is not F32 or weights.dtype is not F32 or mask.dtype is not F16 or not keys:
+        raise refuse_type(op, q=q, k=k, weights=weights, mask=mask)
+    d, heads, tokens, sequences = q.ne
+    n = k.ne[2]
+    if (
+        k.ne != (d, 1, n, sequences)
+        or weights.ne != (heads, tokens, 1, sequences)
+        or mask.ne[:3] != (n, tokens, 1)
+        or (sequences % mask.ne[3] if mask.ne[3] else sequences)
+    ):
+        raise mismatch(op, "extents do not fit", q=q, k=k, weights=weights, mask=mask)
+    for name, operand in (("q", q), ("k", k), ("weights", weights)):
+        need_rows(op, name, operand)
+    return new_node(op, F32, (n, tokens, 1, sequences), (q, k, weights, mask))
+
+
+def dsv4_hc_comb(
+    mixes: Tensor, scale: Tensor, base: Tensor, eps: float = 1e-6, n_iter: int = 20
+) -> Tensor:
+    """The matrix that mixes n residual streams (``ggml_dsv4_hc_comb``).
+
+    The last n * n mixes, times ``scale[2]``, plus ``base``, go through a softmax of each row; then
+    columns and rows are divided by their sums in turn, columns first and last, ``n_iter`` times.
+
+    Args:
+        mixes: f32 [(2 + n) * n, t].
+        scale: f32 [3].
+        base: f32 [(2 + n) * n].
+        eps: added to each share and each sum.
+        n_iter: how often columns are divided, at least once.
+
+    Returns:
+        f32 [n, n, t].
+
+    Raises:
+        InvalidArgument: a number out of range.
+        LayoutMismatch: extents that do not fit, or gaps in rows.
+        Unsupported: other types.
+    """
+    op = "dsv4_hc_comb"
+    _check(op, mixes=mixes, scale=scale, base=base)
+    (times,) = whole(op, n_iter)
+    params = pack(op, _COMB, eps, times)
+    if times < 1 or not eps >= 0:
+        raise InvalidArgument(f"[{op}] eps = {eps}, n_iter = {n_iter}: not >= 0 and >= 1")
+    n = math.isqrt(mixes.ne[0] + 1) - 1
+    if not 1 <= n <= 16 or (2 + n) * n != mixes.ne[0] or not mixes.is_matrix:
+        raise mismatch(op, "mixes are not [(2 + n) n, t] with n from 1 to 16", mixes=mixes)
+    if scale.ne != (3, 1, 1, 1) or base.ne != (mixes.ne[0], 1, 1, 1):
+        raise mismatch(op, "extents do not fit", mixes=mixes, scale=scale, base=base)
+    return new_node(op, F32, (n, n, mixes.ne[1], 1), (mixes, scale, base), params)
+
+
+def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum of n residual streams (``ggml_dsv4_hc_pre``).
+
+    Args:
+        x: f32 [d, n, t].
+        weights: f32 [n, t].
+
+    Returns:
+        f32 [d, t].
+
+    Raises:
+        LayoutMismatch: extents that do not fit, or gaps in rows.
+        Unsupported: other types.
+    """
+    op = "dsv4_hc_pre"
+    _check(op, x=x, weights=weights)
+    d, n, tokens, outer = x.ne
+    if outer != 1 or weights.ne != (n, tokens, 1, 1):
+        raise mismatch(op, "weights are not [n, t] for x [d, n, t]", x=x, weights=weights)
+    return new_node(op, F32, (d, tokens, 1, 1), (x, weights))
+
+
+def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """Mix n residual streams and add x to each (``ggml_dsv4_hc_post``).
+
+    Stream i becomes ``post[i] x + sum over j of comb[i, j] residual[j]``, comb in order of ne.
+
+    Args:
+        x: f32 [d, t].
+        residual: f32 [d, n, t].
+        post: f32 [n, t].
+        comb: f32 [n, n, t].
+
+    Returns:
+        f32 [d, n, t].
+
+    Raises:
+        LayoutMismatch: extents that do not fit, or gaps in rows.
+        Unsupported: other types.
+    """
+    op = "dsv4_hc_post"
+    _check(op, x=x, residual=residual, post=post, comb=comb)
+    d, n, tokens, outer = residual.ne
+    if (
+        outer != 1
+        or x.ne != (d, tokens, 1, 1)
+        or post.ne != (n, tokens, 1, 1)
+        or comb.ne != (n, n, tokens, 1)
+    ):
+        raise mismatch(op, "extents do not fit", x=x, residual=residual, post=post, comb=comb)
+    return new_node(op, F32, residual.ne, (x, residual, post, comb))

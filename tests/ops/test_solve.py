@@ -1,0 +1,51 @@
+"""Linear systems: shapes and numbers of the recorded calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from ops.computing import compute, floats
+from ops.recorded import check_numbers, check_shape, family_cases
+
+from aggml import InvalidArgument, LayoutMismatch, new_tensor, ops
+
+if TYPE_CHECKING:
+    from corpus_loader import Case
+
+    import aggml
+
+
+@pytest.mark.parametrize("case", family_cases("solve", computed=False))
+def test_shape(case: Case) -> None:
+    check_shape(case)
+
+
+@pytest.mark.parametrize("case", family_cases("solve", computed=True))
+def test_numbers(case: Case, backend: aggml.Backend) -> None:
+    check_numbers(case, backend)
+
+
+def test_many_columns_of_permuted_operands(any_backend: aggml.Backend) -> None:
+    a, b = new_tensor("f32", ne=(70, 70, 2)), new_tensor("f32", ne=(70, 45, 2))
+    x = np.tril(floats(2, 70, 70, seed=1)) * 0.1 + 2 * np.eye(70, dtype=np.float32)
+    y = floats(2, 45, 70, seed=2)
+    node = ops.solve_tri(ops.transpose(a), ops.transpose(b))
+    stored = np.ascontiguousarray(x.transpose(0, 2, 1))
+    result = compute(any_backend, node, {a: stored, b: y})[0]
+    assert np.allclose(x @ result, y.transpose(0, 2, 1), atol=1e-4)
+
+
+def test_a_zero_on_the_diagonal_fails(any_backend: aggml.Backend) -> None:
+    a, b = new_tensor("f32", ne=(3, 3, 2)), new_tensor("f32", ne=(2, 3, 2))
+    x = np.stack([np.eye(3, dtype=np.float32)] * 2)
+    x[1, 2, 2] = 0
+    with pytest.raises(InvalidArgument, match="element 2 of the diagonal of matrix 1 is 0"):
+        compute(any_backend, ops.solve_tri(a, b), {a: x, b: np.ones((2, 3, 2), np.float32)})
+
+
+def test_refused() -> None:
+    a, b = new_tensor("f32", ne=(3, 3)), new_tensor("f32", ne=(2, 4))
+    with pytest.raises(LayoutMismatch):
+        ops.solve_tri(a, b)
