@@ -34,16 +34,19 @@ def test_numbers(case: Case, backend: aggml.Backend) -> None:
 
 
 def _silu(x: Values) -> Values:
-    return x / (1 + np.exp(-x))
+    y: Values = x / (1 + np.exp(-x))
+    return y
 
 
 def _rms_norm(x: Values) -> Values:
-    return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + 0.3)
+    y: Values = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + 0.3)
+    return y
 
 
 def _soft_max(x: Values) -> Values:
     e = np.exp(0.7 * x - np.max(0.7 * x, axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+    y: Values = e / e.sum(axis=-1, keepdims=True)
+    return y
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 40])
