@@ -43,7 +43,7 @@ LAYERS = [
     ["aggml.device", "aggml.backend", "aggml.family"],
     ["aggml.devices"],
     ["aggml.registry"],
-    ["aggml.scheduler", "aggml.gguf", "aggml.compare"],
+    ["aggml.scheduler", "aggml.gguf", "aggml.inventory", "aggml.compare"],
     ["aggml", "aggml.__main__", "aggml.testing"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
