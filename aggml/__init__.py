@@ -56,7 +56,7 @@ from aggml.registry import (
 )
 from aggml.stream import Stream
 from aggml.tensor import Tensor, TensorFlag, new_tensor
-from aggml.threadpool import ThreadPool
+from aggml.threadpool import ThreadPool, ThreadPoolParams, ThreadPriority
 
 __version__ = "0.1.0"
 
@@ -103,6 +103,8 @@ __all__ = [
     "TensorAllocator",
     "TensorFlag",
     "ThreadPool",
+    "ThreadPoolParams",
+    "ThreadPriority",
     "Times",
     "Unsupported",
     "as_completed",

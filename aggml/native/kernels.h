@@ -165,4 +165,14 @@ agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
 
 uint32_t agk_cpu_features(void); /* of this machine, OS register state included */
 
+/* One feature under ggml's name: what this machine has (a flag, or bytes), and whether the plain units, those without
+ * flags of their own, were compiled with it. */
+typedef struct agk_cpu_fact {
+    const char *name;
+    int usable;
+    int base;
+} agk_cpu_fact;
+
+size_t agk_cpu_report(agk_cpu_fact *out, size_t room); /* returns how many there are */
+
 #endif

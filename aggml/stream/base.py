@@ -36,6 +36,7 @@ class StreamBase:
         self.name = name
         self.pool = default_pool() if pool is None else pool
         self.native = _native.Stream(name, self.pool.native, n_threads)
+        self.pool.attach(self)
         self._batches: dict[int, Batch] = {}
         self._caller: CallThread | None = None
         _streams.add(self)

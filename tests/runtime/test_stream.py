@@ -21,7 +21,7 @@ from aggml import Graph, ops
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aggml.devices.cpu import CPUBackend, CPUDevice
+    from aggml.devices.cpu import CPUBackend
 
 
 @pytest.fixture
@@ -224,20 +224,6 @@ async def test_closed_streams_refuse(stream: aggml.Stream, cpu: CPUBackend) -> N
 def test_pools_have_1_to_512_threads(n: int) -> None:
     with pytest.raises(aggml.InvalidArgument, match=f"n_threads={n}"):
         aggml.ThreadPool(n)
-
-
-async def test_a_paused_pool_waits(cpu_device: CPUDevice) -> None:
-    pool = aggml.ThreadPool(1)
-    async with cpu_device.backend(pool=pool) as be:
-        s = sum_on(be, 1 << 16)
-        x = ramp(1 << 16)
-        pool.pause()
-        run = s.run(be, x, x)
-        with anyio.move_on_after(0.01):
-            await run.shield()
-        assert not run.done()
-        pool.resume()
-        assert np.array_equal(await run, 2 * x)
 
 
 async def test_a_call_that_was_aborted_lets_go_of_its_function(stream: aggml.Stream) -> None:

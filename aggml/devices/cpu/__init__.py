@@ -15,6 +15,12 @@ import numpy as np
 from aggml.backend import Backend
 from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.devices.cpu.features import (
+    CPUFeatures,
+    compiled_features,
+    feature_list,
+    usable_features,
+)
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
 from aggml.family import Family
 from aggml.native import cpu_mask, isas
@@ -23,7 +29,7 @@ from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aggml.future import Future
     from aggml.graph import Graph
@@ -32,7 +38,16 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["CPUBackend", "CPUDevice", "CPUFamily", "aggml_backend_init", "isas"]
+__all__ = [
+    "CPUBackend",
+    "CPUDevice",
+    "CPUFamily",
+    "CPUFeatures",
+    "aggml_backend_init",
+    "compiled_features",
+    "isas",
+    "usable_features",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -226,7 +241,26 @@ class CPUFamily(Family):
         """Exactly one."""
         return (self._device,)
 
+    def features(self) -> Mapping[str, str]:
+        """Instruction sets that are compiled in and usable here, under ggml's names."""
+        return feature_list()
 
+    def extension(self, name: str) -> Callable[..., Any] | None:
+        """Those of ggml that have a counterpart beyond the interfaces."""
+        return _EXTENSIONS.get(name)
+
+
+def _set_n_threads(backend: CPUBackend, n: int) -> None:
+    backend.n_threads = n
+
+
+_EXTENSIONS: dict[str, Callable[..., Any]] = {
+    "ggml_backend_set_n_threads": _set_n_threads,
+    "ggml_backend_get_features": feature_list,
+    "ggml_backend_dev_get_extra_bufts": lambda _device: [],
+    "ggml_threadpool_new": ThreadPool.from_params,
+    "ggml_threadpool_free": ThreadPool.close,
+}
 _family = CPUFamily()
 
 

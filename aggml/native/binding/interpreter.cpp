@@ -1,7 +1,9 @@
 // The interpreter's side: threads that come back for the GIL, the exit, the classes of exceptions.
 #include "common.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <thread>
 
 namespace binding
@@ -46,6 +48,16 @@ void shutdown()
     for (int i = 0; i < 1000 && taking_back.load() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+static nb::list cpu_report()
+{
+    agk_cpu_fact facts[64];
+    size_t n = std::min(agk_cpu_report(facts, std::size(facts)), std::size(facts));
+    nb::list out;
+    for (size_t i = 0; i < n; ++i)
+        out.append(nb::make_tuple(std::string(facts[i].name), facts[i].usable, facts[i].base != 0));
+    return out;
+}
+
 void bind_interpreter(nb::module_ &m)
 {
     m.def(
@@ -58,6 +70,7 @@ void bind_interpreter(nb::module_ &m)
     m.def("shutdown", shutdown);
     m.def("usable_cpus", ag_usable_cpus);
     m.def("cpu_features", agk_cpu_features);
+    m.def("cpu_report", cpu_report);
     m.def("now", [] { return static_cast<double>(ag_now()) * 1e-9; });
     m.def("generation", [] { return static_cast<unsigned>(ag_generation.load()); });
 }

@@ -143,6 +143,8 @@ void bind_objects(nb::module_ &m)
             },
             "n_threads"_a)
         .def("pause", [](Pool &p) { ag_pool_pause(p.pool); })
+        .def_prop_ro("paused", [](Pool &p) { return ag_pool_paused(p.pool); })
+        .def_prop_ro("sleepers", [](Pool &p) { return ag_pool_sleepers(p.pool); })
         .def("resume", [](Pool &p) { ag_pool_resume(p.pool); })
         .def("stop", [](Pool &p) {
             Unlocked unlocked;

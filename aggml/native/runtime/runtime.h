@@ -294,9 +294,11 @@ ag_pool *ag_pool_ref(ag_pool *pool);
 void ag_pool_unref(ag_pool *pool);
 bool ag_pool_grow(ag_pool *pool, int n_threads);
 int ag_pool_n_threads(const ag_pool *pool);
-void ag_pool_stop(ag_pool *pool); /* joins the workers; work left stays undone */
-void ag_pool_pause(ag_pool *pool);
+void ag_pool_stop(ag_pool *pool);  /* joins the workers; work left stays undone */
+void ag_pool_pause(ag_pool *pool); /* idle workers sleep at once; the next work that comes ends it */
 void ag_pool_resume(ag_pool *pool);
+bool ag_pool_paused(const ag_pool *pool);
+int ag_pool_sleepers(const ag_pool *pool); /* workers that sleep at this moment */
 ag_executor *ag_pool_executor(ag_pool *pool);
 extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
 int ag_usable_cpus(void);                  /* affinity and cgroup quota */

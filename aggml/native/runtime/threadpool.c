@@ -35,6 +35,7 @@ static void on_ready(ag_executor *executor, ag_stream *stream)
 {
     ag_pool *pool = (ag_pool *)executor; /* its first member */
     pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->paused, false); /* work ends a pause, as in ggml: nobody waits for a resume that never comes */
     *ag_stream_link(stream) = NULL;
     if (pool->ready_tail != NULL) {
         *ag_stream_link(pool->ready_tail) = stream;
@@ -106,9 +107,8 @@ static void sleep_until_work(ag_pool *pool)
     if (on_idle != NULL) on_idle();
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!atomic_load(&pool->stop) && (atomic_load(&pool->paused) || !anything(pool))) {
-        pthread_cond_wait(&pool->work, &pool->lock);
-        if (!atomic_load(&pool->paused)) break; /* spin once more even if another one was faster */
+    if (!atomic_load(&pool->stop) && !anything(pool)) {
+        pthread_cond_wait(&pool->work, &pool->lock); /* then spin once more even if another one was faster */
     }
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->lock);
@@ -211,8 +211,7 @@ static void *work(void *argument)
     if (pool->params.priority == 0) yield_to_loop();
     set_priority(pool->params.priority);
     while (!atomic_load(&pool->stop)) {
-        bool take = !atomic_load(&pool->paused) && !plans_have_their_turn(pool, worker);
-        ag_stream *stream = take ? pop_ready(pool) : NULL;
+        ag_stream *stream = plans_have_their_turn(pool, worker) ? NULL : pop_ready(pool);
         if (stream != NULL) {
             ag_stream_run(stream, worker);
         } else if (!help(pool, worker) && !spin(pool)) {
@@ -335,6 +334,16 @@ void ag_pool_resume(ag_pool *pool)
     atomic_store(&pool->paused, false);
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->lock);
+}
+
+bool ag_pool_paused(const ag_pool *pool)
+{
+    return atomic_load(&pool->paused);
+}
+
+int ag_pool_sleepers(const ag_pool *pool)
+{
+    return atomic_load(&pool->sleepers);
 }
 
 /* A cgroup that grants 150 ms per 100 ms counts as two cpus: a fraction still runs a thread. */
