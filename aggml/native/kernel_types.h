@@ -10,8 +10,6 @@ typedef void agk_f16_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_bf16_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_q8_0_to_f32_fn(const void *src, float *dst, int64_t n);
 typedef void agk_q4_0_to_f32_fn(const void *src, float *dst, int64_t n);
-typedef void agk_q8_0_to_bf16_fn(const void *src, void *dst, int64_t n);
-typedef void agk_q4_0_to_bf16_fn(const void *src, void *dst, int64_t n);
 typedef agk_to_float_fn agk_q4_1_to_f32_fn, agk_q5_0_to_f32_fn, agk_q5_1_to_f32_fn, agk_iq4_nl_to_f32_fn,
     agk_mxfp4_to_f32_fn, agk_nvfp4_to_f32_fn, agk_q1_0_to_f32_fn, agk_q2_0_to_f32_fn;
 typedef agk_to_float_fn agk_q2_k_to_f32_fn, agk_q3_k_to_f32_fn, agk_q4_k_to_f32_fn, agk_q5_k_to_f32_fn,
@@ -24,12 +22,14 @@ typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);
 typedef void agk_mm_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef void agk_mm_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef void agk_mm_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_pack_s8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef void agk_mm_col_q8_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_row_q8_0_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_row_q4_0_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_tile_f32_fn(const struct agk_mm_block *block);
 typedef void agk_mm_tile_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_tile_q8_fn(const struct agk_mm_block *block);
+typedef void agk_mm_tile_s8_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_f32_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_f16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);

@@ -3,64 +3,22 @@
  * What is packed for AVX-512 is what the tiles want: 32 k of 16 columns are 1 KB of pairs, 32 k of 16 rows lie lda apart.
  * The result is stored transposed, since columns of c are contiguous in rows. Odds and ends of k go the AVX-512 way. tdpbf16ps
  * takes subnormals as zero, as vdpbf16ps does. Reached only through lines that need AGK_AMX_BF16. */
-#include "../avx512/mul_mat_tile.h"
+#include "tiles.h"
 
 enum { PER_TILE = 32 }; /* k */
 
-/* What ldtilecfg reads. Tiles 0..5: sums, 3 for each 16 rows; 6: rows of a; 7: columns of b. */
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
-static void configure(int64_t rows, int64_t rows_below)
+/* Tiles 0..5: sums, 3 for each 16 rows; 6: rows of a; 7: columns of b. */
+AGK_INLINE void configure(uint8_t rows)
 {
-    tile_config c = {.palette = 1};
-    AGK_UNROLL for (int i = 0; i < 8; ++i)
-    {
-        c.row_bytes[i] = 64;
-        c.rows[i] = (uint8_t)(i == 7 || i == 6 ? 16 : i < 3 ? rows : rows_below);
-    }
-    c.rows[6] = (uint8_t)rows;
-    _tile_loadconfig(&c);
-}
-
-/* Lane L of the result: columns 4 L .. 4 L + 3 of rows i, i + 4, i + 8, i + 12, so that what remains to be transposed lies
- * within lanes. Half of the shuffles of a whole transposition become loads: 40 cycles instead of 64. */
-AGK_INLINE __m512 gather4(const float *x)
-{
-    __m512 r = _mm512_castps128_ps512(_mm_load_ps(x));
-    r = _mm512_mask_broadcast_f32x4(r, 0x00f0, _mm_load_ps(x + 4 * 16));
-    r = _mm512_mask_broadcast_f32x4(r, 0x0f00, _mm_load_ps(x + 8 * 16));
-    return _mm512_mask_broadcast_f32x4(r, 0xf000, _mm_load_ps(x + 12 * 16));
-}
-
-/* `rows` x `cols` of a tile that was stored row by row, to columns of c. */
-AGK_INLINE void put(const float *sums, float *c, size_t ldc, int64_t rows, int64_t cols, bool add)
-{
-    const __mmask16 mask = (__mmask16)((1u << rows) - 1);
-    char *to = (char *)c;
-    AGK_UNROLL for (int j = 0; j < 16; j += 4)
-    {
-        const __m512 r[4] = {gather4(sums + j), gather4(sums + 16 + j), gather4(sums + 32 + j), gather4(sums + 48 + j)};
-        __m512 t[4];
-        agk_transpose4(r, t);
-        AGK_UNROLL for (int i = 0; i < 4; ++i, to += ldc)
-        {
-            if (j + i >= cols) return;
-            __m512 value = t[i];
-            if (add) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, to));
-            _mm512_mask_storeu_ps(to, mask, value);
-        }
-    }
+    agk_tiles_configure((const agk_tile_shape[8]){
+        {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {16, 64}});
 }
 
 #define STORE(tile, row, unit) \
     if (16 * (unit) < cols && (row) < rows) { \
         _tile_stored(tile, sums, 64); \
-        put(sums, (float *)(void *)((char *)c + (size_t)(16 * (unit)) * ldc) + (row), ldc, \
-            rows - (row) < 16 ? rows - (row) : 16, cols - 16 * (unit) < 16 ? cols - 16 * (unit) : 16, add); \
+        agk_tile_put(sums, (float *)(void *)((char *)c + (size_t)(16 * (unit)) * ldc) + (row), ldc, \
+                     rows - (row) < 16 ? rows - (row) : 16, cols - 16 * (unit) < 16 ? cols - 16 * (unit) : 16, add); \
     }
 
 /* Rows 1..32 from `a` on, with W units of columns; `two`: more than 16 rows. */
@@ -123,14 +81,14 @@ AGK_INLINE void all_rows(int W, const agk_mm_block *block)
     const char *a = block->a;
     float *c = block->c;
     int64_t left = block->rows;
-    configure(16, 16);
+    configure(16);
     for (; left >= 32; left -= 32, a += 32 * block->lda, c += 32) tile(W, true, block, a, 32, c);
     if (left >= 16) {
         tile(W, false, block, a, 16, c);
         left -= 16, a += 16 * block->lda, c += 16;
     }
     if (left > 0) {
-        configure(left, left);
+        configure((uint8_t)left);
         tile(W, false, block, a, left, c);
     }
     _tile_release();

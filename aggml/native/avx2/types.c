@@ -146,6 +146,7 @@ void agk_mm_col_q8_avx2(const void *src, void *dst, int64_t n)
             __m256i q = _mm256_setzero_si256();
             y->d[half] = 0.0f;
             if (i + half * BLOCK < n) q = quantize(x + i + half * BLOCK, &y->d[half]);
+            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], NEAREST)); /* as in a block of ggml's */
             const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
             _mm256_storeu_si256((__m256i *)(void *)(y->q + half * BLOCK), q);
             _mm256_storeu_si256((__m256i *)(void *)(y->start + half * 8),

@@ -136,6 +136,10 @@ void agk_mm_col_q8_avx512(const void *src, void *dst, int64_t n)
         first = quantize(x + i, &y->d[0]);
         y->d[1] = 0.0f;
         if (i + BLOCK < n) second = quantize(x + i + BLOCK, &y->d[1]);
+        for (int half = 0; half < 2;
+             ++half) { /* rounded as in a block of ggml's: sums agree with it to the last bits */
+            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        }
         const __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
         const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), q);
         const __m512i sums = _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128));

@@ -150,13 +150,19 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
     agk_add_step(lowering, agk_mm_dots_step, agk_mm_ceil_div(items, p->per_chunk));
 }
 
-/* On AMX, quantized rows are widened to bf16: 16 times the products of f32 a cycle. What that rounds (an NMSE of some
- * 3e-6) is less than what quantizing the columns does. */
-static bool by_amx(const agk_view *a, const agk_view *b, uint32_t cpu)
+/* Whether lanes or the tiles of AMX multiply. Tiles have 16 times the products of f32 lanes a cycle in bf16, 32 times in int8.
+ * q8_0 and q4_0 stay in integers, as exact as in lanes; other quantized rows are widened to bf16, which rounds less (an
+ * NMSE of some 3e-6) than quantizing the columns would. */
+typedef enum tile_way { LANES, BF16_TILES, INT8_TILES } tile_way;
+
+static tile_way way_of(const agk_view *a, const agk_view *b, uint32_t cpu)
 {
-    const uint32_t needed = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
-    const bool quantized = agk_traits(a->type)->blck_size > 1;
-    return (cpu & needed) == needed && (a->type == AGK_BF16 || (quantized && b->ne[1] >= AMX_COLUMNS));
+    const uint32_t bf16 = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16,
+                   int8 = AGK_AMX_INT8 | AGK_AVX512 | AGK_AVX512_VNNI;
+    if (a->type == AGK_BF16) return (cpu & bf16) == bf16 ? BF16_TILES : LANES;
+    if (agk_traits(a->type)->blck_size == 1 || b->ne[1] < AMX_COLUMNS) return LANES;
+    if (a->type == AGK_Q8_0 || a->type == AGK_Q4_0) return (cpu & int8) == int8 ? INT8_TILES : LANES;
+    return (cpu & bf16) == bf16 ? BF16_TILES : LANES;
 }
 
 static void tile_kernels(agk_lowering *lowering, agk_mm_plan *p)
@@ -164,18 +170,12 @@ static void tile_kernels(agk_lowering *lowering, agk_mm_plan *p)
     const uint32_t cpu = lowering->cpu;
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16, vnni = AGK_AVX512 | AGK_AVX512_VNNI;
-    const bool amx = by_amx(a, b, cpu);
-    if (amx || (a->type == AGK_BF16 && (cpu & bf16) == bf16)) {
+    const tile_way way = way_of(a, b, cpu);
+    if (way == BF16_TILES || (a->type == AGK_BF16 && (cpu & bf16) == bf16)) {
         if (a->type != AGK_BF16) {
             p->row_form = AGK_MM_BF16;
-            if (a->type == AGK_Q8_0) {
-                p->row.block = AGK_PICK(q8_0_to_bf16, cpu);
-            } else if (a->type == AGK_Q4_0) {
-                p->row.block = AGK_PICK(q4_0_to_bf16, cpu);
-            } else {
-                p->row.floats = agk_reader(a->type, cpu);
-                p->to_bf16 = AGK_PICK(f32_to_bf16, cpu);
-            }
+            p->row.floats = agk_reader(a->type, cpu);
+            p->to_bf16 = AGK_PICK(f32_to_bf16, cpu);
         }
         p->unit_form = AGK_MM_BF16_PAIRS;
         p->pack = AGK_PICK(mm_pack_bf16, cpu);
@@ -183,8 +183,8 @@ static void tile_kernels(agk_lowering *lowering, agk_mm_plan *p)
         columns_f32(p, b->type, cpu);
     } else if ((a->type == AGK_Q8_0 || a->type == AGK_Q4_0) && (cpu & vnni) == vnni) {
         p->unit_form = p->row_form = AGK_MM_Q8;
-        p->pack = AGK_PICK(mm_pack_q8, cpu);
-        p->product = AGK_PICK(mm_tile_q8, cpu);
+        p->pack = way == INT8_TILES ? AGK_PICK(mm_pack_s8, cpu) : AGK_PICK(mm_pack_q8, cpu);
+        p->product = way == INT8_TILES ? AGK_PICK(mm_tile_s8, cpu) : AGK_PICK(mm_tile_q8, cpu);
         p->row.block = a->type == AGK_Q8_0 ? AGK_PICK(mm_row_q8_0, cpu) : AGK_PICK(mm_row_q4_0, cpu);
         columns_q8(p, b->type, cpu);
     } else {
@@ -202,7 +202,7 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
     tile_kernels(lowering, p);
     const int64_t k = a->ne[0], m = a->ne[1], units = agk_mm_ceil_div(b->ne[1], AGK_MM_UNIT);
     const int64_t batches = b->ne[2] * b->ne[3];
-    const bool amx = by_amx(a, b, lowering->cpu);
+    const bool amx = way_of(a, b, lowering->cpu) != LANES;
     const double per_slice = amx ? amx_slice_flops : slice_flops;
     p->k_block = (lowering->cpu & AGK_AVX2) == 0 && k > 0 && k < 1 << 30   ? (int32_t)k
                  : amx && p->row_form == AGK_MM_NATURAL && k > AMX_K_BLOCK ? AMX_K_BLOCK
@@ -264,7 +264,9 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
     const bool quantized = agk_traits(a->type)->blck_size > 1;
     agk_mm_plan p = {0};
-    const int64_t few = quantized ? DOT_COLUMNS_Q : by_amx(a, b, lowering->cpu) ? DOT_COLUMNS_AMX : DOT_COLUMNS;
+    const int64_t few = quantized                              ? DOT_COLUMNS_Q
+                        : way_of(a, b, lowering->cpu) != LANES ? DOT_COLUMNS_AMX
+                                                               : DOT_COLUMNS;
     if (b->ne[1] <= 2 || (b->ne[1] <= few && a->ne[0] >= DOT_K)) {
         lower_dots(lowering, &p);
     } else {

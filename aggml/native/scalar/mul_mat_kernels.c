@@ -50,16 +50,26 @@ void agk_mm_pack_bf16_scalar(int64_t k, int64_t cols, const void *b, size_t ldb,
     }
 }
 
-void agk_mm_pack_q8_scalar(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+static void pack_q8(int offset, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     agk_mm_unit_q8 *y = out;
     for (int64_t i = 0; i < k / BLOCK; ++i, ++y) {
         for (int64_t j = 0; j < UNIT; ++j) {
             const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)at(b, j < cols ? j : 0, ldb) + i / 2;
             y->d[j] = j < cols ? x->d[i & 1] : 0.0f;
-            for (int n = 0; n < BLOCK; ++n) y->q[n / 4][j][n & 3] = (uint8_t)(x->q[(i & 1) * BLOCK + n] + 128);
+            for (int n = 0; n < BLOCK; ++n) y->q[n / 4][j][n & 3] = (uint8_t)(x->q[(i & 1) * BLOCK + n] + offset);
         }
     }
+}
+
+void agk_mm_pack_q8_scalar(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+{
+    pack_q8(128, k, cols, b, ldb, out);
+}
+
+void agk_mm_pack_s8_scalar(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+{
+    pack_q8(0, k, cols, b, ldb, out);
 }
 
 void agk_mm_col_q8_scalar(const void *src, void *dst, int64_t n)
@@ -69,40 +79,15 @@ void agk_mm_col_q8_scalar(const void *src, void *dst, int64_t n)
     for (int64_t i = 0; i < n; i += 2 * BLOCK, ++y) {
         memset(y, 0, sizeof *y);
         for (int half = 0; half < 2 && i + half * BLOCK < n; ++half, x += BLOCK) {
-            float largest = 0.0f;
             agk_block_q8_0 block;
-            for (int e = 0; e < BLOCK; ++e) {
-                const float size = x[e] < 0.0f ? -x[e] : x[e];
-                largest = size > largest ? size : largest;
-            }
-            y->d[half] = largest / 127.0f; /* not rounded to f16 as in the block */
             agk_f32_to_q8_0_scalar(x, &block, BLOCK);
+            y->d[half] = agk_f16_to_float(block.d);
             for (int e = 0; e < BLOCK; ++e) {
                 y->q[half * BLOCK + e] = block.qs[e];
                 y->start[half * 8 + e / 4] -= 128 * block.qs[e];
             }
         }
     }
-}
-
-/* One block at a time: code times scale, rounded once. */
-static void to_bf16(agk_to_float_fn *read, size_t size, const void *src, uint16_t *dst, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        float floats[BLOCK];
-        read(at(src, i / BLOCK, size), floats, BLOCK);
-        agk_f32_to_bf16_scalar(floats, dst + i, BLOCK);
-    }
-}
-
-void agk_q8_0_to_bf16_scalar(const void *src, void *dst, int64_t n)
-{
-    to_bf16(agk_q8_0_to_f32_scalar, sizeof(agk_block_q8_0), src, dst, n);
-}
-
-void agk_q4_0_to_bf16_scalar(const void *src, void *dst, int64_t n)
-{
-    to_bf16(agk_q4_0_to_f32_scalar, sizeof(agk_block_q4_0), src, dst, n);
 }
 
 static void row_start(agk_mm_row_q8 *row)
@@ -176,7 +161,7 @@ void agk_mm_tile_bf16_scalar(const agk_mm_block *block)
     }
 }
 
-void agk_mm_tile_q8_scalar(const agk_mm_block *block)
+static void tile_q8(bool with_sign, const agk_mm_block *block)
 {
     for (int64_t unit = 0; unit * UNIT < block->cols; ++unit) {
         for (int64_t row = 0; row < block->rows; ++row) {
@@ -185,14 +170,27 @@ void agk_mm_tile_q8_scalar(const agk_mm_block *block)
             double sum[UNIT] = {0};
             for (int64_t i = 0; i < block->k / BLOCK; ++i, ++a, ++b) {
                 for (int j = 0; j < UNIT; ++j) {
-                    int32_t products = a->start;
-                    for (int e = 0; e < BLOCK; ++e) products += a->q[e] * b->q[e / 4][j][e & 3];
+                    int32_t products = with_sign ? 0 : a->start;
+                    for (int e = 0; e < BLOCK; ++e) {
+                        const uint8_t code = b->q[e / 4][j][e & 3];
+                        products += a->q[e] * (with_sign ? (int8_t)code : code);
+                    }
                     sum[j] += (double)(a->d * b->d[j]) * products;
                 }
             }
             store(block, row, unit, sum);
         }
     }
+}
+
+void agk_mm_tile_q8_scalar(const agk_mm_block *block)
+{
+    tile_q8(false, block);
+}
+
+void agk_mm_tile_s8_scalar(const agk_mm_block *block)
+{
+    tile_q8(true, block);
 }
 
 /* -- dots ----------------------------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ typedef struct agk_mm_plan {
         agk_from_float_fn *bf16;
         agk_mm_convert_fn *block; /* to a form of its own */
     } row, col; /* what widens rows of a, what converts columns of b before they are packed or multiplied */
-    agk_from_float_fn *to_bf16; /* after row.floats; NULL: row.block gives bf16 */
+    agk_from_float_fn *to_bf16; /* of rows, after row.floats */
     int64_t per_chunk;          /* items */
     int64_t col_chunk;          /* units or columns of the first step, per chunk */
     int32_t row_blocks;         /* per batch */
