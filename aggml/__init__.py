@@ -1,9 +1,10 @@
 """aggml: tensors on devices, awaited. The public face: names, and nothing else."""
 
-from aggml import devices, errors, ops
-from aggml.allocator import GraphAllocator, TensorAllocator
+from aggml import devices, errors, ops, unsafe
+from aggml.allocator import GraphAllocator, HeapAllocator, TensorAllocator
 from aggml.backend import Backend, GraphPlan
 from aggml.buffer import Buffer, BufferType, BufferUsage
+from aggml.conversions import convert
 from aggml.device import Device, DeviceCaps, DeviceProps, DeviceType
 from aggml.dtype import DType
 from aggml.errors import (
@@ -25,11 +26,14 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.event import Event
+from aggml.exchange import from_dlpack
 from aggml.family import API_VERSION, Family
 from aggml.future import Future, Times, as_completed, gather
 from aggml.gguf import GGUFError, GGUFFile
 from aggml.graph import Graph
 from aggml.multi_buffer import MultiBuffer
+from aggml.native import _native
+from aggml.numa import NumaStrategy, is_numa, numa_nodes, numa_pool
 from aggml.plan import Plan, compile_plan
 from aggml.quant import dequantize, dequantize_async, quantize, quantize_async
 from aggml.registry import (
@@ -54,11 +58,13 @@ from aggml.registry import (
     unload,
     unregister_device,
 )
+from aggml.status import Status
 from aggml.stream import Stream
 from aggml.tensor import Tensor, TensorFlag, new_tensor
 from aggml.threadpool import ThreadPool, ThreadPoolParams, ThreadPriority
 
 __version__ = "0.1.0"
+__commit__ = _native.commit
 
 __all__ = [
     "API_VERSION",
@@ -86,6 +92,7 @@ __all__ = [
     "Graph",
     "GraphAllocator",
     "GraphPlan",
+    "HeapAllocator",
     "InvalidArgument",
     "InvalidHandle",
     "InvalidState",
@@ -96,8 +103,10 @@ __all__ = [
     "MultiBuffer",
     "NoBackendForOp",
     "NotAllocated",
+    "NumaStrategy",
     "OutOfBounds",
     "Plan",
+    "Status",
     "Stream",
     "Tensor",
     "TensorAllocator",
@@ -110,10 +119,12 @@ __all__ = [
     "as_completed",
     "best_device",
     "compile_plan",
+    "convert",
     "dequantize",
     "dequantize_async",
     "devices",
     "errors",
+    "from_dlpack",
     "gather",
     "get_device",
     "get_family",
@@ -121,12 +132,15 @@ __all__ = [
     "init_best",
     "init_by_name",
     "init_by_type",
+    "is_numa",
     "list_devices",
     "list_families",
     "load",
     "load_all",
     "load_report",
     "new_tensor",
+    "numa_nodes",
+    "numa_pool",
     "ops",
     "quantize",
     "quantize_async",
@@ -136,4 +150,5 @@ __all__ = [
     "split_backend_text",
     "unload",
     "unregister_device",
+    "unsafe",
 ]

@@ -66,9 +66,10 @@ class Placement:
         address: address of byte 0 as the device's kernels see it.
         storage: the native record that failures poison.
         readable: whether what lies there outlives one plan.
+        exported: whether somebody outside holds a view that he may write through.
     """
 
-    __slots__ = ("address", "buffer", "offset", "readable", "storage")
+    __slots__ = ("address", "buffer", "exported", "offset", "readable", "storage")
 
     def __init__(self, buffer: Buffer, offset: int, name: str) -> None:
         self.buffer = buffer
@@ -76,6 +77,7 @@ class Placement:
         self.address = buffer.base + offset
         self.storage = _native.Storage(name)
         self.readable = True
+        self.exported = False
 
 
 class BufferType(ABC):

@@ -10,6 +10,17 @@ find_package(nanobind CONFIG REQUIRED)
 # NOMINSIZE: calls through the binding are counted in fractions of a microsecond; its size does not matter.
 file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
 nanobind_add_module(_native STABLE_ABI NB_STATIC NOMINSIZE ${native}/module.cpp ${binding})
+# What ggml_commit tells; "unknown" if built from an archive.
+find_package(Git QUIET)
+set(commit unknown)
+if(GIT_FOUND)
+  execute_process(COMMAND ${GIT_EXECUTABLE} rev-parse --short HEAD WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(found)
+    set(commit ${found})
+  endif()
+endif()
+set_source_files_properties(${native}/binding/interpreter.cpp PROPERTIES COMPILE_DEFINITIONS "AGGML_COMMIT=\"${commit}\"")
 target_compile_options(_native PRIVATE -Wall -Wextra $<$<BOOL:${AGGML_WERROR}>:-Werror>)
 target_link_libraries(_native PRIVATE aggml_native)
 install(TARGETS _native LIBRARY DESTINATION aggml/native)

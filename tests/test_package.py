@@ -31,19 +31,22 @@ PROGRAMS = [path for path in EXAMPLES if "__main__" in path.read_text()]
 
 # From the ground up; a module imports from its own line or a line below. Longest prefix decides.
 LAYERS = [
-    ["aggml.errors", "aggml.live", "aggml.native", "aggml.params"],
+    ["aggml.errors", "aggml.live", "aggml.native", "aggml.params", "aggml.status"],
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
-    ["aggml.tensor", "aggml.future"],
+    ["aggml.tensor", "aggml.future", "aggml.numa"],
     ["aggml.ops", "aggml.graph", "aggml.spans", "aggml.transfer"],
     [
         *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.buffer"),
-        *("aggml.multi_buffer", "aggml.admission"),
+        *("aggml.multi_buffer", "aggml.admission", "aggml.conversions"),
     ],
     ["aggml.allocator", "aggml.graph_memory", "aggml.quant"],
     ["aggml.device", "aggml.backend", "aggml.family"],
     ["aggml.devices"],
     ["aggml.registry"],
-    ["aggml.scheduler", "aggml.gguf", "aggml.inventory", "aggml.compare"],
+    [
+        *("aggml.scheduler", "aggml.gguf", "aggml.inventory", "aggml.compare"),
+        *("aggml.exchange", "aggml.unsafe"),
+    ],
     ["aggml", "aggml.__main__", "aggml.testing"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

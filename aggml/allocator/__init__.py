@@ -4,6 +4,7 @@ Here: the names; arena.py takes and gives back, lifetimes.py plans, allocators.p
 """
 
 from aggml.allocator.allocators import GraphAllocator, TensorAllocator
+from aggml.allocator.heap import HeapAllocator
 from aggml.allocator.lifetimes import (
     INPLACE,
     AllocPlan,
@@ -19,6 +20,7 @@ __all__ = [
     "INPLACE",
     "AllocPlan",
     "GraphAllocator",
+    "HeapAllocator",
     "ScratchPlan",
     "Sizing",
     "Slot",

@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from aggml.allocator.lifetimes import AllocPlan, kept_storages, plan_graph
-from aggml.buffer import BufferType, BufferUsage, PlacementEpoch
+from aggml.buffer import Buffer, BufferType, BufferUsage, PlacementEpoch
 from aggml.errors import (
     AlreadyAllocated,
     CapacityExceeded,
@@ -18,11 +18,11 @@ from aggml.errors import (
     InvalidHandle,
     InvalidState,
 )
+from aggml.multi_buffer import MultiBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.buffer import Buffer
     from aggml.graph import Graph
     from aggml.tensor import Tensor
 
@@ -34,13 +34,35 @@ class TensorAllocator:
 
     Args:
         buffer: whose bytes, from its aligned start on.
+
+    Attributes:
+        buffer: as given.
+        offset: where the next tensor goes.
+
+    Raises:
+        InvalidHandle: no buffer.
+        InvalidArgument: a `MultiBuffer`; take one of its parts.
     """
 
     __slots__ = ("buffer", "offset")
 
     def __init__(self, buffer: Buffer) -> None:
+        if not isinstance(buffer, Buffer):
+            raise InvalidHandle(f"[TensorAllocator] {buffer!r} is no buffer")
+        if isinstance(buffer, MultiBuffer):
+            raise InvalidArgument(f"[TensorAllocator] {buffer!r}: take one of its parts")
         self.buffer = buffer
         self.offset = -buffer.base % buffer.type.alignment
+
+    @property
+    def base(self) -> int:
+        """Address of the buffer's first byte."""
+        return self.buffer.base
+
+    @property
+    def alignment(self) -> int:
+        """Tensors start at multiples of it."""
+        return self.buffer.type.alignment
 
     def alloc(self, tensor: Tensor) -> Tensor:
         """Place ``tensor`` behind those before it (``ggml_tallocr_alloc``); returns it.
@@ -49,7 +71,10 @@ class TensorAllocator:
             AlreadyAllocated: it has memory.
             CapacityExceeded: the rest of the buffer is too small.
             InvalidArgument: it is a view.
+            InvalidHandle: no tensor.
         """
+        if not hasattr(tensor, "placement"):
+            raise InvalidHandle(f"[TensorAllocator.alloc] {tensor!r} is no tensor")
         kind = self.buffer.type
         needed = kind.alloc_size(tensor)
         size = -(-needed // kind.alignment) * kind.alignment

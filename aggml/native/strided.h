@@ -145,10 +145,6 @@ static inline int64_t agk_chunk_end(int64_t chunk, int64_t per_chunk, int64_t un
     return end < units ? end : units;
 }
 
-/* The row conversions of a type, the best for the features `cpu`; NULL if the type has none. */
-agk_to_float_fn *agk_reader(int type, uint32_t cpu);
-agk_from_float_fn *agk_writer(int type, uint32_t cpu);
-
 /* One operand of a loop: where it lies, how far apart elements of a row are, how they become f32 and back. */
 typedef struct agk_port {
     char *data;

@@ -71,6 +71,10 @@ typedef struct agk_type_traits {
 /* A row of the table for any int; .name is NULL if the type is unknown. Defined in scalar/types.c. */
 const agk_type_traits *agk_traits(int type);
 
+/* The row conversions of a type, the best for the features `cpu`; NULL if the type has none. */
+agk_to_float_fn *agk_reader(int type, uint32_t cpu);
+agk_from_float_fn *agk_writer(int type, uint32_t cpu);
+
 static inline size_t agk_row_size(int type, int64_t n)
 {
     const agk_type_traits *traits = agk_traits(type);

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aggml.dtype import DType
-from aggml.errors import InvalidArgument, InvalidState
+from aggml.errors import InvalidArgument, InvalidState, NotAllocated, Unsupported
+from aggml.tensor.exchange import CPU_DLPACK, dlpack_of, host_view
 from aggml.tensor.layout import MAX_DIMS, Extents, cut, describe
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from aggml.buffer import Buffer, Placement
 
 __all__ = ["Tensor", "TensorFlag"]
@@ -108,6 +111,45 @@ class Tensor:
         """Address of the first element in the memory of its device, None until allocated."""
         placement = self.root.placement
         return None if placement is None else placement.address + self.view_offs
+
+    def host_view(self) -> np.ndarray[Any, Any]:
+        """The bytes as a numpy array, without copying, strides and all; quantized types as bytes.
+
+        Not in order with anything: what runs may be writing there. ``await`` it first. The array
+        keeps the memory, also when the buffer is closed. It is read-only where the buffer is.
+
+        Raises:
+            NotAllocated: no memory, or none that outlives a run (flag a node with `set_output`).
+            Unsupported: not host memory.
+        """
+        return host_view(self, "Tensor.host_view")
+
+    def __dlpack__(self, **options: Any) -> Any:  # noqa: ANN401 - a capsule
+        """The same by DLPack: ``np.from_dlpack(tensor)``, ``torch.from_dlpack(tensor)``.
+
+        Raises:
+            InvalidArgument: the memory is read-only.
+            NotAllocated, Unsupported: as `host_view`; a type or an option that DLPack, or numpy's
+                part of it, does not have: bf16, another device.
+        """
+        return dlpack_of(self, "Tensor.__dlpack__", **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The CPU.
+
+        Raises:
+            NotAllocated: no memory.
+            Unsupported: not host memory.
+        """
+        placement = self.root.placement
+        if placement is None:
+            raise NotAllocated(f"[Tensor.__dlpack_device__] {self!r} has no memory")
+        if not placement.buffer.is_host:
+            raise Unsupported(
+                f"[Tensor.__dlpack_device__] {self!r} lies in {placement.buffer!r}, "
+                "which the host cannot read"
+            )
+        return CPU_DLPACK
 
     # -- shape
 

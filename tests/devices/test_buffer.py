@@ -173,7 +173,7 @@ def test_an_end_of_a_buffer_leaves_nothing_dangling(be: aggml.Backend) -> None:
 
 def test_a_buffer_goes_with_the_last_that_refers_to_it(be: aggml.Backend) -> None:
     t = placed(be)
-    reference = weakref.ref(t.buffer)  # type: ignore[arg-type]
+    reference = weakref.ref(t.buffer)
     gc.collect()
     assert reference() is not None
     del t

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,12 +21,15 @@ from aggml.devices.cpu.features import (
     feature_list,
     usable_features,
 )
+from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
+from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
 from aggml.family import Family
 from aggml.native import cpu_mask, isas
 from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
+from aggml.transfer import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,9 +46,13 @@ __all__ = [
     "CPUDevice",
     "CPUFamily",
     "CPUFeatures",
+    "HBMBufferType",
+    "TypeTraits",
     "aggml_backend_init",
     "compiled_features",
+    "hbm_buffer_type",
     "isas",
+    "type_traits",
     "usable_features",
 ]
 
@@ -80,12 +87,22 @@ class CPUBackend(Backend):
         if n_threads is not None and pool is None:
             workers.grow(n_threads)  # who asks for more threads than cores gets them
         self.cpu = cpu_mask("scalar" if use_ref else isa)
-        self.use_ref = use_ref
+        self._use_ref = use_ref
         super().__init__(
             device,
             Stream(device.name, pool=workers, n_threads=n_threads or 0),
             max_queued=max_queued,
         )
+
+    @property
+    def use_ref(self) -> bool:
+        """Whether only the exact scalar kernels are used."""
+        return self._use_ref
+
+    @property
+    def pool(self) -> ThreadPool:
+        """The worker threads; other backends may share them."""
+        return self.stream.pool
 
     @property
     def n_threads(self) -> int:
@@ -94,7 +111,7 @@ class CPUBackend(Backend):
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
-        if not 1 <= n <= 512:
+        if integer(n, "n_threads", "CPUBackend.n_threads") not in range(1, 513):
             raise InvalidArgument(f"[CPUBackend.n_threads] {n} is not within 1..512")
         self.stream.pool.grow(n)
         self.stream.native.n_threads = n
@@ -189,13 +206,21 @@ class CPUDevice(Device):
     def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
         """Wrap bytes, an array, a memory map, ... without copying; read-only serves for weights.
 
+        What speaks DLPack but has no buffer protocol will do, too.
+
         Raises:
             InvalidHandle: not a contiguous buffer object.
             Misaligned: it does not begin at a multiple of 32 bytes.
         """
         try:
-            flat = np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
-        except (TypeError, ValueError, BufferError) as error:
+            if not isinstance(memory, np.ndarray) and hasattr(memory, "__dlpack__"):
+                memory = np.from_dlpack(cast("Any", memory)).reshape(-1)
+            flat = (
+                np.empty(0, np.uint8)
+                if getattr(memory, "nbytes", None) == 0  # frombuffer takes none of no bytes
+                else np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
+            )
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:
             raise InvalidHandle(
                 f"[CPUDevice.buffer_from_host] {type(memory).__name__} is no contiguous buffer: "
                 f"{error}"

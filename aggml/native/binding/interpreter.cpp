@@ -72,6 +72,7 @@ void bind_interpreter(nb::module_ &m)
     m.def("cpu_features", agk_cpu_features);
     m.def("cpu_report", cpu_report);
     m.def("now", [] { return static_cast<double>(ag_now()) * 1e-9; });
+    m.attr("commit") = AGGML_COMMIT;
     m.def("generation", [] { return static_cast<unsigned>(ag_generation.load()); });
 }
 

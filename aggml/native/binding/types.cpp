@@ -64,6 +64,34 @@ void to_float(int type, nb::handle src, nb::handle dst)
     traits->to_float(x.b.buf, static_cast<float *>(y.b.buf), n);
 }
 
+// Plain types only: the best conversion that `cpu` can run.
+void convert(int type, uint32_t cpu, bool reading, nb::handle src, nb::handle dst)
+{
+    BufferView x(src, PyBUF_C_CONTIGUOUS), y(dst, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    const agk_type_traits *traits = convertible(type, 0);
+    agk_to_float_fn *read = reading ? agk_reader(type, cpu & agk_cpu_features()) : nullptr;
+    agk_from_float_fn *write = type == AGK_I32 ? agk_f32_to_i32 : agk_writer(type, cpu & agk_cpu_features());
+    if (traits->blck_size != 1 || (reading ? read == nullptr : write == nullptr))
+        raise(exceptions.unsupported, std::string("[convert] there is no conversion for ") + traits->name);
+    const Py_ssize_t n = (reading ? y.b.len : x.b.len) / 4;
+    if (n * 4 != (reading ? y.b.len : x.b.len) ||
+        n * static_cast<Py_ssize_t>(traits->type_size) != (reading ? x.b.len : y.b.len))
+        throw nb::value_error("source and result do not fit together");
+    Unlocked unlocked;
+    if (reading)
+        read(x.b.buf, static_cast<float *>(y.b.buf), n);
+    else
+        write(static_cast<const float *>(x.b.buf), y.b.buf, n);
+}
+
+nb::tuple type_traits(int type)
+{
+    const agk_type_traits *traits = convertible(type, 0);
+    return nb::make_tuple(traits->to_float != nullptr, traits->from_float != nullptr,
+                          traits->quantize != nullptr || traits->from_float != nullptr,
+                          static_cast<int>(traits->vec_dot_type), traits->needs_imatrix);
+}
+
 nb::list variants()
 {
     nb::list out;
@@ -85,6 +113,8 @@ void bind_types(nb::module_ &m)
     m.def("has_to_float", has_to_float, "type"_a);
     m.def("quantize", quantize, "type"_a, "src"_a, "dst"_a, "n_per_row"_a, "imatrix"_a.none());
     m.def("to_float", to_float, "type"_a, "src"_a, "dst"_a);
+    m.def("convert", convert, "type"_a, "cpu"_a, "reading"_a, "src"_a, "dst"_a);
+    m.def("type_traits", type_traits, "type"_a);
 }
 
 } // namespace binding

@@ -13,6 +13,9 @@ float agk_f16_to_float(uint16_t h);
 /* To nearest, ties to even; every NaN becomes sign | 0x7e00. */
 uint16_t agk_f16_from_float(float value);
 
+/* convert.c. Toward zero; what does not fit saturates, NaN is 0. */
+agk_from_float_fn agk_f32_to_i32;
+
 /* Rounds down to a code 0..top; what is not a number becomes 0. */
 static inline uint8_t agk_code(float x, int top)
 {

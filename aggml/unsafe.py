@@ -1,0 +1,52 @@
+"""What trusts the caller: raw addresses. A wrong one ends the process, or worse.
+
+Here: the only functions of the package that take addresses. Not here: memory of Python objects,
+which `Device.buffer_from_host` wraps safely.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from aggml.errors import InvalidArgument, OutOfBounds
+from aggml.registry import get_device
+from aggml.transfer import integer
+
+if TYPE_CHECKING:
+    from aggml.buffer import Buffer
+    from aggml.device import Device
+
+__all__ = ["buffer_from_ptr"]
+
+
+def buffer_from_ptr(
+    address: int, size: int, *, keep: object = None, device: Device | None = None
+) -> Buffer:
+    """Wrap host memory that somebody else owns (ggml_backend_cpu_buffer_from_ptr).
+
+    Nothing can check that the memory is there, stays there, and may be written: that is the
+    caller's word, until buffer, tensors and queued work are gone.
+
+    Args:
+        address: of the first byte, a multiple of 32.
+        size: bytes.
+        keep: kept alive for as long as the buffer, such as the owner of the memory.
+        device: who is to use it; the CPU if not given.
+
+    Raises:
+        InvalidHandle: not integers.
+        InvalidArgument: no address, or a negative number.
+        OutOfBounds: beyond the end of the address space.
+        Misaligned: the address is no multiple of 32.
+        Unsupported: the device cannot use host memory.
+    """
+    address = integer(address, "address", "buffer_from_ptr")
+    size = integer(size, "size", "buffer_from_ptr")
+    if address <= 0 or size < 0:
+        raise InvalidArgument(f"[buffer_from_ptr] address={address:#x}, size={size}")
+    if address + size > (1 << 63) - 1:
+        raise OutOfBounds(f"[buffer_from_ptr] {size} bytes from {address:#x} on are no addresses")
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    memory.keep = keep  # type: ignore[attr-defined]
+    return (get_device("CPU") if device is None else device).buffer_from_host(memory)
