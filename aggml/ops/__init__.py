@@ -115,6 +115,9 @@ from aggml.ops.mul_mat import (
     mul_mat_set_hint,
     mul_mat_set_prec,
 )
+from aggml.ops.mul_mat_id import (
+    mul_mat_id,
+)
 from aggml.ops.norm import (
     group_norm,
     group_norm_inplace,
@@ -128,6 +131,9 @@ from aggml.ops.norm import (
 from aggml.ops.optimizers import (
     opt_step_adamw,
     opt_step_sgd,
+)
+from aggml.ops.out_prod import (
+    out_prod,
 )
 from aggml.ops.patch import (
     acc,
@@ -380,6 +386,7 @@ __all__ = [
     "mul",
     "mul_inplace",
     "mul_mat",
+    "mul_mat_id",
     "mul_mat_set_hint",
     "mul_mat_set_prec",
     "neg",
@@ -388,6 +395,7 @@ __all__ = [
     "norm_inplace",
     "opt_step_adamw",
     "opt_step_sgd",
+    "out_prod",
     "permute",
     "pool_1d",
     "pool_2d",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BF16",
+    "DOT_TYPES",
     "F16",
     "F32",
     "FLOATS",
@@ -52,6 +53,20 @@ HALF_OR_SINGLE: Final = frozenset((F32, F16))
 READ_ONLY: Final = frozenset(
     (DType.IQ1_S, DType.IQ1_M, DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ3_XXS, DType.IQ3_S)
 ) | {DType.Q8_1, DType.Q8_K}
+
+# What rows of the second operand are converted to before they meet rows of the first.
+DOT_TYPES: Final = {
+    F16: F16,
+    BF16: BF16,
+    **dict.fromkeys((DType.Q4_1, DType.Q5_1), DType.Q8_1),
+    **dict.fromkeys((DType.Q4_0, DType.Q5_0, DType.Q8_0, DType.IQ4_NL), DType.Q8_0),
+    **dict.fromkeys((DType.MXFP4, DType.NVFP4, DType.Q1_0, DType.Q2_0), DType.Q8_0),
+    **dict.fromkeys((DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K), DType.Q8_K),
+    **dict.fromkeys((DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ4_XS), DType.Q8_K),
+    **dict.fromkeys((DType.IQ3_XXS, DType.IQ3_S, DType.IQ1_S, DType.IQ1_M), DType.Q8_K),
+    **dict.fromkeys((DType.TQ1_0, DType.TQ2_0), DType.Q8_K),
+    F32: F32,
+}
 
 E = TypeVar("E", bound=enum.Enum)
 

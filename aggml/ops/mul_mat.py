@@ -1,6 +1,7 @@
 """Products of matrices: mul_mat, how exactly it sums, what is known of its operands.
 
-Here: shapes, types, checks. Not here: kernels (native/*/mul_mat.c).
+Here: shapes, types, checks. Not here: kernels (native/*/mul_mat.c); a matrix chosen
+for each column (mul_mat_id.py).
 """
 
 from __future__ import annotations
@@ -8,11 +9,9 @@ from __future__ import annotations
 import enum
 import struct
 
-from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidState
 from aggml.ops._common import (
-    BF16,
-    F16,
+    DOT_TYPES,
     F32,
     Prec,
     all_tensors,
@@ -34,19 +33,6 @@ class OpHint(enum.IntEnum):
     SRC0_IS_HADAMARD = 1
 
 
-# What rows of the second operand are converted to before they meet rows of the first.
-_DOT = {
-    F16: F16,
-    BF16: BF16,
-    **dict.fromkeys((DType.Q4_1, DType.Q5_1), DType.Q8_1),
-    **dict.fromkeys((DType.Q4_0, DType.Q5_0, DType.Q8_0, DType.IQ4_NL), DType.Q8_0),
-    **dict.fromkeys((DType.MXFP4, DType.NVFP4, DType.Q1_0, DType.Q2_0), DType.Q8_0),
-    **dict.fromkeys((DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K), DType.Q8_K),
-    **dict.fromkeys((DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ4_XS), DType.Q8_K),
-    **dict.fromkeys((DType.IQ3_XXS, DType.IQ3_S, DType.IQ1_S, DType.IQ1_M), DType.Q8_K),
-    **dict.fromkeys((DType.TQ1_0, DType.TQ2_0), DType.Q8_K),
-    F32: F32,
-}
 _PRECS = by_name(Prec)
 _HINTS = by_name(OpHint)
 _PARAMS = struct.Struct("<2i56x")
@@ -79,7 +65,7 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     if a.nb[0] > a.nb[1]:
         raise mismatch("mul_mat", "a is transposed", a=a, b=b)
     if b.dtype is not F32 or a.dtype is not F32:
-        dot = _DOT.get(a.dtype)
+        dot = DOT_TYPES.get(a.dtype)
         if dot is None or (b.dtype is not F32 and b.dtype is not dot):
             raise refuse_type("mul_mat", a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != b.dtype.type_size:

@@ -65,6 +65,8 @@ _DIAG_MASK = ["diag_mask_inf", "diag_mask_zero"]
 PARAMETERS = {
     "mul_mat": "a b",
     "mul_mat_set_prec": "a prec",
+    "mul_mat_id": "as_ b ids",
+    "out_prod": "a b",
     **{
         f"{name}{suffix}": "a b"
         for name in ("add", "sub", "mul", "div")
@@ -214,6 +216,7 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
         *(ops.diag_mask_zero(x), ops.l2_norm(x, 0.1), ops.group_norm(x, 1, 0.1)),
         *(ops.silu_back(x, x), ops.rms_norm_back(x, x, 0.1), ops.soft_max_ext_back(x, x)),
         ops.cross_entropy_loss_back(leaf(1), x, x),
+        *(ops.out_prod(x, y), ops.mul_mat_id(x, leaf(8, 1, 2), ids)),
         *(ops.xielu(x, 1.0, 1.0), ops.clamp(x, 0.0, 1.0), ops.leaky_relu(x), ops.swiglu_oai(x, y)),
     ]
     # The tests of the families build the recorded calls, and compare the op of each.

@@ -70,7 +70,8 @@ static bool reserve(ag_plan *plan)
 static uint64_t cost(const agk_node *node)
 {
     int64_t products = agk_nelements(&node->dst);
-    if (node->op == AGK_OP_mul_mat) products *= node->src[0].ne[0];
+    if (node->op == AGK_OP_mul_mat || node->op == AGK_OP_mul_mat_id) products *= node->src[0].ne[0];
+    if (node->op == AGK_OP_out_prod) products *= node->src[0].ne[1];
     if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;
     if (node->op == AGK_OP_quantize) products *= 400; /* a search for each block */
     return 30 + (uint64_t)products / 4;

@@ -1,4 +1,5 @@
-/* What the lowering of mul_mat (mul_mat.c) decides and its steps (mul_mat_steps.c) carry out; private to the two. */
+/* What the lowering of mul_mat (mul_mat.c) decides and its steps (mul_mat_steps.c) carry out; mul_mat_id.c
+ * and out_prod.c use the layouts. */
 #ifndef AGK_SCALAR_MUL_MAT_PLAN_H
 #define AGK_SCALAR_MUL_MAT_PLAN_H
 
