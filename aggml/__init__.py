@@ -58,6 +58,7 @@ from aggml.registry import (
     unload,
     unregister_device,
 )
+from aggml.scheduler import Evaluation, SchedulePlan, Scheduler
 from aggml.status import Status
 from aggml.stream import Stream
 from aggml.tensor import Tensor, TensorFlag, new_tensor
@@ -84,6 +85,7 @@ __all__ = [
     "DeviceError",
     "DeviceProps",
     "DeviceType",
+    "Evaluation",
     "Event",
     "Family",
     "Future",
@@ -106,6 +108,8 @@ __all__ = [
     "NumaStrategy",
     "OutOfBounds",
     "Plan",
+    "SchedulePlan",
+    "Scheduler",
     "Status",
     "Stream",
     "Tensor",

@@ -68,6 +68,10 @@ class Admission:
             if self._queue:
                 self._queue[0].unpark()
 
+    def give_up(self) -> None:
+        """This task will not submit what it was admitted for."""
+        self._give_up(weakref.ref(current_task() or self))
+
     async def wait(self) -> None:
         """Wait for a place, which is good for one submission.
 

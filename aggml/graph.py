@@ -13,11 +13,11 @@ from aggml.errors import InvalidArgument, InvalidHandle
 from aggml.tensor import Tensor, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aggml.graph_memory import GraphBuffer
 
-__all__ = ["Graph"]
+__all__ = ["Graph", "graph_of"]
 
 _PARAM = 4
 _uids = itertools.count(1)
@@ -97,6 +97,26 @@ class Graph:
             f"<Graph {self.uid}: {len(self.nodes)} nodes, {len(self.leafs)} leafs, "
             f"for {ends}{more}>"
         )
+
+
+def graph_of(
+    nodes: Sequence[Tensor], leafs: Sequence[Tensor], ends: Sequence[Tensor] = ()
+) -> Graph:
+    """A graph of just these nodes, in this order, as a part of a larger one (a graph view).
+
+    Args:
+        nodes: frozen already, each after those of its sources that are among them.
+        leafs: what they read that is not among them.
+        ends: whose bytes are to last.
+    """
+    graph = object.__new__(Graph)
+    graph.ends = tuple(ends)
+    graph.nodes = tuple(nodes)
+    graph.leafs = tuple(leafs)
+    graph.uid = next(_uids)
+    graph.memory = None
+    graph._uses = None
+    return graph
 
 
 def _expand(ends: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

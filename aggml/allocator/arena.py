@@ -24,9 +24,14 @@ class Chunk:
         self.high = 0
 
     def take(self, size: int) -> int:
-        """Start of the smallest hole that fits, or of new memory at the top."""
+        """Start of the smallest hole that fits, or of new memory at the top.
+
+        Of equal holes the last, as ggml does: it leaves the low ones to grow together.
+        """
         i = bisect_left(self.free, (size,))
-        if i == len(self.free):
+        if i < len(self.free):
+            i = bisect_left(self.free, (self.free[i][0] + 1,)) - 1
+        else:
             start = self.top
             self.top = end = start + size
             if end > self.high:

@@ -1,1 +1,11 @@
-"""The scheduler: one graph over several backends. Decides (assign, split), then acts (run)."""
+"""The scheduler: one graph over several backends. Decides first, then acts.
+
+Here: the names. assign.py and split.py say what runs where, copies.py, order.py, program.py and
+layout.py how, run.py enqueues, scheduler.py is the public class.
+"""
+
+from aggml.scheduler.evaluate import Evaluation
+from aggml.scheduler.scheduler import Scheduler
+from aggml.scheduler.show import SchedulePlan
+
+__all__ = ["Evaluation", "SchedulePlan", "Scheduler"]

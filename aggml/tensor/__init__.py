@@ -18,6 +18,7 @@ from aggml.tensor.layout import (
 from aggml.tensor.making import (
     MAX_SRC,
     NO_PARAMS,
+    new_like,
     new_node,
     new_permuted,
     new_tensor,
@@ -37,6 +38,7 @@ __all__ = [
     "can_repeat",
     "describe",
     "fresh_strides",
+    "new_like",
     "new_node",
     "new_permuted",
     "new_tensor",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_SRC",
     "NO_PARAMS",
+    "new_like",
     "new_node",
     "new_permuted",
     "new_tensor",
@@ -161,6 +162,37 @@ def new_permuted(
     No check is needed: the span stays the same.
     """
     return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name)
+
+
+def new_like(
+    a: Tensor, op: str, src: tuple[Tensor | None, ...], view_src: Tensor | None = None
+) -> Tensor:
+    """Make a tensor of the same layout, parameters, flags and name, over other sources.
+
+    For those who rewrite a graph, which itself never changes. Frozen, like what is in a graph.
+
+    Args:
+        a: what it is like.
+        op: its operation.
+        src: what it reads.
+        view_src: whose bytes it shows, at the offset of ``a``; None: it has a storage of its own.
+    """
+    self = _new(Tensor)
+    self.dtype = a.dtype
+    self.ne = a.ne
+    self.nb = a.nb
+    self.nbytes = a.nbytes
+    self.op = op
+    self.op_params = a.op_params
+    self.src = src
+    self.view_src = view_src
+    self.view_offs = a.view_offs if view_src is not None else 0
+    self.name = a.name
+    self.placement = None
+    self._span = None
+    self._flags = a._flags
+    self._frozen = True
+    return self
 
 
 def _view(

@@ -1,0 +1,82 @@
+"""Copies: by which way bytes get from one backend to another, and in which pieces.
+
+Here: the choice for a pair of backends, pieces of a staged copy. Not here: which tensors are copied
+(split.py), enqueuing (run.py).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aggml.buffer import HOST, alloc_tensors
+from aggml.ops import view_1d
+from aggml.tensor import new_like, new_tensor
+
+if TYPE_CHECKING:
+    from aggml.buffer import BufferType
+    from aggml.device import Device
+    from aggml.tensor import Tensor
+
+__all__ = ["Piece", "Route", "pieces", "route"]
+
+# A piece is to take much longer than what it costs to begin one (some us here, 10 us on a device),
+# and there are to be enough of them for the two halves of the way to overlap.
+PIECE_BYTES: Final = 256 << 10
+MAX_PIECES: Final = 16
+
+
+class Route(Enum):
+    """How a value gets across."""
+
+    PULL = "pulled by the target"  # it reads the source's memory
+    PUSH = "pushed by the source"  # it writes the target's memory
+    STAGED = "staged through host memory"
+
+
+class Piece(NamedTuple):
+    """Part of a staged copy: ``source`` -> ``staging`` -> ``target``, all of one layout."""
+
+    source: Tensor
+    staging: Tensor
+    target: Tensor
+
+
+def route(source: Device, here: BufferType, target: Device, there: BufferType) -> Route:
+    """The shortest way from memory ``here`` of one device to memory ``there`` of another.
+
+    Pushed where both would do: then the transfer ends on the side that knows when it may begin.
+    """
+    if there.is_host or source.supports_buffer_type(there):
+        return Route.PUSH
+    if here.is_host or target.supports_buffer_type(here):
+        return Route.PULL
+    return Route.STAGED
+
+
+def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[Piece]:
+    """Cut a staged copy, each piece with host memory of its own, so that a failure stays with it.
+
+    One piece (a bounce) if the tensor is small or has gaps.
+
+    Args:
+        source: placed.
+        target: of the same layout.
+        through: pinned host memory if the device has any.
+    """
+    block = source.dtype.blck_size
+    n = source.nelements // block
+    count = min(source.nbytes // PIECE_BYTES, MAX_PIECES, n)
+    if count < 2 or not (source.is_contiguous and target.is_contiguous):
+        staging = new_like(source, "none", ())
+        alloc_tensors(through, [staging])
+        return [Piece(source, staging, target)]
+    found = []
+    size = source.dtype.type_size
+    for i in range(count):
+        start, end = n * i // count, n * (i + 1) // count
+        staging = new_tensor(source.dtype, ((end - start) * block,), source.name)
+        alloc_tensors(through, [staging])
+        views = [view_1d(t, (end - start) * block, start * size) for t in (source, target)]
+        found.append(Piece(views[0], staging, views[1]))
+    return found

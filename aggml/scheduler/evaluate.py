@@ -1,0 +1,186 @@
+"""Evaluation: a graph run node by node, for those who want to look at nodes in between.
+
+Here: ggml's callback (ask, observe) and an async iterator of node results. Not here: enqueuing
+(run.py). Each node is a split of its own, so no value is overwritten before it was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio.lowlevel
+import numpy as np
+
+from aggml import transfer
+from aggml.errors import Aborted
+from aggml.future import Future
+from aggml.scheduler.assign import VIEW_OPS, Question
+from aggml.scheduler.layout import PLAN, materialising
+from aggml.scheduler.program import building
+from aggml.scheduler.run import Output
+from aggml.steps import give_way
+from aggml.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from aggml.scheduler.layout import Layout
+    from aggml.scheduler.scheduler import Job, Scheduler
+
+__all__ = ["EvalCallback", "Evaluation", "evaluate"]
+
+Array = np.ndarray[Any, Any]
+#: ``callback(node, ask)``: with ``ask`` whether the node is wanted, else whether to go on; what it
+#: holds is ``scheduler.observed`` then.
+EvalCallback = Callable[[Tensor, bool], bool]
+
+
+class _Walk:
+    """One run, node after node."""
+
+    def __init__(self, scheduler: Scheduler, job: Job) -> None:
+        self.scheduler = scheduler
+        self.job = job
+        self.layout: Layout | None = None
+        self.first = True
+
+    async def prepare(self) -> None:
+        s, job = self.scheduler, self.job
+        graph = job.graph
+        q = Question(s._backends, s._types, frozenset(job.floating))
+        cuts = range(len(graph.nodes))
+        program = await give_way(
+            building(graph, q, s._pins, job.floating, op_offload=s._op_offload, cuts=cuts)
+        )
+        self.layout = await give_way(materialising(program, None, s._memory, s._lanes))
+        self.outputs = job.outputs_of(self.layout)
+
+    def nodes(self) -> Iterator[tuple[int, Tensor]]:
+        """(split, node) in order."""
+        assert self.layout is not None
+        program = self.layout.program
+        for i, split in enumerate(program.splits):
+            for node in program.nodes[split.start : split.end]:
+                if node.op != "none":
+                    yield i, node
+
+    def part(self, split: int, *, plan: bool, outputs: list[Output]) -> Future[None]:
+        """Enqueue the copies, or the plan, of one split, then reads."""
+        layout, job = self.layout, self.job
+        assert layout is not None
+        script = [a for a in layout.script if a.split == split and (a.kind == PLAN) == plan]
+        program = layout.program
+        placed = [(program.at(t), t, array) for t, array in job.placed] if self.first else []
+        self.first = False
+        return self.scheduler._runner.part(layout, script, job.values, placed, outputs)
+
+    def read(self, node: Tensor, split: int, array: Array) -> list[Output]:
+        assert self.layout is not None
+        b = self.layout.program.at(node)
+        return [Output(self.layout.twins[node], array, split, b)]
+
+    async def each(self, ask: Callable[[Tensor], bool]) -> AsyncIterator[tuple[Tensor, Array]]:
+        """Run; what is asked for comes out once it is there, before the next node runs."""
+        begun = -1
+        for split, node in self.nodes():
+            wanted = ask(node)
+            assert self.layout is not None
+            if split != begun:
+                begun = split
+                future = self.part(split, plan=False, outputs=[])
+            array, reads = None, []
+            if wanted and node in self.layout.twins:
+                array = transfer.outgoing(node, None, None, "Scheduler.evaluate")[0]
+                reads = self.read(node, split, array)
+            runs = node.op not in VIEW_OPS
+            if runs or reads:
+                future = self.part(split if runs else -1, plan=runs, outputs=reads)
+            if array is not None:
+                await future
+                yield node, array
+            else:
+                await anyio.lowlevel.checkpoint()
+
+    def end(self) -> Future[Any]:
+        """The Future of the whole."""
+        layout = self.layout
+        assert layout is not None
+        future: Future[Any] = self.part(-1, plan=False, outputs=self.outputs)
+        arrays = [o.array for o in self.outputs]
+        future._value = self.job.result(self.outputs) if self.job.single else arrays
+        return future
+
+
+async def evaluate(scheduler: Scheduler, job: Job, callback: EvalCallback) -> Future[Any]:
+    """Run with a callback; the Future of the whole, Aborted if the callback said so."""
+    walk = _Walk(scheduler, job)
+    await walk.prepare()
+    stream = walk.each(lambda node: bool(callback(node, True)))
+    try:
+        async for node, array in stream:
+            scheduler.observed = array
+            if not callback(node, False):
+                future: Future[Any] = Future(None, None, "submit")
+                future._problem = Aborted(f"[Scheduler] the callback ended the run after {node!r}")
+                return future
+    finally:
+        scheduler.observed = None
+        await stream.aclose()  # type: ignore[attr-defined]
+    return walk.end()
+
+
+class Evaluation:
+    """Iterates over ``(tensor, array)`` of the nodes wanted, in order, as they are computed.
+
+    Other submissions of the scheduler wait until it is at its end, closed, or dropped. Leaving the
+    loop early: call ``await aclose()``, or use it as ``async with``.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        job: Job,
+        wanted: Callable[[Tensor], bool] | Iterable[Tensor] | None,
+    ) -> None:
+        self._walk = _Walk(scheduler, job)
+        self._scheduler = scheduler
+        self._results: list[tuple[Tensor, Array]] = []
+        if wanted is None:
+            self._ask: Callable[[Tensor], bool] = lambda node: node.op not in VIEW_OPS
+        elif callable(wanted):
+            self._ask = wanted
+        else:
+            self._ask = frozenset(wanted).__contains__
+        self._stream: AsyncIterator[tuple[Tensor, Array]] | None = None
+        self._done = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[Tensor, Array]:
+        if self._done:
+            raise StopAsyncIteration
+        try:
+            if self._stream is None:
+                await self._scheduler._turn.acquire()
+                self._stream = self._walk.each(self._ask)
+                await self._walk.prepare()
+            return await anext(self._stream)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Run no further node."""
+        stream, self._stream = self._stream, None
+        self._done = True
+        if stream is not None:
+            self._scheduler._turn.release()
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

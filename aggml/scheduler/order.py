@@ -1,0 +1,64 @@
+"""Order: which action has to wait for which stream, from what each of them reads and writes.
+
+Here: a pure function over actions in program order. Not here: what the actions are (layout.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+__all__ = ["ordering"]
+
+S = TypeVar("S")
+
+
+def ordering(
+    actions: Sequence[tuple[S, set[Hashable], set[Hashable]]],
+    before: Sequence[tuple[S, set[Hashable]]] = (),
+) -> list[list[S]]:
+    """For each action, the streams that its own has to wait for, as few as possible.
+
+    A wait covers all that was enqueued on the other stream so far, and all that this had waited
+    for (vector clocks); so actions have to be enqueued in the order given.
+
+    Args:
+        actions: (stream, what it reads, what it writes); resources are compared by equality.
+        before: what streams may still be writing when the first action comes.
+    """
+    last_write: dict[Hashable, tuple[S, int]] = {}
+    readers: dict[Hashable, dict[S, int]] = {}
+    known: dict[S, dict[S, int]] = {}  # what each stream comes after
+    latest: dict[S, int] = {}
+    for stream, writes in before:
+        for resource in writes:
+            last_write[resource] = (stream, 0)
+        latest[stream] = 0
+    waits: list[list[S]] = []
+    for i, (stream, reads, writes) in enumerate(actions, 1):
+        clock = known.setdefault(stream, {})
+        needed: dict[S, int] = {}
+        for resource in (*reads, *writes):
+            if resource in last_write:
+                other, at = last_write[resource]
+                needed[other] = max(at, needed.get(other, 0))
+        for resource in writes:
+            for other, at in readers.pop(resource, {}).items():
+                needed[other] = max(at, needed.get(other, 0))
+        mine = []
+        for other, at in sorted(needed.items(), key=lambda item: -item[1]):
+            if other == stream or clock.get(other, -1) >= at:
+                continue
+            mine.append(other)
+            for s, n in known.get(other, {}).items():
+                clock[s] = max(n, clock.get(s, -1))
+            clock[other] = latest[other]
+        waits.append(mine)
+        for resource in writes:
+            last_write[resource] = (stream, i)
+        for resource in reads:
+            readers.setdefault(resource, {})[stream] = i
+        latest[stream] = i
+    return waits

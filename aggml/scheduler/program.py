@@ -1,0 +1,120 @@
+"""Program: what one graph asks of several backends, for one choice of leafs that each run brings.
+
+Here: building it out of assignment and splits, in small steps; what has to be readable. Not here:
+addresses (layout.py), running it (run.py). Nothing here holds the graph: a program may outlive it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.scheduler.assign import VIEW_OPS, Question, assigning
+from aggml.scheduler.split import Copy, splitting
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from aggml.graph import Graph
+    from aggml.scheduler.assign import Assignment
+    from aggml.scheduler.split import Split
+    from aggml.steps import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["Program", "building"]
+
+_OUTPUT = 2  # TensorFlag.OUTPUT
+
+
+class Program:
+    """A graph assigned and cut.
+
+    Attributes:
+        uid: that of the graph.
+        nodes: all of them, in order.
+        leafs: tensors without operation, parameters among them.
+        ends: of the graph.
+        q: the backends.
+        found: who computes what, and why.
+        splits: in order.
+        floating: leafs whose values each run brings.
+        fixed: leafs that nobody placed and no run brings: they get memory for good.
+        direct: floating leafs that are read where they are at home, and not from copies alone.
+        kept: storages that can be read after a run.
+        made: for each storage that nodes write, the last split that does.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        q: Question,
+        found: Assignment,
+        splits: list[Split],
+        floating: Collection[Tensor],
+    ) -> None:
+        self.uid = graph.uid
+        self.nodes = graph.nodes
+        self.leafs = (*graph.leafs, *(n for n in graph.nodes if n.op == "none"))
+        self.ends = graph.ends
+        self.q = q
+        self.found = found
+        self.splits = splits
+        self.floating = frozenset(floating)
+        self.kept = {end.root for end in graph.ends}
+        self.kept.update(n.root for n in graph.nodes if n._flags & _OUTPUT)
+        self.kept.update(n for n in self.leafs if n._flags & _OUTPUT)
+        self.fixed = [
+            leaf
+            for leaf in self.leafs
+            if leaf.placement is None and leaf.view_src is None and leaf not in self.floating
+        ]
+        self.direct = {leaf for leaf in self.floating if leaf in self.kept}
+        self.crossing: set[Tensor] = set()  # storages of nodes that are copied elsewhere
+        self.made: dict[Tensor, int] = {}
+        for i, split in enumerate(splits):
+            for copy in split.inputs:
+                root = copy.tensor.root
+                if root in self.floating:
+                    if copy.tensor is not root:
+                        self.direct.add(root)
+                elif q.buffer(root) is None:
+                    self.crossing.add(root)
+            for node in self.nodes[split.start : split.end]:
+                if node.op in VIEW_OPS or node.op == "none":
+                    continue
+                self.made[node.view_src or node] = i
+                for source in node.src:
+                    if source is not None and source not in split.swaps:
+                        root = source.view_src or source
+                        if root in self.floating:
+                            self.direct.add(root)
+                if node.view_src is not None and node.view_src in self.floating:
+                    self.direct.add(node.view_src)
+
+    def at(self, tensor: Tensor) -> int:
+        """The backend where the tensor's storage lies."""
+        root = tensor.view_src or tensor
+        b = self.found.backend.get(root)
+        return self.found.backend[tensor] if b is None else b
+
+    def is_upload(self, copy: Copy) -> bool:
+        """Whether the copy is filled from what the run brings, and not from another tensor."""
+        return copy.tensor in self.floating
+
+
+def building(
+    graph: Graph,
+    q: Question,
+    pins: Mapping[Tensor, int],
+    floating: Collection[Tensor],
+    *,
+    op_offload: bool,
+    cuts: Collection[int] = (),
+) -> Steps[Program]:
+    """Assign and cut a graph, in small steps (see `assigning` and `splitting`)."""
+    found = yield from assigning(graph, q, pins, op_offload=op_offload)
+    for leaf in graph.leafs:  # one that nothing reads but the user
+        if leaf not in found.backend:
+            found.backend[leaf] = q.last
+            found.cause[leaf] = "4.any"
+    splits = yield from splitting(graph, q, found, cuts)
+    return Program(graph, q, found, splits, floating)

@@ -1,0 +1,119 @@
+"""SchedulePlan: a schedule to be read: splits, what is copied, who computes what and why.
+
+Here: text, and Graphviz source. Not here: deciding any of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.scheduler.assign import VIEW_OPS
+from aggml.tensor import describe
+
+if TYPE_CHECKING:
+    from aggml.scheduler.program import Program
+    from aggml.scheduler.split import Split
+    from aggml.tensor import Tensor
+
+__all__ = ["SchedulePlan"]
+
+# Colours of ColorBrewer's "Set3", one for each backend.
+_COLOURS = ("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5")
+
+
+class SchedulePlan:
+    """What a scheduler would run where; ``print`` it.
+
+    Causes: ``usr`` a pin; ``1.dst``, ``1.vsrc`` the memory of the tensor, or of what it views;
+    ``1.inp`` an input; ``1.wgtN`` the weight that is source N; ``1.off`` offloaded; ``2.sup`` its
+    neighbour's; ``3.best`` most sources are there; ``3.upg`` an earlier backend with the same
+    memory; ``4.vsrc`` its storage's; ``4.cur`` that of the node that reads it; ``4.any`` the first
+    that can.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @property
+    def splits(self) -> list[Split]:
+        """In order."""
+        return list(self._program.splits)
+
+    def cause(self, tensor: Tensor) -> str:
+        """Why the tensor is where it is; empty if it is not in the graph."""
+        return self._program.found.cause.get(tensor, "")
+
+    def _name(self, b: int) -> str:
+        return f"{b} {self._program.q.backends[b].name}"
+
+    def __str__(self) -> str:
+        program = self._program
+        backend, cause = program.found
+        lines = [repr(self)]
+        lines += [
+            f"leaf {describe(leaf)}: {self._name(backend[leaf])} [{cause[leaf]}]"
+            for leaf in program.leafs
+        ]
+        for i, split in enumerate(program.splits):
+            lines.append(f"split {i} on {self._name(split.backend)}, {len(split.inputs)} copied in")
+            lines += [
+                f"  <- {describe(copy.tensor)}, {copy.tensor.nbytes} bytes, "
+                f"from {self._name(program.at(copy.tensor))}"
+                for copy in split.inputs
+            ]
+            for k in range(split.start, split.end):
+                node = program.nodes[k]
+                sources = ", ".join(
+                    s.name + ("*" if s in split.swaps else "") for s in node.src if s is not None
+                )
+                lines.append(
+                    f"  {k:4} {node.op:14} {describe(node)} ({sources}) [{cause.get(node, '')}]"
+                )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        program = self._program
+        return (
+            f"<SchedulePlan of graph {program.uid}: {len(program.nodes)} nodes in "
+            f"{len(program.splits)} splits>"
+        )
+
+    def dot(self) -> str:
+        """The same as source of Graphviz: splits are boxes, copies dashed edges."""
+        program = self._program
+        number = {t: f"t{i}" for i, t in enumerate((*program.leafs, *program.nodes))}
+        lines = ["digraph schedule {", "  rankdir=TB;", "  node [shape=box, style=filled];"]
+
+        def colour(b: int) -> str:
+            return _COLOURS[b % len(_COLOURS)]
+
+        def label(text: str) -> str:
+            return text.replace("\\", "\\\\").replace('"', '\\"')
+
+        for leaf in program.leafs:
+            fill = colour(program.found.backend[leaf])
+            lines.append(
+                f'  {number[leaf]} [label="{label(describe(leaf))}", shape=ellipse, '
+                f'fillcolor="{fill}"];'
+            )
+        for i, split in enumerate(program.splits):
+            title = label(f"split {i}: {self._name(split.backend)}")
+            lines.append(f"  subgraph cluster_{i} {{")
+            lines.append(f'    label="{title}"; color="{colour(split.backend)}";')
+            for node in program.nodes[split.start : split.end]:
+                if node.op == "none":
+                    continue
+                why = program.found.cause.get(node, "")
+                lines.append(
+                    f'    {number[node]} [label="{label(node.op)} {label(node.name)}\\n[{why}]", '
+                    f'fillcolor="{colour(split.backend)}"];'
+                )
+            lines.append("  }")
+            for node in program.nodes[split.start : split.end]:
+                for source in node.src:
+                    if source is not None and source in number:
+                        dashed = source in split.swaps and node.op not in VIEW_OPS
+                        style = " [style=dashed]" if dashed else ""
+                        lines.append(f"  {number[source]} -> {number[node]}{style};")
+        lines.append("}")
+        return "\n".join(lines)
