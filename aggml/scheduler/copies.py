@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.buffer import HOST, alloc_tensors
+from aggml.buffer import HOST
 from aggml.ops import view_1d
 from aggml.tensor import new_like, new_tensor
 
@@ -69,14 +69,14 @@ def pieces(source: Tensor, target: Tensor, through: BufferType = HOST) -> list[P
     count = min(source.nbytes // PIECE_BYTES, MAX_PIECES, n)
     if count < 2 or not (source.is_contiguous and target.is_contiguous):
         staging = new_like(source, "none", ())
-        alloc_tensors(through, [staging])
+        through.alloc_tensors([staging])
         return [Piece(source, staging, target)]
     found = []
     size = source.dtype.type_size
     for i in range(count):
         start, end = n * i // count, n * (i + 1) // count
         staging = new_tensor(source.dtype, ((end - start) * block,), source.name)
-        alloc_tensors(through, [staging])
+        through.alloc_tensors([staging])
         views = [view_1d(t, (end - start) * block, start * size) for t in (source, target)]
         found.append(Piece(views[0], staging, views[1]))
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.allocator.lifetimes import plan_graph
-from aggml.buffer import HOST, BufferUsage, Placement, aligned, alloc_tensors
+from aggml.buffer import HOST, BufferUsage, Placement, aligned
 from aggml.graph import graph_of
 from aggml.graph_memory import GraphBuffer
 from aggml.scheduler.assign import VIEW_OPS
@@ -538,7 +538,7 @@ def materialising(
         if leaf.placement is None:
             by_home.setdefault(program.found.backend[leaf], []).append(leaf)
     for b, group in by_home.items():
-        alloc_tensors(program.q.types[b], group)
+        program.q.types[b].alloc_tensors(group)
     maker.leafs()
     for i in range(len(program.splits)):
         maker.split(i)

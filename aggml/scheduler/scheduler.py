@@ -16,7 +16,7 @@ import anyio.lowlevel
 from aggml import transfer
 from aggml.admission import Admission
 from aggml.backend import Backend
-from aggml.buffer import BufferType, PlacementEpoch, alloc_tensors
+from aggml.buffer import BufferType, PlacementEpoch
 from aggml.device import DeviceType
 from aggml.errors import (
     AllocFailed,
@@ -417,7 +417,7 @@ class Scheduler:
         try:
             for b, group in groups.items():
                 tensors = list(dict.fromkeys(group))
-                buffers.append(alloc_tensors(self._types[b], tensors))
+                buffers.append(self._types[b].alloc_tensors(tensors))
             known.remember(graph)
             finish(self._layout(graph, known, None))
         except BaseException:
