@@ -9,6 +9,7 @@ __all__ = ["SIGNATURES"]
 
 _PLANE = "s0 s1 p0 p1 d0 d1"
 _VOLUME = "s0 s1 s2 p0 p1 p2 d0 d1 d2"
+_ENDS = "a lp0 rp0 lp1 rp1 lp2 rp2 lp3 rp3"
 
 SIGNATURES = {
     # conv
@@ -38,6 +39,23 @@ SIGNATURES = {
     "upscale": "a scale_factor mode",
     "upscale_ext": "a ne0 ne1 ne2 ne3 mode",
     "interpolate": "a ne0 ne1 ne2 ne3 mode",
+    # shape_repeat, shape_pad, shape_fill, shape_window
+    "repeat": "a b",
+    "repeat_4d": "a ne0 ne1 ne2 ne3",
+    "repeat_back": "a b",
+    **{f"pad{suffix}": "a p0 p1 p2 p3" for suffix in ("", "_circular")},
+    **{f"pad_ext{suffix}": _ENDS for suffix in ("", "_circular")},
+    "pad_reflect_1d": "a p0 p1",
+    "roll": "a shift0 shift1 shift2 shift3",
+    "arange": "start stop step",
+    **{f"fill{suffix}": "a c" for suffix in ("", "_inplace")},
+    "tri": "a type",
+    "diag": "a",
+    "timestep_embedding": "timesteps dim max_period",
+    "win_part": "a w",
+    "win_unpart": "a w0 h0 w",
+    "get_rel_pos": "a qh kh",
+    **{f"add_rel_pos{suffix}": "a pw ph" for suffix in ("", "_inplace")},
     # recurrent, recurrent_dsv4
     "ssm_conv": "sx c",
     "ssm_scan": "s x dt A B C ids K",

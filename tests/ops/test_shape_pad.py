@@ -1,0 +1,70 @@
+"""Elements at other places: shapes and numbers of the recorded calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from ops.computing import compute, floats
+from ops.recorded import check_numbers, check_shape, family_cases
+
+from aggml import InvalidArgument, Tensor, Unsupported, new_tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corpus_loader import Case
+
+    import aggml
+
+
+@pytest.mark.parametrize("case", family_cases("shape_pad", computed=False))
+def test_shape(case: Case) -> None:
+    check_shape(case)
+
+
+@pytest.mark.parametrize("case", family_cases("shape_pad", computed=True))
+def test_numbers(case: Case, backend: aggml.Backend) -> None:
+    check_numbers(case, backend)
+
+
+def test_negative_amounts_cut_off(any_backend: aggml.Backend) -> None:
+    a = new_tensor("f32", ne=(6, 5, 4, 3))
+    x = floats(3, 4, 5, 6, seed=1)
+    node = ops.pad_ext(a, -2, 1, 1, -3, 0, -1, -1, -1)
+    expected = np.pad(x[1:2, :3, :2, 2:], ((0, 0), (0, 0), (1, 0), (0, 1)))
+    assert np.array_equal(compute(any_backend, node, {a: x}), expected)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_against_numpy(permuted: bool, any_backend: aggml.Backend) -> None:
+    leaf = new_tensor("f32", ne=(6, 5, 4, 3))
+    x = floats(3, 4, 5, 6, seed=2)
+    a, y = (ops.permute(leaf, 1, 2, 0, 3), x.transpose(0, 2, 3, 1)) if permuted else (leaf, x)
+    # numpy's order of the dimensions is the reverse.
+    around = ((1, 0), (0, 1), (2, 1), (7, 2))
+    amounts = [n for pair in reversed(around) for n in pair]
+    cases = [
+        (ops.pad_ext_circular(a, *amounts), np.pad(y, around, "wrap")),
+        (ops.pad_reflect_1d(a, 3, 2), np.pad(y, ((0, 0), (0, 0), (0, 0), (3, 2)), "reflect")),
+        (ops.roll(a, 2, -1, 3, -2), np.roll(y, (2, -1, 3, -2), (3, 2, 1, 0))),
+    ]
+    for node, expected in cases:
+        assert np.array_equal(compute(any_backend, node, {leaf: x}), expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda a: ops.pad_ext(a, -3, -2, 0, 0, 0, 0, 0, 0), InvalidArgument),
+        (lambda a: ops.pad(ops.cast(a, "f16"), 1, 0, 0, 0), Unsupported),
+        (lambda a: ops.pad_reflect_1d(a, 4, 0), InvalidArgument),
+        (lambda a: ops.pad_reflect_1d(a, 0, -1), InvalidArgument),
+        (lambda a: ops.roll(a, 4, 0, 0, 0), InvalidArgument),
+        (lambda a: ops.pad(a, 1 << 40, 0, 0, 0), InvalidArgument),
+    ],
+)
+def test_refused(call: Callable[[Tensor], Tensor], error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^\[\w+\] "):
+        call(new_tensor("f32", ne=(4, 3)))
