@@ -4,6 +4,13 @@ from aggml import devices, errors, ops, unsafe
 from aggml.allocator import GraphAllocator, HeapAllocator, TensorAllocator
 from aggml.backend import Backend, GraphPlan
 from aggml.buffer import Buffer, BufferType, BufferUsage
+from aggml.compare import (
+    Comparison,
+    GraphCopy,
+    NodeComparison,
+    compare_backends,
+    copy_graph,
+)
 from aggml.conversions import convert
 from aggml.device import Device, DeviceCaps, DeviceProps, DeviceType
 from aggml.dtype import DType
@@ -79,6 +86,7 @@ __all__ = [
     "BufferType",
     "BufferUsage",
     "CapacityExceeded",
+    "Comparison",
     "DType",
     "Device",
     "DeviceCaps",
@@ -93,6 +101,7 @@ __all__ = [
     "GGUFFile",
     "Graph",
     "GraphAllocator",
+    "GraphCopy",
     "GraphPlan",
     "HeapAllocator",
     "InvalidArgument",
@@ -104,6 +113,7 @@ __all__ = [
     "Misaligned",
     "MultiBuffer",
     "NoBackendForOp",
+    "NodeComparison",
     "NotAllocated",
     "NumaStrategy",
     "OutOfBounds",
@@ -122,8 +132,10 @@ __all__ = [
     "Unsupported",
     "as_completed",
     "best_device",
+    "compare_backends",
     "compile_plan",
     "convert",
+    "copy_graph",
     "dequantize",
     "dequantize_async",
     "devices",

@@ -7,9 +7,10 @@ splits.
 from __future__ import annotations
 
 import itertools
+from operator import index
 from typing import TYPE_CHECKING
 
-from aggml.errors import InvalidArgument, InvalidHandle
+from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.tensor import Tensor, describe
 
 if TYPE_CHECKING:
@@ -72,6 +73,39 @@ class Graph:
         self.uid = next(_uids)
         self.memory = None
         self._uses = None
+
+    def part(self, start: int, stop: int) -> Graph:
+        """Nodes ``start`` to ``stop`` as a graph of their own (``ggml_graph_view``).
+
+        What they read and do not compute are its leafs, though it may be nodes elsewhere. All of
+        its nodes are ends: their values last.
+
+        Raises:
+            OutOfBounds: there are no such nodes, or none at all.
+            InvalidHandle: not integers.
+        """
+        try:
+            first, last = index(start), index(stop)
+        except TypeError:
+            raise InvalidHandle(
+                f"[Graph.part] start={start!r}, stop={stop!r}: no integers"
+            ) from None
+        if not 0 <= first < last <= len(self.nodes):
+            raise OutOfBounds(f"[Graph.part] nodes {first} to {last} of {len(self.nodes)}")
+        nodes = self.nodes[first:last]
+        inside = set(nodes)
+        leafs: dict[Tensor, None] = {}
+        for node in nodes:
+            for tensor in (*node.src, node.view_src):
+                if tensor is not None:
+                    leafs.update({t: None for t in (tensor.root, tensor) if t not in inside})
+        part = object.__new__(Graph)
+        part.nodes = part.ends = nodes
+        part.leafs = tuple(leafs)
+        part.uid = next(_uids)
+        part.memory = None
+        part._uses = None
+        return part
 
     def use_count(self, tensor: Tensor) -> int:
         """How often ``tensor`` is a source of nodes of this graph; 0 also if it is not in it."""

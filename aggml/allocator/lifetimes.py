@@ -154,6 +154,8 @@ def _placing(
 
     for leaf in graph.leafs:
         children[leaf] = 0
+        if leaf.view_src is not None:  # of a part of a graph; elsewhere views are nodes
+            views[leaf.view_src] = views.get(leaf.view_src, 0) + 1
         if (home := homes.get(leaf)) is not None:
             place(leaf, home)
     for node in graph.nodes:
