@@ -1,0 +1,283 @@
+"""Text from a model: ``python examples/generate.py MODEL.gguf --prompt "Once upon a time"``.
+
+Here: generating one or several sequences together, a command line. Not here: the model (llama.py),
+tokens (vocabulary.py), the choice of the next one (sampling.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import numpy as np
+from llama import Llama, ModelError, open_model
+from sampling import Sampler
+from vocabulary import Vocabulary, VocabularyError, open_vocabulary
+
+import aggml
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+
+@dataclass
+class Timing:
+    """How long it took, in seconds; filled while generating."""
+
+    prompt: float = 0.0
+    steps: float = 0.0
+    tokens: int = 0  # that were computed in `steps`, of all sequences
+
+
+async def generate(
+    model: Llama,
+    prompt: Sequence[int],
+    samplers: Sequence[Sampler],
+    *,
+    n_predict: int,
+    ends: frozenset[int] = frozenset(),
+    timing: Timing | None = None,
+) -> AsyncIterator[list[int | None]]:
+    """Continue one prompt in as many ways as there are samplers, all of them in each step.
+
+    Args:
+        model: with room for so many sequences.
+        prompt: token ids, at least one.
+        samplers: choose the tokens of each sequence.
+        n_predict: how many tokens at most.
+        ends: tokens that end a sequence; they are not given.
+        timing: filled meanwhile.
+
+    Yields:
+        The next token of each sequence, None for those that have ended.
+
+    Cancellation: aborts the step under way; the sequences can be begun anew.
+    """
+    timing = timing or Timing()
+    begin = time.perf_counter()
+    logits = np.repeat((await model.prefill(0, prompt))[None], len(samplers), 0)
+    if len(samplers) > 1:
+        await model.share(len(prompt))
+    timing.prompt = time.perf_counter() - begin
+    alive = [True] * len(samplers)
+    for position in range(len(prompt), len(prompt) + n_predict):
+        chosen = [sampler(row) for sampler, row in zip(samplers, logits, strict=True)]
+        alive = [was and token not in ends for was, token in zip(alive, chosen, strict=True)]
+        if not any(alive):
+            return
+        yield [token if is_ else None for token, is_ in zip(chosen, alive, strict=True)]
+        if position + 1 == len(prompt) + n_predict:
+            return
+        begin = time.perf_counter()
+        logits = await model.decode(chosen, [position] * len(samplers))
+        timing.steps += time.perf_counter() - begin
+        timing.tokens += sum(alive)
+
+
+@dataclass
+class Result:
+    """What the command line reports; of several sequences, ``ids`` and ``text`` are lists."""
+
+    prompt_ids: list[int]
+    ids: list[list[int]]
+    vocabulary: Vocabulary | None
+    timing: Timing = field(default_factory=Timing)
+
+    def as_json(self) -> dict[str, Any]:
+        """One sequence is told as itself, several as lists."""
+        texts = ["" if self.vocabulary is None else self.vocabulary.decode(x) for x in self.ids]
+        one = len(self.ids) == 1
+        return {
+            "prompt_ids": self.prompt_ids,
+            "ids": self.ids[0] if one else self.ids,
+            "text": texts[0] if one else texts,
+            "prompt_tokens_per_second": _rate(len(self.prompt_ids), self.timing.prompt),
+            "tokens_per_second": _rate(self.timing.tokens, self.timing.steps),
+        }
+
+
+def _rate(n: int, seconds: float) -> float:
+    return n / seconds if seconds > 0 else 0.0
+
+
+class _Printer:
+    """Shows the text of a single sequence as it comes."""
+
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self._token: int | None = None
+        self._vocabulary = vocabulary
+        self._texts = iter(()) if vocabulary is None else vocabulary.stream(iter(self._next, None))
+
+    def _next(self) -> int | None:
+        token, self._token = self._token, None
+        return token
+
+    def show(self, token: int) -> None:
+        self._token = token
+        text = f"{token} " if self._vocabulary is None else next(self._texts)
+        print(text, end="", flush=True)
+
+    def end(self) -> None:
+        print("".join(self._texts))
+
+
+async def run(given: argparse.Namespace) -> Result:
+    """Carry out the command line."""
+    with await open_model(given.model) as file:
+        vocabulary = open_vocabulary(file.metadata)
+        prompt = _prompt_ids(given, vocabulary)
+        device = aggml.get_device(given.device)
+        async with device.backend(n_threads=given.threads) as backend:
+            model = await Llama.load(
+                backend, file, ctx=given.ctx, sequences=given.parallel, progress=_progress
+            )
+            if len(prompt) + given.n_predict > model.ctx:
+                raise ModelError(
+                    f"{len(prompt)} tokens of prompt and {given.n_predict} more do not fit a "
+                    f"context of {model.ctx}: give --ctx or a smaller --n-predict"
+                )
+            unknown = [x for x in prompt if not 0 <= x < model.vocabulary]
+            if unknown:
+                raise ModelError(f"{unknown[0]} is no token of {model.vocabulary}")
+            result = Result(prompt, [[] for _ in range(given.parallel)], vocabulary)
+            ends = frozenset() if given.ignore_eos or vocabulary is None else vocabulary.ends
+            samplers = [
+                Sampler(given.temperature, given.top_k, given.top_p, _seed(given.seed, i))
+                for i in range(given.parallel)
+            ]
+            printer = _Printer(vocabulary) if given.parallel == 1 and not given.json else None
+            async for tokens in generate(
+                model, prompt, samplers,
+                n_predict=given.n_predict, ends=ends, timing=result.timing,
+            ):  # fmt: skip
+                for ids, token in zip(result.ids, tokens, strict=True):
+                    if token is not None:
+                        ids.append(token)
+                if printer is not None and tokens[0] is not None:
+                    printer.show(tokens[0])
+            if printer is not None:
+                printer.end()
+    return result
+
+
+def _seed(seed: int | None, i: int) -> int | None:
+    return None if seed is None else seed + i
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else "\r"
+        print(f"loading {done / 1e6:.0f} of {total / 1e6:.0f} MB", end=end, file=sys.stderr)
+
+
+def _prompt_ids(given: argparse.Namespace, vocabulary: Vocabulary | None) -> list[int]:
+    if given.prompt_ids is not None:
+        return list(given.prompt_ids)
+    if vocabulary is None:
+        raise ModelError("the file has no vocabulary: give the prompt as --prompt-ids")
+    ids = vocabulary.encode(given.prompt)
+    if not ids:
+        raise ModelError("the prompt has no tokens")
+    return ids
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(x) for x in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers like 1,2,3") from None
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if found < least:
+            raise argparse.ArgumentTypeError(f"{found} is less than {least}")
+        return found
+
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    parser = argparse.ArgumentParser(
+        description="Continue a prompt with a llama, qwen2 or qwen3 model of a GGUF file."
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="names of special tokens stand for them")
+    prompt.add_argument("--prompt-ids", type=_ids, metavar="1,2,3", help="tokens instead of text")
+    parser.add_argument(
+        "--n-predict", type=_at_least(0), default=128, metavar="N", help="tokens at most (128)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="0: the best token (0.8)"
+    )
+    parser.add_argument(
+        "--top-k", type=_at_least(0), default=40, metavar="K", help="of the K best; 0: of all (40)"
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=0.95, metavar="P", help="that make up P (0.95)"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="for the same draws again")
+    parser.add_argument(
+        "--parallel", type=_at_least(1), default=1, metavar="N", help="sequences at once (1)"
+    )
+    parser.add_argument(
+        "--ctx", type=_at_least(1), metavar="N",
+        help="positions of a sequence (what the model was trained for, at most 4096)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=_at_least(1), metavar="N", help="default: all usable cores"
+    )
+    parser.add_argument("--device", default="CPU", metavar="NAME", help="an aggml device (CPU)")
+    parser.add_argument("--loop", choices=("asyncio", "trio"), default="asyncio")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on after an end token")
+    parser.add_argument(
+        "--json", action="store_true",
+        help="one object on stdout: prompt_ids, ids, text, prompt_tokens_per_second, "
+        "tokens_per_second; of several sequences ids and text are lists",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    if not 0 < given.top_p <= 1:
+        parser.error(f"--top-p {given.top_p} is not within 0..1")
+    if given.temperature < 0:
+        parser.error(f"--temperature {given.temperature} is negative")
+    try:
+        result = anyio.run(run, given, backend=given.loop)
+    except KeyboardInterrupt:
+        return 130
+    except EXPECTED as error:
+        print(f"generate.py: {error}", file=sys.stderr)
+        return 2
+    report = result.as_json()
+    if given.json:
+        print(json.dumps(report))
+        return 0
+    if given.parallel > 1:
+        for i, ids in enumerate(result.ids):
+            text = ids if result.vocabulary is None else result.vocabulary.decode(ids)
+            print(f"--- {i + 1}\n{text}")
+    print(
+        f"\nprompt: {len(result.prompt_ids)} tokens, {report['prompt_tokens_per_second']:.0f}/s; "
+        f"then {report['tokens_per_second']:.1f}/s",
+        file=sys.stderr,
+    )
+    return 0
+
+
+# Told in one line; anything else is a fault of this program and shown as such.
+EXPECTED: Final = (ModelError, VocabularyError, aggml.AggmlError, OSError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,393 @@
+"""Llama-architecture models of GGUF files (llama, qwen2, qwen3), any number of sequences together.
+
+Here: hyperparameters, weights, the graph of one step, the KV cache. Not here: text and tokens
+(vocabulary.py), which token to take (sampling.py), a command line (generate.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+import numpy as np
+import numpy.typing as npt
+from anyio.lowlevel import checkpoint
+
+import aggml
+from aggml import DType, Graph, Tensor, ops
+from aggml.gguf import GGUFFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from aggml import Backend
+
+ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
+KV_STEP: Final = 256  # attention reads so many positions more at a time: fewer different graphs
+CHUNK: Final = 512  # tokens of a prompt computed at once
+
+F32 = npt.NDArray[np.float32]
+
+
+class ModelError(Exception):
+    """The file is no model that this example can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Hyperparameters under the names of GGUF's metadata; lengths in elements."""
+
+    architecture: str
+    block_count: int
+    embedding_length: int
+    head_count: int
+    head_count_kv: int
+    key_length: int
+    value_length: int
+    context_length: int
+    rms_eps: float
+    rope_dims: int
+    rope_base: float
+    rope_scale: float
+    yarn: float  # share of YaRN's extrapolation
+    original_context: int
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Config:
+        """Read them.
+
+        Raises:
+            ModelError: another architecture, experts, or a value that is missing.
+        """
+        architecture = metadata.get("general.architecture")
+        if architecture not in ARCHITECTURES:
+            raise ModelError(
+                f"the architecture is {architecture!r}, not one of {', '.join(ARCHITECTURES)}"
+            )
+
+        def value(name: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
+            found = metadata.get(f"{architecture}.{name}", default)
+            if found is None:
+                raise ModelError(f"the file says nothing of {architecture}.{name}")
+            return found
+
+        if value("expert_count", 0):
+            raise ModelError("models with experts are not supported")
+        heads = int(value("attention.head_count"))
+        width = int(value("embedding_length"))
+        head = int(value("attention.key_length", width // heads))
+        scaling = value("rope.scaling.type", "none")
+        factor = float(value("rope.scaling.factor", 1.0))
+        return cls(
+            architecture=architecture,
+            block_count=int(value("block_count")),
+            embedding_length=width,
+            head_count=heads,
+            head_count_kv=int(value("attention.head_count_kv", heads)),
+            key_length=head,
+            value_length=int(value("attention.value_length", head)),
+            context_length=int(value("context_length")),
+            rms_eps=float(value("attention.layer_norm_rms_epsilon")),
+            rope_dims=int(value("rope.dimension_count", head)),
+            rope_base=float(value("rope.freq_base", 10000.0)),
+            rope_scale=1.0 / factor if scaling in ("linear", "yarn") and factor > 0 else 1.0,
+            yarn=1.0 if scaling == "yarn" else 0.0,
+            original_context=int(
+                value("rope.scaling.original_context_length", value("context_length"))
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph depends on: ``tokens`` of each of ``sequences``, from ``slot`` on in the cache.
+
+    Attention looks at the first ``kv`` positions.
+    """
+
+    sequences: int
+    tokens: int
+    slot: int
+    kv: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A graph and its inputs, all i32 but the mask: [kv, tokens, 1, sequences] f16, 0 or -inf."""
+
+    graph: Graph
+    tokens: Tensor
+    positions: Tensor
+    rows: Tensor
+    mask: Tensor
+    last: Tensor | None  # which rows go on after the last attention; all if there is one each
+    logits: Tensor
+
+
+class Llama:
+    """A model on a backend, and the KV cache of ``sequences`` sequences of up to ``ctx`` positions.
+
+    ``model = await Llama.load(backend, path)``; then `prefill` each sequence, and `decode` them
+    together as often as wanted. One step at a time: the caller awaits one before the next.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Config,
+        weights: Mapping[str, Tensor],
+        *,
+        ctx: int,
+        sequences: int,
+        max_graphs: int = 32,
+    ) -> None:
+        self.backend = backend
+        self.config = config
+        self.ctx = -(-ctx // KV_STEP) * KV_STEP
+        self.sequences = sequences
+        self._w = weights
+        self._max_graphs = max_graphs
+        self._steps: OrderedDict[Shape, Step] = OrderedDict()  # least recently used first
+        self._k = self._cache("k", config.key_length)
+        self._v = self._cache("v", config.value_length)
+        self._memory = backend.alloc([*self._k, *self._v])  # zeros: masked rows must be finite
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return self._w["token_embd.weight"].ne[1]
+
+    def _cache(self, name: str, head: int) -> list[Tensor]:
+        ne = (head * self.config.head_count_kv, self.ctx * self.sequences)
+        return [
+            aggml.new_tensor(DType.F16, ne=ne, name=f"cache_{name}.{i}")
+            for i in range(self.config.block_count)
+        ]
+
+    @classmethod
+    async def load(
+        cls,
+        backend: Backend,
+        file: GGUFFile,
+        *,
+        ctx: int | None = None,
+        sequences: int = 1,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Llama:
+        """Bring the weights of a file to ``backend``: mapped if it reads host memory, else copied.
+
+        Args:
+            backend: where to compute; must stay open while the model is used.
+            file: an open model file.
+            ctx: positions of each sequence; if not given what the model was trained for, but at
+                most 4096.
+            sequences: how many there may be at a time.
+            progress: called with bytes loaded so far and bytes in all.
+
+        Raises:
+            ModelError: the file is no model that this example can run.
+        """
+        config = Config.of(file.metadata)
+        missing = [name for name in _needed(config) if name not in file.tensors]
+        if missing:
+            raise ModelError(f"the file has no tensor {missing[0]!r} ({len(missing)} are missing)")
+        try:
+            file.map(backend.device)
+        except (aggml.Unsupported, aggml.Misaligned):
+            await file.load(backend, progress=progress)
+        limit = ctx or min(config.context_length, 4096)
+        return cls(backend, config, file.tensors, ctx=limit, sequences=sequences)
+
+    async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
+        """Take in ``ids`` at positions ``start ..`` of sequence ``slot``.
+
+        Returns:
+            The logits after the last one, (vocabulary,) float32.
+
+        Cancellation: aborts the computation; positions from ``start`` on are undefined.
+        """
+        if not ids:
+            raise ValueError("there must be at least one token")
+        if start + len(ids) > self.ctx:
+            raise ModelError(f"{start + len(ids)} tokens do not fit a context of {self.ctx}")
+        for at in range(0, len(ids), CHUNK):
+            piece = ids[at : at + CHUNK]
+            logits = await self._run(slot, np.array([piece], np.int32), np.array([start + at]))
+        result: F32 = logits[0]
+        return result
+
+    async def decode(self, ids: Sequence[int], positions: Sequence[int]) -> F32:
+        """One more token for each of the sequences 0, 1, ...
+
+        Args:
+            ids: the token of each.
+            positions: where it goes.
+
+        Returns:
+            The logits after it, (sequences, vocabulary) float32.
+
+        Cancellation: aborts the computation; these positions are undefined.
+        """
+        if max(positions) >= self.ctx:
+            raise ModelError(f"the context of {self.ctx} tokens is full")
+        return await self._run(0, np.array(ids, np.int32)[:, None], np.array(positions))
+
+    async def share(self, n: int) -> None:
+        """Copy the first ``n`` positions of sequence 0 to all others."""
+        nodes = []
+        for cache in (*self._k, *self._v):
+            row = cache.nb[1]
+            source = ops.view_2d(cache, cache.ne[0], n, row, 0)
+            for slot in range(1, self.sequences):
+                target = ops.view_2d(cache, cache.ne[0], n, row, slot * self.ctx * row)
+                nodes.append(ops.cpy(source, target))
+        if nodes:
+            graph = Graph(*nodes)
+            await self.backend.prepare(graph)
+            await self.backend.graph_compute(graph)
+
+    async def _run(
+        self, slot: int, ids: npt.NDArray[np.int32], start: npt.NDArray[np.int64]
+    ) -> F32:
+        """Compute ids (sequences, tokens) that begin at positions ``start``, one per sequence."""
+        sequences, tokens = ids.shape
+        used = int(start.max()) + tokens
+        kv = min(-(-used // KV_STEP) * KV_STEP, self.ctx)
+        step = await self._step(Shape(sequences, tokens, slot, kv))
+        positions = (start[:, None] + np.arange(tokens)).astype(np.int32)
+        first_row = (np.arange(sequences)[:, None] + slot) * self.ctx
+        visible = np.arange(kv) <= positions[:, None, :, None]  # (sequences, 1, tokens, kv)
+        inputs: dict[Tensor, Any] = {
+            step.tokens: ids.reshape(-1),
+            step.positions: positions.reshape(-1),
+            step.rows: (positions + first_row).astype(np.int32).reshape(-1),
+            step.mask: np.where(visible, np.float16(0), np.float16(-np.inf)),
+        }
+        if step.last is not None:
+            inputs[step.last] = (np.arange(1, sequences + 1) * tokens - 1).astype(np.int32)
+        logits = await self.backend.run(step.graph, inputs, step.logits)
+        return np.asarray(logits).reshape(sequences, -1)
+
+    async def _step(self, shape: Shape) -> Step:
+        step = self._steps.get(shape)
+        if step is None:
+            step = await self._build(shape)
+            await self.backend.prepare(step.graph)
+            self._steps[shape] = step
+            if len(self._steps) > self._max_graphs:
+                self._steps.popitem(last=False)
+        else:
+            self._steps.move_to_end(shape)
+        return step
+
+    # -- the graph
+
+    async def _build(self, shape: Shape) -> Step:
+        w, c = self._w, self.config
+        total = shape.sequences * shape.tokens
+
+        def given(name: str, *ne: int) -> Tensor:
+            return aggml.new_tensor(DType.I32, ne=ne, name=name).set_input()
+
+        tokens, positions, rows = (
+            given("tokens", total),
+            given("positions", total),
+            given("rows", total),
+        )
+        last = given("last", shape.sequences) if shape.tokens > 1 else None
+        mask = aggml.new_tensor(
+            DType.F16, ne=(shape.kv, shape.tokens, 1, shape.sequences), name="mask"
+        ).set_input()
+        x = ops.get_rows(w["token_embd.weight"], tokens)
+        for i in range(c.block_count):
+            h = ops.mul(ops.rms_norm(x, c.rms_eps), w[f"blk.{i}.attn_norm.weight"])
+            y = self._attention(i, h, positions, rows, mask, shape)
+            if last is not None and i == c.block_count - 1:
+                x, y = ops.get_rows(x, last), ops.get_rows(y, last)
+            x = ops.add(self._linear(f"blk.{i}.attn_output", y), x)
+            h = ops.mul(ops.rms_norm(x, c.rms_eps), w[f"blk.{i}.ffn_norm.weight"])
+            gate, up = (self._linear(f"blk.{i}.ffn_{part}", h) for part in ("gate", "up"))
+            x = ops.add(self._linear(f"blk.{i}.ffn_down", ops.swiglu_split(gate, up)), x)
+            await checkpoint()
+        x = ops.mul(ops.rms_norm(x, c.rms_eps), w["output_norm.weight"])
+        head = w.get("output.weight", w["token_embd.weight"])
+        logits = ops.mul_mat(head, x).set_output()
+        return Step(Graph(logits), tokens, positions, rows, mask, last, logits)
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        y = ops.mul_mat(self._w[f"{name}.weight"], x)
+        bias = self._w.get(f"{name}.bias")
+        return y if bias is None else ops.add(y, bias)
+
+    def _attention(
+        self, i: int, h: Tensor, positions: Tensor, rows: Tensor, mask: Tensor, shape: Shape
+    ) -> Tensor:
+        """[width, n] -> [value_length * head_count, n]."""
+        c = self.config
+        total = shape.sequences * shape.tokens
+        q = ops.reshape_3d(self._linear(f"blk.{i}.attn_q", h), c.key_length, c.head_count, total)
+        k = ops.reshape_3d(self._linear(f"blk.{i}.attn_k", h), c.key_length, c.head_count_kv, total)
+        v = self._linear(f"blk.{i}.attn_v", h)
+        q, k = (self._placed(i, part, x, positions) for part, x in (("q", q), ("k", k)))
+        # Written, then read: what set_rows returns is the cache with the new rows in it.
+        k = ops.set_rows(self._k[i], ops.reshape_2d(k, self._k[i].ne[0], total), rows)
+        v = ops.set_rows(self._v[i], v, rows)
+        keys = self._seen(k, c.key_length, shape)
+        values = self._seen(v, c.value_length, shape)
+        q = ops.reshape_4d(q, c.key_length, c.head_count, shape.tokens, shape.sequences)
+        scale = 1 / math.sqrt(c.key_length)
+        y = ops.flash_attn_ext(ops.permute(q, 0, 2, 1, 3), keys, values, mask, scale, 0.0, 0.0)
+        return ops.reshape_2d(y, c.value_length * c.head_count, total)
+
+    def _placed(self, i: int, part: str, x: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys, [key_length, heads, n], turned by their positions."""
+        c = self.config
+        norm = self._w.get(f"blk.{i}.attn_{part}_norm.weight")
+        if norm is not None:
+            x = ops.mul(ops.rms_norm(x, c.rms_eps), norm)
+        return ops.rope_ext(
+            x,
+            positions,
+            self._w.get("rope_freqs.weight"),
+            c.rope_dims,
+            mode="normal" if c.architecture == "llama" else "neox",
+            n_ctx_orig=c.original_context,
+            freq_base=c.rope_base,
+            freq_scale=c.rope_scale,
+            ext_factor=c.yarn,
+        )
+
+    def _seen(self, cache: Tensor, head: int, shape: Shape) -> Tensor:
+        """[head, kv, heads, sequences] of a cache."""
+        row, size = cache.nb[1], cache.dtype.type_size
+        return ops.permute(
+            ops.view_4d(
+                cache, head, self.config.head_count_kv, shape.kv, shape.sequences,
+                head * size, row, self.ctx * row, shape.slot * self.ctx * row,
+            ),
+            0, 2, 1, 3,
+        )  # fmt: skip
+
+
+def _needed(config: Config) -> list[str]:
+    parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"]
+    parts += ["ffn_norm", "ffn_gate", "ffn_up", "ffn_down"]
+    blocks = range(config.block_count)
+    names = [f"blk.{i}.{part}.weight" for i in blocks for part in parts]
+    return ["token_embd.weight", "output_norm.weight", *names]
+
+
+async def open_model(path: Path) -> GGUFFile:
+    """Open a GGUF file without holding up the loop.
+
+    Raises:
+        ModelError: it cannot be read, or is no GGUF file.
+    """
+    try:
+        return await anyio.to_thread.run_sync(GGUFFile.open, path)
+    except (OSError, aggml.AggmlError) as error:
+        raise ModelError(f"cannot open the model: {error}") from error

@@ -1,0 +1,266 @@
+"""examples/generate.py: the model against numpy, sequences together, text, the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import anyio
+import generate
+import numpy as np
+import pytest
+from llama import Config, Llama, ModelError, open_model
+from sampling import Sampler
+from vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
+
+import aggml
+from examples import llama_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+PROMPT = [1, 40, 270, 281, 265, 277]
+TOLERANCE = 1e-3  # of the largest logit: keys and values are kept in f16
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: llama_files.write(folder / f"{name}.gguf", name) for name in ARCHITECTURES}
+
+
+def assert_near(got: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(got, wanted, atol=TOLERANCE * np.abs(wanted).max())
+
+
+async def load(backend: aggml.Backend, path: Path, sequences: int = 1) -> Llama:
+    with await open_model(path) as file:
+        return await Llama.load(backend, file, ctx=300, sequences=sequences)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_logits_are_those_of_numpy(files: dict[str, Path], architecture: str) -> None:
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files[architecture])
+        wanted = llama_files.logits([*PROMPT, 275, 262], architecture)
+        got = await model.prefill(0, PROMPT)
+        assert_near(got, wanted[len(PROMPT) - 1])
+        for i, token in enumerate((275, 262)):
+            got = await model.decode([token], [len(PROMPT) + i])
+            assert_near(got[0], wanted[len(PROMPT) + i])
+
+
+async def test_a_prompt_in_pieces_gives_the_same(files: dict[str, Path]) -> None:
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files["llama"])
+        whole = await model.prefill(0, PROMPT)
+        await model.prefill(0, PROMPT[:4])
+        pieces = await model.prefill(0, PROMPT[4:], start=4)
+        assert_near(pieces, whole)
+
+
+async def test_sequences_together_give_what_each_gives_alone(files: dict[str, Path]) -> None:
+    prompts = [PROMPT, [1, 290, 291], [1, 290, 263, 264, 280, 281, 282, 283]]
+    next_ = [262, 270, 280]
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files["llama"], sequences=3)
+        for slot, prompt in enumerate(prompts):
+            await model.prefill(slot, prompt)
+        together = await model.decode(next_, [len(p) for p in prompts])
+        for got, prompt, token in zip(together, prompts, next_, strict=True):
+            wanted = llama_files.logits([*prompt, token], "llama")[-1]
+            assert_near(got, wanted)
+
+
+async def test_a_prompt_longer_than_a_step_of_the_cache(files: dict[str, Path]) -> None:
+    ids = [1, *np.random.default_rng(3).integers(3, 290, 270).tolist()]
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files["llama"])
+        got = await model.prefill(0, ids)
+        assert_near(got, llama_files.logits(ids, "llama")[-1])
+        with pytest.raises(ModelError, match="do not fit a context of 512"):
+            await model.prefill(0, ids, start=300)
+
+
+async def collect(model: Llama, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
+    return [x async for x in generate.generate(model, PROMPT, samplers, n_predict=n)]
+
+
+async def test_greedy_takes_the_best_of_numpy(files: dict[str, Path]) -> None:
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files["llama"])
+        ids = [x[0] for x in await collect(model, [Sampler(temperature=0)], 12)]
+    wanted = list(PROMPT)
+    for token in ids:
+        rows = llama_files.logits(wanted, "llama")[-1]
+        assert token is not None
+        assert rows[token] > rows.max() - 2 * TOLERANCE * np.abs(rows).max()
+        wanted.append(token)
+
+
+async def test_parallel_sequences_draw_on_their_own_and_again_the_same(
+    files: dict[str, Path],
+) -> None:
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files["llama"], sequences=3)
+        first, again = [
+            await collect(model, [Sampler(seed=i) for i in (1, 2, 1)], 16) for _ in range(2)
+        ]
+    assert first == again
+    one, two, three = zip(*first, strict=True)
+    assert one == three != two
+
+
+async def test_cancelling_leaves_the_model_usable(files: dict[str, Path]) -> None:
+    async with aggml.get_device("CPU").backend() as backend:
+        model = await load(backend, files["llama"])
+        wanted = await model.prefill(0, PROMPT)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await model.prefill(0, PROMPT)
+        assert scope.cancelled_caught
+        assert np.array_equal(await model.prefill(0, PROMPT), wanted)
+
+
+# -- which token
+
+
+def test_sampler_draws_from_the_best_only() -> None:
+    logits = np.log(np.array([0.05, 0.5, 0.3, 0.15], np.float32))
+    draws = [Sampler(1.0, top_k=0, top_p=0.79, seed=s)(logits) for s in range(50)]
+    assert set(draws) == {1, 2}
+    assert {Sampler(1.0, top_k=1, top_p=1.0, seed=s)(logits) for s in range(9)} == {1}
+    sampler = Sampler(1.0, top_k=0, top_p=1.0, seed=0)
+    share = np.bincount([sampler(logits) for _ in range(4000)], minlength=4) / 4000
+    np.testing.assert_allclose(share, np.exp(logits), atol=0.03)
+    hot = Sampler(100.0, top_k=0, top_p=1.0, seed=0)
+    np.testing.assert_allclose(
+        np.bincount([hot(logits) for _ in range(4000)]) / 4000, 0.25, atol=0.03
+    )
+
+
+# -- text
+
+
+def sentence_piece() -> SentencePiece:
+    tokens, scores, types = llama_files.pieces()
+    return SentencePiece(
+        {
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.scores": scores,
+            "tokenizer.ggml.token_type": types,
+            "tokenizer.ggml.bos_token_id": 1,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("hello world", ["<s>", "▁hello", "▁world"]),
+        ("hellhello", ["<s>", "▁", "hell", "hello"]),
+        ("held", ["<s>", "▁", "he", "ld"]),
+        ("é</s>x", ["<s>", "▁", "<0xC3>", "<0xA9>", "</s>", "▁", "x"]),
+        ("", ["<s>"]),
+    ],
+)
+def test_sentence_piece_joins_the_best_first(text: str, pieces: list[str]) -> None:
+    vocabulary = sentence_piece()
+    assert [vocabulary.pieces[i] for i in vocabulary.encode(text)] == pieces
+
+
+def test_decoding_gives_the_text_back_also_piecewise() -> None:
+    vocabulary = sentence_piece()
+    text = "hello wörld ☃"
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text
+    assert "".join(vocabulary.stream(iter(ids))) == " " + text
+    broken = vocabulary.encode("☃", special=False)[:-1]
+    assert vocabulary.decode(broken) == "\ufffd"
+
+
+def test_byte_level_goes_by_merges_and_keeps_special_tokens() -> None:
+    letters = [*"abcdefgh", "Ġ", "Ã", "©"]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": [*letters, "ab", "abc", "Ġab", "<|end|>"],
+        "tokenizer.ggml.token_type": [1] * (len(letters) + 3) + [3],
+        "tokenizer.ggml.merges": ["a b", "ab c", "Ġ ab"],
+        "tokenizer.ggml.eos_token_id": len(letters) + 3,
+    }
+    vocabulary = open_vocabulary(metadata)
+    assert isinstance(vocabulary, ByteLevel)
+    ids = vocabulary.encode("abc ab é<|end|>")
+    assert [vocabulary.pieces[i] for i in ids] == ["abc", "Ġab", "Ġ", "Ã", "©", "<|end|>"]
+    assert vocabulary.decode(ids) == "abc ab é"
+    with pytest.raises(VocabularyError, match=r"tokenizer\.ggml\.pre is 'new'"):
+        open_vocabulary({**metadata, "tokenizer.ggml.pre": "new"})
+
+
+# -- the command line
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = generate.main([str(x) for x in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_json(files: dict[str, Path], capsys: pytest.CaptureFixture[str], loop: str) -> None:
+    status, out, _ = called(
+        capsys, files["llama"], "--prompt-ids", "1,40,270", "--n-predict", 5, "--temperature", 0,
+        "--ignore-eos", "--loop", loop, "--json", "--threads", 1,
+    )  # fmt: skip
+    assert status == 0
+    told = json.loads(out)
+    assert told["prompt_ids"] == [1, 40, 270]
+    assert len(told["ids"]) == 5
+    assert isinstance(told["text"], str)
+    assert told["prompt_tokens_per_second"] > 0 < told["tokens_per_second"]
+
+
+def test_text_is_shown_as_it_comes(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (files["llama"], "--prompt", "hello world", "--n-predict", 8, "--temperature", 0)
+    _, out, err = called(capsys, *arguments)
+    _, told, _ = called(capsys, *arguments, "--json")
+    assert out.strip("\n").removeprefix(" ") == json.loads(told)["text"]
+    assert "prompt: " in err
+
+
+def test_several_sequences(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = called(
+        capsys, files["llama"], "--prompt", "hello", "--parallel", 3, "--n-predict", 4, "--seed", 1,
+        "--ignore-eos", "--json",
+    )  # fmt: skip
+    told = json.loads(out)
+    assert status == 0
+    assert [len(ids) for ids in told["ids"]] == [4, 4, 4]
+    assert len(told["text"]) == 3
+
+
+def test_what_is_wrong_is_told_in_one_line(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = llama_files.write(tmp_path / "bare.gguf", vocabulary=False)
+    for arguments, message in (
+        ((tmp_path / "none.gguf", "--prompt", "x"), "cannot open the model"),
+        ((bare, "--prompt", "x"), "no vocabulary"),
+        ((bare, "--prompt-ids", "1,99999"), "99999 is no token"),
+        ((bare, "--prompt-ids", "1", "--ctx", 256, "--n-predict", 256), "context of 256"),
+    ):
+        status, out, err = called(capsys, *arguments)
+        assert status == 2
+        assert out == ""
+        assert message in err
+        assert err.count("\n") == 1
+    with pytest.raises(SystemExit):
+        generate.main([str(bare), "--prompt-ids", "1,x"])
+    assert "no list of numbers" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="architecture is 'bert'"):
+        Config.of({"general.architecture": "bert"})
