@@ -147,6 +147,7 @@ def _converted(vector: Vector) -> bool:
 def test_half_precision(vector: Vector) -> None:
     source, target = _halves(vector)
     src, expected = vector.array("src"), vector.array("dst")
+    found: NDArray[Any]
     if target is DType.F32:
         found = aggml.dequantize(src, source, ne=(src.size,))
     else:
