@@ -111,7 +111,8 @@ def add_cast(a: Tensor, b: Tensor, type: DType | str | np.dtype[np.generic]) -> 
     kind = DType.parse(type)
     if a.ne[0] != b.ne[0] or not can_repeat(b, a):
         raise mismatch("add_cast", "the rows of b do not repeat to a", a=a, b=b)
-    known = a.dtype in (F16, BF16) or (a.dtype.is_quantized and a.dtype not in READ_ONLY)
+    target = kind is F32 or a.dtype not in READ_ONLY
+    known = a.dtype in (F16, BF16) or (a.dtype.is_quantized and target)
     if not known or b.dtype is not F32 or kind not in (F32, a.dtype):
         raise refuse_type(f"add_cast to {kind}", a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:

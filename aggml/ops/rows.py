@@ -5,7 +5,6 @@ Here: shapes, types, checks. Not here: kernels (native/*/rows.c), which check th
 
 from __future__ import annotations
 
-from aggml.dtype import DType
 from aggml.ops._common import (
     F32,
     FLOATS,
@@ -43,7 +42,7 @@ def get_rows(a: Tensor, b: Tensor) -> Tensor:
     if b.dtype is not I32:
         raise refuse_type("get_rows", a=a, b=b)
     kind = a.dtype
-    if not (kind in FLOATS or kind is I32 or kind.is_quantized) or kind in (DType.Q8_1, DType.Q8_K):
+    if not (kind in FLOATS or kind is I32 or kind.is_quantized):
         raise refuse_type("get_rows", a=a, b=b)
     n0, _, n2, n3 = a.ne
     m0, m1, m2, m3 = b.ne

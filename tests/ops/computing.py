@@ -24,7 +24,7 @@ _TIMEOUT = 15.0
 def compute(
     backend: aggml.Backend, node: Tensor, values: Mapping[Tensor, NDArray[Any]]
 ) -> NDArray[Any]:
-    """What ``node`` holds, shape (ne3, ne2, ne1, ne0), after a run with these leafs."""
+    """What ``node`` holds, shape (ne3, ne2, ne1, ne0 or bytes of a row), after a run with these."""
     memory = backend.alloc(list(values))
     for leaf, value in values.items():
         backend.set(leaf, value)
@@ -34,7 +34,8 @@ def compute(
     result = backend.get(node)
     result.wait(_TIMEOUT)
     computed.result()
-    array = result.result().reshape(node.ne[::-1])
+    last = node.dtype.row_size(node.ne[0]) if node.dtype.is_quantized else node.ne[0]
+    array = result.result().reshape(*node.ne[:0:-1], last)
     placed.close()  # so that the tensors can be placed once more
     memory.close()
     return array

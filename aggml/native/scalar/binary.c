@@ -197,7 +197,7 @@ static agk_status lower_add1(agk_lowering *lowering)
     if (status != AGK_OK) return status;
     const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
     const bool types = plain ? b->type == AGK_F32 || b->type == a->type : b->type == AGK_F32;
-    if (!types || agk_reader(a->type, 0) == NULL || agk_writer(a->type, 0) == NULL || agk_nelements(b) != 1) {
+    if (!types || agk_reader(a->type, 0) == NULL || agk_writer(node->dst.type, 0) == NULL || agk_nelements(b) != 1) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b %lld elements of %s", agk_type_name(a->type),
                           (long long)agk_nelements(b), agk_type_name(b->type));
     }
@@ -236,7 +236,7 @@ static agk_status check(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s and b is %s in rows of %lld, a in rows of %lld",
                           agk_type_name(a->type), agk_type_name(b->type), (long long)b->ne[0], (long long)a->ne[0]);
     }
-    if (quantized && (agk_reader(a->type, 0) == NULL || agk_writer(a->type, 0) == NULL || b->nb[0] != 4)) {
+    if (quantized && (agk_reader(a->type, 0) == NULL || agk_writer(node->dst.type, 0) == NULL || b->nb[0] != 4)) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "no sum of %s and f32 elements %lld bytes apart",
                           agk_type_name(a->type), (long long)b->nb[0]);
     }

@@ -32,6 +32,7 @@ enum {
 
 /* What one thread does in some 10 us, of AVX-512; chunks follow from the shape alone. */
 static const double slice_flops = 2.5e6, slice_read = 250e3, amx_slice_flops = 1e7;
+static const double widen_slices = 1e-5; /* an element of a block to f32: 0.1 ns */
 
 static agk_status check(agk_lowering *lowering)
 {
@@ -129,7 +130,8 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
     const int64_t in_l1 = L1_ELEMENTS / b->ne[1] / grain * grain;
     p->k_block = (int32_t)(as_q8 ? k : agk_mm_least(k, in_l1));
     const double row_flops = 2.0 * (double)a->ne[0] * (double)b->ne[1];
-    const double row_slices = row_flops / slice_flops + (double)agk_row_size(a->type, a->ne[0]) / slice_read;
+    const double widening = p->row_form != AGK_MM_NATURAL ? widen_slices * (double)a->ne[0] : 0.0;
+    const double row_slices = row_flops / slice_flops + (double)agk_row_size(a->type, a->ne[0]) / slice_read + widening;
     const double batch_slices = row_slices * (double)a->ne[1];
     const int64_t batches = b->ne[2] * b->ne[3], most = agk_mm_ceil_div(a->ne[1], 4);
     const double blocks = batch_slices * (double)batches <= 1.5 ? 1.0 : batch_slices + 0.5;
