@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from ops.computed import same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
+from aggml import Tensor, new_tensor, ops
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from corpus_loader import Case
+    from numpy.typing import NDArray
 
     import aggml
 
@@ -21,3 +29,21 @@ def test_shape(case: Case) -> None:
 @pytest.mark.parametrize("case", family_cases("glu", computed=True))
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)
+
+
+@pytest.mark.parametrize(("alpha", "limit"), [(1.702, 7.0), (0.5, 0.0), (2.0, 1.5)])
+def test_swiglu_oai_of_rows_apart(
+    alpha: float, limit: float, by_threads: list[aggml.Backend]
+) -> None:
+    x, y = 5 * np.random.default_rng(1).normal(size=(2, 200, 120)).astype(np.float32)
+
+    def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
+        a, b = new_tensor("f32", ne=(120, 200)), new_tensor("f32", ne=(120, 200))
+        part = ops.view_2d(b, 100, 200, b.nb[1], 4)
+        node = ops.swiglu_oai(ops.view_2d(a, 100, 200, a.nb[1], 80), part, alpha, limit)
+        return node, {a: x, b: y}
+
+    v = np.minimum(x[:, 20:].astype(np.float64), limit)
+    w = np.clip(y[:, 1:101].astype(np.float64), -limit, limit)
+    result = same_for_any_threads(by_threads, build)
+    np.testing.assert_allclose(result, v / (1 + np.exp(-alpha * v)) * (w + 1), rtol=2e-6, atol=1e-6)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from ops.computed import compute, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
-if TYPE_CHECKING:
-    from corpus_loader import Case
+import aggml
+from aggml import DType, Tensor, new_tensor, ops
 
-    import aggml
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from corpus_loader import Case
+    from numpy.typing import NDArray
 
 
 @pytest.mark.parametrize("case", family_cases("unary", computed=False))
@@ -21,3 +27,109 @@ def test_shape(case: Case) -> None:
 @pytest.mark.parametrize("case", family_cases("unary", computed=True))
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)
+
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def _round(x: Values) -> Values:
+    y: Values = np.copysign(np.floor(np.abs(x) + 0.5), x)
+    return y
+
+
+def _softplus(x: Values) -> Values:
+    return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
+
+
+def _hardsigmoid(x: Values) -> Values:
+    y: Values = np.fmin(1, np.fmax(0, (x + 3) / 6))
+    return y
+
+
+def _xielu(x: Values) -> Values:
+    """alpha_n 0.5, alpha_p -1, beta 0.25, eps -0.01."""
+    n, p = np.log1p(np.exp(0.5)) + 0.25, np.log1p(np.exp(-1.0))
+    below = (np.expm1(np.fmin(x, -0.01)) - x) * n + 0.25 * x
+    return np.where(x > 0, p * x * x + 0.25 * x, below)
+
+
+EXACT: dict[str, Callable[[Values], Values]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": _round,
+    "trunc": np.trunc,
+}
+CLOSE: dict[str, Callable[[Values], Values]] = {
+    "expm1": np.expm1,
+    "softplus": _softplus,
+    "hardswish": lambda x: x * _hardsigmoid(x),
+    "hardsigmoid": _hardsigmoid,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "xielu": _xielu,
+    "leaky_relu": lambda x: np.where(x > 0, x, np.where(x < 0, 0.125 * x, 0)),
+    "clamp": lambda x: np.where(np.isnan(x), 1.5, np.clip(x, -0.75, 1.5)),
+}
+# What a type can tell apart, relative to the result.
+EPSILON = {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}
+
+
+def _apply(name: str, a: Tensor) -> Tensor:
+    if name == "xielu":
+        return ops.xielu(a, 0.5, -1.0, 0.25, -0.01)
+    if name == "leaky_relu":
+        return ops.leaky_relu(a, 0.125)
+    if name == "clamp":
+        return ops.clamp(a, -0.75, 1.5)
+    node: Tensor = getattr(ops, name)(a)
+    return node
+
+
+def _arguments(dtype: str) -> tuple[NDArray[Any], Values]:
+    """Five rows of numbers of a type, and their values: specials first, 250 in all."""
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, -2.5, 20.0, 20.25, 3.0, -3.0]
+    special += [0.49999997, -0.49999997, 8388609.0, -8388609.0, 1e-30, -1e-30, 3e38, 88.5, 90.0]
+    rest = np.random.default_rng(1).normal(0.0, 6.0, 250 - len(special))
+    x = np.concatenate([special, rest]).astype(np.float32).reshape(5, 50)
+    kind = DType.parse(dtype)
+    with np.errstate(over="ignore"):  # f16 ends at 65504
+        elements = x.astype(kind.numpy)
+    return elements, elements.astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("name", [*EXACT, *CLOSE])
+def test_values_at_the_ends_of_the_range(name: str, dtype: str, backend: aggml.Backend) -> None:
+    if dtype == "bf16" and name in {"clamp", "leaky_relu"}:
+        with pytest.raises(aggml.Unsupported):
+            _apply(name, new_tensor("bf16", ne=(8,)))
+        return
+    elements, x = _arguments(dtype)
+    a = new_tensor(dtype, ne=(50, 5))
+    rows = ops.view_2d(a, 50, 4, a.nb[1], 0)  # a part, so that clamp does not write it all
+    with np.errstate(all="ignore"):
+        expected = {**EXACT, **CLOSE}[name](x)[:4]
+        range_of = np.float16 if dtype == "f16" else np.float32  # that of bf16 is f32's
+        expected = expected.astype(range_of).astype(np.float64)
+    result = compute(backend, _apply(name, rows), {a: elements}).astype(np.float64)
+    if name in EXACT:
+        assert np.array_equal(result, expected, equal_nan=True)
+        assert np.array_equal(np.signbit(result), np.signbit(expected))
+    else:
+        bound = EPSILON[dtype]
+        np.testing.assert_allclose(result, expected, rtol=bound, atol=bound * 1e-1)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *CLOSE])
+def test_threads_do_not_matter(name: str, by_threads: list[aggml.Backend]) -> None:
+    x = np.random.default_rng(2).normal(size=(300, 700)).astype(np.float32)
+
+    def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
+        a = new_tensor("f32", ne=(700, 300))
+        return _apply(name, ops.view_2d(a, 600, 300, a.nb[1], 40)), {a: x}
+
+    result = same_for_any_threads(by_threads, build)
+    with np.errstate(invalid="ignore"):
+        expected = {**EXACT, **CLOSE}[name](x[:, 10:610].astype(np.float64))
+    np.testing.assert_allclose(result, expected, rtol=2e-6, atol=1e-6)

@@ -14,8 +14,8 @@ V_INLINE vf v_floor(vf x)
 
 V_INLINE vf v_ceil(vf x)
 {
-    const vf nearest = v_round(x);
-    return v_select(v_lt(nearest, x), nearest + v_set(1.0f), nearest);
+    const vf minus = v_set(-0.0f); /* so that what lies above -1 becomes -0 */
+    return v_xor(v_floor(v_xor(x, minus)), minus);
 }
 
 V_INLINE vf v_trunc(vf x)
