@@ -125,11 +125,6 @@ def test_the_counterpart_exists(feature: str) -> None:
     assert row.differs
 
 
-class Mark(NamedTuple):
-    feature: str
-    test: str
-
-
 def _marks_in(node: ast.AST) -> Iterator[str]:
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.feature":
@@ -152,6 +147,16 @@ def marks() -> dict[str, list[str]]:
                     for feature in _marks_in(decorator):
                         found.setdefault(feature, []).append(f"{name}::{node.name}")
     return found
+
+
+def test_every_probe_is_a_test_on_both_loops() -> None:
+    found = set()
+    for path in (ROOT / "tests" / "probes").glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            # An async test runs once per loop.
+            if isinstance(node, ast.AsyncFunctionDef) and node.name.startswith("test_probe_"):
+                found.add(int(node.name.split("_")[2]))
+    assert found == set(range(1, 33))
 
 
 def test_marks_name_features() -> None:
