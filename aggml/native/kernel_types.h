@@ -36,6 +36,8 @@ typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_bf16_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_q8_0_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_q4_0_fn(const struct agk_mm_block *block);
+typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4_k_fn, agk_mm_dot_q5_k_fn,
+    agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
 
 /* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);

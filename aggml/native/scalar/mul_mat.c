@@ -98,15 +98,34 @@ static void rows_f32(agk_mm_plan *p, int type, uint32_t cpu)
     p->row.floats = agk_reader(type, cpu);
 }
 
+/* The dot that reads rows of a quantized type as they lie, against columns in agk_mm_col_q8; NULL: rows are widened. */
+static agk_mm_block_fn *quantized_dot(int type, uint32_t cpu)
+{
+    const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
+    const bool lanes = (cpu & vnni) == vnni;
+    switch (type) {
+    case AGK_Q8_0: return cpu & AGK_AVX2 ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
+    case AGK_Q4_0: return cpu & AGK_AVX2 ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
+    case AGK_Q2_K: return lanes ? AGK_PICK(mm_dot_q2_k, cpu) : NULL;
+    case AGK_Q3_K: return lanes ? AGK_PICK(mm_dot_q3_k, cpu) : NULL;
+    case AGK_Q4_K: return lanes ? AGK_PICK(mm_dot_q4_k, cpu) : NULL;
+    case AGK_Q5_K: return lanes ? AGK_PICK(mm_dot_q5_k, cpu) : NULL;
+    case AGK_Q6_K: return lanes ? AGK_PICK(mm_dot_q6_k, cpu) : NULL;
+    case AGK_IQ4_XS: return lanes ? AGK_PICK(mm_dot_iq4_xs, cpu) : NULL;
+    default: return NULL;
+    }
+}
+
 static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
 {
     const uint32_t cpu = lowering->cpu;
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
-    const bool as_q8 = (a->type == AGK_Q8_0 || a->type == AGK_Q4_0) && (cpu & AGK_AVX2);
+    const bool readable = b->type == AGK_F32 || b->type == AGK_Q8_0;
+    agk_mm_block_fn *as_q8 = readable ? quantized_dot(a->type, cpu) : NULL;
     const int64_t blck = agk_traits(a->type)->blck_size;
     const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16;
-    if (as_q8) {
-        p->product = a->type == AGK_Q8_0 ? AGK_PICK(mm_dot_q8_0, cpu) : AGK_PICK(mm_dot_q4_0, cpu);
+    if (as_q8 != NULL) {
+        p->product = as_q8;
         columns_q8(p, b->type, cpu);
     } else if (a->type == AGK_BF16 && (cpu & bf16) == bf16) {
         p->product = AGK_PICK(mm_dot_bf16_bf16, cpu);
@@ -128,7 +147,7 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
     }
     const int64_t k = a->ne[0] > 0 ? a->ne[0] : 1, grain = blck > 1 ? K_GRAIN : DOT_K;
     const int64_t in_l1 = L1_ELEMENTS / b->ne[1] / grain * grain;
-    p->k_block = (int32_t)(as_q8 ? k : agk_mm_least(k, in_l1));
+    p->k_block = (int32_t)(as_q8 != NULL ? k : agk_mm_least(k, in_l1));
     const double row_flops = 2.0 * (double)a->ne[0] * (double)b->ne[1];
     const double widening = p->row_form != AGK_MM_NATURAL ? widen_slices * (double)a->ne[0] : 0.0;
     const double row_slices = row_flops / slice_flops + (double)agk_row_size(a->type, a->ne[0]) / slice_read + widening;

@@ -1,0 +1,138 @@
+/* Every variant of the kernels that read quantized rows against the scalar one: rows to f32 bit for bit, dots within
+ * what the order of sums costs. Rows have their exact size in memory of their own, so that ASan sees a read beyond. */
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "check.h"
+#include "kernel_types.h"
+#include "mul_mat.h"
+
+enum { N = 768 };
+
+static agk_any_fn *variant(size_t i, const char *kernel)
+{
+    const agk_variant *v = &agk_variants[i];
+    return (v->needs & ~agk_cpu_features()) == 0 && strcmp(v->kernel, kernel) == 0 ? v->fn : NULL;
+}
+
+/* prefix + the type's name in small letters + suffix */
+static const char *kernel_of(const char *prefix, int type, const char *suffix)
+{
+    static char name[64];
+    snprintf(name, sizeof name, "%s%s%s", prefix, agk_traits(type)->name, suffix);
+    for (char *c = name; *c != '\0'; ++c) *c = (char)tolower(*c);
+    return name;
+}
+
+static uint8_t *random_bytes(rng *r, size_t size)
+{
+    uint8_t *bytes = malloc(size);
+    CHECK(bytes != NULL);
+    for (size_t i = 0; i < size; ++i) bytes[i] = (uint8_t)rng_next(r);
+    return bytes;
+}
+
+static float random_float(rng *r)
+{
+    return (float)rng_below(r, 2001) / 1000.0f - 1.0f;
+}
+
+static bool same(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
+}
+
+static int rows(rng *r, int type)
+{
+    const char *kernel = kernel_of("", type, "_to_f32");
+    agk_to_float_fn *scalar = (agk_to_float_fn *)agk_pick_any(kernel, 0);
+    int n_variants = 0;
+    for (size_t i = 0; scalar != NULL && i < agk_n_variants; ++i) {
+        agk_to_float_fn *fast = (agk_to_float_fn *)variant(i, kernel);
+        if (fast == NULL) continue;
+        for (int round = 0; round < SCALED(200); ++round) {
+            uint8_t *x = random_bytes(r, agk_row_size(type, N));
+            float expected[N], found[N];
+            scalar(x, expected, N);
+            fast(x, found, N);
+            for (int j = 0; j < N; ++j) CHECK(same(expected[j], found[j]));
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* `rows` rows of the type times `cols` columns, by `dot`, into c. */
+static void multiply(agk_mm_block_fn *dot, int type, int n_rows, int n_cols, const void *a, const void *b, float *c)
+{
+    const agk_mm_block block = {.k = N,
+                                .rows = n_rows,
+                                .cols = n_cols,
+                                .a = a,
+                                .lda = agk_row_size(type, N),
+                                .b = b,
+                                .ldb = N / 64 * sizeof(agk_mm_col_q8),
+                                .c = c,
+                                .ldc = (size_t)n_rows * sizeof(float)};
+    dot(&block);
+}
+
+static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block_fn *fast, int n_rows, int n_cols)
+{
+    const size_t row_size = agk_row_size(type, N), n = (size_t)(n_rows * n_cols);
+    float x[N];
+    char *a = malloc((size_t)n_rows * row_size);
+    agk_mm_col_q8 *b = malloc((size_t)n_cols * (N / 64) * sizeof *b);
+    float *expected = malloc(n * sizeof(float)), *found = malloc(n * sizeof(float));
+    for (int row = 0; row < n_rows; ++row) { /* groups of 16 differ */
+        for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 16 % 5);
+        agk_traits(type)->from_float(x, a + (size_t)row * row_size, N);
+    }
+    for (int col = 0; col < n_cols; ++col) {
+        for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 32 % 7);
+        agk_mm_col_q8_scalar(x, b + col * (N / 64), N);
+    }
+    multiply(scalar, type, n_rows, n_cols, a, b, expected);
+    multiply(fast, type, n_rows, n_cols, a, b, found);
+    double error = 0.0, size = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+        error += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
+        size += (double)expected[i] * expected[i];
+    }
+    CHECK(error <= 1e-11 * size);
+    free(a);
+    free(b);
+    free(expected);
+    free(found);
+}
+
+static int dots(rng *r, int type)
+{
+    const char *kernel = kernel_of("mm_dot_", type, "");
+    agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
+    int n_variants = 0;
+    for (size_t i = 0; scalar != NULL && i < agk_n_variants; ++i) {
+        agk_mm_block_fn *fast = (agk_mm_block_fn *)variant(i, kernel);
+        if (fast == NULL) continue;
+        for (int n_rows = 1; n_rows <= 3; ++n_rows) {
+            for (int n_cols = 1; n_cols <= 9; ++n_cols) compare_dots(r, type, scalar, fast, n_rows, n_cols);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+int main(void)
+{
+    rng r = rng_new(0);
+    int n_rows = 0, n_dots = 0;
+    for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
+        if (agk_traits(type)->blck_size == 1) continue;
+        n_rows += rows(&r, type);
+        n_dots += dots(&r, type);
+    }
+    CHECK(n_rows >= 24 && n_dots >= 8); /* the scalar ones are there on any machine */
+    return 0;
+}

@@ -1,0 +1,37 @@
+"""mul_mat of quantized rows: every type, few and many columns, against numpy on floats of the rows.
+
+Not here: the recorded calls (test_mul_mat.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from corpus_loader import nmse, type_table
+from ops.computing import compute
+
+import aggml
+from aggml import DType, new_tensor, ops
+
+TYPES = [row["name"] for row in type_table() if row["is_quantized"] and row["vec_dot_type"]]
+# What rounding columns to 8 bits per 32 elements may cost; 3e-5 for normally distributed ones.
+BOUND = 1e-4
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 8, 9, 40])
+def test_against_numpy(type_name: str, columns: int, backend: aggml.Backend) -> None:
+    dtype = DType.parse(type_name)
+    k, rows = 768, 5  # three blocks of the largest types; rows go in pairs, and one is left
+    rng = np.random.default_rng(columns)
+    # Groups of 16 differ much, so that no scale can stand for another.
+    weights = rng.standard_normal((rows, k), np.float32) * (1 + np.arange(k) // 16 % 5)
+    blocks = aggml.quantize(weights.astype(np.float32), dtype, np.ones(k, np.float32))
+    x = rng.standard_normal((columns, k), np.float32) * (1 + np.arange(k) // 32 % 3)
+    x = x.astype(np.float32)
+    a, b = new_tensor(dtype, ne=(k, rows)), new_tensor("f32", ne=(k, columns))
+
+    found = compute(backend, ops.mul_mat(a, b), {a: blocks, b: x})
+
+    read = aggml.dequantize(blocks, dtype, ne=(k, rows)).astype(np.float64)
+    assert nmse(x.astype(np.float64) @ read.T, found.astype(np.float64)) <= BOUND
