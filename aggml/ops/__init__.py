@@ -174,8 +174,15 @@ from aggml.ops.rope import (
     rope_custom,
     rope_custom_inplace,
     rope_ext,
+    rope_ext_back,
     rope_ext_inplace,
     rope_inplace,
+    rope_set_offset,
+)
+from aggml.ops.rope_multi import (
+    rope_multi,
+    rope_multi_back,
+    rope_multi_inplace,
 )
 from aggml.ops.rows import (
     get_rows,
@@ -463,8 +470,13 @@ __all__ = [
     "rope_custom",
     "rope_custom_inplace",
     "rope_ext",
+    "rope_ext_back",
     "rope_ext_inplace",
     "rope_inplace",
+    "rope_multi",
+    "rope_multi_back",
+    "rope_multi_inplace",
+    "rope_set_offset",
     "round",
     "round_inplace",
     "rwkv_wkv6",

@@ -1,6 +1,7 @@
-"""Rotary position embedding: rope, rope_ext, rope_custom, in modes normal and neox.
+"""Rotary position embedding: rope, rope_ext, rope_custom, rope_ext_back, rope_set_offset.
 
-Here: shapes, types, checks. Not here: kernels (native/*/rope.c).
+Here: shapes, types, checks. Not here: several positions at once (rope_multi.py), kernels
+(native/*/rope.c).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 
-from aggml.errors import InvalidArgument
+from aggml.errors import InvalidArgument, InvalidState
 from aggml.ops._common import (
     F32,
     HALF_OR_SINGLE,
@@ -20,8 +21,9 @@ from aggml.ops._common import (
     pack,
     refuse_type,
     suffix,
+    whole,
 )
-from aggml.tensor import Tensor, new_node, new_view
+from aggml.tensor import Tensor, describe, new_node, new_view
 
 __all__ = [
     "RopeMode",
@@ -29,8 +31,10 @@ __all__ = [
     "rope_custom",
     "rope_custom_inplace",
     "rope_ext",
+    "rope_ext_back",
     "rope_ext_inplace",
     "rope_inplace",
+    "rope_set_offset",
 ]
 
 
@@ -39,14 +43,19 @@ class RopeMode(enum.IntEnum):
 
     NORMAL = 0  # 2 i and 2 i + 1
     NEOX = 2  # i and i + n_dims / 2
+    MROPE = 8  # as neox; sections of pairs, each with a position of its own
+    VISION = 24  # i and i + ne[0] / 2; the frequencies of each section begin anew
+    IMROPE = 40  # as mrope, the sections' pairs dealt out in threes
 
 
 _MODES = by_name(RopeMode)
-# Slot 0 was n_past, slot 3 n_ctx; from slot 11 on come the sections of modes that are not here.
-_PARAMS = struct.Struct("<4xii4xi6f20x")
+# Slot 0 was n_past, slot 3 n_ctx; slots 11 to 14 are the sections, slot 15 the offset.
+_PARAMS = struct.Struct("<4xii4xi6f4i4x")
+_INT = struct.Struct("<i")
+_N_DIMS_AT, _MODE_AT, _OFFSET_AT = 4, 8, 60
 
 
-def _build(
+def build(
     op: str,
     a: Tensor,
     b: Tensor,
@@ -55,8 +64,11 @@ def _build(
     mode: RopeMode | str | int,
     n_ctx_orig: int,
     floats: tuple[float, ...],
-    inplace: bool,
+    inplace: bool = False,
+    back: bool = False,
+    sections: tuple[int, ...] = (0, 0, 0, 0),
 ) -> Tensor:
+    """The node of every function here and in rope_multi.py, after all checks."""
     if (
         a.__class__ is not Tensor
         or b.__class__ is not Tensor
@@ -68,24 +80,31 @@ def _build(
         no_member(op, "mode", mode, _MODES)
     if a.dtype not in HALF_OR_SINGLE or b.dtype is not I32:
         raise refuse_type(op, a=a, b=b)
-    if b.ne != (a.ne[2], 1, 1, 1) or not b.is_contiguous:
-        raise mismatch(op, f"b is not one position for each of {a.ne[2]} in dimension 2", a=a, b=b)
+    multi = bool(found & RopeMode.MROPE)
+    n_positions = 4 * a.ne[2] if multi else a.ne[2]
+    if b.ne != (n_positions, 1, 1, 1) or not b.is_contiguous:
+        raise mismatch(op, f"b is not {n_positions} positions, for ne[2] = {a.ne[2]}", a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
         raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a)
-    params = pack(op, _PARAMS, n_dims, found, n_ctx_orig, *floats)
+    params = pack(op, _PARAMS, n_dims, found, n_ctx_orig, *floats, *sections)
     if n_dims % 2 or not 0 < n_dims <= a.ne[0]:
         raise InvalidArgument(f"[{op}] n_dims = {n_dims} is not even, from 2 to ne[0] = {a.ne[0]}")
+    if multi and (min(sections) < 0 or not any(sections[:3])):
+        raise InvalidArgument(f"[{op}] sections {list(sections)}: negative, or no pair in three")
+    if found is RopeMode.VISION and 2 * n_dims != a.ne[0]:
+        raise InvalidArgument(f"[{op}] n_dims = {n_dims} is not half of ne[0] = {a.ne[0]}")
     if c is None:
         src: tuple[Tensor, ...] = (a, b)
     else:
+        angles = n_dims if found is RopeMode.VISION else n_dims // 2
         if c.dtype is not F32:
             raise refuse_type(op, c=c)
-        if c.ne[0] < n_dims // 2 or not c.is_contiguous:
-            raise mismatch(op, f"c is not one factor for each of {n_dims // 2} angles", c=c)
+        if c.ne[0] < angles or not c.is_contiguous:
+            raise mismatch(op, f"c is not one factor for each of {angles} angles", c=c)
         src = (a, b, c)
     if inplace:
         return new_view("rope", a, a.ne, a.nb, 0, src, params, suffix(a, "view"))
-    return new_node("rope", a.dtype, a.ne, src, params)
+    return new_node("rope_back" if back else "rope", a.dtype, a.ne, src, params)
 
 
 _PLAIN = (10000.0, 1.0, 0.0, 1.0, 0.0, 0.0)
@@ -93,14 +112,14 @@ _PLAIN = (10000.0, 1.0, 0.0, 1.0, 0.0, 0.0)
 
 def rope(a: Tensor, b: Tensor, n_dims: int, mode: RopeMode | str | int = "normal") -> Tensor:
     """`rope_ext` with base 10000 and none of its options (``ggml_rope``)."""
-    return _build("rope", a, b, None, n_dims, mode, 0, _PLAIN, False)
+    return build("rope", a, b, None, n_dims, mode, 0, _PLAIN)
 
 
 def rope_inplace(
     a: Tensor, b: Tensor, n_dims: int, mode: RopeMode | str | int = "normal"
 ) -> Tensor:
     """`rope` over the storage of ``a`` (``ggml_rope_inplace``)."""
-    return _build("rope_inplace", a, b, None, n_dims, mode, 0, _PLAIN, True)
+    return build("rope_inplace", a, b, None, n_dims, mode, 0, _PLAIN, True)
 
 
 def rope_ext(
@@ -142,7 +161,7 @@ def rope_ext(
         Unsupported: other types.
     """
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return _build("rope_ext", a, b, c, n_dims, mode, n_ctx_orig, floats, False)
+    return build("rope_ext", a, b, c, n_dims, mode, n_ctx_orig, floats)
 
 
 def rope_ext_inplace(
@@ -161,7 +180,7 @@ def rope_ext_inplace(
 ) -> Tensor:
     """`rope_ext` over the storage of ``a`` (``ggml_rope_ext_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return _build("rope_ext_inplace", a, b, c, n_dims, mode, n_ctx_orig, floats, True)
+    return build("rope_ext_inplace", a, b, c, n_dims, mode, n_ctx_orig, floats, True)
 
 
 def rope_custom(
@@ -179,7 +198,7 @@ def rope_custom(
 ) -> Tensor:
     """`rope_ext` without factors for the frequencies (``ggml_rope_custom``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return _build("rope_custom", a, b, None, n_dims, mode, n_ctx_orig, floats, False)
+    return build("rope_custom", a, b, None, n_dims, mode, n_ctx_orig, floats)
 
 
 def rope_custom_inplace(
@@ -197,4 +216,56 @@ def rope_custom_inplace(
 ) -> Tensor:
     """`rope_custom` over the storage of ``a`` (``ggml_rope_custom_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return _build("rope_custom_inplace", a, b, None, n_dims, mode, n_ctx_orig, floats, True)
+    return build("rope_custom_inplace", a, b, None, n_dims, mode, n_ctx_orig, floats, True)
+
+
+def rope_ext_back(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    n_dims: int,
+    mode: RopeMode | str | int = "normal",
+    n_ctx_orig: int = 0,
+    freq_base: float = 10000.0,
+    freq_scale: float = 1.0,
+    ext_factor: float = 0.0,
+    attn_factor: float = 1.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+) -> Tensor:
+    """The gradient of `rope_ext`: pairs are turned back (``ggml_rope_ext_back``)."""
+    floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
+    return build("rope_ext_back", a, b, c, n_dims, mode, n_ctx_orig, floats, back=True)
+
+
+def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
+    """Turn the elements from ``n_offs`` on instead of the first ones (``ggml_rope_set_offset``).
+
+    Args:
+        a: a node of one of the functions here or in rope_multi.
+        n_offs: elements of each row that come before those that are turned.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no rope; what is turned would end beyond the row.
+        InvalidState: ``a`` is in a Graph.
+    """
+    op = "rope_set_offset"
+    if a.__class__ is not Tensor:
+        all_tensors(op, a=a)
+    if a.op not in {"rope", "rope_back"}:
+        raise InvalidArgument(f"[{op}] a is no rope: {a!r}")
+    (offset,) = whole(op, n_offs)
+    (n_dims,) = _INT.unpack_from(a.op_params, _N_DIMS_AT)
+    (mode,) = _INT.unpack_from(a.op_params, _MODE_AT)
+    turned = 2 * n_dims if mode == RopeMode.VISION else n_dims
+    if not 0 <= offset <= a.ne[0] - turned:
+        raise InvalidArgument(f"[{op}] {turned} elements from {offset} on in rows of {a.ne[0]}")
+    if a._frozen:
+        raise InvalidState(f"[{op}] {describe(a)} is in a Graph, it cannot change any more")
+    params = bytearray(a.op_params)
+    _INT.pack_into(params, _OFFSET_AT, offset)
+    a.op_params = bytes(params)
+    return a

@@ -133,7 +133,7 @@ def _call(
     # Operands that only a function applied afterwards takes are no arguments of the call itself.
     later = {name for name in modify.values() if isinstance(name, str) and name in operands}
     given: dict[str, Any] = {k: v for k, v in operands.items() if k not in later} | args
-    if op.startswith("rope_ext"):
+    if op.startswith(("rope_ext", "rope_multi")):
         given.setdefault("c", None)
     node: Tensor = getattr(ops, op)(**given)
     for name, value in modify.items():

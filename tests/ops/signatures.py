@@ -9,6 +9,7 @@ __all__ = ["SIGNATURES"]
 
 _PLANE = "s0 s1 p0 p1 d0 d1"
 _VOLUME = "s0 s1 s2 p0 p1 p2 d0 d1 d2"
+_YARN = "n_ctx_orig freq_base freq_scale ext_factor attn_factor beta_fast beta_slow"
 _ENDS = "a lp0 rp0 lp1 rp1 lp2 rp2 lp3 rp3"
 
 SIGNATURES = {
@@ -56,6 +57,13 @@ SIGNATURES = {
     "win_unpart": "a w0 h0 w",
     "get_rel_pos": "a qh kh",
     **{f"add_rel_pos{suffix}": "a pw ph" for suffix in ("", "_inplace")},
+    # rope, rope_multi
+    "rope_ext_back": f"a b c n_dims mode {_YARN}",
+    "rope_set_offset": "a n_offs",
+    **{
+        f"rope_multi{suffix}": f"a b c n_dims sections mode {_YARN}"
+        for suffix in ("", "_inplace", "_back")
+    },
     # recurrent, recurrent_dsv4
     "ssm_conv": "sx c",
     "ssm_scan": "s x dt A B C ids K",

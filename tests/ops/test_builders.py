@@ -292,7 +292,7 @@ def test_enums_are_members_names_or_values() -> None:
         lambda x: ops.unary_inplace(x, 99),
         lambda x: ops.glu(x, "swiglu_oai"),
         lambda x: ops.glu_split(x, x, "NEOX"),
-        lambda x: ops.rope(x, leaf(2, dtype="i32"), 8, "mrope"),
+        lambda x: ops.rope(x, leaf(2, dtype="i32"), 8, "spiral"),
         lambda x: ops.mul_mat_set_prec(ops.mul_mat(x, x), "f64"),
         lambda x: ops.mul_mat_set_hint(ops.mul_mat(x, x), "src1"),
     ],

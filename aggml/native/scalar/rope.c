@@ -1,7 +1,7 @@
 /* rope: pairs of each row are turned by an angle that grows with the position (Su et al., 2021), normal and neox
- * pairing, YaRN, frequency factors, f32 and f16.
+ * pairing, YaRN, frequency factors, several positions at once (mrope, imrope, vision), f32 and f16; rope_back turns back.
  *
- * Here: the lowering, the frequencies, the exact kernels. Not here: mrope and vision modes, vec/rope.h. */
+ * Here: the lowering, the frequencies, the exact kernels. Not here: vec/rope.h. */
 #include <math.h>
 
 #include "../kernel_types.h"
@@ -19,8 +19,10 @@ enum {
     ATTN_FACTOR,
     BETA_FAST,
     BETA_SLOW,
+    SECTIONS, /* four: pairs that turn with each of four positions */
     OFFSET = 15
 };
+enum { NEOX = 2, MROPE = 8, VISION = 24, IMROPE = 40 };
 /* slots of node->aux */
 enum { PER_CHUNK, UNITS, TABLE, ROTATE, READ, WRITE, LOW, HIGH, MAGNITUDE };
 
@@ -44,16 +46,51 @@ void agk_rope_rotate_scalar(bool neox, int64_t half, float *y, const float *x, c
     }
 }
 
-/* Radians per position of each pair: base^(-2i/n), divided by its factor; YaRN blends it with the scaled one. */
+static bool is_multi(const agk_node *node)
+{
+    return (node->params[MODE] & MROPE) != 0;
+}
+
+/* Elements of a row that are turned: vision turns twice n_dims. */
+static int64_t turned(const agk_node *node)
+{
+    return node->params[MODE] == VISION ? 2 * (int64_t)node->params[N_DIMS] : node->params[N_DIMS];
+}
+
+/* Which of the four positions (time, height, width, extra) pair i turns with. Sections follow each other and begin
+ * again; imrope deals pairs out in threes. */
+static int position_of(const agk_node *node, int64_t i)
+{
+    const int32_t *s = &node->params[SECTIONS];
+    const int64_t place = i % ((int64_t)s[0] + s[1] + s[2] + s[3]);
+    if (node->params[MODE] == IMROPE) {
+        const int64_t third = place % 3;
+        return place < 3 * (int64_t)s[third] ? (int)third : 3;
+    }
+    if (place < s[0]) return 0;
+    if (place < (int64_t)s[0] + s[1]) return 1;
+    return place < (int64_t)s[0] + s[1] + s[2] ? 2 : 3;
+}
+
+static bool begins_section(const agk_node *node, int64_t i)
+{
+    const int32_t *s = &node->params[SECTIONS];
+    const int64_t place = i % ((int64_t)s[0] + s[1] + s[2] + s[3]);
+    return place == 0 || place == s[0] || place == (int64_t)s[0] + s[1] || place == (int64_t)s[0] + s[1] + s[2];
+}
+
+/* Radians per position of each pair: base^(-2i/n), divided by its factor; YaRN blends it with the scaled one. In vision
+ * mode every section begins at 1 again. */
 static void frequencies(const agk_node *node, const char *factors, double *freq)
 {
-    const int64_t half = node->params[N_DIMS] / 2;
-    const double step = pow((double)agk_param_f32(node, FREQ_BASE), -1.0 / (double)half);
+    const int64_t half = turned(node) / 2;
+    const double step = pow((double)agk_param_f32(node, FREQ_BASE), -2.0 / (double)node->params[N_DIMS]);
     const double scale = (double)agk_param_f32(node, FREQ_SCALE), mix = (double)agk_param_f32(node, EXT_FACTOR);
     const double low = node->aux.f[LOW], high = node->aux.f[HIGH];
     double value = 1.0;
     for (int64_t i = 0; i < half; ++i, value *= step) {
         float factor = 1.0f;
+        if (node->params[MODE] == VISION && i > 0 && begins_section(node, i)) value = 1.0;
         if (factors != NULL) memcpy(&factor, factors + i * node->src[2].nb[0], sizeof factor);
         const double ramp = ((double)i - low) / fmax(0.001, high - low);
         const double kept = mix * (1.0 - fmin(1.0, fmax(0.0, ramp)));
@@ -71,7 +108,7 @@ typedef struct rows {
 static void run_row(const rows *r, int64_t y_at, int64_t x_at)
 {
     const agk_node *node = r->node;
-    const int64_t n = node->dst.ne[0], n_dims = node->params[N_DIMS], offset = node->params[OFFSET];
+    const int64_t n = node->dst.ne[0], n_dims = turned(node), offset = node->params[OFFSET];
     const bool converts = !r->x.direct;
     char *y = r->y.data + y_at;
     const char *x = r->x.data + x_at;
@@ -85,18 +122,38 @@ static void run_row(const rows *r, int64_t y_at, int64_t x_at)
     if (converts) r->x.read(x, r->in, n_dims);
     const float *from = converts ? r->in : (const float *)(const void *)x;
     float *to = converts ? r->out : (float *)(void *)y;
-    ((agk_rope_rotate_fn *)node->aux.fn[ROTATE])(node->params[MODE] == 2, n_dims / 2, to, from, r->cosine, r->sine);
+    ((agk_rope_rotate_fn *)node->aux.fn[ROTATE])(node->params[MODE] != 0, n_dims / 2, to, from, r->cosine, r->sine);
     if (converts) r->y.write(r->out, y, n_dims);
 }
 
-/* Scratch: frequencies as double [half], table [2 n_dims], plain cosines and sines [n_dims], two rows [n_dims]. */
+/* Cosines and sines of the pairs at the positions of index i2. `angles` is room for as many doubles as pairs. */
+static void make_table(const agk_node *node, const char *positions, int64_t i2, const double *freq, double *angles,
+                       float *plain)
+{
+    agk_rope_table_fn *table = (agk_rope_table_fn *)node->aux.fn[TABLE];
+    const agk_view *a = &node->src[0];
+    const int64_t half = turned(node) / 2, step = node->src[1].nb[0];
+    const float magnitude = (float)node->aux.f[MAGNITUDE];
+    int32_t at[4] = {0};
+    for (int k = 0; k < (is_multi(node) ? 4 : 1); ++k)
+        memcpy(&at[k], positions + (i2 + k * a->ne[2]) * step, sizeof *at);
+    if (is_multi(node)) {
+        for (int64_t i = 0; i < half; ++i) angles[i] = (double)at[position_of(node, i)] * freq[i];
+        table(half, 1.0, angles, magnitude, plain, plain + half);
+    } else {
+        table(half, (double)at[0], freq, magnitude, plain, plain + half);
+    }
+    for (int64_t i = 0; node->op == AGK_OP_rope_back && i < half; ++i) plain[half + i] = -plain[half + i];
+}
+
+/* Scratch: frequencies as double [half], angles likewise, table [2 n_dims], plain cosines and sines [n_dims], two rows [n_dims]. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];
-    const int64_t n_dims = node->params[N_DIMS], half = n_dims / 2, per_chunk = node->aux.i[PER_CHUNK];
-    double *freq = task->scratch;
-    float *table = (float *)(void *)(freq + half), *plain = table + 2 * n_dims;
-    const bool neox = node->params[MODE] == 2;
+    const int64_t n_dims = turned(node), half = n_dims / 2, per_chunk = node->aux.i[PER_CHUNK];
+    double *freq = task->scratch, *angles = freq + half;
+    float *table = (float *)(void *)(angles + half), *plain = table + 2 * n_dims;
+    const bool neox = node->params[MODE] != 0;
     const char *positions = agk_data(task, &node->src[1]);
     rows r = {.node = node,
               .y = agk_port_of(agk_data(task, dst), dst->type, (int64_t)agk_traits(dst->type)->type_size),
@@ -111,10 +168,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const int64_t last = agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]);
     for (int64_t unit = chunk * per_chunk; unit < last; ++unit) {
         const int64_t i2 = unit % a->ne[2], i3 = unit / a->ne[2];
-        int32_t position;
-        memcpy(&position, positions + i2 * node->src[1].nb[0], sizeof position);
-        ((agk_rope_table_fn *)node->aux.fn[TABLE])(half, (double)position, freq, (float)node->aux.f[MAGNITUDE], plain,
-                                                   plain + half);
+        make_table(node, positions, i2, freq, angles, plain);
         for (int64_t i = 0; !neox && i < half; ++i) {
             table[2 * i] = table[2 * i + 1] = plain[i];
             table[n_dims + 2 * i] = -plain[half + i];
@@ -152,7 +206,7 @@ static agk_status check(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
     const agk_view *dst = &node->dst, *a = &node->src[0], *b = &node->src[1], *c = &node->src[2];
-    const int64_t n_dims = node->params[N_DIMS], offset = node->params[OFFSET];
+    const int64_t n_dims = turned(node), offset = node->params[OFFSET];
     const agk_status status = agk_expect_like(lowering, dst, a);
     if (status != AGK_OK) return status;
     if (a->type != AGK_F32 && a->type != AGK_F16) {
@@ -163,16 +217,24 @@ static agk_status check(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart, not %lld",
                           (long long)(a->nb[0] != size ? a->nb[0] : dst->nb[0]), (long long)size);
     }
-    if (node->params[MODE] != 0 && node->params[MODE] != 2) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "mode %d is neither 0 (normal) nor 2 (neox)", node->params[MODE]);
+    const int mode = node->params[MODE];
+    if (mode != 0 && mode != NEOX && mode != MROPE && mode != VISION && mode != IMROPE) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "there is no mode %d", mode);
     }
+    int64_t sections = 0;
+    for (int k = 0; is_multi(node) && k < 4; ++k) {
+        if (node->params[SECTIONS + k] < 0) return agk_refuse(lowering, AGK_INVALID, "a section of less than 0 pairs");
+        sections += node->params[SECTIONS + k];
+    }
+    if (is_multi(node) && sections == 0) return agk_refuse(lowering, AGK_INVALID, "no section has any pair");
     if (n_dims < 0 || n_dims % 2 != 0 || offset < 0 || offset + n_dims > a->ne[0]) {
         return agk_refuse(lowering, AGK_INVALID, "n_dims %lld from %lld on in rows of %lld", (long long)n_dims,
                           (long long)offset, (long long)a->ne[0]);
     }
-    if (b->type != AGK_I32 || b->ne[0] != a->ne[2] || agk_nelements(b) != a->ne[2]) {
-        return agk_refuse(lowering, AGK_INVALID, "%lld positions of %s for ne[2] = %lld", (long long)agk_nelements(b),
-                          agk_type_name(b->type), (long long)a->ne[2]);
+    const int64_t n_positions = is_multi(node) ? 4 * a->ne[2] : a->ne[2];
+    if (b->type != AGK_I32 || b->ne[0] != n_positions || agk_nelements(b) != n_positions) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld positions of %s, not %lld", (long long)agk_nelements(b),
+                          agk_type_name(b->type), (long long)n_positions);
     }
     if (agk_has(node, 2) && (c->type != AGK_F32 || c->ne[0] < n_dims / 2)) {
         return agk_refuse(lowering, AGK_INVALID, "%lld frequency factors of %s for %lld pairs", (long long)c->ne[0],
@@ -188,7 +250,7 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(a) == 0) return status;
     const bool vectors = (lowering->cpu & AGK_AVX2) != 0;
-    const int64_t n_dims = node->params[N_DIMS], units = a->ne[2] * a->ne[3];
+    const int64_t n_dims = turned(node), units = a->ne[2] * a->ne[3];
     const double table_ns = (vectors ? 1.5 : 25.0) * (double)n_dims,
                  row_ns = 10.0 + (vectors ? 0.2 : 1.0) * (double)a->ne[0];
     blend(node);
@@ -198,7 +260,7 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(a->type, lowering->cpu);
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, table_ns + row_ns * (double)a->ne[1]);
-    lowering->scratch_size = (size_t)(n_dims / 2) * sizeof(double) + (size_t)(5 * n_dims) * sizeof(float);
+    lowering->scratch_size = (size_t)n_dims * sizeof(double) + (size_t)(5 * n_dims) * sizeof(float);
     agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;
 }
