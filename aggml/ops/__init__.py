@@ -188,6 +188,9 @@ from aggml.ops.rows import (
     get_rows,
     set_rows,
 )
+from aggml.ops.rows_back import (
+    get_rows_back,
+)
 from aggml.ops.shape import (
     concat,
     permute,
@@ -410,6 +413,7 @@ __all__ = [
     "gelu_quick_inplace",
     "get_rel_pos",
     "get_rows",
+    "get_rows_back",
     "glu",
     "glu_split",
     "group_norm",

@@ -55,7 +55,7 @@ _INT = struct.Struct("<i")
 _N_DIMS_AT, _MODE_AT, _OFFSET_AT = 4, 8, 60
 
 
-def build(
+def _build(
     op: str,
     a: Tensor,
     b: Tensor,
@@ -112,14 +112,14 @@ _PLAIN = (10000.0, 1.0, 0.0, 1.0, 0.0, 0.0)
 
 def rope(a: Tensor, b: Tensor, n_dims: int, mode: RopeMode | str | int = "normal") -> Tensor:
     """`rope_ext` with base 10000 and none of its options (``ggml_rope``)."""
-    return build("rope", a, b, None, n_dims, mode, 0, _PLAIN)
+    return _build("rope", a, b, None, n_dims, mode, 0, _PLAIN)
 
 
 def rope_inplace(
     a: Tensor, b: Tensor, n_dims: int, mode: RopeMode | str | int = "normal"
 ) -> Tensor:
     """`rope` over the storage of ``a`` (``ggml_rope_inplace``)."""
-    return build("rope_inplace", a, b, None, n_dims, mode, 0, _PLAIN, True)
+    return _build("rope_inplace", a, b, None, n_dims, mode, 0, _PLAIN, True)
 
 
 def rope_ext(
@@ -161,7 +161,7 @@ def rope_ext(
         Unsupported: other types.
     """
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build("rope_ext", a, b, c, n_dims, mode, n_ctx_orig, floats)
+    return _build("rope_ext", a, b, c, n_dims, mode, n_ctx_orig, floats)
 
 
 def rope_ext_inplace(
@@ -180,7 +180,7 @@ def rope_ext_inplace(
 ) -> Tensor:
     """`rope_ext` over the storage of ``a`` (``ggml_rope_ext_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build("rope_ext_inplace", a, b, c, n_dims, mode, n_ctx_orig, floats, True)
+    return _build("rope_ext_inplace", a, b, c, n_dims, mode, n_ctx_orig, floats, True)
 
 
 def rope_custom(
@@ -198,7 +198,7 @@ def rope_custom(
 ) -> Tensor:
     """`rope_ext` without factors for the frequencies (``ggml_rope_custom``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build("rope_custom", a, b, None, n_dims, mode, n_ctx_orig, floats)
+    return _build("rope_custom", a, b, None, n_dims, mode, n_ctx_orig, floats)
 
 
 def rope_custom_inplace(
@@ -216,7 +216,7 @@ def rope_custom_inplace(
 ) -> Tensor:
     """`rope_custom` over the storage of ``a`` (``ggml_rope_custom_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build("rope_custom_inplace", a, b, None, n_dims, mode, n_ctx_orig, floats, True)
+    return _build("rope_custom_inplace", a, b, None, n_dims, mode, n_ctx_orig, floats, True)
 
 
 def rope_ext_back(
@@ -235,7 +235,7 @@ def rope_ext_back(
 ) -> Tensor:
     """The gradient of `rope_ext`: pairs are turned back (``ggml_rope_ext_back``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build("rope_ext_back", a, b, c, n_dims, mode, n_ctx_orig, floats, back=True)
+    return _build("rope_ext_back", a, b, c, n_dims, mode, n_ctx_orig, floats, back=True)
 
 
 def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:

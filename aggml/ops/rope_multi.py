@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument, InvalidHandle
 from aggml.ops._common import all_tensors, whole
-from aggml.ops.rope import build
+from aggml.ops.rope import _build
 from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def rope_multi(
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     op = "rope_multi"
     four = _four(op, a, b, sections)
-    return build(op, a, b, c, n_dims, mode, n_ctx_orig, floats, sections=four)
+    return _build(op, a, b, c, n_dims, mode, n_ctx_orig, floats, sections=four)
 
 
 def rope_multi_inplace(
@@ -102,7 +102,7 @@ def rope_multi_inplace(
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     op = "rope_multi_inplace"
     four = _four(op, a, b, sections)
-    return build(op, a, b, c, n_dims, mode, n_ctx_orig, floats, inplace=True, sections=four)
+    return _build(op, a, b, c, n_dims, mode, n_ctx_orig, floats, inplace=True, sections=four)
 
 
 def rope_multi_back(
@@ -124,4 +124,4 @@ def rope_multi_back(
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     op = "rope_multi_back"
     four = _four(op, a, b, sections)
-    return build(op, a, b, c, n_dims, mode, n_ctx_orig, floats, back=True, sections=four)
+    return _build(op, a, b, c, n_dims, mode, n_ctx_orig, floats, back=True, sections=four)

@@ -64,6 +64,8 @@ SIGNATURES = {
         f"rope_multi{suffix}": f"a b c n_dims sections mode {_YARN}"
         for suffix in ("", "_inplace", "_back")
     },
+    # rows_back
+    "get_rows_back": "a b c",
     # recurrent, recurrent_dsv4
     "ssm_conv": "sx c",
     "ssm_scan": "s x dt A B C ids K",

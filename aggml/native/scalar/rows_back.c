@@ -1,0 +1,73 @@
+/* get_rows_back: rows added up where get_rows took them from.
+ *
+ * A first step looks at all indices, so that a wrong one is found before any byte is written. Here: the lowering and the
+ * steps. */
+#include <stdio.h>
+
+#include "../kernel_types.h"
+#include "../units.h"
+
+enum { COLUMNS = 256 }; /* of a unit: all rows of these columns belong to one thread, which adds in their order */
+
+static int32_t index_at(const agk_node *node, const char *ids, int64_t i)
+{
+    int32_t index;
+    memcpy(&index, ids + i * node->src[1].nb[0], sizeof index);
+    return index;
+}
+
+static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)chunk;
+    const char *ids = agk_data(task, &node->src[1]);
+    for (int64_t i = 0; i < node->src[1].ne[0]; ++i) {
+        const int32_t index = index_at(node, ids, i);
+        if (index >= 0 && index < node->dst.ne[1]) continue;
+        snprintf(task->message, AGK_MESSAGE, "[get_rows_back] index %d at position %lld is outside 0..%lld", index,
+                 (long long)i, (long long)node->dst.ne[1] - 1);
+        return AGK_OUT_OF_BOUNDS;
+    }
+    return AGK_OK;
+}
+
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *a = &node->src[0], *dst = &node->dst;
+    const char *x = agk_data(task, a), *ids = agk_data(task, &node->src[1]);
+    char *y = agk_data(task, dst);
+    const agk_range units = agk_units_of(node, chunk);
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
+        const int64_t first = unit * COLUMNS, rest = dst->ne[0] - first, n = rest < COLUMNS ? rest : COLUMNS;
+        for (int64_t row = 0; row < dst->ne[1]; ++row) {
+            memset(y + row * dst->nb[1] + first * dst->nb[0], 0, (size_t)n * sizeof(float));
+        }
+        for (int64_t i = 0; i < a->ne[1]; ++i) {
+            float *sum = (float *)(void *)(y + index_at(node, ids, i) * dst->nb[1] + first * dst->nb[0]);
+            float part[COLUMNS];
+            agk_load_row(a->type, x + i * a->nb[1] + first * a->nb[0], a->nb[0], n, part);
+            for (int64_t k = 0; k < n; ++k) sum[k] += part[k];
+        }
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_rows_back(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *ids = &node->src[1], *dst = &node->dst;
+    if ((a->type != AGK_F32 && a->type != AGK_F16) || ids->type != AGK_I32 || dst->type != AGK_F32) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows of %s at indices of %s", agk_type_name(a->type),
+                          agk_type_name(ids->type));
+    }
+    if (a->ne[0] != dst->ne[0] || ids->ne[0] != a->ne[1] || agk_nrows(a) != a->ne[1] || agk_nrows(ids) != 1 ||
+        agk_nrows(dst) != dst->ne[1]) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld indices for %lld rows of %lld", (long long)ids->ne[0],
+                          (long long)a->ne[1], (long long)a->ne[0]);
+    }
+    if (agk_nelements(dst) == 0 && agk_nelements(a) == 0) return AGK_OK;
+    agk_add_step(lowering, look, 1);
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    agk_add_units(lowering, run, (dst->ne[0] + COLUMNS - 1) / COLUMNS,
+                  COLUMNS * 0.3 * (double)(dst->ne[1] + 2 * a->ne[1]));
+    return AGK_OK;
+}
