@@ -192,14 +192,14 @@ def test_flash_attention(kind: DType, n: int, backend: aggml.Backend) -> None:
     keys = blocks_of(kind, heads, n_keys, d, seed=6)
     x, v = floats(heads, n, d, seed=7), floats(heads, n_keys, d, seed=8).astype(np.float16)
     own = blocks_of(kind, heads, n_keys, d, seed=9)
-    for value_kind, held in ((DType.F16, v), (kind, own)):
-        tensors = [new_tensor(t, ne=(d, r, heads)) for t, r in (("f32", n), (kind, n_keys))]
+    both: list[tuple[DType, NDArray[Any]]] = [(DType.F16, v), (kind, own)]
+    for value_kind, held in both:
+        q, k = new_tensor("f32", ne=(d, n, heads)), new_tensor(kind, ne=(d, n_keys, heads))
         values = new_tensor(value_kind, ne=(d, n_keys, heads))
-        node = ops.flash_attn_ext(*tensors, values, None, scale=0.06, max_bias=0.0, logit_softcap=0)
-        found = compute(backend, node, {tensors[0]: x, tensors[1]: keys, values: held})[0]
-        k = values_of(keys, kind, d).astype(np.float64)
+        node = ops.flash_attn_ext(q, k, values, None, scale=0.06, max_bias=0.0, logit_softcap=0)
+        found = compute(backend, node, {q: x, k: keys, values: held})[0]
+        logits = 0.06 * x @ values_of(keys, kind, d).astype(np.float64).transpose(0, 2, 1)
         w = held.astype(np.float64) if value_kind is DType.F16 else values_of(held, kind, d)
-        logits = 0.06 * x @ k.transpose(0, 2, 1)
         p = np.exp(logits - logits.max(axis=-1, keepdims=True))
         expected = (p / p.sum(axis=-1, keepdims=True)) @ w
         assert nmse(expected.transpose(1, 0, 2), found.astype(np.float64)) <= 5e-4
