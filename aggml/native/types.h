@@ -75,6 +75,9 @@ const agk_type_traits *agk_traits(int type);
 agk_to_float_fn *agk_reader(int type, uint32_t cpu);
 agk_from_float_fn *agk_writer(int type, uint32_t cpu);
 
+/* Some ns for an element of from_float, by plain arithmetic, comparisons or a search. Defined in scalar/types.c. */
+double agk_write_ns(int type);
+
 static inline size_t agk_row_size(int type, int64_t n)
 {
     const agk_type_traits *traits = agk_traits(type);

@@ -73,7 +73,10 @@ static uint64_t cost(const agk_node *node)
     if (node->op == AGK_OP_mul_mat || node->op == AGK_OP_mul_mat_id) products *= node->src[0].ne[0];
     if (node->op == AGK_OP_out_prod) products *= node->src[0].ne[1];
     if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;
-    if (node->op == AGK_OP_quantize) products *= 400; /* a search for each block */
+    const int to = node->dst.type;
+    if (agk_traits(to)->blck_size > 1 && (node->op == AGK_OP_add || node->src[0].type != to)) {
+        return 30 + (uint64_t)((double)products * (node->op == AGK_OP_quantize ? 100.0 : agk_write_ns(to)));
+    }
     return 30 + (uint64_t)products / 4;
 }
 

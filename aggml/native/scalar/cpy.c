@@ -244,7 +244,7 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
         src->type == AGK_I32 ? (agk_any_fn *)i32_to_float : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
     node->aux.fn[WRITE] =
         dst->type == AGK_I32 ? (agk_any_fn *)i32_from_float : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    const double ns = (blck_y > 1 ? 2.0 : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
+    const double ns = (blck_y > 1 ? agk_write_ns(dst->type) : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
     add_step(lowering, run_convert, (n + AGK_BLOCK - 1) / AGK_BLOCK, ns * AGK_BLOCK, 1);
     return AGK_OK;
 }

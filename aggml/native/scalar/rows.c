@@ -209,7 +209,7 @@ static agk_status lower_set(agk_lowering *lowering)
     const bool whole = b->type == dst->type;
     node->aux.fn[READ] = whole || b->type == AGK_F32 ? NULL : (agk_any_fn *)agk_reader(b->type, lowering->cpu);
     node->aux.fn[WRITE] = whole || dst->type == AGK_F32 ? NULL : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    const double ns = agk_traits(dst->type)->blck_size > 1 ? 2.0 : 0.5;
+    const double ns = agk_traits(dst->type)->blck_size > 1 ? agk_write_ns(dst->type) : 0.5;
     const double plane_ns = (double)b->ne[1] * (ns * (double)b->ne[0] + 10.0);
     const bool split = plane_ns > 20000.0 && b->ne[0] >= 2 * AGK_BLOCK;
     node->aux.i[COLUMNS] = split ? AGK_BLOCK : b->ne[0];

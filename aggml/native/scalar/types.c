@@ -129,3 +129,11 @@ const agk_type_traits *agk_traits(int type)
 {
     return type >= 0 && type < AGK_TYPE_COUNT && traits[type].name != NULL ? &traits[type] : &unknown;
 }
+
+double agk_write_ns(int type)
+{
+    const agk_type_traits *t = agk_traits(type);
+    if (t->blck_size == 1) return 0.3;
+    if (t->blck_size == 256 && t->quantize != NULL) return 100.0;
+    return type == AGK_MXFP4 || type == AGK_NVFP4 || type == AGK_IQ4_NL ? 15.0 : 2.0;
+}
