@@ -38,10 +38,11 @@ from aggml.family import API_VERSION, Family
 from aggml.future import Future, Times, as_completed, gather
 from aggml.gguf import GGUFError, GGUFFile
 from aggml.graph import Graph
+from aggml.graph_memory import GraphBuffer
 from aggml.multi_buffer import MultiBuffer
 from aggml.native import _native
 from aggml.numa import NumaStrategy, is_numa, numa_nodes, numa_pool
-from aggml.plan import Plan, compile_plan
+from aggml.plan import DevicePlan, Plan, compile_plan
 from aggml.quant import dequantize, dequantize_async, quantize, quantize_async
 from aggml.registry import (
     LoadReport,
@@ -91,6 +92,7 @@ __all__ = [
     "Device",
     "DeviceCaps",
     "DeviceError",
+    "DevicePlan",
     "DeviceProps",
     "DeviceType",
     "Evaluation",
@@ -101,6 +103,7 @@ __all__ = [
     "GGUFFile",
     "Graph",
     "GraphAllocator",
+    "GraphBuffer",
     "GraphCopy",
     "GraphPlan",
     "HeapAllocator",

@@ -16,7 +16,7 @@ from aggml.graph import Graph
 
 if TYPE_CHECKING:
     from aggml.backend import BackendBase
-    from aggml.plan import Plan
+    from aggml.plan import DevicePlan
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
@@ -72,7 +72,7 @@ class GraphBuffer(Buffer):
         self.scratch_size = scratch_size
         self._graph = weakref.ref(graph)
         self._plan_for: weakref.ref[BackendBase] | None = None
-        self._plan: Plan | None = None
+        self._plan: DevicePlan | None = None
         self._epoch = -1
 
     @property
@@ -96,7 +96,7 @@ class GraphBuffer(Buffer):
             )
         return offset, True
 
-    def plan_of(self, backend: BackendBase) -> Plan | None:
+    def plan_of(self, backend: BackendBase) -> DevicePlan | None:
         """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
         plan = self._plan
         if plan is None or self._plan_for is None or self._plan_for() is not backend:
@@ -109,7 +109,7 @@ class GraphBuffer(Buffer):
             self._epoch = PlacementEpoch.value
         return plan
 
-    def keep_plan(self, backend: BackendBase, plan: Plan) -> None:
+    def keep_plan(self, backend: BackendBase, plan: DevicePlan) -> None:
         """Have `plan_of` find ``plan`` from now on, instead of any other."""
         self._plan_for = weakref.ref(backend)
         self._plan = plan

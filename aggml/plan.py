@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
+__all__ = ["DevicePlan", "Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
 
 _VIEW_OPS = frozenset({"none", "view", "reshape", "permute", "transpose"})
 _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
@@ -48,36 +48,46 @@ class PlanStep(NamedTuple):
     n_chunks: int
 
 
-class Plan:
-    """A compiled graph over fixed addresses; immutable.
+class DevicePlan:
+    """A graph compiled over fixed addresses; immutable. Devices subclass it for plans of their own.
 
     Scratch is an offset from a base that each run is given.
 
+    Args:
+        graph: what is compiled.
+        arena_size: bytes of scratch a run needs; the placement of the graph tells it.
+
     Attributes:
-        graph: what was compiled.
-        arena_size: bytes of scratch a run needs.
+        reads: the storages that a run reads before it writes them; a poisoned one fails it.
         writes: the storages that a run writes in full; a failed one leaves them poisoned.
+        partial: the storages that a run writes in part.
+
+    Raises:
+        InvalidArgument: a node would write memory that is read-only.
     """
 
-    __slots__ = ("arena_size", "graph", "keep", "native", "writes")
+    __slots__ = ("arena_size", "graph", "keep", "partial", "reads", "writes")
 
-    def __init__(
-        self,
-        graph: Graph,
-        native: _native.Plan,
-        keep: list[Placement | None],
-        writes: tuple[Tensor, ...],
-    ) -> None:
+    def __init__(self, graph: Graph, *, arena_size: int = 0) -> None:
+        storages = _Storages()
+        for node in graph.nodes:
+            if node.op not in _VIEW_OPS:
+                storages.visit(node)
+        self._fill(graph, arena_size, storages)
+
+    def _fill(self, graph: Graph, arena_size: int, storages: _Storages) -> None:
         self.graph = graph
-        self.writes = writes
-        self.native = native
-        self.keep = keep  # placements: what the addresses point at lives as long as the plan
-        self.arena_size: int = native.arena_size
+        self.arena_size = arena_size
+        self.reads = tuple(storages.reads)
+        self.writes = tuple(storages.writes)
+        self.partial = tuple(storages.partial)
+        # Placements: what the addresses point at lives as long as the plan.
+        self.keep: list[Placement | None] = [t.placement for t in (*graph.leafs, *graph.nodes)]
 
     @property
     def steps(self) -> list[PlanStep]:
         """What a run does, in order."""
-        return [PlanStep(*step) for step in self.native.steps()]
+        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in _VIEW_OPS]
 
     def __str__(self) -> str:
         lines = [
@@ -87,9 +97,24 @@ class Plan:
 
     def __repr__(self) -> str:
         return (
-            f"<Plan of graph {self.graph.uid}, {len(self.native.steps())} steps, "
+            f"<{type(self).__name__} of graph {self.graph.uid}, {len(self.steps)} steps, "
             f"{self.arena_size} bytes of scratch>"
         )
+
+
+class Plan(DevicePlan):
+    """A graph lowered into native steps, for `Stream.run_plan`."""
+
+    __slots__ = ("native",)
+
+    def __init__(self, graph: Graph, native: _native.Plan, storages: _Storages) -> None:
+        self.native = native
+        self._fill(graph, native.arena_size, storages)
+
+    @property
+    def steps(self) -> list[PlanStep]:
+        """What a run does, in order."""
+        return [PlanStep(*step) for step in self.native.steps()]
 
 
 def _op_id(op: str) -> int:
@@ -192,8 +217,7 @@ def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Steps[Pl
             raise _STATUS[status](f"[compile_plan] {node!r}: {message}")
         yield
     native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
-    keep = [t.placement for t in (*graph.leafs, *graph.nodes)]
-    return Plan(graph, native, keep, tuple(storages.writes))
+    return Plan(graph, native, storages)
 
 
 def _records(tensors: dict[Tensor, None] | dict[Tensor, int]) -> tuple[_native.Storage, ...]:

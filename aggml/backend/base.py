@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aggml.device import Device
     from aggml.future import Future
     from aggml.graph import Graph
-    from aggml.plan import Plan
+    from aggml.plan import DevicePlan
     from aggml.steps import Steps
     from aggml.stream import Stream
 
@@ -75,12 +75,20 @@ class BackendBase(ABC):
         """Set every byte of a buffer of this device, which is no MultiBuffer and not empty."""
 
     @abstractmethod
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
-        """Compile, in small steps."""
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[DevicePlan]:
+        """Compile, in small steps: a generator that yields now and then and returns the plan.
+
+        Args:
+            graph: placed; its memory is within reach.
+            memory: tells where a tensor lies: in a buffer, or how far into the scratch.
+
+        Raises:
+            Unsupported: a node that the device cannot run.
+        """
 
     @abstractmethod
-    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
-        """Run a compiled graph."""
+    def _compute(self, plan: Any, arena: Buffer | None) -> Future[None]:  # noqa: ANN401
+        """Run a plan as `_compile` gave it, in scratch of at least ``plan.arena_size`` bytes."""
 
     # -- names and state
 

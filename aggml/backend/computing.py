@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.buffer import Buffer
-    from aggml.plan import Plan
+    from aggml.plan import DevicePlan
 
 __all__ = ["ComputingBackend", "GraphPlan"]
 
@@ -45,7 +45,7 @@ class GraphPlan:
         backend._plan(graph)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> DevicePlan:
         """The plan for where the tensors lie now."""
         return self.backend._plan(self.graph)
 
@@ -151,7 +151,7 @@ class ComputingBackend(BackendBase):
                     f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
                 )
 
-    def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> Plan:
+    def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
         memory = self._memory_of(graph, what)
         plan = memory.plan_of(self)
         if plan is None:
@@ -235,7 +235,7 @@ class ComputingBackend(BackendBase):
     def _run(
         self,
         future: Future[Any],
-        plan: Plan,
+        plan: Any,  # noqa: ANN401 - as `_compile` gave it
         arena: Buffer | None,
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],

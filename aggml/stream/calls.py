@@ -5,7 +5,6 @@ Not here: that thread (call_thread.py).
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +44,6 @@ class CallStream(StreamBase):
             writes: tensors that the function writes in full.
             partial: tensors that the function writes in part.
             operation: for messages.
-
-        Raises:
-            InvalidState: a batch is open in this thread.
         """
         box: list[Any] = []
 
@@ -71,8 +67,14 @@ class CallStream(StreamBase):
             storages_of(partial),
             (args, tuple(reads), tuple(writes)),
         )
-        if self._batches.get(threading.get_ident()) is not None:
-            raise InvalidState(f"[Stream.call] {self!r}: a Python call cannot be part of a batch")
+        batch = self.open_batch()
+        if batch is not None:
+            batch.check()
+            if self.native.closed:
+                raise InvalidState(f"[{operation}] {self!r} is closed")
+            batch.add([(self.native, [desc])], future, -1)
+            batch.note_call(caller, future, run)
+            return future
         # The ticket is known only once it is queued, and the thread may ask for it at once: hold
         # the stream meanwhile.
         self.native.hold()

@@ -15,7 +15,18 @@ from runtime.support import holding, placed, ramp, sum_on
 import aggml
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aggml.devices.cpu import CPUBackend
+
+
+@pytest.fixture
+def stream() -> Iterator[aggml.Stream]:
+    made = aggml.Stream("mine")
+    yield made
+    last = made.mark()
+    made.close()
+    assert last.wait(10)
 
 
 async def test_a_batch_is_enqueued_at_its_end(be: aggml.Backend) -> None:
@@ -227,3 +238,47 @@ async def test_abort_inside_an_open_batch_is_harmless(be: aggml.Backend) -> None
         assert np.array_equal(await run, 2 * ramp())
     except aggml.Aborted:
         assert np.array_equal(await s.run(be, ramp(), ramp()), 2 * ramp())
+
+
+async def test_calls_of_python_in_a_batch(stream: aggml.Stream) -> None:
+    seen: list[str] = []
+    with stream.batch():
+        first = stream.call(seen.append, "first")
+        between = stream.delay(0)
+        stream.call(seen.append, "second")
+        second = stream.call(lambda: len(seen))
+        assert seen == []
+        with pytest.raises(aggml.InvalidState):
+            first.wait(0)
+    assert await second == 2
+    assert first.done()
+    assert between.done()
+    assert seen == ["first", "second"]
+
+
+async def test_a_call_in_a_batch_that_is_given_up_never_runs(stream: aggml.Stream) -> None:
+    called = []
+
+    def give_up() -> None:
+        with stream.batch():
+            called.append(stream.call(pytest.fail, "ran"))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        give_up()
+    with pytest.raises(aggml.Aborted):
+        await called[0]
+    await stream.call(lambda: None)
+
+
+async def test_what_a_call_in_a_batch_raises(stream: aggml.Stream) -> None:
+    def fail() -> None:
+        raise LookupError("lost")
+
+    with stream.batch():
+        failing = stream.call(fail)
+        after = stream.call(lambda: "well")
+    with pytest.raises(aggml.DeviceError) as caught:
+        await failing
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert await after == "well"

@@ -170,7 +170,7 @@ async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(
     a2, y2, large = deep(1 << 18)
     be.alloc_graph(small)
     plan = be.graph_plan(small)
-    native = plan.plan.native
+    native = plan.plan
     with be.stream.hold():
         before = be.run(small, {a1: ramp(64)}, y1)
         be.alloc_graph(large)
@@ -179,7 +179,7 @@ async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(
     assert np.array_equal(await before, 4 * ramp(64))
     assert np.array_equal(await between, 4 * ramp(1 << 18))
     assert np.array_equal(await after, 4 * ramp(64))
-    assert plan.plan.native is native
+    assert plan.plan is native
 
 
 async def test_prepare_places_and_compiles(be: aggml.Backend) -> None:

@@ -1,0 +1,114 @@
+"""DataTests: set and get: element types, bytes of the span, other kinds of arrays, large ones.
+
+Not here: views and strides (views.py), copies between tensors (copies.py).
+"""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aggml
+from aggml import ops
+from aggml.testing.fixtures import Array, DeviceFixtures, holding, placed, ramp
+
+__all__ = ["DataTests"]
+
+NUMPY = {
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "f64": np.float64,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+}
+
+
+class _DLPack:
+    """An array of another library."""
+
+    def __init__(self, x: Array) -> None:
+        self._x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._x.__dlpack_device__()
+
+
+class DataTests(DeviceFixtures):
+    """What is set is got."""
+
+    @pytest.mark.parametrize("dtype", NUMPY)
+    @pytest.mark.parametrize(
+        "ne", [(1,), (7,), (5, 3), (4, 3, 2), (2, 3, 4, 5), (3, 1, 1, 2), (1, 4)], ids=str
+    )
+    async def test_what_is_set_is_got(
+        self, be: aggml.Backend, rng: np.random.Generator, ne: tuple[int, ...], dtype: str
+    ) -> None:
+        t = placed(be, ne, dtype)
+        x = rng.integers(-100, 100, t.shape).astype(NUMPY[dtype])
+        await be.set(t, x)
+        got = await be.get(t)
+        assert got.dtype == x.dtype
+        assert got.shape == t.shape
+        assert np.array_equal(got, x)
+
+    @pytest.mark.parametrize("dtype", ["q8_0", "q4_0"])
+    async def test_quantized_blocks(
+        self, be: aggml.Backend, rng: np.random.Generator, dtype: str
+    ) -> None:
+        x = rng.standard_normal((3, 64)).astype(np.float32)
+        blocks = aggml.quantize(x, dtype)
+        t = placed(be, (64, 3), dtype)
+        await be.set(t, blocks)
+        got = await be.get(t)
+        assert got.dtype == np.uint8
+        assert got.shape == (3, t.dtype.row_size(64))
+        assert np.array_equal(got, blocks.reshape(got.shape))
+        row = ops.view_1d(t, 64, t.nb[1])
+        assert np.array_equal(await be.get(row), got[1])
+
+    async def test_bytes_of_the_span(self, be: aggml.Backend) -> None:
+        t = holding(be, ramp())
+        got = await be.get(t, offset=8, size=12)
+        assert got.dtype == np.uint8
+        assert np.array_equal(got.view(np.float32), ramp()[2:5])
+        assert (await be.get(t, offset=64)).size == 0
+        assert np.array_equal((await be.get(t, size=4)).view(np.float32), ramp()[:1])
+        await be.set(t, np.array([70, 71], np.float32), offset=4)
+        x = ramp()
+        x[1:3] = [70, 71]
+        assert np.array_equal(await be.get(t), x)
+        out = np.zeros(3, np.float32)
+        await be.get(t, out, offset=0, size=12)
+        assert np.array_equal(out, x[:3])
+        await be.set(t, b"", offset=64)
+        await be.set(t, b"\0" * 8, offset=0)
+        assert not (await be.get(t))[:2].any()
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [memoryview, lambda x: array.array("f", x), lambda x: _DLPack(x)],
+        ids=["memoryview", "array", "dlpack"],
+    )
+    async def test_other_arrays(self, be: aggml.Backend, wrap: Any) -> None:
+        t = placed(be)
+        await be.set(t, wrap(ramp()))
+        assert np.array_equal(await be.get(t), ramp())
+
+    async def test_a_large_transfer(self, be: aggml.Backend, rng: np.random.Generator) -> None:
+        n = 1 << 21
+        t = placed(be, (n,))
+        x = rng.random(n, np.float32)
+        await be.set(t, x)
+        out = np.empty(n, np.float32)
+        await be.get(t, out)
+        assert np.array_equal(out, x)

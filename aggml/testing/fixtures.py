@@ -1,0 +1,138 @@
+"""DeviceFixtures: what the parts of the suite share: a device, backends that are ended, numbers.
+
+Not here: tests.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import aggml
+from aggml import Graph, Tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "Array",
+    "DeviceFixtures",
+    "N",
+    "Sum",
+    "holding",
+    "needs",
+    "placed",
+    "ramp",
+    "sum_graph",
+    "sum_on",
+    "vector",
+]
+
+Array = np.ndarray[Any, Any]
+N = 16
+
+
+class DeviceFixtures:
+    """Fixtures of the suite; a subclass overrides ``device``."""
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def device(self) -> aggml.Device:
+        """The device under test."""
+        raise NotImplementedError("override the fixture `device` of DeviceTests")
+
+    @pytest.fixture
+    def be(self, device: aggml.Device) -> Iterator[aggml.Backend]:
+        """An open backend of the device."""
+        yield from _opened(device.backend())
+
+    @pytest.fixture
+    def other(self, device: aggml.Device) -> Iterator[aggml.Backend]:
+        """A second open backend of the same device."""
+        yield from _opened(device.backend())
+
+    @pytest.fixture
+    def cpu(self) -> Iterator[aggml.Backend]:
+        """An open backend of the CPU, for copies there and back."""
+        yield from _opened(aggml.get_device("CPU").backend())
+
+    @pytest.fixture
+    def rng(self, request: pytest.FixtureRequest) -> np.random.Generator:
+        """Of a seed that is fixed for each test."""
+        return np.random.default_rng(zlib.crc32(request.node.name.encode()))
+
+
+def _opened(backend: aggml.Backend) -> Iterator[aggml.Backend]:
+    yield backend
+    while backend.stream.native.release():
+        pass
+    backend.stream.abort()
+    backend.close()
+    assert backend.synchronize().wait(10), f"{backend!r} does not run dry"
+
+
+def ramp(n: int = N, start: float = 0) -> Array:
+    """``start``, ``start + 1``, ..."""
+    return np.arange(n, dtype=np.float32) + np.float32(start)
+
+
+def placed(
+    be: aggml.Backend, ne: tuple[int, ...] = (N,), dtype: str = "f32", name: str = "t"
+) -> Tensor:
+    """A tensor in memory of ``be``."""
+    tensor = aggml.new_tensor(dtype, ne=ne, name=name)
+    be.alloc([tensor])
+    return tensor
+
+
+def holding(be: aggml.Backend, value: Array, name: str = "t") -> Tensor:
+    """A tensor of f32 in memory of ``be`` with these contents."""
+    tensor = placed(be, value.shape[::-1], name=name)
+    assert be.set(tensor, value, copy=True).wait(10)
+    return tensor
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The graph y = a + b."""
+
+    a: Tensor
+    b: Tensor
+    y: Tensor
+    graph: Graph
+
+    def run(self, be: aggml.Backend, a: Array, b: Array) -> aggml.Future[Array]:
+        """Set both, compute, get."""
+        return be.run(self.graph, {self.a: a, self.b: b}, self.y)
+
+
+def needs(device: aggml.Device, graph: Graph) -> None:
+    """Skip the test if the device cannot run the graph with which it is made."""
+    missing = [node.op for node in graph.nodes if not device.supports_op(node)]
+    if missing:
+        pytest.skip(f"{device.name} cannot run {missing[0]!r}, with which this test is made")
+
+
+def vector(n: int = N, name: str = "") -> Tensor:
+    """A tensor of f32 without memory."""
+    return aggml.new_tensor("f32", ne=(n,), name=name)
+
+
+def sum_graph(n: int = N) -> Sum:
+    """The graph, without memory."""
+    a, b = vector(n, "a"), vector(n, "b")
+    y = ops.add(a, b).set_name("y")
+    return Sum(a, b, y, Graph(y))
+
+
+def sum_on(be: aggml.Backend, n: int = N) -> Sum:
+    """The graph, placed; where the device cannot add, the test is skipped."""
+    s = sum_graph(n)
+    needs(be.device, s.graph)
+    be.alloc_graph(s.graph)
+    return s

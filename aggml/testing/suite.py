@@ -1,0 +1,30 @@
+"""DeviceTests: all parts of the suite in one class.
+
+Not here: the tests, which are in the parts.
+"""
+
+from aggml.testing.computing import ComputingTests
+from aggml.testing.copies import CopyTests
+from aggml.testing.data import DataTests
+from aggml.testing.ending import EndingTests
+from aggml.testing.failure import FailureTests
+from aggml.testing.memory import MemoryTests
+from aggml.testing.op_corpus import OpTests
+from aggml.testing.order import OrderTests
+from aggml.testing.views import ViewTests
+
+__all__ = ["DeviceTests"]
+
+
+class DeviceTests(
+    MemoryTests,
+    DataTests,
+    ViewTests,
+    OrderTests,
+    CopyTests,
+    ComputingTests,
+    OpTests,
+    FailureTests,
+    EndingTests,
+):
+    """All that a device has to pass: subclass it and override the fixture ``device``."""
