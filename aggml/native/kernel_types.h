@@ -42,6 +42,8 @@ typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4
 /* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
+typedef void agk_swiglu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
+typedef void agk_silu_back_f32_fn(int64_t n, float *y, const float *g, const float *x);
 
 /* binary. Rows of n floats, steps in bytes; one_b: a single element of b for a row. y may be a or b. */
 typedef struct agk_binary_rows {

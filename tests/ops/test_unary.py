@@ -50,7 +50,8 @@ def _xielu(x: Values) -> Values:
     """alpha_n 0.5, alpha_p -1, beta 0.25, eps -0.01."""
     n, p = np.log1p(np.exp(0.5)) + 0.25, np.log1p(np.exp(-1.0))
     below = (np.expm1(np.fmin(x, -0.01)) - x) * n + 0.25 * x
-    return np.where(x > 0, p * x * x + 0.25 * x, below)
+    y: Values = np.where(x > 0, p * x * x + 0.25 * x, below)
+    return y
 
 
 EXACT: dict[str, Callable[[Values], Values]] = {

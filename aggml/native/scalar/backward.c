@@ -1,6 +1,6 @@
 /* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
  *
- * Here: the lowering and the exact kernels, row by row. The result may lie where an operand of its shape lies: what a
+ * Here: the lowering and the exact kernels, row by row; vec/glu.h has silu_back on vectors. The result may lie where an operand of its shape lies: what a
  * row needs as a whole is summed before its first element is written. */
 #include <math.h>
 
@@ -8,11 +8,20 @@
 #include "../refuse.h"
 #include "../strided.h"
 
-enum { PER_CHUNK, UNITS, READ, WRITE }; /* slots of node->aux */
+enum { PER_CHUNK, UNITS, READ, WRITE, KERNEL }; /* slots of node->aux */
 
 /* -- silu ------------------------------------------------------------------------------------------------------- */
 
+void agk_silu_back_f32_scalar(int64_t n, float *y, const float *g, const float *x)
+{
+    for (int64_t i = 0; i < n; ++i) {
+        const float s = 1.0f / (1.0f + expf(-x[i]));
+        y[i] = g[i] * s * (1.0f + x[i] * (1.0f - s));
+    }
+}
+
 typedef struct ports {
+    agk_silu_back_f32_fn *kernel;
     agk_port dst, grad, x;
 } ports;
 
@@ -25,10 +34,7 @@ static void silu_row(void *context, int64_t n, int64_t i, const int64_t *at)
         const float *grad = agk_port_read(&p->grad, at[1], i, n, grads);
         const float *x = agk_port_read(&p->x, at[2], i, n, xs);
         float *y = agk_port_target(&p->dst, at[0], i, out);
-        for (int64_t k = 0; k < n; ++k) {
-            const float s = 1.0f / (1.0f + expf(-x[k]));
-            y[k] = grad[k] * s * (1.0f + x[k] * (1.0f - s));
-        }
+        p->kernel(n, y, grad, x);
         agk_port_commit(&p->dst, at[0], i, n, y);
     }
 }
@@ -45,7 +51,8 @@ static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t c
 {
     const agk_loop loop = silu_loop(node);
     const int type = node->dst.type;
-    ports p = {agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
+    ports p = {(agk_silu_back_f32_fn *)node->aux.fn[KERNEL],
+               agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
                agk_port_of(agk_data(task, &node->src[0]), type, loop.step[1][0]),
                agk_port_of(agk_data(task, &node->src[1]), type, loop.step[2][0])};
     p.grad.read = p.x.read = (agk_to_float_fn *)node->aux.fn[READ];
@@ -149,10 +156,12 @@ agk_status agk_lower_backward(agk_lowering *lowering)
     const bool silu = node->op == AGK_OP_silu_back;
     const agk_loop loop = silu_loop(node);
     const int64_t units = silu ? agk_loop_units(&loop) : agk_nrows(dst);
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(silu_back_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = units;
-    const double ns = silu || node->op == AGK_OP_cross_entropy_loss_back ? 12.0 : 4.0;
+    const double vector = (lowering->cpu & AGK_AVX2) != 0 ? 1.0 : 12.0;
+    const double ns = silu ? vector : node->op == AGK_OP_cross_entropy_loss_back ? 12.0 : 4.0;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
     agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;

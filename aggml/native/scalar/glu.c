@@ -1,6 +1,6 @@
 /* Gated units: f(x) * g, where x and g are the halves of each row of a, or a and b. f32 and f16.
  *
- * Here: the lowering and the exact kernel, the only one of swiglu_oai. Not here: the functions f themselves (unary.c), vec/glu.h. */
+ * Here: the lowering and the exact kernels. Not here: the functions f themselves (unary.c), vec/glu.h. */
 #include <math.h>
 
 #include "../kernel_types.h"
@@ -20,9 +20,8 @@ void agk_glu_f32_scalar(int op, int64_t n, float *y, const float *x, const float
 }
 
 /* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
-static void swiglu_oai(const agk_node *node, int64_t n, float *y, const float *x, const float *g)
+void agk_swiglu_oai_f32_scalar(int64_t n, float *y, const float *x, const float *g, float alpha, float limit)
 {
-    const float alpha = agk_param_f32(node, 2), limit = agk_param_f32(node, 3);
     for (int64_t i = 0; i < n; ++i) {
         const float v = x[i] < limit ? x[i] : limit;
         const float w = g[i] < limit ? g[i] : limit;
@@ -31,18 +30,18 @@ static void swiglu_oai(const agk_node *node, int64_t n, float *y, const float *x
 }
 
 typedef struct rows {
-    agk_glu_f32_fn *kernel; /* NULL: swiglu_oai */
+    agk_any_fn *kernel;
     const agk_node *node;
-    int op;
+    int op; /* of f; -1: swiglu_oai */
     agk_port dst, x, g;
 } rows;
 
 static inline void apply(const rows *r, int64_t n, float *y, const float *x, const float *g)
 {
-    if (r->kernel != NULL)
-        r->kernel(r->op, n, y, x, g);
+    if (r->op >= 0)
+        ((agk_glu_f32_fn *)r->kernel)(r->op, n, y, x, g);
     else
-        swiglu_oai(r->node, n, y, x, g);
+        ((agk_swiglu_oai_f32_fn *)r->kernel)(n, y, x, g, agk_param_f32(r->node, 2), agk_param_f32(r->node, 3));
 }
 
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
@@ -78,7 +77,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const agk_loop loop = loop_of(node);
     char *a = agk_data(task, &node->src[0]), *b = agk_has(node, 1) ? agk_data(task, &node->src[1]) : a;
     const int type = node->dst.type;
-    rows r = {.kernel = (agk_glu_f32_fn *)node->aux.fn[KERNEL],
+    rows r = {.kernel = node->aux.fn[KERNEL],
               .node = node,
               .op = (int)node->aux.i[FUNCTION],
               .dst = agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
@@ -98,6 +97,7 @@ static int function_of(int op)
     case AGK_OP_geglu: return AGK_OP_gelu;
     case AGK_OP_swiglu: return AGK_OP_silu;
     case AGK_OP_geglu_erf: return AGK_OP_gelu_erf;
+    case AGK_OP_swiglu_oai: return -1;
     default: return AGK_OP_gelu_quick;
     }
 }
@@ -142,12 +142,13 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     node->aux.i[G_OFFSET] = halves && !swapped ? half : 0;
     node->aux.i[FUNCTION] = function_of(node->op);
     const bool oai = node->op == AGK_OP_swiglu_oai;
-    node->aux.fn[KERNEL] = oai ? NULL : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
+    node->aux.fn[KERNEL] =
+        oai ? (agk_any_fn *)AGK_PICK(swiglu_oai_f32, lowering->cpu) : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const agk_loop loop = loop_of(node);
     const int64_t units = agk_loop_units(&loop);
-    const double ns = (lowering->cpu & AGK_AVX2) != 0 && !oai ? 0.4 : 10.0;
+    const double ns = (lowering->cpu & AGK_AVX2) != 0 ? 0.4 : 10.0;
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 5.0);
     agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));

@@ -1,4 +1,4 @@
-/* f(x) * g on vectors. Included after an ISA's math.h. */
+/* f(x) * g on vectors, swiglu_oai, the gradient of silu. Included after an ISA's math.h. */
 #ifndef AGK_VEC_GLU_H
 #define AGK_VEC_GLU_H
 
@@ -21,6 +21,38 @@ static inline void v_glu(int op, int64_t n, float *y, const float *x, const floa
     case AGK_OP_gelu_erf: v_glu_loop(AGK_OP_gelu_erf, n, y, x, g); return;
     case AGK_OP_gelu_quick: v_glu_loop(AGK_OP_gelu_quick, n, y, x, g); return;
     default: return;
+    }
+}
+
+/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
+static inline void v_swiglu_oai(int64_t n, float *y, const float *x, const float *g, float alpha, float limit)
+{
+    const vf top = v_set(limit), bottom = v_set(-limit), minus = v_set(-alpha), one = v_set(1.0f);
+    for (int64_t i = 0; i < n; i += VF) {
+        const bool whole = i + VF <= n;
+        const vf v = v_min(whole ? v_load(x + i) : v_load_n(x + i, n - i), top);
+        const vf w = v_max(v_min(whole ? v_load(g + i) : v_load_n(g + i, n - i), top), bottom);
+        const vf z = v / (one + v_exp(minus * v)) * (w + one);
+        if (whole)
+            v_store(y + i, z);
+        else
+            v_store_n(y + i, z, n - i);
+    }
+}
+
+/* The gradient of silu: g s (1 + x (1 - s)), s = sigmoid(x). */
+static inline void v_silu_back(int64_t n, float *y, const float *g, const float *x)
+{
+    const vf one = v_set(1.0f);
+    for (int64_t i = 0; i < n; i += VF) {
+        const bool whole = i + VF <= n;
+        const vf v = whole ? v_load(x + i) : v_load_n(x + i, n - i);
+        const vf w = whole ? v_load(g + i) : v_load_n(g + i, n - i);
+        const vf s = v_sigmoid(v), z = w * s * v_fma(v, one - s, one);
+        if (whole)
+            v_store(y + i, z);
+        else
+            v_store_n(y + i, z, n - i);
     }
 }
 

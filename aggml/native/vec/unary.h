@@ -1,4 +1,4 @@
-/* The unary functions on vectors; not log, sin, cos, softplus and those with parameters. Included after an ISA's math.h. */
+/* The unary functions on vectors; not log, sin, cos and those with parameters. Included after an ISA's math.h. */
 #ifndef AGK_VEC_UNARY_H
 #define AGK_VEC_UNARY_H
 
@@ -54,6 +54,7 @@ V_INLINE vf v_unary_1(int op, vf x)
     case AGK_OP_silu: return v_silu(x);
     case AGK_OP_exp: return v_exp(x);
     case AGK_OP_expm1: return v_select(v_lt(v_set(88.0f), x), v_exp(x), v_expm1(x));
+    case AGK_OP_softplus: return v_softplus(x);
     case AGK_OP_hardswish: return x * v_hardsigmoid(x);
     case AGK_OP_hardsigmoid: return v_hardsigmoid(x);
     case AGK_OP_floor: return v_floor(x);
@@ -92,6 +93,7 @@ static inline void v_unary(int op, int64_t n, float *y, const float *x)
         V_CASE(silu)
         V_CASE(exp)
         V_CASE(expm1)
+        V_CASE(softplus)
         V_CASE(hardswish)
         V_CASE(hardsigmoid)
         V_CASE(floor)
