@@ -44,6 +44,7 @@ from aggml.native import _native
 from aggml.numa import NumaStrategy, is_numa, numa_nodes, numa_pool
 from aggml.plan import DevicePlan, Plan, compile_plan
 from aggml.quant import dequantize, dequantize_async, quantize, quantize_async
+from aggml.race import Race, RaceChecker, RaceError, check_races
 from aggml.registry import (
     LoadReport,
     LoadResult,
@@ -71,6 +72,7 @@ from aggml.status import Status
 from aggml.stream import Stream
 from aggml.tensor import Tensor, TensorFlag, new_tensor
 from aggml.threadpool import ThreadPool, ThreadPoolParams, ThreadPriority
+from aggml.tracing import Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 __commit__ = _native.commit
@@ -121,6 +123,9 @@ __all__ = [
     "NumaStrategy",
     "OutOfBounds",
     "Plan",
+    "Race",
+    "RaceChecker",
+    "RaceError",
     "SchedulePlan",
     "Scheduler",
     "Status",
@@ -132,9 +137,12 @@ __all__ = [
     "ThreadPoolParams",
     "ThreadPriority",
     "Times",
+    "Trace",
+    "TraceEvent",
     "Unsupported",
     "as_completed",
     "best_device",
+    "check_races",
     "compare_backends",
     "compile_plan",
     "convert",
@@ -167,6 +175,7 @@ __all__ = [
     "register_family",
     "search_path",
     "split_backend_text",
+    "trace",
     "unload",
     "unregister_device",
     "unsafe",

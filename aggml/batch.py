@@ -9,8 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from aggml.errors import Aborted, InvalidState
-from aggml.native import _native
 from aggml.reactor import current_task
+from aggml.watch import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aggml.call_thread import CallThread
     from aggml.event import Event
     from aggml.future import Future
+    from aggml.native import _native
     from aggml.stream import StreamBase
 
 __all__ = ["Batch"]
@@ -87,16 +88,16 @@ class Batch:
         """Have ``future`` stand for all ``parts`` once they are queued."""
         self._joins.append((future, parts))
 
-    def commit(self) -> None:
+    def commit(self) -> list[list[_native.Op]]:
         """Enqueue all that was collected and tell its Futures; if that raises, give them up."""
         if not self._groups:
-            return
+            return []
         # The thread that runs calls may ask for one at once; held, until it can know which it is.
         held = list(dict.fromkeys(caller.native for caller, _, _ in self._calls))
         for native in held:
             native.hold()
         try:
-            ops = _native.submit(self._groups)
+            ops = submit(self._groups)
             for future, (group, at, n) in self._spans:
                 future._ops = tuple(ops[group][at : at + n])
             for caller, future, function in self._calls:
@@ -110,6 +111,7 @@ class Batch:
                 native.release()
         for future, parts in self._joins:
             future.join(parts)
+        return ops
 
     def drop(self, why: str) -> None:
         """Give all Futures up; events that were recorded in here get their marks back."""

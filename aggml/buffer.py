@@ -24,6 +24,7 @@ from aggml.errors import (
 )
 from aggml.live import note
 from aggml.native import _native
+from aggml.watch import born, watchers
 
 if TYPE_CHECKING:
     from aggml.device import Device
@@ -205,6 +206,9 @@ class Buffer:
         self._usage = BufferUsage.ANY
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._closed = False
+        # A class that has another owner shows memory that is another buffer's.
+        if watchers and size and self.__class__.owner is Buffer.owner:
+            born(base, base + size)
         if type.device is not None:
             note(type.device, self)
 

@@ -16,6 +16,7 @@ import anyio.lowlevel
 from aggml import errors
 from aggml.errors import Aborted, AggmlError, DeviceError, InvalidHandle, InvalidState
 from aggml.reactor import Parker, checkpoint, current_reactor, post_here, wait_op
+from aggml.watch import observed, watchers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable
@@ -138,7 +139,10 @@ class Future(Generic[T_co]):
         """Whether the operation is over, however it ended. Never blocks."""
         if self._ops is None:
             return self._problem is not None
-        return self._ops[-1].done()
+        done = self._ops[-1].done()
+        if watchers and done:
+            observed(self._ops)
+        return done
 
     def exception(self) -> Exception | None:
         """What `result` would raise, or None.
@@ -152,6 +156,8 @@ class Future(Generic[T_co]):
             raise InvalidState(
                 f"[Future.exception] {self.what} is pending: await it, or call wait()"
             )
+        if watchers:
+            observed(self._ops or ())
         for op in self._ops or ():
             error = op.error()
             if error is not None:

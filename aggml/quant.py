@@ -18,6 +18,7 @@ from aggml.errors import InvalidArgument, LayoutMismatch, Unsupported
 from aggml.future import Future
 from aggml.native import _native, cpu_mask
 from aggml.stream import Stream
+from aggml.watch import submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,7 +232,7 @@ def _submit(
     plan.seal((), (), ())
     # A stream of its own: conversions run beside each other and beside all backends.
     stream = Stream(what)
-    (ops,) = _native.submit([(stream.native, [_native.run_plan(plan, 0, what, (*keep, out))])])
+    (ops,) = submit([(stream.native, [_native.run_plan(plan, 0, what, (*keep, out))])])
     return Future(tuple(ops), out, what, abortable=True)
 
 

@@ -31,7 +31,15 @@ PROGRAMS = [path for path in EXAMPLES if "__main__" in path.read_text()]
 
 # From the ground up; a module imports from its own line or a line below. Longest prefix decides.
 LAYERS = [
-    ["aggml.errors", "aggml.live", "aggml.native", "aggml.params", "aggml.status"],
+    [
+        "aggml.errors",
+        "aggml.live",
+        "aggml.native",
+        "aggml.params",
+        "aggml.picture",
+        "aggml.status",
+        "aggml.watch",
+    ],
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
     ["aggml.tensor", "aggml.future", "aggml.numa"],
     ["aggml.ops", "aggml.graph", "aggml.spans", "aggml.transfer"],
@@ -45,7 +53,7 @@ LAYERS = [
     ["aggml.registry"],
     [
         *("aggml.scheduler", "aggml.gguf", "aggml.inventory", "aggml.compare"),
-        *("aggml.exchange", "aggml.unsafe"),
+        *("aggml.exchange", "aggml.race", "aggml.tracing", "aggml.unsafe"),
     ],
     ["aggml", "aggml.__main__", "aggml.testing"],
 ]

@@ -18,6 +18,7 @@ from aggml.future import Future
 from aggml.native import _native
 from aggml.reactor import current_task
 from aggml.stream import Stream
+from aggml.watch import submit
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -104,7 +105,7 @@ class Backend(DataBackend, ComputingBackend):
         native = self.stream.native
         if self._drained is None and native.alive and not native.closed:
             if native.lost is None:
-                (ops,) = _native.submit([(native, [_native.mark("close", ())])])
+                (ops,) = submit([(native, [_native.mark("close", ())])])
                 self._drained = Future(tuple(ops), None, "close")
             else:  # it refuses work, also a mark; what is queued there fails soon
                 self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)

@@ -13,6 +13,7 @@ from aggml.future import Future
 from aggml.native import _native
 from aggml.scheduler.layout import COPY, PLAN, SET
 from aggml.stream import Stream
+from aggml.watch import submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -335,7 +336,7 @@ class Runner:
         """A Future of all that is queued on any of them."""
         joined = self.joined.native
         descs = [_native.wait(s.native, None) for s in self.streams()]
-        (ops,) = _native.submit([(joined, [*descs, _native.mark("synchronize", ())])])
+        (ops,) = submit([(joined, [*descs, _native.mark("synchronize", ())])])
         return Future((ops[-1],), None, "synchronize")
 
 
@@ -357,10 +358,6 @@ def _act(action: Action, values: dict[Tensor, Array]) -> Future[Any]:
 
 def _commit(unit: _Unit, last: tuple[int, int], future: Future[Any]) -> None:
     """Enqueue; the Future stands for all parts, and is done with the last operation."""
-    ops = _native.submit(unit._groups)
-    for part, (group, at, n) in unit._spans:
-        part._ops = tuple(ops[group][at : at + n])
-    for part, parts in unit._joins:
-        part.join(parts)
+    ops = unit.commit()
     found = [op for part in unit.parts for op in part._ops or ()]
     future._ops = (*found, ops[last[0]][last[1]])

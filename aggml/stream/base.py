@@ -17,6 +17,7 @@ from aggml.errors import AggmlError, AllocFailed, InvalidArgument, InvalidState,
 from aggml.future import Future, exception_of
 from aggml.native import _native
 from aggml.threadpool import ThreadPool, default_pool, stop_pools
+from aggml.watch import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +54,7 @@ class StreamBase:
     ) -> Future[T]:
         if self._batches:
             return self._put_groups([(self.native, descs)], value, what, finish=finish)
-        (ops,) = _native.submit([(self.native, descs)])
+        (ops,) = submit([(self.native, descs)])
         return Future(tuple(ops), value, what, finish=finish)
 
     def _put_groups(
@@ -74,7 +75,7 @@ class StreamBase:
                 raise InvalidState(f"[{what}] {self!r} is closed")
             batch.add(groups, future, main)
         else:
-            future._ops = tuple(_native.submit(groups)[main])
+            future._ops = tuple(submit(groups)[main])
         return future
 
     def _open(self, batch: Batch) -> None:

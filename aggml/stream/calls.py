@@ -14,6 +14,7 @@ from aggml.future import Future
 from aggml.native import _native
 from aggml.spans import storages_of
 from aggml.stream.base import StreamBase
+from aggml.watch import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +80,7 @@ class CallStream(StreamBase):
         # the stream meanwhile.
         self.native.hold()
         try:
-            (ops,) = _native.submit([(self.native, [desc])])
+            (ops,) = submit([(self.native, [desc])])
             caller.functions[ops[0].ticket] = run
         finally:
             self.native.release()

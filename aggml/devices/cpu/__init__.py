@@ -30,6 +30,7 @@ from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
 from aggml.transfer import integer
+from aggml.watch import watchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +152,7 @@ class CPUBackend(Backend):
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
     ) -> None:
-        if self.stream.open_batch() is not None:
+        if watchers or self.stream.open_batch() is not None:
             super()._run(future, plan, arena, sets, gets)
         else:
             self.stream.run_unit(future, plan, arena, sets, gets)

@@ -208,9 +208,72 @@ static nb::object call_desc(const std::string &operation, nb::tuple reads, nb::t
     return finish(desc(AG_KIND_CALL, operation, keep), reads, writes, partial, [](ag_slot &) {});
 }
 
+// The bytes from the first to behind the last item of a view; `item` is what one item, or row, takes.
+static void add_range(nb::list &out, uintptr_t address, const int64_t *ne, const int64_t *strides, int64_t item,
+                      bool writes)
+{
+    for (int i = 0; i < 4; ++i) {
+        if (ne[i] <= 0) return;
+        item += (ne[i] - 1) * strides[i];
+    }
+    out.append(nb::make_tuple(address, address + static_cast<uintptr_t>(item), writes));
+}
+
+// The same of a node's operand, row by row: blocks have no stride per element.
+static void add_view(nb::list &out, const agk_view &view, uintptr_t arena, bool writes)
+{
+    const int64_t rows[4] = {1, view.ne[1], view.ne[2], view.ne[3]};
+    const agk_type_traits *traits = agk_traits(view.type);
+    if (view.ne[0] <= 0 || traits->name == nullptr) return;
+    int64_t row = traits->blck_size > 1 ? static_cast<int64_t>(agk_row_size(view.type, view.ne[0]))
+                                        : static_cast<int64_t>(traits->type_size) + (view.ne[0] - 1) * view.nb[0];
+    add_range(out, view.addr + (arena & view.arena_mask), rows, view.nb, row, writes);
+}
+
+// What of the memory of tensors an operation touches: (first byte, one behind the last, whether it writes). Host arrays
+// are left out: who borrows them sees to them.
+static nb::list desc_ranges(Desc &desc)
+{
+    nb::list out;
+    const ag_slot &slot = desc.slot;
+    if (desc.used) return out;
+    if (slot.kind == AG_KIND_COPY) {
+        const ag_copy &copy = slot.u.copy;
+        int64_t item = static_cast<int64_t>(copy.item);
+        bool reads = slot.n_reads > 0, writes = slot.n_writes + slot.n_partial > 0;
+        if (reads) add_range(out, reinterpret_cast<uintptr_t>(copy.src), copy.ne, copy.src_nb, item, false);
+        if (writes) add_range(out, reinterpret_cast<uintptr_t>(copy.dst), copy.ne, copy.dst_nb, item, true);
+    } else if (slot.kind == AG_KIND_FILL) {
+        uintptr_t start = reinterpret_cast<uintptr_t>(slot.u.fill.dst);
+        if (slot.u.fill.size > 0) out.append(nb::make_tuple(start, start + slot.u.fill.size, true));
+    } else if (slot.kind == AG_KIND_PLAN) {
+        const ag_plan *plan = slot.u.plan.plan;
+        for (size_t i = 0; i < plan->n_nodes; ++i) {
+            const agk_node *node = plan->nodes[i];
+            for (int32_t k = 0; k < node->n_src; ++k) {
+                if (node->src[k].type != AGK_NONE) add_view(out, node->src[k], slot.u.plan.arena, false);
+            }
+            add_view(out, node->dst, slot.u.plan.arena, true);
+        }
+    }
+    return out;
+}
+
+// (key of the stream, ticket or None for all that is queued there) if the operation waits for a stream.
+static nb::object desc_waits(Desc &desc)
+{
+    if (desc.used || desc.slot.kind != AG_KIND_WAIT) return nb::none();
+    uint64_t ticket = desc.slot.u.wait.ticket;
+    return nb::make_tuple(reinterpret_cast<uintptr_t>(desc.slot.u.wait.stream),
+                          ticket == AG_TAIL ? nb::none() : nb::cast(ticket));
+}
+
 void bind_operations(nb::module_ &m)
 {
-    nb::class_<Desc>(m, "Desc");
+    nb::class_<Desc>(m, "Desc")
+        .def_prop_ro("operation", [](Desc &d) { return std::string(d.slot.operation); })
+        .def("ranges", desc_ranges)
+        .def("waits", desc_waits);
     nb::class_<Span>(m, "Span").def(nb::init<uintptr_t, nb::tuple, nb::tuple, size_t, bool, Storage &, nb::object>(),
                                     "address"_a, "ne"_a, "nb"_a, "size"_a, "whole"_a, "storage"_a, "keep"_a);
     m.def(
