@@ -36,6 +36,8 @@ typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_bf16_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_q8_0_fn(const struct agk_mm_block *block);
 typedef void agk_mm_dot_q4_0_fn(const struct agk_mm_block *block);
+typedef agk_mm_dot_q4_0_fn agk_mm_dot_q4_1_fn, agk_mm_dot_q5_0_fn, agk_mm_dot_q5_1_fn, agk_mm_dot_iq4_nl_fn,
+    agk_mm_dot_mxfp4_fn;
 typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4_k_fn, agk_mm_dot_q5_k_fn,
     agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
 

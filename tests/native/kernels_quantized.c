@@ -65,9 +65,10 @@ static int rows(rng *r, int type)
 }
 
 /* `rows` rows of the type times `cols` columns, by `dot`, into c. */
-static void multiply(agk_mm_block_fn *dot, int type, int n_rows, int n_cols, const void *a, const void *b, float *c)
+static void multiply(agk_mm_block_fn *dot, int type, int64_t k, int n_rows, int n_cols, const void *a, const void *b,
+                     float *c)
 {
-    const agk_mm_block block = {.k = N,
+    const agk_mm_block block = {.k = k,
                                 .rows = n_rows,
                                 .cols = n_cols,
                                 .a = a,
@@ -79,7 +80,8 @@ static void multiply(agk_mm_block_fn *dot, int type, int n_rows, int n_cols, con
     dot(&block);
 }
 
-static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block_fn *fast, int n_rows, int n_cols)
+static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block_fn *fast, int64_t k, int n_rows,
+                         int n_cols)
 {
     const size_t row_size = agk_row_size(type, N), n = (size_t)(n_rows * n_cols);
     float x[N];
@@ -92,10 +94,10 @@ static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block
     }
     for (int col = 0; col < n_cols; ++col) {
         for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 32 % 7);
-        agk_mm_col_q8_scalar(x, b + col * (N / 64), N);
+        agk_mm_col_q8_scalar(x, b + col * (N / 64), k);
     }
-    multiply(scalar, type, n_rows, n_cols, a, b, expected);
-    multiply(fast, type, n_rows, n_cols, a, b, found);
+    multiply(scalar, type, k, n_rows, n_cols, a, b, expected);
+    multiply(fast, type, k, n_rows, n_cols, a, b, found);
     double error = 0.0, size = 0.0;
     for (size_t i = 0; i < n; ++i) {
         error += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
@@ -117,7 +119,10 @@ static int dots(rng *r, int type)
         agk_mm_block_fn *fast = (agk_mm_block_fn *)variant(i, kernel);
         if (fast == NULL) continue;
         for (int n_rows = 1; n_rows <= 3; ++n_rows) {
-            for (int n_cols = 1; n_cols <= 9; ++n_cols) compare_dots(r, type, scalar, fast, n_rows, n_cols);
+            for (int n_cols = 1; n_cols <= 9; ++n_cols) {
+                compare_dots(r, type, scalar, fast, N, n_rows, n_cols);
+                if (agk_traits(type)->blck_size == 32) compare_dots(r, type, scalar, fast, N - 32, n_rows, n_cols);
+            }
         }
         ++n_variants;
     }

@@ -3,7 +3,7 @@
  * A code q of a weight is an unsigned byte; the weight is scale * (q - offset) or scale * q - minimum, with a scale per
  * 16 or 32 of k. What the offset adds is taken off by the start values of the column, -128 * (sum of 4 elements) in each
  * lane, shifted; a minimum is multiplied by them as they are. Reached only through lines that need AGK_AVX512_VNNI.
- * Not here: q8_0 and q4_0 (mul_mat_dot_q.c), many columns. */
+ * Not here: blocks of 32 (mul_mat_dot_q.c), many columns. */
 #include "mul_mat_tile.h"
 
 #include "../blocks.h"

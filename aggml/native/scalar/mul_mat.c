@@ -106,6 +106,11 @@ static agk_mm_block_fn *quantized_dot(int type, uint32_t cpu)
     switch (type) {
     case AGK_Q8_0: return cpu & AGK_AVX2 ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
     case AGK_Q4_0: return cpu & AGK_AVX2 ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
+    case AGK_Q4_1: return lanes ? AGK_PICK(mm_dot_q4_1, cpu) : NULL;
+    case AGK_Q5_0: return lanes ? AGK_PICK(mm_dot_q5_0, cpu) : NULL;
+    case AGK_Q5_1: return lanes ? AGK_PICK(mm_dot_q5_1, cpu) : NULL;
+    case AGK_IQ4_NL: return lanes ? AGK_PICK(mm_dot_iq4_nl, cpu) : NULL;
+    case AGK_MXFP4: return lanes ? AGK_PICK(mm_dot_mxfp4, cpu) : NULL;
     case AGK_Q2_K: return lanes ? AGK_PICK(mm_dot_q2_k, cpu) : NULL;
     case AGK_Q3_K: return lanes ? AGK_PICK(mm_dot_q3_k, cpu) : NULL;
     case AGK_Q4_K: return lanes ? AGK_PICK(mm_dot_q4_k, cpu) : NULL;
