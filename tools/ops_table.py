@@ -1,0 +1,173 @@
+"""Writes docs/ops.md: every builder, the element types its operands may have, who computes it.
+
+Types are found by asking: recorded calls are built again with other types, and the CPU's kernels
+are asked about each node that results. Not here: what an op does (its docstring).
+
+    python tools/ops_table.py          write the page
+    python tools/ops_table.py --check  fail if it is out of date
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import sys
+from collections import defaultdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from corpus_loader import Case, op_cases  # noqa: E402 - the path is set above
+from ops.recorded import build  # noqa: E402
+
+from aggml import AggmlError, DType, Tensor, ops  # noqa: E402
+from aggml.plan import node_problem  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PAGE = ROOT / "docs" / "ops.md"
+NATIVE = ROOT / "aggml" / "native"
+ISAS = ("avx2", "avx512", "amx", "neon")
+CALLS = 6  # recorded calls that are tried for each builder, of different operand types
+QUANTIZED = frozenset(kind for kind in DType if kind.is_quantized)
+HEAD = """# Ops
+
+What `aggml.ops` holds and what the CPU computes. Written by `tools/ops_table.py`: operand types are
+those with which the recorded calls can be built and lowered, in the extents of those calls, so a
+type whose blocks are longer than their rows does not show. Besides the scalar kernels, which are
+always there, some nodes have kernels for instruction sets of their own. CUDA: not yet, for any op.
+
+| builder | node | operand types | instruction sets | in place | CPU | CUDA |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def families() -> dict[str, str]:
+    """Node op name to the family that lowers it, from native/ops.def."""
+    text = (NATIVE / "ops.def").read_text()
+    return dict(re.findall(r"^AGK_OP\((\w+), (\w+)\)", text, re.MULTILINE))
+
+
+def nodes_of(end: Tensor) -> Iterator[Tensor]:
+    """``end`` and all nodes it comes from."""
+    seen, rest = set[Tensor](), [end]
+    while rest:
+        node = rest.pop()
+        if node not in seen and node.op != "none":
+            seen.add(node)
+            rest += [src for src in node.src if src is not None]
+            yield node
+
+
+def runs(case: Case) -> bool:
+    """Whether a call can be built, and the CPU computes all of its nodes."""
+    try:
+        return all(node_problem(node) is None for node in nodes_of(build(case).out))
+    except (AggmlError, AssertionError):
+        return False
+
+
+def with_type(case: Case, name: str, kind: DType) -> Case:
+    """The case with another type of one operand, and of what shares its storage."""
+    inputs = tuple(
+        dataclasses.replace(value, type=kind.type_name)
+        if name in {value.name, value.storage}
+        else value
+        for value in case.inputs
+    )
+    return dataclasses.replace(case, inputs=inputs)
+
+
+def accepted(cases: Iterable[Case]) -> dict[str, set[DType]]:
+    """For each operand the types that some call runs with."""
+    found: dict[str, set[DType]] = defaultdict(set)
+    for case in cases:
+        if any(view.op == "view" for value in case.inputs for view in value.via):
+            continue  # strides in bytes belong to one type
+        for value in case.inputs:
+            for kind in DType:
+                if kind not in found[value.name] and runs(with_type(case, value.name, kind)):
+                    found[value.name].add(kind)
+    return found
+
+
+def different(cases: Iterable[Case]) -> Iterator[Case]:
+    """Cases whose operands have types that no earlier one had together."""
+    seen: set[tuple[str, ...]] = set()
+    for case in cases:
+        types = tuple(value.type for value in case.inputs)
+        if types not in seen:
+            seen.add(types)
+            yield case
+
+
+def listed(kinds: set[DType]) -> str:
+    """Types in a few words: most ops take all quantized ones but a few, or none."""
+    if kinds == set(DType):
+        return "any"
+    words = [kind.type_name for kind in DType if kind in kinds and kind not in QUANTIZED]
+    quantized, missing = kinds & QUANTIZED, QUANTIZED - kinds
+    if len(missing) <= 10 and quantized:
+        words.append("quantized")
+        if missing:
+            words.append("but " + " ".join(sorted(kind.type_name for kind in missing)))
+    else:
+        words += sorted(kind.type_name for kind in quantized)
+    return " ".join(words)
+
+
+def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
+    """The line of one builder."""
+    place = "yes" if name.endswith("_inplace") or any(case.inplace for case in cases) else ""
+    if not cases:
+        return f"| {name} | | | | {place} | | |\n"
+    chosen = list(islice(different(cases), CALLS))
+    types = accepted(chosen)
+    operands = "; ".join(f"{operand}: {listed(kinds)}" for operand, kinds in types.items() if kinds)
+    made = {node.op for case in chosen[:1] for node in nodes_of(build(case).out)}
+    made = {op for op in made if lowered.get(op, "none") != "none"} or {cases[0].node}
+    sets = [
+        isa for isa in ISAS if any((NATIVE / isa / f"{lowered.get(op)}.c").exists() for op in made)
+    ]
+    computed = "yes" if any(map(runs, chosen)) else "no"
+    return (
+        f"| {name} | {' '.join(sorted(made))} | {operands} | {' '.join(sets)} | {place} "
+        f"| {computed} | not yet |\n"
+    )
+
+
+def page() -> str:
+    """The whole page."""
+    by_op: dict[str, list[Case]] = defaultdict(list)
+    for case in op_cases():
+        if not case.steps:
+            by_op[case.op].append(case)
+    lowered = families()
+    lines = [HEAD]
+    modules = sorted(p.stem for p in (ROOT / "aggml" / "ops").glob("[!_]*.py"))
+    for module in modules:
+        names = importlib.import_module(f"aggml.ops.{module}").__all__
+        lines += [
+            row(name, by_op[name], lowered)
+            for name in sorted(names)
+            if hasattr(ops, name) and name[0].islower()
+        ]
+    return "".join(lines)
+
+
+def main() -> int:
+    """Writes the page, or compares it."""
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        return 0 if PAGE.read_text() == text else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
