@@ -139,6 +139,7 @@ async def test_scratch_is_the_backend_s_own(cpu: CPUBackend) -> None:
     graph = aggml.Graph(y)
     cpu.alloc_graph(graph)
     plan = cpu.graph_plan(graph).plan
+    assert isinstance(plan, aggml.Plan)
     if plan.arena_size:
         with pytest.raises(aggml.InvalidArgument, match="scratch"):
             cpu.stream.run_plan(plan)
