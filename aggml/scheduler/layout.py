@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aggml.buffer import Buffer, BufferType
     from aggml.graph import Graph
     from aggml.native import _native
-    from aggml.plan import Plan
+    from aggml.plan import DevicePlan
     from aggml.scheduler.program import Program
     from aggml.scheduler.split import Copy
     from aggml.steps import Steps
@@ -70,7 +70,7 @@ class Action(NamedTuple):
     waits: tuple[_native.Stream, ...]
     source: Tensor | None
     target: Tensor | None
-    plan: Plan | None
+    plan: DevicePlan | None
     split: int
     reads: tuple[Tensor, ...]
     placed: bool
@@ -361,8 +361,8 @@ class _Maker:
 
     # -- actions
 
-    def compile(self) -> Steps[list[Plan | None]]:
-        plans: list[Plan | None] = []
+    def compile(self) -> Steps[list[DevicePlan | None]]:
+        plans: list[DevicePlan | None] = []
         blocks = tuple(self.blocks)
         for part, graph in zip(self.program.splits, self.graphs, strict=True):
             if all(n.op in VIEW_OPS for n in graph.nodes):
@@ -395,7 +395,7 @@ class _Maker:
                 return key
         return None
 
-    def actions(self, plans: list[Plan | None]) -> None:
+    def actions(self, plans: list[DevicePlan | None]) -> None:
         """The script, in program order, with what each action waits for."""
         program, q = self.program, self.q
         rows: list[tuple[_native.Stream, set[Hashable], set[Hashable]]] = []
@@ -412,7 +412,7 @@ class _Maker:
             *,
             source: Tensor | None = None,
             target: Tensor | None = None,
-            plan: Plan | None = None,
+            plan: DevicePlan | None = None,
             extra: Hashable = None,
         ) -> None:
             r = {self.resource(t) for t in reads}
