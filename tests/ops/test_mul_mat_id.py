@@ -52,7 +52,9 @@ def _expected(
     return result
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q6_K", "iq4_nl"])
+@pytest.mark.parametrize(
+    "dtype", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_K", "q6_K", "iq4_nl", "iq2_s"]
+)
 @pytest.mark.parametrize(
     ("k", "m", "experts", "used", "n", "tokens"),
     [
@@ -83,8 +85,8 @@ def test_any_number_of_columns_for_an_expert(
     result = compute(backend, ops.mul_mat_id(as_, b, ids), {as_: w, b: x, ids: index})
     expected = _expected(exact, x, index)
     assert not result.reshape(tokens, used, m)[index < 0].any()
-    # Columns for dots of q8_0 and q4_0 are quantized, as ggml does; all others are exact.
-    bound = 1e-4 if dtype in {"q8_0", "q4_0"} else 1e-10
+    # Columns for dots of quantized types may be quantized, as ggml does; all others are exact.
+    bound = 1e-4 if aggml.DType.parse(dtype).is_quantized else 1e-10
     assert nmse(expected, result.astype(np.float64)) < bound
 
 

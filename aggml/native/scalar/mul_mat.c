@@ -98,8 +98,7 @@ static void rows_f32(agk_mm_plan *p, int type, uint32_t cpu)
     p->row.floats = agk_reader(type, cpu);
 }
 
-/* The dot that reads rows of a quantized type as they lie, against columns in agk_mm_col_q8; NULL: rows are widened. */
-static agk_mm_block_fn *quantized_dot(int type, uint32_t cpu)
+agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
 {
     const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
     const bool lanes = (cpu & vnni) == vnni;
@@ -126,7 +125,7 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
     const uint32_t cpu = lowering->cpu;
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     const bool readable = b->type == AGK_F32 || b->type == AGK_Q8_0;
-    agk_mm_block_fn *as_q8 = readable ? quantized_dot(a->type, cpu) : NULL;
+    agk_mm_block_fn *as_q8 = readable ? agk_mm_quantized_dot(a->type, cpu) : NULL;
     const int64_t blck = agk_traits(a->type)->blck_size;
     const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16;
     if (as_q8 != NULL) {

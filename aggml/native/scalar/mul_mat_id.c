@@ -298,22 +298,23 @@ static agk_status check(agk_lowering *lowering)
     return AGK_OK;
 }
 
-/* Dots multiply f32, f16 and bf16 rows as they lie, q8_0 and q4_0 with quantized columns; others are widened. */
+/* Dots multiply f32, f16 and bf16 rows as they lie, some quantized ones with quantized columns; others are widened. */
 static void pick_kernels(plan *p, int a, int b, uint32_t cpu)
 {
     p->pack = AGK_PICK(mm_pack_f32, cpu);
     p->tile = AGK_PICK(mm_tile_f32, cpu);
     p->read_a = a == AGK_F32 ? NULL : agk_reader(a, cpu);
     p->read_b = agk_reader(b, cpu);
-    p->dot = AGK_PICK(mm_dot_f32, cpu);
-    if (a == AGK_F16) {
+    agk_mm_block_fn *as_q8 = agk_mm_quantized_dot(a, cpu);
+    if (as_q8 != NULL) {
+        p->dot = as_q8;
+        p->col_q8 = AGK_PICK(mm_col_q8, cpu);
+    } else if (a == AGK_F16) {
         p->dot = AGK_PICK(mm_dot_f16, cpu);
     } else if (a == AGK_BF16) {
         p->dot = AGK_PICK(mm_dot_bf16, cpu);
-    } else if ((a == AGK_Q8_0 || a == AGK_Q4_0) && (cpu & AGK_AVX2)) {
-        p->dot = a == AGK_Q8_0 ? AGK_PICK(mm_dot_q8_0, cpu) : AGK_PICK(mm_dot_q4_0, cpu);
-        p->col_q8 = AGK_PICK(mm_col_q8, cpu);
     } else {
+        p->dot = AGK_PICK(mm_dot_f32, cpu);
         p->dot_widens = a != AGK_F32;
     }
 }
