@@ -154,8 +154,15 @@ class ThreadPool:
         """Have at least ``n_threads`` workers.
 
         Raises:
+            InvalidHandle, InvalidArgument: ``n_threads`` is no integer within 1..512.
+            InvalidState: the pool is closed.
             AllocFailed: the system refuses to start them.
         """
+        wanted = replace(self._params, n_threads=n_threads).n_threads
+        if self._closed:
+            raise InvalidState(f"[ThreadPool.grow] {self!r} is closed")
+        assert wanted is not None
+        n_threads = wanted
         if n_threads > self.native.n_threads and not self.native.grow(n_threads):
             raise AllocFailed(f"[ThreadPool.grow] the system refuses {n_threads} threads")
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from anyio.lowlevel import checkpoint
 
 import aggml
-from aggml import DType, Graph, Tensor, ops
-from aggml.gguf import GGUFFile
+from aggml import DType, GGUFFile, Graph, Tensor, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -252,7 +252,12 @@ def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
 
     Returns:
         What became of each candidate.
+
+    Raises:
+        InvalidHandle: ``path`` is no path.
     """
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise InvalidHandle(f"[load_all] {path!r} is no path")
     with table.lock:
         results: dict[str, LoadResult] = {}
         if path is None:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aggml.batch import Batch
 from aggml.call_thread import CallThread, foreign_error
-from aggml.errors import AggmlError, AllocFailed, InvalidArgument, InvalidState, Unsupported
+from aggml.errors import (
+    AggmlError,
+    AllocFailed,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    Unsupported,
+)
 from aggml.future import Future, exception_of
 from aggml.native import _native
 from aggml.threadpool import ThreadPool, default_pool, stop_pools
@@ -36,6 +43,8 @@ class StreamBase:
     def __init__(self, name: str, *, pool: ThreadPool | None = None, n_threads: int = 0) -> None:
         self.name = name
         self.pool = default_pool() if pool is None else pool
+        if not isinstance(self.pool, ThreadPool):
+            raise InvalidHandle(f"[Stream] pool={pool!r} is no ThreadPool")
         self.native = _native.Stream(name, self.pool.native, n_threads)
         self.pool.attach(self)
         self._batches: dict[int, Batch] = {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +45,20 @@ def test_a_file_twice_yields_the_same_family_once(tmp_path: Path) -> None:
     for again in (path, str(path), tmp_path / "link.py", os.path.relpath(path)):
         assert aggml.load(again) is family
     assert len(aggml.list_families()) == count
+
+
+@pytest.mark.feature("RG-17")
+def test_threads_that_load_the_same_file_at_once(tmp_path: Path) -> None:
+    path, together = write(tmp_path, "aggml_filed.py"), Barrier(8)
+
+    def load(path: Path) -> aggml.Family:
+        together.wait(10)
+        return aggml.load(path)
+
+    with ThreadPoolExecutor(8) as threads:
+        families = list(threads.map(load, [path] * 8))
+    assert len({id(family) for family in families}) == 1
+    assert [f.name for f in aggml.list_families()].count("FILED") == 1
 
 
 @pytest.mark.feature("RG-17")
@@ -254,6 +270,8 @@ def test_a_folder_that_is_missing_is_told_not_raised(tmp_path: Path) -> None:
     report = aggml.load_all(tmp_path / "none")
     assert [(r.status, r.source) for r in report] == [("skipped", str(tmp_path / "none"))]
     assert "no such folder" in str(report)
+    with pytest.raises(aggml.InvalidHandle, match="3"):
+        aggml.load_all(3)  # type: ignore[arg-type]
     assert list(aggml.load_all(tmp_path)) == []
 
 

@@ -184,3 +184,20 @@ async def test_a_pause_holds_up_nothing_that_is_queued(cpu_device: CPUDevice) ->
             for run in runs:
                 assert np.array_equal(await run, 2 * x)
     pool.close()
+
+
+def test_misuse_of_a_pool() -> None:
+    wrong: Any = "2"
+    with ThreadPool(1) as pool:
+        with pytest.raises(aggml.InvalidHandle, match="'2'"):
+            pool.grow(wrong)
+        for n in (0, 513):
+            with pytest.raises(aggml.InvalidArgument, match=str(n)):
+                pool.grow(n)
+        assert pool.n_threads == 1
+        with pytest.raises(aggml.InvalidHandle, match="'2'"):
+            aggml.Stream("mine", pool=wrong)
+    with pytest.raises(aggml.InvalidState, match="closed"):
+        pool.grow(2)
+    with pytest.raises(aggml.InvalidState, match="closed"):
+        aggml.Stream("mine", pool=pool)
