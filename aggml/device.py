@@ -14,6 +14,9 @@ from aggml.event import Event
 from aggml.params import keywords_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from aggml.backend import Backend
     from aggml.buffer import Buffer, BufferType
     from aggml.family import Family
@@ -161,6 +164,25 @@ class Device(ABC):
             Unsupported: this device cannot use host memory directly.
         """
         raise Unsupported(f"[Device.buffer_from_host] {self.name} cannot use host memory directly")
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        """Further memory for weights, laid out as some kernels of this device like it; often none.
+
+        ggml_backend_dev_get_extra_bufts; what the CPU repacks needs none: it keeps shadows.
+        """
+        return ()
+
+    def register_host(self, memory: object) -> AbstractContextManager[None]:
+        """Make transfers from and to host memory faster for as long as a ``with`` block lasts.
+
+        Args:
+            memory: bytes, an array, a memory map, ...
+
+        Raises:
+            Unsupported: this device has no use for it.
+        """
+        raise Unsupported(f"[Device.register_host] {self.name} does not register host memory")
 
     def event(self) -> Event:
         """A new event, not recorded yet."""
