@@ -1,4 +1,4 @@
-"""Upload, compute, download of many chunks on three backends of one device: serial, then overlapped.
+"""Upload, compute, download of many chunks on three backends of a device: serial, overlapped.
 
 Here: rings of buffers, and the events that put three streams in order. Not here: a scheduler, which
 does the same by itself (two_devices.py).

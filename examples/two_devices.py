@@ -110,7 +110,7 @@ class Decoder:
 
     async def place(self, backends: list[aggml.Backend], cpu: aggml.Backend) -> None:
         """The layers on ``backends`` in equal parts, the rest on the CPU."""
-        homes = {w: cpu for w in (self.embedding, self.head)}
+        homes = dict.fromkeys((self.embedding, self.head), cpu)
         for i, weights in enumerate(self.layers):
             homes.update(dict.fromkeys(weights, backends[i * len(backends) // LAYERS]))
         for tensor, home in homes.items():
@@ -131,25 +131,28 @@ async def rate(
     await decoder.place(backends, cpu)
     async with Scheduler([*backends, cpu], parallel=IN_FLIGHT, max_in_flight=IN_FLIGHT) as sched:
         await sched.prepare(decoder.graph)
-        results: list[F32] = []
+        results: dict[int, F32] = {}
         done: list[float] = []
 
-        async def receive(future: aggml.Future[F32]) -> None:
-            results.append(await future)
+        async def receive(k: int, future: aggml.Future[F32]) -> None:
+            results[k] = await future
             done.append(time.perf_counter())
 
         with aggml.trace() as trace:
             async with anyio.create_task_group() as tasks:
                 for k in range(batches):
-                    future = await sched.submit(
-                        decoder.graph, decoder.inputs(k), decoder.logits
-                    )
-                    tasks.start_soon(receive, future)
+                    future = await sched.submit(decoder.graph, decoder.inputs(k), decoder.logits)
+                    tasks.start_soon(receive, k, future)
         plan = str(sched.plan(decoder.graph))
     for backend in (*backends, cpu):
         await backend.aclose()
     warm = min(2 * IN_FLIGHT, batches // 2)  # the pipeline is full from here on
-    return (len(done) - 1 - warm) / (done[-1] - done[warm]), results, trace, plan
+    return (
+        (len(done) - 1 - warm) / (done[-1] - done[warm]),
+        [results[k] for k in range(batches)],
+        trace,
+        plan,
+    )
 
 
 async def compare(batches: int, stage_ms: float) -> Report:

@@ -19,6 +19,7 @@ from aggml.live import note
 from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
+    from aggml.backend.backend import Backend
     from aggml.buffer import Buffer, BufferType
     from aggml.device import Device
     from aggml.future import Future
@@ -45,6 +46,10 @@ class BackendBase(ABC):
         note(device, self)
 
     # -- what a device implements
+
+    def _sibling(self) -> Backend:
+        """Another backend of this device that computes as this one does; a device may know more."""
+        return self.device.backend()
 
     @abstractmethod
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:

@@ -35,15 +35,27 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["COPY", "PLAN", "SET", "WHOLE", "Action", "Layout", "Memory", "materialising", "measure"]
+__all__ = [
+    "COMPUTE_LANES",
+    "COPY",
+    "PLAN",
+    "SET",
+    "WHOLE",
+    "Action",
+    "Layout",
+    "Memory",
+    "materialising",
+    "measure",
+]
 
 #: What an action is: a value brought by the run, a copy, a plan, "all pieces are there".
 SET: Final = "set"
 COPY: Final = "copy"
 PLAN: Final = "plan"
 WHOLE: Final = "whole"
-#: Lanes: compute, inputs up, results down, values down and values up that cross devices.
-LANES: Final = ("compute", "in", "out", "down", "up")
+# Streams beside its own on which a backend may compute: for so many crossings of a graph there and
+# back the submissions do not hold each other up.
+COMPUTE_LANES: Final = 3
 
 
 # Where a node lies that takes no memory, but keeps its source until it comes.
@@ -154,6 +166,30 @@ class Layout:
         return all(memory.buffers.get(key) is have for key, have in self.buffers)
 
 
+def _places(program: Program, *, apart: bool) -> tuple[list[tuple[int, int]], list[int]]:
+    """(backend, lane) of all splits, without repetition, and for each split the index of its own.
+
+    A stream is in order, so a split that waits for another device holds up all behind it, of the
+    next submission too. With memory apart, the splits of one backend are therefore on several
+    streams. The last is on the backend's own: what its user enqueues there comes after all of them.
+    """
+    places = [(b, 0) for b in range(len(program.q.backends))]
+    of: list[int] = []
+    left = [0] * len(places)
+    for split in program.splits:
+        left[split.backend] += 1
+    seen = [0] * len(left)
+    for split in program.splits:
+        b = split.backend
+        seen[b] += 1
+        last = seen[b] == left[b] or not apart
+        place = (b, 0 if last else 1 + (seen[b] - 1) % COMPUTE_LANES)
+        if place not in places:
+            places.append(place)
+        of.append(places.index(place))
+    return places, of
+
+
 class _Own:
     """A buffer type seen as one that no other backend shares."""
 
@@ -192,6 +228,11 @@ class _Maker:
         self.graphs: list[Graph] = []
         self.order: list[Tensor] = []  # for the allocator: copies and nodes, as they are needed
         self.ids: list[int] = []
+        #: (backend, lane) of splits: each such pair has a stream and scratch of its own.
+        self.places, self.of = _places(program, apart=slot is not None)
+        self.keys: list[Hashable] = []
+        self.by: dict[Tensor, int] = {}  # index of the place that makes a new storage
+        self.across: set[Tensor] = set()  # new storages that another place touches
         self.at: dict[Tensor, int] = {}  # backend of each new storage
         self.shared: set[Tensor] = set()  # new storages that more than one action touches
         self.addresses: dict[Tensor, int] = {}
@@ -230,9 +271,10 @@ class _Maker:
             twin.name = f"{self.q.backends[copy.backend].name}#{origin.name}"[:60]
             self.copies[copy] = twin
             self.at[twin] = copy.backend
+            self.by[twin] = self.of[i]
             self.shared.add(twin)
             self.order.append(twin)
-            self.ids.append(copy.backend)
+            self.ids.append(self.of[i])
         nodes: list[Tensor] = []
         outside: dict[Tensor, None] = {}
         mine: set[Tensor] = set()
@@ -259,6 +301,7 @@ class _Maker:
                     twin.placement = node.placement
                 else:
                     self.at[twin] = part.backend
+                    self.by[twin] = self.of[i]
                 mine.add(twin)
             elif shown is None:  # a view of a leaf that only copies show
                 continue
@@ -275,8 +318,10 @@ class _Maker:
         for r in outside:
             if r in self.at:
                 self.shared.add(r)
+                if self.by.get(r, self.of[i]) != self.of[i]:
+                    self.across.add(r)
         self.order.extend(nodes)
-        self.ids.extend([part.backend] * len(nodes))
+        self.ids.extend([self.of[i]] * len(nodes))
         self.graphs.append(graph_of(nodes, list(outside)))
 
     # -- memory
@@ -293,24 +338,25 @@ class _Maker:
         if apart:
             self.place_apart()
         shared_type = [sum(1 for t in q.types if t is kind) > 1 for kind in q.types]
-        keys: list[tuple[str, int]] = [
-            ("own", b) if apart and shared_type[b] else ("type", id(kind))
-            for b, kind in enumerate(q.types)
+        kinds = [q.types[b] for b, _ in self.places]
+        own = [lane > 0 or (apart and shared_type[b]) for b, lane in self.places]
+        keys: list[Hashable] = [
+            ("own", *place) if alone else ("type", id(kind))
+            for place, kind, alone in zip(self.places, kinds, own, strict=True)
         ]
         types: list[Sizing] = [
-            _Own(kind) if apart and shared_type[b] else kind for b, kind in enumerate(q.types)
+            _Own(kind) if alone else kind for kind, alone in zip(kinds, own, strict=True)
         ]
+        self.keys = keys
         plan = self.allocation(leafs, types)
         blocks: list[list[Buffer]] = []
         for b, chunks in enumerate(plan.chunks):
             first = keys.index(keys[b])
-            blocks.append(
-                self.buffers(keys[b], q.types[b], chunks) if first == b else blocks[first]
-            )
+            blocks.append(self.buffers(keys[b], kinds[b], chunks) if first == b else blocks[first])
         shared = self.shared
         for tensor, slot in plan.slots.items():
             if not blocks[slot.buffer_id]:
-                block = self.buffers(keys[slot.buffer_id], q.types[slot.buffer_id], [0])[0]
+                block = self.buffers(keys[slot.buffer_id], kinds[slot.buffer_id], [0])[0]
             else:
                 block = blocks[slot.buffer_id][slot.chunk]
             if tensor in shared:
@@ -340,6 +386,7 @@ class _Maker:
         ]
         tensors += [self.twins[t] for t in program.crossing if self.twins[t] in self.at]
         tensors += [t for t in self.kept() if t in self.at]
+        tensors += [t for t in self.order if t in self.across]
         by_backend: dict[int, list[Tensor]] = {}
         for tensor in dict.fromkeys(tensors):
             by_backend.setdefault(self.at[tensor], []).append(tensor)
@@ -364,11 +411,11 @@ class _Maker:
     def compile(self) -> Steps[list[DevicePlan | None]]:
         plans: list[DevicePlan | None] = []
         blocks = tuple(self.blocks)
-        for part, graph in zip(self.program.splits, self.graphs, strict=True):
+        for i, (part, graph) in enumerate(zip(self.program.splits, self.graphs, strict=True)):
             if all(n.op in VIEW_OPS for n in graph.nodes):
                 plans.append(None)
                 continue
-            backend = self.q.backends[part.backend]
+            backend = self.backend(self.of[i])
             block = blocks[0] if blocks else self.q.types[part.backend].alloc_buffer(0)
             graph.memory = _SplitMemory(block, graph, backend, self.addresses, blocks)
             plans.append((yield from backend._compile(graph, graph.memory)))
@@ -389,15 +436,16 @@ class _Maker:
                 return key
         return placement
 
-    def scratch(self, b: int) -> Hashable:
-        for key, _ in self.layout.buffers:
-            if key in (("own", b), ("type", id(self.q.types[b]))):
-                return key
-        return None
+    def backend(self, place: int) -> Backend:
+        """Whose stream the splits of a place are on."""
+        b, lane = self.places[place]
+        return self.lane(f"compute {lane}", b) if lane else self.q.backends[b]
 
     def actions(self, plans: list[DevicePlan | None]) -> None:
         """The script, in program order, with what each action waits for."""
         program, q = self.program, self.q
+        # The backend's own stream may wait for other devices: inputs do not wait with it.
+        into = "in" if self.layout.slot is None else "feed"
         rows: list[tuple[_native.Stream, set[Hashable], set[Hashable]]] = []
         found: list[Action] = []
         touched: dict[int, set[_native.Stream]] = {}
@@ -471,13 +519,13 @@ class _Maker:
         for leaf in program.leafs:
             if leaf in program.direct:
                 twin = self.twins[leaf]
-                add(SET, self.lane("in", self.at[twin]), [], [twin], 0, source=leaf, target=twin)
+                add(SET, self.lane(into, self.at[twin]), [], [twin], 0, source=leaf, target=twin)
         for i, part in enumerate(program.splits):
             for copy in part.inputs:
                 target = self.copies[copy]
                 b = copy.backend
                 if program.is_upload(copy):
-                    add(SET, self.lane("in", b), [], [target], i, source=copy.tensor, target=target)
+                    add(SET, self.lane(into, b), [], [target], i, source=copy.tensor, target=target)
                 else:
                     move(self.twins[copy.tensor], target, program.at(copy.tensor), b, i)
             plan = plans[i]
@@ -487,19 +535,19 @@ class _Maker:
                 writes = [n for n in writes if (n.view_src or n).placement is not None]
                 add(
                     PLAN,
-                    q.backends[part.backend],
+                    self.backend(self.of[i]),
                     [t for t in self.graphs[i].leafs if t.placement is not None],
                     writes,
                     i,
                     plan=plan,
-                    extra=self.scratch(part.backend),
+                    extra=self.keys[self.of[i]],
                 )
         # Computing of other submissions may still use memory that is shared.
         layout = self.layout
         before = [
-            (b.stream.native, {s})
-            for i, b in enumerate(q.backends)
-            if layout.slot is not None and (s := self.scratch(i)) is not None
+            (self.backend(i).stream.native, {key})
+            for i, key in enumerate(self.keys)
+            if layout.slot is not None
         ]
         layout.script = [
             action._replace(waits=tuple(waits))

@@ -60,12 +60,21 @@ class Lanes:
         self.opened: dict[tuple[str, int], Backend] = {}
 
     def __call__(self, name: str, b: int) -> Backend:
-        """The backend that carries ``name`` ("in", "out", "down", "up") out for backend ``b``."""
-        if self._types[b].is_host:
+        """The backend that carries something out for backend ``b``.
+
+        Args:
+            name: "in", "out" (inputs, results), "down", "up" (what crosses devices), "compute 1"
+                and so on; "feed" is "in" on a stream of its own also where memory is the host's.
+            b: index of the backend.
+        """
+        computes = name.startswith("compute")
+        if self._types[b].is_host and not computes and name != "feed":
             return self._backends[b]
         lane = self.opened.get((name, b))
         if lane is None:
-            lane = self.opened[name, b] = self._backends[b].device.backend()
+            backend = self._backends[b]
+            lane = backend._sibling() if computes else backend.device.backend()
+            self.opened[name, b] = lane
             lane.stream.name = f"{self._backends[b].name} {name}"
         return lane
 

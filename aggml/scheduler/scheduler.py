@@ -32,7 +32,7 @@ from aggml.graph import Graph
 from aggml.graph_memory import placements
 from aggml.scheduler.assign import Question
 from aggml.scheduler.evaluate import EvalCallback, Evaluation, evaluate
-from aggml.scheduler.layout import Layout, Memory, materialising, measure
+from aggml.scheduler.layout import COMPUTE_LANES, Layout, Memory, materialising, measure
 from aggml.scheduler.program import Program, building
 from aggml.scheduler.run import Lanes, Output, Runner
 from aggml.scheduler.show import SchedulePlan
@@ -228,7 +228,10 @@ class Scheduler:
         b = self._index(backend, "Scheduler.buffer_size")
         size = sum(
             self._memory.size(key)
-            for key in (("own", b), *(("slot", s, b) for s in range(self._n_copies)))
+            for key in (
+                *(("own", b, lane) for lane in range(1 + COMPUTE_LANES)),
+                *(("slot", s, b) for s in range(self._n_copies)),
+            )
         )
         first = next(i for i, kind in enumerate(self._types) if kind is self._types[b])
         return size + (self._memory.size(("type", id(self._types[b]))) if first == b else 0)

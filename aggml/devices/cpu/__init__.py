@@ -117,6 +117,13 @@ class CPUBackend(Backend):
         self.stream.pool.grow(n)
         self.stream.native.n_threads = n
 
+    def _sibling(self) -> CPUBackend:
+        assert isinstance(self.device, CPUDevice)
+        other = CPUBackend(self.device, use_ref=self.use_ref, pool=self.pool)
+        other.stream.native.n_threads = self.stream.native.n_threads
+        other.cpu = self.cpu
+        return other
+
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
         return self.stream.copy(tensor, array, operation="set")
 

@@ -1,0 +1,60 @@
+"""The examples of overlap give right results, overlap, and draw it; nothing is timed here.
+
+That something overlaps is read from the traces: operations of different streams that ran at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import overlapped_transfer
+import two_devices
+
+import aggml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def at_once(trace: aggml.Trace, operation: str) -> int:
+    """The most streams that did ``operation`` at one moment."""
+    steps = []
+    for event in trace.events:
+        if event.operation == operation:
+            steps += [(event.started, 1), (event.done, -1)]
+    most = now = 0
+    for _, step in sorted(steps):
+        now += step
+        most = max(most, now)
+    return most
+
+
+def overlaps(trace: aggml.Trace, one: str, other: str) -> bool:
+    """Whether some ``one`` began while some ``other`` ran."""
+    spans = [(e.started, e.done) for e in trace.events if e.operation == other]
+    return any(
+        start < event.started < end
+        for event in trace.events
+        if event.operation == one
+        for start, end in spans
+    )
+
+
+async def test_transfers_overlap_with_computing(tmp_path: Path) -> None:
+    with aggml.check_races():
+        report = await overlapped_transfer.measure(8, 4.0)
+    assert report.right
+    assert overlaps(report.trace, "set", "graph_compute")
+    assert overlaps(report.trace, "get", "graph_compute") or overlaps(report.trace, "get", "set")
+    assert "8 chunks" in str(report)
+    report.trace.plot(tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").stat().st_size > 500
+
+
+async def test_a_transformer_over_two_devices_is_right_and_overlaps() -> None:
+    with aggml.check_races():
+        report = await two_devices.compare(16, 4.0)
+    assert report.right
+    assert at_once(report.trace, "graph_compute") >= 2
+    assert "SIM1" in report.plan
+    assert "times as many" in str(report)
