@@ -1,7 +1,7 @@
 /* iq1_s and iq1_m: 8 elements are a point of -1, 0, 1 in a codebook, all shifted by +-1/8; bit for bit as recorded.
  *
  * Here: dequantization, and the fit: elements are sorted, and every cut into three runs of -1, 0 and 1 is tried with
- * either shift. Not here: vectorised rows (avx2/quant_iq.c, avx512/quant_iq.c). */
+ * either shift. Not here: vectorised rows (vec/dequant_iq.h). */
 #include <float.h>
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* iq2_xxs, iq2_xs, iq2_s: 8 elements are a point of a codebook and signs; bit for bit as recorded.
  *
- * Not here: the fit of a block (quant_iq_fit.c), vectorised rows (avx2/quant_iq.c, avx512/quant_iq.c). */
+ * Not here: the fit of a block (quant_iq_fit.c), vectorised rows (vec/dequant_iq.h). */
 #include "quant_iq_fit.h"
 
 #include "quant.h"

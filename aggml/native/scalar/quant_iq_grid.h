@@ -29,7 +29,7 @@ typedef struct agk_iq_book {
 } agk_iq_book;
 
 /* Whoever comes first builds the tables, on its own thread, and others wait: 26 ms for iq1, 3 to 9 ms for each of the
- * rest. Only aggml.quantize asks for them: no op of a graph writes these types, and reading needs no tables. */
+ * rest. Only quantize and quantize_async ask for them, the latter on a worker thread; reading needs no tables. */
 const agk_iq_book *agk_iq2_xxs_book(void);
 const agk_iq_book *agk_iq2_xs_book(void);
 const agk_iq_book *agk_iq2_s_book(void);

@@ -268,13 +268,13 @@ static agk_status lower_scan(agk_lowering *lowering)
     const agk_node *node = lowering->node;
     const agk_view *src = node->src, *s = &src[S], *x = &src[X];
     const int64_t n = s->ne[0], size = n * s->ne[1], heads = s->ne[2], tokens = x->ne[2], seqs = x->ne[3];
-    const int64_t groups = src[B].ne[1], snapshots = node->params[0];
-    const bool fits = snapshots > 0 && x->ne[0] == s->ne[1] && x->ne[1] == heads && src[DT].ne[0] == heads &&
+    const int64_t groups = src[B].ne[1], n_snapshots = node->params[0];
+    const bool fits = n_snapshots > 0 && x->ne[0] == s->ne[1] && x->ne[1] == heads && src[DT].ne[0] == heads &&
                       src[DT].ne[1] == tokens && src[DT].ne[2] == seqs && (src[A].ne[0] == 1 || src[A].ne[0] == n) &&
                       src[A].ne[1] == heads && src[B].ne[0] == n && groups > 0 && heads % groups == 0 &&
                       src[B].ne[2] == tokens && src[B].ne[3] == seqs && agk_same_shape(&src[B], &src[C]) &&
                       src[IDS].ne[0] == seqs && src[IDS].type == AGK_I32 &&
-                      agk_nelements(&node->dst) == agk_nelements(x) + snapshots * seqs * heads * size;
+                      agk_nelements(&node->dst) == agk_nelements(x) + n_snapshots * seqs * heads * size;
     if (!fits) return unfit(lowering);
     lowering->scratch_size = (size_t)(size + n) * sizeof(float);
     agk_add_units(lowering, run_scan, seqs * heads, (double)tokens * (2.0 * (double)size + 10.0 * (double)n) + 10.0);
@@ -312,12 +312,12 @@ static agk_status lower_delta(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
     const agk_view *src = node->src, *v = &src[2], *state = &src[5];
-    const int64_t d = v->ne[0], heads = v->ne[1], tokens = v->ne[2], seqs = v->ne[3], snapshots = node->params[0];
+    const int64_t d = v->ne[0], heads = v->ne[1], tokens = v->ne[2], seqs = v->ne[3], n_snapshots = node->params[0];
     const int64_t size = d * d;
-    bool fits = snapshots > 0 && agk_same_shape(&src[0], &src[1]) && src[0].ne[0] == d && src[0].ne[1] > 0 &&
+    bool fits = n_snapshots > 0 && agk_same_shape(&src[0], &src[1]) && src[0].ne[0] == d && src[0].ne[1] > 0 &&
                 src[0].ne[2] == tokens && src[0].ne[3] == seqs && (src[3].ne[0] == 1 || src[3].ne[0] == d) &&
                 src[4].ne[0] == 1 && agk_contiguous(state) && agk_nelements(state) == seqs * heads * size &&
-                agk_nelements(&node->dst) == agk_nelements(v) + snapshots * seqs * heads * d * d;
+                agk_nelements(&node->dst) == agk_nelements(v) + n_snapshots * seqs * heads * d * d;
     for (int i = 3; i < 5; ++i) {
         fits = fits && src[i].ne[1] == heads && src[i].ne[2] == tokens && src[i].ne[3] == seqs;
     }
