@@ -43,7 +43,8 @@ def weights(architecture: str, seed: int = 5) -> dict[str, NDArray[np.float32]]:
     vocabulary = len(pieces()[0])
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:
-        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
+        made: NDArray[np.float32] = random.standard_normal((rows, columns)).astype(np.float32)
+        return made / np.float32(np.sqrt(columns))
 
     def near(n: int, value: float) -> NDArray[np.float32]:
         return (value + 0.2 * random.standard_normal(n)).astype(np.float32)
@@ -107,7 +108,9 @@ def write(path: Path, architecture: str = "llama", *, vocabulary: bool = True) -
 
 
 def _norm(x: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+    size: NDArray[Any] = np.sqrt((x * x).mean(-1, keepdims=True) + EPS)
+    result: NDArray[Any] = x / size * weight
+    return result
 
 
 def _turn(x: NDArray[Any], neox: bool) -> NDArray[Any]:
