@@ -14,10 +14,10 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import awaits, embeddings, executor, lag
+from benchmarks import awaits, conversions, embeddings, executor, lag
 from benchmarks.timing import Row, machine, table
 
-PARTS = (awaits.PART, lag.PART, embeddings.PART, executor.PART)
+PARTS = (awaits.PART, lag.PART, embeddings.PART, executor.PART, conversions.PART)
 LOOPS = ("asyncio", "trio")
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime")
@@ -42,9 +42,15 @@ def run(part: str, *, threads: int, quick: bool, missing: list[str]) -> list[Row
     if part == executor.PART:
 
         async def nodes() -> list[Row]:
-            return await executor.measure(quick=quick)
+            return await executor.measure(quick=quick, missing=missing)
 
         return anyio.run(nodes)
+    if part == conversions.PART:
+
+        async def convert() -> list[Row]:
+            return await conversions.measure(threads, quick=quick)
+
+        return anyio.run(convert)
     measure = awaits.measure if part == awaits.PART else lag.measure
     for loop in LOOPS:
 

@@ -8,9 +8,20 @@
 enum { PER_CHUNK, UNITS, WRITE }; /* slots of node->aux */
 
 enum {
-    GRAIN = 256, /* elements: a multiple of every block */
+    GRAIN = 256,  /* elements: a multiple of every block */
+    IN_L1 = 4096, /* elements of f16 looked at twice */
     MOST_CHUNKS = 1 << 18
 };
+
+/* f16 keeps no bits of a NaN here, as recorded, where an instruction would. Few pieces have any. */
+static void plain_nans(const float *from, uint16_t *to, int64_t n)
+{
+    int found = 0;
+    for (int64_t i = 0; i < n; ++i) found |= from[i] != from[i];
+    for (int64_t i = 0; found && i < n; ++i) {
+        if (from[i] != from[i]) to[i] = (uint16_t)(0x7e00 | (to[i] & 0x8000));
+    }
+}
 
 /* Without weights no type looks beyond its block, so rows are one: units of GRAIN elements. */
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -21,10 +32,17 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
     const int64_t n = agk_chunk_end(chunk, per_chunk, agk_nelements(x)) - first;
     const float *from = (const float *)agk_data(task, x) + first;
     void *to = (char *)agk_data(task, dst) + agk_row_size(dst->type, first);
-    if (traits->quantize != NULL)
+    if (traits->quantize != NULL) {
         traits->quantize(from, to, 1, n, NULL);
-    else
-        ((agk_from_float_fn *)node->aux.fn[WRITE])(from, to, n);
+        return AGK_OK;
+    }
+    agk_from_float_fn *write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    const int64_t step = dst->type == AGK_F16 ? IN_L1 : n;
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t size = n - i < step ? n - i : step;
+        write(from + i, (char *)to + agk_row_size(dst->type, i), size);
+        if (dst->type == AGK_F16) plain_nans(from + i, (uint16_t *)to + i, size);
+    }
     return AGK_OK;
 }
 
@@ -65,9 +83,7 @@ agk_status agk_lower_quantize(agk_lowering *lowering)
     }
     const int64_t n = agk_nelements(x);
     if (n == 0) return AGK_OK;
-    /* f16 keeps no bits of a NaN here, as recorded, where an instruction would */
-    agk_from_float_fn *write = dst->type == AGK_F16 ? traits->from_float : agk_writer(dst->type, lowering->cpu);
-    node->aux.fn[WRITE] = (agk_any_fn *)write;
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = weighted ? x->ne[1] : (n + GRAIN - 1) / GRAIN;
     const double each =
         traits->quantize != NULL && (weighted || traits->blck_size > 32) ? 100.0 : agk_write_ns(dst->type);
