@@ -25,8 +25,8 @@ def leaf(*ne: int, dtype: str = "f32") -> Tensor:
     return new_tensor(dtype, ne=ne)
 
 
-def tokens(n: int, *ne: int) -> list[Tensor]:
-    return [leaf(*ne) for _ in range(n)]
+def named(names: str, *ne: int) -> dict[str, Any]:
+    return {name: leaf(*ne) for name in names.split()}
 
 
 NODES: dict[str, Callable[[], Tensor]] = {
@@ -54,11 +54,11 @@ NODES: dict[str, Callable[[], Tensor]] = {
     ),
     "ssm_conv": lambda: ops.ssm_conv(leaf(67, 512, 2), leaf(4, 512)),
     "wkv6": lambda: ops.rwkv_wkv6(
-        *tokens(3, 64, 8, 32), leaf(64, 8), leaf(64, 8, 32), leaf(64 * 64 * 8, 2)
+        **named("k v r td", 64, 8, 32), tf=leaf(64, 8), state=leaf(64 * 64 * 8, 2)
     ),
-    "wkv7": lambda: ops.rwkv_wkv7(*tokens(6, 64, 8, 32), leaf(64 * 64 * 8, 2)),
+    "wkv7": lambda: ops.rwkv_wkv7(**named("r w k v a b", 64, 8, 32), state=leaf(64 * 64 * 8, 2)),
     "delta_net": lambda: ops.gated_delta_net(
-        *tokens(3, 64, 8, 16, 2), *tokens(2, 1, 8, 16, 2), leaf(64, 64, 8, 2)
+        **named("q k v", 64, 8, 16, 2), **named("g beta", 1, 8, 16, 2), state=leaf(64, 64, 8, 2)
     ),
     "lightning_indexer": lambda: ops.lightning_indexer(
         leaf(128, 8, 16), leaf(128, 1, 300, dtype="q8_0"), leaf(8, 16), leaf(300, 16, dtype="f16")
