@@ -58,8 +58,10 @@ class Question:
         self.floating = floating
         self.last = len(backends) - 1
         self._reach = [{id(t): b.device.supports_buffer_type(t) for t in types} for b in backends]
-        self._supports: dict[tuple[int, int], bool] = {}
         self._devices = [b.device for b in backends]
+        by_device: dict[int, dict[object, bool]] = {id(d): {} for d in self._devices}
+        self._supports = [by_device[id(d)] for d in self._devices]
+        self._kinds: dict[Tensor, object] = {}
 
     def buffer(self, tensor: Tensor) -> Buffer | None:
         """Where the tensor itself was placed before the scheduler saw it; None for views, too."""
@@ -67,11 +69,17 @@ class Question:
         return None if placement is None or tensor in self.floating else placement.buffer
 
     def supports(self, b: int, tensor: Tensor) -> bool:
-        """Whether backend ``b`` can run the node."""
-        key = (id(self._devices[b]), id(tensor))
-        known = self._supports.get(key)
+        """Whether backend ``b`` can run the node.
+
+        Layers of a model are alike: nodes of one op, types, shapes, strides and parameters, with
+        sources in the same memories, are asked for once.
+        """
+        kind = self._kinds.get(tensor)
+        if kind is None:
+            kind = self._kinds[tensor] = _kind(tensor)
+        known = self._supports[b].get(kind)
         if known is None:
-            known = self._supports[key] = self._devices[b].supports_op(tensor)
+            known = self._supports[b][kind] = self._devices[b].supports_op(tensor)
         return known
 
     def reads(self, b: int, buffer_type: BufferType) -> bool:
@@ -99,6 +107,31 @@ class Question:
         if at < 0:
             at = backend.get(tensor, -1)
         return at >= 0 and self.reads(b, self.types[at])
+
+
+def _kind(tensor: Tensor) -> object:
+    """All of a node that a device may look at to say whether it can run it."""
+    placement = tensor.placement
+    return (
+        tensor.op,
+        tensor.dtype._value_,  # an enum hashes slowly
+        tensor.ne,
+        tensor.nb,
+        tensor.op_params,
+        tensor._flags,
+        None if placement is None else id(placement.buffer.type),
+        *[
+            None
+            if s is None
+            else (
+                s.dtype._value_,
+                s.ne,
+                s.nb,
+                None if s.placement is None else id(s.placement.buffer.type),
+            )
+            for s in tensor.src
+        ],
+    )
 
 
 def _from_location(q: Question, tensor: Tensor, *, op_offload: bool) -> tuple[int, str] | None:
