@@ -86,7 +86,7 @@ static void put_codes(const uint8_t *codes, uint8_t *qs)
 
 /* --- iq4_nl --- */
 
-/* The row function of ops: no trials. */
+/* The row function of ops: no trials. In a block of zeros (d = 0) ggml leaves the codes of the block before. */
 void agk_f32_to_iq4_nl(const float *src, void *dst, int64_t n)
 {
     agk_block_iq4_nl *y = dst;
