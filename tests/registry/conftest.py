@@ -1,4 +1,4 @@
-"""A registry that each test leaves as it found it."""
+"""A registry of built-in families alone, which each test leaves as it found it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aggml
-from aggml.registry.table import table
+from aggml.registry.table import ENTRY_POINT, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,11 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     aggml.list_devices()
     entries, sources, results = table.entries[:], dict(table.sources), dict(table.results)
+    table.entries[:] = [entry for entry in entries if entry.rank < ENTRY_POINT]
+    kept_families = table.families
+    for key in [key for key, family in sources.items() if family not in kept_families]:
+        table.sources.pop(key)
+        table.results.pop(key, None)
     yield
     table.entries[:] = entries
     for kept, before in ((table.sources, sources), (table.results, results)):
