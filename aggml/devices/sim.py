@@ -210,8 +210,13 @@ class SimBackend(Backend):
 def operations(node: Tensor) -> int:
     """Floating point operations of a node, roughly: 2 k per element of a product, 1 of the rest."""
     n = math.prod(node.ne)
-    if node.op == "mul_mat" and node.src[0] is not None:
-        return 2 * n * node.src[0].ne[0]
+    first, second = (*node.src, None, None)[:2]
+    if node.op in ("mul_mat", "mul_mat_id") and first is not None:
+        return 2 * n * first.ne[0]
+    if node.op == "out_prod" and first is not None:
+        return 2 * n * first.ne[1]
+    if node.op == "flash_attn_ext" and first is not None and second is not None:
+        return 4 * math.prod(first.ne) * second.ne[1]  # q k, then times v
     return 0 if node.op in ("view", "reshape", "permute", "transpose", "none") else n
 
 
@@ -275,6 +280,7 @@ class SimDevice(Device):
         # (operations still to pass, kind, cause)
         self._faults: list[tuple[int, Kind, BaseException]] = []
         self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
+        self._holds = 0
 
     @property
     def buffer_type(self) -> BufferType:
@@ -305,6 +311,8 @@ class SimDevice(Device):
             self, n_threads=n_threads, use_ref=use_ref, max_queued=max_queued, pool=pool
         )
         self._backends.add(backend)
+        for _ in range(self._holds):
+            backend.stream.native.hold()
         return backend
 
     def supports_op(self, tensor: Tensor) -> bool:
@@ -328,13 +336,15 @@ class SimDevice(Device):
     # -- standing still and failing
 
     def hold(self) -> _Hold:
-        """Hold all backends of this device."""
+        """Hold all backends of this device, those opened meanwhile too."""
+        self._holds += 1
         for backend in list(self._backends):
             backend.stream.native.hold()
         return _Hold(self)
 
     def release(self) -> None:
-        """Release all backends of this device."""
+        """Undo one `hold` of the device."""
+        self._holds = max(0, self._holds - 1)
         for backend in list(self._backends):
             backend.stream.native.release()
 

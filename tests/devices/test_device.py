@@ -11,8 +11,8 @@ import pytest
 from runtime.support import N, holding, placed, ramp, sum_graph, sum_on, vector
 
 import aggml
-from aggml import Graph, ops
-from aggml.devices.sim import SimDevice
+from aggml import Graph, new_tensor, ops
+from aggml.devices.sim import SimDevice, operations
 
 if TYPE_CHECKING:
     from conftest import AnyDevice
@@ -210,3 +210,22 @@ async def test_preparing_a_graph_over_memory_out_of_reach(sim: SimBackend, cpu: 
 def test_faults_of_the_past_are_refused(sim_device: SimDevice) -> None:
     with pytest.raises(aggml.InvalidArgument, match="-1"):
         sim_device.fail_at(-1)
+
+
+async def test_a_device_on_hold_holds_what_is_opened_meanwhile() -> None:
+    device = SimDevice("S")
+    with device.hold():
+        be = device.backend()
+        marked = be.stream.mark()
+        assert not marked.done()
+    await marked
+
+
+def test_operations_of_products() -> None:
+    w, x = new_tensor("f32", ne=(8, 4)), new_tensor("f32", ne=(8, 3))
+    assert operations(ops.mul_mat(w, x)) == 2 * 8 * 4 * 3
+    assert operations(ops.relu(x)) == 24
+    assert operations(ops.transpose(x)) == 0
+    q, k = new_tensor("f32", ne=(8, 5, 2)), new_tensor("f16", ne=(8, 7, 2))
+    attention = ops.flash_attn_ext(q, k, k, None, 1.0, 0.0, 0.0)
+    assert operations(attention) == 2 * 2 * 8 * 5 * 7 * 2
