@@ -24,6 +24,7 @@ from aggml.errors import (
 )
 from aggml.live import note
 from aggml.native import _native
+from aggml.transfer import integer
 from aggml.watch import born, watchers
 
 if TYPE_CHECKING:
@@ -449,9 +450,9 @@ class HostBufferType(BufferType):
 
         Raises:
             AllocFailed: no memory.
-            InvalidArgument: a negative size.
+            InvalidArgument, InvalidHandle: a negative size, or none.
         """
-        if size < 0:
+        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
             raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
         if size >= 1 << 63:
             raise AllocFailed(f"[{self.name}] no memory for {size} bytes")

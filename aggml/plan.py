@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import errors
-from aggml.errors import AggmlError, NotAllocated, Unsupported
+from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
+from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 from aggml.steps import finish
 
 if TYPE_CHECKING:
     from aggml.buffer import Placement
-    from aggml.graph import Graph
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
@@ -240,6 +240,8 @@ def compile_plan(
         NotAllocated: a tensor has no address.
         Unsupported: no kernel runs a node with these types or strides.
     """
+    if not isinstance(graph, Graph):
+        raise InvalidHandle(f"[compile_plan] {graph!r} is no Graph")
 
     def locate(tensor: Tensor) -> tuple[int, bool]:
         if addresses is not None:

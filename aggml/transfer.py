@@ -10,15 +10,13 @@ import math
 import operator
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, OutOfBounds
-
-if TYPE_CHECKING:
-    from aggml.tensor import Tensor
+from aggml.tensor import Tensor
 
 __all__ = [
     "array_dtype",
@@ -46,6 +44,8 @@ def array_of(x: object, what: str) -> Array:
     """
     if isinstance(x, np.ndarray):
         return x
+    if isinstance(x, Tensor):  # its memory would be read out of order
+        raise InvalidHandle(f"[{what}] {x!r} is no array: copy() is for tensors")
     try:
         if isinstance(x, bytes):  # to numpy a string, and not its bytes
             return np.frombuffer(x, np.uint8)

@@ -7,6 +7,7 @@ Here: growing buffers, placing and unplacing tensors, all or nothing. Not here: 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from aggml.allocator.lifetimes import AllocPlan, kept_storages, plan_graph
@@ -18,12 +19,13 @@ from aggml.errors import (
     InvalidHandle,
     InvalidState,
 )
+from aggml.graph import Graph
 from aggml.multi_buffer import MultiBuffer
+from aggml.transfer import integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.graph import Graph
     from aggml.tensor import Tensor
 
 __all__ = ["GraphAllocator", "TensorAllocator"]
@@ -112,6 +114,8 @@ class GraphAllocator:
     def __init__(
         self, types: BufferType | Sequence[BufferType], *, reuse_inputs: bool = False
     ) -> None:
+        if not isinstance(types, BufferType | Iterable):
+            raise InvalidHandle(f"[GraphAllocator] {types!r} is no buffer type")
         self.types: tuple[BufferType, ...] = (
             (types,) if isinstance(types, BufferType) else tuple(types)
         )
@@ -136,7 +140,7 @@ class GraphAllocator:
         Raises:
             InvalidArgument: no such id.
         """
-        if not 0 <= buffer_id < len(self.types):
+        if not 0 <= integer(buffer_id, "buffer_id", "GraphAllocator.buffer_size") < len(self.types):
             raise InvalidArgument(
                 f"[GraphAllocator.buffer_size] id {buffer_id}: there are {len(self.types)} buffers"
             )
@@ -185,6 +189,7 @@ class GraphAllocator:
         """
         from aggml.graph_memory import GraphBuffer  # which plans its arena with this package
 
+        _check_graph(graph, "GraphAllocator.alloc_graph")
         node_ids = leaf_ids = None
         several = len(self.types) > 1
         if several:
@@ -241,10 +246,11 @@ class GraphAllocator:
     def _plan(
         self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None
     ) -> AllocPlan:
+        _check_graph(graph, "GraphAllocator")
         return plan_graph(
             graph,
-            node_ids,
-            leaf_ids,
+            _ids(node_ids, "node_ids"),
+            _ids(leaf_ids, "leaf_ids"),
             types=self.types,
             reuse_inputs=self.reuse_inputs,
             ours=self.buffers,
@@ -264,6 +270,19 @@ class GraphAllocator:
     def __repr__(self) -> str:
         names = ", ".join(kind.name for kind in self.types)
         return f"<GraphAllocator {names}: {sum(b.size for b in self.buffers)} bytes>"
+
+
+def _check_graph(graph: object, what: str) -> None:
+    if not isinstance(graph, Graph):
+        raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
+
+
+def _ids(given: object, name: str) -> list[int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Iterable):
+        raise InvalidHandle(f"[GraphAllocator] {name}={given!r} is no list of integers")
+    return [integer(number, f"one of {name}", "GraphAllocator") for number in given]
 
 
 def _fingerprint(graph: Graph) -> object:

@@ -21,6 +21,7 @@ from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
 from aggml.native import cpu_mask
 from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
+from aggml.transfer import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +61,8 @@ class SimBufferType(BufferType):
         Raises:
             AllocFailed: the device has not as many left, or was told to fail.
         """
+        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
+            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
         self._sim._take(size)
         block = HOST.alloc_buffer(size + self.alignment)
         base = -(-block.base // self.alignment) * self.alignment if size else 0

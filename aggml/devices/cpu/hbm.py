@@ -12,6 +12,7 @@ import weakref
 
 from aggml.buffer import Buffer, HostBufferType
 from aggml.errors import AllocFailed, InvalidArgument, Unsupported
+from aggml.transfer import integer
 
 __all__ = ["HBMBufferType", "hbm_buffer_type"]
 
@@ -48,7 +49,7 @@ class HBMBufferType(HostBufferType):
             AllocFailed: no memory.
             InvalidArgument: a negative size.
         """
-        if size < 0:
+        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
             raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
         if size == 0:
             return Buffer(self, 0, 0, b"")
