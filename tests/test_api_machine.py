@@ -1,7 +1,7 @@
 """The public API driven at random: whatever comes in whatever order, nothing but typed errors.
 
 Calls are drawn without regard to whether they make sense. AGGML_LONG=1 in the environment makes
-it some minutes instead of seconds; under a sanitizer that is the run that counts.
+it a minute or two instead of seconds; under a sanitizer that is the run that counts.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=2000 if LONG else 25,
+    max_examples=500 if LONG else 25,
     stateful_step_count=80 if LONG else 40,
     deadline=None,
     derandomize=not LONG,
