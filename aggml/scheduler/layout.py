@@ -252,13 +252,25 @@ class _Maker:
             else:
                 self.twins[leaf] = leaf
 
+    def twin(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor; a view may be needed before its turn, to be copied from."""
+        found = self.twins.get(tensor)
+        if found is None:
+            assert tensor.view_src is not None
+            src = tuple([None if s is None else self.twin(s) for s in tensor.src])
+            found = new_like(tensor, tensor.op, src, self.twin(tensor.view_src))
+            self.twins[tensor] = found
+            self.order.append(found)
+            self.ids.append(0)  # a view gets no memory
+        return found
+
     def split(self, i: int) -> None:
         program, twins = self.program, self.twins
         part = program.splits[i]
         for copy in part.inputs:
             origin = copy.tensor
             if not program.is_upload(copy):
-                source = twins[origin]
+                source = self.twin(origin)
                 root = source.view_src or source
                 if root.placement is None:  # it has to last until it was copied
                     until = new_like(source, "copy", (source,))
@@ -295,7 +307,8 @@ class _Maker:
                 src = tuple([None if s is None else twins.get(s) for s in node.src])
             viewed = node.view_src
             shown = None if viewed is None else twins.get(viewed)
-            twin = new_like(node, node.op, src, shown)
+            early = twins.get(node)
+            twin = new_like(node, node.op, src, shown) if early is None else early
             if viewed is None:
                 if node.placement is not None:
                     twin.placement = node.placement
@@ -307,6 +320,9 @@ class _Maker:
                 continue
             twins[node] = twin
             nodes.append(twin)
+            if early is None:
+                self.order.append(twin)
+                self.ids.append(self.of[i])
             if node.op not in VIEW_OPS:
                 for s in src:
                     if s is not None:
@@ -320,8 +336,6 @@ class _Maker:
                 self.shared.add(r)
                 if self.by.get(r, self.of[i]) != self.of[i]:
                     self.across.add(r)
-        self.order.extend(nodes)
-        self.ids.extend([self.of[i]] * len(nodes))
         self.graphs.append(graph_of(nodes, list(outside)))
 
     # -- memory
