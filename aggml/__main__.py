@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m aggml", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m aggml", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--version", action="version", version=f"aggml {aggml.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     devices = commands.add_parser(

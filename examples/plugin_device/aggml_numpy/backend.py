@@ -47,8 +47,6 @@ class NumpyPlan(aggml.DevicePlan):
 class NumpyBackend(aggml.Backend):
     """Ordered work on the device."""
 
-    device: NumpyDevice
-
     def __init__(self, device: NumpyDevice, *, max_queued: int | None = None) -> None:
         super().__init__(device, aggml.Stream(device.name), max_queued=max_queued)
 
