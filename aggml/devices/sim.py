@@ -107,6 +107,11 @@ class SimBackend(Backend):
         super().__init__(device, stream, max_queued=max_queued)
         self.cpu = cpu_mask("scalar" if use_ref else None)
 
+    def _sibling(self) -> SimBackend:
+        other = self.device.backend(pool=self.stream.pool)
+        other.cpu = self.cpu
+        return other
+
     def hold(self) -> _Hold:
         """No operation starts until `release`, or the end of ``with backend.hold():``."""
         self.stream.native.hold()
