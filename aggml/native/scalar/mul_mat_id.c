@@ -321,8 +321,8 @@ static void pick_kernels(plan *p, int a, int b, uint32_t cpu)
 
 static size_t scratch_bytes(const plan *p, int64_t k)
 {
-    const size_t dots = (DOT_COLUMNS * DOT_ROWS + (p->dot_widens ? DOT_ROWS * DOT_K : 0)) * sizeof(float);
-    const size_t product = TILE_ROWS * (TILE_COLUMNS + (p->read_a != NULL ? TILE_K : 0)) * sizeof(float);
+    const size_t dots = (size_t)(DOT_COLUMNS * DOT_ROWS + (p->dot_widens ? DOT_ROWS * DOT_K : 0)) * sizeof(float);
+    const size_t product = (size_t)(TILE_ROWS * (TILE_COLUMNS + (p->read_a != NULL ? TILE_K : 0))) * sizeof(float);
     const size_t unit = AGK_MM_UNIT * agk_mm_col_bytes(AGK_MM_FLOATS, TILE_K);
     const size_t column = p->col_q8 != NULL ? (size_t)k * sizeof(float) : 0;
     size_t most = dots > product ? dots : product;
