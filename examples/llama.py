@@ -213,6 +213,7 @@ class Llama:
             raise ValueError("there must be at least one token")
         if start + len(ids) > self.ctx:
             raise ModelError(f"{start + len(ids)} tokens do not fit a context of {self.ctx}")
+        logits = np.empty((1, 0), np.float32)
         for at in range(0, len(ids), CHUNK):
             piece = ids[at : at + CHUNK]
             logits = await self._run(slot, np.array([piece], np.int32), np.array([start + at]))

@@ -162,7 +162,7 @@ async def test_a_difference_is_found_where_it_arises(
     graph, _ = network(cpu, rng)
     async with Wrong("sqr").backend() as wrong:
         verdict = await aggml.compare_backends(graph, cpu, wrong)
-    assert not verdict
+    assert bool(verdict) is False
     assert [n.node.op for n in verdict.nodes if not n.passed] == ["sqr", "add"]
     assert verdict.stopped is None
     assert "DIFFERS" in str(verdict)
@@ -179,7 +179,7 @@ async def test_a_callback_that_stops_the_walk_gets_no_good_verdict(
         return found.node.op != "cpy"
 
     verdict = await aggml.compare_backends(graph, cpu, sim, observe)
-    assert not verdict
+    assert bool(verdict) is False
     assert verdict.stopped == verdict.nodes[-1].index
     assert [n.node.op for n in verdict.nodes] == ["mul_mat", "cpy"]
     assert all(n.passed for n in verdict.nodes)

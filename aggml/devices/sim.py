@@ -92,7 +92,7 @@ class _Hold:
 class SimBackend(Backend):
     """Ordered work on a simulated device."""
 
-    device: SimDevice
+    device: SimDevice  # pyright: ignore[reportIncompatibleMethodOverride] narrower
 
     def __init__(
         self,

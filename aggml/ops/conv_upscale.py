@@ -31,7 +31,7 @@ class ScaleFlag(enum.IntFlag):
 
 
 _MODE = struct.Struct("<i60x")
-_WORDS = {member.name.lower(): int(member) for member in (*ScaleMode, *ScaleFlag)}
+_WORDS = {(member.name or "").lower(): int(member) for member in (*ScaleMode, *ScaleFlag)}
 _FLAGS = int(ScaleFlag.ALIGN_CORNERS | ScaleFlag.ANTIALIAS)
 
 

@@ -83,6 +83,7 @@ class _Walk:
     async def each(self, ask: Callable[[Tensor], bool]) -> AsyncIterator[tuple[Tensor, Array]]:
         """Run; what is asked for comes out once it is there, before the next node runs."""
         begun = -1
+        future: Future[Any] | None = None
         for split, node in self.nodes():
             wanted = ask(node)
             assert self.layout is not None
@@ -97,7 +98,8 @@ class _Walk:
             if runs or reads:
                 future = self.part(split if runs else -1, plan=runs, outputs=reads)
             if array is not None:
-                await future
+                if future is not None:
+                    await future
                 yield node, array
             else:
                 await anyio.lowlevel.checkpoint()

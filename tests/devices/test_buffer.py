@@ -52,7 +52,7 @@ class Small(BufferType):
 
 
 class Told(Buffer):
-    type: Small
+    type: Small  # pyright: ignore[reportIncompatibleMethodOverride] narrower
 
     def init_tensor(self, tensor: aggml.Tensor) -> None:
         if tensor.name == "bad":

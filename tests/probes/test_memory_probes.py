@@ -135,7 +135,7 @@ class Limited(SimDevice):
         super().__init__("LIMITED", alignment=64)
         kind = type(self.buffer_type)
         limited = type("LimitedType", (kind,), {"max_size": property(lambda self: 1024)})
-        self._type = limited(self, 64)
+        self._type = limited(self, 64)  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.feature("AL-13", "AL-14", "BE-07")

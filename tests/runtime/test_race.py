@@ -210,6 +210,7 @@ async def test_the_scheduler_forgets_no_event_for_large_values_and_caches() -> N
         at = new_tensor("i64", ne=1, name="at").set_input()
         written = ops.set_rows(cache, ops.relu(rows), at)
         graph = Graph(ops.sqr(written))
+        value = np.zeros((1, 128), np.float32)
         for k in range(6):
             await chain.submit(k)
             value = np.full((1, 128), k, np.float32)
