@@ -5,13 +5,18 @@ Not here: the suite (aggml/testing/), what only one kind of device promises (the
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aggml
 from aggml.devices.sim import SimDevice
 from aggml.testing import DeviceTests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin_device" / "aggml_numpy"
 
@@ -48,7 +53,16 @@ class TestSimThatReadsHostMemory(DeviceTests):
         return SimDevice("UNIFIED", reads_host=True)
 
 
+@pytest.fixture(scope="module")
+def example() -> Iterator[aggml.Family]:
+    """Only for this file: others look for devices, too."""
+    loaded = aggml.load(EXAMPLE)
+    yield loaded
+    gc.collect()
+    assert aggml.unload(loaded)
+
+
 class TestExample(DeviceTests):
     @pytest.fixture
-    def device(self) -> aggml.Device:
-        return aggml.load(EXAMPLE).device(0)
+    def device(self, example: aggml.Family) -> aggml.Device:
+        return example.device(0)
