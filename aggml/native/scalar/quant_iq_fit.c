@@ -182,7 +182,7 @@ static uint8_t take_signs(const float *x, const float *weight, bool even, float 
 {
     unsigned signs = 0, odd = 0;
     for (int i = 0; i < 8; ++i) {
-        const unsigned negative = x[i] >= 0.0f ? 0 : 1;
+        const unsigned negative = x[i] >= 0.0f ? 0u : 1u;
         magnitude[i] = negative ? -x[i] : x[i];
         signs |= negative << i;
         odd ^= negative;
