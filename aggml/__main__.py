@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         parser.print_help()
         return 0
-    _devices(as_json=given.json, paths=given.path)
+    try:
+        _devices(as_json=given.json, paths=given.path)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head`: nobody reads on; at exit Python would flush again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
