@@ -70,7 +70,8 @@ async def test_the_log_is_python_s(sim_device: SimDevice, caplog: pytest.LogCapt
         log.removeHandler(handler)
     assert [record.levelno for record in seen] == [logging.ERROR]
     assert "nobody saw" in seen[0].getMessage()
-    assert len(caplog.records) == 1
+    # The debug mode of asyncio writes its own records (a slow callback); only ours are counted.
+    assert [r.name for r in caplog.records if r.name.startswith("aggml")] == ["aggml"]
 
 
 @pytest.mark.feature("UT-11")
