@@ -1,0 +1,75 @@
+"""What the device is given to launch: the seam between kernels and streams.
+
+Here: one launch as data, and what a set of kernels answers. Not here: the kernels (lowering.py,
+kernels/), who launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from aggml.tensor import Tensor
+
+__all__ = ["Address", "Extent", "Kernels", "Launch"]
+
+#: x, y, z
+Extent = tuple[int, int, int]
+#: Where the first element of a tensor lies in device memory, its offset into a storage included.
+Address = Callable[["Tensor"], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel, ready to go; launches of a stream run in order, none overlaps the next.
+
+    Attributes:
+        module: what `Kernels.module` makes a cubin of.
+        kernel: its name in the module.
+        grid, block: blocks, and threads of each.
+        shared: bytes of dynamic shared memory of a block; above 48 KiB the function has to be
+            allowed them first.
+        args: the kernel's only parameter, a struct passed by value.
+    """
+
+    module: str
+    kernel: str
+    grid: Extent
+    block: Extent
+    shared: int
+    args: bytes
+
+
+class Kernels(Protocol):
+    """A set of kernels; every method may be called from any thread."""
+
+    def supports(self, node: Tensor) -> bool:
+        """Whether `launches` knows the node, by op, types and strides; nothing is compiled."""
+        ...
+
+    def scratch(self, node: Tensor) -> int:
+        """Bytes of device memory, aligned to 256, that the launches of a node share; often 0."""
+        ...
+
+    def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
+        """The launches that compute a node, none if there is nothing to do.
+
+        Args:
+            node: one that is supported.
+            address: asked for the node and its sources.
+            scratch: address of as many bytes as `scratch` tells; not used after the last launch.
+            fault: address of 32 bytes of device memory, four int64, all 0 beforehand. A kernel
+                that meets what only the data can tell (an index out of range) leaves there 1, the
+                index, its position, and the number of rows, and writes nothing to the node.
+        """
+        ...
+
+    def module(self, name: str, arch: str) -> bytes:
+        """The cubin of a module for ``arch`` ("90"), from the cache or compiled; slow when not.
+
+        Raises:
+            Unsupported: it is in no cache and NVRTC is not installed.
+        """
+        ...
