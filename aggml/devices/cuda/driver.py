@@ -1,0 +1,227 @@
+"""The only file that knows cuda-python: is there a driver, which devices, NVRTC, entry addresses.
+
+Importing it imports nothing of NVIDIA's and touches no driver. Every name of cuda.core and
+cuda.bindings is behind a function here, and Any to the type checkers, so that the rest is the same
+with and without them. Not here: calls of queued work, which C makes through `entries`
+(native/runtime/cuda_driver.c), what a cubin is made of (the kernels).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aggml.errors import BackendLoadError, DeviceError, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "DeviceFacts",
+    "Missing",
+    "entries",
+    "facts",
+    "include_folder",
+    "nvrtc_cubin",
+    "nvrtc_version",
+    "probe",
+]
+
+#: The interface that `entries` asks for: signatures as in this version of CUDA.
+API = 13000
+_EXTRA = "install the extra: pip install aggml[cuda]"
+
+
+class Missing(BackendLoadError):
+    """Something that CUDA needs is not here; the message says what, and what to do."""
+
+
+def _import(name: str) -> Any:  # noqa: ANN401 - a module without types
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = {"driver": "cuda-bindings", "nvrtc": "cuda-bindings", "core": "cuda-core"}
+        what = package.get(name.rpartition(".")[2], name)
+        raise Missing(
+            f"[cuda] the package {what} cannot be imported ({error}): {_EXTRA}"
+        ) from error
+
+
+def _message(driver: Any, code: Any) -> str:  # noqa: ANN401
+    _, name = driver.cuGetErrorName(code)
+    _, text = driver.cuGetErrorString(code)
+    words = [part.decode() if isinstance(part, bytes) else str(part) for part in (name, text)]
+    return f"{words[0]} ({int(code)}): {words[1]}"
+
+
+def _checked(driver: Any, call: str, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401
+    """What a call gave beside its status.
+
+    Raises:
+        DeviceError: the status is not success.
+    """
+    if int(answer[0]) != 0:
+        raise DeviceError(f"[cuda] {call}: {_message(driver, answer[0])}")
+    return answer[1] if len(answer) == 2 else answer[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What a device tells of itself once and for all.
+
+    Attributes:
+        ordinal: the driver's number of it.
+        name: the product's.
+        arch: compute capability without the dot: "90".
+        pci: "domain:bus:device.function" in lower case.
+        memory: bytes in all.
+        integrated: it shares the memory of the host.
+        pools: it can allocate in stream order.
+        multiprocessors: how many.
+    """
+
+    ordinal: int
+    name: str
+    arch: str
+    pci: str
+    memory: int
+    integrated: bool
+    pools: bool
+    multiprocessors: int
+
+
+def probe() -> int:
+    """How many CUDA devices there are: one at least.
+
+    Raises:
+        Missing: packages, the driver or a device; or the driver is too old.
+    """
+    driver = _import("cuda.bindings.driver")
+    _import("cuda.core")
+    try:
+        (code,) = driver.cuInit(0)
+    except RuntimeError as error:  # pathfinder's DynamicLibNotFoundError
+        raise Missing(
+            "[cuda] there is no NVIDIA driver here (libcuda.so.1 cannot be loaded)"
+        ) from error
+    if int(code) == 100:  # CUDA_ERROR_NO_DEVICE
+        raise Missing("[cuda] the driver finds no CUDA device")
+    if int(code) != 0:
+        raise Missing(f"[cuda] the driver does not start: {_message(driver, code)}")
+    version = int(_checked(driver, "cuDriverGetVersion", driver.cuDriverGetVersion()))
+    if version < API:
+        raise Missing(
+            f"[cuda] the driver offers CUDA {version // 1000}.{version % 1000 // 10}, "
+            f"{API // 1000}.{API % 1000 // 10} is needed: update the driver (580 or later)"
+        )
+    count = int(_checked(driver, "cuDeviceGetCount", driver.cuDeviceGetCount()))
+    if count == 0:
+        raise Missing("[cuda] the driver finds no CUDA device")
+    return count
+
+
+def facts(ordinal: int) -> DeviceFacts:
+    """What the device of that number is; makes no context.
+
+    Raises:
+        Missing: see `probe`.
+        DeviceError: the driver refuses to tell.
+    """
+    core, driver = _import("cuda.core"), _import("cuda.bindings.driver")
+    try:
+        device = core.Device(ordinal)
+        properties = device.properties
+        total = _checked(driver, "cuDeviceTotalMem", driver.cuDeviceTotalMem(ordinal))
+        return DeviceFacts(
+            ordinal,
+            str(device.name),
+            str(device.arch),
+            str(device.pci_bus_id).lower(),
+            int(total),
+            bool(properties.integrated),
+            bool(properties.memory_pools_supported),
+            int(properties.multiprocessor_count),
+        )
+    except DeviceError:
+        raise
+    except Exception as error:  # CUDAError is a plain Exception, public from cuda-core 1.3 only
+        raise DeviceError(f"[cuda] device {ordinal}: {error}") from error
+
+
+def entries(names: Iterable[str]) -> dict[str, int]:
+    """Addresses of driver functions, for C; 0 where the driver has none of that name.
+
+    Raises:
+        Missing: see `probe`.
+    """
+    driver = _import("cuda.bindings.driver")
+    found = {}
+    for name in names:
+        code, address, *_ = driver.cuGetProcAddress(name.encode(), API, 0)
+        found[name] = int(address) if int(code) == 0 else 0
+    return found
+
+
+# -- NVRTC: needs neither driver nor device
+
+
+@functools.cache
+def nvrtc_version() -> tuple[int, int] | None:
+    """(major, minor) of NVRTC; None where it is not installed."""
+    try:
+        nvrtc = _import("cuda.bindings.nvrtc")
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (Missing, RuntimeError):
+        return None
+    return int(major), int(minor)
+
+
+@functools.cache
+def include_folder() -> str | None:
+    """Where the headers of the CUDA runtime lie (cuda_fp16.h, ...), None where they are missing."""
+    try:
+        finder = _import("cuda.pathfinder")
+        folder = finder.find_nvidia_header_directory("cudart")
+    except (Missing, RuntimeError):
+        return None
+    return None if folder is None else str(folder)
+
+
+def nvrtc_cubin(source: str, name: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
+    """Compile CUDA C++ for one architecture. Slow (0.1 s and more) and without the GIL.
+
+    Args:
+        source: the text.
+        name: of the file, for messages.
+        arch: "90", "120a", ...
+        options: NVRTC's; ``-arch`` is added.
+
+    Returns:
+        The cubin and the log, which holds warnings.
+
+    Raises:
+        Unsupported: NVRTC is not installed, or the source does not compile; its log is told.
+    """
+    if nvrtc_version() is None:
+        raise Unsupported(f"[cuda] {name}: NVRTC is not installed: {_EXTRA}")
+    nvrtc = _import("cuda.bindings.nvrtc")
+    code, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
+    if int(code) != 0:
+        raise Unsupported(f"[cuda] {name}: NVRTC does not take it ({code.name})")
+    try:
+        given = [option.encode() for option in (f"-arch=sm_{arch}", *options)]
+        (code,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = bytearray(size)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        text = bytes(log).rstrip(b"\0").decode(errors="replace").strip()
+        if int(code) != 0:
+            raise Unsupported(f"[cuda] {name} does not compile for sm_{arch}:\n{text}")
+        _, size = nvrtc.nvrtcGetCUBINSize(program)
+        cubin = bytearray(size)
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+        return bytes(cubin), text
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
