@@ -1,22 +1,41 @@
 """CallThread: the Python thread on which a stream runs Python functions, in its order.
 
-Here: taking the next call from the native stream and telling how it ended. Not here: queueing it
-(stream.py).
+Here: taking the next call from the native stream and telling how it ended; who may not wait there.
+Not here: queueing it (stream/), the functions of a graph (plan_call.py).
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aggml.errors import InvalidState
 from aggml.native import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["CallThread", "foreign_error"]
+__all__ = ["CallThread", "calling", "check_may_wait", "foreign_error"]
 
 _FOREIGN = 7  # ag_code of native/runtime/runtime.h
+
+#: Threads that run a function at this moment, and the stream that waits for it.
+calling: dict[int, _native.Stream] = {}
+
+
+def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
+    """Refuse to wait for what the stream that runs this very function would have to do first.
+
+    Called only while some function runs.
+
+    Raises:
+        InvalidState: an operation that is not done is of that stream.
+    """
+    native = calling.get(threading.get_ident())
+    if native is not None and any(op.stream is native and not op.done() for op in ops):
+        raise InvalidState(
+            f"[Future] {what}: a function that {native.name} runs cannot wait for {native.name}"
+        )
 
 
 class CallThread:
@@ -30,7 +49,7 @@ class CallThread:
         self.thread.start()
 
     def stop(self) -> None:
-        """Let the thread end once nothing is left to call: the stream takes nothing more."""
+        """Let the thread end at once, or after the function that it runs: the process ends."""
         self.stopping = True
         self.native.close()
 
@@ -43,14 +62,30 @@ class CallThread:
                 if self.stopping or (native.closed and native.completed == native.submitted):
                     return
                 continue
-            function = self.functions.pop(ticket)
-            try:
-                function()
-            except BaseException as exception:
-                native.finish_call(foreign_error(exception, native.name, "call"))
-            else:
-                native.finish_call(None)
-            del function
+            step = native.call_step()
+            calling[self.thread.ident or 0] = native
+            error = self._call(ticket) if step is None else self._call_step(*step)
+            del calling[self.thread.ident or 0], step
+            native.finish_call(error)
+            del error
+
+    def _call(self, ticket: int) -> _native.Error | None:
+        try:
+            self.functions.pop(ticket)()
+        except BaseException as exception:
+            return foreign_error(exception, self.native.name, "call")
+        return None
+
+    def _call_step(self, index: int, run: Any) -> _native.Error | None:  # noqa: ANN401
+        """A step of a plan; ``run`` is what `Stream.run_plan` gave along: (plan, arena)."""
+        plan, arena = run
+        call = plan.calls[index]
+        try:
+            call(0 if arena is None else arena.base, run)
+        except BaseException as exception:
+            name = self.native.name
+            return foreign_error(exception, name, "graph_compute", call.name, call.op)
+        return None
 
     def _forget(self, completed: int) -> None:
         """Drop functions that will never run: their operations were aborted, or read poison."""
@@ -59,9 +94,10 @@ class CallThread:
 
 
 def foreign_error(
-    exception: BaseException, device: str, operation: str, tensor: str = ""
+    exception: BaseException, device: str, operation: str, tensor: str = "", op: str = ""
 ) -> _native.Error:
-    """A native error that stands for an exception of Python."""
-    error = _native.Error.make(_FOREIGN, device, operation, tensor, repr(exception))
+    """A native error that stands for an exception of Python; ``op``: of the node that raised it."""
+    about = f"({op}) " if op else ""
+    error = _native.Error.make(_FOREIGN, device, operation, tensor, about + repr(exception))
     error.exception = exception
     return error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 import anyio.lowlevel
 
 from aggml import errors
+from aggml.call_thread import calling, check_may_wait
 from aggml.errors import Aborted, AggmlError, DeviceError, InvalidHandle, InvalidState
 from aggml.reactor import Parker, checkpoint, current_reactor, post_here, wait_op
 from aggml.watch import observed, watchers
@@ -67,7 +68,9 @@ def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
     if isinstance(root, AggmlError):
         cls, text = type(root), str(root)
     else:
-        cls, text = DeviceError, f"[{error.device}: {error.operation}] {root!r}"
+        about = f" '{error.tensor}'" if error.tensor else ""
+        what = error.text if about else repr(root)  # the text is cut, but names the node's op
+        cls, text = DeviceError, f"[{error.device}: {error.operation}{about}] {what}"
     if derived:
         text = f"not run, because what it reads was not written: {text}"
     try:
@@ -135,6 +138,17 @@ class Future(Generic[T_co]):
             )
         return self._ops[-1]
 
+    def _awaited(self) -> _native.Op | None:
+        """The same for who is about to wait for it.
+
+        Raises:
+            InvalidState: it would wait for itself, see `check_may_wait`.
+        """
+        last = self._last()
+        if calling and self._ops is not None:
+            check_may_wait(self._ops, self.what)
+        return last
+
     def done(self) -> bool:
         """Whether the operation is over, however it ended. Never blocks."""
         if self._ops is None:
@@ -197,7 +211,7 @@ class Future(Generic[T_co]):
     # -- waiting
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        last = self._last()
+        last = self._awaited()
         if last is None:
             yield from checkpoint()
             return self.result()
@@ -221,8 +235,12 @@ class Future(Generic[T_co]):
 
         Returns:
             Whether it is done.
+
+        Raises:
+            InvalidState: called by a function that the very stream runs (`Stream.call`,
+                ``map_custom1``): it would wait for itself.
         """
-        last = self._last()
+        last = self._awaited()
         if last is None:
             return True
         self._enter()
@@ -267,7 +285,7 @@ class Future(Generic[T_co]):
 
     async def settled(self) -> None:
         """Wait until done, however it ends. Cancellation: abandons this wait and nothing else."""
-        last = self._last()
+        last = self._awaited()
         if last is not None:
             await _Op(last)
 
@@ -319,7 +337,7 @@ class Shielded(Generic[T_co]):
         self._future = future
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        last = self._future._last()
+        last = self._future._awaited()
         self._future._enter()  # it waits, so nobody else is the last waiter
         try:
             yield from checkpoint() if last is None else wait_op(last)
@@ -353,7 +371,7 @@ class _Completions(Generic[T]):
             parker.unpark()
 
         for future in self._futures:
-            last = future._last()
+            last = future._awaited()
             entry = None if last is None else reactor.arm(last, partial(arrive, future))
             if entry is None:
                 ready.append(future)

@@ -14,6 +14,8 @@ from aggml import errors
 from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
 from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
+from aggml.ops.custom import CustomParams
+from aggml.plan_call import PlanCall
 from aggml.steps import finish
 
 if TYPE_CHECKING:
@@ -103,12 +105,24 @@ class DevicePlan:
 
 
 class Plan(DevicePlan):
-    """A graph lowered into native steps, for `Stream.run_plan`."""
+    """A graph lowered into native steps, for `Stream.run_plan`.
 
-    __slots__ = ("native",)
+    Attributes:
+        native: the steps.
+        calls: those of them that are functions in Python, by index.
+    """
 
-    def __init__(self, graph: Graph, native: _native.Plan, storages: _Storages) -> None:
+    __slots__ = ("calls", "native")
+
+    def __init__(
+        self,
+        graph: Graph,
+        native: _native.Plan,
+        storages: _Storages,
+        calls: dict[int, PlanCall] | None = None,
+    ) -> None:
         self.native = native
+        self.calls = calls or {}
         self._fill(graph, native.arena_size, storages)
 
     @property
@@ -197,6 +211,7 @@ def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Steps[Pl
     native = _native.Plan(cpu, work_base)
     storages = _Storages()
     operands: dict[Tensor, _Operand] = {}
+    calls: dict[int, PlanCall] = {}
 
     def operand(tensor: Tensor) -> _Operand:
         found = operands.get(tensor)
@@ -215,9 +230,12 @@ def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Steps[Pl
         if problem is not None:
             status, message = problem
             raise _STATUS[status](f"[compile_plan] {node!r}: {message}")
+        if isinstance(node.op_params, CustomParams) and node.op_params.n_calls:
+            places = [found[1:3] for found in (operand(node), *srcs) if found is not None]
+            calls[native.n_steps - 1] = PlanCall(node, places)
         yield
     native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
-    return Plan(graph, native, storages)
+    return Plan(graph, native, storages, calls)
 
 
 def _records(tensors: dict[Tensor, None] | dict[Tensor, int]) -> tuple[_native.Storage, ...]:

@@ -14,10 +14,12 @@ from aggml.registry import get_device
 from aggml.transfer import integer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.buffer import Buffer
     from aggml.device import Device
 
-__all__ = ["buffer_from_ptr"]
+__all__ = ["buffer_from_ptr", "c_function"]
 
 
 def buffer_from_ptr(
@@ -50,3 +52,19 @@ def buffer_from_ptr(
     memory = (ctypes.c_uint8 * size).from_address(address)
     memory.keep = keep  # type: ignore[attr-defined]
     return (get_device("CPU") if device is None else device).buffer_from_host(memory)
+
+
+def c_function(address: int) -> Callable[..., None]:
+    """The C function at an address, for `aggml.ops.map_custom1` and its like.
+
+    Nothing can check that there is one, with the signature that ggml's header gives.
+
+    Raises:
+        InvalidHandle: no integer.
+        InvalidArgument: no address.
+    """
+    address = integer(address, "address", "c_function")
+    if not 0 < address < 1 << 63:
+        raise InvalidArgument(f"[c_function] address={address:#x}")
+    function: Callable[..., None] = ctypes.CFUNCTYPE(None)(address)
+    return function

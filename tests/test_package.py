@@ -44,8 +44,8 @@ LAYERS = [
     ["aggml.tensor", "aggml.future", "aggml.numa"],
     ["aggml.ops", "aggml.graph", "aggml.spans", "aggml.transfer"],
     [
-        *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.buffer"),
-        *("aggml.multi_buffer", "aggml.admission", "aggml.conversions"),
+        *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.plan_call"),
+        *("aggml.buffer", "aggml.multi_buffer", "aggml.admission", "aggml.conversions"),
     ],
     ["aggml.allocator", "aggml.graph_memory", "aggml.quant"],
     ["aggml.device", "aggml.backend", "aggml.family"],

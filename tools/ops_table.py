@@ -34,6 +34,15 @@ PAGE = ROOT / "docs" / "ops.md"
 NATIVE = ROOT / "aggml" / "native"
 ISAS = ("avx2", "avx512", "amx", "neon")
 CALLS = 6  # recorded calls that are tried for each builder, of different operand types
+# Builders without recorded calls: what one of their nodes is called, and the types of operands.
+UNRECORDED = {
+    **{
+        f"map_custom{n}{suffix}": (f"map_custom{n}", "all: any")
+        for n in (1, 2, 3)
+        for suffix in ("", "_inplace")
+    },
+    **dict.fromkeys(("custom_4d", "custom_inplace"), ("custom", "all: any")),
+}
 QUANTIZED = frozenset(kind for kind in DType if kind.is_quantized)
 HEAD = """# Ops
 
@@ -124,6 +133,9 @@ def listed(kinds: set[DType]) -> str:
 def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
     """The line of one builder."""
     place = "yes" if name.endswith("_inplace") or any(case.inplace for case in cases) else ""
+    if not cases and name in UNRECORDED:
+        node, kinds = UNRECORDED[name]
+        return f"| {name} | {node} | {kinds} | | {place} | yes | not yet |\n"
     if not cases:
         return f"| {name} | | | | {place} | | |\n"
     chosen = list(islice(different(cases), CALLS))

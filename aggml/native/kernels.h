@@ -73,6 +73,10 @@ typedef struct agk_task {
 /* Run chunk 0 <= chunk < n_chunks. Anything but AGK_OK fails the node; then the message says value and place. */
 typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64_t chunk);
 
+/* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it, and
+ * goes on behind it. */
+#define AGK_CALL_OUT ((agk_step_fn *)0)
+
 typedef struct agk_lowering {
     agk_node *node;
     uint32_t cpu; /* features the plan may use; 0 asks for the exact scalar kernels */

@@ -76,6 +76,16 @@ from aggml.ops.cpy import (
     dup,
     dup_inplace,
 )
+from aggml.ops.custom import (
+    custom_4d,
+    custom_inplace,
+    map_custom1,
+    map_custom1_inplace,
+    map_custom2,
+    map_custom2_inplace,
+    map_custom3,
+    map_custom3_inplace,
+)
 from aggml.ops.diag_mask import (
     diag_mask_inf,
     diag_mask_inf_inplace,
@@ -368,6 +378,8 @@ __all__ = [
     "cross_entropy_loss",
     "cross_entropy_loss_back",
     "cumsum",
+    "custom_4d",
+    "custom_inplace",
     "diag",
     "diag_mask_inf",
     "diag_mask_inf_inplace",
@@ -430,6 +442,12 @@ __all__ = [
     "lightning_indexer",
     "log",
     "log_inplace",
+    "map_custom1",
+    "map_custom1_inplace",
+    "map_custom2",
+    "map_custom2_inplace",
+    "map_custom3",
+    "map_custom3_inplace",
     "mean",
     "mul",
     "mul_inplace",

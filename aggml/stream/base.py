@@ -124,6 +124,13 @@ class StreamBase:
             batch.join(future, list(parts))
         return future
 
+    def _call_thread(self) -> CallThread:
+        """The thread that runs functions in Python; it ends when the stream is done for good."""
+        if self._caller is None:
+            self._caller = CallThread(self.native, self.name)
+            weakref.finalize(self, self.native.close)
+        return self._caller
+
     # -- control
 
     @property

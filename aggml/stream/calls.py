@@ -5,10 +5,8 @@ Not here: that thread (call_thread.py).
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
-from aggml.call_thread import CallThread
 from aggml.errors import InvalidState
 from aggml.future import Future
 from aggml.native import _native
@@ -51,10 +49,7 @@ class CallStream(StreamBase):
         def run() -> None:
             box.append(function(*args))
 
-        if self._caller is None:
-            self._caller = CallThread(self.native, self.name)
-            weakref.finalize(self, self._caller.stop)
-        caller = self._caller
+        caller = self._call_thread()
         future: Future[Any] = Future(None, None, operation)
 
         def take() -> None:

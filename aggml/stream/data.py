@@ -127,6 +127,8 @@ class DataStream(StreamBase):
                     f"got {arena!r}"
                 )
             base = arena.base
+        if plan.calls:
+            self._call_thread()
         return self._put(
             [_native.run_plan(plan.native, base, operation, (plan, arena))], None, operation
         )
@@ -148,6 +150,8 @@ class DataStream(StreamBase):
         What `Backend.run` of a device in host memory comes down to, in one native call; ``future``
         stands for all. Not inside a batch.
         """
+        if plan.calls:
+            self._call_thread()
         future._ops = _native.submit_run(
             self.native,
             plan.native,

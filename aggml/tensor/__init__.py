@@ -4,6 +4,7 @@ Here: the names. tensor.py is the class, making.py makes leafs, nodes and views,
 arithmetic of extents and strides.
 """
 
+from aggml.tensor.exchange import array_over
 from aggml.tensor.layout import (
     MAX_BYTES,
     MAX_DIMS,
@@ -35,6 +36,7 @@ __all__ = [
     "Extents",
     "Tensor",
     "TensorFlag",
+    "array_over",
     "can_repeat",
     "describe",
     "fresh_strides",

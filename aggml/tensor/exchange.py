@@ -16,7 +16,7 @@ from aggml.errors import InvalidArgument, NotAllocated, Unsupported
 if TYPE_CHECKING:
     from aggml.tensor.tensor import Tensor
 
-__all__ = ["CPU_DLPACK", "dlpack_of", "host_view"]
+__all__ = ["CPU_DLPACK", "array_over", "dlpack_of", "host_view"]
 
 Array = np.ndarray[Any, Any]
 CPU_DLPACK = (1, 0)  # kDLCPU, device 0
@@ -35,14 +35,8 @@ def host_view(tensor: Tensor, what: str) -> Array:
             f"[{what}] {tensor!r} lies where other nodes are computed too; "
             "flag it with set_output() to read it"
         )
-    dtype = tensor.dtype
-    kind: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy
-    shape, n = tensor.shape, tensor.n_dims
-    strides = tensor.nb[:n][::-1]
-    if dtype.is_quantized:
-        shape, strides = (*shape[:-1], dtype.row_size(shape[-1])), (*strides[:-1], 1)
     if not tensor.nelements:
-        return np.empty(shape, kind)
+        return array_over(tensor, np.empty(0, np.uint8), 0)
     try:
         flat = np.frombuffer(buffer.owner.memory, np.uint8)  # type: ignore[call-overload]
     except (TypeError, ValueError, BufferError) as error:
@@ -51,6 +45,22 @@ def host_view(tensor: Tensor, what: str) -> Array:
     if start < 0 or start + tensor.nbytes > flat.nbytes:
         raise Unsupported(f"[{what}] the memory of {buffer!r} is not that of its owner")
     placement.exported = placement.exported or bool(flat.flags.writeable)
+    return array_over(tensor, flat, start)
+
+
+def array_over(tensor: Tensor, flat: Array, start: int) -> Array:
+    """``tensor`` as an array over bytes that begin with its first element at ``flat[start]``.
+
+    Of `Tensor.shape`, with the strides of the tensor; quantized types as bytes.
+    """
+    dtype = tensor.dtype
+    kind: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy
+    shape, n = tensor.shape, tensor.n_dims
+    strides = tensor.nb[:n][::-1]
+    if dtype.is_quantized:
+        shape, strides = (*shape[:-1], dtype.row_size(shape[-1])), (*strides[:-1], 1)
+    if not tensor.nelements:
+        return np.empty(shape, kind)
     return np.ndarray(shape, kind, flat, start, strides)
 
 

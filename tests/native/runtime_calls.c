@@ -122,6 +122,92 @@ static void an_abort_is_seen_by_the_call(void)
     rig_end(pool);
 }
 
+/* Plans whose steps are calls in part: each runs in its turn, with what was given for the plan; a failure ends it. */
+enum { PART = 12, STEPS = 6 };
+
+typedef struct partly {
+    atomic_int done, wrong, served;
+    int fail_at; /* this call fails, -1: none */
+    ag_stream *stream;
+    ag_error *error;
+} partly;
+
+static agk_status between(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    partly *p = (partly *)task->arena;
+    (void)chunk;
+    if (atomic_load(&p->served) != node->aux.i[1]) atomic_store(&p->wrong, 1);
+    atomic_fetch_add(&p->done, 1);
+    return AGK_OK;
+}
+
+static void *serve_steps(void *argument)
+{
+    ag_stream *stream = argument;
+    uint64_t ticket;
+    size_t step;
+    void *user;
+    while (ag_stream_next_call(stream, PATIENCE_S * (uint64_t)SECOND, &ticket)) {
+        CHECK(ag_stream_call_step(stream, &step, &user));
+        partly *p = user;
+        int n = atomic_fetch_add(&p->served, 1);
+        if (atomic_load(&p->done) != (n + 1) * (PART + 1)) atomic_store(&p->wrong, 1);
+        CHECK_EQ(step, (size_t)n * 3 + 2);
+        ag_stream_finish_call(stream, n == p->fail_at ? ag_error_ref(p->error) : NULL);
+    }
+    return NULL;
+}
+
+static void steps_that_are_calls(int n_threads)
+{
+    enum { RUNS = 40, STREAMS = 3 };
+    ag_pool *pool = rig_pool(n_threads);
+    ag_plan *plan = rig_plan();
+    for (int i = 0; i < STEPS; ++i) {
+        rig_add(plan, between, 1, -1, NULL, i);
+        rig_add(plan, between, PART, -1, NULL, i);
+        if (i + 1 < STEPS) rig_add(plan, AGK_CALL_OUT, 1, -1, NULL, i);
+    }
+    ag_error *error = ag_error_new(AG_FOREIGN, "device", "call", NULL, "raised");
+    static partly runs[STREAMS][RUNS];
+    memset(runs, 0, sizeof runs);
+    ag_stream *streams[STREAMS];
+    pthread_t threads[STREAMS];
+    op ops[STREAMS][RUNS];
+    for (int i = 0; i < STREAMS; ++i) {
+        streams[i] = rig_stream(pool, 0);
+        pthread_create(&threads[i], NULL, serve_steps, streams[i]);
+    }
+    for (int k = 0; k < RUNS; ++k) {
+        for (int i = 0; i < STREAMS; ++i) {
+            partly *p = &runs[i][k];
+            p->fail_at = k % 4 == 3 ? k % (STEPS - 1) : -1;
+            p->error = error;
+            ag_slot slot = rig_plan_slot(plan, p);
+            slot.u.plan.user = p;
+            ops[i][k] = rig_start(streams[i], slot);
+        }
+    }
+    for (int i = 0; i < STREAMS; ++i) {
+        rig_drain(streams[i]);
+        ag_stream_close(streams[i]);
+        pthread_join(threads[i], NULL);
+        for (int k = 0; k < RUNS; ++k) {
+            partly *p = &runs[i][k];
+            int served = p->fail_at >= 0 ? p->fail_at + 1 : STEPS - 1;
+            CHECK_EQ(atomic_load(&p->wrong), 0);
+            CHECK_EQ(atomic_load(&p->served), served);
+            CHECK_EQ(atomic_load(&p->done), (p->fail_at >= 0 ? served : STEPS) * (PART + 1));
+            CHECK(rig_error(ops[i][k]) == (p->fail_at >= 0 ? error : NULL));
+            rig_drop(ops[i][k]);
+        }
+        ag_stream_unref(streams[i]);
+    }
+    ag_plan_unref(plan);
+    ag_error_unref(error);
+    rig_end(pool);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -129,5 +215,7 @@ int main(int argc, char **argv)
     nothing_to_do();
     the_end_is_told();
     an_abort_is_seen_by_the_call();
+    steps_that_are_calls(1);
+    steps_that_are_calls(3);
     return 0;
 }

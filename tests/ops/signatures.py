@@ -13,6 +13,12 @@ _YARN = "n_ctx_orig freq_base freq_scale ext_factor attn_factor beta_fast beta_s
 _ENDS = "a lp0 rp0 lp1 rp1 lp2 rp2 lp3 rp3"
 
 SIGNATURES = {
+    # custom
+    **{f"map_custom1{suffix}": "a fun n_tasks userdata" for suffix in ("", "_inplace")},
+    **{f"map_custom2{suffix}": "a b fun n_tasks userdata" for suffix in ("", "_inplace")},
+    **{f"map_custom3{suffix}": "a b c fun n_tasks userdata" for suffix in ("", "_inplace")},
+    "custom_4d": "type ne0 ne1 ne2 ne3 args n_args fun n_tasks userdata",
+    "custom_inplace": "a args n_args fun n_tasks userdata",
     # conv
     "im2col": f"a b {_PLANE} is_2D dst_type",
     "im2col_back": f"a b ne {_PLANE} is_2D",

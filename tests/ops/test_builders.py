@@ -172,7 +172,7 @@ def test_every_builder_says_which_function_of_ggml_it_is(name: str) -> None:
     assert f"``ggml_{name}``" in (getattr(ops, name).__doc__ or "")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "arange"])
+@pytest.mark.parametrize("name", [n for n in CASES if n not in {"arange", "custom_4d"}])
 @pytest.mark.parametrize("thing", [None, 3, [1.0, 2.0], "x"])
 def test_an_operand_that_is_no_tensor_is_refused(name: str, thing: object) -> None:
     parameters = PARAMETERS[name].split()
@@ -217,6 +217,8 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
         *(ops.silu_back(x, x), ops.rms_norm_back(x, x, 0.1), ops.soft_max_ext_back(x, x)),
         ops.cross_entropy_loss_back(leaf(1), x, x),
         *(ops.out_prod(x, y), ops.mul_mat_id(x, leaf(8, 1, 2), ids)),
+        *(ops.map_custom1(x, print), ops.map_custom2(x, x, print)),
+        *(ops.map_custom3(x, x, x, print), ops.custom_inplace(x, [], 0, print)),
         *(ops.xielu(x, 1.0, 1.0), ops.clamp(x, 0.0, 1.0), ops.leaky_relu(x), ops.swiglu_oai(x, y)),
     ]
     # The tests of the families build the recorded calls, and compare the op of each.
@@ -306,7 +308,7 @@ def test_unknown_members_are_refused_with_the_known_ones(call: Callable[[Tensor]
 
 
 # Their extents, or what the two have in common, is another matter.
-_OTHERWISE = {"dup_inplace", "add_rel_pos_inplace", "rope_multi_inplace"}
+_OTHERWISE = {"dup_inplace", "add_rel_pos_inplace", "rope_multi_inplace", "custom_inplace"}
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,9 @@ def test_in_place_is_the_same_node_over_the_first_operand(name: str) -> None:
     more = {
         "b": leaf(2, dtype="i32") if "rope" in name else 1.0 if "bias" in name else second,
         **dict.fromkeys(("nb1", "nb2", "nb3", "offset", "n_past", "n_groups"), 4),
-        "c": 2.0 if "fill" in name else None,
+        "c": 2.0 if "fill" in name else x if "custom" in name else None,
+        "fun": print,
+        **dict.fromkeys(("n_tasks", "userdata"), 4),
         "s": 2.0,
         "eps": 0.1,
         "op": "relu",

@@ -173,6 +173,7 @@ static nb::object plan_desc(nb::object plan, uintptr_t arena, const std::string 
     return finish(desc(AG_KIND_PLAN, operation, keep), nb::tuple(), nb::tuple(), nb::tuple(), [&](ag_slot &slot) {
         slot.u.plan.plan = ag_plan_ref(nb::cast<Plan &>(plan).plan);
         slot.u.plan.arena = arena;
+        slot.u.plan.user = keep.is_none() ? nullptr : keep.ptr(); // kept until the operation is done
     });
 }
 

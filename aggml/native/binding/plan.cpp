@@ -94,6 +94,7 @@ void bind_plan(nb::module_ &m)
         .def("add", plan_add, "op"_a, "name"_a, "dst"_a, "srcs"_a, "params"_a, "writes_leaf"_a)
         .def("seal", plan_seal, "reads"_a, "writes"_a, "partial"_a)
         .def("steps", plan_steps)
+        .def_prop_ro("n_steps", [](Plan &p) { return p.plan->n_steps; })
         .def_prop_ro("arena_size", [](Plan &p) { return ag_plan_arena_size(p.plan); })
         .def_prop_ro("cost_ns", [](Plan &p) { return p.plan->cost; });
 }

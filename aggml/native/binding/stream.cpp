@@ -141,6 +141,7 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
     ag_slot &compute = slots.next(AG_KIND_PLAN, "graph_compute");
     compute.u.plan.plan = ag_plan_ref(plan.plan);
     compute.u.plan.arena = arena;
+    compute.u.plan.user = keep.ptr();
     kept[n_sets] = nb::borrow(keep);
     for (nb::handle pair : gets) transfer(pair, true, "get");
     std::vector<ag_block *> blocks(n);
@@ -224,6 +225,14 @@ nb::object next_call(Stream &self, double timeout)
     return got ? nb::cast(ticket) : nb::none();
 }
 
+nb::object call_step(Stream &self)
+{
+    size_t step;
+    void *user;
+    if (!ag_stream_call_step(self.stream, &step, &user)) return nb::none();
+    return nb::make_tuple(step, user == nullptr ? nb::none() : nb::borrow(static_cast<PyObject *>(user)));
+}
+
 void finish_call(Stream &self, nb::object error)
 {
     ag_stream_finish_call(self.stream, error.is_none() ? nullptr : ag_error_ref(nb::cast<Error &>(error).error));
@@ -292,6 +301,7 @@ void bind_stream(nb::module_ &m)
             "unwatch", [](Stream &s, Notifier &n) { ag_stream_unwatch(s.stream, n.notifier); }, "notifier"_a)
         .def("take_failures", take_failures)
         .def("next_call", next_call, "timeout"_a)
+        .def("call_step", call_step)
         .def("finish_call", finish_call, "error"_a.none());
 }
 

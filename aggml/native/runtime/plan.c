@@ -70,6 +70,7 @@ static bool reserve(ag_plan *plan)
 static uint64_t cost(const agk_node *node)
 {
     int64_t products = agk_nelements(&node->dst);
+    if (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom) return 1000000; /* nobody knows */
     if (node->op == AGK_OP_mul_mat || node->op == AGK_OP_mul_mat_id) products *= node->src[0].ne[0];
     if (node->op == AGK_OP_out_prod) products *= node->src[0].ne[1];
     if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;

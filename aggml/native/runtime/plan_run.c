@@ -65,7 +65,7 @@ static bool stops_here(const ag_plan *plan, size_t step, const ag_stream *stream
 
 /* A leaf that the failed node had begun to write holds neither the old nor the new value. Checks of indices come
  * before the first byte: they leave it whole. */
-static void poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error)
+void ag_plan_poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error)
 {
     int leaf = plan->steps[step].writes_leaf;
     if (leaf < 0 || (size_t)leaf >= plan->n_partial || status == AGK_OUT_OF_BOUNDS || status == AGK_INVALID) return;
@@ -84,7 +84,7 @@ static ag_error *step_error(const ag_plan *plan, size_t step, agk_status status,
                             const char *message)
 {
     ag_error *error = ag_plan_error(plan, step, status, ag_stream_name(stream), message);
-    poison_leaf(plan, step, status, error);
+    ag_plan_poison_leaf(plan, step, status, error);
     return error;
 }
 
@@ -107,6 +107,10 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
                 *step = i;
                 return AG_RUN_YIELDED;
             }
+        }
+        if (plan->steps[i].run == AGK_CALL_OUT) {
+            *step = i;
+            return AG_RUN_CALLS;
         }
         for (uint32_t c = 0; c < plan->steps[i].n_chunks; ++c) {
             if (c > 0 && plan->steps[i].writes_leaf < 0 && ag_stream_aborting(stream, slot)) {
@@ -153,6 +157,11 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             *step_out = step;
             leave_run(pool, r);
             return AG_RUN_YIELDED;
+        }
+        if (plan->steps[step].run == AGK_CALL_OUT) {
+            *step_out = step;
+            leave_run(pool, r);
+            return AG_RUN_CALLS;
         }
         uint32_t chunks = plan->steps[step].n_chunks;
         if (chunks > 1) {
@@ -213,8 +222,10 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
                 atomic_fetch_sub(&r->engaged, 1); /* the stream's next operations may take long */
                 if (next == AG_RUN_FINISHED) {
                     ag_stream_plan_finished(stream, worker, error);
-                } else {
+                } else if (next == AG_RUN_YIELDED) {
                     ag_stream_plan_yielded(stream, step);
+                } else {
+                    ag_stream_plan_calls(stream, step);
                 }
                 return AG_LEFT;
             }

@@ -174,6 +174,7 @@ typedef struct ag_slot {
         struct {
             ag_plan *plan;
             uintptr_t arena;
+            void *user; /* for whoever runs the steps that are calls; borrowed, it lives as long as the slot */
         } plan;
         struct {
             uint64_t ns;
@@ -253,6 +254,8 @@ size_t ag_stream_take_failures(ag_stream *stream, ag_error **out, size_t n);
 
 /* Python calls: wait for the next one (false: nothing within timeout_ns, or the stream is finished). */
 bool ag_stream_next_call(ag_stream *stream, uint64_t timeout_ns, uint64_t *ticket);
+/* By who took a call: the step of a plan that it is, and the user of that plan; false: an operation of its own. */
+bool ag_stream_call_step(ag_stream *stream, size_t *step, void **user);
 void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success; takes the reference */
 
 /* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
@@ -305,11 +308,19 @@ int ag_usable_cpus(void);                  /* affinity and cgroup quota */
 
 /* Run the slot's plan from `*step` on. Returns false if other threads carry on with it: then the one that finishes
  * it continues the stream. `*step` is where to resume if it yielded to other streams. */
-typedef enum ag_run_result { AG_RUN_FINISHED, AG_RUN_ELSEWHERE, AG_RUN_YIELDED } ag_run_result;
+typedef enum ag_run_result {
+    AG_RUN_FINISHED,
+    AG_RUN_ELSEWHERE,
+    AG_RUN_YIELDED,
+    AG_RUN_CALLS /* `*step` is one for the thread that serves calls */
+} ag_run_result;
 ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
                                ag_error **error);
 /* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on. */
 void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error);
 void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* to be resumed there */
+void ag_stream_plan_calls(ag_stream *stream, size_t step);   /* to be resumed behind it, once it was called */
+/* A step failed: a leaf that it had begun to write holds neither the old nor the new value. */
+void ag_plan_poison_leaf(const ag_plan *plan, size_t step, agk_status status, ag_error *error);
 
 #endif

@@ -141,20 +141,42 @@ static ag_error *refuse(ag_stream *s, ag_slot *slot)
 
 typedef enum progress { DONE, GONE } progress; /* GONE: the stream is parked, yielded, or another thread has it */
 
-static progress begin_call(ag_stream *s, uint64_t ticket, ag_error **error)
+/* Whether the call that this operation asked for has ended; tells once. */
+static bool call_ended(ag_stream *s, ag_error **error)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->call_done == ticket) {
+    bool ended = s->call == CALL_ENDED;
+    if (ended) {
         *error = s->call_error;
         s->call_error = NULL;
-        pthread_mutex_unlock(&s->lock);
-        return DONE;
+        s->call = CALL_NONE;
     }
+    pthread_mutex_unlock(&s->lock);
+    return ended;
+}
+
+/* Ask the thread that serves calls; it has the stream from here on. `step` of the plan, or NO_STEP. */
+static progress ask_call(ag_stream *s, const ag_slot *slot, uint64_t ticket, size_t step)
+{
+    pthread_mutex_lock(&s->lock);
     s->state = PARKED;
+    s->call = CALL_ASKED;
     s->call_ticket = ticket;
+    s->call_step = step;
+    s->call_user = step != NO_STEP ? slot->u.plan.user : NULL;
     pthread_cond_broadcast(&s->call_cond);
     pthread_mutex_unlock(&s->lock);
     return GONE;
+}
+
+/* Back from the call that a step of a plan is: the plan goes on behind it, unless the call failed. */
+static void after_call(ag_stream *s, const ag_slot *slot, ag_error *error)
+{
+    if (error != NULL) {
+        ag_plan_poison_leaf(slot->u.plan.plan, s->plan_step, AGK_UNSUPPORTED, error);
+    } else {
+        ++s->plan_step;
+    }
 }
 
 static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
@@ -203,13 +225,18 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
         return DONE;
     case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
     case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);
-    case AG_KIND_CALL: return begin_call(s, ticket, error);
+    case AG_KIND_CALL: return !first && call_ended(s, error) ? DONE : ask_call(s, slot, ticket, NO_STEP);
     case AG_KIND_WAIT: return ag_stream_park_for(s, slot->u.wait.stream, slot->u.wait.ticket) ? GONE : DONE;
     case AG_KIND_PLAN: break;
+    }
+    if (!first && call_ended(s, error)) {
+        after_call(s, slot, *error);
+        if (*error != NULL) return DONE;
     }
     switch (ag_pool_run_plan(s->pool, worker, s, slot, &s->plan_step, error)) {
     case AG_RUN_FINISHED: return DONE;
     case AG_RUN_ELSEWHERE: return GONE;
+    case AG_RUN_CALLS: return ask_call(s, slot, ticket, s->plan_step);
     case AG_RUN_YIELDED: break;
     }
     hand_over(s);
@@ -288,6 +315,13 @@ void ag_stream_plan_yielded(ag_stream *stream, size_t step_reached)
     hand_over(stream);
 }
 
+void ag_stream_plan_calls(ag_stream *stream, size_t step_reached)
+{
+    uint64_t ticket = atomic_load(&stream->completed) + 1;
+    stream->plan_step = step_reached;
+    ask_call(stream, current(stream, ticket), ticket, step_reached);
+}
+
 /* -- what others ended: a timer, a Python thread */
 
 void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
@@ -301,16 +335,29 @@ bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)
 {
     uint64_t deadline = ag_after(ag_now(), timeout_ns);
     if (!ag_stream_lock(s)) return false;
-    while (s->call_ticket == s->call_taken) {
+    while (s->call != CALL_ASKED) {
         bool finished = atomic_load(&s->closed) && atomic_load(&s->completed) == s->appended;
         if (finished || ag_cond_wait_until(&s->call_cond, &s->lock, deadline) != 0) {
             pthread_mutex_unlock(&s->lock);
             return false;
         }
     }
-    s->call_taken = *ticket = s->call_ticket;
+    s->call = CALL_TAKEN;
+    *ticket = s->call_ticket;
     pthread_mutex_unlock(&s->lock);
     return true;
+}
+
+bool ag_stream_call_step(ag_stream *s, size_t *step_of_plan, void **user)
+{
+    if (!ag_stream_lock(s)) return false;
+    bool of_plan = s->call == CALL_TAKEN && s->call_step != NO_STEP;
+    if (of_plan) {
+        *step_of_plan = s->call_step;
+        *user = s->call_user;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return of_plan;
 }
 
 void ag_stream_finish_call(ag_stream *s, ag_error *error)
@@ -319,7 +366,12 @@ void ag_stream_finish_call(ag_stream *s, ag_error *error)
         ag_error_unref(error);
         return;
     }
-    s->call_done = s->call_taken;
+    if (s->call != CALL_TAKEN) { /* nothing was taken, so nothing can end */
+        pthread_mutex_unlock(&s->lock);
+        ag_error_unref(error);
+        return;
+    }
+    s->call = CALL_ENDED;
     s->call_error = error;
     pthread_mutex_unlock(&s->lock);
     ag_stream_unpark(s);

@@ -5,6 +5,9 @@
 #include "internal.h"
 
 typedef enum stream_state { IDLE, READY, RUNNING, PARKED, HELD } stream_state;
+typedef enum call_state { CALL_NONE, CALL_ASKED, CALL_TAKEN, CALL_ENDED } call_state;
+
+#define NO_STEP SIZE_MAX
 
 typedef struct parked {
     struct parked *next;
@@ -51,7 +54,10 @@ struct ag_stream {
     parked self; /* this stream's entry in another one's list */
 
     pthread_cond_t call_cond;
-    uint64_t call_ticket, call_taken, call_done;
+    call_state call; /* this and what follows: under the lock */
+    uint64_t call_ticket;
+    size_t call_step; /* of a plan, NO_STEP if the operation is the call */
+    void *call_user;
     ag_error *call_error;
 
     ag_stream *next_ready; /* for the executor */
