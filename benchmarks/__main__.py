@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: runs them, prints ratios to peers as a table, writes all as JSON.
+"""``python -m benchmarks``: measures, prints a table, writes all as JSON and a chart.
 
 Not here: the benchmarks, one file each.
 """
@@ -8,19 +8,38 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchmarks import awaits, conversions, embeddings, executor, lag
-from benchmarks.timing import Row, machine, table
+from benchmarks import awaits, conversions, embeddings, executor, kernels, lag, roofline
+from benchmarks.timing import Row, machine, progress, table
 
-PARTS = (awaits.PART, lag.PART, embeddings.PART, executor.PART, conversions.PART)
-LOOPS = ("asyncio", "trio")
-RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime")
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+PARTS: Final = {
+    roofline.PART: "what the machine can do: bandwidth, arithmetic peaks",
+    kernels.GEMM: "mul_mat of 512 columns, every type; ggml, numpy, PyTorch",
+    kernels.MATVEC: "mul_mat of 1 and 8 columns, weights from memory; ggml, PyTorch",
+    kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
+    kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
+    embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch",
+    awaits.PART: "what an await costs; anyio's threads",
+    lag.PART: "how late the event loop is while all cores compute",
+    executor.PART: "time per tiny node; ggml",
+    conversions.PART: "f16 and bf16 to f32 and back; a plain copy",
+}
+LOOPS: Final = ("asyncio", "trio")
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+PACKAGES: Final = (
+    "aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime", "llama-cpp-python",
+)  # fmt: skip
 
 
 def usable_cores() -> int:
@@ -30,65 +49,106 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def run(part: str, *, threads: int, quick: bool, missing: list[str]) -> list[Row]:
-    """The rows of one benchmark, on both loops where they matter."""
-    rows: list[Row] = []
-    if part == embeddings.PART:
+class Bench:
+    """One run: what was asked for, and what was found so far."""
 
-        async def compare() -> list[Row]:
-            return await embeddings.measure(threads, quick=quick, missing=missing)
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.quick: bool = given.quick
+        self.threads: int = given.threads
+        self.match: str = given.match
+        self.rows: list[Row] = []
+        self.missing: list[str] = []
+        self.roofline = roofline.open_roofline(given.threads, self.missing)
 
-        return anyio.run(compare)
-    if part == executor.PART:
+    def part(self, name: str) -> list[Row]:
+        """The rows of one benchmark, on both loops where they matter."""
+        if name == roofline.PART:
+            if self.roofline is None:
+                return []
+            return roofline.measure(self.roofline, quick=self.quick)
+        if name in (awaits.PART, lag.PART):
+            module = awaits if name == awaits.PART else lag
+            rows: list[Row] = []
+            for loop in LOOPS:
+                on_loop = partial(module.measure, loop, quick=self.quick)
+                rows += anyio.run(on_loop, backend=loop)
+            return rows
+        return anyio.run(self._measure(name))
 
-        async def nodes() -> list[Row]:
-            return await executor.measure(quick=quick, missing=missing)
-
-        return anyio.run(nodes)
-    if part == conversions.PART:
-
-        async def convert() -> list[Row]:
-            return await conversions.measure(threads, quick=quick)
-
-        return anyio.run(convert)
-    measure = awaits.measure if part == awaits.PART else lag.measure
-    for loop in LOOPS:
-
-        async def on_loop(loop: str = loop) -> list[Row]:
-            return await measure(loop, quick=quick)
-
-        rows += anyio.run(on_loop, backend=loop)
-    return rows
+    def _measure(self, name: str) -> Callable[[], Awaitable[list[Row]]]:
+        quick, missing = self.quick, self.missing
+        if name in kernels.PARTS:
+            return partial(
+                kernels.measure, name, self.threads, self.roofline,
+                quick=quick, match=self.match, missing=missing,
+            )  # fmt: skip
+        if name == embeddings.PART:
+            return partial(embeddings.measure, self.threads, quick=quick, missing=missing)
+        if name == executor.PART:
+            return partial(executor.measure, quick=quick, missing=missing)
+        return partial(conversions.measure, self.threads, quick=quick)
 
 
-def main() -> int:
-    """Run the command line; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, PARTS))
+    parts = "\n".join(f"  {name:{width}}  {what}" for name, what in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measures aggml beside its peers, all in turns, as medians.",
+        epilog=f"parts, in the order in which they are measured:\n{parts}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="which (default: all); see below")
+    parser.add_argument(
+        "--match", default="", metavar="TEXT", help="of kernels, only rows with TEXT in their name"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: whether it runs, not how fast"
     )
-    parser.add_argument("--only", choices=PARTS, action="append", help="this one; may be repeated")
     parser.add_argument(
-        "--threads", type=int, default=usable_cores(), help="for embeddings, all contenders"
-    )
+        "--threads", type=int, default=usable_cores(), metavar="N",
+        help="of every contender (default: usable cores)",
+    )  # fmt: skip
     parser.add_argument(
-        "--out", type=Path, help="the JSON file (default: a new one in benchmarks/results)"
-    )
-    given = parser.parse_args()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    out: Path = given.out or RESULTS / f"bench-{stamp}.json"
-    result = {"machine": machine(PACKAGES), "threads": given.threads, "quick": given.quick}
-    rows: list[Row] = []
-    missing: list[str] = []
-    for part in given.only or PARTS:
-        print(f"{part} ...", file=sys.stderr, flush=True)
-        found = run(part, threads=given.threads, quick=given.quick, missing=missing)
+        "--out", type=Path, metavar="FILE",
+        help="the JSON file (default: benchmarks/results/PROCESSOR-THREADS.json; of some parts or "
+        "a quick run build/bench/bench.json)",
+    )  # fmt: skip
+    return parser
+
+
+def _default_out(given: argparse.Namespace, cpu: str) -> Path:
+    """Named by the processor; what is no whole measurement is no result."""
+    if given.quick or given.parts or given.match:
+        return roofline.CACHE / "bench.json"
+    name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", cpu.lower())).strip("-")
+    return RESULTS / f"{name or 'machine'}-{given.threads}.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+    if given.threads < 1:
+        parser.error(f"--threads {given.threads} is less than 1")
+    begin = time.perf_counter()
+    about = machine(PACKAGES)
+    out: Path = given.out or _default_out(given, about["cpu"])
+    result = {"machine": about, "threads": given.threads, "quick": given.quick}
+    bench = Bench(given)
+    for part in given.parts or PARTS:
+        progress(f"{part} ...")
+        found = bench.part(part)
         print(table(found), end="\n\n", flush=True)
-        rows += found
-    for line in missing:
+        bench.rows += found
+    for line in bench.missing:
         print(f"not measured: {line}")
-    result["rows"] = [row.as_json() for row in rows]
-    result["missing"] = missing
+    result["seconds"] = time.perf_counter() - begin
+    result["rows"] = [row.as_json() for row in bench.rows]
+    result["missing"] = bench.missing
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {out}")

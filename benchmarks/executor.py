@@ -12,7 +12,7 @@ from aggml import Graph, ops
 from benchmarks import ggml
 from benchmarks.models import minilm
 from benchmarks.peers import MissingPeerError
-from benchmarks.timing import Row, absolute, computed_in, median, versus
+from benchmarks.timing import Budget, Row, absolute, computed_in, median, versus
 
 PART = "executor"
 NODES = 2000
@@ -64,7 +64,7 @@ def _beside(what: str, seconds: float, theirs: float | None, limit_us: float | N
         return absolute(PART, what, us, "us", None if limit_us is None else ("<=", limit_us))
     if limit_us is None:
         return versus(PART, what, us, "us", "ggml", theirs * 1e6, ("<=", 1.5))
-    return Row(PART, what, us, "us", "ggml", theirs * 1e6, us, ("<=", limit_us))
+    return Row(PART, what, us, "us", {"ggml": theirs * 1e6}, budgets=(Budget("", "<=", limit_us),))
 
 
 async def _bert(be: aggml.Backend) -> list[Row]:

@@ -1,7 +1,7 @@
 """ggml itself, called directly: the libggml that llama-cpp-python carries.
 
-Here: what building, allocating and running tiny nodes costs there. Not here: what it is compared
-with (executor.py).
+Here: its functions with their types; what tiny nodes cost there; kernels as cases.py describes
+them, served to another process. Not here: what it is compared with (executor.py, kernels.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ import time
 from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from benchmarks import cases
 from benchmarks.peers import MissingPeerError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 F32: Final = 0
+F16: Final = 1
+I32: Final = 26
+NEOX: Final = 2
+WEIGHTS: Final = 1  # ggml_backend_buffer_usage
 
 
 class _InitParams(ctypes.Structure):
@@ -37,26 +47,57 @@ def _libraries() -> list[Any]:
 
 
 class GGML:
-    """The functions that are timed, with their C types."""
+    """The functions that are called, with their C types."""
 
     def __init__(self) -> None:
         base, cpu, _ = _libraries()
-        self.init = _typed(base.ggml_init, c_void_p, _InitParams)
-        self.free = _typed(base.ggml_free, None, c_void_p)
-        self.tensor_1d = _typed(base.ggml_new_tensor_1d, c_void_p, c_void_p, c_int, c_int64)
-        self.set_input = _typed(base.ggml_set_input, None, c_void_p)
-        self.scale = _typed(base.ggml_scale, c_void_p, c_void_p, c_void_p, c_float)
-        self.new_graph = _typed(base.ggml_new_graph_custom, c_void_p, c_void_p, c_size_t, c_bool)
-        self.expand = _typed(base.ggml_build_forward_expand, None, c_void_p, c_void_p)
-        self.gallocr_new = _typed(base.ggml_gallocr_new, c_void_p, c_void_p)
-        self.gallocr_free = _typed(base.ggml_gallocr_free, None, c_void_p)
-        self.alloc_graph = _typed(base.ggml_gallocr_alloc_graph, c_bool, c_void_p, c_void_p)
-        self.backend_compute = _typed(base.ggml_backend_graph_compute, c_int, c_void_p, c_void_p)
-        self.backend_free = _typed(base.ggml_backend_free, None, c_void_p)
-        self.default_type = _typed(base.ggml_backend_get_default_buffer_type, c_void_p, c_void_p)
-        self.cpu_init = _typed(cpu.ggml_backend_cpu_init, c_void_p)
-        self.set_n_threads = _typed(cpu.ggml_backend_cpu_set_n_threads, None, c_void_p, c_int)
+        p, n, f = c_void_p, c_int64, c_float
+        self.init = _typed(base.ggml_init, p, _InitParams)
+        self.free = _typed(base.ggml_free, None, p)
+        self.tensor_1d = _typed(base.ggml_new_tensor_1d, p, p, c_int, n)
+        self.tensor_4d = _typed(base.ggml_new_tensor_4d, p, p, c_int, n, n, n, n)
+        self.nbytes = _typed(base.ggml_nbytes, c_size_t, p)
+        self.set_input = _typed(base.ggml_set_input, None, p)
+        self.scale = _typed(base.ggml_scale, p, p, p, f)
+        self.mul_mat = _typed(base.ggml_mul_mat, p, p, p, p)
+        self.flash_attn = _typed(base.ggml_flash_attn_ext, p, p, p, p, p, p, f, f, f)
+        self.soft_max = _typed(base.ggml_soft_max_ext, p, p, p, p, f, f)
+        self.rms_norm = _typed(base.ggml_rms_norm, p, p, p, f)
+        self.rope = _typed(base.ggml_rope_ext, p, p, p, p, p, c_int, c_int, c_int, f, f, f, f, f, f)
+        self.new_graph = _typed(base.ggml_new_graph_custom, p, p, c_size_t, c_bool)
+        self.expand = _typed(base.ggml_build_forward_expand, None, p, p)
+        self.gallocr_new = _typed(base.ggml_gallocr_new, p, p)
+        self.gallocr_free = _typed(base.ggml_gallocr_free, None, p)
+        self.alloc_graph = _typed(base.ggml_gallocr_alloc_graph, c_bool, p, p)
+        self.alloc_in = _typed(base.ggml_backend_alloc_ctx_tensors_from_buft, p, p, p)
+        self.alloc = _typed(base.ggml_backend_alloc_ctx_tensors, p, p, p)
+        self.buffer_free = _typed(base.ggml_backend_buffer_free, None, p)
+        self.set_usage = _typed(base.ggml_backend_buffer_set_usage, None, p, c_int)
+        self.buft_name = _typed(base.ggml_backend_buft_name, c_char_p, p)
+        self.set = _typed(base.ggml_backend_tensor_set, None, p, p, c_size_t, c_size_t)
+        self.get = _typed(base.ggml_backend_tensor_get, None, p, p, c_size_t, c_size_t)
+        self.supports = _typed(base.ggml_backend_supports_op, c_bool, p, p)
+        self.backend_compute = _typed(base.ggml_backend_graph_compute, c_int, p, p)
+        self.backend_free = _typed(base.ggml_backend_free, None, p)
+        self.default_type = _typed(base.ggml_backend_get_default_buffer_type, p, p)
+        self.device = _typed(base.ggml_backend_get_device, p, p)
+        self.registry_of = _typed(base.ggml_backend_dev_backend_reg, p, p)
+        self.address = _typed(base.ggml_backend_reg_get_proc_address, p, p, c_char_p)
+        self.cpu_init = _typed(cpu.ggml_backend_cpu_init, p)
+        self.set_n_threads = _typed(cpu.ggml_backend_cpu_set_n_threads, None, p, c_int)
         self.version = _typed(base.ggml_version, c_char_p)
+
+    def extra_buffer_types(self, backend: int) -> list[int]:
+        """Those that pack weights anew (repack, AMX), as llama.cpp takes them, best first."""
+        device = self.device(backend)
+        found = self.address(self.registry_of(device), b"ggml_backend_dev_get_extra_bufts")
+        if not found:
+            return []
+        listed = ctypes.CFUNCTYPE(ctypes.POINTER(c_void_p), c_void_p)(found)(device)
+        types: list[int] = []
+        while (one := listed[len(types)]) is not None:
+            types.append(one)
+        return types
 
 
 def _typed(function: Any, result: Any, *arguments: Any) -> Any:
@@ -106,3 +147,158 @@ def tiny_nodes(nodes: int, rounds: int) -> dict[str, float]:
         "allocate": allocated / nodes,
         "run": sorted(spans)[len(spans) // 2] / nodes,
     }
+
+
+# -- kernels
+
+
+class Kernel:
+    """One case, ready to run.
+
+    Args:
+        case: what.
+        type_id: ggml's number of the case's dtype.
+        rows: a .npy file with the weights' base rows as uint8, or "".
+        threads: how many.
+        without: names of kinds of buffers that weights may not go into.
+    """
+
+    def __init__(
+        self,
+        g: GGML,
+        case: cases.Case,
+        type_id: int,
+        rows: str,
+        threads: int,
+        without: Sequence[str] = (),
+    ) -> None:
+        self.g = g
+        self.backend = g.cpu_init()
+        g.set_n_threads(self.backend, threads)
+        self._weights = g.init(_InitParams(1 << 20, None, True))
+        self._rest = g.init(_InitParams(1 << 20, None, True))
+        self._buffers: list[int] = []
+        self._later: list[tuple[int, np.ndarray[Any, Any]]] = []
+        self.packed = ""
+        self._without = without
+        ends = getattr(self, "_" + case["op"])(case, type_id, rows)
+        self.result = ends[0]
+        self._buffers.append(g.alloc(self._rest, self.backend))
+        for tensor, data in self._later:
+            self._set(tensor, data)
+        self.graph = g.new_graph(self._rest, 64, False)
+        for end in ends:
+            g.expand(self.graph, end)
+
+    def run(self) -> float:
+        """Seconds."""
+        start = time.perf_counter()
+        self.g.backend_compute(self.backend, self.graph)
+        return time.perf_counter() - start
+
+    def values(self) -> list[float]:
+        """The first results."""
+        out = np.empty(cases.SAMPLE, np.float32)
+        self.g.get(self.result, out.ctypes.data, 0, out.nbytes)
+        return out.tolist()
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            self.g.buffer_free(buffer)
+        self.g.free(self._rest)
+        self.g.free(self._weights)
+        self.g.backend_free(self.backend)
+
+    def _set(self, tensor: int, data: np.ndarray[Any, Any]) -> None:
+        data = np.ascontiguousarray(data)
+        assert data.nbytes == self.g.nbytes(tensor)
+        self.g.set(tensor, data.ctypes.data, 0, data.nbytes)
+
+    def _input(self, type_id: int, data: np.ndarray[Any, Any], *ne: int) -> int:
+        ne = (*ne, 1, 1, 1)[:4] if ne else (*reversed(data.shape), 1, 1, 1)[:4]
+        tensor: int = self.g.tensor_4d(self._rest, type_id, *ne)
+        self._later.append((tensor, data))
+        return tensor
+
+    def _mul_mat(self, case: cases.Case, type_id: int, rows: str) -> list[int]:
+        g, m, k = self.g, case["m"], case["k"]
+        x = self._input(F32, cases.activations(case))
+        weights = [g.tensor_4d(self._weights, type_id, k, m, 1, 1) for _ in range(case["copies"])]
+        ends = [g.mul_mat(self._rest, w, x) for w in weights]
+        for buffer_type in g.extra_buffer_types(self.backend):
+            name = g.buft_name(buffer_type).decode()
+            if name in self._without:
+                continue
+            buffer = g.alloc_in(self._weights, buffer_type)
+            if buffer and g.supports(self.backend, ends[0]):
+                self.packed = name
+                break
+            # A tensor cannot leave its buffer: begin anew with the next kind.
+            if buffer:
+                g.buffer_free(buffer)
+            g.free(self._weights)
+            self._weights = g.init(_InitParams(1 << 20, None, True))
+            weights = [g.tensor_4d(self._weights, type_id, k, m, 1, 1) for _ in weights]
+            ends = [g.mul_mat(self._rest, w, x) for w in weights]
+        else:
+            buffer = g.alloc(self._weights, self.backend)
+        self._buffers.append(buffer)
+        g.set_usage(buffer, WEIGHTS)
+        data = cases.repeated(np.load(rows), m)
+        for w in weights:
+            self._set(w, data)
+        return ends
+
+    def _attention(self, case: cases.Case, type_id: int, rows: str) -> list[int]:
+        q, _, _ = cases.heads(case)
+        stored = np.load(rows)  # keys, then values
+        ne = (case["head"], case["tokens"], case["heads"])
+        k, v = (self._input(type_id, half, *ne) for half in np.split(stored, 2))
+        mask = self._input(F16, cases.mask(case)) if case["causal"] else None
+        q_ = self._input(F32, q)
+        return [self.g.flash_attn(self._rest, q_, k, v, mask, cases.scale(case), 0.0, 0.0)]
+
+    def _soft_max(self, case: cases.Case, *_: object) -> list[int]:
+        x = self._input(F32, cases.values(case))
+        return [self.g.soft_max(self._rest, x, None, 0.125, 0.0)]
+
+    def _rms_norm(self, case: cases.Case, *_: object) -> list[int]:
+        x = self._input(F32, cases.values(case))
+        return [self.g.rms_norm(self._rest, x, cases.EPS)]
+
+    def _rope(self, case: cases.Case, *_: object) -> list[int]:
+        x = self._input(F32, cases.values(case))
+        at = self._input(I32, np.arange(case["ne"][2], dtype=np.int32))
+        dims = case["ne"][0]
+        rest = (0, 10000.0, 1.0, 0.0, 1.0, 32.0, 1.0)
+        return [self.g.rope(self._rest, x, at, None, dims, NEOX, *rest)]
+
+
+def _serve() -> None:
+    from benchmarks.child import serve
+
+    g = GGML()
+    kernels: list[Kernel] = []
+
+    def prepare(
+        case: cases.Case, type_id: int, rows: str, threads: int, without: Sequence[str]
+    ) -> str:
+        close()
+        kernels.append(Kernel(g, case, type_id, rows, threads, without))
+        return kernels[0].packed
+
+    def close() -> None:
+        while kernels:
+            kernels.pop().close()
+
+    functions: dict[str, Callable[..., Any]] = {
+        "prepare": prepare,
+        "run": lambda: kernels[0].run(),
+        "values": lambda: kernels[0].values(),
+        "close": close,
+    }
+    serve(functions)
+
+
+if __name__ == "__main__":
+    _serve()

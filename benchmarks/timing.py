@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,38 +25,75 @@ Sample = Callable[[], Awaitable[float]]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the result: a figure, that of the peer, and what is demanded.
+class Budget:
+    """What a figure must be: ``sign`` ("<=" or ">=") and ``limit``.
 
     Attributes:
-        part: the benchmark, as ``--only`` names it.
+        of: a peer of the row (the ratio to it is meant), a roof (the share of it), or "" (the value
+            itself).
+    """
+
+    of: str
+    sign: str
+    limit: float
+
+    def kept(self, actual: float) -> bool:
+        """Whether ``actual`` is within it."""
+        return actual <= self.limit if self.sign == "<=" else actual >= self.limit
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: a figure, those of the peers, what the machine allows.
+
+    Attributes:
+        part: the benchmark, as the command line names it.
         what: what was measured.
-        unit: of ``value`` and ``peer_value``.
-        ratio: value / peer_value, or value itself where the limit is absolute.
-        budget: what the ratio must be: ("<=", 0.125) or (">=", 1.5); None: anything.
+        unit: of ``value``, ``peers`` and ``roofs``.
+        peers: name to figure, measured in turns with ``value``.
+        roofs: name to the most that the machine can do, measured in the same turns.
+        note: what a reader has to know: a peer that died, a build that was left out.
     """
 
     part: str
     what: str
     value: float
     unit: str
-    peer: str = ""
-    peer_value: float | None = None
-    ratio: float | None = None
-    budget: tuple[str, float] | None = None
+    peers: Mapping[str, float] = field(default_factory=dict)
+    roofs: Mapping[str, float] = field(default_factory=dict)
+    budgets: Sequence[Budget] = ()
+    note: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def kept(self) -> bool | None:
-        """Whether the budget is kept; None without one."""
-        if self.budget is None or self.ratio is None:
-            return None
-        sign, limit = self.budget
-        return self.ratio <= limit if sign == "<=" else self.ratio >= limit
+    def actual(self, of: str) -> float | None:
+        """The figure that a budget ``of`` this is about; None if it was not measured."""
+        if not of:
+            return self.value
+        beside = {**self.peers, **self.roofs}.get(of)
+        return self.value / beside if beside else None
+
+    def judged(self) -> list[tuple[Budget, float]]:
+        """The budgets that can be judged, each with the actual figure."""
+        found = ((x, self.actual(x.of)) for x in self.budgets)
+        return [(budget, actual) for budget, actual in found if actual is not None]
 
     def as_json(self) -> dict[str, Any]:
-        """All fields and the verdict."""
-        return {**asdict(self), "kept": self.kept}
+        """All fields, ratios, shares and verdicts."""
+        told = {
+            "part": self.part,
+            "what": self.what,
+            "value": self.value,
+            "unit": self.unit,
+            "peers": {k: {"value": v, "ratio": self.actual(k)} for k, v in self.peers.items()},
+            "roofs": {k: {"value": v, "share": self.actual(k)} for k, v in self.roofs.items()},
+            "budgets": [
+                {**asdict(budget), "actual": actual, "kept": budget.kept(actual)}
+                for budget, actual in self.judged()
+            ],
+        }
+        if self.note:
+            told["note"] = self.note
+        return {**told, **({"more": dict(self.more)} if self.more else {})}
 
 
 def versus(
@@ -68,8 +106,9 @@ def versus(
     budget: tuple[str, float] | None = None,
     **more: Any,
 ) -> Row:
-    """A row that is judged by its ratio to a peer."""
-    return Row(part, what, value, unit, peer, peer_value, value / peer_value, budget, more)
+    """A row that is judged by its ratio to one peer."""
+    budgets = () if budget is None else (Budget(peer, *budget),)
+    return Row(part, what, value, unit, {peer: peer_value}, budgets=budgets, more=more)
 
 
 def absolute(
@@ -81,7 +120,8 @@ def absolute(
     **more: Any,
 ) -> Row:
     """A row that is judged by itself."""
-    return Row(part, what, value, unit, ratio=value, budget=budget, more=more)
+    budgets = () if budget is None else (Budget("", *budget),)
+    return Row(part, what, value, unit, budgets=budgets, more=more)
 
 
 async def interleaved(samples: Mapping[str, Sample], rounds: int) -> dict[str, list[float]]:
@@ -94,6 +134,11 @@ async def interleaved(samples: Mapping[str, Sample], rounds: int) -> dict[str, l
             if index >= warm:
                 found[name].append(seconds)
     return found
+
+
+def progress(text: str) -> None:
+    """Say on stderr what is being measured."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def median(values: Sequence[float]) -> float:
@@ -116,7 +161,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as text, a blank line between benchmarks."""
-    head = ("what", "value", "peer", "peer's value", "ratio", "budget", "")
+    head = ("what", "value", "beside", "of the roofline", "budget")
     lines: list[tuple[str, ...]] = [head]
     last = None
     for row in rows:
@@ -127,11 +172,15 @@ def table(rows: Sequence[Row]) -> str:
             (
                 row.what,
                 _figure(row.value, row.unit),
-                row.peer,
-                "" if row.peer_value is None else _figure(row.peer_value, row.unit),
-                "" if row.peer_value is None or row.ratio is None else f"{row.ratio:.3g}",
-                "" if row.budget is None else f"{row.budget[0]} {row.budget[1]:g}",
-                {True: "kept", False: "MISSED", None: ""}[row.kept],
+                ", ".join(
+                    f"{name} {_figure(peer)} ({row.value / peer:.3g}x)"
+                    for name, peer in row.peers.items()
+                    if peer
+                ),
+                ", ".join(
+                    f"{row.value / roof:.0%} of {name}" for name, roof in row.roofs.items() if roof
+                ),
+                _verdicts(row) + (f"  ({row.note})" if row.note else ""),
             )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
@@ -141,9 +190,19 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def _figure(value: float, unit: str) -> str:
+def _verdicts(row: Row) -> str:
+    told = []
+    for budget, actual in row.judged():
+        limit = f"{budget.limit:.0%} of" if budget.of in row.roofs else f"{budget.limit:.3g}"
+        of = f"x {budget.of}" if budget.of in row.peers else budget.of
+        verdict = "kept" if budget.kept(actual) else "MISSED"
+        told.append(" ".join(f"{budget.sign} {limit} {of}".split()) + f" {verdict}")
+    return ", ".join(told)
+
+
+def _figure(value: float, unit: str = "") -> str:
     digits = f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return f"{digits} {unit}"
+    return f"{digits} {unit}".rstrip()
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:

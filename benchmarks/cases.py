@@ -1,0 +1,93 @@
+"""What the kernel benchmarks compute: cases that every contender understands, and their data.
+
+A case is a dict, so that it can be told to a process; its data come from its seed, and quantized
+weights from a file. Not here: who computes them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+Case = dict[str, Any]
+F32 = np.ndarray[Any, np.dtype[np.float32]]
+
+BASE_ROWS: Final = 64
+"""Weights are so many random rows, again and again: quantizing them all would take minutes."""
+
+
+def mul_mat(dtype: str, m: int, n: int, k: int, copies: int = 1) -> Case:
+    """Weights [k, m] times activations [k, n], ``copies`` times with weights of their own."""
+    return {"op": "mul_mat", "dtype": dtype, "m": m, "n": n, "k": k, "copies": copies}
+
+
+def attention(dtype: str, head: int, *, causal: bool, tokens: int = 512) -> Case:
+    """Every query sees every key, or those before it; 2048 values of head width in all."""
+    heads = 2048 // head
+    return {
+        "op": "attention", "dtype": dtype, "head": head, "heads": heads, "tokens": tokens,
+        "causal": causal,
+    }  # fmt: skip
+
+
+def elementwise(op: str, *ne: int) -> Case:
+    """``op`` ("soft_max", "rms_norm" or "rope") on one tensor."""
+    return {"op": op, "ne": list(ne)}
+
+
+def operations(case: Case) -> float:
+    """Multiplications and additions that are needed; of causal attention half of all."""
+    if case["op"] == "mul_mat":
+        return float(2 * case["m"] * case["n"] * case["k"] * case["copies"])
+    if case["op"] == "attention":
+        pairs = case["tokens"] * (case["tokens"] + 1) / 2 if case["causal"] else case["tokens"] ** 2
+        return float(4 * pairs * case["head"] * case["heads"])
+    return float(math.prod(case["ne"]))
+
+
+def floats(seed: int, *shape: int) -> F32:
+    """Standard normal, the same for every contender."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def base_rows(case: Case) -> F32:
+    """The rows that weights are made of, (BASE_ROWS, k)."""
+    return floats(1, BASE_ROWS, case["k"])
+
+
+def repeated(rows: np.ndarray[Any, Any], m: int) -> np.ndarray[Any, Any]:
+    """``m`` rows made of these."""
+    return np.ascontiguousarray(np.tile(rows, (-(-m // len(rows)), 1))[:m])
+
+
+def activations(case: Case) -> F32:
+    """(n, k)."""
+    return floats(2, case["n"], case["k"])
+
+
+def heads(case: Case) -> tuple[F32, F32, F32]:
+    """q, k, v, each (heads, tokens, head)."""
+    shape = (case["heads"], case["tokens"], case["head"])
+    return floats(3, *shape), floats(4, *shape), floats(5, *shape)
+
+
+def mask(case: Case) -> np.ndarray[Any, np.dtype[np.float16]]:
+    """(queries, keys): 0 or -inf."""
+    seen = np.tri(case["tokens"], dtype=bool)
+    return np.where(seen, np.float16(0), np.float16(-np.inf))
+
+
+def scale(case: Case) -> float:
+    """Of scores."""
+    return 1 / math.sqrt(case["head"])
+
+
+def values(case: Case) -> F32:
+    """The input of an elementwise case, numpy order."""
+    return floats(6, *reversed(case["ne"]))
+
+
+EPS: Final = 1e-5
+SAMPLE: Final = 512  # results compared, the first ones

@@ -1,0 +1,395 @@
+"""Kernels beside ggml, numpy and PyTorch, and beside what the machine can do.
+
+Four parts: "gemm" (many columns), "matvec" (few columns, weights streamed from memory),
+"attention", "elementwise". In each round the roofline is measured, then ours, then each peer, which
+is a process that stands still otherwise. Not here: the cases' data (cases.py), the peers (ggml.py,
+arrays.py).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import ml_dtypes
+import numpy as np
+
+import aggml
+from aggml import BufferUsage, DType, Graph, ops
+from benchmarks import cases
+from benchmarks.child import Child, ChildError
+from benchmarks.timing import Budget, Row, median, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggml import Backend, Tensor
+    from benchmarks.cases import Case
+    from benchmarks.roofline import Roofline
+
+GEMM: Final = "gemm"
+MATVEC: Final = "matvec"
+ATTENTION: Final = "attention"
+ELEMENTWISE: Final = "elementwise"
+PARTS: Final = (GEMM, MATVEC, ATTENTION, ELEMENTWISE)
+
+LARGE: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K")
+OTHERS: Final = (
+    "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs", "iq2_xxs", "iq2_xs",
+    "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
+)  # fmt: skip
+STREAMED: Final = 512 << 20  # bytes of weights that a mat-vec goes through: more than caches hold
+PLAIN: Final = ("f32", "f16", "bf16")
+
+
+def all_cases(part: str) -> dict[str, Case]:
+    """The name and the case of each row of a part."""
+    found: dict[str, Case] = {}
+    if part == GEMM:
+        for name in LARGE:
+            found[f"mul_mat {name} 4096 x 512 x 14336"] = cases.mul_mat(name, 4096, 512, 14336)
+        for name in OTHERS:
+            found[f"mul_mat {name} 2048 x 256 x 4096"] = cases.mul_mat(name, 2048, 256, 4096)
+    elif part == MATVEC:
+        for n, types in ((1, (*LARGE, "q5_K", "q6_K")), (8, ("bf16", "q8_0", "q4_0", "q4_K"))):
+            for name in types:
+                size = DType.parse(name).row_size(14336) * 4096
+                case = cases.mul_mat(name, 4096, n, 14336, copies=round(STREAMED / size))
+                found[f"mul_mat {name} 4096 x {n} x 14336"] = case
+    elif part == ATTENTION:
+        for name in ("f16", "bf16", "q8_0"):
+            for head in (128, 64):
+                for causal in (False, True):
+                    what = f"attention {name} 512 x 512, heads of {head}"
+                    what += ", causal" if causal else ""
+                    found[what] = cases.attention(name, head, causal=causal)
+    else:
+        found["soft_max 512 x 512 x 32"] = cases.elementwise("soft_max", 512, 512, 32)
+        found["rms_norm 4096 x 512"] = cases.elementwise("rms_norm", 4096, 512)
+        found["rope 128 x 32 x 512"] = cases.elementwise("rope", 128, 32, 512)
+    return found
+
+
+async def measure(
+    part: str,
+    threads: int,
+    roofline: Roofline | None,
+    *,
+    quick: bool,
+    match: str,
+    missing: list[str],
+) -> list[Row]:
+    """The rows of one of PARTS whose names contain ``match``."""
+    rows = []
+    with _Peers(threads, missing) as peers, tempfile.TemporaryDirectory() as folder:
+        for what, case in all_cases(part).items():
+            if match.lower() not in what.lower():
+                continue
+            progress(f"{part}: {what}")
+            stored = _store(case, Path(folder, "rows.npy"))
+            async with aggml.get_device("CPU").backend(n_threads=threads) as be:
+                ours = Ours(be, case, stored)
+                await ours.prepare()
+                peers.prepare(case, str(Path(folder, "rows.npy")))
+                rows.append(await _row(part, what, ours, peers, roofline, quick=quick))
+    return rows
+
+
+# -- ours
+
+
+class Ours:
+    """A case on a backend of ours.
+
+    Args:
+        be: computes it.
+        stored: the base rows of weights, or keys and values, in the case's type.
+    """
+
+    def __init__(self, be: Backend, case: Case, stored: np.ndarray[Any, Any] | None) -> None:
+        self.be, self.case = be, case
+        self._inputs: dict[Tensor, np.ndarray[Any, Any]] = {}
+        self._weights: list[Tensor] = []
+        self._stored = stored
+        ends = getattr(self, "_" + case["op"])(case)
+        self.result = ends[0].set_output()
+        self.graph = Graph(*ends)
+
+    async def prepare(self) -> None:
+        """Place, pack, fill; one run, so that nothing is left to be done."""
+        if self._weights:
+            assert self._stored is not None
+            self.be.alloc(self._weights).usage = BufferUsage.WEIGHTS
+            data = cases.repeated(self._stored, self.case["m"])
+            for w in self._weights:
+                await self.be.set(w, data)
+        await self.be.prepare(self.graph)
+        for tensor, data in self._inputs.items():
+            await self.be.set(tensor, data)
+        await self.be.graph_compute(self.graph)
+
+    async def run(self) -> float:
+        """Seconds, until the task goes on."""
+        start = time.perf_counter()
+        await self.be.graph_compute(self.graph)
+        return time.perf_counter() - start
+
+    async def values(self) -> np.ndarray[Any, Any]:
+        """The first results."""
+        return (await self.be.get(self.result)).ravel()[: cases.SAMPLE]
+
+    def _input(self, dtype: str, data: np.ndarray[Any, Any], *ne: int) -> Tensor:
+        tensor = aggml.new_tensor(dtype, ne=ne or data.shape[::-1]).set_input()
+        self._inputs[tensor] = data
+        return tensor
+
+    def _mul_mat(self, case: Case) -> list[Tensor]:
+        x = self._input("f32", cases.activations(case))
+        ne = (case["k"], case["m"])
+        self._weights = [aggml.new_tensor(case["dtype"], ne=ne) for _ in range(case["copies"])]
+        return [ops.mul_mat(w, x).set_output() for w in self._weights]
+
+    def _attention(self, case: Case) -> list[Tensor]:
+        q = self._input("f32", cases.heads(case)[0])
+        assert self._stored is not None
+        ne = (case["head"], case["tokens"], case["heads"])
+        shape = (case["heads"], case["tokens"], -1)
+        halves = (x.reshape(shape) for x in np.split(self._stored, 2))
+        k, v = (self._input(case["dtype"], x, *ne) for x in halves)
+        mask = self._input("f16", cases.mask(case)) if case["causal"] else None
+        return [ops.flash_attn_ext(q, k, v, mask, cases.scale(case), 0.0, 0.0)]
+
+    def _soft_max(self, case: Case) -> list[Tensor]:
+        x = self._input("f32", cases.values(case))
+        return [ops.soft_max_ext(x, None, 0.125, 0.0)]
+
+    def _rms_norm(self, case: Case) -> list[Tensor]:
+        return [ops.rms_norm(self._input("f32", cases.values(case)), cases.EPS)]
+
+    def _rope(self, case: Case) -> list[Tensor]:
+        x = self._input("f32", cases.values(case))
+        at = self._input("i32", np.arange(case["ne"][2], dtype=np.int32))
+        return [ops.rope_ext(x, at, None, case["ne"][0], mode="neox", freq_base=10000.0)]
+
+
+def _store(case: Case, path: Path) -> np.ndarray[Any, Any] | None:
+    """Weights' base rows, or keys and values, converted; also in a file."""
+    if case["op"] == "mul_mat":
+        made = _converted(cases.base_rows(case), case["dtype"])
+    elif case["op"] == "attention":
+        _, k, v = cases.heads(case)
+        made = _converted(np.concatenate([k, v]).reshape(-1, case["head"]), case["dtype"])
+    else:
+        return None
+    np.save(path, made.view(np.uint8))
+    return made
+
+
+def _converted(rows: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    if name == "f32":
+        return rows
+    if name in PLAIN:
+        return rows.astype(np.float16 if name == "f16" else ml_dtypes.bfloat16)
+    # Types of very few bits are made with weights of the columns; all alike here.
+    return aggml.quantize(rows, name, imatrix=np.ones(rows.shape[-1], np.float32))
+
+
+# -- peers
+
+
+class _Peers:
+    """The processes, and which of them take part in the case at hand."""
+
+    def __init__(self, threads: int, missing: list[str]) -> None:
+        self._threads, self._missing = threads, missing
+        self._children: dict[str, Child] = {}
+        self.taking_part: list[str] = []
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children.values():
+            child.close()
+
+    def prepare(self, case: Case, rows: str) -> None:
+        """Make the case ready in every peer that can compute it."""
+        self.taking_part, self.notes = [], []
+        self._prepare_ggml(case, rows)
+        if case["op"] == "mul_mat" and case["dtype"] == "f32" and case["copies"] == 1:
+            self._try("numpy", lambda: self._call("numpy", "prepare", "numpy", case, self._threads))
+        if case["op"] in ("soft_max", "rms_norm") or case.get("dtype") in PLAIN:
+            prepare = lambda: self._call("PyTorch", "prepare", "torch", case, self._threads)  # noqa: E731
+            self._try("PyTorch", prepare)
+
+    def _prepare_ggml(self, case: Case, rows: str) -> None:
+        number = DType.parse(case.get("dtype", "f32")).value
+        for without in ((), ("AMX",), ("AMX", "CPU_REPACK")):
+            try:
+                packed = self._call("ggml", "prepare", case, number, rows, self._threads, without)
+                self._call("ggml", "run")
+            except ChildError as error:
+                self._drop("ggml")
+                if case["op"] != "mul_mat" or len(without) == 2:
+                    self._fail("ggml", str(error))
+                    return
+                # Its AMX kernels are known to crash: without them, as on machines that lack AMX.
+                self.notes.append(f"ggml {error}" + "".join(f" also without {x}" for x in without))
+                continue
+            self.taking_part.append("ggml")
+            if packed or without:
+                self.notes.append(f"ggml: {packed or 'weights as they lie'}")
+            return
+
+    def _try(self, name: str, prepare: Callable[[], object]) -> None:
+        try:
+            prepare()
+            self._call(name, "run")
+        except ChildError as error:
+            self._fail(name, str(error))
+        else:
+            self.taking_part.append(name)
+
+    def run(self, name: str) -> float | None:
+        """Seconds; None if it died, which is noted."""
+        try:
+            return float(self._call(name, "run"))
+        except ChildError as error:
+            self._fail(name, str(error))
+            return None
+
+    def values(self, name: str) -> np.ndarray[Any, Any]:
+        """The first results."""
+        return np.array(self._call(name, "values"), np.float32)
+
+    def finish(self) -> None:
+        """Give the memory of the case back."""
+        for name in list(self._children):
+            try:
+                self._call(name, "close")
+            except ChildError:
+                self._drop(name)
+
+    def _fail(self, name: str, why: str) -> None:
+        self._drop(name)
+        self.notes.append(f"{name}: {why}")
+        if "MissingPeerError" in why and f"{name}: {why}" not in self._missing:
+            self._missing.append(f"{name}: {why}")
+        if name in self.taking_part:
+            self.taking_part.remove(name)
+
+    def _drop(self, name: str) -> None:
+        child = self._children.pop(name, None)
+        if child is not None:
+            child.close()
+
+    def _call(self, name: str, function: str, *arguments: Any) -> Any:
+        if name not in self._children:
+            module = "benchmarks.ggml" if name == "ggml" else "benchmarks.arrays"
+            variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+            environment: dict[str, str] = dict.fromkeys(variables, str(self._threads))
+            self._children[name] = Child(module, {} if name == "ggml" else environment)
+        return self._children[name].call(function, *arguments)
+
+
+# -- rows
+
+
+async def _row(
+    part: str, what: str, ours: Ours, peers: _Peers, roofline: Roofline | None, *, quick: bool
+) -> Row:
+    case = ours.case
+    roofs = _roofs(part, case, roofline)
+    spans: dict[str, list[float]] = {"ours": []}
+    heights: dict[str, list[float]] = {name: [] for name in roofs}
+    begin = time.perf_counter()
+    rounds = 0
+    while rounds < (2 if quick else 5) or (
+        not quick and rounds < 25 and time.perf_counter() - begin < 2
+    ):
+        rounds += 1
+        for name, sample in roofs.items():
+            heights[name].append(sample())
+        spans["ours"].append(await _least(ours, part))
+        for name in list(peers.taking_part):
+            peers.run(name)  # its threads wake up, its caches fill
+            seconds = peers.run(name)
+            if seconds is not None:
+                spans.setdefault(name, []).append(seconds)
+    got, differences = await ours.values(), {}
+    for name in peers.taking_part:
+        wanted = peers.values(name)
+        differences[name] = float(np.sum((got - wanted) ** 2) / np.sum(wanted**2))
+    peers.finish()
+    amount, unit = _amount(part, case)
+    rate = {name: amount / median(found) for name, found in spans.items() if found}
+    tops = {name: median(found) / 1e9 for name, found in heights.items()}
+    budgets = _budgets(part, case, roofline)
+    note = "; ".join(peers.notes)
+    more = {"rounds": rounds, "milliseconds": median(spans["ours"]) * 1e3, "nmse": differences}
+    own = rate.pop("ours")
+    return Row(part, what, own, unit, rate, tops, budgets, note, more)
+
+
+async def _least(ours: Ours, part: str) -> float:
+    """One sample of ours, after one that does not count where caches and clocks matter."""
+    if part != GEMM:
+        await ours.run()
+    return await ours.run()
+
+
+def _amount(part: str, case: Case) -> tuple[float, str]:
+    """What is counted, in 1e9, and its unit: operations, or bytes of weights, or bytes moved."""
+    if part == MATVEC:
+        size = DType.parse(case["dtype"]).row_size(case["k"]) * case["m"] * case["copies"]
+        return size / 1e9, "GB/s"
+    if part == ELEMENTWISE:
+        return 8 * cases.operations(case) / 1e9, "GB/s"
+    return cases.operations(case) / 1e9, "GOP/s"
+
+
+def _kind(case: Case) -> str:
+    """The arithmetic that a case is made of."""
+    if case["op"] == "attention":
+        return "bf16" if case["dtype"] == "bf16" else "f32"
+    return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(case["dtype"], "int8")
+
+
+def _roofs(part: str, case: Case, roofline: Roofline | None) -> dict[str, Callable[[], float]]:
+    if roofline is None:
+        return {}
+    if part == ELEMENTWISE:
+        size = int(4 * cases.operations(case))
+        return {"a copy": lambda: roofline.copy(size)}
+    kind = _kind(case)
+    names = dict.fromkeys((kind, roofline.best(kind)) if kind in roofline.peaks else ("f32",))
+    found: dict[str, Callable[[], float]] = {}
+    for name in names:
+        found[name] = lambda name=name: roofline.peak(name)  # type: ignore[misc]
+    if part == MATVEC:
+        read: dict[str, Callable[[], float]] = {"read": roofline.read}
+        return read if case["n"] == 1 else {**read, **found}
+    return found
+
+
+def _budgets(part: str, case: Case, roofline: Roofline | None) -> tuple[Budget, ...]:
+    dtype = case.get("dtype", "")
+    bf16 = "bf16" if roofline is None else roofline.best("bf16")
+    if part == GEMM:
+        return {
+            "f32": (Budget("f32", ">=", 0.88), Budget("numpy", ">=", 1.9)),
+            "f16": (Budget("f32", ">=", 0.88),),
+            "bf16": (Budget(bf16, ">=", 0.9), Budget("PyTorch", ">=", 1)),
+            "q8_0": (Budget("int8", ">=", 0.63),),
+            "q4_0": (Budget("int8", ">=", 0.63),),
+            "q4_K": (Budget("int8", ">=", 0.63),),
+        }.get(dtype, (Budget("ggml", ">=", 2),))
+    if part == MATVEC and case["n"] == 1 and dtype in ("q4_0", "q8_0", "q4_K", "bf16"):
+        return (Budget("read", ">=", 0.95),)
+    if part == ATTENTION and not case["causal"]:
+        limits = {"bf16": (Budget(bf16, ">=", 0.65),), "f16": (Budget("f32", ">=", 0.72),)}
+        return limits.get(dtype, ())
+    return ()
