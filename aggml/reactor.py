@@ -48,6 +48,7 @@ class Reactor:
 
     def __init__(self) -> None:
         self.notifier = _native.Notifier()
+        _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
         self._waiting: dict[_native.Stream, list[Entry]] = {}
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> Entry | None:

@@ -198,6 +198,7 @@ class Batcher(Generic[T, R]):
             for request in batch.requests:
                 if not request.done.is_set():
                     request.fail(error)
+                request.batch = None  # each holds the other: only a collection would free them
             self._running -= 1
             self._changed.set()
 

@@ -69,6 +69,7 @@ void bind_interpreter(nb::module_ &m)
         "invalid_state"_a, "alloc_failed"_a, "invalid_argument"_a, "unsupported"_a);
     m.def("shutdown", shutdown);
     m.def("usable_cpus", ag_usable_cpus);
+    m.def("sched_loop", ag_sched_loop);
     m.def("cpu_features", agk_cpu_features);
     m.def("cpu_report", cpu_report);
     m.def("now", [] { return static_cast<double>(ag_now()) * 1e-9; });

@@ -35,6 +35,11 @@ uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter 
 extern atomic_uint ag_generation;
 void ag_runtime_init(void); /* idempotent; installs the fork handler */
 
+/* -- the kernel's scheduler ------------------------------------------------------------------------------------ */
+
+void ag_sched_loop(void);   /* this thread runs an event loop: a short slice, so that it runs as soon as it wakes */
+void ag_sched_worker(void); /* this thread computes: a long slice, a little less weight */
+
 /* -- errors --------------------------------------------------------------------------------------------------- */
 
 typedef enum ag_code {

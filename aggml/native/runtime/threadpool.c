@@ -6,13 +6,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "pool_state.h"
-
-#define WORKER_SLICE_NS 20000000
 
 _Atomic(void (*)(void)) ag_on_idle = NULL;
 static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
@@ -182,33 +178,13 @@ static void set_priority(int priority)
 #endif
 }
 
-/* Workers leave the event loop its turn. A long slice (Linux 6.12 and later; elsewhere refused, and harmless): whoever
- * has a shorter one, the loop above all, preempts a worker as soon as it wakes; with equal slices a 1 ms ticker waits for
- * the end of a worker's. SCHED_BATCH: a worker that wakes does not preempt the loop; their shares are the same. Seen with
- * two workers on two cores, late by more than 2 ms while the loop itself had nothing to do, of 5100 ticks: 12 with the
- * default, 6 with the slice, 3 with both. */
-static void yield_to_loop(void)
-{
-#if defined(__linux__) && defined(SYS_sched_setattr)
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime, deadline, period;
-    } attributes = {.size = sizeof attributes, .policy = SCHED_BATCH, .runtime = WORKER_SLICE_NS};
-    attributes.nice = getpriority(PRIO_PROCESS, 0);
-    syscall(SYS_sched_setattr, 0, &attributes, 0);
-#endif
-}
-
 static void *work(void *argument)
 {
     ag_worker *worker = argument;
     ag_pool *pool = worker->pool;
     my_pool = pool;
     set_affinity(&pool->params, worker->index);
-    if (pool->params.priority == 0) yield_to_loop();
+    if (pool->params.priority == 0) ag_sched_worker();
     set_priority(pool->params.priority);
     while (!atomic_load(&pool->stop)) {
         ag_stream *stream = plans_have_their_turn(pool, worker) ? NULL : pop_ready(pool);
