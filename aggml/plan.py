@@ -110,9 +110,10 @@ class Plan(DevicePlan):
     Attributes:
         native: the steps.
         calls: those of them that are functions in Python, by index.
+        work: for devices that pretend to a speed: floating point operations of a run.
     """
 
-    __slots__ = ("calls", "native")
+    __slots__ = ("calls", "native", "work")
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class Plan(DevicePlan):
     ) -> None:
         self.native = native
         self.calls = calls or {}
+        self.work = 0
         self._fill(graph, native.arena_size, storages)
 
     @property

@@ -126,62 +126,65 @@ class SimBackend(Backend):
         if not self.stream.native.release():
             raise InvalidArgument(f"[SimBackend.release] {self!r} is not held")
 
-    def _timed(
+    def _transfer(
         self,
         nbytes: int,
         what: str,
-        move: Callable[[], Future[None]],
+        move: Callable[[float], Future[None]],
         *,
         writes: Sequence[Tensor] = (),
         partial: Sequence[Tensor] = (),
     ) -> Future[None]:
-        """``move`` after the time that a transfer takes, as one; a failure if it was asked for.
+        """A transfer between host and device; a failure if it was asked for.
 
         Args:
-            nbytes: what crosses between host and device.
+            nbytes: what crosses.
             what: name of the operation.
-            move: enqueues the transfer itself.
+            move: enqueues it, given the seconds that it is to take.
             writes: what it writes whole.
             partial: what it writes in part.
         """
-        fault = self.device._fault("transfer")
+        device = self.device
+        fault = device._fault("transfer")
         if fault is not None:
             return self.stream.fail(fault, writes=writes, partial=partial, operation=what)
-        bandwidth = self.device.bandwidth
-        seconds = self.device.latency + (nbytes / bandwidth if bandwidth else 0.0)
-        if seconds <= 0:
-            return move()
-        with self.stream.unit():
-            return self.stream.together([self.stream.delay(seconds, operation=what), move()], what)
+        bandwidth = device.bandwidth
+        return move(device.latency + (nbytes / bandwidth if bandwidth else 0.0))
 
     def _write(
-        self, nbytes: int, what: str, move: Callable[[], Future[None]], target: Tensor
+        self, nbytes: int, what: str, move: Callable[[float], Future[None]], target: Tensor
     ) -> Future[None]:
         if target.view_src is None:
-            return self._timed(nbytes, what, move, writes=[target])
-        return self._timed(nbytes, what, move, partial=[target])
+            return self._transfer(nbytes, what, move, writes=[target])
+        return self._transfer(nbytes, what, move, partial=[target])
 
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
-        stream = self.stream
-        return self._write(
-            array.nbytes, "set", lambda: stream.copy(tensor, array, operation="set"), tensor
-        )
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy(tensor, array, lasts=lasts, operation="set")
+
+        return self._write(array.nbytes, "set", move, tensor)
 
     def _get(self, tensor: Tensor, array: Array) -> Future[None]:
-        stream = self.stream
-        return self._timed(array.nbytes, "get", lambda: stream.copy(array, tensor, operation="get"))
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy(array, tensor, lasts=lasts, operation="get")
+
+        return self._transfer(array.nbytes, "get", move)
 
     def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        def move() -> Future[None]:
-            return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy_bytes(
+                tensor, data, offset, to_tensor=True, lasts=lasts, operation="set"
+            )
 
-        return self._timed(data.nbytes, "set", move, partial=[tensor])
+        return self._transfer(data.nbytes, "set", move, partial=[tensor])
 
     def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        def move() -> Future[None]:
-            return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy_bytes(
+                tensor, data, offset, to_tensor=False, lasts=lasts, operation="get"
+            )
 
-        return self._timed(data.nbytes, "get", move)
+        return self._transfer(data.nbytes, "get", move)
 
     def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
         return self.stream.fill(tensor, value, offset, size)
@@ -190,7 +193,11 @@ class SimBackend(Backend):
         here, there = src.buffer, dst.buffer
         if here is not None and there is not None and here.type is there.type:
             return self.stream.copy(dst, src)
-        return self._write(src.nbytes, "copy", lambda: self.stream.copy(dst, src), dst)
+
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy(dst, src, lasts=lasts)
+
+        return self._write(src.nbytes, "copy", move, dst)
 
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         return self.stream.clear(buffer, value)
@@ -198,21 +205,16 @@ class SimBackend(Backend):
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
         for node in graph.nodes:
             self.device._check_op(node)
-        return lowering(graph, memory.locate, memory.scratch_size, self.cpu)
+        plan = yield from lowering(graph, memory.locate, memory.scratch_size, self.cpu)
+        plan.work = sum(operations(node) for node in graph.nodes)
+        return plan
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         fault = self.device._fault("compute")
         if fault is not None:
             return self.stream.fail(fault, writes=plan.writes, operation="graph_compute")
-        if not self.device.speed:
-            return self.stream.run_plan(plan, arena)
-        seconds = sum(operations(node) for node in plan.graph.nodes) / self.device.speed
-        with self.stream.unit():
-            parts = [
-                self.stream.delay(seconds, operation="graph_compute"),
-                self.stream.run_plan(plan, arena),
-            ]
-            return self.stream.together(parts, "graph_compute")
+        speed = self.device.speed
+        return self.stream.run_plan(plan, arena, lasts=plan.work / speed if speed else 0.0)
 
 
 def operations(node: Tensor) -> int:

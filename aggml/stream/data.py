@@ -24,13 +24,20 @@ __all__ = ["DataStream"]
 
 
 class DataStream(StreamBase):
-    """The operations of a `Stream` that touch memory."""
+    """The operations of a `Stream` that touch memory.
+
+    ``lasts``, where a method takes it, is for devices that are not there: seconds that the
+    operation takes at least, and no thread meanwhile. They count from when the one before would
+    have been over; what wake-ups cost does not add up, so a stream that is kept busy has the rate
+    that it pretends to. An abort ends the time early.
+    """
 
     def copy(
         self,
         dst: Tensor | np.ndarray[Any, Any],
         src: Tensor | np.ndarray[Any, Any],
         *,
+        lasts: float = 0.0,
         operation: str = "copy",
     ) -> Future[None]:
         """Copy elements in logical order between tensors and host arrays.
@@ -42,6 +49,7 @@ class DataStream(StreamBase):
         Args:
             dst: what is written.
             src: what is read.
+            lasts: seconds that it takes at least.
             operation: for messages.
 
         Raises:
@@ -57,6 +65,8 @@ class DataStream(StreamBase):
             desc = _native.download(bits_of(dst), span_of(src), operation)
         else:
             raise InvalidArgument("[Stream.copy] at least one side has to be a tensor")
+        if lasts:
+            desc.set_pace(lasts)
         return self._put([desc], None, operation)
 
     def copy_bytes(
@@ -66,6 +76,7 @@ class DataStream(StreamBase):
         offset: int,
         *,
         to_tensor: bool,
+        lasts: float = 0.0,
         operation: str = "copy",
     ) -> Future[None]:
         """Copy a contiguous uint8 array into, or out of, a tensor's span at ``offset`` bytes.
@@ -82,6 +93,8 @@ class DataStream(StreamBase):
             desc = _native.upload_bytes(array, span_of(tensor), offset, whole, operation)
         else:
             desc = _native.download_bytes(array, span_of(tensor), offset, operation)
+        if lasts:
+            desc.set_pace(lasts)
         return self._put([desc], None, operation)
 
     def fill(
@@ -107,13 +120,19 @@ class DataStream(StreamBase):
         return self._put([desc], None, operation)
 
     def run_plan(
-        self, plan: Plan, arena: Buffer | None = None, *, operation: str = "graph_compute"
+        self,
+        plan: Plan,
+        arena: Buffer | None = None,
+        *,
+        lasts: float = 0.0,
+        operation: str = "graph_compute",
     ) -> Future[None]:
         """Run a compiled graph.
 
         Args:
             plan: as `compile_plan` gives it.
             arena: at least ``plan.arena_size`` bytes of scratch, if it needs any.
+            lasts: seconds that it takes at least.
             operation: for messages.
 
         Raises:
@@ -129,9 +148,10 @@ class DataStream(StreamBase):
             base = arena.base
         if plan.calls:
             self._call_thread()
-        return self._put(
-            [_native.run_plan(plan.native, base, operation, (plan, arena))], None, operation
-        )
+        desc = _native.run_plan(plan.native, base, operation, (plan, arena))
+        if lasts:
+            desc.set_pace(lasts)
+        return self._put([desc], None, operation)
 
     def clear(self, buffer: Buffer, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""

@@ -30,10 +30,10 @@ def at_once(trace: aggml.Trace, operation: str) -> int:
 
 
 def overlaps(trace: aggml.Trace, one: str, other: str) -> bool:
-    """Whether some ``one`` began while some ``other`` ran."""
+    """Whether some ``one`` ran while some ``other`` did."""
     spans = [(e.started, e.done) for e in trace.events if e.operation == other]
     return any(
-        start < event.started < end
+        max(start, event.started) < min(end, event.done)
         for event in trace.events
         if event.operation == one
         for start, end in spans

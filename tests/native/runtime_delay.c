@@ -1,4 +1,4 @@
-/* Delays: they take their time but no thread, an abort ends the one it means, no deadline overflows. */
+/* Delays and paced operations: they take their time but no thread, an abort ends the one it means, no deadline overflows. */
 #include "rig.h"
 
 static agk_status flag_step(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -136,6 +136,72 @@ static void single_abort_misses_none(rng *r)
     rig_end(pool);
 }
 
+/* Paced operations take their time together, from the end of what they come after, and write at its end; what fails or
+ * is aborted writes nothing. */
+static void paces_add_up(rng *r)
+{
+    ag_pool *pool = rig_pool(1);
+    ag_stream *first = rig_stream(pool, 0), *second = rig_stream(pool, 0);
+    uint8_t bytes[40] = {0};
+    op ops[40];
+    uint64_t total = 0, ns[40];
+    for (int i = 0; i < 40; ++i) {
+        ag_stream *stream = i < 20 ? first : second;
+        if (i == 20) {
+            rig_send(second, rig_wait_slot(first, AG_TAIL));
+            rig_send(second, rig_slot(AG_KIND_NOP));
+        }
+        ag_slot slot = rig_fill(bytes + i, 1 + i, 1);
+        slot.pace = ns[i] = rng_below(r, 1000000);
+        ops[i] = rig_start(stream, slot);
+    }
+    for (int i = 0; i < 40; ++i) {
+        total += ns[i];
+        CHECK(rig_error(ops[i]) == NULL);
+        /* what was sent later counts from then on */
+        CHECK(rig_slot_of(ops[i])->done >= rig_slot_of(ops[0])->submitted + total);
+        CHECK_EQ(bytes[i], 1 + i);
+        rig_drop(ops[i]);
+    }
+    rig_drain(second);
+    ag_stream_unref(first);
+    ag_stream_unref(second);
+    rig_end(pool);
+}
+
+static void paced_plan_runs_once_and_stops_early(void)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_plan *plan = flag_plan();
+    atomic_int ran = 0, never = 0, held = 0;
+    ag_slot slot = rig_plan_slot(plan, &ran);
+    slot.pace = 3000000;
+    op paced = rig_start(stream, slot);
+    slot = rig_plan_slot(plan, &never);
+    slot.pace = 3600000000000u;
+    op doomed = rig_start(stream, slot);
+    CHECK_EQ(rig_result(paced), 0);
+    CHECK_EQ(atomic_load(&ran), 1);
+    rig_abort(doomed);
+    CHECK_EQ(rig_result(doomed), AG_ABORTED);
+    CHECK_EQ(atomic_load(&never), 0);
+    /* The time of a hold counts for nobody. */
+    ag_stream_hold(stream);
+    slot = rig_plan_slot(plan, &held);
+    slot.pace = 2000000;
+    op later = rig_start(stream, slot);
+    check_nap(3000);
+    uint64_t released = ag_now();
+    CHECK(ag_stream_release(stream));
+    CHECK(rig_error(later) == NULL);
+    CHECK(rig_slot_of(later)->done >= released + 2000000);
+    rig_drop(later);
+    ag_plan_unref(plan);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -145,5 +211,7 @@ int main(int argc, char **argv)
     abort_means_one_delay(&r);
     abort_all_misses_none(&r);
     single_abort_misses_none(&r);
+    paces_add_up(&r);
+    paced_plan_runs_once_and_stops_early();
     return 0;
 }

@@ -273,6 +273,10 @@ void bind_operations(nb::module_ &m)
 {
     nb::class_<Desc>(m, "Desc")
         .def_prop_ro("operation", [](Desc &d) { return std::string(d.slot.operation); })
+        .def(
+            "set_pace",
+            [](Desc &d, double seconds) { d.slot.pace = seconds <= 0 ? 0 : static_cast<uint64_t>(seconds * 1e9); },
+            "seconds"_a)
         .def("ranges", desc_ranges)
         .def("waits", desc_waits);
     nb::class_<Span>(m, "Span").def(nb::init<uintptr_t, nb::tuple, nb::tuple, size_t, bool, Storage &, nb::object>(),

@@ -166,6 +166,7 @@ typedef struct ag_slot {
     ag_storage *few[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
     ag_storage **many;                   /* instead, where they are more; owned */
     const char *operation;               /* static text for errors */
+    uint64_t pace;                       /* ns that a copy, a fill or a plan takes at least; 0: what it takes */
     uint64_t submitted;                  /* ns; before it is published */
     atomic_uint_fast64_t started, done;  /* ns; 0: not reached */
     _Atomic(ag_error *) error;

@@ -202,7 +202,7 @@ void ag_stream_abort(ag_stream *s, ag_block *block, uint64_t ticket)
 {
     ag_slot *slot = &block->slots[ticket - block->base];
     atomic_store(&slot->abort, true);
-    if (slot->kind == AG_KIND_DELAY) ag_timer_hurry(s, ticket, ticket);
+    if (slot->kind == AG_KIND_DELAY || slot->pace > 0) ag_timer_hurry(s, ticket, ticket);
 }
 
 void ag_stream_abort_all(ag_stream *s)

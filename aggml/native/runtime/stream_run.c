@@ -87,8 +87,11 @@ static void complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *err
         cure_writes(slot);
     }
     s->plan_step = 0;
-    slot->done = ag_now();
-    if (slot->started == 0) slot->started = slot->done;
+    uint64_t now = ag_now();
+    slot->done = now;
+    if (slot->started == 0) slot->started = now;
+    if (slot->pace == 0 && slot->kind != AG_KIND_NOP && slot->kind != AG_KIND_WAIT) s->clock = now;
+    if (s->clock != AG_TAIL) atomic_store(&s->over, s->clock);
     ag_slot_drop(slot);
     atomic_store(&s->completed, ticket);
     if (ticket >= atomic_load(&s->wanted)) ag_stream_wake(s, ticket);
@@ -179,26 +182,49 @@ static void after_call(ag_stream *s, const ag_slot *slot, ag_error *error)
     }
 }
 
-static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
+/* Whether the time that the operation waits for is over; sets `error` if it was ended early. */
+static bool timer_is_over(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
 {
-    if (s->timer_fired == ticket) {
-        ag_error *lost = atomic_load(&s->lost);
-        if (lost != NULL) {
-            slot->derived = true;
-            *error = ag_error_ref(lost);
-        } else if (ag_stream_aborting(s, slot)) {
-            *error = aborted(s, slot);
-        }
-        return DONE;
+    if (s->timer_fired != ticket) return false;
+    ag_error *lost = atomic_load(&s->lost);
+    if (lost != NULL) {
+        slot->derived = true;
+        *error = ag_error_ref(lost);
+    } else if (ag_stream_aborting(s, slot)) {
+        *error = aborted(s, slot);
     }
-    uint64_t deadline = ag_after(slot->started, slot->u.delay.ns);
+    return true;
+}
+
+static progress sleep_until(ag_stream *s, ag_slot *slot, uint64_t ticket, uint64_t deadline, ag_error **error)
+{
+    s->timer_fired = ticket;
     if (deadline <= ag_now()) return DONE;
+    s->timer_fired = 0;
     ag_stream_set_state(s, PARKED);
     /* From here on the stream may run elsewhere, unless no timer was set. */
     if (ag_timer_add(s, slot, ticket, deadline)) return GONE;
     ag_stream_set_state(s, RUNNING);
     *error = ag_error_new(AG_NO_MEMORY, s->name, slot->operation, NULL, "no timer could be set");
     return DONE;
+}
+
+static progress begin_delay(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
+{
+    if (timer_is_over(s, slot, ticket, error)) return DONE;
+    return sleep_until(s, slot, ticket, ag_after(slot->started, slot->u.delay.ns), error);
+}
+
+/* Let the rest of an operation's time pass. It counts from when all that it comes after would have been over, had no
+ * thread to be woken: 0.1 ms a wake-up, late timers, the copying itself must not add up, or a device that is kept busy
+ * would fall short of the rate that it pretends to. */
+static progress keep_pace(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error)
+{
+    if (timer_is_over(s, slot, ticket, error)) return DONE;
+    uint64_t start = s->clock == AG_TAIL ? ag_now() : s->clock;
+    if (start < slot->submitted) start = slot->submitted;
+    s->clock = ag_after(start, slot->pace);
+    return sleep_until(s, slot, ticket, s->clock, error);
 }
 
 /* Give the stream, which this thread runs, back to its executor. */
@@ -211,10 +237,16 @@ static void hand_over(ag_stream *s)
 static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, ag_error **error)
 {
     bool first = slot->started == 0;
+    uint64_t over;
     if (first) {
         *error = refuse(s, slot);
         if (*error != NULL) return DONE;
         slot->started = ag_now();
+    }
+    if (slot->pace > 0 && s->paced != ticket) {
+        if (keep_pace(s, slot, ticket, error) == GONE) return GONE;
+        if (*error != NULL) return DONE;
+        s->paced = ticket;
     }
     switch (slot->kind) {
     case AG_KIND_NOP: return DONE;
@@ -226,7 +258,11 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
     case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
     case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);
     case AG_KIND_CALL: return !first && call_ended(s, error) ? DONE : ask_call(s, slot, ticket, NO_STEP);
-    case AG_KIND_WAIT: return ag_stream_park_for(s, slot->u.wait.stream, slot->u.wait.ticket) ? GONE : DONE;
+    case AG_KIND_WAIT:
+        if (ag_stream_park_for(s, slot->u.wait.stream, slot->u.wait.ticket)) return GONE;
+        over = atomic_load(&slot->u.wait.stream->over);
+        if (s->clock < over) s->clock = over;
+        return DONE;
     case AG_KIND_PLAN: break;
     }
     if (!first && call_ended(s, error)) {
@@ -254,6 +290,7 @@ static bool rest(ag_stream *s, uint64_t ticket)
         if (atomic_load(&s->closed)) pthread_cond_broadcast(&s->call_cond); /* no call will come any more */
     } else if (s->holds > 0) {
         s->state = HELD;
+        s->clock = AG_TAIL; /* the time of a hold is no time */
         held = true;
     }
     pthread_mutex_unlock(&s->lock);

@@ -46,12 +46,14 @@ struct ag_stream {
     _Alignas(64) atomic_uint_fast64_t completed;
     atomic_uint_fast64_t wanted; /* the least ticket that anybody waits for */
     atomic_uint_fast64_t abort_up_to;
+    atomic_uint_fast64_t over; /* `clock` when the last operation was done, for those who wait for it */
 
     /* owned by whoever runs the stream */
     ag_block *head;
     size_t plan_step;
-    uint64_t timer_fired;
-    parked self; /* this stream's entry in another one's list */
+    uint64_t timer_fired, paced;
+    uint64_t clock; /* when a stream without wake-ups and lags would be free again; AG_TAIL: when this one is */
+    parked self;    /* this stream's entry in another one's list */
 
     pthread_cond_t call_cond;
     call_state call; /* this and what follows: under the lock */
