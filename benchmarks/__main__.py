@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchmarks import awaits, conversions, embeddings, executor, kernels, lag, roofline
+from benchmarks import awaits, conversions, embeddings, executor, generation, kernels, lag, roofline
 from benchmarks.timing import Row, machine, progress, table
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ PARTS: Final = {
     kernels.MATVEC: "mul_mat of 1 and 8 columns, weights from memory; ggml, PyTorch",
     kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
+    generation.PART: "tokens per second of a 514M llama; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch",
     awaits.PART: "what an await costs; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
@@ -77,6 +78,11 @@ class Bench:
 
     def _measure(self, name: str) -> Callable[[], Awaitable[list[Row]]]:
         quick, missing = self.quick, self.missing
+        if name == generation.PART:
+            return partial(
+                generation.measure, self.threads, self.roofline,
+                quick=quick, match=self.match, missing=missing,
+            )  # fmt: skip
         if name in kernels.PARTS:
             return partial(
                 kernels.measure, name, self.threads, self.roofline,
@@ -100,7 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="which (default: all); see below")
     parser.add_argument(
-        "--match", default="", metavar="TEXT", help="of kernels, only rows with TEXT in their name"
+        "--match",
+        default="",
+        metavar="TEXT",
+        help="of kernels and generation, only rows with TEXT in their name",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: whether it runs, not how fast"

@@ -39,7 +39,9 @@ def _libraries() -> list[Any]:
     folder = Path(spec.origin).parent / "lib"
     found = []
     for name in ("ggml-base", "ggml-cpu", "ggml"):
-        paths = sorted(folder.glob(f"libggml{name.removeprefix('ggml')}.*"))
+        stem = f"libggml{name.removeprefix('ggml')}"
+        # A wheel has copies where there were links: the one with the number is what others link to.
+        paths = sorted(folder.glob(f"{stem}.so.[0-9]")) or sorted(folder.glob(f"{stem}.*"))
         if not paths:
             raise MissingPeerError(f"{folder} has no lib{name}")
         found.append(ctypes.CDLL(str(paths[0]), mode=ctypes.RTLD_GLOBAL))

@@ -1,4 +1,4 @@
-"""The example's modules: ``from benchmarks.models import embed, minilm``."""
+"""The examples' modules: ``from benchmarks.models import embed, llama, minilm``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
+import llama
 import minilm
 
-__all__ = ["embed", "minilm"]
+__all__ = ["embed", "llama", "minilm"]

@@ -1,0 +1,222 @@
+"""Tokens per second of examples/generate.py's model, beside llama.cpp on the same files.
+
+A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together
+(tg128 x 8), in turns of a few steps. Both are fed the same random tokens, and both give logits.
+Not here: the files (model_files.py), how llama.cpp is driven (llamacpp.py).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+import aggml
+from benchmarks import model_files
+from benchmarks.child import Child, ChildError
+from benchmarks.models import llama
+from benchmarks.peers import MissingPeerError
+from benchmarks.timing import Budget, Row, median, progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.model_files import Shape
+    from benchmarks.roofline import Roofline
+
+PART: Final = "generate"
+TYPES: Final = ("q4_0", "q8_0", "q4_K", "bf16")
+PEER: Final = "llama.cpp"
+PROMPT: Final = 512
+STEPS: Final = 128
+SLICE: Final = 16
+TOGETHER: Final = 8
+CTX: Final = 1024
+PACKINGS: Final = {"all": "", "CPU_REPACK": "without AMX", "none": "weights as they lie"}
+
+# At least so many times llama.cpp.
+BUDGETS: Final = {
+    "pp512": {"q4_0": 2.2, "q4_K": 2.2, "q8_0": 3.5, "bf16": 1.4},
+    "tg128": dict.fromkeys(TYPES, 1.0),
+    "tg128 x 8": {"q4_0": 3.0, "q4_K": 3.0, "q8_0": 3.5, "bf16": 1.5},
+}
+
+
+async def measure(
+    threads: int,
+    roofline: Roofline | None,
+    *,
+    quick: bool,
+    match: str,
+    missing: list[str],
+) -> list[Row]:
+    """Three rows for each type of file whose name contains ``match``."""
+    rows: list[Row] = []
+    shape = model_files.SMALL if quick else model_files.LARGE
+    for dtype in TYPES:
+        if match.lower() not in dtype.lower():
+            continue
+        progress(f"{PART}: {dtype}")
+        try:
+            path = model_files.llama_file(dtype, shape)
+        except MissingPeerError as error:
+            missing.append(f"{PART}: {error}")
+            return rows
+        peer = _Peer(path, threads, shape)
+        try:
+            if peer.child is None and f"{PEER}: {peer.note}" not in missing:
+                missing.append(f"{PEER}: {peer.note}")
+            rows += await _Measurement(dtype, shape, path, threads, peer, roofline, quick).rows()
+        finally:
+            peer.close()
+    return rows
+
+
+class _Peer:
+    """llama.cpp with a model; with the fastest packing of weights that it survives."""
+
+    def __init__(self, path: Path, threads: int, shape: Shape) -> None:
+        self.child: Child | None = None
+        self.note = ""
+        tried: list[str] = []
+        for packing, how in PACKINGS.items():
+            child = Child("benchmarks.llamacpp")
+            try:
+                child.call("load", str(path), threads, TOGETHER, CTX, packing)
+                child.call("prompt", list(range(PROMPT % shape.vocabulary)))
+                child.call("begin")
+                child.call("steps", [list(range(TOGETHER))])
+            except ChildError as error:
+                child.close()
+                tried.append(f"{PEER} {error}" if not how else f"{how}: {error}")
+                if "MissingPeerError" in str(error):
+                    break
+                continue
+            self.child = child
+            tried += [how] if how else []
+            break
+        self.note = "; ".join(tried)
+
+    def call(self, name: str, *arguments: Any) -> float | None:
+        """Seconds; None if it is not here or died, which is noted."""
+        if self.child is None:
+            return None
+        try:
+            found: float | None = self.child.call(name, *arguments)
+        except ChildError as error:
+            self.note += f"; {PEER} {error}"
+            self.close()
+            return None
+        return found
+
+    def close(self) -> None:
+        if self.child is not None:
+            self.child.close()
+            self.child = None
+
+
+@dataclass
+class _Spans:
+    """Seconds of ours and theirs, and what the machine could do meanwhile."""
+
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+    roofs: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class _Measurement:
+    dtype: str
+    shape: Shape
+    path: Path
+    threads: int
+    peer: _Peer
+    roofline: Roofline | None
+    quick: bool
+
+    async def rows(self) -> list[Row]:
+        device = aggml.get_device("CPU")
+        async with device.backend(n_threads=self.threads) as backend:
+            with await llama.open_model(self.path) as file:
+                model = await llama.Llama.load(backend, file, ctx=CTX, sequences=TOGETHER)
+            prompt = await self._prompt(model)
+            one = await self._steps(model, 1)
+            many = await self._steps(model, TOGETHER)
+        pp = self._row("pp512", prompt, PROMPT, self._compute_roofs(prompt, PROMPT))
+        step = self._bytes_of_a_step(1)
+        tg = self._row("tg128", one, SLICE, self._read_roof(one, step, 1))
+        step = self._bytes_of_a_step(TOGETHER)
+        tg8 = self._row("tg128 x 8", many, SLICE * TOGETHER, self._read_roof(many, step, TOGETHER))
+        return [pp, tg, tg8]
+
+    async def _prompt(self, model: llama.Llama) -> _Spans:
+        found = _Spans()
+        ids = np.random.default_rng(0).integers(0, self.shape.vocabulary, PROMPT).tolist()
+        await model.prefill(0, ids)
+        for _ in range(1 if self.quick else 5):
+            self._sample_peaks(found)
+            start = time.perf_counter()
+            await model.prefill(0, ids)
+            found.ours.append(time.perf_counter() - start)
+            seconds = self.peer.call("prompt", ids)
+            if seconds is not None:
+                found.theirs.append(seconds)
+        return found
+
+    async def _steps(self, model: llama.Llama, n: int) -> _Spans:
+        """STEPS steps of ``n`` sequences, SLICE of ours and SLICE of theirs in turns."""
+        found = _Spans()
+        steps = 2 * SLICE if self.quick else STEPS
+        ids = np.random.default_rng(n).integers(0, self.shape.vocabulary, (steps, n)).tolist()
+        await model.decode(ids[0], [0] * n)  # its graph is built
+        self.peer.call("begin")
+        for at in range(0, steps, SLICE):
+            if self.roofline is not None:
+                found.roofs.setdefault("read", []).append(self.roofline.read())
+            some = ids[at : at + SLICE]
+            start = time.perf_counter()
+            for i, tokens in enumerate(some):
+                await model.decode(tokens, [at + i] * n)
+            found.ours.append(time.perf_counter() - start)
+            seconds = self.peer.call("steps", some)
+            if seconds is not None:
+                found.theirs.append(seconds)
+        return found
+
+    def _sample_peaks(self, found: _Spans) -> None:
+        if self.roofline is None:
+            return
+        kind = "bf16" if self.dtype == "bf16" else "int8"
+        for name in dict.fromkeys((kind, self.roofline.best(kind))):
+            if name in self.roofline.peaks:
+                found.roofs.setdefault(name, []).append(self.roofline.peak(name))
+
+    def _compute_roofs(self, found: _Spans, tokens: int) -> dict[str, float]:
+        """Tokens per second if every unit were busy; the output is computed for one token alone."""
+        shape = self.shape
+        output = shape.vocabulary * shape.width
+        attention = shape.layers * 2 * shape.width * tokens * tokens / 2
+        products = (shape.streamed() - output) * tokens + output + attention
+        return {name: median(x) * tokens / (2 * products) for name, x in found.roofs.items()}
+
+    def _bytes_of_a_step(self, n: int) -> float:
+        """Weights once, keys and values of each sequence, on average."""
+        row = aggml.DType.parse(self.dtype).row_size(self.shape.inner) / self.shape.inner
+        kv = 2 * 2 * self.shape.head * self.shape.kv_heads * self.shape.layers
+        return self.shape.streamed() * row + n * kv * STEPS / 2
+
+    def _read_roof(self, found: _Spans, step: float, n: int) -> dict[str, float]:
+        return {name: median(x) * n / step for name, x in found.roofs.items()}
+
+    def _row(self, what: str, found: _Spans, tokens: int, roofs: dict[str, float]) -> Row:
+        peers = {PEER: tokens / median(found.theirs)} if found.theirs else {}
+        budgets = [Budget(PEER, ">=", BUDGETS[what][self.dtype])]
+        if what == "tg128":
+            budgets.append(Budget("read", ">=", 0.85))
+        name = f"{what}, {self.dtype}" + (", small model" if self.quick else "")
+        own = tokens / median(found.ours)
+        return Row(
+            PART, name, own, "t/s", peers, roofs, () if self.quick else budgets, self.peer.note
+        )

@@ -1,0 +1,136 @@
+"""Models for the benchmarks: a llama of 514 million random weights, as GGUF files in build/bench.
+
+Not here: who runs them (generation.py, llamacpp.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+
+import aggml
+from benchmarks.peers import module, need
+from benchmarks.roofline import CACHE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BASE: Final = 512  # rows of random numbers; a matrix is made of them, turned by a different number
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A llama's hyperparameters, lengths in elements."""
+
+    width: int = 1536
+    layers: int = 16
+    heads: int = 12
+    kv_heads: int = 6
+    inner: int = 4096
+    vocabulary: int = 32000
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows, columns) under GGUF's names."""
+        kv = self.head * self.kv_heads
+        found = {
+            "token_embd": (self.vocabulary, self.width),
+            "output": (self.vocabulary, self.width),
+        }
+        for i in range(self.layers):
+            found |= {
+                f"blk.{i}.attn_q": (self.width, self.width),
+                f"blk.{i}.attn_k": (kv, self.width),
+                f"blk.{i}.attn_v": (kv, self.width),
+                f"blk.{i}.attn_output": (self.width, self.width),
+                f"blk.{i}.ffn_gate": (self.inner, self.width),
+                f"blk.{i}.ffn_up": (self.inner, self.width),
+                f"blk.{i}.ffn_down": (self.width, self.inner),
+            }
+        return found
+
+    def norms(self) -> list[str]:
+        """Names of the vectors, all of the model's width."""
+        blocks = range(self.layers)
+        names = (f"blk.{i}.{part}_norm" for i in blocks for part in ("attn", "ffn"))
+        return ["output_norm", *names]
+
+    def streamed(self) -> int:
+        """Weights that every token is multiplied by."""
+        return sum(m * k for name, (m, k) in self.matrices().items() if name != "token_embd")
+
+
+LARGE: Final = Shape()
+SMALL: Final = Shape(width=512, layers=2, heads=4, kv_heads=2, inner=1024, vocabulary=2048)
+
+
+def llama_file(dtype: str, shape: Shape = LARGE) -> Path:
+    """A file with all matrices of one type; made at the first call.
+
+    Raises:
+        MissingPeerError: the gguf package is not installed.
+    """
+    need("gguf")
+    mark = hashlib.sha256(repr(asdict(shape)).encode()).hexdigest()[:8]
+    path = CACHE / f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}.gguf"
+    if not path.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        made = path.with_suffix(f".{os.getpid()}")
+        try:
+            _write(made, dtype, shape)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+    return path
+
+
+def _write(path: Path, dtype: str, shape: Shape) -> None:
+    gguf = module("gguf")
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(4096)
+    writer.add_embedding_length(shape.width)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(shape.head)
+    writer.add_vocab_size(shape.vocabulary)
+    writer.add_tokenizer_model("no_vocab")
+    raw = gguf.GGMLQuantizationType(aggml.DType.parse(dtype).value)
+    for name, data in _tensors(dtype, shape):
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=raw if data.dtype == np.uint8 else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    base: dict[int, np.ndarray[Any, Any]] = {}
+    for i, (name, (m, k)) in enumerate(shape.matrices().items()):
+        if k not in base:
+            rows = np.random.default_rng(k).standard_normal((BASE, k), np.float32)
+            base[k] = _stored(rows / np.float32(np.sqrt(k)), dtype)
+        rows = np.roll(base[k], 37 * i, axis=0)
+        yield name, np.ascontiguousarray(np.tile(rows, (-(-m // BASE), 1))[:m])
+    for name in shape.norms():
+        yield name, np.ones(shape.width, np.float32)
+
+
+def _stored(rows: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    if dtype == "f32":
+        return rows
+    if dtype == "bf16":
+        return rows.astype(ml_dtypes.bfloat16).view(np.uint8)
+    return aggml.quantize(rows, dtype)
