@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import errors
 from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
+from aggml.fusion import VIEW_OPS, chaining
 from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 from aggml.ops.custom import CustomParams
@@ -20,12 +21,12 @@ from aggml.steps import finish
 
 if TYPE_CHECKING:
     from aggml.buffer import Placement
+    from aggml.fusion import Chain
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["DevicePlan", "Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
 
-_VIEW_OPS = frozenset({"none", "view", "reshape", "permute", "transpose"})
 _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
 _UPDATED = {"opt_step_adamw": (2, 3)}  # sources that are written besides the node itself
 _OP_IDS: dict[str, int] = {}
@@ -43,7 +44,11 @@ _Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...]]
 
 
 class PlanStep(NamedTuple):
-    """One step as ``print(plan)`` shows it; steps run in order, chunks of one on any threads."""
+    """One step as ``print(plan)`` shows it; steps run in order, chunks of one on any threads.
+
+    Nodes that are computed together are one step, ``mul_mat+add+gelu``, that has the name of the
+    last: the values of the others are not stored.
+    """
 
     node: str
     op: str
@@ -73,7 +78,7 @@ class DevicePlan:
     def __init__(self, graph: Graph, *, arena_size: int = 0) -> None:
         storages = _Storages()
         for node in graph.nodes:
-            if node.op not in _VIEW_OPS:
+            if node.op not in VIEW_OPS:
                 storages.visit(node)
         self._fill(graph, arena_size, storages)
 
@@ -89,7 +94,7 @@ class DevicePlan:
     @property
     def steps(self) -> list[PlanStep]:
         """What a run does, in order."""
-        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in _VIEW_OPS]
+        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in VIEW_OPS]
 
     def __str__(self) -> str:
         lines = [
@@ -194,14 +199,18 @@ class _Storages:
         return self.partial.setdefault(root, len(self.partial))
 
 
-def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Steps[Plan]:
+def lowering(
+    graph: Graph, locate: Locate, work_base: int, cpu: int, *, fuse: bool = True
+) -> Steps[Plan]:
     """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
     Args:
         graph: what to compile.
         locate: tells where a tensor that is no view lies.
         work_base: bytes of the arena that are taken; what kernels need for themselves comes after.
-        cpu: features the kernels may use, see `cpu_mask`.
+        cpu: features the kernels may use, see `cpu_mask`; 0, the reference, computes each node by
+            itself.
+        fuse: whether nodes may be computed together, see `aggml.fusion`.
 
     Returns:
         The Plan, as a generator does.
@@ -223,18 +232,61 @@ def lowering(graph: Graph, locate: Locate, work_base: int, cpu: int) -> Steps[Pl
             operands[tensor] = found
         return found
 
-    for node in graph.nodes:
-        if node.op in _VIEW_OPS:
-            continue
-        leaf = storages.visit(node)
+    def span(tensor: Tensor) -> tuple[bool, int, int]:
+        _, start, in_arena, _, _ = operand(tensor)
+        return in_arena, start, start + tensor.nbytes
+
+    def add(node: Tensor, number: int, leaf: int) -> None:
         srcs = tuple([None if src is None else operand(src) for src in node.src])
-        problem = native.add(_op_id(node.op), node.name, operand(node), srcs, node.op_params, leaf)
+        problem = native.add(
+            _op_id(node.op), node.name, operand(node), srcs, node.op_params, leaf, number
+        )
         if problem is not None:
             status, message = problem
             raise _STATUS[status](f"[compile_plan] {node!r}: {message}")
         if isinstance(node.op_params, CustomParams) and node.op_params.n_calls:
             places = [found[1:3] for found in (operand(node), *srcs) if found is not None]
             calls[native.n_steps - 1] = PlanCall(node, places)
+
+    def add_chain(chain: Chain, number: int, leaf: int) -> bool:
+        lead, last = chain.nodes[0], chain.nodes[-1]
+        sources = chain.sources
+        places = {source: i for i, source in enumerate(sources)}
+        stages = tuple(
+            [
+                (
+                    _op_id(node.op),
+                    -1 if other is None else places[other],
+                    first,
+                    node.op_params,
+                )
+                for node, other, first in chain.stages
+            ]
+        )
+        srcs = tuple(map(operand, sources))
+        params = lead.op_params
+        problem = native.add(
+            _op_id(lead.op), last.name, operand(last), srcs, params, leaf, number, stages
+        )
+        return problem is None  # else each node gets a lowering of its own, or says why not
+
+    chains = (yield from chaining(graph, span)) if fuse and cpu else {}
+    waiting = {node for chain in chains.values() for node in chain.nodes[:-1]}
+    number = -1
+    for node in graph.nodes:
+        if node.op in VIEW_OPS:
+            continue
+        number += 1
+        leaf = storages.visit(node)
+        if node in waiting:
+            continue
+        chain = chains.get(node)
+        if chain is None:
+            add(node, number, leaf)
+        elif not add_chain(chain, number, leaf):
+            for member in chain.nodes[:-1]:
+                add(member, number, -1)
+            add(node, number, leaf)
         yield
     native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
     return Plan(graph, native, storages, calls)
@@ -252,7 +304,7 @@ def compile_plan(
     Args:
         graph: every tensor that is no view needs an address.
         addresses: gives the host address of a tensor that is no view; left out, that of its
-            placement. The memory has to outlive the plan.
+            placement. The memory has to outlive the plan, and every node is written to it.
         isa: "scalar" for the reference kernels, "avx2", ...; left out, the best (AGGML_ISA may say
             otherwise).
 
@@ -270,12 +322,12 @@ def compile_plan(
             raise NotAllocated(f"[compile_plan] {tensor!r} has no memory")
         return tensor.placement.address, False
 
-    return finish(lowering(graph, locate, 0, cpu_mask(isa)))
+    return finish(lowering(graph, locate, 0, cpu_mask(isa), fuse=addresses is None))
 
 
 def node_problem(node: Tensor, isa: str | None = None) -> str | None:
     """Why the CPU kernels cannot run this node, None if they can; nothing is allocated or run."""
-    if node.op in _VIEW_OPS:
+    if node.op in VIEW_OPS:
         return None
     number = _native.op_find(node.op)
     if number < 0:

@@ -154,6 +154,8 @@ class Plan(metaclass=_NbType):
         srcs: tuple[_Operand | None, ...],
         params: bytes,
         writes_leaf: int,
+        number: int = 0,
+        stages: tuple[tuple[int, int, bool, bytes], ...] = (),
     ) -> tuple[int, str] | None: ...
     def seal(
         self, reads: tuple[Storage, ...], writes: tuple[Storage, ...], partial: tuple[Storage, ...]

@@ -1,5 +1,7 @@
 /* The table of kernel variants and of op lowerings, and the choice from them. */
+#include "chain.h"
 #include "kernel_types.h"
+#include "refuse.h"
 
 #define AGK_VARIANT(kernel, isa, needs) {#kernel, #isa, needs, (agk_any_fn *)agk_##kernel##_##isa},
 const agk_variant agk_variants[] = {
@@ -45,7 +47,12 @@ agk_status agk_lower_none(agk_lowering *lowering)
     return AGK_OK;
 }
 
+/* A product may carry out stages while its result is in the cache; everything else that is fused is a chain. */
 agk_status agk_lower(agk_lowering *lowering)
 {
-    return ops[lowering->node->op].lower(lowering);
+    const agk_node *node = lowering->node;
+    const bool chain = node->n_stages > 0 && node->op != AGK_OP_mul_mat;
+    const agk_status status = chain ? agk_lower_chain(lowering) : ops[node->op].lower(lowering);
+    if (status != AGK_OK || node->n_stages == 0 || lowering->fused) return status;
+    return agk_refuse(lowering, AGK_UNSUPPORTED, "these steps take no stages");
 }

@@ -13,6 +13,7 @@
 
 #define AGK_MAX_SRC 10
 #define AGK_MAX_STEPS 4
+#define AGK_MAX_STAGES 6
 #define AGK_MESSAGE 192
 
 /* CPU features: what a variant needs, what this machine has, what a plan is allowed to use. */
@@ -47,14 +48,28 @@ typedef struct agk_view {
     int32_t type; /* agk_type; AGK_NONE: an optional operand that was not given */
 } agk_view;
 
-/* One operation of a graph. Immutable once lowered: any number of threads read it. */
+/* One of several operations that a node stands for: it makes the value so far into the next, element by element or
+ * row by row (scalar/chain.c). */
+typedef struct agk_stage {
+    int32_t op;        /* agk_op */
+    int32_t operand;   /* index in src of its other operand; -1: it has none */
+    int32_t params[4]; /* the first ones of the operation, layouts in ops.def */
+    bool first;        /* the other operand comes first, the value so far second */
+    void (*kernel)(void);
+} agk_stage;
+
+/* One operation of a graph, or several that are fused: then dst is that of the last. Immutable once lowered: any number
+ * of threads read it. */
 typedef struct agk_node {
     int32_t op; /* agk_op */
     int32_t n_src;
+    int32_t number; /* among the operations of its graph, for messages */
     agk_view dst;
-    agk_view src[AGK_MAX_SRC];
-    int32_t params[16]; /* layouts in ops.def */
-    size_t work;        /* offset in the arena of what the node's steps share, 64-byte aligned */
+    agk_view src[AGK_MAX_SRC]; /* those of the operation, then operands of stages */
+    int32_t params[16];        /* layouts in ops.def */
+    int32_t n_stages;          /* 0: nothing is fused */
+    agk_stage stage[AGK_MAX_STAGES];
+    size_t work; /* offset in the arena of what the node's steps share, 64-byte aligned */
     union {
         int64_t i[12];
         double f[12];
@@ -85,6 +100,7 @@ typedef struct agk_lowering {
         agk_step_fn *run;
         int64_t n_chunks; /* >= 1; 1 is run without any synchronisation */
     } step[AGK_MAX_STEPS];
+    bool fused;                /* the steps carry out the stages of the node, too */
     size_t work_size;          /* bytes of the arena that the steps of this node share */
     size_t scratch_size;       /* bytes each thread needs of its own */
     char message[AGK_MESSAGE]; /* why not, if not AGK_OK */

@@ -50,11 +50,33 @@ static agk_node node_of(int op, nb::tuple dst, nb::tuple srcs, nb::bytes params)
     return node;
 }
 
+// (op, index of the other operand or -1, whether that comes first, params): operations that are fused with the node.
+static void take_stages(agk_node &node, nb::tuple stages)
+{
+    if (nb::len(stages) > AGK_MAX_STAGES) throw nb::value_error("too many stages");
+    for (nb::handle h : stages) {
+        nb::tuple given = nb::cast<nb::tuple>(h);
+        if (nb::len(given) != 4) throw nb::type_error("a stage is a tuple of four");
+        agk_stage stage = {};
+        stage.op = nb::cast<int>(given[0]);
+        stage.operand = nb::cast<int>(given[1]);
+        stage.first = nb::cast<bool>(given[2]);
+        nb::bytes params = nb::cast<nb::bytes>(given[3]);
+        if (agk_op_name(stage.op) == nullptr) throw nb::value_error("unknown op");
+        if (stage.operand >= node.n_src) throw nb::value_error("a stage has an operand that is not there");
+        if (params.size() < sizeof stage.params) throw nb::value_error("op parameters are 64 bytes");
+        memcpy(stage.params, params.c_str(), sizeof stage.params);
+        node.stage[node.n_stages++] = stage;
+    }
+}
+
 // None, or (status, message): why this node cannot be part of a plan.
 static nb::object plan_add(Plan &self, int op, const char *name, nb::tuple dst, nb::tuple srcs, nb::bytes params,
-                           int writes_leaf)
+                           int writes_leaf, int number, nb::tuple stages)
 {
     agk_node node = node_of(op, dst, srcs, params);
+    node.number = number;
+    take_stages(node, stages);
     char message[AGK_MESSAGE] = "";
     agk_status status = ag_plan_add(self.plan, &node, name, writes_leaf, message);
     if (status == AGK_OK) return nb::none();
@@ -74,6 +96,15 @@ static void plan_seal(Plan &self, nb::tuple reads, nb::tuple writes, nb::tuple p
     if (!ag_plan_seal(self.plan, r.data(), r.size(), w.data(), w.size(), p.data(), p.size())) throw std::bad_alloc();
 }
 
+// "mul_mat+add+gelu": all that the node stands for. The first stage of a chain is its own operation.
+static std::string label_of(const agk_node &node)
+{
+    std::string label = agk_op_name(node.op);
+    for (int i = node.op == AGK_OP_mul_mat ? 0 : 1; i < node.n_stages; ++i)
+        label += std::string("+") + agk_op_name(node.stage[i].op);
+    return label;
+}
+
 static nb::list plan_steps(Plan &self)
 {
     nb::list out;
@@ -81,8 +112,7 @@ static nb::list plan_steps(Plan &self)
     for (size_t i = 0; i < self.plan->n_steps; ++i) {
         const ag_step &step = self.plan->steps[i];
         while (self.plan->nodes[index] != step.node) ++index;
-        out.append(nb::make_tuple(std::string(self.plan->names[index]), std::string(agk_op_name(step.node->op)),
-                                  step.n_chunks));
+        out.append(nb::make_tuple(std::string(self.plan->names[index]), label_of(*step.node), step.n_chunks));
     }
     return out;
 }
@@ -91,7 +121,8 @@ void bind_plan(nb::module_ &m)
 {
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<uint32_t, size_t>(), "cpu"_a, "work_base"_a)
-        .def("add", plan_add, "op"_a, "name"_a, "dst"_a, "srcs"_a, "params"_a, "writes_leaf"_a)
+        .def("add", plan_add, "op"_a, "name"_a, "dst"_a, "srcs"_a, "params"_a, "writes_leaf"_a, "number"_a = 0,
+             "stages"_a = nb::tuple())
         .def("seal", plan_seal, "reads"_a, "writes"_a, "partial"_a)
         .def("steps", plan_steps)
         .def_prop_ro("n_steps", [](Plan &p) { return p.plan->n_steps; })

@@ -75,6 +75,7 @@ static uint64_t cost(const agk_node *node)
     if (node->op == AGK_OP_out_prod) products *= node->src[0].ne[1];
     if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;
     const int to = node->dst.type;
+    if (node->n_stages > 0) products += agk_nelements(&node->dst) * node->n_stages;
     if (agk_traits(to)->blck_size > 1 && (node->op == AGK_OP_add || node->src[0].type != to)) {
         return 30 + (uint64_t)((double)products * (node->op == AGK_OP_quantize ? 100.0 : agk_write_ns(to)));
     }
@@ -142,13 +143,6 @@ size_t ag_plan_arena_size(const ag_plan *plan)
     return plan->work_base + plan->work_size;
 }
 
-static size_t node_index(const ag_plan *plan, const agk_node *node)
-{
-    size_t i = 0;
-    while (i < plan->n_nodes && plan->nodes[i] != node) ++i;
-    return i;
-}
-
 ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message)
 {
     static const ag_code codes[] = {[AGK_OK] = AG_DEVICE_ERROR,
@@ -157,8 +151,9 @@ ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, con
                                     [AGK_INVALID] = AG_INVALID_ARGUMENT,
                                     [AGK_NO_MEMORY] = AG_NO_MEMORY};
     const agk_node *node = plan->steps[step].node;
-    size_t index = node_index(plan, node);
+    size_t index = 0;
+    while (index < plan->n_nodes && plan->nodes[index] != node) ++index;
     char text[256];
-    snprintf(text, sizeof text, "node %zu (%s): %s", index, agk_op_name(node->op), message);
+    snprintf(text, sizeof text, "node %d (%s): %s", node->number, agk_op_name(node->op), message);
     return ag_error_new(codes[status], device, "graph_compute", plan->names[index], text);
 }

@@ -7,6 +7,7 @@
  *
  * Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
  * ggml_mul_mat. */
+#include "../chain.h"
 #include "../refuse.h"
 #include "../strided.h"
 #include "mul_mat_plan.h"
@@ -298,5 +299,5 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
         lower_tiles(lowering, &p);
     }
     memcpy(&lowering->node->aux, &p, sizeof p);
-    return AGK_OK;
+    return agk_chain_prepare(lowering, false);
 }

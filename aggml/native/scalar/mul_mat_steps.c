@@ -2,6 +2,7 @@
  *
  * Not here: which steps a node gets and how they are cut (mul_mat.c), the kernels (mul_mat_kernels.c, avx2/,
  * avx512/). */
+#include "../chain.h"
 #include "mul_mat_plan.h"
 #include "quant.h"
 
@@ -130,6 +131,20 @@ static void widen_rows(const agk_node *node, const agk_mm_plan *p, const char *a
     }
 }
 
+/* What is fused with the product, on rows of a x columns of b that are finished and still in the cache. */
+static void stages(const agk_task *task, const agk_node *node, int64_t batch, int64_t row, int64_t rows, int64_t column,
+                   int64_t columns)
+{
+    if (node->n_stages == 0) return;
+    const agk_chain_block block = {.i0 = row,
+                                   .n = rows,
+                                   .i1 = column,
+                                   .rows = columns,
+                                   .i2 = batch % node->dst.ne[2],
+                                   .i3 = batch / node->dst.ne[2]};
+    agk_chain_run(task, node, &block, false);
+}
+
 /* Rows first .. last - 1 of c for the tiles first_tile .. last_tile - 1: k block by k block, so that what is packed
  * stays in L2 and what is widened in L1. */
 static void tiles_item(const agk_task *task, const agk_node *node, const agk_mm_plan *p, int64_t batch, int64_t first,
@@ -145,6 +160,7 @@ static void tiles_item(const agk_task *task, const agk_node *node, const agk_mm_
     int64_t k0 = 0;
     do { /* once even if k is 0: the result is zeros */
         const int64_t kn = agk_mm_least(p->k_block, k - k0);
+        const bool last_block = k0 + kn >= k;
         size_t unit_stride = agk_mm_unit_bytes(p->unit_form, kn);
         if (!p->shared) {
             const int64_t from = units * first_tile / p->tiles, to = units * last_tile / p->tiles;
@@ -179,6 +195,7 @@ static void tiles_item(const agk_task *task, const agk_node *node, const agk_mm_
                 block.cols = agk_mm_least(to * AGK_MM_UNIT, b->ne[1]) - from * AGK_MM_UNIT;
                 block.c = (float *)(void *)(m.c + from * AGK_MM_UNIT * c->nb[1]) + row;
                 p->product(&block);
+                if (last_block) stages(task, node, batch, row, block.rows, from * AGK_MM_UNIT, block.cols);
             }
         }
         k0 += kn;
@@ -232,6 +249,7 @@ static void dots_item(const agk_task *task, const agk_node *node, const agk_mm_p
                 block.lda = agk_mm_row_bytes(p->row_form, block.k);
             }
             p->product(&block);
+            if (k0 + block.k >= k) stages(task, node, batch, row, block.rows, 0, block.cols);
         }
         k0 += block.k;
     } while (k0 < k);

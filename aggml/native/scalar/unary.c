@@ -7,6 +7,7 @@
 #include "../kernel_types.h"
 #include "../refuse.h"
 #include "../strided.h"
+#include "unary.h"
 
 enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE }; /* slots of node->aux */
 
@@ -134,7 +135,7 @@ static agk_status run_strided(const agk_task *task, const agk_node *node, int64_
 }
 
 /* About, per element: 0.2 ns where a load and a store are all, up to 20 ns for a call of libm. */
-static double element_ns(int op, bool vectors)
+double agk_unary_ns(int op, bool vectors)
 {
     switch (op) {
     case AGK_OP_abs:
@@ -167,7 +168,7 @@ static bool no_bf16(int op)
            op == AGK_OP_clamp || op == AGK_OP_leaky_relu;
 }
 
-static agk_any_fn *kernel_of(int op, uint32_t cpu)
+agk_any_fn *agk_unary_kernel(int op, uint32_t cpu)
 {
     if (op == AGK_OP_clamp || op == AGK_OP_leaky_relu || op == AGK_OP_xielu) return NULL;
     if (op == AGK_OP_log || op == AGK_OP_sin || op == AGK_OP_cos) cpu = 0;
@@ -188,10 +189,10 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
 
-    node->aux.fn[KERNEL] = kernel_of(node->op, lowering->cpu);
+    node->aux.fn[KERNEL] = agk_unary_kernel(node->op, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    const double ns = element_ns(node->op, (lowering->cpu & AGK_AVX2) != 0);
+    const double ns = agk_unary_ns(node->op, (lowering->cpu & AGK_AVX2) != 0);
     const agk_loop loop = agk_loop_pair(dst, a);
     const bool flat = loop.n_dims == 1 && a->type == AGK_F32 && loop.step[0][0] == 4 && loop.step[1][0] == 4;
     const int64_t units = flat ? loop.ne[0] : agk_loop_units(&loop);

@@ -1,0 +1,262 @@
+"""Fusion: which nodes of a graph are computed together, so that what is between them is not stored.
+
+Here: chains. One begins with a product or with rows of f32; each further node reads the one before
+element by element or row by row, and nobody else does. The kernels are those of the nodes one by
+one, so the bits are, too. Not here: lowering (plan.py), how a chain is carried out
+(native/scalar/chain.c).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aggml.dtype import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggml.graph import Graph
+    from aggml.steps import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["VIEW_OPS", "Chain", "Stage", "chaining"]
+
+#: (is it in the arena?, first byte, end) of a tensor
+Span = tuple[bool, int, int]
+
+#: Nodes that look at bytes in another way and compute nothing.
+VIEW_OPS: Final = frozenset({"none", "view", "reshape", "permute", "transpose"})
+
+_BINARY: Final = frozenset({"add", "sub", "mul", "div"})
+_GATED: Final = frozenset({"reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"})
+_NORMS: Final = frozenset({"norm", "rms_norm", "l2_norm"})
+_WHOLE_ROWS: Final = _NORMS | {"soft_max"}
+_UNARY: Final = frozenset(
+    {
+        *("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_quick"),
+        *("gelu_erf", "silu", "exp", "expm1", "softplus", "hardswish", "hardsigmoid", "floor"),
+        *("ceil", "round", "trunc", "sqr", "sqrt", "log", "sin", "cos"),
+    }
+)
+_STAGES: Final = _BINARY | _GATED | _WHOLE_ROWS | _UNARY | {"scale"}
+_BEGINS: Final = _STAGES - _GATED
+#: Nodes that write more than their result, or whatever a user's function likes.
+_WRITES_MORE: Final = frozenset(
+    {"opt_step_adamw", "opt_step_sgd", "map_custom1", "map_custom2", "map_custom3", "custom"}
+)
+
+_OUTPUT: Final = 2  # TensorFlag.OUTPUT
+_MAX_STAGES: Final = 6  # AGK_MAX_STAGES
+_MAX_SOURCES: Final = 10  # AGK_MAX_SRC
+_MAX_GAP: Final = 32  # nodes in between that do not belong to the chain; each is looked at
+_LONGEST_ROW: Final = 32768  # of whole rows: 128 KB; beyond, a row is better cut between threads
+_NARROW: Final = 32  # elements; for shorter rows a kernel call costs more than a pass over memory
+
+
+class Stage(NamedTuple):
+    """One node of a chain: what it takes besides the value so far, and on which side."""
+
+    node: Tensor
+    other: Tensor | None
+    first: bool
+
+
+class Chain(NamedTuple):
+    """Nodes that are computed together, in order.
+
+    The last one is written. Where the first is a product, it is no stage.
+    """
+
+    nodes: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def sources(self) -> list[Tensor]:
+        """What is read: the operands of the first node, then those of the other stages."""
+        lead = self.nodes[0]
+        begin = lead.src[:2] if lead.op == "mul_mat" else lead.src[:1]
+        others = [stage.other for stage in self.stages]
+        return [t for t in (*begin, *others) if t is not None]
+
+
+def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[dict[Tensor, Chain]]:
+    """Find the chains of a graph, in small steps.
+
+    A value is left out only if it has no memory that anybody could read (it is scratch, no end and
+    no OUTPUT), nothing views it, and just one node reads it. So a value that is watched keeps its
+    place: whoever watches asks for it as an end or an output.
+
+    Args:
+        graph: what is to be compiled.
+        span: where the bytes of a tensor lie.
+
+    Returns:
+        Chains by their last node, which tells when they are computed.
+    """
+    readers: dict[Tensor, Tensor | None] = {}  # None: several
+    viewed: set[Tensor] = set()
+    order: dict[Tensor, int] = {}
+    for i, node in enumerate(graph.nodes):
+        order[node] = i
+        if node.view_src is not None:
+            viewed.add(node.view_src)
+        for source in node.src:
+            if source is not None:
+                readers[source] = None if source in readers else node
+        yield
+    ends = set(graph.ends)
+    taken: set[Tensor] = set()
+    found: dict[Tensor, Chain] = {}
+
+    def next_of(value: Tensor) -> Tensor | None:
+        """The one node that reads ``value``, which nobody else can."""
+        if (
+            value.placement is not None
+            or value.view_src is not None
+            or value._flags & _OUTPUT
+            or value in viewed
+            or value in ends
+        ):
+            return None
+        return readers.get(value)
+
+    for node in graph.nodes:
+        if node not in taken:
+            chain = _longest(node, next_of, taken)
+            while chain is not None and not _is_safe(chain, graph, order, span):
+                chain = _without_last(chain)
+            if chain is not None:
+                taken.update(chain.nodes)
+                found[chain.nodes[-1]] = chain
+        yield
+    return found
+
+
+def _longest(
+    lead: Tensor, next_of: Callable[[Tensor], Tensor | None], taken: set[Tensor]
+) -> Chain | None:
+    """The longest chain that begins with ``lead`` by ops, types and shapes alone."""
+    if lead.dtype is not DType.F32 or 0 in lead.ne:
+        return None
+    product = lead.op == "mul_mat"
+    stages: list[Stage] = []
+    if not product:
+        begin = _begin(lead)
+        if begin is None:
+            return None
+        stages.append(begin)
+    if lead.ne[0] < _NARROW and lead.nbytes > 16384:
+        return None
+    nodes = [lead]
+    n_sources = 2
+    while len(stages) < _MAX_STAGES:
+        value = nodes[-1]
+        node = next_of(value)
+        if node is None or node in taken or node.op not in _STAGES:
+            break
+        if node.op in _WHOLE_ROWS and (product or node.ne[0] > _LONGEST_ROW):
+            break
+        stage = _stage(node, value)
+        if stage is None:
+            break
+        if stage.other is not None:
+            n_sources += 1
+            if n_sources > _MAX_SOURCES:
+                break
+        nodes.append(node)
+        stages.append(stage)
+    return Chain(tuple(nodes), tuple(stages)) if len(nodes) > 1 else None
+
+
+def _without_last(chain: Chain) -> Chain | None:
+    if len(chain.nodes) == 2:
+        return None
+    return Chain(chain.nodes[:-1], chain.stages[:-1])
+
+
+def _begin(node: Tensor) -> Stage | None:
+    """The first stage of a chain of rows."""
+    value = node.src[0] if node.op in _BEGINS else None
+    if value is None or not _rows(value) or (node.op in _WHOLE_ROWS and node.ne[0] > _LONGEST_ROW):
+        return None
+    return _stage(node, value)
+
+
+def _stage(node: Tensor, value: Tensor) -> Stage | None:
+    """How ``node`` makes something of ``value``; None if it is nothing for a chain."""
+    if not _rows(node) or node.ne != value.ne:
+        return None
+    op, src = node.op, node.src
+    if op in _BINARY:
+        first = src[0] is not value
+        other = src[0] if first else src[1]
+        if other is None or not _rows(other):
+            return None
+        fits = other.ne == node.ne if first else _repeats(other, node)
+        return Stage(node, other, first) if fits else None
+    if op in _GATED:
+        if len(src) < 2 or src[1] is None:
+            return None
+        first = src[0] is not value
+        other = src[0] if first else src[1]
+        ok = other is not None and _rows(other) and other.ne == node.ne
+        return Stage(node, other, first) if ok else None
+    if op == "soft_max":
+        mask, sinks, *_ = (*src[1:], None, None)
+        plain = src[0] is value and sinks is None and node.op_params[4:8] == bytes(4)  # no ALiBi
+        return Stage(node, mask, False) if plain else None
+    return Stage(node, None, False) if value in src else None  # its only operand
+
+
+def _rows(tensor: Tensor) -> bool:
+    return tensor.dtype is DType.F32 and (tensor.nb[0] == 4 or tensor.ne[0] == 1)
+
+
+def _repeats(other: Tensor, node: Tensor) -> bool:
+    """Whether ``other`` has a row, or an element, for each row; repeated rows are all the same."""
+    a, b = other.ne, node.ne
+    return a[0] in {1, b[0]} and a[1] in {1, b[1]} and b[2] % a[2] == 0 and b[3] % a[3] == 0
+
+
+def _is_safe(
+    chain: Chain, graph: Graph, order: dict[Tensor, int], span: Callable[[Tensor], Span]
+) -> bool:
+    """Whether the bytes that the chain reads are still there when its last node has its turn.
+
+    Memory of what an earlier node reads may have been given to a later one, since the allocator
+    knows nothing of chains.
+    """
+    last = chain.nodes[-1]
+    first, end = order[chain.nodes[0]], order[last]
+    sources = chain.sources
+    spans = [span(source) for source in sources]
+    target = span(last)
+    product = chain.nodes[0].op == "mul_mat"
+    for i, (source, place) in enumerate(zip(sources, spans, strict=True)):
+        if not _overlap(place, target):
+            continue
+        # Rows are read before they are written, by the first stage only.
+        same = place == target and source.nb == last.nb and source.ne == last.ne
+        in_first = i == 0 or source is chain.stages[0].other
+        later = any(stage.other is source for stage in chain.stages[1:])
+        if product or not same or not in_first or later:
+            return False
+    if end - first == len(chain.nodes) - 1:
+        return True
+    members = set(chain.nodes)
+    gap = graph.nodes[first + 1 : end]
+    between = [n for n in gap if n not in members and n.op not in VIEW_OPS]
+    if len(between) > _MAX_GAP or any(n.op in _WRITES_MORE for n in between):
+        return False
+    # What is left out keeps its memory, too: the nodes may yet have to be computed one by one.
+    sources += chain.nodes[:-1]
+    spans += [span(node) for node in chain.nodes[:-1]]
+    return not any(
+        n is not source.root and _overlap(span(n), place)
+        for n in between
+        for source, place in zip(sources, spans, strict=True)
+    )
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
