@@ -36,6 +36,7 @@ __all__ = [
     "check_numbers",
     "check_refused",
     "check_shape",
+    "check_values",
     "family_cases",
     "graph_cases",
     "refusals",
@@ -221,7 +222,7 @@ def _compute(
     return result.result()
 
 
-def _check(
+def check_values(
     expected: NDArray[Any], actual: NDArray[Any], dtype: DType, ne: tuple[int, ...], bound: float
 ) -> None:
     if dtype.is_quantized:
@@ -246,9 +247,9 @@ def check_numbers(case: Case, backend: aggml.Backend) -> None:
     expected = case.expected()
     if case.row_order_free:
         expected, result = np.sort(expected, axis=-1), np.sort(result, axis=-1)
-    _check(expected, result, out.dtype, out.ne, case.nmse_max)
+    check_values(expected, result, out.dtype, out.ne, case.nmse_max)
     for name in case.written:
         leaf = built.leafs[name]
         future = backend.get(leaf)
         future.wait(_TIMEOUT)
-        _check(case.after(name), future.result(), leaf.dtype, leaf.ne, case.nmse_max)
+        check_values(case.after(name), future.result(), leaf.dtype, leaf.ne, case.nmse_max)

@@ -1,0 +1,71 @@
+// add, sub, mul, div with b repeated over a, add1, scale: f32, f16, bf16. Sums of quantized a are in quantize.cu.
+#include "common.cuh"
+
+DEV float combine(i64 op, float a, float b)
+{
+    switch (op) {
+    case OP_add:
+    case OP_add1: return a + b;
+    case OP_sub: return a - b;
+    case OP_mul: return a * b;
+    default: return a / b;
+    }
+}
+
+// Element e of a row of b that may be shorter.
+DEV i64 place(i64 e, i64 n)
+{
+    return n == 1 ? 0 : modulo(e, n);
+}
+
+// As the walk of unary.cu. All f32, or by type.
+template <bool ALL_F32> DEV void walk(const Node<2> &n)
+{
+    const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x, width = n.dst.ne[0];
+    const Tensor &a = n.src[0], &b = n.src[1];
+    const i64 rows = row_count(n.dst);
+    for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += (i64)gridDim.y * blockDim.y) {
+        const Index i = row_index(n.dst, row);
+        const char *x = a.data + at(a, i), *z = b.data + at_repeated(b, i);
+        char *y = n.dst.data + at(n.dst, i);
+        float v[4], w[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const i64 e = i0 + k * blockDim.x;
+            if (e >= width) continue;
+            const char *from = x + e * a.nb[0], *other = z + place(e, b.ne[0]) * b.nb[0];
+            v[k] = ALL_F32 ? f32_at(from) : load(a.type, from);
+            w[k] = ALL_F32 ? f32_at(other) : load(b.type, other);
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const i64 e = i0 + k * blockDim.x;
+            if (e >= width) continue;
+            const float r = combine(n.op, v[k], w[k]);
+            if (ALL_F32)
+                *(float *)(y + e * n.dst.nb[0]) = r;
+            else
+                store(n.dst.type, y + e * n.dst.nb[0], r);
+        }
+    }
+}
+
+KERNEL(binary_f32, 256, Node<2>) { walk<true>(n); }
+KERNEL(binary_any, 256, Node<2>) { walk<false>(n); }
+
+KERNEL(scale_f32, 256, Node<1>)
+{
+    const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x;
+    const float scale = param(n.p, 0), bias = param(n.p, 1);
+    const i64 rows = row_count(n.dst);
+    for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += (i64)gridDim.y * blockDim.y) {
+        const Index i = row_index(n.dst, row);
+        const char *x = n.src[0].data + at(n.src[0], i);
+        char *y = n.dst.data + at(n.dst, i);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const i64 e = i0 + k * blockDim.x;
+            if (e < n.dst.ne[0]) *(float *)(y + e * n.dst.nb[0]) = f32_at(x + e * n.src[0].nb[0]) * scale + bias;
+        }
+    }
+}

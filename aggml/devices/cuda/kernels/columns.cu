@@ -1,0 +1,78 @@
+// What comes before a product: columns of b as int8 (struct Act), and slots of mul_mat_id by expert.
+#include "columns.cuh"
+
+DEV float element(i64 type, const char *row, i64 e)
+{
+    switch (type) {
+    case F32: return ((const float *)row)[e];
+    case Q8_0: {
+        const char *p = row + e / 32 * 34;
+        return half_to_float(*(const u16 *)p) * (float)((const i8 *)p)[2 + e % 32];
+    }
+    case Q8_1: {
+        const char *p = row + e / 32 * 36;
+        return half_to_float(*(const u16 *)p) * (float)((const i8 *)p)[4 + e % 32];
+    }
+    case Q8_K: {
+        const char *p = row + e / 256 * 292;
+        return *(const float *)p * (float)((const i8 *)p)[4 + e % 256];
+    }
+    default: return load(type, row + 2 * e);
+    }
+}
+
+// A warp for each 32 elements. src: rows; the Acts of all of them go to scratch + aux[0].
+KERNEL(quantize_columns, 256, Node<1>)
+{
+    const Tensor &b = n.src[0];
+    const i64 groups = b.ne[0] / 32, all = groups * row_count(b);
+    const int lane = threadIdx.x & 31;
+    Act *out = (Act *)(n.scratch + n.aux[0]);
+    for (i64 w = global_thread() / 32; w < all; w += global_threads() / 32) {
+        i64 row, g;
+        divide(w, groups, &row, &g);
+        const float x = element(b.type, b.data + at(b, row_index(b, row)), 32 * g + lane);
+        const float largest = warp_max(fabsf(x)), d = largest / 127.0f;
+        const int q = largest > 0.0f ? __float2int_rn(x / d) : 0;
+        int sum = q;
+#pragma unroll
+        for (int o = 8; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        ((i8 *)out[w].q)[lane] = (i8)q;
+        if (lane == 0) out[w].d = d;
+        if ((lane & 15) == 0) out[w].s[lane / 16] = d * (float)sum;
+    }
+}
+
+// One block. src: a, b, ids. Counts slots by expert, then puts them in order; results of slots without one are 0.
+KERNEL(group_slots, 256, Node<3>)
+{
+    if (n.fault[0] != 0) return;
+    const Tensor &ids = n.src[2];
+    const i64 experts = n.src[0].ne[2], slots = slots_of(n), used = ids.ne[0];
+    int *start = (int *)n.scratch, *order = start + experts + 1;
+    // A warp an expert: who else has it is found by looking at all, in order, so that the order is always the same.
+    for (i64 e = threadIdx.x; e <= experts; e += blockDim.x) {
+        int before = 0; // slots of earlier experts
+        for (i64 s = 0; s < slots; ++s) {
+            const int id = *(const int *)(ids.data + s % used * ids.nb[0] + s / used * ids.nb[1]);
+            before += id >= 0 && id < e;
+        }
+        start[e] = before;
+    }
+    __syncthreads();
+    for (i64 e = threadIdx.x; e < experts; e += blockDim.x) {
+        int to = start[e];
+        for (i64 s = 0; s < slots; ++s) {
+            const int id = *(const int *)(ids.data + s % used * ids.nb[0] + s / used * ids.nb[1]);
+            if (id == e) order[to++] = (int)s;
+        }
+    }
+    const int lane = threadIdx.x & 31;
+    for (i64 s = threadIdx.x / 32; s < slots; s += blockDim.x / 32) {
+        const int id = *(const int *)(ids.data + s % used * ids.nb[0] + s / used * ids.nb[1]);
+        if (id >= 0) continue;
+        Columns none;
+        float *y = (float *)result_at(n, none, s);
+        for (i64 i = lane; i < n.dst.ne[0]; i += 32) y[i] = 0.0f;
+    }
+}

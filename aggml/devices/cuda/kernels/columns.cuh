@@ -1,0 +1,123 @@
+// Columns of b in mul_mat and mul_mat_id: which there are, where they lie, where their results go.
+//
+// mul_mat: slot s is column s of a batch. mul_mat_id: slot s is [s % used, s / used] of ids, and columns of one expert
+// are brought together by a table in scratch: start[experts + 1], then the slots in the order of their experts.
+#pragma once
+#include "common.cuh"
+
+// 32 elements of a column: int8 codes, their scale, and the sums of both halves.
+struct __align__(16) Act {
+    int q[8];
+    float d, s[2], unused;
+};
+
+struct Columns {
+    const char *a;    // the matrix
+    i64 first, count; // slots order[first] .. or first ..
+    const int *order; // 0: as they come
+    i64 batch;
+};
+
+template <int N> DEV i64 used_of(const Node<N> &n)
+{
+    return n.dst.ne[1];
+}
+
+DEV const int *starts(const Node<3> &n)
+{
+    return (const int *)n.scratch;
+}
+
+DEV i64 slots_of(const Node<3> &n)
+{
+    return n.src[2].ne[0] * n.src[2].ne[1];
+}
+
+DEV i64 table_bytes(const Node<3> &n)
+{
+    return (4 * (n.src[0].ne[2] + 1 + slots_of(n)) + 255) / 256 * 256;
+}
+
+// mul_mat: matrices of a batch; a repeats over those of b.
+DEV Columns columns_of(const Node<2> &n, i64 batch)
+{
+    const Tensor &a = n.src[0], &b = n.src[1];
+    i64 i3, i2;
+    divide(batch, b.ne[2], &i3, &i2);
+    Columns c;
+    c.a = a.data + i2 / (b.ne[2] / a.ne[2]) * a.nb[2] + i3 / (b.ne[3] / a.ne[3]) * a.nb[3];
+    c.first = 0;
+    c.count = b.ne[1];
+    c.order = 0;
+    c.batch = batch;
+    return c;
+}
+
+// mul_mat_id: tile number `tile` of all experts' tiles of `width` columns; none: count is 0.
+DEV Columns columns_of(const Node<3> &n, i64 tile, int width)
+{
+    const int *start = starts(n);
+    Columns c;
+    c.order = start + n.src[0].ne[2] + 1;
+    c.count = 0;
+    c.first = 0;
+    c.a = n.src[0].data;
+    c.batch = 0;
+    for (i64 e = 0; e < n.src[0].ne[2]; ++e) {
+        const i64 here = start[e + 1] - start[e], tiles = (here + width - 1) / width;
+        if (tile < tiles) {
+            c.a += e * n.src[0].nb[2];
+            c.first = start[e] + tile * width;
+            c.count = here - tile * width < width ? here - tile * width : width;
+            return c;
+        }
+        tile -= tiles;
+    }
+    return c;
+}
+
+// Slot of column j.
+DEV i64 slot_at(const Columns &c, i64 j)
+{
+    return c.order != 0 ? c.order[c.first + j] : c.first + j;
+}
+
+// Row of b (of all of its rows in order) of a slot.
+DEV i64 row_of(const Node<2> &n, const Columns &c, i64 slot)
+{
+    return c.batch * n.src[1].ne[1] + slot;
+}
+
+DEV i64 row_of(const Node<3> &n, const Columns &, i64 slot)
+{
+    const i64 used = n.src[2].ne[0], i2 = slot / used;
+    return i2 * n.src[1].ne[1] + modulo(slot - i2 * used, n.src[1].ne[1]);
+}
+
+template <int N> DEV const char *column_at(const Node<N> &n, const Columns &c, i64 slot)
+{
+    return n.src[1].data + at(n.src[1], row_index(n.src[1], row_of(n, c, slot)));
+}
+
+DEV char *result_at(const Node<2> &n, const Columns &c, i64 slot)
+{
+    i64 i3, i2;
+    divide(c.batch, n.dst.ne[2], &i3, &i2);
+    return n.dst.data + slot * n.dst.nb[1] + i2 * n.dst.nb[2] + i3 * n.dst.nb[3];
+}
+
+DEV char *result_at(const Node<3> &n, const Columns &, i64 slot)
+{
+    const i64 used = n.dst.ne[1], i2 = slot / used;
+    return n.dst.data + (slot - i2 * used) * n.dst.nb[1] + i2 * n.dst.nb[2];
+}
+
+DEV const Act *acts(const Node<2> &n)
+{
+    return (const Act *)n.scratch;
+}
+
+DEV const Act *acts(const Node<3> &n)
+{
+    return (const Act *)(n.scratch + table_bytes(n));
+}

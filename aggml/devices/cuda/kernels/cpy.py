@@ -1,0 +1,143 @@
+"""Copies and conversions: which kernel of cpy.cu a pair of layouts and types gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.kernels import quantize
+from aggml.devices.cuda.pack import ceil, dense, merge, rows_by_columns
+from aggml.dtype import DType
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.tensor import Tensor
+
+__all__ = ["copy", "launches", "refuses"]
+
+
+def refuses(node: Tensor) -> bool:
+    """Rows of quantized elements that are not side by side, where they are converted."""
+    src = node.src[0]
+    assert src is not None
+    if src.dtype is node.dtype:
+        return False
+    return any(
+        t.dtype.is_quantized and t.nb[0] != t.dtype.type_size and t.ne[0] > t.dtype.blck_size
+        for t in (src, node)
+    )
+
+
+def launches(site: Site) -> list[Launch]:
+    """One launch."""
+    dst, src = site.dst, site.src(0)
+    if dst.type == src.type:
+        return copy(site, dst, src)
+    to, kind = DType(dst.type), DType(src.type)
+    if to.is_quantized:
+        return quantize.cpy(site)
+    if kind.is_quantized:
+        grid = (min(ceil(site.node.nelements // 32, 128), 1 << 20), 1, 1)
+        return [site.launch("cpy", "from_quantized", grid, (128, 1, 1), 1, operands=[dst, src])]
+    pair = _in_one_shape(dst, src, to.type_size, kind.type_size)
+    if pair is None:
+        grid = (min(ceil(site.node.nelements, 256), 1 << 20), 1, 1)
+        return [site.launch("cpy", "convert_any", grid, (256, 1, 1), 1, operands=[dst, src])]
+    operands = merge(pair)
+    grid, block = rows_by_columns(operands[0].ne)
+    return [site.launch("cpy", "convert_rows", grid, block, 1, operands=operands)]
+
+
+def _seen_as(o: Operand, ne: tuple[int, ...], size: int) -> Operand:
+    """What lies without gaps can be seen in any shape."""
+    nb = (size, size * ne[0], size * ne[0] * ne[1], size * ne[0] * ne[1] * ne[2])
+    return replace(o, ne=ne, nb=nb)
+
+
+def _in_one_shape(dst: Operand, src: Operand, to: int, size: int) -> list[Operand] | None:
+    if dst.ne == src.ne:
+        return [dst, src]
+    if dense(src, size):
+        return [dst, _seen_as(src, dst.ne, size)]
+    if dense(dst, to):
+        return [_seen_as(dst, src.ne, to), src]
+    return None
+
+
+def _blocks(o: Operand, kind: DType) -> Operand:
+    """Extents in blocks, which then are elements of ``type_size`` bytes."""
+    return replace(o, ne=(o.ne[0] // kind.blck_size, *o.ne[1:]))
+
+
+def _largest_word(operands: list[Operand], size: int) -> int:
+    """The largest word of up to 16 bytes that divides every address, stride and row."""
+    for word in (16, 8, 4, 2):
+        fits = size % word == 0 and all(
+            o.data % word == 0
+            and all(nb % word == 0 for n, nb in zip(o.ne, o.nb, strict=True) if n > 1)
+            for o in operands
+        )
+        if fits:
+            return word
+    return 1
+
+
+def copy(site: Site, dst: Operand, src: Operand) -> list[Launch]:
+    """Elements of one type, of which ``src`` may repeat; as few and as large words as possible."""
+    kind = DType(dst.type)
+    size = kind.type_size
+    to, what = _blocks(dst, kind), _blocks(src, kind)
+    if 0 in to.ne:
+        return []
+    repeats = any(n % m == 0 for n, m in zip(to.ne, what.ne, strict=True)) and all(
+        m <= n and n % m == 0 for n, m in zip(to.ne, what.ne, strict=True)
+    )
+    pair = [to, what] if repeats else _in_one_shape(to, what, size, size)
+    plain = size in {1, 2, 4, 8}
+    if pair is None or (not plain and not _side_by_side(pair, size)):
+        n = to.ne[0] * to.ne[1] * to.ne[2] * to.ne[3]
+        grid = (min(ceil(n, 256), 1 << 20), 1, 1)
+        word = 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
+        return [
+            site.launch(
+                "cpy", "copy_blocks", grid, (256, 1, 1), 1, operands=[to, what], aux=[size, word]
+            )
+        ]
+    if not plain:
+        pair, size = _as_words(pair, size)
+    operands = merge(pair)
+    turned = _turned(operands, size)
+    if turned is not None:
+        to, what = turned
+        tiles = ceil(to.ne[0], 32) * ceil(to.ne[1], 32)
+        grid = (tiles, min(to.ne[2] * to.ne[3], 65535), 1)
+        return [site.launch("cpy", f"transpose_{size}", grid, (32, 8, 1), 1, operands=turned)]
+    if plain and operands[0].ne[0] > 1:
+        operands, size = _as_words(operands, size)
+    grid, block = rows_by_columns(operands[0].ne)
+    return [site.launch("cpy", f"copy_{size}", grid, block, 1, operands=operands)]
+
+
+def _side_by_side(pair: list[Operand], size: int) -> bool:
+    return all(o.nb[0] == size or o.ne[0] == 1 for o in pair) and pair[0].ne[0] == pair[1].ne[0]
+
+
+def _turned(operands: list[Operand], size: int) -> list[Operand] | None:
+    """The operands where tiles are worth it: the source is dense along dimension 1 only."""
+    dst, src = operands
+    fits = size in {2, 4} and dst.nb[0] == size and src.nb[1] == size and src.nb[0] != size
+    return operands if fits and dst.ne[0] >= 8 and dst.ne[1] >= 8 and dst.ne == src.ne else None
+
+
+def _as_words(operands: list[Operand], size: int) -> tuple[list[Operand], int]:
+    """Rows of both without gaps and of one length, seen as larger words (smaller, of blocks)."""
+    if (
+        any(o.nb[0] != size and o.ne[0] > 1 for o in operands)
+        or operands[0].ne[0] != operands[1].ne[0]
+    ):
+        return operands, size
+    row = operands[0].ne[0] * size
+    outer = [replace(o, nb=(16, *o.nb[1:])) for o in operands]
+    word = _largest_word(outer, row)
+    return [replace(o, ne=(row // word, *o.ne[1:]), nb=(word, *o.nb[1:])) for o in operands], word

@@ -1,0 +1,58 @@
+// Gated units: f(x) * g. Operands are x and g themselves, halves of a row or tensors; f32 and f16.
+#include "common.cuh"
+
+DEV float gelu(float x)
+{
+    if (x <= -10.0f) return 0.0f;
+    if (x >= 10.0f) return x;
+    return x / (1.0f + expf(-2.0f * 0.79788456f * x * (1.0f + 0.044715f * x * x)));
+}
+
+DEV float gelu_quick(float x)
+{
+    if (fabsf(x) >= 65520.0f) x = copysignf(INF, x);
+    return x / (1.0f + expf(-1.702f * x));
+}
+
+DEV float gated(i64 op, const int *p, float x, float g)
+{
+    switch (op) {
+    case OP_reglu: return (x > 0.0f ? x : 0.0f) * g;
+    case OP_geglu: return gelu(x) * g;
+    case OP_swiglu: return x / (1.0f + expf(-x)) * g;
+    case OP_geglu_erf: return 0.5f * x * erfcf(x * -0.70710678f) * g;
+    case OP_swiglu_oai: {
+        const float alpha = param(p, 2), limit = param(p, 3);
+        const float v = x < limit ? x : limit, w = g < limit ? g : limit;
+        return v / (1.0f + expf(-alpha * v)) * ((w > -limit ? w : -limit) + 1.0f);
+    }
+    default: return gelu_quick(x) * g;
+    }
+}
+
+template <class T> DEV void walk(const Node<2> &n)
+{
+    const i64 i0 = (i64)blockIdx.x * (4 * blockDim.x) + threadIdx.x, width = n.dst.ne[0];
+    const i64 rows = row_count(n.dst);
+    for (i64 row = (i64)blockIdx.y * blockDim.y + threadIdx.y; row < rows; row += (i64)gridDim.y * blockDim.y) {
+        const Index i = row_index(n.dst, row);
+        const char *x = n.src[0].data + at(n.src[0], i), *g = n.src[1].data + at(n.src[1], i);
+        char *y = n.dst.data + at(n.dst, i);
+        float v[4], w[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const i64 e = i0 + k * blockDim.x;
+            v[k] = e < width ? to_float(*(const T *)(x + e * n.src[0].nb[0])) : 0.0f;
+            w[k] = e < width ? to_float(*(const T *)(g + e * n.src[1].nb[0])) : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const i64 e = i0 + k * blockDim.x;
+            const float r = gated(n.op, n.p, v[k], w[k]);
+            if (e < width) from_float(r, (T *)(y + e * n.dst.nb[0]));
+        }
+    }
+}
+
+KERNEL(glu_f32, 256, Node<2>) { walk<float>(n); }
+KERNEL(glu_f16, 256, Node<2>) { walk<half_t>(n); }

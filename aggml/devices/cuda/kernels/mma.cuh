@@ -1,0 +1,93 @@
+// Products of 16 x 8 on tensor cores, d += a b, with fragments as in the PTX manual; sm_75 makes them of smaller ones.
+#pragma once
+#include "common.cuh"
+
+// 16 x 32 by 32 x 8 of int8
+DEV void mma_int8(int d[4], const u32 a[4], const u32 b[2])
+{
+#ifdef AGGML_HOST
+    shim_mma_16832(d, a, b);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half) { // of the depth; then the lower 8 rows
+        asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+r"(d[0]), "+r"(d[1])
+                     : "r"(a[2 * half]), "r"(b[half]));
+        asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+r"(d[2]), "+r"(d[3])
+                     : "r"(a[2 * half + 1]), "r"(b[half]));
+    }
+#endif
+}
+
+// 16 x 16 by 16 x 8 of f16
+DEV void mma_half(float d[4], const u32 a[4], const u32 b[2])
+{
+#ifdef AGGML_HOST
+    shim_mma_16816<false>(d, a, b);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+    }
+#endif
+}
+
+// 16 x 16 by 16 x 8 of bf16. sm_75 has none: lanes fetch what they need from each other.
+DEV void mma_bf16(float d[4], const u32 a[4], const u32 b[2])
+{
+#ifdef AGGML_HOST
+    shim_mma_16816<true>(d, a, b);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3;
+#pragma unroll
+    for (int pair = 0; pair < 8; ++pair) {
+        const int half = pair / 4, lane = group * 4 + pair % 4;
+        const u32 top = __shfl_sync(0xffffffffu, a[2 * half], lane);
+        const u32 bottom = __shfl_sync(0xffffffffu, a[2 * half + 1], lane);
+#pragma unroll
+        for (int column = 0; column < 2; ++column) {
+            const u32 y = __shfl_sync(0xffffffffu, b[half], (2 * member + column) * 4 + pair % 4);
+            const float y0 = __uint_as_float(y << 16), y1 = __uint_as_float(y & 0xffff0000u);
+            d[column] += __uint_as_float(top << 16) * y0 + __uint_as_float(top & 0xffff0000u) * y1;
+            d[2 + column] += __uint_as_float(bottom << 16) * y0 + __uint_as_float(bottom & 0xffff0000u) * y1;
+        }
+    }
+#endif
+}
+
+// A tile of rows of 16 words, and 4 so that lanes of a fragment meet different banks; a step of depth is 8 words.
+typedef u32 TileRow[20];
+
+// Rows row .. row + 15 of a, step s.
+DEV void load_a(u32 a[4], const TileRow *tile, int row, int s)
+{
+    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, word = 8 * s + member;
+    a[0] = tile[row + group][word];
+    a[1] = tile[row + group + 8][word];
+    a[2] = tile[row + group][word + 4];
+    a[3] = tile[row + group + 8][word + 4];
+}
+
+// Columns column .. column + 7 of b, which lie as rows.
+DEV void load_b(u32 b[2], const TileRow *tile, int column, int s)
+{
+    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, word = 8 * s + member;
+    b[0] = tile[column + group][word];
+    b[1] = tile[column + group][word + 4];
+}

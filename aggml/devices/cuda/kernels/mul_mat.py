@@ -1,0 +1,124 @@
+"""Products of matrices: int8 columns for quantized matrices, few columns or tiles.
+
+Here: mul_mat and mul_mat_id. Not here: the kernels (columns.cu, mul_mat_q.cu, mul_mat_f.cu).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.kernels.rows import check_ids
+from aggml.devices.cuda.pack import ceil
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.tensor import Tensor
+
+__all__ = ["launches", "refuses", "scratch"]
+
+_FEW = 8  # columns up to which warps go along the depth; a tile is 64 wide
+_TILE = 64
+_ACT = 48  # bytes for 32 elements of a column
+_Y = 65535
+
+
+def _operands(node: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    a, b = node.src[0], node.src[1]
+    assert a is not None
+    assert b is not None
+    return a, b, node.src[2] if node.op == "mul_mat_id" else None
+
+
+def refuses(node: Tensor) -> bool:
+    """Grids that no GPU takes, and a depth of 0."""
+    a, b, ids = _operands(node)
+    tiles = 0 if ids is None else ceil(ids.nelements, _TILE) + min(a.ne[2], ids.nelements)
+    return a.ne[0] == 0 or tiles > _Y or b.nrows >= 1 << 31
+
+
+def _table(a: Tensor, ids: Tensor | None) -> int:
+    """Bytes of the table of slots by expert (columns.cuh)."""
+    return 0 if ids is None else ceil(4 * (a.ne[2] + 1 + ids.nelements), 256) * 256
+
+
+def scratch(node: Tensor) -> int:
+    """The table of slots, then columns as int8."""
+    a, b, ids = _operands(node)
+    return _table(a, ids) + (b.ne[0] // 32 * _ACT * b.nrows if a.dtype.is_quantized else 0)
+
+
+def launches(site: Site) -> list[Launch]:
+    """Columns, then products."""
+    a, _, ids = _operands(site.node)
+    found: list[Launch] = []
+    if ids is not None:
+        found.append(check_ids(site, site.src(2), a.ne[2], none=True))
+    if a.dtype.is_quantized:
+        groups = site.src(1)
+        found.append(_columns(site, groups, _table(a, ids)))
+    return found + (_plain(site) if ids is None else _by_expert(site))
+
+
+def _columns(site: Site, b: Operand, offset: int) -> Launch:
+    n = b.ne[0] // 32 * b.ne[1] * b.ne[2] * b.ne[3]
+    grid = (min(ceil(n, 8), 1 << 20), 1, 1)
+    operands = [site.dst, b]
+    return site.launch(
+        "columns", "quantize_columns", grid, (256, 1, 1), 1, operands=operands, aux=[offset]
+    )
+
+
+def _kernel(a: Tensor, name: str) -> tuple[str, str, int]:
+    """Module, kernel, rows of a that a block of the kernel for few columns takes."""
+    if a.dtype.is_quantized:
+        return f"mul_mat_q[TYPE={a.dtype.name}]", name, 8
+    return "mul_mat_f", f"{name}_{a.dtype.type_name}", 4
+
+
+def _aligned(site: Site) -> int:
+    """Whether rows of a and b begin at multiples of 16 bytes."""
+    operands = (site.src(0), site.src(1))
+    return int(
+        all(
+            o.data % 16 == 0
+            and all(s % 16 == 0 for n, s in zip(o.ne[1:], o.nb[1:], strict=True) if n > 1)
+            for o in operands
+        )
+    )
+
+
+def _plain(site: Site) -> list[Launch]:
+    node = site.node
+    a, _, _ = _operands(node)
+    m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
+    aligned = _aligned(site)
+    if columns > _FEW:
+        module, kernel, _ = _kernel(a, "tiles")
+        grid = (ceil(m, _TILE), min(ceil(columns, _TILE), _Y), min(batches, _Y))
+        return [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[0, aligned])]
+    found = []
+    first = 0
+    while first < columns:
+        width = 4 if columns - first > 2 else columns - first
+        module, kernel, rows = _kernel(a, f"few_{width}")
+        grid = (ceil(m, rows), min(batches, _Y), 1)
+        found.append(site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[first, aligned]))
+        first += width
+    return found
+
+
+def _by_expert(site: Site) -> list[Launch]:
+    a, _, ids = _operands(site.node)
+    assert ids is not None
+    m, slots, aligned = site.node.ne[0], ids.nelements, _aligned(site)
+    if slots <= 2 * _FEW:
+        module, kernel, rows = _kernel(a, "id_few")
+        grid = (ceil(m, rows), slots, 1)
+        return [site.launch(module, kernel, grid, (128, 1, 1), 3, aux=[0, aligned])]
+    module, kernel, _ = _kernel(a, "id_tiles")
+    tiles = ceil(slots, _TILE) + min(a.ne[2], slots)
+    return [
+        site.launch("columns", "group_slots", (1, 1, 1), (256, 1, 1), 3),
+        site.launch(module, kernel, (ceil(m, _TILE), tiles, 1), (128, 1, 1), 3, aux=[0, aligned]),
+    ]

@@ -1,0 +1,294 @@
+// Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
+//
+// Few columns: a warp a row, lanes along the depth. Many: tiles of 64 x 64, f16 and bf16 on tensor cores (b rounded to
+// the type of a, as in ggml), f32 by fused multiply-add.
+#include "columns.cuh"
+#include "mma.cuh"
+
+template <class T> struct Type;
+template <> struct Type<float> { static const int number = F32; };
+template <> struct Type<half_t> { static const int number = F16; };
+template <> struct Type<bf16_t> { static const int number = BF16; };
+
+template <class T> DEV float b_element(i64 type, const char *column, i64 k)
+{
+    return type == F32 ? ((const float *)column)[k] : to_float(((const T *)column)[k]);
+}
+
+// Row `row` times columns first .. first + N - 1. aux[1]: whether rows of a and of b are at multiples of 16 bytes
+template <class T, int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first)
+{
+    enum { V = 16 / sizeof(T) };
+    const i64 depth = n.src[0].ne[0], type = n.src[1].type;
+    const int lane = threadIdx.x & 31;
+    const char *a = c.a + row * n.src[0].nb[1];
+    const char *x[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = column_at(n, c, slot_at(c, first + j < c.count ? first + j : c.count - 1));
+    float sum[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] = 0.0f;
+    i64 k = 0;
+    if (n.aux[1] != 0 && type == F32) {
+        for (k = lane * V; k + V <= depth; k += 32 * V) {
+            union {
+                uint4 words;
+                T elements[V];
+            } w;
+            w.words = *(const uint4 *)(a + k * sizeof(T));
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+#pragma unroll
+                for (int v = 0; v < V; v += 4) {
+                    const float4 y = *(const float4 *)(x[j] + 4 * (k + v));
+                    sum[j] += to_float(w.elements[v]) * y.x;
+                    sum[j] += to_float(w.elements[v + 1]) * y.y;
+                    sum[j] += to_float(w.elements[v + 2]) * y.z;
+                    sum[j] += to_float(w.elements[v + 3]) * y.w;
+                }
+            }
+        }
+        k = depth / V * V;
+    }
+    for (k += lane; k < depth; k += 32) {
+        const float w = to_float(((const T *)a)[k]);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[j] += w * b_element<T>(type, x[j], k);
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+        const float total = warp_sum(sum[j]);
+        if (lane == 0 && first + j < c.count) ((float *)result_at(n, c, slot_at(c, first + j)))[row] = total;
+    }
+}
+
+// grid: rows / 4, batches. aux[0]: the first column
+template <class T, int N> DEV void few_columns(const Node<2> &n)
+{
+    const i64 row = (i64)blockIdx.x * 4 + (threadIdx.x >> 5);
+    if (row >= n.dst.ne[0]) return;
+    for (i64 batch = blockIdx.y; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.y) {
+        few<T, N>(n, columns_of(n, batch), row, n.aux[0]);
+    }
+}
+
+template <class T> DEV void id_few(const Node<3> &n)
+{
+    if (n.fault[0] != 0) return;
+    const i64 row = (i64)blockIdx.x * 4 + (threadIdx.x >> 5), used = n.src[2].ne[0];
+    if (row >= n.dst.ne[0]) return;
+    for (i64 slot = blockIdx.y; slot < slots_of(n); slot += gridDim.y) {
+        const int id = *(const int *)(n.src[2].data + slot % used * n.src[2].nb[0] + slot / used * n.src[2].nb[1]);
+        Columns c;
+        c.a = n.src[0].data + (id < 0 ? 0 : id) * n.src[0].nb[2];
+        c.first = slot;
+        c.count = 1;
+        c.order = 0;
+        c.batch = 0;
+        if (id >= 0)
+            few<T, 1>(n, c, row, 0);
+        else if ((threadIdx.x & 31) == 0)
+            ((float *)result_at(n, c, slot))[row] = 0.0f;
+    }
+}
+
+enum { TILE = 64, DEPTH = 32 };
+
+template <class T> DEV u32 pair_of(float low, float high)
+{
+    T x, y;
+    from_float(low, &x);
+    from_float(high, &y);
+    return *(const u16 *)&x | (u32) * (const u16 *)&y << 16;
+}
+
+// Elements k .. k + 15 of a row of T or f32 as pairs of T; zeros beyond depth.
+template <class T> DEV void fetch(u32 out[8], const char *row, i64 type, i64 k, i64 depth, bool aligned)
+{
+#pragma unroll
+    for (int w = 0; w < 8; ++w) out[w] = 0;
+    if (row == 0 || k >= depth) return;
+    if (aligned && k + 16 <= depth) {
+        if (type == F32) {
+#pragma unroll
+            for (int w = 0; w < 4; ++w) {
+                const float4 x = ((const float4 *)(row + 4 * k))[w];
+                out[2 * w] = pair_of<T>(x.x, x.y);
+                out[2 * w + 1] = pair_of<T>(x.z, x.w);
+            }
+        } else {
+#pragma unroll
+            for (int w = 0; w < 2; ++w) {
+                const uint4 x = ((const uint4 *)(row + 2 * k))[w];
+                out[4 * w] = x.x;
+                out[4 * w + 1] = x.y;
+                out[4 * w + 2] = x.z;
+                out[4 * w + 3] = x.w;
+            }
+        }
+        return;
+    }
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+        const i64 e = k + 2 * w;
+        if (e >= depth) continue;
+        if (type == F32) {
+            out[w] = pair_of<T>(((const float *)row)[e], e + 1 < depth ? ((const float *)row)[e + 1] : 0.0f);
+        } else {
+            const u16 *x = (const u16 *)row;
+            out[w] = x[e] | (e + 1 < depth ? (u32)x[e + 1] << 16 : 0);
+        }
+    }
+}
+
+// As in mul_mat_q.cu. aux[1]: whether all rows are at multiples of 16 bytes
+template <class T, class Args> DEV void tile(const Args &n, const Columns &c, i64 row, i64 first)
+{
+    __shared__ __align__(16) TileRow a_t[TILE], b_t[TILE];
+    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0], type = n.src[1].type;
+    const bool aligned = n.aux[1] != 0;
+    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, warp = threadIdx.x >> 5;
+    const int to_row = warp % 2 * 32, to_column = warp / 2 * 32;
+    const int mine = threadIdx.x / 2, half = threadIdx.x % 2;
+    const char *my_a = row + mine < m ? c.a + (row + mine) * n.src[0].nb[1] : 0;
+    const char *my_b = first + mine < c.count ? column_at(n, c, slot_at(c, first + mine)) : 0;
+    float sum[2][4][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) sum[i][j][r] = 0.0f;
+        }
+    }
+    for (i64 k = 0; k < depth; k += DEPTH) {
+        u32 x[8], y[8];
+        fetch<T>(x, my_a, Type<T>::number, k + 16 * half, depth, aligned);
+        fetch<T>(y, my_b, type, k + 16 * half, depth, aligned);
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < 8; w += 4) {
+            *(uint4 *)&a_t[mine][8 * half + w] = make_uint4(x[w], x[w + 1], x[w + 2], x[w + 3]);
+            *(uint4 *)&b_t[mine][8 * half + w] = make_uint4(y[w], y[w + 1], y[w + 2], y[w + 3]);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            u32 b[4][2];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) load_b(b[j], b_t, to_column + 8 * j, s);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                u32 a[4];
+                load_a(a, a_t, to_row + 16 * i, s);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    if (Type<T>::number == F16)
+                        mma_half(sum[i][j], a, b[j]);
+                    else
+                        mma_bf16(sum[i][j], a, b[j]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const i64 column = first + to_column + 8 * j + 2 * member + r % 2;
+            if (column >= c.count) continue;
+            float *y = (float *)result_at(n, c, slot_at(c, column));
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const i64 to = row + to_row + 16 * i + group + r / 2 * 8;
+                if (to < m) y[to] = sum[i][j][r];
+            }
+        }
+    }
+}
+
+// f32: 128 threads, each 8 rows by 4 columns of the tile, 16 apart, so that lanes meet different banks.
+template <class Args> DEV void tile_f32(const Args &n, const Columns &c, i64 row, i64 first)
+{
+    enum { K = 16 };
+    __shared__ float a_t[K][TILE + 4], b_t[K][TILE + 4];
+    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0];
+    const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;
+    const int mine = threadIdx.x / 2, half = threadIdx.x % 2 * 8;
+    const float *my_a = row + mine < m ? (const float *)(c.a + (row + mine) * n.src[0].nb[1]) : 0;
+    const float *my_b = first + mine < c.count ? (const float *)column_at(n, c, slot_at(c, first + mine)) : 0;
+    float sum[8][4];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[i][j] = 0.0f;
+    }
+    for (i64 k0 = 0; k0 < depth; k0 += K) {
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const i64 k = k0 + half + e;
+            a_t[half + e][mine] = my_a != 0 && k < depth ? my_a[k] : 0.0f;
+            b_t[half + e][mine] = my_b != 0 && k < depth ? my_b[k] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            float x[8], y[4];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) x[i] = a_t[k][tx + 8 * i];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) y[j] = b_t[k][ty + 16 * j];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) sum[i][j] += x[i] * y[j];
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const i64 column = first + ty + 16 * j;
+        if (column >= c.count) continue;
+        float *y = (float *)result_at(n, c, slot_at(c, column));
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            if (row + tx + 8 * i < m) y[row + tx + 8 * i] = sum[i][j];
+        }
+    }
+}
+
+DEV void any_tile(float, const Node<2> &n, const Columns &c, i64 row, i64 first) { tile_f32(n, c, row, first); }
+DEV void any_tile(float, const Node<3> &n, const Columns &c, i64 row, i64 first) { tile_f32(n, c, row, first); }
+template <class T, class Args> DEV void any_tile(T, const Args &n, const Columns &c, i64 row, i64 first)
+{
+    tile<T>(n, c, row, first);
+}
+
+// grid: tiles of rows, tiles of columns, batches
+template <class T> DEV void tiles(const Node<2> &n)
+{
+    for (i64 batch = blockIdx.z; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.z) {
+        for (i64 first = (i64)blockIdx.y * TILE; first < n.dst.ne[1]; first += (i64)gridDim.y * TILE) {
+            any_tile(T(), n, columns_of(n, batch), (i64)blockIdx.x * TILE, first);
+        }
+    }
+}
+
+template <class T> DEV void id_tiles(const Node<3> &n)
+{
+    if (n.fault[0] != 0) return;
+    const Columns c = columns_of(n, blockIdx.y, TILE);
+    if (c.count > 0) any_tile(T(), n, c, (i64)blockIdx.x * TILE, 0);
+}
+
+#define EACH(name, T) \
+    KERNEL(few_1_##name, 128, Node<2>) { few_columns<T, 1>(n); } \
+    KERNEL(few_2_##name, 128, Node<2>) { few_columns<T, 2>(n); } \
+    KERNEL(few_4_##name, 128, Node<2>) { few_columns<T, 4>(n); } \
+    KERNEL(id_few_##name, 128, Node<3>) { id_few<T>(n); } \
+    KERNEL(tiles_##name, 128, Node<2>) { tiles<T>(n); } \
+    KERNEL(id_tiles_##name, 128, Node<3>) { id_tiles<T>(n); }
+EACH(f32, float)
+EACH(f16, half_t)
+EACH(bf16, bf16_t)

@@ -1,0 +1,21 @@
+"""Functions of one operand: one walk over both tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.pack import merge, rows_by_columns
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Site
+
+__all__ = ["launches"]
+
+
+def launches(site: Site) -> list[Launch]:
+    """One launch."""
+    operands = merge([site.dst, site.src(0)])
+    grid, block = rows_by_columns(operands[0].ne)
+    kernel = f"unary_{site.node.dtype.type_name}"
+    return [site.launch("unary", kernel, grid, block, 1, operands=operands)]

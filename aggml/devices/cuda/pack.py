@@ -1,0 +1,187 @@
+"""Operands and parameters as the bytes that kernels take (struct Node of kernels/common.cuh).
+
+Here: packing, dimensions merged where all operands allow it, the usual grids. Not here: what a
+family launches (kernels/, plain.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.launch import Launch
+from aggml.native import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.devices.cuda.launch import Address, Extent
+    from aggml.tensor import Tensor
+
+__all__ = ["MISSING", "Operand", "Site", "ceil", "dense", "merge", "rows_by_columns"]
+
+_OPERAND = struct.Struct("<Q9q")
+_TAIL = struct.Struct("<8qQQq")
+_GRID_Y = 65535
+_GRID_X = 1 << 22  # blocks of what loops over a grid: more than any GPU runs at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor, or another view of its bytes, as a kernel sees it."""
+
+    data: int
+    ne: tuple[int, ...]
+    nb: tuple[int, ...]
+    type: int
+
+    def packed(self) -> bytes:
+        """80 bytes, struct Tensor."""
+        return _OPERAND.pack(self.data, *self.ne, *self.nb, self.type)
+
+
+MISSING = Operand(0, (0, 0, 0, 0), (0, 0, 0, 0), -1)
+
+
+def ceil(n: int, by: int) -> int:
+    """How many ``by`` hold ``n``."""
+    return -(-n // by)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A node that is being lowered, and where everything lies."""
+
+    node: Tensor
+    address: Address
+    scratch: int
+    fault: int
+
+    @property
+    def dst(self) -> Operand:
+        """The node itself."""
+        return self._operand(self.node)
+
+    def src(self, i: int) -> Operand:
+        """Source ``i``; `MISSING` if it is not given."""
+        tensor = self.node.src[i] if i < len(self.node.src) else None
+        return MISSING if tensor is None else self._operand(tensor)
+
+    def _operand(self, tensor: Tensor) -> Operand:
+        return Operand(self.address(tensor), tensor.ne, tensor.nb, tensor.dtype.value)
+
+    def args(
+        self, n_src: int, *, operands: Sequence[Operand] | None = None, aux: Sequence[int] = ()
+    ) -> bytes:
+        """struct Node<n_src>; ``operands`` stand for the node and its sources if given."""
+        if operands is None:
+            operands = [self.dst, *(self.src(i) for i in range(n_src))]
+        assert len(operands) == n_src + 1
+        op = _native.op_find(self.node.op)
+        tail = _TAIL.pack(*aux, *(0 for _ in range(8 - len(aux))), self.scratch, self.fault, op)
+        return b"".join([*(o.packed() for o in operands), self.node.op_params, tail])
+
+    def launch(
+        self,
+        module: str,
+        kernel: str,
+        grid: Extent,
+        block: Extent,
+        n_src: int,
+        *,
+        operands: Sequence[Operand] | None = None,
+        aux: Sequence[int] = (),
+        shared: int = 0,
+    ) -> Launch:
+        """One launch with this node's parameter."""
+        args = self.args(n_src, operands=operands, aux=aux)
+        return Launch(module, kernel, grid, block, shared, args)
+
+    def per_element(
+        self, module: str, kernel: str, n: int, n_src: int, *, aux: Sequence[int] = ()
+    ) -> list[Launch]:
+        """A thread for each of ``n`` elements, in blocks of 256; the kernel loops over the grid."""
+        if n == 0:
+            return []
+        grid = (min(ceil(n, 256), _GRID_X), 1, 1)
+        return [self.launch(module, kernel, grid, (256, 1, 1), n_src, aux=aux)]
+
+    def per_row(
+        self,
+        module: str,
+        kernel: str,
+        rows: int,
+        width: int,
+        n_src: int,
+        *,
+        aux: Sequence[int] = (),
+    ) -> list[Launch]:
+        """A block for each of ``rows``, with threads for about 4 of ``width`` elements each."""
+        if rows == 0:
+            return []
+        threads = 32
+        while threads < 256 and threads * 4 < width:
+            threads *= 2
+        grid = (min(rows, _GRID_X), 1, 1)
+        return [self.launch(module, kernel, grid, (threads, 1, 1), n_src, aux=aux)]
+
+
+def dense(o: Operand, size: int) -> bool:
+    """Whether plain elements of ``size`` bytes lie without gaps in logical order."""
+    step = size
+    for n, nb in zip(o.ne, o.nb, strict=True):
+        if n != 1 and nb != step:
+            return False
+        step *= n
+    return True
+
+
+def merge(operands: Sequence[Operand]) -> list[Operand]:
+    """The same elements in fewer dimensions; the first operand has the extents of the walk.
+
+    Others may have an extent that repeats (1, or a divisor). A dimension goes into the one before
+    it where it continues it in every operand. Unused dimensions come last.
+    """
+    ne: list[list[int]] = [[] for _ in operands]
+    nb: list[list[int]] = [[] for _ in operands]
+    for d in range(4):
+        if operands[0].ne[d] == 1:
+            continue
+        if ne[0] and all(
+            _continues(o, d, n[-1], b[-1], ne[0][-1], operands[0].ne[d])
+            for o, n, b in zip(operands, ne, nb, strict=True)
+        ):
+            for o, n in zip(operands, ne, strict=True):
+                n[-1] *= o.ne[d]
+            continue
+        for o, n, b in zip(operands, ne, nb, strict=True):
+            n.append(o.ne[d])
+            b.append(o.nb[d])
+    merged = []
+    for o, n, b in zip(operands, ne, nb, strict=True):
+        padding = 4 - len(n)
+        merged.append(
+            replace(
+                o, ne=(*n, *[1] * padding), nb=(*(b or [o.nb[0]]), *[0] * (padding if b else 3))
+            )
+        )
+    return merged
+
+
+def _continues(o: Operand, d: int, n: int, step: int, whole: int, whole_d: int) -> bool:
+    """Whether dimension ``d`` goes on where ``n`` elements, ``step`` bytes apart, end."""
+    if o.ne[d] == 1 and n == 1:
+        return True  # one element for all of both
+    return n == whole and o.ne[d] == whole_d and o.nb[d] == n * step
+
+
+def rows_by_columns(ne: Sequence[int], each: int = 4) -> tuple[Extent, Extent]:
+    """Grid and block of a walk over rows: x along a row, ``each`` elements a thread."""
+    columns, rows = ne[0], ne[1] * ne[2] * ne[3]
+    bx = 32
+    while bx < 256 and bx * each < columns:
+        bx *= 2
+    by = 256 // bx
+    gx = ceil(columns, bx * each)
+    return (gx, min(ceil(rows, by), _GRID_Y), 1), (bx, by, 1)
