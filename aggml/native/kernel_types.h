@@ -41,6 +41,16 @@ typedef agk_mm_dot_q4_0_fn agk_mm_dot_q4_1_fn, agk_mm_dot_q5_0_fn, agk_mm_dot_q5
 typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4_k_fn, agk_mm_dot_q5_k_fn,
     agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
 
+/* mul_mat_terms.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
+ * quantized type as one term. */
+struct agk_terms_panel;
+typedef bool agk_mm_terms_cols_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef bool agk_mm_terms_row_fn(int terms, int64_t k, const float *x, void *out);
+typedef void agk_mm_terms_bf16_fn(const void *src, void *out, int64_t k);
+typedef void agk_mm_terms_tile_fn(const struct agk_terms_panel *p);
+typedef void agk_mm_terms_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
+                                 size_t ldc);
+
 /* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);

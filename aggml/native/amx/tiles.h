@@ -21,6 +21,7 @@ AGK_INLINE void agk_tiles_configure(const agk_tile_shape shapes[8])
         c.row_bytes[i] = shapes[i].row_bytes;
         c.rows[i] = shapes[i].rows;
     }
+    __asm__ volatile("" ::: "memory"); /* GCC takes the instruction to read 8 bytes only */
     _tile_loadconfig(&c);
 }
 

@@ -5,11 +5,12 @@
  * itself: packing costs 6 / rows of the product, and nothing crosses between threads. Where rows of a must be widened
  * first (f16, quantized), b is packed by a step of its own and each item widens 32 rows for some 100 columns.
  *
- * Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
+ * Machines with matrix tiles: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
  * ggml_mul_mat. */
 #include "../chain.h"
 #include "../refuse.h"
 #include "../strided.h"
+#include "../mul_mat_terms.h"
 #include "mul_mat_plan.h"
 
 enum {
@@ -288,6 +289,10 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
+    if (agk_mm_terms_serve(a, b, lowering->cpu)) {
+        agk_mm_terms_lower(lowering);
+        return AGK_OK;
+    }
     const bool quantized = agk_traits(a->type)->blck_size > 1;
     agk_mm_plan p = {0};
     const int64_t few = quantized                              ? DOT_COLUMNS_Q

@@ -1,0 +1,273 @@
+/* mul_mat on matrix tiles: f32 as three bf16 terms, f16 as two, bf16 and quantized rows as one (mul_mat_terms.h).
+ *
+ * Two steps. The first packs the columns of b. An item of the second is a block of rows times up to 512 columns: block of k
+ * by block of k, 32 rows at a time are made a panel, which all columns pass by; so what is packed stays in L2 for all rows of the item,
+ * and the sums stay with the thread. What cannot be split (not finite, or below 2^-110) is found on the way and
+ * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_terms.c), lanes (mul_mat.c). */
+#include "../mul_mat_terms.h"
+#include "../strided.h"
+#include "mul_mat_plan.h"
+
+enum {
+    K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term is then 16 KB, of three 48 */
+    COLUMNS =
+        512, /* of an item: a block of k is 256 KB of packed columns, for each term; with the sums, 1.2 MB stay in L2 */
+    MAX_ROWS = 256,       /* of an item, whose sums are then 512 KB */
+    MIN_ROWS = 128,       /* packed columns come from L3 once per item: 96 rows are 8 % slower, 192 1 % faster */
+    ITEMS = 16,           /* wanted, as far as MIN_ROWS allows */
+    UNIT_BYTES = 1 << 17, /* of b, in one chunk of packing */
+};
+
+static const double slice_flops = 2e7; /* some 10 us */
+
+typedef struct plan {
+    agk_mm_terms_cols_fn *cols;
+    agk_mm_terms_row_fn *row;
+    agk_mm_terms_tile_fn *tile;
+    agk_mm_terms_put_fn *put;
+    agk_mm_block_fn *dot;      /* of what cannot be split */
+    agk_to_float_fn *a_floats; /* NULL: f32 */
+    agk_to_float_fn *b_floats;
+    agk_mm_terms_bf16_fn *bf16; /* a row of a to a panel, at once; NULL: by a_floats */
+    int32_t terms, k_block, row_blocks, groups, per_chunk, units_per_chunk;
+} plan;
+
+_Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
+
+static plan plan_of(const agk_node *node)
+{
+    plan p;
+    memcpy(&p, &node->aux, sizeof p);
+    return p;
+}
+
+static int64_t units_of(const agk_view *b)
+{
+    return agk_mm_ceil_div(b->ne[1], AGK_TERMS_COLS);
+}
+
+static const char *matrix(const agk_task *task, const agk_view *view, int64_t i2, int64_t i3)
+{
+    return (const char *)agk_data(task, view) + i2 * view->nb[2] + i3 * view->nb[3];
+}
+
+/* Work memory: units of all matrices of b, then whether each could be split. */
+static char *unit_at(const agk_task *task, const agk_node *node, const plan *p, int64_t unit)
+{
+    return (char *)agk_work(task, node) + (size_t)unit * agk_terms_unit_bytes(p->terms, node->src[1].ne[0]);
+}
+
+static bool *split_flags(const agk_task *task, const agk_node *node, const plan *p)
+{
+    const agk_view *b = &node->src[1];
+    return (bool *)(void *)unit_at(task, node, p, units_of(b) * b->ne[2] * b->ne[3]);
+}
+
+static agk_status pack(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const plan p = plan_of(node);
+    const agk_view *b = &node->src[1];
+    const int64_t k = b->ne[0], units = units_of(b), all = units * b->ne[2] * b->ne[3];
+    bool *fine = split_flags(task, node, &p);
+    for (int64_t i = chunk * p.units_per_chunk; i < agk_mm_least(all, (chunk + 1) * p.units_per_chunk); ++i) {
+        const int64_t first = i % units * AGK_TERMS_COLS, n = agk_mm_least(AGK_TERMS_COLS, b->ne[1] - first);
+        const char *from = matrix(task, b, i / units % b->ne[2], i / units / b->ne[2]) + first * b->nb[1];
+        char *out = unit_at(task, node, &p, i);
+        if (p.b_floats == NULL) {
+            fine[i] = p.cols(p.terms, k, n, from, (size_t)b->nb[1], out);
+            continue;
+        }
+        fine[i] = true;
+        float *floats = task->scratch;
+        for (int64_t k0 = 0; k0 < k; k0 += K_BLOCK, out += agk_terms_unit_bytes(p.terms, K_BLOCK)) {
+            const int64_t kn = agk_mm_least(K_BLOCK, k - k0);
+            for (int64_t j = 0; j < n; ++j) {
+                p.b_floats(from + j * b->nb[1] + (int64_t)agk_row_size(b->type, k0), floats + j * K_BLOCK, kn);
+            }
+            fine[i] = p.cols(p.terms, kn, n, floats, K_BLOCK * sizeof(float), out) && fine[i];
+        }
+    }
+    return AGK_OK;
+}
+
+/* Rows of a, kn elements each, as a panel; missing ones are zero. False: some cannot be split. */
+static bool make_panel(const plan *p, const agk_view *a, const char *rows, int64_t n, int64_t kn, char *panel)
+{
+    float floats[K_BLOCK];
+    bool fine = true;
+    if (n < AGK_TERMS_ROWS) memset(panel, 0, agk_terms_panel_bytes(p->terms, kn));
+    for (int64_t i = 0; i < n; ++i, rows += a->nb[1], panel += 2 * AGK_TERMS_K) {
+        if (p->bf16 != NULL) {
+            p->bf16(rows, panel, kn);
+            continue;
+        }
+        const float *x = (const float *)(const void *)rows;
+        if (p->a_floats != NULL) {
+            p->a_floats(rows, floats, kn);
+            x = floats;
+        }
+        fine = p->row(p->terms, kn, x, panel) && fine;
+    }
+    return fine;
+}
+
+/* Rows times columns first .. first + n - 1 of one matrix by a dot. */
+static void multiply_again(const agk_task *task, const agk_node *node, const plan *p, agk_mm_block *block,
+                           const char *b, char *c, int64_t first, int64_t n)
+{
+    const agk_view *view = &node->src[1];
+    for (int64_t j = first; j < first + n; ++j) {
+        block->b = b + j * view->nb[1];
+        if (p->b_floats != NULL) {
+            p->b_floats(block->b, task->scratch, view->ne[0]);
+            block->b = task->scratch;
+        }
+        block->c = (float *)(void *)(c + j * node->dst.nb[1]);
+        p->dot(block);
+    }
+}
+
+typedef struct item {
+    int64_t i2, i3, row, rows, col, cols; /* of c */
+    const char *units;
+    const bool *fine; /* of these units */
+} item;
+
+static item item_at(const agk_task *task, const agk_node *node, const plan *p, int64_t i)
+{
+    const agk_view *b = &node->src[1], *dst = &node->dst;
+    const int64_t block = i % p->row_blocks, group = i / p->row_blocks % p->groups;
+    const int64_t batch = i / p->row_blocks / p->groups, units = units_of(b);
+    const int64_t pairs = agk_mm_ceil_div(units, 2), panels = agk_mm_ceil_div(dst->ne[0], AGK_TERMS_ROWS);
+    item t = {.i2 = batch % b->ne[2], .i3 = batch / b->ne[2]};
+    t.row = panels * block / p->row_blocks * AGK_TERMS_ROWS;
+    t.rows = agk_mm_least(dst->ne[0], panels * (block + 1) / p->row_blocks * AGK_TERMS_ROWS) - t.row;
+    t.col = pairs * group / p->groups * 2 * AGK_TERMS_COLS;
+    t.cols = agk_mm_least(b->ne[1], pairs * (group + 1) / p->groups * 2 * AGK_TERMS_COLS) - t.col;
+    t.units = unit_at(task, node, p, batch * units + t.col / AGK_TERMS_COLS);
+    t.fine = split_flags(task, node, p) + batch * units + t.col / AGK_TERMS_COLS;
+    return t;
+}
+
+static void run_item(const agk_task *task, const agk_node *node, const plan *p, const item *t)
+{
+    const agk_view *a = &node->src[0], *b = &node->src[1], *c = &node->dst;
+    const char *rows =
+        matrix(task, a, t->i2 / (b->ne[2] / a->ne[2]), t->i3 / (b->ne[3] / a->ne[3])) + t->row * a->nb[1];
+    char *out = (char *)agk_data(task, c) + t->i2 * c->nb[2] + t->i3 * c->nb[3] + t->row * 4;
+    const int64_t k = a->ne[0], panels = agk_mm_ceil_div(t->rows, AGK_TERMS_ROWS);
+    const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_TERMS_COLS) * AGK_TERMS_SUMS;
+    float *sums = task->scratch;
+    char *panel = (char *)(sums + (size_t)(MAX_ROWS / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS);
+    bool fine[MAX_ROWS / AGK_TERMS_ROWS];
+    for (int64_t i = 0; i < panels; ++i) fine[i] = true;
+    agk_terms_panel x = {.terms = p->terms, .cols = t->cols, .a = panel, .ldc = (size_t)c->nb[1]};
+    x.ldb = agk_terms_unit_bytes(p->terms, k);
+    x.next_lda = (size_t)a->nb[1];
+    int64_t k0 = 0;
+    do { /* once even if k is 0: the result is zeros */
+        const int64_t kn = agk_mm_least(p->k_block, k - k0);
+        const bool more = k0 + kn < k;
+        x.k = agk_terms_steps(kn) * AGK_TERMS_K;
+        x.b = t->units + agk_terms_unit_bytes(p->terms, k0);
+        x.first = k0 == 0;
+        x.last = !more;
+        x.shares = more && k0 + 2 * kn <= k ? (int)panels : 0;
+        for (int64_t i = 0; i < panels; ++i) {
+            const int64_t row = i * AGK_TERMS_ROWS;
+            const char *from = rows + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
+            x.rows = agk_mm_least(AGK_TERMS_ROWS, t->rows - row);
+            fine[i] = make_panel(p, a, from, x.rows, kn, panel) && fine[i];
+            x.share = (int)i;
+            x.sums = sums + (size_t)i * panel_sums;
+            x.c = (float *)(void *)(out + t->col * c->nb[1]) + row;
+            x.next_bytes = agk_row_size(a->type, kn);
+            if (i + 1 < panels) {
+                x.next_a = from + AGK_TERMS_ROWS * a->nb[1];
+                x.next_rows = agk_mm_least(AGK_TERMS_ROWS, t->rows - row - AGK_TERMS_ROWS);
+            } else {
+                x.next_a = rows + (int64_t)agk_row_size(a->type, k0 + kn);
+                x.next_rows = more ? agk_mm_least(AGK_TERMS_ROWS, t->rows) : 0;
+            }
+            p->tile(&x);
+        }
+        k0 += kn;
+    } while (k0 < k);
+    p->put(sums, panel_sums, t->rows, t->cols, (float *)(void *)(out + t->col * c->nb[1]), x.ldc);
+    for (int64_t i = 0; i < panels && p->terms > 1; ++i) {
+        const int64_t row = i * AGK_TERMS_ROWS;
+        agk_mm_block block = {.k = k, .cols = 1, .lda = (size_t)a->nb[1], .ldb = (size_t)b->nb[1]};
+        block.a = rows + row * a->nb[1];
+        block.ldc = (size_t)c->nb[1];
+        block.rows = agk_mm_least(AGK_TERMS_ROWS, t->rows - row);
+        for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols; ++u) {
+            if (fine[i] && t->fine[u]) continue;
+            const int64_t first = t->col + u * AGK_TERMS_COLS;
+            multiply_again(task, node, p, &block, matrix(task, b, t->i2, t->i3), out + 4 * row, first,
+                           agk_mm_least(AGK_TERMS_COLS, t->col + t->cols - first));
+        }
+    }
+}
+
+static agk_status multiply(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const plan p = plan_of(node);
+    const int64_t all = (int64_t)p.row_blocks * p.groups * node->dst.ne[2] * node->dst.ne[3];
+    for (int64_t i = chunk * p.per_chunk; i < agk_mm_least(all, (chunk + 1) * (int64_t)p.per_chunk); ++i) {
+        const item t = item_at(task, node, &p, i);
+        run_item(task, node, &p, &t);
+    }
+    return AGK_OK;
+}
+
+bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu)
+{
+    const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
+    return (cpu & needs) == needs && b->ne[1] >= AGK_TERMS_MIN_COLUMNS && a->ne[1] >= AGK_TERMS_COLS && a->ne[0] > 0;
+}
+
+static void choose_kernels(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
+{
+    p->terms = a->type == AGK_F32 ? 3 : a->type == AGK_F16 ? 2 : 1;
+    p->cols = AGK_PICK(mm_terms_cols, cpu);
+    p->row = AGK_PICK(mm_terms_row, cpu);
+    p->tile = AGK_PICK(mm_terms_tile, cpu);
+    p->put = AGK_PICK(mm_terms_put, cpu);
+    p->dot = a->type == AGK_F16 ? AGK_PICK(mm_dot_f16, cpu) : AGK_PICK(mm_dot_f32, cpu);
+    if (a->type == AGK_BF16) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
+    if (a->type != AGK_F32) p->a_floats = agk_reader(a->type, cpu);
+    if (b->type != AGK_F32) p->b_floats = agk_reader(b->type, cpu);
+}
+
+void agk_mm_terms_lower(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *b = &node->src[1];
+    plan p = {.k_block = K_BLOCK};
+    choose_kernels(&p, a, b, lowering->cpu);
+    const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
+    p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
+    const double products = p.terms * (p.terms + 1) / 2,
+                 flops = 2.0 * (double)k * (double)m * (double)b->ne[1] * products;
+    const double slices = flops * (double)batches / slice_flops;
+    const int64_t panels = agk_mm_ceil_div(m, AGK_TERMS_ROWS);
+    int64_t blocks = agk_mm_ceil_div(ITEMS, p.groups * batches);
+    blocks = agk_mm_least(blocks, agk_mm_ceil_div(m, MIN_ROWS));
+    blocks = agk_mm_least(blocks, 1 + (int64_t)(slices / (double)(p.groups * batches)));
+    const int64_t fewest = agk_mm_ceil_div(m, MAX_ROWS);
+    p.row_blocks = (int32_t)agk_mm_least(blocks > fewest ? blocks : fewest, panels);
+    const int64_t items = (int64_t)p.row_blocks * p.groups * batches;
+    const double per_chunk = (double)items / (slices + 1e-9);
+    p.per_chunk = (int32_t)(slices <= 1.5 ? items : per_chunk < 1.0 ? 1.0 : per_chunk);
+
+    const size_t floats =
+        p.b_floats != NULL ? (size_t)(k > AGK_TERMS_COLS * K_BLOCK ? k : AGK_TERMS_COLS * K_BLOCK) * 4 : 0;
+    const size_t item_bytes = (size_t)(MAX_ROWS / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS * sizeof(float) +
+                              agk_terms_panel_bytes(p.terms, agk_mm_least(k, p.k_block));
+    lowering->scratch_size = floats > item_bytes ? floats : item_bytes;
+    lowering->work_size = (size_t)(units * batches) * (agk_terms_unit_bytes(p.terms, k) + 1);
+    p.units_per_chunk = (int32_t)(slices <= 1.5 ? units * batches : 1 + UNIT_BYTES / (AGK_TERMS_COLS * 4 * k));
+    memcpy(&lowering->node->aux, &p, sizeof p);
+    agk_add_step(lowering, pack, agk_mm_ceil_div(units * batches, p.units_per_chunk));
+    agk_add_step(lowering, multiply, agk_mm_ceil_div(items, p.per_chunk));
+}

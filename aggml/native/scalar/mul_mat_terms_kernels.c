@@ -1,0 +1,125 @@
+/* The portable kernels of mul_mat in bf16 terms: what the tiles of AMX are compared with. Nobody is served by them.
+ *
+ * Not here: the steps (mul_mat_terms.c). */
+#include "../kernel_types.h"
+#include "../mul_mat_terms.h"
+#include "quant.h"
+
+enum { STEP = AGK_TERMS_K, TILE = AGK_TERMS_TILE / 2, UNIT = AGK_TERMS_COLS };
+
+static float upper(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint16_t rounded(float x)
+{
+    uint16_t bits;
+    agk_f32_to_bf16_scalar(&x, &bits, 1);
+    return bits;
+}
+
+static bool split(int terms, float x, uint16_t out[3])
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    for (int t = 0; t + 1 < terms; ++t) {
+        const float term = upper(x);
+        out[t] = rounded(term);
+        x -= term;
+    }
+    out[terms - 1] = rounded(x);
+    return terms == 1 || agk_terms_can_split(bits);
+}
+
+bool agk_mm_terms_cols_scalar(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+{
+    uint16_t *y = out;
+    bool fine = true;
+    memset(out, 0, agk_terms_unit_bytes(terms, k));
+    for (int64_t j = 0; j < cols; ++j) {
+        const float *x = (const float *)(const void *)((const char *)b + (size_t)j * ldb);
+        for (int64_t i = 0; i < k; ++i) {
+            uint16_t term[3];
+            fine = split(terms, x[i], term) && fine;
+            for (int t = 0; t < terms; ++t) {
+                y[(i / STEP * terms + t) * TILE + i % STEP / 2 * (2 * UNIT) + 2 * j + (i & 1)] = term[t];
+            }
+        }
+    }
+    return fine;
+}
+
+bool agk_mm_terms_row_scalar(int terms, int64_t k, const float *x, void *out)
+{
+    uint16_t *y = out;
+    bool fine = true;
+    for (int64_t i = 0; i < agk_terms_steps(k) * STEP; ++i) {
+        uint16_t term[3];
+        fine = split(terms, i < k ? x[i] : 0.0f, term) && fine;
+        for (int t = 0; t < terms; ++t) y[(i / STEP * terms + t) * 2 * TILE + i % STEP] = term[t];
+    }
+    return fine;
+}
+
+void agk_mm_terms_bf16_scalar(const void *src, void *out, int64_t k)
+{
+    for (int64_t i = 0; i < k; i += STEP) {
+        const size_t n = (size_t)(k - i < STEP ? k - i : STEP);
+        char *to = (char *)out + (size_t)(i / STEP) * 2 * AGK_TERMS_TILE;
+        memset(to, 0, 2 * STEP);
+        memcpy(to, (const char *)src + 2 * i, 2 * n);
+    }
+}
+
+static float bf16(const char *at, int64_t i)
+{
+    uint16_t bits;
+    float value;
+    memcpy(&bits, at + 2 * i, sizeof bits);
+    const uint32_t wide = (uint32_t)bits << 16;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+static double product(const agk_terms_panel *p, int64_t row, int64_t col)
+{
+    const char *b = p->b + (size_t)(col / UNIT) * p->ldb;
+    double sum = 0.0;
+    for (int64_t i = 0; i < p->k; ++i) {
+        for (int t = 0; t < p->terms; ++t) {
+            for (int u = 0; t + u < p->terms; ++u) {
+                const float x = bf16(p->a, (i / STEP * p->terms + t) * 2 * TILE + row * STEP + i % STEP);
+                const int64_t pair = i % STEP / 2 * (2 * UNIT) + col % UNIT * 2 + (i & 1);
+                sum += (double)x * (double)bf16(b, (i / STEP * p->terms + u) * TILE + pair);
+            }
+        }
+    }
+    return sum;
+}
+
+/* The sums of a pair of units are [32 rows][32 columns] here. */
+void agk_mm_terms_tile_scalar(const agk_terms_panel *p)
+{
+    for (int64_t col = 0; col < p->cols; ++col) {
+        for (int64_t row = 0; row < p->rows; ++row) {
+            float *sum = &p->sums[col / 32 * AGK_TERMS_SUMS + row * 32 + col % 32];
+            *sum = (float)((p->first ? 0.0 : (double)*sum) + product(p, row, col));
+        }
+    }
+}
+
+void agk_mm_terms_put_scalar(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c, size_t ldc)
+{
+    for (int64_t col = 0; col < cols; ++col) {
+        float *out = (float *)(void *)((char *)c + (size_t)col * ldc);
+        for (int64_t row = 0; row < rows; ++row) {
+            out[row] =
+                sums[(size_t)(row / 32) * panel_sums + (size_t)(col / 32 * AGK_TERMS_SUMS + row % 32 * 32 + col % 32)];
+        }
+    }
+}

@@ -1,0 +1,92 @@
+"""mul_mat of many columns: accuracy, odd shapes, numbers without bf16 terms, any number of threads.
+
+Not here: the recorded calls (test_mul_mat.py), quantized rows (test_mul_mat_types.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from corpus_loader import nmse
+from ops.computing import compute, floats
+
+import aggml
+from aggml import DType, new_tensor, ops
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[Any]
+
+# f32 by six products of terms: what f32 sums cost. f16 by three: 2^-16 of each. bf16: columns are
+# rounded, too.
+BOUND = {"f32": 2e-12, "f16": 1e-9, "bf16": 1e-5}
+
+
+def product(backend: aggml.Backend, dtype: str, a: Array, b: Array) -> tuple[Array, Array]:
+    """What is found, and what float64 gives."""
+    held = aggml.quantize(a, DType.parse(dtype)) if dtype == "bf16" else a.astype(np.float16)
+    read = aggml.dequantize(held, DType.BF16, ne=a.shape[::-1]) if dtype == "bf16" else held
+    left = new_tensor(dtype, ne=a.shape[::-1])
+    right = new_tensor("f32", ne=b.shape[::-1])
+    values = {"f32": a, "f16": held, "bf16": held.view(np.uint16)}[dtype]
+    found = compute(backend, ops.mul_mat(left, right), {left: values, right: b})
+    exact = a if dtype == "f32" else read.astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = b.astype(np.float64) @ exact.astype(np.float64).T
+    return found[0, 0], expected
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(16, 32, 32), (97, 301, 70), (300, 557, 33), (40, 7, 49)]
+)
+def test_accuracy(dtype: str, m: int, k: int, n: int, backend: aggml.Backend) -> None:
+    found, expected = product(backend, dtype, floats(m, k, seed=m), floats(n, k, seed=n))
+    assert nmse(expected, found.astype(np.float64)) <= BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e-38, 1e-42])
+def test_numbers_without_terms(
+    dtype: str, where: str, value: float, backend: aggml.Backend
+) -> None:
+    # 0 * inf is NaN only where it stands, not for the lower terms of what the infinity meets.
+    a, b = floats(70, 300, seed=1), floats(65, 300, seed=2)
+    a[a == 0], b[b == 0] = 1, 1
+    target = a if where == "a" else b
+    if np.isfinite(value):  # a row of tiny numbers against large ones
+        target[17] = np.float32(value) * (1 + np.arange(300) % 7)
+        (b if where == "a" else a)[:] *= np.float32(1e3)
+    else:
+        target[17, 5] = value
+    found, expected = product(backend, dtype, a, b)
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    assert np.array_equal(np.isinf(found), np.isinf(expected))
+    row = found[:, 17] if where == "a" else found[17]
+    exact = expected[:, 17] if where == "a" else expected[17]
+    if np.isfinite(value) and not (dtype == "f16" and where == "a"):  # f16 has no such numbers
+        assert nmse(exact, row.astype(np.float64)) <= 1e-6
+    ordinary = np.isfinite(expected)
+    assert nmse(expected[ordinary], found[ordinary].astype(np.float64)) <= BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_K", "iq2_xxs"])
+def test_threads_change_nothing(dtype: str, by_threads: list[aggml.Backend]) -> None:
+    a, b = new_tensor(dtype, ne=(768, 200, 2)), new_tensor("f32", ne=(768, 530, 4))
+    weights = floats(400, 768, seed=3)
+    held: Array = weights
+    if dtype not in {"f32", "f16"}:
+        held = aggml.quantize(weights, DType.parse(dtype), np.ones(768, np.float32))
+    if dtype == "f16":
+        held = weights.astype(np.float16)
+    values = {a: held.view(np.uint16) if dtype == "bf16" else held, b: floats(4, 530, 768, seed=4)}
+    values[a] = values[a].reshape(2, 200, -1)
+    one, *others = (compute(backend, ops.mul_mat(a, b), values) for backend in by_threads)
+    for other in others:
+        assert np.array_equal(one, other)
