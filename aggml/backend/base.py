@@ -51,6 +51,15 @@ class BackendBase(ABC):
         """Another backend of this device that computes as this one does; a device may know more."""
         return self.device.backend()
 
+    def _repeats(self) -> object:
+        """Whether the hooks, called again alike, would enqueue the same operations.
+
+        Alike: the same tensors and plans, arrays of the same shape. As long as the answer is equal
+        to an earlier one, a scheduler enqueues again what the hooks enqueued then, over other
+        arrays, and does not call them. None: they have to be called.
+        """
+        return None
+
     @abstractmethod
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
         """Write all elements; ``array`` is 4-D, of the tensor's type and shape."""

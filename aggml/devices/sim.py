@@ -112,6 +112,10 @@ class SimBackend(Backend):
         other.cpu = self.cpu
         return other
 
+    def _repeats(self) -> object:
+        device = self.device
+        return None if device._faults else (device.bandwidth, device.latency, device.speed)
+
     def hold(self) -> _Hold:
         """No operation starts until `release`, or the end of ``with backend.hold():``."""
         self.stream.native.hold()

@@ -19,4 +19,5 @@ NB_MODULE(_native, m)
     binding::bind_plan(m);
     binding::bind_operations(m);
     binding::bind_stream(m);
+    binding::bind_script(m);
 }

@@ -18,15 +18,16 @@ from aggml.future import Future
 from aggml.scheduler.assign import VIEW_OPS, Question
 from aggml.scheduler.layout import PLAN, materialising
 from aggml.scheduler.program import building
-from aggml.scheduler.run import Output
+from aggml.scheduler.unit import Output
 from aggml.steps import give_way
 from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from aggml.scheduler.job import Job
     from aggml.scheduler.layout import Layout
-    from aggml.scheduler.scheduler import Job, Scheduler
+    from aggml.scheduler.scheduler import Scheduler
 
 __all__ = ["EvalCallback", "Evaluation", "evaluate"]
 
@@ -109,8 +110,7 @@ class _Walk:
         layout = self.layout
         assert layout is not None
         future: Future[Any] = self.part(-1, plan=False, outputs=self.outputs)
-        arrays = [o.array for o in self.outputs]
-        future._value = self.job.result(self.outputs) if self.job.single else arrays
+        future._value = self.job.result([o.array for o in self.outputs])
         return future
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.plan import DevicePlan
     from aggml.scheduler.program import Program
+    from aggml.scheduler.replay import Recording
     from aggml.scheduler.split import Copy
     from aggml.steps import Steps
     from aggml.tensor import Tensor
@@ -148,6 +149,7 @@ class Layout:
         foreign: for a stream that orders access to memory the user placed, other streams that
             touch it.
         writes_placed: indexes of backends whose user-placed memory is written.
+        recordings: submissions that were enqueued, by the form of their job.
     """
 
     def __init__(self, program: Program, slot: int | None) -> None:
@@ -160,10 +162,15 @@ class Layout:
         self.foreign: dict[_native.Stream, list[_native.Stream]] = {}
         self.writes_placed: list[int] = []
         self.buffers: list[tuple[Hashable, list[Buffer]]] = []
+        self.recordings: dict[Hashable, Recording] = {}
 
     def is_current(self, memory: Memory) -> bool:
         """Whether its buffers are still those of the scheduler."""
-        return all(memory.buffers.get(key) is have for key, have in self.buffers)
+        now = memory.buffers
+        for key, have in self.buffers:  # noqa: SIM110 - each run asks
+            if now.get(key) is not have:
+                return False
+        return True
 
 
 def _places(program: Program, *, apart: bool) -> tuple[list[tuple[int, int]], list[int]]:

@@ -1,117 +1,41 @@
 """Carries a layout out: the only file of the scheduler that enqueues.
 
-Here: one submission as one step on all of its streams; the lanes that carry transfers. Not here:
-what is done in which order (layout.py), who may submit (scheduler.py).
+Here: one submission as one step on all of its streams. Not here: what is done in which order
+(script.py), a submission like an earlier one (replay.py), who may submit (scheduler.py).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from aggml.batch import Batch
 from aggml.future import Future
 from aggml.native import _native
 from aggml.scheduler.layout import COPY, PLAN, SET
+from aggml.scheduler.replay import record
+from aggml.scheduler.unit import Unit
 from aggml.stream import Stream
-from aggml.watch import submit
+from aggml.watch import submit, watchers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Hashable, Sequence
 
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.buffer import BufferType
+    from aggml.scheduler.job import Job
+    from aggml.scheduler.lanes import Lanes
     from aggml.scheduler.layout import Action, Layout
+    from aggml.scheduler.unit import Output, Wait
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
+    Placed = Sequence[tuple[int, Tensor, Array]]
 
-__all__ = ["Lanes", "Output", "Runner"]
+__all__ = ["Runner"]
 
-
-class Output:
-    """A tensor that a submission reads: ``tensor`` into ``array`` once split ``split`` is done.
-
-    ``split`` is -1 where the value lies in memory that the user placed: read last, by its backend;
-    -2 where there is nothing to read.
-    """
-
-    __slots__ = ("array", "backend", "split", "tensor")
-
-    def __init__(self, tensor: Tensor, array: Array, split: int, backend: int) -> None:
-        self.tensor = tensor
-        self.array = array
-        self.split = split
-        self.backend = backend
-
-
-class Lanes:
-    """Backends for transfers, opened when first needed; memory of the host needs none.
-
-    Args:
-        backends: those that compute.
-        types: of their buffers.
-    """
-
-    def __init__(self, backends: Sequence[Backend], types: Sequence[BufferType]) -> None:
-        self._backends = backends
-        self._types = types
-        self.opened: dict[tuple[str, int], Backend] = {}
-
-    def __call__(self, name: str, b: int) -> Backend:
-        """The backend that carries something out for backend ``b``.
-
-        Args:
-            name: "in", "out" (inputs, results), "down", "up" (what crosses devices), "compute 1"
-                and so on; "feed" is "in" on a stream of its own also where memory is the host's.
-            b: index of the backend.
-        """
-        computes = name.startswith("compute")
-        if self._types[b].is_host and not computes and name != "feed":
-            return self._backends[b]
-        lane = self.opened.get((name, b))
-        if lane is None:
-            backend = self._backends[b]
-            lane = backend._sibling() if computes else backend.device.backend()
-            self.opened[name, b] = lane
-            lane.stream.name = f"{self._backends[b].name} {name}"
-        return lane
-
-
-class _Unit(Batch):
-    """All operations of one submission; waits are put in without a Future."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__(stream, guarded=False)
-        self.parts: list[Future[Any]] = []
-        self._shared: list[Stream] = []
-
-    def share(self, stream: Stream) -> None:
-        """Have calls on ``stream`` by this thread become part of the unit."""
-        if self._thread not in stream._batches:
-            stream._batches[self._thread] = self
-            self._shared.append(stream)
-
-    def release(self) -> None:
-        """Let go of the streams."""
-        for stream in self._shared:
-            stream._batches.pop(self._thread, None)
-        self._shared.clear()
-
-    def push(self, stream: _native.Stream, desc: _native.Desc) -> tuple[int, int]:
-        """Append one operation; tells where."""
-        groups = self._groups
-        if groups and groups[-1][0] is stream:
-            groups[-1][1].append(desc)
-        else:
-            groups.append((stream, [desc]))
-        return len(groups) - 1, len(groups[-1][1]) - 1
-
-    def wait(self, stream: _native.Stream, other: _native.Stream, ticket: int | None) -> None:
-        """Let ``stream`` go on after ``ticket`` of ``other``; None: all that is queued there."""
-        if stream is not other:
-            self.push(stream, _native.wait(other, ticket))
+# Recordings of one layout: its users ask for the same few outputs again and again.
+_RECORDINGS = 8
 
 
 class Runner:
@@ -121,25 +45,28 @@ class Runner:
 
     Attributes:
         joined: that stream.
-        in_flight: Futures of submissions that are not done, as far as it is known.
+        in_flight: Futures of submissions that are not done, as far as it is known; oldest first.
     """
 
     def __init__(self, backends: Sequence[Backend], lanes: Lanes) -> None:
         self.backends = backends
         self.lanes = lanes
         self.joined = Stream("scheduler", pool=backends[0].stream.pool)
-        self.in_flight: list[Future[Any]] = []
+        self.in_flight: deque[Future[Any]] = deque()
+        self._natives = [b.stream.native for b in backends]
         self._exclusive: Future[Any] | None = None  # the last that used memory shared by all
         self._slots: dict[int, Future[Any]] = {}
         # Of each backend: what was enqueued when this class last did; its last ticket that wrote
         # memory placed by the user.
-        self._seen: dict[_native.Stream, int] = {}
+        self._seen: list[int] = [-1] * len(backends)
         self._written: dict[int, int] = {}
 
     def busy(self) -> bool:
         """Whether a submission is in flight."""
-        self.in_flight = [f for f in self.in_flight if not f.done()]
-        return bool(self.in_flight)
+        in_flight = self.in_flight
+        while in_flight and in_flight[0].done():
+            in_flight.popleft()
+        return bool(in_flight)
 
     def free_slot(self, n: int) -> int:
         """Of ``n`` slots one that is not in use; else the one whose submission is the oldest."""
@@ -152,81 +79,123 @@ class Runner:
 
     # -- one submission
 
-    def enqueue(
-        self,
-        layout: Layout,
-        values: dict[Tensor, Array],
-        placed: Sequence[tuple[int, Tensor, Array]],
-        outputs: Sequence[Output],
-        result: object,
-    ) -> Future[Any]:
+    def enqueue(self, layout: Layout, job: Job) -> Future[Any]:
         """Enqueue all of a submission in one step.
 
-        Args:
-            layout: what to do.
-            values: for the leafs that each run brings.
-            placed: (backend, tensor, value) of tensors with memory of their own to be set first.
-            outputs: what to read.
-            result: the value of the Future.
+        Raises:
+            NotAllocated: an output cannot be read.
+            InvalidArgument: a leaf that lies in memory is not of this graph.
         """
-        unit = _Unit(self.joined)
-        future: Future[Any] = Future(None, result, "submit", abortable=True)
+        future: Future[Any] = Future(None, None, "submit", abortable=True)
+        recording = None if watchers else layout.recordings.get(job.form)
+        if recording is not None and recording.holds():
+            future._ops, arrays = recording.run(job, self._before(layout, recording.homes))
+            future._value = job.result(arrays)
+            self._note(layout, recording.homes, future)
+            return future
+        outputs = job.outputs_of(layout)
+        future._value = job.result([o.array for o in outputs])
+        placed = job.placed_at(layout.program)
+        homes = {b for b, _, _ in placed}
+        unit = Unit(self.joined)
         try:
-            used = self._begin(unit, layout, placed)
-            self._body(unit, layout.script, values, outputs, used)
-            self._finish(unit, layout, outputs, used)
+            used = self._open(unit, layout, placed)
+            self._body(unit, layout.script, job.values, outputs, used)
+            self._close(unit, layout, outputs, used)
+            kept = None if watchers else record(unit, job, outputs, homes)
         except BaseException:
             unit.release()
             unit.drop("it could not be enqueued")
             raise
         unit.release()
-        # The join's own operation comes last: when it is done, all are.
-        _commit(unit, self._close(unit, used), future)
-        self._note(layout, placed, future)
+        unit.send(self._before(layout, homes), future)
+        self._note(layout, homes, future)
+        layout.recordings.pop(job.form, None)
+        if kept is not None:
+            if len(layout.recordings) == _RECORDINGS:
+                layout.recordings.pop(next(iter(layout.recordings)))
+            layout.recordings[job.form] = kept
         return future
 
-    def _begin(
-        self, unit: _Unit, layout: Layout, placed: Sequence[tuple[int, Tensor, Array]]
-    ) -> dict[_native.Stream, None]:
-        """Come after what has to be over before this submission may touch its memory."""
-        used = dict.fromkeys(layout.streams)
-        self.busy()
-        before: list[tuple[_native.Stream, int]] = []
-        slot = layout.slot
-        alone = slot is None and bool(self.in_flight)
+    def part(
+        self,
+        layout: Layout,
+        script: Sequence[Action],
+        values: dict[Tensor, Array],
+        placed: Placed,
+        outputs: Sequence[Output],
+    ) -> Future[Any]:
+        """Enqueue some actions of a layout, then reads; nothing else runs in between.
+
+        The caller keeps other submissions away until he has enqueued all parts.
+        """
+        unit = Unit(self.joined)
+        future: Future[Any] = Future(None, None, "submit", abortable=True)
+        try:
+            used = self._open(unit, layout, placed)
+            self._body(unit, script, values, (), used)
+            for output in outputs:
+                if output.split >= 0:
+                    b = layout.program.splits[output.split].backend
+                    self._read(unit, output, 0, self.backends[b].stream.native, used)
+            self._close(unit, layout, outputs, used)
+        except BaseException:
+            unit.release()
+            unit.drop("it could not be enqueued")
+            raise
+        unit.release()
+        homes = {b for b, _, _ in placed}
+        unit.send(self._before(layout, homes), future)
+        self._note(layout, homes, future)
+        return future
+
+    def _before(self, layout: Layout, homes: Collection[int]) -> list[Wait]:
+        """What has to be over before a submission may touch its memory."""
+        alone = self.busy() and layout.slot is None
         behind = self._exclusive is not None and not self._exclusive.done()
-        last = None if slot is None else self._slots.get(slot)
+        last = None if layout.slot is None else self._slots.get(layout.slot)
+        ends: list[tuple[_native.Stream, int]] = []
         if alone or behind or (last is not None and not last.done()):
-            before.append((self.joined.native, self.joined.native.submitted))
-        for backend in self.backends:  # what others enqueued there since the last submission
-            native = backend.stream.native
-            tail = native.submitted
-            if self._seen.get(native) != tail and native.completed < tail:
-                before.append((native, tail))
-        for stream in used:
-            for other, ticket in before:
-                unit.wait(stream, other, ticket)
-        for b, ticket in self._written.items():
-            native = self.backends[b].stream.native
-            if native.completed < ticket:
-                for stream in layout.touched.get(b, ()):
-                    unit.wait(stream, native, ticket)
-        for b, tensor, array in placed:
-            backend = self.backends[b]
-            native = backend.stream.native
-            if native not in used:
-                used[native] = None
-                for other, ticket in before:
-                    unit.wait(native, other, ticket)
-            unit.share(backend.stream)
-            unit.parts.append(backend._set(tensor, array))
+            joined = self.joined.native
+            ends.append((joined, joined.submitted))
+        for native, seen in zip(self._natives, self._seen, strict=True):
+            tail = native.submitted  # what others enqueued there since the last submission
+            if seen != tail and native.completed < tail:
+                ends.append((native, tail))
+        waits: list[Wait] = []
+        if ends:
+            streams = dict.fromkeys([*layout.streams, *[self._natives[b] for b in homes]])
+            waits = [(s, other, at) for s in streams for other, at in ends if s is not other]
+        for b, at in self._written.items():
+            native = self._natives[b]
+            if native.completed < at:
+                touched = layout.touched.get(b, ())
+                waits += [(s, native, at) for s in touched if s is not native]
+        return waits
+
+    def _open(self, unit: Unit, layout: Layout, placed: Placed) -> dict[_native.Stream, None]:
+        """Inputs that the user placed; the streams used so far."""
+        used = dict.fromkeys(layout.streams)
+        for i, (b, tensor, array) in enumerate(placed):
+            native = self._natives[b]
+            used[native] = None
+            self._call(unit, self.backends[b], ("placed", i)).append(
+                self.backends[b]._set(tensor, array)
+            )
             for stream in layout.touched.get(b, ()):
-                unit.wait(stream, native, None)
+                unit.wait(stream, native)
         return used
+
+    @staticmethod
+    def _call(unit: Unit, backend: Backend, source: Hashable) -> list[Future[Any]]:
+        """Where the Future of the next hook belongs; ``source`` says whose array it is given."""
+        unit.share(backend)
+        unit.source = source
+        return unit.parts
 
     def _body(
         self,
-        unit: _Unit,
+        unit: Unit,
         script: Sequence[Action],
         values: dict[Tensor, Array],
         outputs: Sequence[Output],
@@ -235,105 +204,69 @@ class Runner:
         """The actions, and each result as soon as it is there."""
         for action in script:
             backend = action.backend
-            stream = backend.stream
+            native = backend.stream.native
             for other in action.waits:
-                unit.wait(stream.native, other, None)
-            unit.share(stream)
-            unit.parts.append(_act(action, values))
+                unit.wait(native, other)
+            source = action.source if action.kind == SET else None
+            self._call(unit, backend, source).append(_act(action, values))
             if action.kind == PLAN:
-                for output in outputs:
+                for i, output in enumerate(outputs):
                     if output.split == action.split:
-                        self._read(unit, output, stream.native, used)
+                        self._read(unit, output, i, native, used)
 
     def _read(
         self,
-        unit: _Unit,
+        unit: Unit,
         output: Output,
+        i: int,
         after: _native.Stream,
         used: dict[_native.Stream, None],
     ) -> None:
         lane = self.lanes("out", output.backend)
         native = lane.stream.native
-        unit.wait(native, after, None)
-        unit.share(lane.stream)
-        unit.parts.append(lane._get(output.tensor, output.array))
+        unit.wait(native, after)
+        self._call(unit, lane, ("output", i)).append(lane._get(output.tensor, output.array))
         used[native] = None
 
-    def _finish(
+    def _close(
         self,
-        unit: _Unit,
+        unit: Unit,
         layout: Layout,
         outputs: Sequence[Output],
         used: dict[_native.Stream, None],
     ) -> None:
-        """Results that lie in memory of the user; his later work comes after ours."""
-        for output in outputs:
+        """Results in memory of the user; his later work comes after ours; one stream joins all.
+
+        The join's own operation comes last: when it is done, all are.
+        """
+        for i, output in enumerate(outputs):
             if output.split == -1:
                 backend = self.backends[output.backend]
                 native = backend.stream.native
                 for stream in layout.streams:
-                    unit.wait(native, stream, None)
-                unit.share(backend.stream)
-                unit.parts.append(backend._get(output.tensor, output.array))
+                    unit.wait(native, stream)
+                self._call(unit, backend, ("output", i)).append(
+                    backend._get(output.tensor, output.array)
+                )
                 used[native] = None
         for home, others in layout.foreign.items():
             for other in others:
-                unit.wait(home, other, None)
+                unit.wait(home, other)
             used[home] = None
-
-    def _close(self, unit: _Unit, used: dict[_native.Stream, None]) -> tuple[int, int]:
         joined = self.joined.native
         for stream in used:
-            unit.wait(joined, stream, None)
-        return unit.push(joined, _native.mark("submit", ()))
+            unit.wait(joined, stream)
+        unit.push(joined, _native.mark("submit", ()))
 
-    def _note(
-        self,
-        layout: Layout,
-        placed: Sequence[tuple[int, Tensor, Array]],
-        future: Future[Any],
-    ) -> None:
+    def _note(self, layout: Layout, homes: Collection[int], future: Future[Any]) -> None:
         self.in_flight.append(future)
         if layout.slot is None:
             self._exclusive = future
         else:
             self._slots[layout.slot] = future
-        for backend in self.backends:
-            native = backend.stream.native
-            self._seen[native] = native.submitted
-        for b in {*layout.writes_placed, *(b for b, _, _ in placed)}:
-            self._written[b] = self.backends[b].stream.native.submitted
-
-    def part(
-        self,
-        layout: Layout,
-        script: Sequence[Action],
-        values: dict[Tensor, Array],
-        placed: Sequence[tuple[int, Tensor, Array]],
-        outputs: Sequence[Output],
-    ) -> Future[Any]:
-        """Enqueue some actions of a layout, then reads; nothing else runs in between.
-
-        The caller keeps other submissions away until he has enqueued all parts.
-        """
-        unit = _Unit(self.joined)
-        future: Future[Any] = Future(None, None, "submit", abortable=True)
-        try:
-            used = self._begin(unit, layout, placed)
-            self._body(unit, script, values, (), used)
-            for output in outputs:
-                if output.split >= 0:
-                    b = layout.program.splits[output.split].backend
-                    self._read(unit, output, self.backends[b].stream.native, used)
-            self._finish(unit, layout, outputs, used)
-        except BaseException:
-            unit.release()
-            unit.drop("it could not be enqueued")
-            raise
-        unit.release()
-        _commit(unit, self._close(unit, used), future)
-        self._note(layout, placed, future)
-        return future
+        self._seen = [native.submitted for native in self._natives]
+        for b in (*layout.writes_placed, *homes):
+            self._written[b] = self._natives[b].submitted
 
     # -- all of them
 
@@ -363,10 +296,3 @@ def _act(action: Action, values: dict[Tensor, Array]) -> Future[Any]:
         assert source is not None
         return backend._copy(source, target)
     return backend.stream.delay(0, reads=action.reads, writes=[target], operation="copy")
-
-
-def _commit(unit: _Unit, last: tuple[int, int], future: Future[Any]) -> None:
-    """Enqueue; the Future stands for all parts, and is done with the last operation."""
-    ops = unit.commit()
-    found = [op for part in unit.parts for op in part._ops or ()]
-    future._ops = (*found, ops[last[0]][last[1]])

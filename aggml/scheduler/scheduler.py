@@ -32,9 +32,11 @@ from aggml.graph import Graph
 from aggml.graph_memory import placements
 from aggml.scheduler.assign import Question
 from aggml.scheduler.evaluate import EvalCallback, Evaluation, evaluate
+from aggml.scheduler.job import Job
+from aggml.scheduler.lanes import Lanes
 from aggml.scheduler.layout import COMPUTE_LANES, Layout, Memory, materialising, measure
 from aggml.scheduler.program import Program, building
-from aggml.scheduler.run import Lanes, Output, Runner
+from aggml.scheduler.run import Runner
 from aggml.scheduler.show import SchedulePlan
 from aggml.steps import finish, give_way
 from aggml.tensor import Tensor
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Job", "Scheduler"]
+__all__ = ["Scheduler"]
 
 MAX_BACKENDS: Final = 16
 COPIES: Final = 4  # ggml's depth of a pipeline
@@ -461,7 +463,9 @@ class Scheduler:
         if graph not in self._placed and graph.memory is None:
             self.alloc_graph(graph)
         layout = finish(self._all(graph, ()))
-        return self._runner.enqueue(layout, {}, (), (), None)
+        future = self._runner.enqueue(layout, Job(graph, None, ()))
+        future._value = None
+        return future
 
     graph_compute_async = graph_compute
 
@@ -502,7 +506,7 @@ class Scheduler:
         task that awaits it is cancelled, the work is aborted; see `Future.shield`.
         """
         self._check_graph(graph, "Scheduler.submit")
-        job = Job(self, graph, inputs, outputs)
+        job = Job(graph, inputs, outputs)
         await self._admission.wait()
         try:
             if self.eval_callback is not None:
@@ -570,7 +574,7 @@ class Scheduler:
         Cancellation: runs no further node.
         """
         self._check_graph(graph, "Scheduler.evaluate")
-        return Evaluation(self, Job(self, graph, inputs, ()), wanted)
+        return Evaluation(self, Job(graph, inputs, ()), wanted)
 
     # -- how a submission comes about
 
@@ -613,14 +617,10 @@ class Scheduler:
             yield from self._layout(job.graph, known, None)
 
     def _enqueue(self, job: Job, layout: Layout) -> Future[Any]:
-        program = layout.program
-        outputs = job.outputs_of(layout)
-        placed = [(program.at(t), t, array) for t, array in job.placed]
-        result = [o.array for o in outputs]
-        future = self._runner.enqueue(
-            layout, job.values, placed, outputs, job.result(outputs) if job.single else result
-        )
-        self._brought.update(job.floating)
+        future = self._runner.enqueue(layout, job)
+        if not layout.program.brought:
+            layout.program.brought = True
+            self._brought.update(job.floating)
         self._admission.note(future, None)
         return future
 
@@ -690,86 +690,6 @@ class Scheduler:
         self._runner.busy()
         names = ", ".join(b.name for b in self._backends)
         return f"<Scheduler {names}: {len(self._runner.in_flight)} in flight>"
-
-
-class Job:
-    """What one submission asks for, checked."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        graph: Graph,
-        inputs: Mapping[Tensor, object] | None,
-        outputs: Tensor | Sequence[Tensor],
-    ) -> None:
-        what = "Scheduler.submit"
-        self.graph = graph
-        self.single = isinstance(outputs, Tensor)
-        wanted: Sequence[Tensor] = [outputs] if isinstance(outputs, Tensor) else outputs
-        if not isinstance(wanted, Iterable):
-            raise InvalidHandle(f"[{what}] outputs={outputs!r} is no tensor and no list")
-        self.wanted = list(wanted)
-        if inputs is not None and not isinstance(inputs, Mapping):
-            raise InvalidHandle(f"[{what}] inputs={inputs!r} is no mapping of tensors")
-        self.values: dict[Tensor, Array] = {}
-        self.placed: list[tuple[Tensor, Array]] = []
-        floating = []
-        for tensor, x in (inputs or {}).items():
-            if not isinstance(tensor, Tensor):
-                raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
-            array = transfer.incoming(x, tensor, what)
-            placement = tensor.root.placement
-            if placement is not None:
-                if not placement.buffer.writable:
-                    raise InvalidArgument(f"[{what}] {tensor!r} lies in memory that is read-only")
-                if not placement.readable:
-                    raise NotAllocated(f"[{what}] {tensor!r} is no leaf")
-                self.placed.append((tensor, array))
-                continue
-            if tensor.op != "none" or tensor.view_src is not None:
-                raise NotAllocated(f"[{what}] {tensor!r} is no leaf, so it cannot be brought")
-            self.values[tensor] = array
-            floating.append(tensor)
-        self.floating = tuple(floating)
-        self.key = (graph.uid, *floating)
-
-    def outputs_of(self, layout: Layout) -> list[Output]:
-        """Where results are, with arrays to hold them.
-
-        Raises:
-            NotAllocated: one cannot be read.
-        """
-        program = layout.program
-        found = []
-        for tensor in self.wanted:
-            if not isinstance(tensor, Tensor):
-                raise InvalidHandle(f"[Scheduler.submit] {tensor!r} is no tensor")
-            root = tensor.root
-            result, view = transfer.outgoing(tensor, None, None, "Scheduler.submit")
-            twin = layout.twins.get(tensor)
-            if tensor in self.values and root not in program.made:
-                view[...] = self.values[tensor]  # what was brought
-                found.append(Output(tensor, result, -2, 0))
-                continue
-            if twin is None and root.placement is not None and root in program.found.backend:
-                twin = tensor  # a leaf, or a view of one that is not in the graph
-            if (
-                twin is None
-                or (root not in program.kept and root.op != "none")
-                or (twin.root.placement is None)
-            ):
-                raise NotAllocated(
-                    f"[Scheduler.submit] {tensor!r} cannot be read: it is no end of the graph, not "
-                    "flagged with set_output(), and no leaf that has memory"
-                )
-            ours = root not in program.found.backend or root.placement is None
-            split = program.made.get(root, -1) if ours else -1
-            found.append(Output(twin, view, split, program.at(root)))
-        return found
-
-    def result(self, outputs: Sequence[Output]) -> Array | None:
-        """The array of the only output."""
-        return outputs[0].array if outputs else None
 
 
 def _sequence(given: object, what: str, kind: type[Any]) -> list[Any]:

@@ -325,6 +325,7 @@ async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) ->
             last = [*last[-9:], future]
             patience = float(rng.random()) * 0.002 if rng.random() < 0.3 else None
             tasks.start_soon(client, seed, future, patience)
+            chain.sched._runner.busy()
             assert len(chain.sched._runner.in_flight) <= 6
     assert sum(ended.values()) == SOAK
     assert causes <= {OSError}

@@ -124,6 +124,9 @@ class CPUBackend(Backend):
         other.cpu = self.cpu
         return other
 
+    def _repeats(self) -> object:
+        return True
+
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
         return self.stream.copy(tensor, array, operation="set")
 

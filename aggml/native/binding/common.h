@@ -68,6 +68,7 @@ void bind_objects(nb::module_ &m);
 void bind_plan(nb::module_ &m);
 void bind_operations(nb::module_ &m);
 void bind_stream(nb::module_ &m);
+void bind_script(nb::module_ &m);
 
 } // namespace binding
 

@@ -103,6 +103,8 @@ struct Stream {
 struct Desc {
     ag_slot slot = {};
     PyObject *keep = nullptr; // released when the operation is done
+    nb::object span;          // of a transfer from or to an array: the tensor's side
+    bool to_array = false;
     bool used = false;
     Desc() = default;
     Desc(const Desc &) = delete;
@@ -145,6 +147,32 @@ struct Span {
         (full ? slot.n_writes : slot.n_partial) = 1;
     }
 };
+
+// A queued operation: its stream, and the slot of the ring where its times and error will be.
+struct Op {
+    ag_stream *stream;
+    ag_block *block;
+    uint64_t ticket;
+    nb::object owner; // the Stream object
+    Op(const Op &) = delete;
+    Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o))
+    {
+    }
+    ~Op()
+    {
+        ag_block_unref(block);
+    }
+    ag_slot &slot() const
+    {
+        return block->slots[ticket - block->base];
+    }
+    bool done() const
+    {
+        return ticket <= ag_stream_completed(stream);
+    }
+};
+
+[[noreturn]] void raise_submit(ag_submit_status status, const char *name);
 
 std::vector<ag_storage *> storages_of(nb::handle list);
 

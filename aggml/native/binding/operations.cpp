@@ -97,11 +97,13 @@ nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span
     return nb::make_tuple(view, span.keep);
 }
 
-static nb::object array_desc(bool to_array, nb::handle array, const Span &span, const std::string &operation)
+static nb::object array_desc(bool to_array, nb::handle array, nb::object span, const std::string &operation)
 {
     Desc *d = desc(AG_KIND_COPY, operation, nb::handle());
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
-    d->keep = array_copy(d->slot, to_array, array, span).release().ptr();
+    d->keep = array_copy(d->slot, to_array, array, nb::cast<const Span &>(span)).release().ptr();
+    d->span = std::move(span);
+    d->to_array = to_array;
     return out;
 }
 
@@ -273,6 +275,7 @@ void bind_operations(nb::module_ &m)
 {
     nb::class_<Desc>(m, "Desc")
         .def_prop_ro("operation", [](Desc &d) { return std::string(d.slot.operation); })
+        .def_prop_ro("has_array", [](Desc &d) { return d.span.is_valid(); })
         .def(
             "set_pace",
             [](Desc &d, double seconds) { d.slot.pace = seconds <= 0 ? 0 : static_cast<uint64_t>(seconds * 1e9); },
@@ -283,13 +286,13 @@ void bind_operations(nb::module_ &m)
                                     "address"_a, "ne"_a, "nb"_a, "size"_a, "whole"_a, "storage"_a, "keep"_a);
     m.def(
         "upload",
-        [](nb::handle array, Span &span, const std::string &operation) {
+        [](nb::handle array, nb::typed<nb::object, Span> span, const std::string &operation) {
             return array_desc(false, array, span, operation);
         },
         "array"_a, "span"_a, "operation"_a);
     m.def(
         "download",
-        [](nb::handle array, Span &span, const std::string &operation) {
+        [](nb::handle array, nb::typed<nb::object, Span> span, const std::string &operation) {
             return array_desc(true, array, span, operation);
         },
         "array"_a, "span"_a, "operation"_a);

@@ -10,33 +10,6 @@
 namespace binding
 {
 
-namespace
-{
-
-// A queued operation: its stream, and the slot of the ring where its times and error will be.
-struct Op {
-    ag_stream *stream;
-    ag_block *block;
-    uint64_t ticket;
-    nb::object owner; // the Stream object
-    Op(const Op &) = delete;
-    Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o))
-    {
-    }
-    ~Op()
-    {
-        ag_block_unref(block);
-    }
-    ag_slot &slot() const
-    {
-        return block->slots[ticket - block->base];
-    }
-    bool done() const
-    {
-        return ticket <= ag_stream_completed(stream);
-    }
-};
-
 [[noreturn]] void raise_submit(ag_submit_status status, const char *name)
 {
     std::string who = std::string("[submit] stream '") + name + "' ";
@@ -48,6 +21,9 @@ struct Op {
     default: raise(exceptions.alloc_failed, who + "has no memory for another operation");
     }
 }
+
+namespace
+{
 
 struct alignas(ag_slot) SlotBytes { // std::atomic forbids copies; a slot that is not queued yet is plain bytes
     unsigned char bytes[sizeof(ag_slot)];

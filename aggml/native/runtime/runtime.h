@@ -266,6 +266,7 @@ void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success
 
 /* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
 void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* NULL: the submitting thread */
+bool ag_slot_copy(ag_slot *to, const ag_slot *from); /* one that was not submitted either; false: no memory */
 void ag_slot_drop(ag_slot *slot); /* releases what the slot holds; for slots that were not submitted */
 void ag_block_unref(ag_block *block);
 

@@ -37,6 +37,25 @@ ag_storage **ag_slot_storages(ag_slot *slot)
     return slot->many != NULL ? slot->many : slot->few;
 }
 
+bool ag_slot_copy(ag_slot *to, const ag_slot *from)
+{
+    size_t n = (size_t)from->n_reads + from->n_writes + from->n_partial;
+    ag_storage **many = NULL;
+    if (from->many != NULL) {
+        many = malloc(n * sizeof *many);
+        if (many == NULL) return false;
+        memcpy(many, from->many, n * sizeof *many);
+    }
+    *to = *from;
+    to->many = many;
+    ag_storage **list = ag_slot_storages(to);
+    for (size_t i = 0; i < n; ++i) ag_storage_ref(list[i]);
+    if (to->kind == AG_KIND_PLAN) ag_plan_ref(to->u.plan.plan);
+    if (to->kind == AG_KIND_WAIT) ag_stream_ref(to->u.wait.stream);
+    if (to->kind == AG_KIND_FAIL) ag_error_ref(to->u.fail.error);
+    return true;
+}
+
 void ag_slot_drop(ag_slot *slot)
 {
     ag_storage **list = ag_slot_storages(slot);

@@ -1,0 +1,182 @@
+// Scripts: submissions over several streams that are made again and again, with other arrays and nothing else new.
+//
+// What Python would describe operation by operation is kept as it was described the first time; a run copies it, fills the
+// arrays in and enqueues all of it in one step. Not here: what is worth keeping (scheduler/replay.py).
+#include "objects.h"
+
+#include <cstring>
+
+namespace binding
+{
+
+namespace
+{
+
+struct alignas(ag_slot) SlotBytes { // a slot that is not queued yet is plain bytes
+    unsigned char bytes[sizeof(ag_slot)];
+    ag_slot &slot()
+    {
+        return *reinterpret_cast<ag_slot *>(bytes);
+    }
+};
+
+struct Entry {
+    SlotBytes slot;
+    nb::object keep; // what a queued copy of it keeps alive
+    nb::object span; // of a transfer: its array comes with each run
+    bool to_array;
+};
+
+struct Group {
+    nb::object owner; // the Stream
+    std::vector<Entry> entries;
+};
+
+struct Script {
+    std::vector<Group> groups;
+    size_t n = 0, n_arrays = 0;
+    explicit Script(nb::sequence given);
+    Script(const Script &) = delete;
+    ~Script()
+    {
+        for (Group &group : groups) {
+            for (Entry &entry : group.entries) ag_slot_drop(&entry.slot.slot());
+        }
+    }
+};
+
+Script::Script(nb::sequence given)
+{
+    for (nb::handle pair : given) {
+        groups.emplace_back();
+        Group &group = groups.back();
+        group.owner = nb::borrow(pair[0]);
+        nb::cast<Stream &>(group.owner);
+        nb::list descs = nb::cast<nb::list>(pair[1]);
+        group.entries.reserve(nb::len(descs));
+        for (nb::handle h : descs) {
+            Desc &d = nb::cast<Desc &>(h);
+            if (d.used) throw nb::value_error("an operation that was submitted cannot be recorded");
+            if (d.slot.kind == AG_KIND_CALL) throw nb::value_error("a call of Python cannot be recorded");
+            group.entries.emplace_back();
+            Entry &entry = group.entries.back();
+            memset(entry.slot.bytes, 0, sizeof entry.slot.bytes);
+            entry.to_array = d.to_array;
+            if (d.span.is_valid()) {
+                ag_slot &slot = entry.slot.slot();
+                slot.kind = d.slot.kind;
+                slot.operation = d.slot.operation;
+                slot.pace = d.slot.pace;
+                entry.span = d.span;
+                ++n_arrays;
+            } else {
+                if (!ag_slot_copy(&entry.slot.slot(), &d.slot)) throw std::bad_alloc();
+                if (d.keep != nullptr) entry.keep = nb::borrow(d.keep);
+            }
+            ++n;
+        }
+    }
+}
+
+// What is built is dropped again unless it gets queued.
+struct Built {
+    std::vector<SlotBytes> slots;
+    size_t n = 0;
+    bool queued = false;
+    explicit Built(size_t count) : slots(count)
+    {
+    }
+    ~Built()
+    {
+        for (size_t i = 0; !queued && i < n; ++i) ag_slot_drop(&slots[i].slot());
+    }
+    ag_slot &next()
+    {
+        ag_slot &slot = slots[n++].slot();
+        memset(static_cast<void *>(&slot), 0, sizeof slot);
+        return slot;
+    }
+};
+
+// Enqueue a script in one step. before: (stream, other, ticket): what has to wait for what first. arrays: one for each
+// transfer of the script, in order. Returns the operations but for the waits.
+nb::tuple submit_script(Script &script, nb::list before, nb::list arrays)
+{
+    if (nb::len(arrays) != script.n_arrays) throw nb::value_error("a script needs an array for each of its transfers");
+    size_t n_before = nb::len(before), n = n_before + script.n, n_groups = n_before + script.groups.size();
+    Built built(n);
+    std::vector<nb::object> kept(n);
+    std::vector<ag_block *> blocks(n);
+    std::vector<uint64_t> tickets(n);
+    std::vector<ag_batch> batches(n_groups);
+    auto batch = [&](size_t g, ag_stream *stream, size_t at, size_t count) {
+        batches[g] = ag_batch{stream, &built.slots[at].slot(), count, &blocks[at], &tickets[at]};
+    };
+    size_t g = 0, n_ops = 0;
+    for (nb::handle row : before) {
+        ag_slot &slot = built.next();
+        slot.kind = AG_KIND_WAIT;
+        slot.operation = "wait";
+        slot.u.wait.ticket = nb::cast<uint64_t>(row[2]);
+        slot.u.wait.stream = ag_stream_ref(nb::cast<Stream &>(row[1]).stream);
+        batch(g, nb::cast<Stream &>(row[0]).stream, built.n - 1, 1);
+        ++g;
+    }
+    size_t next_array = 0;
+    for (Group &group : script.groups) {
+        size_t at = built.n;
+        for (Entry &entry : group.entries) {
+            ag_slot &slot = built.next();
+            if (entry.span.is_valid()) {
+                slot.kind = entry.slot.slot().kind;
+                slot.operation = entry.slot.slot().operation;
+                slot.pace = entry.slot.slot().pace;
+                kept[built.n - 1] =
+                    array_copy(slot, entry.to_array, arrays[next_array++], nb::cast<const Span &>(entry.span));
+            } else {
+                if (!ag_slot_copy(&slot, &entry.slot.slot())) throw std::bad_alloc();
+                kept[built.n - 1] = entry.keep;
+            }
+            n_ops += slot.kind != AG_KIND_WAIT;
+        }
+        Stream &stream = nb::cast<Stream &>(group.owner);
+        release_prefix(stream.stream, stream.kept);
+        batch(g, stream.stream, at, built.n - at);
+        ++g;
+    }
+    ag_submit_status status = ag_submit(batches.data(), n_groups);
+    if (status != AG_SUBMIT_OK) raise_submit(status, n_groups ? ag_stream_name(batches[0].stream) : "");
+    built.queued = true;
+    for (size_t i = 0; i < n_before; ++i) ag_block_unref(blocks[i]);
+    nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n_ops)));
+    Py_ssize_t op = 0;
+    size_t i = n_before;
+    for (Group &group : script.groups) {
+        Stream &stream = nb::cast<Stream &>(group.owner);
+        for (Entry &entry : group.entries) {
+            if (kept[i].is_valid()) stream.kept.emplace_back(tickets[i], kept[i].release().ptr());
+            if (entry.slot.slot().kind == AG_KIND_WAIT) {
+                ag_block_unref(blocks[i]);
+            } else {
+                auto *made = new Op(stream.stream, blocks[i], tickets[i], group.owner);
+                PyTuple_SET_ITEM(ops.ptr(), op++, nb::cast(made, nb::rv_policy::take_ownership).release().ptr());
+            }
+            ++i;
+        }
+    }
+    for (Group &group : script.groups) { // what was small has been done here already: let go of it at once
+        Stream &stream = nb::cast<Stream &>(group.owner);
+        release_prefix(stream.stream, stream.kept);
+    }
+    return nb::cast<nb::tuple>(ops);
+}
+
+} // namespace
+
+void bind_script(nb::module_ &m)
+{
+    nb::class_<Script>(m, "Script").def(nb::init<nb::sequence>(), "groups"_a).def_ro("n_arrays", &Script::n_arrays);
+    m.def("submit_script", submit_script, "script"_a, "before"_a, "arrays"_a);
+}
+
+} // namespace binding

@@ -1,0 +1,122 @@
+"""Job: what one submission asks for, checked before it is admitted.
+
+Here: inputs against leafs, outputs against what can be read. Not here: planning (scheduler.py),
+enqueuing (run.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aggml import transfer
+from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
+from aggml.scheduler.unit import Output
+from aggml.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from aggml.graph import Graph
+    from aggml.scheduler.layout import Layout
+    from aggml.scheduler.program import Program
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["Job"]
+
+
+class Job:
+    """What one submission asks for, checked."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, object] | None,
+        outputs: Tensor | Sequence[Tensor],
+    ) -> None:
+        what = "Scheduler.submit"
+        self.graph = graph
+        self.single = isinstance(outputs, Tensor)
+        wanted: Sequence[Tensor] = (outputs,) if isinstance(outputs, Tensor) else outputs
+        if not isinstance(wanted, Iterable):
+            raise InvalidHandle(f"[{what}] outputs={outputs!r} is no tensor and no list")
+        self.wanted = tuple(wanted)
+        for tensor in self.wanted:
+            if not isinstance(tensor, Tensor):
+                raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise InvalidHandle(f"[{what}] inputs={inputs!r} is no mapping of tensors")
+        self.values: dict[Tensor, Array] = {}
+        self.placed: list[tuple[Tensor, Array]] = []
+        floating = []
+        for tensor, x in (inputs or {}).items():
+            if not isinstance(tensor, Tensor):
+                raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
+            array = transfer.incoming(x, tensor, what)
+            placement = tensor.root.placement
+            if placement is not None:
+                if not placement.buffer.writable:
+                    raise InvalidArgument(f"[{what}] {tensor!r} lies in memory that is read-only")
+                if not placement.readable:
+                    raise NotAllocated(f"[{what}] {tensor!r} is no leaf")
+                self.placed.append((tensor, array))
+                continue
+            if tensor.op != "none" or tensor.view_src is not None:
+                raise NotAllocated(f"[{what}] {tensor!r} is no leaf, so it cannot be brought")
+            self.values[tensor] = array
+            floating.append(tensor)
+        self.floating = tuple(floating)
+        self.key = (graph.uid, *floating)
+        #: Jobs of the same leafs that are equal in this need the same operations.
+        self.form = (self.wanted, *[(t, t.placement, t.root.placement) for t, _ in self.placed])
+
+    def outputs_of(self, layout: Layout) -> list[Output]:
+        """Where results are, with arrays to hold them.
+
+        Raises:
+            NotAllocated: one cannot be read.
+        """
+        program = layout.program
+        found = []
+        for tensor in self.wanted:
+            root = tensor.root
+            result, view = transfer.outgoing(tensor, None, None, "Scheduler.submit")
+            twin = layout.twins.get(tensor)
+            if tensor in self.values and root not in program.made:
+                view[...] = self.values[tensor]  # what was brought
+                found.append(Output(tensor, result, -2, 0))
+                continue
+            if twin is None and root.placement is not None and root in program.found.backend:
+                twin = tensor  # a leaf, or a view of one that is not in the graph
+            if (
+                twin is None
+                or (root not in program.kept and root.op != "none")
+                or (twin.root.placement is None)
+            ):
+                raise NotAllocated(
+                    f"[Scheduler.submit] {tensor!r} cannot be read: it is no end of the graph, not "
+                    "flagged with set_output(), and no leaf that has memory"
+                )
+            ours = root not in program.found.backend or root.placement is None
+            split = program.made.get(root, -1) if ours else -1
+            found.append(Output(twin, view, split, program.at(root)))
+        return found
+
+    def placed_at(self, program: Program) -> list[tuple[int, Tensor, Array]]:
+        """Inputs that lie in memory of the user, each with the index of the backend.
+
+        Raises:
+            InvalidArgument: one is not of the graph.
+        """
+        found = []
+        for tensor, array in self.placed:
+            b = program.found.backend.get(tensor.root)
+            if b is None:
+                raise InvalidArgument(f"[Scheduler.submit] {tensor!r} is not of {self.graph!r}")
+            found.append((b, tensor, array))
+        return found
+
+    def result(self, arrays: list[Array]) -> Array | list[Array]:
+        """What the Future brings: the only array, or all of them."""
+        return arrays[0] if self.single else arrays

@@ -1,0 +1,49 @@
+"""Lanes: further backends that a scheduler opens for transfers, and for splits side by side.
+
+Not here: what goes over which of them (script.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.backend import Backend
+    from aggml.buffer import BufferType
+
+__all__ = ["Lanes"]
+
+
+class Lanes:
+    """Backends for transfers, opened when first needed; memory of the host needs none.
+
+    Args:
+        backends: those that compute.
+        types: of their buffers.
+    """
+
+    def __init__(self, backends: Sequence[Backend], types: Sequence[BufferType]) -> None:
+        self._backends = backends
+        self._types = types
+        self.opened: dict[tuple[str, int], Backend] = {}
+
+    def __call__(self, name: str, b: int) -> Backend:
+        """The backend that carries something out for backend ``b``.
+
+        Args:
+            name: "in", "out" (inputs, results), "down", "up" (what crosses devices), "compute 1"
+                and so on; "feed" is "in" on a stream of its own also where memory is the host's.
+            b: index of the backend.
+        """
+        computes = name.startswith("compute")
+        if self._types[b].is_host and not computes and name != "feed":
+            return self._backends[b]
+        lane = self.opened.get((name, b))
+        if lane is None:
+            backend = self._backends[b]
+            lane = backend._sibling() if computes else backend.device.backend()
+            self.opened[name, b] = lane
+            lane.stream.name = f"{self._backends[b].name} {name}"
+        return lane

@@ -1,0 +1,123 @@
+"""Unit: all operations of one submission, collected and enqueued in one step.
+
+Here: collecting them, and which array each transfer is from or to, so that they can be recorded
+(replay.py). Not here: which operations (run.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aggml.batch import Batch
+from aggml.native import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    import numpy as np
+
+    from aggml.backend import Backend
+    from aggml.future import Future
+    from aggml.stream import Stream, StreamBase
+    from aggml.tensor import Tensor
+
+    Array = np.ndarray[Any, Any]
+    #: (stream, other, ticket): ``stream`` goes on after ``ticket`` of ``other``.
+    Wait = tuple[_native.Stream, _native.Stream, int]
+
+__all__ = ["Output", "Unit"]
+
+
+class Output:
+    """A tensor that a submission reads: ``tensor`` into ``array`` once split ``split`` is done.
+
+    ``split`` is -1 where the value lies in memory that the user placed: read last, by its backend;
+    -2 where there is nothing to read.
+    """
+
+    __slots__ = ("array", "backend", "split", "tensor")
+
+    def __init__(self, tensor: Tensor, array: Array, split: int, backend: int) -> None:
+        self.tensor = tensor
+        self.array = array
+        self.split = split
+        self.backend = backend
+
+
+class Unit(Batch):
+    """All operations of one submission; waits are put in without a Future.
+
+    Attributes:
+        parts: Futures of what the hooks of backends enqueued.
+        source: whose array the next transfers are from or to; None: nobody's.
+        sources: that of each transfer, in the order of operations.
+        backends: whose hooks were called, with what their `_repeats` said before.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream, guarded=False)
+        self.parts: list[Future[Any]] = []
+        self.source: Hashable = None
+        self.sources: list[Hashable] = []
+        self.backends: dict[Backend, object] = {}
+        self._shared: list[StreamBase] = []
+
+    @property
+    def calls(self) -> bool:
+        """Whether some of it is functions in Python."""
+        return bool(self._calls)
+
+    @property
+    def groups(self) -> list[tuple[_native.Stream, list[_native.Desc]]]:
+        """The operations."""
+        return self._groups
+
+    def share(self, backend: Backend) -> None:
+        """Have calls on the backend's stream by this thread become part of the unit."""
+        if backend in self.backends:
+            return
+        self.backends[backend] = backend._repeats()
+        stream = backend.stream
+        if self._thread not in stream._batches:
+            stream._batches[self._thread] = self
+            self._shared.append(stream)
+
+    def release(self) -> None:
+        """Let go of the streams."""
+        for stream in self._shared:
+            stream._batches.pop(self._thread, None)
+
+    def add(
+        self,
+        groups: list[tuple[_native.Stream, list[_native.Desc]]],
+        future: Future[Any],
+        main: int,
+    ) -> None:
+        """See `Batch.add`."""
+        for _, descs in groups:
+            self.sources += [self.source for desc in descs if desc.has_array]
+        super().add(groups, future, main)
+
+    def push(self, stream: _native.Stream, desc: _native.Desc) -> None:
+        """Append one operation that has no Future."""
+        groups = self._groups
+        if groups and groups[-1][0] is stream:
+            groups[-1][1].append(desc)
+        else:
+            groups.append((stream, [desc]))
+
+    def wait(self, stream: _native.Stream, other: _native.Stream) -> None:
+        """Let ``stream`` go on after all that is queued on ``other``."""
+        if stream is not other:
+            self.push(stream, _native.wait(other, None))
+
+    def send(self, before: list[Wait], future: Future[Any]) -> None:
+        """Enqueue, after some waits; ``future`` stands for all parts and the last operation."""
+        if before:
+            waits = [(stream, [_native.wait(other, ticket)]) for stream, other, ticket in before]
+            n = len(waits)
+            self._groups[:0] = waits
+            self._spans = [(f, (g + n, at, k)) for f, (g, at, k) in self._spans]
+        ops = self.commit()
+        found = [op for part in self.parts for op in part._ops or ()]
+        future._ops = (*found, ops[-1][-1])

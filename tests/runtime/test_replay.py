@@ -1,0 +1,183 @@
+"""A graph seen before is enqueued again in one call: no planning, no memory, the same results.
+
+Not here: what is planned the first time (test_scheduler.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import pytest
+
+import aggml
+from aggml import Graph, Scheduler, new_tensor, ops
+from aggml.devices.sim import SimBackend, SimDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Array = np.ndarray[Any, Any]
+N = 8
+
+
+class Counting(SimDevice):
+    """Counts what is asked of it."""
+
+    taken = 0
+
+    def _take(self, size: int) -> None:
+        self.taken += 1
+        super()._take(size)
+
+
+class Ladder:
+    """x + 1 as often as there are nodes, the backend changing every ``every`` nodes."""
+
+    def __init__(self, n: int, every: int) -> None:
+        self.devices = Counting("A"), Counting("B")
+        backends = [d.backend() for d in self.devices]
+        self.cpu = aggml.get_device("CPU").backend(n_threads=1)
+        self.sched = Scheduler([*backends, self.cpu], parallel=True)
+        self.n = n
+        self.x = new_tensor("f32", ne=N, name="x").set_input()
+        y = self.x
+        for k in range(n):
+            y = ops.scale_bias(y, 1.0, 1.0)
+            self.sched.set_tensor_backend(y, backends[k // every % 2])
+        self.y = y
+        self.graph = Graph(y)
+
+    async def run(self, x: float) -> bool:
+        y = await self.sched.run(self.graph, {self.x: np.full(N, x, np.float32)}, self.y)
+        return bool((y == x + self.n).all())
+
+
+@pytest.fixture
+def ladder() -> Iterator[Ladder]:
+    found = Ladder(8, 2)
+    yield found
+    found.sched.close()
+
+
+@pytest.mark.parametrize(("n", "every"), [(6, 2), (400, 100)])
+async def test_a_graph_seen_before_takes_no_memory_at_any_number_of_nodes(
+    n: int, every: int
+) -> None:
+    ladder = Ladder(n, every)
+    for k in range(40):
+        assert await ladder.run(k)
+    taken = [d.taken for d in ladder.devices]
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for k in range(100):
+        assert await ladder.run(k)
+    gc.collect()
+    left = sys.getallocatedblocks() - before
+    assert [d.taken for d in ladder.devices] == taken
+    assert left < 100  # not one object a run stays, let alone one a node
+    ladder.sched.close()
+
+
+async def test_hooks_are_called_once_and_again_when_the_device_changes(
+    ladder: Ladder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    compute = SimBackend._compute
+
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return compute(*args)
+
+    monkeypatch.setattr(SimBackend, "_compute", counted)
+    for k in range(10):
+        assert await ladder.run(k)
+    assert calls == 4  # one submission at a time: the first alone
+    ladder.devices[0].speed = 1e9
+    assert await ladder.run(1)
+    assert calls == 8
+    assert await ladder.run(2)
+    assert calls == 8
+
+
+async def test_a_fault_is_not_repeated(ladder: Ladder) -> None:
+    for kind in ("compute", "transfer"):
+        ladder.devices[1].fail_at(0, kind, OSError("unplugged"))
+        with pytest.raises(aggml.DeviceError):
+            await ladder.run(0)
+        for k in range(3):
+            assert await ladder.run(k)
+        ladder.devices[1].fail_at(0, kind, OSError("again"))
+        with pytest.raises(aggml.DeviceError):
+            await ladder.run(0)
+        assert await ladder.run(5)
+
+
+async def test_other_outputs_and_arrays_are_other_recordings(ladder: Ladder) -> None:
+    x, y = ladder.x, ladder.y
+    sched, graph = ladder.sched, ladder.graph
+    for k in range(3):
+        value = np.full(N, k, np.float32)
+        wide = np.repeat(value, 2)
+        assert (await sched.run(graph, {x: value}, y) == k + 8).all()
+        assert (await sched.run(graph, {x: wide[::2]}, [y]))[0][0] == k + 8
+        assert await sched.run(graph, {x: value}) == []
+        two = await sched.run(graph, {x: value}, [y, y])
+        assert two[0] is not two[1]
+        assert (two[1] == k + 8).all()
+        with pytest.raises(aggml.NotAllocated):
+            await sched.run(graph, {x: value}, graph.nodes[0])
+
+
+async def test_inputs_that_lie_in_memory_are_set_each_time(ladder: Ladder) -> None:
+    cpu = ladder.cpu
+    b = new_tensor("f32", ne=N, name="b")
+    cpu.alloc([b])
+    x = new_tensor("f32", ne=N, name="x").set_input()
+    y = ops.sqr(ops.add(x, b))
+    graph = Graph(y)
+    xs = bs = np.zeros(N, np.float32)
+    for k in range(6):
+        xs, bs = np.full(N, k, np.float32), np.full(N, 10 * k, np.float32)
+        assert (await ladder.sched.run(graph, {x: xs, b: bs}, y) == (11 * k) ** 2).all()
+    other = new_tensor("f32", ne=N, name="other")
+    cpu.alloc([other])
+    with pytest.raises(aggml.InvalidArgument, match="other"):
+        await ladder.sched.run(graph, {x: xs, b: bs, other: bs}, y)
+    for k in range(3):  # kept from before
+        xs = np.full(N, k, np.float32)
+        assert (await ladder.sched.run(graph, {x: xs}, y) == (k + 50) ** 2).all()
+
+
+async def test_a_replay_is_aborted_watched_and_joined_like_the_first(ladder: Ladder) -> None:
+    for k in range(4):
+        assert await ladder.run(k)
+    with ladder.devices[0].hold(), anyio.move_on_after(0) as scope:
+        await ladder.run(0)
+    assert scope.cancelled_caught
+    assert await ladder.run(1)
+    with aggml.trace() as trace, aggml.check_races():
+        assert await ladder.run(2)
+    assert sum(e.operation == "graph_compute" for e in trace.events) == 4
+    future = await ladder.sched.submit(ladder.graph, {ladder.x: np.zeros(N, np.float32)}, ladder.y)
+    await future
+    times = future.times
+    assert times.done is not None
+    assert times.submitted <= times.done
+
+
+async def test_results_leave_no_arrays_behind(ladder: Ladder) -> None:
+    for k in range(4):
+        assert await ladder.run(k)
+    value = np.zeros(N, np.float32)
+    before = sys.getrefcount(value)
+    for _ in range(5):
+        await ladder.sched.run(ladder.graph, {ladder.x: value}, ladder.y)
+    await ladder.sched.synchronize()
+    for stream in ladder.sched._runner.streams():
+        stream.native.release_finished()
+    assert sys.getrefcount(value) == before
