@@ -68,10 +68,9 @@ class Placement:
         address: address of byte 0 as the device's kernels see it.
         storage: the native record that failures poison.
         readable: whether what lies there outlives one plan.
-        exported: whether somebody outside holds a view that he may write through.
     """
 
-    __slots__ = ("address", "buffer", "exported", "offset", "readable", "storage")
+    __slots__ = ("_exported", "address", "buffer", "offset", "readable", "storage")
 
     def __init__(self, buffer: Buffer, offset: int, name: str) -> None:
         self.buffer = buffer
@@ -79,7 +78,18 @@ class Placement:
         self.address = buffer.base + offset
         self.storage = _native.Storage(name)
         self.readable = True
-        self.exported = False
+        self._exported = False
+
+    @property
+    def exported(self) -> bool:
+        """Whether somebody outside holds a view that he may write through."""
+        return self._exported
+
+    @exported.setter
+    def exported(self, exported: bool) -> None:
+        if exported is not self._exported:
+            self._exported = exported
+            PlacementEpoch.value += 1  # no plan may rely on a packed copy of what lies here
 
 
 class BufferType(ABC):
@@ -175,6 +185,7 @@ class Buffer:
         base: address of byte 0 as the device sees it.
         memory: the object that owns the bytes (the buffer protocol for host memory).
         writable: False for a mapping that was opened for reading; writes are refused at the call.
+        exclusive: False if others than backends may write there: the memory is a caller's array.
 
     Raises:
         InvalidHandle: ``type`` is no buffer type.
@@ -185,6 +196,7 @@ class Buffer:
     base: int = 0
     memory: object = None
     writable: bool = True
+    exclusive: bool = True
 
     def __init__(
         self,
@@ -204,6 +216,7 @@ class Buffer:
         self.base = base
         self.memory = memory
         self.writable = writable
+        self.exclusive = True
         self._usage = BufferUsage.ANY
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._closed = False

@@ -102,7 +102,7 @@ class GraphBuffer(Buffer):
         if plan is None or self._plan_for is None or self._plan_for() is not backend:
             return None
         if self._epoch != PlacementEpoch.value:
-            if any(
+            if not plan.holds or any(
                 now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
             ):
                 return None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import errors
+from aggml.buffer import BufferUsage
 from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
 from aggml.fusion import VIEW_OPS, chaining
 from aggml.graph import Graph
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DevicePlan", "Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
 
 _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
+_WEIGHTED = frozenset({"mul_mat", "mul_mat_id"})  # whose first source may be packed
 _UPDATED = {"opt_step_adamw": (2, 3)}  # sources that are written besides the node itself
 _OP_IDS: dict[str, int] = {}
 # agk_status of native/kernels.h
@@ -92,6 +94,11 @@ class DevicePlan:
         self.keep: list[Placement | None] = [t.placement for t in (*graph.leafs, *graph.nodes)]
 
     @property
+    def holds(self) -> bool:
+        """Whether it would be compiled alike now, placements aside."""
+        return True
+
+    @property
     def steps(self) -> list[PlanStep]:
         """What a run does, in order."""
         return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in VIEW_OPS]
@@ -118,19 +125,26 @@ class Plan(DevicePlan):
         work: for devices that pretend to a speed: floating point operations of a run.
     """
 
-    __slots__ = ("calls", "native", "work")
+    __slots__ = ("_weights", "calls", "native", "work")
 
     def __init__(
         self,
         graph: Graph,
         native: _native.Plan,
         storages: _Storages,
-        calls: dict[int, PlanCall] | None = None,
+        calls: dict[int, PlanCall],
+        weights: dict[Placement, bool],
     ) -> None:
         self.native = native
-        self.calls = calls or {}
+        self.calls = calls
         self.work = 0
+        self._weights = weights
         self._fill(graph, native.arena_size, storages)
+
+    @property
+    def holds(self) -> bool:
+        """Whether what lies in each place still is, or still is not, weights that may be packed."""
+        return all(_packable(place) is was for place, was in self._weights.items())
 
     @property
     def steps(self) -> list[PlanStep]:
@@ -199,8 +213,31 @@ class _Storages:
         return self.partial.setdefault(root, len(self.partial))
 
 
+def _packable(place: Placement) -> bool:
+    """Whether nobody but streams writes there, and they seldom: kernels may keep a packed copy."""
+    buffer = place.buffer
+    return buffer.usage is BufferUsage.WEIGHTS and buffer.exclusive and not place.exported
+
+
+def _written(graph: Graph) -> set[Tensor]:
+    """The leaves that the graph itself writes."""
+    found = {node.root for node in graph.nodes if node.op not in VIEW_OPS}
+    for node in graph.nodes:
+        for i in _UPDATED.get(node.op, ()):
+            updated = node.src[i]
+            if updated is not None:
+                found.add(updated.root)
+    return found
+
+
 def lowering(
-    graph: Graph, locate: Locate, work_base: int, cpu: int, *, fuse: bool = True
+    graph: Graph,
+    locate: Locate,
+    work_base: int,
+    cpu: int,
+    *,
+    fuse: bool = True,
+    pack: bool = False,
 ) -> Steps[Plan]:
     """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
@@ -211,6 +248,7 @@ def lowering(
         cpu: features the kernels may use, see `cpu_mask`; 0, the reference, computes each node by
             itself.
         fuse: whether nodes may be computed together, see `aggml.fusion`.
+        pack: whether kernels may keep packed copies of weights; ``locate`` then gives placements.
 
     Returns:
         The Plan, as a generator does.
@@ -223,6 +261,8 @@ def lowering(
     storages = _Storages()
     operands: dict[Tensor, _Operand] = {}
     calls: dict[int, PlanCall] = {}
+    weights: dict[Placement, bool] = {}
+    written = _written(graph) if pack else set()
 
     def operand(tensor: Tensor) -> _Operand:
         found = operands.get(tensor)
@@ -236,10 +276,28 @@ def lowering(
         _, start, in_arena, _, _ = operand(tensor)
         return in_arena, start, start + tensor.nbytes
 
+    def packable(node: Tensor) -> _native.Storage | None:
+        if not pack or node.op not in _WEIGHTED or node.src[0] is None:
+            return None
+        root = node.src[0].root
+        place = root.placement
+        if place is None or root in written:
+            return None
+        weights[place] = _packable(place)
+        return place.storage if weights[place] else None
+
     def add(node: Tensor, number: int, leaf: int) -> None:
         srcs = tuple([None if src is None else operand(src) for src in node.src])
         problem = native.add(
-            _op_id(node.op), node.name, operand(node), srcs, node.op_params, leaf, number
+            _op_id(node.op),
+            node.name,
+            operand(node),
+            srcs,
+            node.op_params,
+            leaf,
+            number,
+            (),
+            packable(node),
         )
         if problem is not None:
             status, message = problem
@@ -266,7 +324,15 @@ def lowering(
         srcs = tuple(map(operand, sources))
         params = lead.op_params
         problem = native.add(
-            _op_id(lead.op), last.name, operand(last), srcs, params, leaf, number, stages
+            _op_id(lead.op),
+            last.name,
+            operand(last),
+            srcs,
+            params,
+            leaf,
+            number,
+            stages,
+            packable(lead),
         )
         return problem is None  # else each node gets a lowering of its own, or says why not
 
@@ -289,7 +355,7 @@ def lowering(
             add(node, number, leaf)
         yield
     native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
-    return Plan(graph, native, storages, calls)
+    return Plan(graph, native, storages, calls, weights)
 
 
 def _records(tensors: dict[Tensor, None] | dict[Tensor, int]) -> tuple[_native.Storage, ...]:

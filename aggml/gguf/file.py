@@ -130,6 +130,9 @@ class GGUFFile:
         except AggmlError:
             buffer.close()
             raise
+        buffer.exclusive = (
+            True  # a private mapping, of which `data` shows no more than read-only views
+        )
         buffer.usage = BufferUsage.WEIGHTS
         return buffer
 

@@ -91,10 +91,14 @@ typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64
 /* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it, and
  * goes on behind it. */
 #define AGK_CALL_OUT ((agk_step_fn *)0)
+struct ag_storage;
+struct agk_packed;
 
 typedef struct agk_lowering {
     agk_node *node;
-    uint32_t cpu; /* features the plan may use; 0 asks for the exact scalar kernels */
+    struct ag_storage *weights; /* where src[0] lies, if it may be packed (packed.h); else NULL */
+    struct agk_packed *packed;  /* what the lowering made of it; the plan keeps it */
+    uint32_t cpu;               /* features the plan may use; 0 asks for the exact scalar kernels */
     int n_steps;
     struct {
         agk_step_fn *run;

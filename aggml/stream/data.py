@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aggml.buffer import BufferUsage
 from aggml.errors import InvalidArgument, OutOfBounds
 from aggml.native import _native
-from aggml.spans import bits_of, is_whole, span_of
+from aggml.spans import bits_of, is_whole, span_of, storages_of
 from aggml.stream.base import StreamBase
 from aggml.tensor import Tensor
 
@@ -155,7 +156,10 @@ class DataStream(StreamBase):
 
     def clear(self, buffer: Buffer, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""
-        return self._put([_native.clear(buffer.base, value, buffer.size, buffer)], None, "clear")
+        # Weights may have been packed, and must be again; what else lies there is read as it is.
+        weights = buffer.tensors if buffer.usage is BufferUsage.WEIGHTS else []
+        desc = _native.clear(buffer.base, value, buffer.size, storages_of(weights), buffer)
+        return self._put([desc], None, "clear")
 
     def run_unit(
         self,

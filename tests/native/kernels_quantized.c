@@ -7,6 +7,7 @@
 #include "check.h"
 #include "kernel_types.h"
 #include "mul_mat.h"
+#include "packed.h"
 
 enum { N = 768 };
 
@@ -129,15 +130,75 @@ static int dots(rng *r, int type)
     return n_variants;
 }
 
+/* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not change.
+ * Then the variants against plain C. */
+static int packed(rng *r, int type)
+{
+    enum { ROWS = 21, GROUPS = 2 };
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    if (layout == NULL) return 0;
+    const char *kernel = kernel_of("mm_packed_", type, "");
+    agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
+    CHECK(scalar != NULL);
+    const size_t row_size = agk_row_size(type, N), group = agk_packed_group_bytes(layout, N);
+    const size_t column = N / 64 * sizeof(agk_mm_col_q8);
+    char *rows = malloc(ROWS * row_size), *a = malloc(GROUPS * group), *columns = malloc(8 * column);
+    float x[N], values[N], expected[8 * ROWS], found[8 * ROWS];
+    for (int row = 0; row < ROWS; ++row) {
+        for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 16 % 5);
+        agk_traits(type)->from_float(x, rows + (size_t)row * row_size, N);
+    }
+    agk_packed_group(type, rows, row_size, 16, N, a);
+    agk_packed_group(type, rows + 16 * row_size, row_size, ROWS - 16, N, a + group);
+    for (int n = 1; n <= 8; ++n) {
+        for (int col = 0; col < n; ++col) {
+            for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 32 % 7);
+            agk_mm_col_q8_scalar(x, columns + (size_t)col * column, N);
+        }
+        for (int row = 0; row < ROWS; ++row) {
+            agk_traits(type)->to_float(rows + (size_t)row * row_size, values, N);
+            for (int col = 0; col < n; ++col) {
+                const agk_mm_col_q8 *q = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)col * column);
+                double sum = 0.0;
+                for (int i = 0; i < N; ++i)
+                    sum += (double)values[i] * (double)q[i / 64].d[i / 32 % 2] * q[i / 64].q[i % 64];
+                expected[col * ROWS + row] = (float)sum;
+            }
+        }
+        char *b = malloc(agk_packed_columns_bytes(n, N));
+        agk_packed_columns(layout, n, N, columns, column, b);
+        const agk_mm_block block = {
+            .k = N, .rows = ROWS, .cols = n, .a = a, .lda = group, .b = b, .c = found, .ldc = sizeof(float[ROWS])};
+        for (size_t i = 0; i < agk_n_variants; ++i) {
+            agk_mm_block_fn *fn = (agk_mm_block_fn *)variant(i, kernel);
+            if (fn == NULL) continue;
+            memset(found, 0xff, sizeof found);
+            fn(&block);
+            double error = 0.0, size = 0.0;
+            for (int e = 0; e < n * ROWS; ++e) {
+                error += ((double)found[e] - (double)expected[e]) * ((double)found[e] - (double)expected[e]);
+                size += (double)expected[e] * (double)expected[e];
+            }
+            CHECK(error <= 1e-11 * size);
+        }
+        free(b);
+    }
+    free(rows);
+    free(a);
+    free(columns);
+    return 1;
+}
+
 int main(void)
 {
     rng r = rng_new(0);
-    int n_rows = 0, n_dots = 0;
+    int n_rows = 0, n_dots = 0, n_packed = 0;
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
         if (agk_traits(type)->blck_size == 1) continue;
         n_rows += rows(&r, type);
         n_dots += dots(&r, type);
     }
-    CHECK(n_rows >= 24 && n_dots >= 8); /* the scalar ones are there on any machine */
+    for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type);
+    CHECK(n_rows >= 24 && n_dots >= 8 && n_packed == 13); /* the scalar ones are there on any machine */
     return 0;
 }

@@ -25,7 +25,7 @@ from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
 from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
 from aggml.family import Family
-from aggml.native import cpu_mask, isas
+from aggml.native import _native, cpu_mask, isas
 from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
@@ -149,7 +149,7 @@ class CPUBackend(Backend):
         return self.stream.clear(buffer, value)
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
-        return lowering(graph, memory.locate, memory.scratch_size, self.cpu)
+        return lowering(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         return self.stream.run_plan(plan, arena)
@@ -191,6 +191,25 @@ class CPUDevice(Device):
             return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
         except (ValueError, OSError):
             return 0, 0
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of packed copies of weights, which kernels of few columns multiply."""
+        return _native.packed_bytes()
+
+    @property
+    def packed_limit(self) -> int:
+        """Up to how many `packed_bytes` plans may make; at first half of the physical memory.
+
+        Beyond it weights are multiplied as they lie. Setting it changes no plan that exists.
+        """
+        return _native.packed_limit()
+
+    @packed_limit.setter
+    def packed_limit(self, nbytes: int) -> None:
+        if integer(nbytes, "nbytes", "CPUDevice.packed_limit") not in range(1 << 63):
+            raise InvalidArgument(f"[CPUDevice.packed_limit] {nbytes} is not within 0..2^63 - 1")
+        _native.set_packed_limit(nbytes)
 
     def backend(
         self,
@@ -242,13 +261,15 @@ class CPUDevice(Device):
                 f"[CPUDevice.buffer_from_host] the memory begins at {address:#x}, no multiple of "
                 f"{HOST.alignment}"
             )
-        return Buffer(
+        buffer = Buffer(
             self._mapped,
             flat.nbytes,
             address if flat.nbytes else 0,
             flat,
             writable=flat.flags.writeable,
         )
+        buffer.exclusive = not buffer.writable  # who gave it may write it at any time
+        return buffer
 
 
 def _model_name() -> str:

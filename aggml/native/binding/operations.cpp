@@ -160,14 +160,13 @@ static nb::object fill_desc(const Span &span, int value, size_t offset, size_t s
     return out;
 }
 
-static nb::object clear_desc(uintptr_t address, int value, size_t size, nb::handle keep)
+static nb::object clear_desc(uintptr_t address, int value, size_t size, nb::tuple writes, nb::handle keep)
 {
-    Desc *d = desc(AG_KIND_FILL, "clear", keep);
-    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
-    d->slot.u.fill.dst = reinterpret_cast<uint8_t *>(address);
-    d->slot.u.fill.value = value;
-    d->slot.u.fill.size = size;
-    return out;
+    return finish(desc(AG_KIND_FILL, "clear", keep), nb::tuple(), writes, nb::tuple(), [&](ag_slot &slot) {
+        slot.u.fill.dst = reinterpret_cast<uint8_t *>(address);
+        slot.u.fill.value = value;
+        slot.u.fill.size = size;
+    });
 }
 
 static nb::object plan_desc(nb::object plan, uintptr_t arena, const std::string &operation, nb::handle keep)
@@ -310,7 +309,7 @@ void bind_operations(nb::module_ &m)
         "array"_a, "span"_a, "offset"_a, "operation"_a);
     m.def("copy", copy_desc, "dst"_a, "src"_a, "operation"_a);
     m.def("fill", fill_desc, "span"_a, "value"_a, "offset"_a, "size"_a, "whole"_a, "operation"_a);
-    m.def("clear", clear_desc, "address"_a, "value"_a, "size"_a, "keep"_a);
+    m.def("clear", clear_desc, "address"_a, "value"_a, "size"_a, "writes"_a, "keep"_a);
     m.def("run_plan", plan_desc, "plan"_a, "arena"_a, "operation"_a, "keep"_a.none());
     m.def("mark", mark_desc, "operation"_a, "accepts"_a);
     m.def("delay", delay_desc, "seconds"_a, "operation"_a, "reads"_a, "writes"_a, "partial"_a);

@@ -72,13 +72,14 @@ static void take_stages(agk_node &node, nb::tuple stages)
 
 // None, or (status, message): why this node cannot be part of a plan.
 static nb::object plan_add(Plan &self, int op, const char *name, nb::tuple dst, nb::tuple srcs, nb::bytes params,
-                           int writes_leaf, int number, nb::tuple stages)
+                           int writes_leaf, int number, nb::tuple stages, nb::object weights)
 {
     agk_node node = node_of(op, dst, srcs, params);
     node.number = number;
     take_stages(node, stages);
     char message[AGK_MESSAGE] = "";
-    agk_status status = ag_plan_add(self.plan, &node, name, writes_leaf, message);
+    agk_status status = ag_plan_add(self.plan, &node, name, writes_leaf,
+                                    weights.is_none() ? nullptr : nb::cast<Storage &>(weights).storage, message);
     if (status == AGK_OK) return nb::none();
     return nb::make_tuple(static_cast<int>(status), std::string(message));
 }
@@ -122,12 +123,16 @@ void bind_plan(nb::module_ &m)
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<uint32_t, size_t>(), "cpu"_a, "work_base"_a)
         .def("add", plan_add, "op"_a, "name"_a, "dst"_a, "srcs"_a, "params"_a, "writes_leaf"_a, "number"_a = 0,
-             "stages"_a = nb::tuple())
+             "stages"_a = nb::tuple(), "weights"_a.none() = nb::none())
         .def("seal", plan_seal, "reads"_a, "writes"_a, "partial"_a)
         .def("steps", plan_steps)
         .def_prop_ro("n_steps", [](Plan &p) { return p.plan->n_steps; })
         .def_prop_ro("arena_size", [](Plan &p) { return ag_plan_arena_size(p.plan); })
-        .def_prop_ro("cost_ns", [](Plan &p) { return p.plan->cost; });
+        .def_prop_ro("cost_ns", [](Plan &p) { return p.plan->cost; })
+        .def_prop_ro("n_packed", [](Plan &p) { return p.plan->n_packed; });
+    m.def("packed_bytes", agk_packed_in_use);
+    m.def("packed_limit", agk_packed_limit);
+    m.def("set_packed_limit", agk_packed_set_limit, "nbytes"_a);
 }
 
 } // namespace binding

@@ -74,7 +74,13 @@ void ag_storage_unref(ag_storage *storage)
 {
     if (storage == NULL || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
     ag_error_unref(atomic_load(&storage->poison));
+    agk_packed_drop(atomic_load(&storage->packed));
     free(storage);
+}
+
+void ag_storage_written(ag_storage *storage)
+{
+    atomic_fetch_add_explicit(&storage->writes, 1, memory_order_release);
 }
 
 ag_error *ag_storage_poison(ag_storage *storage)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../packed.h"
 #include "runtime.h"
 
 /* Steps of this many chunks and more would overflow the claim word of the pool. */
@@ -38,6 +39,8 @@ void ag_plan_unref(ag_plan *plan)
     free(plan->nodes);
     free(plan->names);
     free(plan->steps);
+    for (size_t i = 0; i < plan->n_packed; ++i) agk_packed_release(plan->packed[i]);
+    free(plan->packed);
     drop_storages(plan->reads, plan->n_reads);
     drop_storages(plan->writes, plan->n_writes);
     drop_storages(plan->partial, plan->n_partial);
@@ -63,6 +66,13 @@ static bool reserve(ag_plan *plan)
         plan->steps = steps;
         plan->cap_steps = cap;
     }
+    if (plan->n_packed == plan->cap_packed) {
+        size_t cap = plan->cap_packed ? 2 * plan->cap_packed : 16;
+        agk_packed **packed = realloc(plan->packed, cap * sizeof *packed);
+        if (packed == NULL) return false;
+        plan->packed = packed;
+        plan->cap_packed = cap;
+    }
     return true;
 }
 
@@ -82,7 +92,8 @@ static uint64_t cost(const agk_node *node)
     return 30 + (uint64_t)products / 4;
 }
 
-agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, char *message)
+agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, ag_storage *weights,
+                       char *message)
 {
     agk_node *copy = NULL;
     /* C11 wants the size to be a multiple of the alignment. */
@@ -92,7 +103,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     }
     *copy = *node;
     copy->work = plan->work_base;
-    agk_lowering lowering = {.node = copy, .cpu = plan->cpu};
+    agk_lowering lowering = {.node = copy, .cpu = plan->cpu, .weights = weights};
     agk_status status = agk_lower(&lowering);
     for (int i = 0; status == AGK_OK && i < lowering.n_steps; ++i) {
         if (lowering.step[i].n_chunks < 1 || lowering.step[i].n_chunks > MAX_CHUNKS) {
@@ -103,6 +114,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     }
     if (status != AGK_OK) {
         memcpy(message, lowering.message, AGK_MESSAGE);
+        agk_packed_release(lowering.packed);
         free(copy);
         return status;
     }
@@ -112,6 +124,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
                                                  .n_chunks = (uint32_t)lowering.step[i].n_chunks,
                                                  .writes_leaf = writes_leaf};
     }
+    if (lowering.packed != NULL) plan->packed[plan->n_packed++] = lowering.packed;
     plan->cost += cost(copy);
     if (lowering.work_size > plan->work_size) plan->work_size = lowering.work_size;
     if (lowering.scratch_size > plan->scratch_size) plan->scratch_size = lowering.scratch_size;

@@ -74,12 +74,16 @@ void ag_error_unref(ag_error *error);
 struct ag_storage {
     atomic_int refs;
     _Atomic(ag_error *) poison;
+    _Atomic(uint64_t) writes;            /* how often something wrote it: what was packed before is stale */
+    _Atomic(struct agk_packed *) packed; /* a list, owned */
     char name[AG_NAME];
 };
 
 ag_storage *ag_storage_new(const char *name);
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);
+void agk_packed_drop(struct agk_packed *list); /* of a storage that goes */
+void ag_storage_written(ag_storage *storage);
 ag_error *ag_storage_poison(ag_storage *storage);                 /* a reference, or NULL */
 void ag_storage_set_poison(ag_storage *storage, ag_error *error); /* NULL cures */
 
@@ -113,7 +117,9 @@ struct ag_plan {
     size_t scratch_size; /* per thread */
     size_t work_base;    /* where the area shared by a node's steps begins in the arena */
     size_t work_size;
-    uint64_t cost; /* rough ns on one thread: tells whether a hand-over would cost more than the work */
+    uint64_t cost;              /* rough ns on one thread: tells whether a hand-over would cost more than the work */
+    struct agk_packed **packed; /* held until the plan goes */
+    size_t n_packed, cap_packed;
     ag_storage **reads, **writes, **partial;
     size_t n_reads, n_writes, n_partial;
 };
@@ -121,8 +127,9 @@ struct ag_plan {
 ag_plan *ag_plan_new(uint32_t cpu, size_t work_base);
 ag_plan *ag_plan_ref(ag_plan *plan);
 void ag_plan_unref(ag_plan *plan);
-/* Lower one more node. On failure nothing is added and `message` (AGK_MESSAGE bytes) says why. */
-agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, char *message);
+/* Lower one more node; `weights`: where src[0] lies, if it may be packed. On failure nothing is added and `message` (AGK_MESSAGE bytes) says why. */
+agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, ag_storage *weights,
+                       char *message);
 /* Declare what the plan reads, writes in full and writes in part. Called once; false: no memory. */
 bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
                   ag_storage **partial, size_t n_partial);

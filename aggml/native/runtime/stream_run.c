@@ -76,6 +76,17 @@ static void cure_writes(ag_slot *slot)
     for (size_t i = 0; i < plan->n_writes; ++i) ag_storage_set_poison(plan->writes[i], NULL);
 }
 
+/* What was packed of these storages is stale, also if the operation stopped half-way. */
+static void note_writes(ag_slot *slot)
+{
+    for (int i = slot->n_reads; i < slot->n_reads + slot->n_writes + slot->n_partial; ++i)
+        ag_storage_written(ag_slot_storages(slot)[i]);
+    if (slot->kind != AG_KIND_PLAN) return;
+    const ag_plan *plan = slot->u.plan.plan;
+    for (size_t i = 0; i < plan->n_writes; ++i) ag_storage_written(plan->writes[i]);
+    for (size_t i = 0; i < plan->n_partial; ++i) ag_storage_written(plan->partial[i]);
+}
+
 /* End the current operation; takes the reference to `error`. */
 static void complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
 {
@@ -86,6 +97,7 @@ static void complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *err
     } else {
         cure_writes(slot);
     }
+    note_writes(slot);
     s->plan_step = 0;
     uint64_t now = ag_now();
     slot->done = now;

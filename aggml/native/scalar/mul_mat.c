@@ -289,6 +289,7 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
+    if (agk_lower_mul_mat_packed(lowering)) return agk_chain_prepare(lowering, false);
     if (agk_mm_terms_serve(a, b, lowering->cpu)) {
         agk_mm_terms_lower(lowering);
         return AGK_OK;

@@ -1,0 +1,83 @@
+/* Weights packed for few columns: 16 rows side by side, so that a row is a lane and nothing is added up across lanes.
+ *
+ * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side.
+ * Not here: who packs when (runtime/packing.c), the products (scalar/packed.c, avx512/packed.h). */
+#ifndef AGK_PACKED_H
+#define AGK_PACKED_H
+
+#include "kernels.h"
+#include "mul_mat.h"
+
+/* A group is 16 rows of k elements (the last one of a matrix is filled up with zeros), block after block of the type's 32
+ * or 256 elements; a block holds the scales of its 16 rows, then 64-byte vectors, in which bytes 4 r .. 4 r + 3 are 4 of
+ * row r in the order of the file. So a vector multiplies a broadcast of 4 elements of a column, and nibbles are taken
+ * apart as in the file. The size is that of the file, plus 0 to 4 %.
+ *
+ * | type           | at the beginning of a block                                        | vectors                |
+ * | q8_0           | f16 d[16]                                                          | 8 of q + 128           |
+ * | q4_0, iq4_nl   | f16 d[16]                                                          | 4 of qs                |
+ * | mxfp4          | u8 e[16], 16 bytes unused                                          | 4 of qs                |
+ * | q4_1           | f16 d[16], f16 m[16]                                               | 4 of qs                |
+ * | q5_0           | f16 d[16]                                                          | 1 of qh, 4 of qs       |
+ * | q5_1           | f16 d[16], f16 m[16]                                               | 1 of qh, 4 of qs       |
+ * | q2_K           | f16 d[16], f16 m[16], u8 scales and minimums [16][16]              | 16 of qs               |
+ * | q3_K           | f16 d[16], i8 scales - 32 [16][16]                                 | 8 of hmask, 16 of qs   |
+ * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | (8 of qh,) 32 of qs    |
+ * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 32 of ql, 16 of qh     |
+ * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
+ * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. */
+enum {
+    AGK_PACKED_ROWS = 16,
+    AGK_PACKED_COLUMNS = 8, /* of one product; as many sums, 8 vectors of weights and some scales fill 32 registers */
+};
+
+/* Columns, up to AGK_PACKED_COLUMNS of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
+ *
+ * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats; of
+ * 32 elements (the second is unused) or of the first and the last 16. */
+typedef enum agk_packed_sums { AGK_OFFSET_32, AGK_OFFSET_16, AGK_MINIMUM_32, AGK_MINIMUM_16 } agk_packed_sums;
+
+typedef struct agk_packed_layout {
+    int64_t k;    /* elements of a block */
+    size_t bytes; /* of 16 rows of a block */
+    size_t data;  /* where its vectors begin */
+    agk_packed_sums sums;
+    int32_t offset; /* the value of a code is (code - offset) * scale */
+} agk_packed_layout;
+
+const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has none */
+
+/* Pack up to 16 rows, `stride` bytes apart, of k elements. */
+void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
+
+/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart. */
+void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t k, const char *columns, size_t stride,
+                        char *out);
+
+/* Packed weights of a tensor: memory that is filled group by group, by whoever first multiplies a group after it was
+ * written. Results do not depend on who or when: a node that has this reads nothing else. Any thread. */
+typedef struct agk_packed agk_packed;
+
+/* Those of `a`, whose bytes lie in `weights`, made at the first call; a reference. NULL: its type has no layout, there is
+ * no memory, or it would go beyond the limit. */
+agk_packed *agk_packed_acquire(struct ag_storage *weights, const agk_view *a);
+void agk_packed_release(agk_packed *packed);
+
+/* Group `i` of all, 16 rows of one matrix after the other; packed now if the weights were written meanwhile. */
+const char *agk_packed_ready(agk_packed *packed, int64_t i);
+
+size_t agk_packed_in_use(void); /* bytes */
+size_t agk_packed_limit(void);
+void agk_packed_set_limit(size_t bytes); /* for those to come */
+
+static inline size_t agk_packed_group_bytes(const agk_packed_layout *layout, int64_t k)
+{
+    return (size_t)(k / layout->k) * layout->bytes;
+}
+
+static inline size_t agk_packed_columns_bytes(int64_t n, int64_t k)
+{
+    return agk_mm_blocks(k, AGK_MM_BLOCK) * (size_t)n * (3 * sizeof(float) + AGK_MM_BLOCK);
+}
+
+#endif

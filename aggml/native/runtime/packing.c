@@ -1,0 +1,165 @@
+/* Packed weights: who owns them, and when a group of rows is packed (packed.h).
+ *
+ * Memory is mapped when a plan is compiled and touched when a group is first multiplied, so nothing is packed that is not
+ * used, and all threads of a plan pack. A storage counts its writes; a group remembers the count it was packed at. A
+ * write that is ordered with the products comes between two of them, so no group is packed anew while somebody reads it.
+ * Not here: layouts (scalar/packed.c). */
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../packed.h"
+#include "runtime.h"
+
+#define BUSY UINT64_MAX
+
+struct agk_packed {
+    atomic_int refs;
+    agk_packed *next; /* of the same storage; never changes once it is in the list */
+    const _Atomic(uint64_t) *writes;
+    agk_view from; /* its address is absolute */
+    const agk_packed_layout *layout;
+    char *data;
+    size_t mapped, group_bytes;
+    int64_t per_matrix, n_groups;
+    _Atomic(uint64_t) *packed_at; /* of each group: 1 + the count of writes, 0 if never, or BUSY */
+};
+
+static atomic_size_t in_use, limit;
+
+size_t agk_packed_in_use(void)
+{
+    return atomic_load(&in_use);
+}
+
+size_t agk_packed_limit(void)
+{
+    size_t bytes = atomic_load(&limit);
+    if (bytes == 0) { /* half of the memory: the other half is for the files they come from */
+        const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        bytes = pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : 1;
+        agk_packed_set_limit(bytes);
+    }
+    return bytes - 1;
+}
+
+void agk_packed_set_limit(size_t bytes)
+{
+    atomic_store(&limit, bytes == SIZE_MAX ? bytes : bytes + 1); /* 0: not set yet */
+}
+
+void agk_packed_release(agk_packed *p)
+{
+    if (p == NULL || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    if (p->data != NULL) {
+        munmap(p->data, p->mapped);
+        atomic_fetch_sub(&in_use, p->mapped);
+    }
+    free(p->packed_at);
+    free(p);
+}
+
+void agk_packed_drop(agk_packed *list)
+{
+    while (list != NULL) {
+        agk_packed *next = list->next;
+        agk_packed_release(list);
+        list = next;
+    }
+}
+
+static bool reserve(size_t bytes)
+{
+    if (atomic_fetch_add(&in_use, bytes) + bytes <= agk_packed_limit()) return true;
+    atomic_fetch_sub(&in_use, bytes);
+    return false;
+}
+
+static agk_packed *make(struct ag_storage *weights, const agk_view *a, const agk_packed_layout *layout)
+{
+    agk_packed *p = calloc(1, sizeof *p);
+    if (p == NULL) return NULL;
+    atomic_init(&p->refs, 2); /* the list's and the caller's */
+    p->writes = &weights->writes;
+    p->from = *a;
+    p->layout = layout;
+    p->group_bytes = agk_packed_group_bytes(layout, a->ne[0]);
+    p->per_matrix = (a->ne[1] + AGK_PACKED_ROWS - 1) / AGK_PACKED_ROWS;
+    p->n_groups = p->per_matrix * a->ne[2] * a->ne[3];
+    p->packed_at = calloc((size_t)p->n_groups, sizeof *p->packed_at);
+    p->mapped = ((size_t)p->n_groups * p->group_bytes + 4095) & ~(size_t)4095;
+    if (p->packed_at == NULL || !reserve(p->mapped)) {
+        free(p->packed_at);
+        free(p);
+        return NULL;
+    }
+    void *data = mmap(NULL, p->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+        atomic_fetch_sub(&in_use, p->mapped);
+        free(p->packed_at);
+        free(p);
+        return NULL;
+    }
+#ifdef MADV_HUGEPAGE
+    madvise(data, p->mapped, MADV_HUGEPAGE);
+#endif
+    p->data = data;
+    return p;
+}
+
+static bool same(const agk_view *x, const agk_view *y)
+{
+    return x->addr == y->addr && x->type == y->type && memcmp(x->ne, y->ne, sizeof x->ne) == 0 &&
+           memcmp(x->nb, y->nb, sizeof x->nb) == 0;
+}
+
+agk_packed *agk_packed_acquire(struct ag_storage *weights, const agk_view *a)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(a->type);
+    if (layout == NULL || a->arena_mask != 0 || agk_nelements(a) == 0) return NULL;
+    agk_packed *first = atomic_load(&weights->packed), *made = NULL;
+    for (;;) {
+        for (agk_packed *p = first; p != NULL; p = p->next) {
+            if (!same(&p->from, a)) continue;
+            if (made != NULL) {
+                agk_packed_release(made);
+                agk_packed_release(made);
+            }
+            atomic_fetch_add(&p->refs, 1);
+            return p;
+        }
+        if (made == NULL) made = make(weights, a, layout);
+        if (made == NULL) return NULL;
+        made->next = first;
+        if (atomic_compare_exchange_strong(&weights->packed, &first, made)) return made;
+    }
+}
+
+static void pack(const agk_packed *p, int64_t i)
+{
+    const agk_view *a = &p->from;
+    const int64_t matrix = i / p->per_matrix, row = i % p->per_matrix * AGK_PACKED_ROWS;
+    const int64_t rows = a->ne[1] - row < AGK_PACKED_ROWS ? a->ne[1] - row : AGK_PACKED_ROWS;
+    const uintptr_t from =
+        a->addr + (uintptr_t)(matrix % a->ne[2] * a->nb[2] + matrix / a->ne[2] * a->nb[3] + row * a->nb[1]);
+    agk_packed_group(a->type, (const char *)from, (size_t)a->nb[1], rows, a->ne[0],
+                     p->data + (size_t)i * p->group_bytes);
+}
+
+const char *agk_packed_ready(agk_packed *p, int64_t i)
+{
+    const uint64_t now = atomic_load_explicit(p->writes, memory_order_acquire) + 1;
+    uint64_t then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
+    while (then != now) {
+        if (then == BUSY) { /* another stream packs it: some us, unless its thread had to give way */
+            sched_yield();
+            then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
+        } else if (atomic_compare_exchange_strong(&p->packed_at[i], &then, BUSY)) {
+            pack(p, i);
+            atomic_store_explicit(&p->packed_at[i], now, memory_order_release);
+            then = now;
+        }
+    }
+    return p->data + (size_t)i * p->group_bytes;
+}

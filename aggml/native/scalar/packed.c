@@ -1,0 +1,325 @@
+/* Packing weights and columns for products of few columns, and those products in plain C (packed.h).
+ *
+ * Packing moves words of 4 bytes and keeps up with memory; no variant is worth its code. */
+#include "../kernel_types.h"
+#include "../packed.h"
+#include "quant.h"
+
+enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
+
+const agk_packed_layout *agk_packed_layout_of(int type)
+{
+    enum { HALVES = 2 * ROWS };
+    static const agk_packed_layout layouts[] = {
+        [AGK_Q8_0] = {32, HALVES + 8 * VECTOR, HALVES, AGK_OFFSET_32, 128},
+        [AGK_Q4_0] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 8},
+        [AGK_Q4_1] = {32, 2 * HALVES + 4 * VECTOR, 2 * HALVES, AGK_MINIMUM_32, 0},
+        [AGK_Q5_0] = {32, HALVES + 5 * VECTOR, HALVES, AGK_OFFSET_32, 16},
+        [AGK_Q5_1] = {32, 2 * HALVES + 5 * VECTOR, 2 * HALVES, AGK_MINIMUM_32, 0},
+        [AGK_IQ4_NL] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 128},
+        [AGK_MXFP4] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 128},
+        [AGK_Q2_K] = {256, 2 * HALVES + 16 * (ROWS + VECTOR), 2 * HALVES + 16 * ROWS, AGK_MINIMUM_16, 0},
+        [AGK_Q3_K] = {256, HALVES + 16 * ROWS + 24 * VECTOR, HALVES + 16 * ROWS, AGK_OFFSET_16, 4},
+        [AGK_Q4_K] = {256, 2 * HALVES + 16 * ROWS + 32 * VECTOR, 2 * HALVES + 16 * ROWS, AGK_MINIMUM_32, 0},
+        [AGK_Q5_K] = {256, 2 * HALVES + 16 * ROWS + 40 * VECTOR, 2 * HALVES + 16 * ROWS, AGK_MINIMUM_32, 0},
+        [AGK_Q6_K] = {256, HALVES + 16 * ROWS + 48 * VECTOR, HALVES + 16 * ROWS, AGK_OFFSET_16, 32},
+        [AGK_IQ4_XS] = {256, HALVES + 8 * ROWS + 32 * VECTOR, HALVES + 8 * ROWS, AGK_OFFSET_32, 128},
+    };
+    const size_t n = sizeof layouts / sizeof *layouts;
+    return type >= 0 && (size_t)type < n && layouts[type].k > 0 ? &layouts[type] : NULL;
+}
+
+/* -- weights -------------------------------------------------------------------------------------------------- */
+
+/* n bytes of one row to its lane. */
+static char *put_words(char *vectors, int row, const void *from, size_t n)
+{
+    const char *x = from;
+    for (size_t i = 0; i < n / 4; ++i) memcpy(vectors + i * VECTOR + 4 * (size_t)row, x + 4 * i, 4);
+    return vectors + n / 4 * VECTOR;
+}
+
+static void put_half(char *block, int which, int row, uint16_t value)
+{
+    memcpy(block + 2 * (which * ROWS + row), &value, sizeof value);
+}
+
+static void put_q8_0(const agk_block_q8_0 *x, int row, char *block, char *data)
+{
+    uint8_t q[AGK_MM_BLOCK];
+    for (int i = 0; i < AGK_MM_BLOCK; ++i) q[i] = (uint8_t)(x->qs[i] ^ -128);
+    put_half(block, 0, row, x->d);
+    put_words(data, row, q, sizeof q);
+}
+
+/* Bit 4 v + i to bit v of byte i. */
+static void put_fifth_bits(const uint8_t *qh, int row, char *data)
+{
+    uint8_t bits[4] = {0};
+    for (int e = 0; e < AGK_MM_BLOCK; ++e) {
+        bits[e % 4] = (uint8_t)(bits[e % 4] | (qh[e / 8] >> (e % 8) & 1) << (e / 4));
+    }
+    put_words(data, row, bits, sizeof bits);
+}
+
+/* Six bits of scale or minimum j of q4_K and q5_K. */
+static uint8_t six_bits(const uint8_t *packed, int j, bool minimum)
+{
+    const int at = j % 4 + (minimum ? 4 : 0), shift = minimum ? 4 : 0;
+    if (j < 4) return packed[at] & 63;
+    return (uint8_t)((packed[8 + j % 4] >> shift & 15) | (packed[at] >> 6) << 4);
+}
+
+static void put_q4_k(const uint8_t *scales, int row, char *block)
+{
+    for (int j = 0; j < 8; ++j) {
+        block[4 * ROWS + j * ROWS + row] = (char)six_bits(scales, j, false);
+        block[12 * ROWS + j * ROWS + row] = (char)six_bits(scales, j, true);
+    }
+}
+
+static void put_block(int type, const char *from, int row, char *block, char *data)
+{
+    const void *x = from;
+    switch (type) {
+    case AGK_Q8_0: put_q8_0(x, row, block, data); break;
+    case AGK_Q4_0:
+    case AGK_IQ4_NL: {
+        const agk_block_q4_0 *b = x;
+        put_half(block, 0, row, b->d);
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_MXFP4: {
+        const agk_block_mxfp4 *b = x;
+        block[row] = (char)b->e;
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q4_1: {
+        const agk_block_q4_1 *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q5_0: {
+        const agk_block_q5_0 *b = x;
+        put_half(block, 0, row, b->d);
+        put_fifth_bits(b->qh, row, data);
+        put_words(data + VECTOR, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q5_1: {
+        const agk_block_q5_1 *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_fifth_bits(b->qh, row, data);
+        put_words(data + VECTOR, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q2_K: {
+        const agk_block_q2_k *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        for (int j = 0; j < 16; ++j) block[4 * ROWS + j * ROWS + row] = (char)b->scales[j];
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q3_K: {
+        const agk_block_q3_k *b = x;
+        put_half(block, 0, row, b->d);
+        for (int j = 0; j < 16; ++j) {
+            const int low = b->scales[j % 8] >> (j < 8 ? 0 : 4) & 15, high = b->scales[8 + j % 4] >> (2 * (j / 4)) & 3;
+            block[2 * ROWS + j * ROWS + row] = (char)((low | high << 4) - 32);
+        }
+        put_words(put_words(data, row, b->hmask, sizeof b->hmask), row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q4_K: {
+        const agk_block_q4_k *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_q4_k(b->scales, row, block);
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q5_K: {
+        const agk_block_q5_k *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_q4_k(b->scales, row, block);
+        put_words(put_words(data, row, b->qh, sizeof b->qh), row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q6_K: {
+        const agk_block_q6_k *b = x;
+        put_half(block, 0, row, b->d);
+        for (int j = 0; j < 16; ++j) block[2 * ROWS + j * ROWS + row] = (char)b->scales[j];
+        put_words(put_words(data, row, b->ql, sizeof b->ql), row, b->qh, sizeof b->qh);
+        break;
+    }
+    case AGK_IQ4_XS: {
+        const agk_block_iq4_xs *b = x;
+        put_half(block, 0, row, b->d);
+        for (int j = 0; j < 8; ++j) {
+            const int low = b->scales_l[j / 2] >> (4 * (j % 2)) & 15, high = b->scales_h >> (2 * j) & 3;
+            block[2 * ROWS + j * ROWS + row] = (char)((low | high << 4) - 32);
+        }
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    default: break;
+    }
+}
+
+void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const size_t from = agk_traits(type)->type_size;
+    if (n < ROWS) memset(out, 0, agk_packed_group_bytes(layout, k));
+    for (int64_t i = 0; i < k / layout->k; ++i, rows += from, out += layout->bytes) {
+        for (int row = 0; row < n; ++row) put_block(type, rows + (size_t)row * stride, row, out, out + layout->data);
+    }
+}
+
+/* -- columns -------------------------------------------------------------------------------------------------- */
+
+void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t k, const char *columns, size_t stride,
+                        char *out)
+{
+    const bool halves = layout->sums == AGK_OFFSET_16 || layout->sums == AGK_MINIMUM_16;
+    const bool minimum = layout->sums == AGK_MINIMUM_32 || layout->sums == AGK_MINIMUM_16;
+    for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i) {
+        float *d = (float *)(void *)out;
+        char *sums = out + n * 4, *q = out + 12 * n;
+        for (int64_t j = 0; j < n; ++j) {
+            const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / 2;
+            const int32_t *start = x->start + 8 * (i & 1); /* -128 times the sums of 4 */
+            int32_t sum[2] = {start[0] + start[1] + start[2] + start[3], start[4] + start[5] + start[6] + start[7]};
+            if (!halves) sum[0] += sum[1], sum[1] = 0;
+            d[j] = x->d[i & 1];
+            for (int h = 0; h < 2; ++h) {
+                const int32_t s = sum[h] / -128, add = -layout->offset * s;
+                const float factor = d[j] * (float)s;
+                memcpy(sums + 4 * (h * n + j), minimum ? (const void *)&factor : (const void *)&add, 4);
+            }
+            memcpy(q + j * AGK_MM_BLOCK, x->q + (i & 1) * AGK_MM_BLOCK, AGK_MM_BLOCK);
+        }
+        out += n * (12 + AGK_MM_BLOCK);
+    }
+}
+
+/* -- products ------------------------------------------------------------------------------------------------- */
+
+static float half_at(const char *block, int which, int row)
+{
+    uint16_t value;
+    memcpy(&value, block + 2 * (which * ROWS + row), sizeof value);
+    return agk_f16_to_float(value);
+}
+
+/* What element e of a block of one lane is made of: code, scale, and what is added to each. */
+typedef struct element {
+    int code;
+    float scale, minimum;
+} element;
+
+static int nibble(const uint8_t *lane, int at, bool high)
+{
+    return lane[at / 4 * VECTOR + at % 4] >> (high ? 4 : 0) & 15;
+}
+
+static int bit_pair(const uint8_t *lane, int at, int shift)
+{
+    return lane[at / 4 * VECTOR + at % 4] >> shift & 3;
+}
+
+static element element_at(int type, const char *block, int row, int e)
+{
+    static const int8_t fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const uint8_t *lane = (const uint8_t *)block + layout->data + 4 * row;
+    const uint8_t *scales = (const uint8_t *)block + 2 * ROWS + row;
+    const int j = e / 32, i = e % 32, half = e / 128; /* sub-blocks of 32 */
+    element x = {0, 0.0f, 0.0f};
+    if (type != AGK_MXFP4) x.scale = half_at(block, 0, row);
+    switch (type) {
+    case AGK_Q8_0: x.code = lane[i / 4 * VECTOR + i % 4]; break;
+    case AGK_Q4_1: x.minimum = half_at(block, 1, row); /* fall through */
+    case AGK_Q4_0: x.code = nibble(lane, e % 16, e >= 16); break;
+    case AGK_IQ4_NL: x.code = 128 + levels[nibble(lane, e % 16, e >= 16)]; break;
+    case AGK_MXFP4:
+        x.scale = agk_half_of_e8m0((uint8_t)block[row]);
+        x.code = 128 + fp4[nibble(lane, e % 16, e >= 16)];
+        break;
+    case AGK_Q5_1: x.minimum = half_at(block, 1, row); /* fall through */
+    case AGK_Q5_0: x.code = nibble(lane + VECTOR, e % 16, e >= 16) | (lane[e % 4] >> (e / 4) & 1) << 4; break;
+    case AGK_Q2_K:
+        x.minimum = -half_at(block, 1, row) * (float)(scales[2 * ROWS + e / 16 * ROWS] >> 4);
+        x.scale *= (float)(scales[2 * ROWS + e / 16 * ROWS] & 15);
+        x.code = bit_pair(lane, 32 * half + i, 2 * (j % 4));
+        break;
+    case AGK_Q3_K:
+        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
+        x.code = bit_pair(lane + 8 * VECTOR, 32 * half + i, 2 * (j % 4)) | (lane[i / 4 * VECTOR + i % 4] >> j & 1) << 2;
+        break;
+    case AGK_Q5_K: x.code = (lane[i / 4 * VECTOR + i % 4] >> j & 1) << 4; lane += 8 * VECTOR; /* fall through */
+    case AGK_Q4_K:
+        x.minimum = -half_at(block, 1, row) * (float)scales[(2 + 8 + j) * ROWS];
+        x.scale *= (float)scales[(2 + j) * ROWS];
+        x.code |= nibble(lane, 32 * (j / 2) + i, j % 2 == 1);
+        break;
+    case AGK_Q6_K:
+        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
+        x.code = nibble(lane, 64 * half + e % 64, e % 128 >= 64) |
+                 bit_pair(lane + 32 * VECTOR, 32 * half + i, 2 * (j % 4)) << 4;
+        break;
+    default: /* iq4_xs */
+        x.scale *= (float)(int8_t)scales[j * ROWS];
+        x.code = 128 + levels[nibble(lane, 16 * j + i % 16, i >= 16)];
+    }
+    return x;
+}
+
+static void product(int type, const agk_mm_block *block)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const int64_t n = block->cols;
+    for (int64_t row = 0; row < block->rows; ++row) {
+        const char *a = (const char *)block->a + (size_t)(row / ROWS) * block->lda;
+        double sum[AGK_PACKED_COLUMNS] = {0};
+        for (int64_t k = 0; k < block->k; ++k) {
+            const element x =
+                element_at(type, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
+            const char *unit = (const char *)block->b + (size_t)(k / AGK_MM_BLOCK) * (size_t)n * (12 + AGK_MM_BLOCK);
+            const double value = (double)x.scale * (x.code - layout->offset) + (double)x.minimum;
+            for (int64_t j = 0; j < n; ++j) {
+                const int8_t q = ((const int8_t *)unit)[12 * n + j * AGK_MM_BLOCK + k % AGK_MM_BLOCK];
+                sum[j] += value * (double)((const float *)(const void *)unit)[j] * q;
+            }
+        }
+        for (int64_t j = 0; j < n; ++j)
+            *(float *)(void *)((char *)block->c + (size_t)j * block->ldc + 4 * row) = (float)sum[j];
+    }
+}
+
+#define PRODUCT(name, type) \
+    void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
+    { \
+        product(type, block); \
+    }
+PRODUCT(q8_0, AGK_Q8_0)
+PRODUCT(q4_0, AGK_Q4_0)
+PRODUCT(q4_1, AGK_Q4_1)
+PRODUCT(q5_0, AGK_Q5_0)
+PRODUCT(q5_1, AGK_Q5_1)
+PRODUCT(iq4_nl, AGK_IQ4_NL)
+PRODUCT(mxfp4, AGK_MXFP4)
+PRODUCT(q2_k, AGK_Q2_K)
+PRODUCT(q3_k, AGK_Q3_K)
+PRODUCT(q4_k, AGK_Q4_K)
+PRODUCT(q5_k, AGK_Q5_K)
+PRODUCT(q6_k, AGK_Q6_K)
+PRODUCT(iq4_xs, AGK_IQ4_XS)
