@@ -202,10 +202,13 @@ def _stage(node: Tensor, value: Tensor) -> Stage | None:
         ok = other is not None and _rows(other) and other.ne == node.ne
         return Stage(node, other, first) if ok else None
     if op == "soft_max":
-        mask, sinks, *_ = (*src[1:], None, None)
-        plain = src[0] is value and sinks is None and node.op_params[4:8] == bytes(4)  # no ALiBi
-        return Stage(node, mask, False) if plain else None
+        plain = src[0] is value and _source(node, 2) is None and node.op_params[4:8] == bytes(4)
+        return Stage(node, _source(node, 1), False) if plain else None  # no sinks, no ALiBi
     return Stage(node, None, False) if value in src else None  # its only operand
+
+
+def _source(node: Tensor, i: int) -> Tensor | None:
+    return node.src[i] if i < len(node.src) else None
 
 
 def _rows(tensor: Tensor) -> bool:
