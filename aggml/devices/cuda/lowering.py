@@ -35,6 +35,12 @@ _BY_FAMILY = {
     "glu": "reglu geglu swiglu swiglu_oai geglu_erf geglu_quick",
     "cpy": "cpy cont dup",
     "mul_mat": "mul_mat mul_mat_id",
+    "norm": "group_norm",
+    "patch": "set acc",
+    "reduce": "sum count_equal cross_entropy_loss",
+    "rope": "rope rope_back",
+    "shape": "concat repeat",
+    "sort": "argsort top_k",
     "rows": "get_rows set_rows get_rows_back add_id",
 }
 #: op -> family, of those that have a host part of their own
@@ -43,7 +49,10 @@ FAMILIES: dict[str, str] = {op: family for family, ops in _BY_FAMILY.items() for
 _QUANTIZED = [kind for kind in DType if kind.is_quantized]
 #: Types of which blocks are written; the others are codebooks, which are fitted on the CPU alone.
 _WRITTEN = [kind for kind in _QUANTIZED if kind.name[:3] not in {"IQ1", "IQ2", "IQ3"}]
-_MODULES = ["binary", "columns", "cpy", "glu", "mul_mat_f", "rows", "unary"]
+_MODULES = sorted(
+    {"binary", "columns", "cpy", "glu", "mul_mat_f", "rope", "rows", "sort", "unary"}
+    | {module for module, _, _, _ in PLAIN.values()}
+)
 #: Modules that are compiled for a quantized type each.
 _BY_TYPE = {"mul_mat_q": _QUANTIZED, "quantize": _WRITTEN}
 

@@ -69,3 +69,11 @@ KERNEL(scale_f32, 256, Node<1>)
         }
     }
 }
+
+// acc: the part of a is the result and the first operand.
+KERNEL(acc_f32, 256, Node<2>)
+{
+    Node<2> sum = n;
+    sum.op = OP_add;
+    walk<true>(sum);
+}

@@ -1,0 +1,22 @@
+"""group_norm: how many channels a group has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.pack import ceil
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Site
+
+__all__ = ["launches"]
+
+
+def launches(site: Site) -> list[Launch]:
+    """A block for each group."""
+    node = site.node
+    size = ceil(node.ne[2], int.from_bytes(node.op_params[:4], "little", signed=True))
+    groups = ceil(node.ne[2], size)
+    grid = (min(groups * node.ne[3], 1 << 20), 1, 1)
+    return [site.launch("norm", "norm_groups", grid, (256, 1, 1), 1, aux=[size, groups])]

@@ -1,0 +1,26 @@
+"""concat and repeat: copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.kernels.cpy import copy
+from aggml.dtype import DType
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Site
+
+__all__ = ["launches"]
+
+
+def launches(site: Site) -> list[Launch]:
+    """repeat: one copy of what repeats; concat: a copy for each operand."""
+    dst, a, b = site.dst, site.src(0), site.src(1)
+    if site.node.op == "repeat":
+        return copy(site, dst, a)
+    dim = int.from_bytes(site.node.op_params[:4], "little", signed=True)
+    n = a.ne[dim] // (DType(a.type).blck_size if dim == 0 else 1)
+    second = replace(dst, ne=b.ne, data=dst.data + n * dst.nb[dim])
+    return [*copy(site, replace(dst, ne=a.ne), a), *copy(site, second, b)]
