@@ -15,9 +15,8 @@ import numpy as np
 from aggml import transfer
 from aggml.errors import Aborted
 from aggml.future import Future
-from aggml.scheduler.assign import VIEW_OPS, Question
+from aggml.scheduler.assign import VIEW_OPS
 from aggml.scheduler.layout import PLAN, materialising
-from aggml.scheduler.program import building
 from aggml.scheduler.unit import Output
 from aggml.steps import give_way
 from aggml.tensor import Tensor
@@ -49,12 +48,9 @@ class _Walk:
     async def prepare(self) -> None:
         s, job = self.scheduler, self.job
         graph = job.graph
-        q = Question(s._backends, s._types, frozenset(job.floating))
-        cuts = range(len(graph.nodes))
-        program = await give_way(
-            building(graph, q, s._pins, job.floating, op_offload=s._op_offload, cuts=cuts)
-        )
-        self.layout = await give_way(materialising(program, None, s._memory, s._lanes))
+        planner, cuts = s._planner, range(len(graph.nodes))
+        program = await give_way(planner.building(graph, job.floating, cuts))
+        self.layout = await give_way(materialising(program, None, planner.memory, s._lanes))
         self.outputs = job.outputs_of(self.layout)
 
     def nodes(self) -> Iterator[tuple[int, Tensor]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from aggml.graph import Graph
     from aggml.scheduler.layout import Layout
+    from aggml.scheduler.planner import Known
     from aggml.scheduler.program import Program
 
     Array = np.ndarray[Any, Any]
@@ -68,8 +69,15 @@ class Job:
             floating.append(tensor)
         self.floating = tuple(floating)
         self.key = (graph.uid, *floating)
+        self.known: Known | None = None  # what was planned for it
         #: Jobs of the same leafs that are equal in this need the same operations.
         self.form = (self.wanted, *[(t, t.placement, t.root.placement) for t, _ in self.placed])
+
+    def translate(self, twins: dict[Tensor, Tensor]) -> None:
+        """Speak of the tensors of a graph that is like this one, whose program is to be run."""
+        self.values = {twins.get(t, t): x for t, x in self.values.items()}
+        self.wanted = tuple([twins.get(t, t) for t in self.wanted])
+        self.form = (self.wanted, *self.form[1:])
 
     def outputs_of(self, layout: Layout) -> list[Output]:
         """Where results are, with arrays to hold them.

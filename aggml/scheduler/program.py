@@ -41,7 +41,6 @@ class Program:
         direct: floating leafs that are read where they are at home, and not from copies alone.
         kept: storages that can be read after a run.
         made: for each storage that nodes write, the last split that does.
-        brought: whether its floating leafs were noted as such.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Program:
             for leaf in self.leafs
             if leaf.placement is None and leaf.view_src is None and leaf not in self.floating
         ]
-        self.brought = False
         self.direct = {leaf for leaf in self.floating if leaf in self.kept}
         self.crossing: set[Tensor] = set()  # storages of nodes that are copied elsewhere
         self.made: dict[Tensor, int] = {}

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from aggml import transfer
 from aggml.admission import Admission
 from aggml.backend import Backend
-from aggml.buffer import BufferType, PlacementEpoch
+from aggml.buffer import BufferType
 from aggml.device import DeviceType
 from aggml.errors import (
     AllocFailed,
@@ -29,13 +29,11 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.graph import Graph
-from aggml.graph_memory import placements
-from aggml.scheduler.assign import Question
 from aggml.scheduler.evaluate import EvalCallback, Evaluation, evaluate
 from aggml.scheduler.job import Job
 from aggml.scheduler.lanes import Lanes
-from aggml.scheduler.layout import COMPUTE_LANES, Layout, Memory, materialising, measure
-from aggml.scheduler.program import Program, building
+from aggml.scheduler.layout import COMPUTE_LANES, Layout, measure
+from aggml.scheduler.planner import Known, Planner
 from aggml.scheduler.run import Runner
 from aggml.scheduler.show import SchedulePlan
 from aggml.steps import finish, give_way
@@ -59,41 +57,6 @@ MAX_BACKENDS: Final = 16
 COPIES: Final = 4  # ggml's depth of a pipeline
 
 
-class _Known:
-    """A program and its layouts, and what they rest on."""
-
-    def __init__(self, graph: Graph, program: Program) -> None:
-        self.program = program
-        self.layouts: dict[int | None, Layout] = {}
-        self.epoch = PlacementEpoch.value
-        self.placements = placements(graph)
-        self.compact = False  # whether another layout did not fit
-
-    def holds(self, graph: Graph) -> bool:
-        """Whether all tensors still lie where they lay."""
-        if self.epoch != PlacementEpoch.value:
-            now = placements(graph)
-            if any(a is not b for a, b in zip(now, self.placements, strict=True)):
-                return False
-            if any(
-                p is not None and p.buffer.usage is not usage
-                for p, usage in zip(self._placed(graph), self._usages, strict=True)
-            ):
-                return False
-            self.epoch = PlacementEpoch.value
-        return True
-
-    def remember(self, graph: Graph) -> None:
-        """Take where all tensors lie now for granted."""
-        self.placements = placements(graph)
-        self._usages = [None if p is None else p.buffer.usage for p in self._placed(graph)]
-        self.epoch = PlacementEpoch.value
-
-    @staticmethod
-    def _placed(graph: Graph) -> list[Any]:
-        return [t.placement for t in graph.leafs]
-
-
 class Scheduler:
     """Runs graphs over several backends (``ggml_backend_sched``).
 
@@ -101,6 +64,9 @@ class Scheduler:
     submissions in flight. The graph passed is the graph run, and is never changed. Submissions are
     done in the order in which they were enqueued; one that fails or is aborted leaves the others.
     A submission comes after all that was queued before it on the given backends.
+    A graph seen before is not planned again, nor one that was built anew and is like one of the
+    last 16 (the same ops, types, shapes and names over the same weights); plans of these, and so
+    the weights that they read, are kept until `reset`.
 
     Args:
         backends: 1 to 16; the first has the highest priority. The last has to be one of a CPU: it
@@ -148,17 +114,11 @@ class Scheduler:
         self._backends = tuple(given)
         self._types = tuple(kinds)
         self._n_copies = copies
-        self._op_offload = op_offload
         self.max_in_flight = max_in_flight
         self._admission = Admission(max_in_flight)
         self._lanes = Lanes(self._backends, self._types)
         self._runner = Runner(self._backends, self._lanes)
-        self._memory = Memory()
-        self._pins: dict[Tensor, int] = {}
-        self._known: dict[tuple[object, ...], _Known] = {}
-        self._graphs: dict[int, weakref.ref[Graph]] = {}
-        self._last: Program | None = None
-        self._n_splits = 0
+        self._planner = Planner(self._backends, self._types, self._lanes, op_offload=op_offload)
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
         self._brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._turn = anyio.Lock()
@@ -199,7 +159,8 @@ class Scheduler:
     @property
     def n_splits(self) -> int:
         """Splits of the graph that was looked at last, 0 before (``..._get_n_splits``)."""
-        return self._n_splits
+        last = self._planner.last
+        return 0 if last is None else len(last.program.splits)
 
     def _index(self, backend: object, what: str) -> int:
         for i, mine in enumerate(self._backends):
@@ -229,14 +190,14 @@ class Scheduler:
         """
         b = self._index(backend, "Scheduler.buffer_size")
         size = sum(
-            self._memory.size(key)
+            self._planner.memory.size(key)
             for key in (
                 *(("own", b, lane) for lane in range(1 + COMPUTE_LANES)),
                 *(("slot", s, b) for s in range(self._n_copies)),
             )
         )
         first = next(i for i, kind in enumerate(self._types) if kind is self._types[b])
-        return size + (self._memory.size(("type", id(self._types[b]))) if first == b else 0)
+        return size + (self._planner.memory.size(("type", id(self._types[b]))) if first == b else 0)
 
     def buffer(self, backend: Backend) -> Buffer | None:
         """The compute buffer of a backend, None before there is one (``..._get_buffer``, old).
@@ -245,7 +206,7 @@ class Scheduler:
             InvalidArgument: the backend is not one of this scheduler.
         """
         b = self._index(backend, "Scheduler.buffer")
-        have = self._memory.buffers.get(("type", id(self._types[b])))
+        have = self._planner.memory.buffers.get(("type", id(self._types[b])))
         return have[0] if have else None
 
     # -- pins
@@ -262,36 +223,25 @@ class Scheduler:
         if not isinstance(tensor, Tensor):
             raise InvalidHandle(f"[Scheduler.set_tensor_backend] {tensor!r} is no tensor")
         b = self._index(backend, "Scheduler.set_tensor_backend")
-        if self._pins.get(tensor) != b:
-            self._pins[tensor] = b
-            self._forget()
+        self._planner.pin(tensor, b)
 
     def get_tensor_backend(self, tensor: Tensor) -> Backend | None:
         """Where a tensor was pinned, or assigned when its graph was last looked at; else None."""
         if not isinstance(tensor, Tensor):
             raise InvalidHandle(f"[Scheduler.get_tensor_backend] {tensor!r} is no tensor")
-        b = self._pins.get(tensor)
-        if b is None and self._last is not None:
-            b = self._last.found.backend.get(tensor)
+        b = self._planner.backend_of(tensor)
         return None if b is None else self._backends[b]
-
-    def _forget(self) -> None:
-        self._known.clear()
-        self._graphs.clear()
 
     def reset(self) -> None:
         """Forget pins, plans and memory (``ggml_backend_sched_reset``); what is in flight goes on.
 
         Graphs that `alloc_graph` placed are unplaced.
         """
-        self._pins.clear()
-        self._forget()
-        self._last = None
+        self._planner.forget()
         for graph, buffers in list(self._placed.items()):
             for buffer in buffers:
                 buffer.close()
             del self._placed[graph]
-        self._memory = Memory()
 
     # -- looking at a graph
 
@@ -300,57 +250,6 @@ class Scheduler:
             raise InvalidState(f"[{what}] {self!r} is closed")
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
-
-    def _floating(self, graph: Graph) -> tuple[Tensor, ...]:
-        """The leafs that a run is likely to bring: all that have no memory."""
-        return tuple(
-            [
-                t
-                for ts in (graph.leafs, graph.nodes)
-                for t in ts
-                if t.op == "none" and t.placement is None and t.view_src is None
-            ]
-        )
-
-    def _program(self, graph: Graph, floating: tuple[Tensor, ...]) -> Steps[_Known]:
-        key = (graph.uid, *floating)
-        known = self._known.get(key)
-        if known is None or not known.holds(graph):
-            q = Question(self._backends, self._types, frozenset(floating))
-            program = yield from building(
-                graph, q, self._pins, floating, op_offload=self._op_offload
-            )
-            known = _Known(graph, program)
-            known.remember(graph)
-            self._keep(key, graph, known)
-        self._last = known.program
-        self._n_splits = len(known.program.splits)
-        return known
-
-    def _keep(self, key: tuple[object, ...], graph: Graph, known: _Known) -> None:
-        self._known[key] = known
-        uid = graph.uid
-        if uid not in self._graphs:
-            table, graphs = self._known, self._graphs
-
-            def gone(_: object) -> None:  # the graph is, so nobody can run it again
-                graphs.pop(uid, None)
-                for k in [k for k in table if k[0] == uid]:
-                    del table[k]
-
-            graphs[uid] = weakref.ref(graph, gone)
-
-    def _layout(self, graph: Graph, known: _Known, slot: int | None) -> Steps[Layout]:
-        layout = known.layouts.get(slot)
-        if layout is None or not layout.is_current(self._memory):
-            layout = yield from materialising(known.program, slot, self._memory, self._lanes)
-            known.layouts[slot] = layout
-            known.remember(graph)
-        return layout
-
-    def _all(self, graph: Graph, floating: tuple[Tensor, ...]) -> Steps[Layout]:
-        known = yield from self._program(graph, floating)
-        return (yield from self._layout(graph, known, None))
 
     def split_graph(self, graph: Graph) -> None:
         """Assign and cut a graph, allocate nothing (``ggml_backend_sched_split_graph``).
@@ -361,7 +260,7 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.split_graph")
-        finish(self._program(graph, self._floating(graph)))
+        finish(self._planner.program(graph, self._planner.floating(graph)))
 
     def plan(self, graph: Graph) -> SchedulePlan:
         """What would be run where, and why; to be printed, or drawn with ``dot()``.
@@ -370,7 +269,8 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.plan")
-        known = finish(self._program(graph, self._floating(graph)))
+        planner = self._planner
+        known = finish(planner.program(graph, planner.floating(graph), own=True))
         return SchedulePlan(known.program)
 
     def reserve_size(self, graph: Graph) -> tuple[int, ...]:
@@ -379,9 +279,7 @@ class Scheduler:
         A type that several backends share is reported for each of them.
         """
         self._check_graph(graph, "Scheduler.reserve_size")
-        q = Question(self._backends, self._types, frozenset(self._floating(graph)))
-        program = finish(building(graph, q, self._pins, q.floating, op_offload=self._op_offload))
-        return measure(program)
+        return measure(finish(self._planner.building(graph, self._planner.floating(graph))))
 
     def reserve(self, graph: Graph) -> None:
         """Make the compute buffers large enough for a graph (``ggml_backend_sched_reserve``).
@@ -391,7 +289,7 @@ class Scheduler:
             NoBackendForOp: no backend can run a node where its data lies.
         """
         self._check_graph(graph, "Scheduler.reserve")
-        finish(self._all(graph, self._floating(graph)))
+        finish(self._planner.all(graph, self._planner.floating(graph)))
 
     init_measure = reserve
 
@@ -412,7 +310,7 @@ class Scheduler:
             raise AlreadyAllocated(
                 f"[Scheduler.alloc_graph] {graph!r} has been placed; reset first"
             )
-        known = finish(self._program(graph, ()))
+        known = finish(self._planner.program(graph, (), own=True))
         program = known.program
         groups: dict[int, list[Tensor]] = {}
         for tensor in (*program.fixed, *program.kept):
@@ -424,7 +322,7 @@ class Scheduler:
                 tensors = list(dict.fromkeys(group))
                 buffers.append(self._types[b].alloc_tensors(tensors))
             known.remember(graph)
-            finish(self._layout(graph, known, None))
+            finish(self._planner.layout(graph, known, None))
         except BaseException:
             for buffer in buffers:
                 buffer.close()
@@ -442,7 +340,7 @@ class Scheduler:
         Cancellation: what was done is kept if it was finished.
         """
         self._check_graph(graph, "Scheduler.prepare")
-        await give_way(self._all(graph, self._floating(graph)))
+        await give_way(self._planner.all(graph, self._planner.floating(graph)))
 
     # -- running
 
@@ -462,7 +360,7 @@ class Scheduler:
             raise InvalidState("[Scheduler.graph_compute] an evaluation is under way")
         if graph not in self._placed and graph.memory is None:
             self.alloc_graph(graph)
-        layout = finish(self._all(graph, ()))
+        layout = finish(self._planner.all(graph, ()))
         future = self._runner.enqueue(layout, Job(graph, None, ()))
         future._value = None
         return future
@@ -578,9 +476,9 @@ class Scheduler:
 
     # -- how a submission comes about
 
-    def _slot(self, known: _Known) -> int | None:
+    def _slot(self, known: Known) -> int | None:
         """Which memory the next submission of this program is to have."""
-        if self._n_copies == 1 or known.compact:
+        if self._n_copies == 1 or known.shared.compact:
             return None
         apart = any(slot is not None for slot in known.layouts)
         if not apart and not self._runner.busy():
@@ -588,19 +486,21 @@ class Scheduler:
         return self._runner.free_slot(self._n_copies)
 
     def _ready(self, job: Job) -> Layout | None:
-        """The layout to use now, if there is nothing left to plan."""
-        known = self._known.get(job.key)
+        """The layout to use now, if there is nothing left to plan; the job then speaks of it."""
+        known = self._planner.known.get(job.key)
         if known is None or not known.holds(job.graph):
             return None
         layout = known.layouts.get(self._slot(known))
-        if layout is None or not layout.is_current(self._memory):
+        if layout is None or not layout.is_current(self._planner.memory):
             return None
-        self._last = known.program
-        self._n_splits = len(known.program.splits)
+        self._planner.last = job.known = known
+        if known.twins is not None:
+            job.translate(known.twins)
         return layout
 
     def _planning(self, job: Job) -> Steps[None]:
-        known = yield from self._program(job.graph, job.floating)
+        planner, graph = self._planner, job.graph
+        known = yield from planner.program(graph, job.floating)
         omitted = [t for t in known.program.fixed if t in self._brought]
         if omitted:
             raise NotAllocated(
@@ -609,17 +509,18 @@ class Scheduler:
             )
         slot = self._slot(known)
         try:
-            yield from self._layout(job.graph, known, slot)
+            yield from planner.layout(graph, known, slot)
         except AllocFailed:
             if slot is None:
                 raise
-            known.compact = True  # no memory to be had apart: one submission after the other
-            yield from self._layout(job.graph, known, None)
+            known.shared.compact = True  # no memory to be had apart: one after the other
+            yield from planner.layout(graph, known, None)
 
     def _enqueue(self, job: Job, layout: Layout) -> Future[Any]:
         future = self._runner.enqueue(layout, job)
-        if not layout.program.brought:
-            layout.program.brought = True
+        known = job.known
+        if known is not None and not known.brought:
+            known.brought = True
             self._brought.update(job.floating)
         self._admission.note(future, None)
         return future

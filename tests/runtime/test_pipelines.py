@@ -42,7 +42,8 @@ class Chain:
         self.z = ops.neg(self.y).set_name("z")
         self.graph = Graph(self.z)
         rng = np.random.default_rng(3)
-        self.v0, self.v1 = (rng.standard_normal((n, n), np.float32) for _ in range(2))
+        scale = np.float32(n**-0.5)  # values stay near 1
+        self.v0, self.v1 = (rng.standard_normal((n, n), np.float32) * scale for _ in range(2))
         self.shape = (rows, n)
         for i, w, v in ((0, self.w0, self.v0), (1, self.w1, self.v1)):
             be = (self.a, self.b)[i]

@@ -414,13 +414,13 @@ async def test_a_graph_seen_before_is_not_planned_again(
 ) -> None:
     x = two.input()
     await two.sched.run(two.graph, {two.x: x}, two.z)
-    from aggml.scheduler import scheduler
+    from aggml.scheduler import planner
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("planned again")
 
-    monkeypatch.setattr(scheduler, "building", never)
-    monkeypatch.setattr(scheduler, "materialising", never)
+    monkeypatch.setattr(planner, "building", never)
+    monkeypatch.setattr(planner, "materialising", never)
     z = await two.sched.run(two.graph, {two.x: x}, two.z)
     assert np.allclose(z, two.expected(x), atol=1e-5)
 
@@ -435,7 +435,7 @@ async def test_a_graph_and_what_was_planned_for_it_go_together(two: Two) -> None
     del graph
     gc.collect()
     assert gone() is None
-    assert two.sched._known == {}
+    assert two.sched._planner.known == {}
 
 
 async def test_a_cache_is_written_in_place_across_runs() -> None:

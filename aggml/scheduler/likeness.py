@@ -1,0 +1,122 @@
+"""Likeness: whether a graph that was built anew is, for a scheduler, one that it has seen.
+
+Here: a comparison, tensor by tensor, of all that assignment, splits, memory and native plans rest
+on. Not here: what is kept of a graph (planner.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from aggml.buffer import BufferUsage, Placement
+    from aggml.graph import Graph
+    from aggml.scheduler.program import Program
+    from aggml.steps import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["Ground", "comparing", "ground", "outline"]
+
+
+class Ground(NamedTuple):
+    """What a program rests on beside the graph itself.
+
+    Attributes:
+        placements: of leafs and nodes, in order.
+        usages: of the buffers of leafs that were placed.
+        pins: backends that tensors of the graph were pinned to.
+    """
+
+    placements: list[Placement | None]
+    usages: list[BufferUsage | None]
+    pins: dict[Tensor, int]
+
+
+def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
+    """What is so at this moment."""
+    tensors = (*graph.leafs, *graph.nodes)
+    return Ground(
+        [t.placement for t in tensors],
+        [None if t.placement is None else t.placement.buffer.usage for t in graph.leafs],
+        {t: pins[t] for t in tensors if t in pins} if pins else {},
+    )
+
+
+def outline(graph: Graph, floating: Collection[Tensor]) -> tuple[object, ...]:
+    """The same for graphs that are alike, and seldom for others."""
+    first, last = graph.nodes[:1], graph.nodes[-1:]
+    shapes = [(t.op, t.ne) for t in (*graph.leafs[:2], *first, *last)]
+    return (len(graph.leafs), len(graph.nodes), len(graph.ends), len(floating), *shapes)
+
+
+def comparing(
+    graph: Graph,
+    floating: Collection[Tensor],
+    pins: Mapping[Tensor, int],
+    program: Program,
+    known: Ground,
+) -> Steps[dict[Tensor, Tensor] | None]:
+    """The tensor of the program that stands for each tensor of the graph; None: they differ.
+
+    Alike are: ops and their parameters, types, extents, strides, offsets of views, sources, flags,
+    names (messages tell them), ends, what each run brings, pins. What is placed has to be the very
+    same placement, in a buffer of the same usage; functions of the user the very same function.
+    """
+    if len(graph.nodes) != len(program.nodes) or len(graph.ends) != len(program.ends):
+        return None
+    wanted = frozenset(floating)
+    if len(wanted) != len(program.floating):
+        return None
+    usages = [None if t.placement is None else t.placement.buffer.usage for t in graph.leafs]
+    if usages != known.usages:
+        return None
+    twins: dict[Tensor, Tensor] = {}
+    before = (*program.leafs[: len(graph.leafs)], *program.nodes)
+    rows = zip((*graph.leafs, *graph.nodes), before, known.placements, strict=True)
+    for i, (a, b, placement) in enumerate(rows):
+        if not i % 16:
+            yield
+        if not (
+            a.op == b.op
+            and a.ne == b.ne
+            and a.nb == b.nb
+            and a.dtype is b.dtype
+            and a.placement is placement
+            and b.placement is placement
+            and a._flags == b._flags
+            and a.view_offs == b.view_offs
+            and a.name == b.name
+            and _same_params(a.op_params, b.op_params)
+            and _stand(a.src, b.src, twins)
+            and _stands(a.view_src, b.view_src, twins)
+            and (a in wanted) == (b in program.floating)
+        ):
+            return None
+        if (pins or known.pins) and pins.get(a) != known.pins.get(b):
+            return None
+        twins[a] = b
+    return twins if _stand(graph.ends, program.ends, twins) else None
+
+
+def _same_params(a: bytes, b: bytes) -> bool:
+    # A function of the user rides on the bytes.
+    return a is b or (a == b and type(a) is bytes and type(b) is bytes)
+
+
+def _stands(a: Tensor | None, b: Tensor | None, twins: dict[Tensor, Tensor]) -> bool:
+    # What comes in neither list, a leaf that only views show, has to be the very same.
+    return a is b if a is None or b is None else twins.get(a, a) is b
+
+
+def _stand(
+    a: Sequence[Tensor | None], b: Sequence[Tensor | None], twins: dict[Tensor, Tensor]
+) -> bool:
+    if len(a) != len(b):
+        return False
+    get = twins.get
+    for x, y in zip(a, b, strict=True):
+        if x is not y and (x is None or get(x) is not y):
+            return False
+    return True
