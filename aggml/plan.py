@@ -7,8 +7,8 @@ Not here: where tensors lie (graph_memory.py, allocator/), how a node is cut int
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aggml import errors
 from aggml.buffer import BufferUsage
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["DevicePlan", "Plan", "PlanStep", "compile_plan", "lowering", "node_problem"]
+__all__ = [
+    "DevicePlan",
+    "NativePlan",
+    "Plan",
+    "PlanStep",
+    "compile_plan",
+    "lowering",
+    "node_problem",
+]
 
 _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
 _WEIGHTED = frozenset({"mul_mat", "mul_mat_id"})  # whose first source may be packed
@@ -114,6 +122,25 @@ class DevicePlan:
             f"<{type(self).__name__} of graph {self.graph.uid}, {len(self.steps)} steps, "
             f"{self.arena_size} bytes of scratch>"
         )
+
+
+class NativePlan(Protocol):
+    """A plan that a native stream runs, and what it needs."""
+
+    @property
+    def native(self) -> _native.Plan:
+        """For the stream of the device that it was compiled for."""
+        ...
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of scratch that a run needs."""
+        ...
+
+    @property
+    def calls(self) -> Mapping[int, PlanCall]:
+        """Its steps that are functions in Python."""
+        ...
 
 
 class Plan(DevicePlan):

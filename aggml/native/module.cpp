@@ -20,4 +20,5 @@ NB_MODULE(_native, m)
     binding::bind_operations(m);
     binding::bind_stream(m);
     binding::bind_script(m);
+    binding::bind_cuda(m);
 }

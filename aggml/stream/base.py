@@ -40,13 +40,22 @@ _native.set_exceptions(InvalidState, AllocFailed, InvalidArgument, Unsupported)
 class StreamBase:
     """The part of a `Stream` that its operations stand on."""
 
-    def __init__(self, name: str, *, pool: ThreadPool | None = None, n_threads: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        pool: ThreadPool | None = None,
+        n_threads: int = 0,
+        native: _native.Stream | None = None,
+    ) -> None:
         self.name = name
         self.pool = default_pool() if pool is None else pool
         if not isinstance(self.pool, ThreadPool):
             raise InvalidHandle(f"[Stream] pool={pool!r} is no ThreadPool")
-        self.native = _native.Stream(name, self.pool.native, n_threads)
-        self.pool.attach(self)
+        if native is None:
+            native = _native.Stream(name, self.pool.native, n_threads)
+            self.pool.attach(self)
+        self.native = native
         self._batches: dict[int, Batch] = {}
         self._caller: CallThread | None = None
         _streams.add(self)
@@ -185,6 +194,7 @@ def _shut_down() -> None:
                 stream._caller.stop()
                 callers.append(stream._caller.thread)
     stop_pools()
+    _native.cuda_stop(5.0)  # what was issued is through by then, unless the device hangs
     for thread in callers:
         if thread.is_alive():
             thread.join(2.0)

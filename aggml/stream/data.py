@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aggml.buffer import Buffer
     from aggml.future import Future
-    from aggml.plan import Plan
+    from aggml.plan import NativePlan
 
 __all__ = ["DataStream"]
 
@@ -122,7 +122,7 @@ class DataStream(StreamBase):
 
     def run_plan(
         self,
-        plan: Plan,
+        plan: NativePlan,
         arena: Buffer | None = None,
         *,
         lasts: float = 0.0,
@@ -164,7 +164,7 @@ class DataStream(StreamBase):
     def run_unit(
         self,
         future: Future[Any],
-        plan: Plan,
+        plan: NativePlan,
         arena: Buffer | None,
         sets: list[tuple[Tensor, np.ndarray[Any, Any]]],
         gets: list[tuple[Tensor, np.ndarray[Any, Any]]],

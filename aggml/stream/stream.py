@@ -38,6 +38,7 @@ class Stream(DataStream, CallStream):
         name: for messages.
         pool: workers that carry the operations out; None: the pool that all streams share.
         n_threads: the most that one plan uses; 0: as many as the pool has.
+        native: made by a device that carries operations out by itself; the pool is idle then.
     """
 
     def delay(

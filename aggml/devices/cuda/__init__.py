@@ -1,26 +1,77 @@
-"""CUDA devices on cuda-python: what is usable where a driver and a GPU are at hand.
+"""CUDA devices on cuda-python, where a driver and a GPU are at hand.
 
-Here: what the registry asks for. Not here: cuda-python (driver.py), the seam between kernels and
-streams (launch.py).
+Here: the family, as the registry asks for it. Importing it imports nothing of NVIDIA's. Not here:
+cuda-python (driver.py), device and backend (device.py, backend.py), kernels (launch.py says what is
+expected of them).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aggml.devices.cuda.driver import Missing, probe
+from aggml.devices.cuda.backend import CUDABackend
+from aggml.devices.cuda.device import CUDADevice
+from aggml.devices.cuda.driver import Missing, facts, nvrtc_version, probe
+from aggml.family import Family
 
 if TYPE_CHECKING:
-    from aggml.family import Family
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["aggml_backend_init"]
+    from aggml.device import Device
+    from aggml.devices.cuda.launch import Kernels
+
+__all__ = ["CUDABackend", "CUDADevice", "CUDAFamily", "Missing", "aggml_backend_init"]
 
 
-def aggml_backend_init() -> Family:
-    """The family, for the registry.
+class CUDAFamily(Family):
+    """All GPUs that the driver finds, in its order (ggml_backend_cuda_reg).
+
+    Args:
+        kernels: what they compute; None: the package's own.
 
     Raises:
         Missing: packages, the driver, or a device.
     """
-    probe()
-    raise Missing("[cuda] there is a device, but aggml has no backend for it yet")
+
+    name = "CUDA"
+    api_version = 1
+    description = "NVIDIA GPUs, on cuda-python"
+
+    def __init__(self, kernels: Kernels | None = None) -> None:
+        count = probe()
+        if kernels is None:
+            from aggml.devices.cuda.lowering import CudaKernels
+
+            kernels = CudaKernels()
+        self._devices = tuple([CUDADevice(facts(i), kernels) for i in range(count)])
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """One per GPU."""
+        return self._devices
+
+    def features(self) -> Mapping[str, str]:
+        """Architectures, under ggml's names."""
+        archs = sorted({device.facts.arch for device in self._devices})
+        found = {"ARCHS": ",".join(f"{arch}0" for arch in archs), "USE_GRAPHS": "1"}
+        version = nvrtc_version()
+        return found if version is None else found | {"NVRTC": ".".join(map(str, version))}
+
+    def extension(self, name: str) -> Callable[..., Any] | None:
+        """Those of ggml that have a counterpart beyond the interfaces."""
+        return {"ggml_backend_get_features": self.features}.get(name)
+
+
+_family: CUDAFamily | None = None
+
+
+def aggml_backend_init() -> Family:
+    """The family, for the registry; the same each time.
+
+    Raises:
+        Missing: packages, the driver, or a device.
+    """
+    global _family
+    if _family is None:
+        _family = CUDAFamily()
+    return _family

@@ -133,12 +133,14 @@ def facts(ordinal: int) -> DeviceFacts:
     try:
         device = core.Device(ordinal)
         properties = device.properties
+        # pci_bus_id of cuda.core asks the runtime library, which we do without.
+        pci = _checked(driver, "cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(32, ordinal))
         total = _checked(driver, "cuDeviceTotalMem", driver.cuDeviceTotalMem(ordinal))
         return DeviceFacts(
             ordinal,
             str(device.name),
             str(device.arch),
-            str(device.pci_bus_id).lower(),
+            bytes(pci).split(b"\0")[0].decode().lower(),
             int(total),
             bool(properties.integrated),
             bool(properties.memory_pools_supported),

@@ -44,6 +44,7 @@ void ag_plan_unref(ag_plan *plan)
     drop_storages(plan->reads, plan->n_reads);
     drop_storages(plan->writes, plan->n_writes);
     drop_storages(plan->partial, plan->n_partial);
+    if (plan->device != NULL) plan->drop_device(plan->device);
     free(plan);
 }
 

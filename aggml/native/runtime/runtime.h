@@ -122,6 +122,8 @@ struct ag_plan {
     size_t n_packed, cap_packed;
     ag_storage **reads, **writes, **partial;
     size_t n_reads, n_writes, n_partial;
+    void *device; /* instead of steps: what a device made of the graph; NULL for the CPU */
+    void (*drop_device)(void *device);
 };
 
 ag_plan *ag_plan_new(uint32_t cpu, size_t work_base);
@@ -217,7 +219,20 @@ typedef struct ag_executor {
     void (*ready)(struct ag_executor *executor, ag_stream *stream);
 } ag_executor;
 
+/* A device that is given operations ahead of their completion (a CUDA stream). Its `ready` has one thread call
+ * ag_stream_run_ahead; that thread is told what to issue, and another one settles it, in the order of tickets. */
+typedef struct ag_ahead {
+    ag_executor executor;
+    /* Begin the operation, or nothing if there is an `error` (a reference) already, or if it is no work of a device;
+     * ag_stream_settle follows. The slot may be gone on return. */
+    void (*issue)(struct ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error);
+    void (*drain)(struct ag_ahead *ahead); /* wait until all that was issued is settled */
+    void (*admit)(struct ag_ahead *ahead); /* wait until one more plan may be issued: those few can not be aborted */
+    void (*gone)(struct ag_ahead *ahead);  /* the stream is about to be freed */
+} ag_ahead;
+
 ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads);
+ag_stream *ag_stream_new_ahead(const char *name, ag_ahead *ahead);
 ag_stream *ag_stream_ref(ag_stream *stream);
 void ag_stream_unref(ag_stream *stream);
 
@@ -274,6 +289,10 @@ void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success
 /* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
 void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* NULL: the submitting thread */
 bool ag_slot_copy(ag_slot *to, const ag_slot *from); /* one that was not submitted either; false: no memory */
+void ag_stream_run_ahead(ag_stream *stream);                     /* the same for an ag_ahead, by its one thread */
+/* The operation of the next ticket has ended; takes the reference to `error`. `ran`: the device worked on it, so that
+ * what it writes in part is not what it was if it failed, or had read what failed. */
+void ag_stream_settle(ag_stream *stream, uint64_t ticket, ag_error *error, bool ran);
 void ag_slot_drop(ag_slot *slot); /* releases what the slot holds; for slots that were not submitted */
 void ag_block_unref(ag_block *block);
 

@@ -4,7 +4,8 @@
  * publishes each by raising `completed`. An operation that has to wait for something (another stream, a timer, a
  * Python thread, a release) parks the stream: the thread goes on with other work, whoever ends the wait makes the
  * stream ready again. While a stream is not idle it holds a reference to itself. Not here: enqueuing (submit.c),
- * waiting and waking (wake.c), running and failing (stream_run.c), plans over several threads (plan_run.c). */
+ * waiting and waking (wake.c), running and failing (stream_run.c), plans over several threads (plan_run.c), streams
+ * of devices that are issued ahead (stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -77,7 +78,7 @@ void ag_slot_drop(ag_slot *slot)
 
 /* -- life ----------------------------------------------------------------------------------------------------- */
 
-ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads)
+static ag_stream *stream_new(const char *name, ag_executor *executor)
 {
     ag_runtime_init();
     ag_stream *s = aligned_alloc(64, (sizeof *s + 63) & ~(size_t)63);
@@ -91,9 +92,7 @@ ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads)
     atomic_init(&s->refs, 1);
     s->generation = atomic_load(&ag_generation);
     snprintf(s->name, sizeof s->name, "%s", name);
-    s->pool = ag_pool_ref(pool);
-    s->executor = ag_pool_executor(pool);
-    atomic_init(&s->n_threads, n_threads);
+    s->executor = executor;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -103,8 +102,24 @@ ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads)
     pthread_cond_init(&s->call_cond, &attributes);
     pthread_condattr_destroy(&attributes);
     block->base = 1; /* ticket 0 is "nothing yet", always done */
-    s->head = s->tail = block;
+    s->head = s->tail = s->cursor = block;
     atomic_init(&s->wanted, AG_TAIL);
+    return s;
+}
+
+ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads)
+{
+    ag_stream *s = stream_new(name, ag_pool_executor(pool));
+    if (s == NULL) return NULL;
+    s->pool = ag_pool_ref(pool);
+    atomic_init(&s->n_threads, n_threads);
+    return s;
+}
+
+ag_stream *ag_stream_new_ahead(const char *name, ag_ahead *ahead)
+{
+    ag_stream *s = stream_new(name, &ahead->executor);
+    if (s != NULL) s->ahead = ahead;
     return s;
 }
 
@@ -116,6 +131,7 @@ ag_stream *ag_stream_ref(ag_stream *stream)
 
 static void stream_free(ag_stream *s)
 {
+    if (s->ahead != NULL) s->ahead->gone(s->ahead);
     for (watch *w = s->watches; w != NULL;) {
         watch *next = w->next;
         ag_notifier_unref(w->notifier);

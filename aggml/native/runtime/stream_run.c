@@ -88,7 +88,7 @@ static void note_writes(ag_slot *slot)
 }
 
 /* End the current operation; takes the reference to `error`. */
-static void complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
+void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
 {
     if (error != NULL) {
         poison_writes(slot, error);
@@ -102,15 +102,15 @@ static void complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *err
     uint64_t now = ag_now();
     slot->done = now;
     if (slot->started == 0) slot->started = now;
-    if (slot->pace == 0 && slot->kind != AG_KIND_NOP && slot->kind != AG_KIND_WAIT) s->clock = now;
-    if (s->clock != AG_TAIL) atomic_store(&s->over, s->clock);
+    if (s->ahead == NULL && slot->pace == 0 && slot->kind != AG_KIND_NOP && slot->kind != AG_KIND_WAIT) s->clock = now;
+    if (s->ahead == NULL && s->clock != AG_TAIL) atomic_store(&s->over, s->clock);
     ag_slot_drop(slot);
     atomic_store(&s->completed, ticket);
     if (ticket >= atomic_load(&s->wanted)) ag_stream_wake(s, ticket);
 }
 
 /* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it. */
-static ag_slot *current(ag_stream *s, uint64_t ticket)
+ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket)
 {
     while (ticket - s->head->base >= AG_BLOCK_SLOTS) {
         ag_block *done = s->head;
@@ -120,7 +120,7 @@ static ag_slot *current(ag_stream *s, uint64_t ticket)
     return &s->head->slots[ticket - s->head->base];
 }
 
-static ag_error *aborted(ag_stream *s, const ag_slot *slot)
+ag_error *ag_stream_aborted(ag_stream *s, const ag_slot *slot)
 {
     ag_error *error =
         ag_error_new(AG_ABORTED, s->name, slot->operation, NULL, "stopped on request before it was finished");
@@ -137,6 +137,15 @@ static ag_error *poisoned(ag_storage **reads, size_t n)
     return NULL;
 }
 
+ag_error *ag_slot_poisoned(ag_slot *slot)
+{
+    ag_error *error = poisoned(ag_slot_storages(slot), slot->n_reads);
+    if (error == NULL && slot->kind == AG_KIND_PLAN) {
+        error = poisoned(slot->u.plan.plan->reads, slot->u.plan.plan->n_reads);
+    }
+    return error;
+}
+
 /* What keeps the operation from starting, if anything does. */
 static ag_error *refuse(ag_stream *s, ag_slot *slot)
 {
@@ -145,11 +154,8 @@ static ag_error *refuse(ag_stream *s, ag_slot *slot)
         slot->derived = true;
         return ag_error_ref(lost);
     }
-    if (slot->kind != AG_KIND_WAIT && ag_stream_aborting(s, slot)) return aborted(s, slot);
-    ag_error *error = poisoned(ag_slot_storages(slot), slot->n_reads);
-    if (error == NULL && slot->kind == AG_KIND_PLAN) {
-        error = poisoned(slot->u.plan.plan->reads, slot->u.plan.plan->n_reads);
-    }
+    if (slot->kind != AG_KIND_WAIT && ag_stream_aborting(s, slot)) return ag_stream_aborted(s, slot);
+    ag_error *error = ag_slot_poisoned(slot);
     if (error != NULL) slot->derived = true;
     return error;
 }
@@ -203,7 +209,7 @@ static bool timer_is_over(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error
         slot->derived = true;
         *error = ag_error_ref(lost);
     } else if (ag_stream_aborting(s, slot)) {
-        *error = aborted(s, slot);
+        *error = ag_stream_aborted(s, slot);
     }
     return true;
 }
@@ -246,10 +252,35 @@ static void hand_over(ag_stream *s)
     s->executor->ready(s->executor, s);
 }
 
+/* What the host does by itself, whatever device the stream is of: fail, let time pass, have Python called, wait. */
+static progress step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error)
+{
+    uint64_t over;
+    switch (slot->kind) {
+    case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
+    case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);
+    case AG_KIND_CALL: return !first && call_ended(s, error) ? DONE : ask_call(s, slot, ticket, NO_STEP);
+    case AG_KIND_WAIT:
+        if (ag_stream_park_for(s, slot->u.wait.stream, slot->u.wait.ticket)) return GONE;
+        over = atomic_load(&slot->u.wait.stream->over);
+        if (s->clock < over) s->clock = over;
+        return DONE;
+    case AG_KIND_NOP:
+    case AG_KIND_COPY:
+    case AG_KIND_FILL:
+    case AG_KIND_PLAN: break;
+    }
+    return DONE;
+}
+
+bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error)
+{
+    return step_of_host(s, slot, ticket, first, error) == DONE;
+}
+
 static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, ag_error **error)
 {
     bool first = slot->started == 0;
-    uint64_t over;
     if (first) {
         *error = refuse(s, slot);
         if (*error != NULL) return DONE;
@@ -267,15 +298,16 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
         if (slot->u.fill.size > 0)
             memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); /* dst may be NULL */
         return DONE;
-    case AG_KIND_FAIL: *error = ag_error_ref(slot->u.fail.error); return DONE;
-    case AG_KIND_DELAY: return begin_delay(s, slot, ticket, error);
-    case AG_KIND_CALL: return !first && call_ended(s, error) ? DONE : ask_call(s, slot, ticket, NO_STEP);
-    case AG_KIND_WAIT:
-        if (ag_stream_park_for(s, slot->u.wait.stream, slot->u.wait.ticket)) return GONE;
-        over = atomic_load(&slot->u.wait.stream->over);
-        if (s->clock < over) s->clock = over;
-        return DONE;
+    case AG_KIND_FAIL:
+    case AG_KIND_DELAY:
+    case AG_KIND_CALL:
+    case AG_KIND_WAIT: return step_of_host(s, slot, ticket, first, error);
     case AG_KIND_PLAN: break;
+    }
+    if (slot->u.plan.plan->device != NULL) {
+        *error =
+            ag_error_new(AG_UNSUPPORTED, s->name, slot->operation, NULL, "the plan was compiled for another device");
+        return DONE;
     }
     if (!first && call_ended(s, error)) {
         after_call(s, slot, *error);
@@ -292,7 +324,7 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
 }
 
 /* True: there is nothing to run now and the stream has been given up. */
-static bool rest(ag_stream *s, uint64_t ticket)
+bool ag_stream_rest(ag_stream *s, uint64_t ticket)
 {
     bool idle = false, held = false;
     pthread_mutex_lock(&s->lock);
@@ -331,22 +363,26 @@ static void run_on(ag_stream *s, ag_worker *worker)
     uint64_t until = worker == NULL ? ag_now() + INLINE_NS : 0;
     for (;;) {
         uint64_t ticket = atomic_load(&s->completed) + 1;
-        if (atomic_load(&s->submitted) < ticket && rest(s, ticket)) return;
-        ag_slot *slot = current(s, ticket);
+        if (atomic_load(&s->submitted) < ticket && ag_stream_rest(s, ticket)) return;
+        ag_slot *slot = ag_stream_current(s, ticket);
         /* A hold keeps operations from starting; one that is under way (a yielded plan, a delay) goes on. */
-        if (slot->started == 0 && rest(s, ticket)) return;
+        if (slot->started == 0 && ag_stream_rest(s, ticket)) return;
         if (worker == NULL && (!cheap(slot) || ag_now() > until)) {
             hand_over(s);
             return;
         }
         ag_error *error = NULL;
         if (step(s, slot, ticket, worker, &error) == GONE) return;
-        complete(s, slot, ticket, error);
+        ag_stream_complete(s, slot, ticket, error);
     }
 }
 
 void ag_stream_run(ag_stream *stream, ag_worker *worker)
 {
+    if (stream->ahead != NULL) { /* a submitting thread: what the device does may block, so it is done elsewhere */
+        stream->executor->ready(stream->executor, stream);
+        return;
+    }
     ag_stream_set_state(stream, RUNNING);
     run_on(stream, worker);
 }
@@ -354,7 +390,7 @@ void ag_stream_run(ag_stream *stream, ag_worker *worker)
 void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error)
 {
     uint64_t ticket = atomic_load(&stream->completed) + 1;
-    complete(stream, current(stream, ticket), ticket, error);
+    ag_stream_complete(stream, ag_stream_current(stream, ticket), ticket, error);
     run_on(stream, worker);
 }
 
@@ -368,7 +404,7 @@ void ag_stream_plan_calls(ag_stream *stream, size_t step_reached)
 {
     uint64_t ticket = atomic_load(&stream->completed) + 1;
     stream->plan_step = step_reached;
-    ask_call(stream, current(stream, ticket), ticket, step_reached);
+    ask_call(stream, ag_stream_current(stream, ticket), ticket, step_reached);
 }
 
 /* -- what others ended: a timer, a Python thread */

@@ -27,6 +27,7 @@ struct ag_stream {
     char name[AG_NAME];
     ag_pool *pool;
     ag_executor *executor;
+    ag_ahead *ahead; /* instead of the pool: who issues operations before those before them are done */
     atomic_int n_threads;
 
     pthread_mutex_t lock;
@@ -52,8 +53,10 @@ struct ag_stream {
     ag_block *head;
     size_t plan_step;
     uint64_t timer_fired, paced;
-    uint64_t clock; /* when a stream without wake-ups and lags would be free again; AG_TAIL: when this one is */
-    parked self;    /* this stream's entry in another one's list */
+    uint64_t clock;   /* when a stream without wake-ups and lags would be free again; AG_TAIL: when this one is */
+    parked self;      /* this stream's entry in another one's list */
+    uint64_t issued;  /* with `ahead`: the latest ticket that was handed to it; head is the settling thread's then */
+    ag_block *cursor; /* and the block where that lies */
 
     pthread_cond_t call_cond;
     call_state call; /* this and what follows: under the lock */
@@ -76,6 +79,15 @@ static inline bool ag_stream_lock(ag_stream *s)
 /* stream.c */
 ag_block *ag_block_new(void);
 ag_storage **ag_slot_storages(ag_slot *slot); /* reads, then full writes, then partial writes */
+
+/* stream_run.c, for stream_ahead.c */
+ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket);
+void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error);
+ag_error *ag_stream_aborted(ag_stream *s, const ag_slot *slot);
+ag_error *ag_slot_poisoned(ag_slot *slot); /* what its reads are poisoned with: a reference, or NULL */
+bool ag_stream_rest(ag_stream *s, uint64_t ticket);
+/* False: the stream is parked, and runs on when what the operation waits for has come. */
+bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error);
 
 /* wake.c */
 void ag_stream_unpark(ag_stream *s); /* by whoever ended the wait: back to the executor */

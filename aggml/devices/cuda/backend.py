@@ -1,0 +1,152 @@
+"""CUDABackend: ordered work on one stream of a CUDA device.
+
+Here: what the hooks enqueue. Not here: order, futures and failure (stream/), what the driver is
+asked for (native/runtime/cuda_*.c), plans (plan.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
+import numpy as np
+
+from aggml import transfer
+from aggml.backend import Backend
+from aggml.devices.cuda.plan import lowering
+from aggml.errors import InvalidArgument
+from aggml.future import exception_of
+from aggml.stream import Stream
+from aggml.watch import watchers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.backend import BackendBase
+    from aggml.buffer import Buffer
+    from aggml.devices.cuda.device import CUDADevice, Module
+    from aggml.devices.cuda.plan import CUDAPlan
+    from aggml.future import Future
+    from aggml.graph import Graph
+    from aggml.graph_memory import GraphBuffer
+    from aggml.steps import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["CUDABackend"]
+
+Array = np.ndarray[Any, Any]
+
+
+class CUDABackend(Backend):
+    """Ordered work on a CUDA device; each backend has a stream of the driver's for itself.
+
+    Args:
+        device: whose work.
+        max_queued: see `Backend.ready`.
+    """
+
+    device: CUDADevice  # pyright: ignore[reportIncompatibleMethodOverride] narrower
+
+    def __init__(self, device: CUDADevice, *, max_queued: int | None = None) -> None:
+        stream = Stream(device.name, native=device.native.stream(device.name))
+        super().__init__(device, stream, max_queued=max_queued)
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(tensor, array, operation="set")
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(array, tensor, operation="get")
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        return self.stream.fill(tensor, value, offset, size)
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        return self.stream.copy(dst, src)
+
+    def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
+        if not isinstance(other, CUDABackend) or other.device is self.device:
+            return super()._copy_to(src, dst, other)
+        with self.stream.sharing(other.stream):  # from device to device, without the host
+            self.stream.wait(other.stream)
+            future = self._copy(src, dst)
+            self.stream.let_wait(other.stream)
+        return future
+
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        return self.stream.clear(buffer, value)
+
+    # -- graphs
+
+    async def reserve(self, nbytes: int) -> None:
+        """Have ``nbytes`` of scratch ready: the pool grows off the loop.
+
+        Cancellation: abandons the wait; the memory is kept.
+        """
+        self._check_open("Backend.reserve")
+        n = transfer.integer(nbytes, "nbytes", "Backend.reserve")
+        if n < 0:
+            raise InvalidArgument(f"[Backend.reserve] nbytes={n} is negative")
+        if n <= self.memory.size:
+            await anyio.lowlevel.checkpoint()
+            return
+        await self.stream.call(_grow, self.device, n, operation="reserve")
+        self.memory.arena(n)
+
+    async def prepare(self, graph: Graph) -> None:
+        """Place the graph (unless done), compile plan and kernels; the loop goes on meanwhile.
+
+        Cancellation: a graph that was placed stays placed; kernels are compiled to the end.
+        """
+        await super().prepare(graph)
+        plan: Any = self._plan(graph, "Backend.prepare")
+        missing = _missing(plan)
+        if missing:
+            await self.stream.call(_fetch, missing, operation="compile")
+
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
+        return lowering(self.device, graph, memory)
+
+    def _compute(self, plan: CUDAPlan, arena: Buffer | None) -> Future[None]:
+        missing = _missing(plan)
+        if not missing:
+            return self.stream.run_plan(plan, arena)
+        with self.stream.unit():
+            parts = [
+                self.stream.call(_fetch, missing, operation="compile"),
+                self.stream.run_plan(plan, arena),
+            ]
+            return self.stream.together(parts, "graph_compute")
+
+    def _run(
+        self,
+        future: Future[Any],
+        plan: CUDAPlan,
+        arena: Buffer | None,
+        sets: list[tuple[Tensor, Array]],
+        gets: list[tuple[Tensor, Array]],
+    ) -> None:
+        if watchers or self.stream.open_batch() is not None or _missing(plan):
+            super()._run(future, plan, arena, sets, gets)
+        else:
+            self.stream.run_unit(future, plan, arena, sets, gets)
+
+
+def _missing(plan: CUDAPlan) -> list[Module]:
+    return [module for module in plan.modules if not module.native.ready]
+
+
+def _fetch(modules: Sequence[Module]) -> None:
+    for module in modules:
+        module.fetch()
+
+
+def _grow(device: CUDADevice, size: int) -> None:
+    error = device.native.reserve(size)
+    if error is not None:
+        raise exception_of(error)

@@ -1,0 +1,170 @@
+"""CUDADevice: one GPU: what it is, what it supports, its memory; opens backends.
+
+Here: the device and its modules. Not here: cuda-python (driver.py), kernels (launch.py tells what
+is expected of them).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.devices.cuda.backend import CUDABackend
+from aggml.devices.cuda.driver import Missing, entries
+from aggml.devices.cuda.memory import CUDABufferType, PinnedBufferType, registered
+from aggml.errors import InvalidState
+from aggml.fusion import VIEW_OPS
+from aggml.future import exception_of
+from aggml.native import _native
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from aggml.buffer import BufferType
+    from aggml.devices.cuda.driver import DeviceFacts
+    from aggml.devices.cuda.launch import Kernels
+    from aggml.tensor import Tensor
+
+__all__ = ["CUDADevice", "Module"]
+
+#: From how many rows on a product is worth moving here though its weights are elsewhere.
+_OFFLOAD_ROWS = 32
+
+
+class Module:
+    """Kernels that are compiled together, for one device."""
+
+    def __init__(self, device: CUDADevice, name: str) -> None:
+        self.native = _native.CudaModule(device.native, name)
+        self._name = name
+        self._arch = device.facts.arch
+        self._kernels = device.kernels
+
+    def fetch(self) -> None:
+        """Take the cubin from the cache, or compile it: slow, so on a thread of its own.
+
+        Raises:
+            Unsupported: it is in no cache and NVRTC is not installed.
+        """
+        if not self.native.ready:
+            self.native.set_image(self._kernels.module(self._name, self._arch))
+
+
+def _set_entries() -> None:
+    names = _native.cuda_entries()
+    found = entries(names)
+    if not _native.cuda_set_entries(found):
+        lacking = ", ".join(name for name in names if not found[name])
+        raise Missing(f"[cuda] the driver is too old or incomplete, it lacks {lacking}")
+
+
+class CUDADevice(Device):
+    """A GPU.
+
+    Args:
+        facts: as the driver tells them.
+        kernels: what it can compute.
+
+    Raises:
+        Missing: the driver lacks a function.
+    """
+
+    def __init__(self, facts: DeviceFacts, kernels: Kernels) -> None:
+        _set_entries()
+        self.name = f"CUDA{facts.ordinal}"
+        self.description = facts.name
+        self.type = DeviceType.IGPU if facts.integrated else DeviceType.GPU
+        self.caps = DeviceCaps(host_buffer=True, mmap=not facts.integrated)
+        self.device_id = facts.pci
+        self.facts = facts
+        self.kernels = kernels
+        self.native = _native.CudaDevice(facts.ordinal, self.name)
+        self._type = CUDABufferType(self, self.native)
+        self._pinned = PinnedBufferType(self, self.native)
+        self._modules: dict[str, Module] = {}
+        self._pid = os.getpid()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Its own memory."""
+        return self._type
+
+    @property
+    def host_buffer_type(self) -> BufferType:
+        """Pinned host memory."""
+        return self._pinned
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes; 0 and 0 if the driver does not tell. May make the context."""
+        if self._pid != os.getpid() or self.native.lost is not None:
+            return 0, 0
+        free, total, error = self.native.memory()
+        return (free, total) if error is None else (0, 0)
+
+    def backend(
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+    ) -> CUDABackend:
+        """A new stream of work on this device.
+
+        Args:
+            n_threads: of no meaning here.
+            use_ref: likewise.
+            max_queued: see `Backend.ready`.
+
+        Raises:
+            DeviceError: the device is lost.
+            InvalidState: it belongs to the parent of a fork: CUDA does not survive one.
+        """
+        if self._pid != os.getpid():
+            raise InvalidState(
+                f"[CUDADevice.backend] {self.name} belongs to the parent process: CUDA cannot be "
+                "used after fork, start workers with spawn"
+            )
+        lost = self.native.lost
+        if lost is not None:
+            raise exception_of(lost)
+        return CUDABackend(self, max_queued=max_queued)
+
+    def supports_op(self, tensor: Tensor) -> bool:
+        """Whether there is a kernel for the node, and its sources lie where kernels reach."""
+        for source in tensor.src:
+            placement = None if source is None else source.root.placement
+            if placement is not None:
+                kind = placement.buffer.type
+                if isinstance(kind, CUDABufferType) and kind is not self._type:
+                    return False
+        return tensor.op in VIEW_OPS or self.kernels.supports(tensor)
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Its own memory alone."""
+        return buffer_type is self._type
+
+    def offload_op(self, tensor: Tensor) -> bool:
+        """Whether the node has 32 rows or more, as in ggml."""
+        if tensor.op == "get_rows":
+            return False
+        if tensor.op == "mul_mat":
+            rows = tensor.ne[1]
+        elif tensor.op in ("mul_mat_id", "rope", "rope_back"):
+            rows = tensor.ne[2]
+        else:
+            rows = tensor.ne[1] * tensor.ne[2] * tensor.ne[3]
+        return rows >= _OFFLOAD_ROWS
+
+    def register_host(self, memory: object) -> AbstractContextManager[None]:
+        """Pin host memory in place while a ``with`` block lasts. Slow: use it in a thread.
+
+        Raises:
+            InvalidHandle: no contiguous buffer object.
+            DeviceError, AllocFailed: the system does not pin it.
+        """
+        return registered(self.native, memory, self.name)
+
+    def module(self, name: str) -> Module:
+        """The kernels of that name; compiled when they are first needed."""
+        return self._modules.setdefault(name, Module(self, name))

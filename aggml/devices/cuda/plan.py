@@ -1,0 +1,164 @@
+"""Plans of CUDA devices: a graph as a list of launches, some of whose addresses count from scratch.
+
+Here: lowering node by node, the layout of scratch, which modules are needed. Not here: which
+launches a node takes (the kernels), running them (native/runtime/cuda_plan.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from aggml.buffer import aligned
+from aggml.errors import Unsupported
+from aggml.fusion import VIEW_OPS
+from aggml.native import _native
+from aggml.plan import DevicePlan, _records, _Storages
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.device import CUDADevice, Module
+    from aggml.devices.cuda.launch import Launch
+    from aggml.graph import Graph
+    from aggml.graph_memory import GraphBuffer
+    from aggml.plan import Locate
+    from aggml.plan_call import PlanCall
+    from aggml.steps import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["CUDAPlan", "lowering"]
+
+#: Where scratch is said to lie in two lowerings of a node: what differs counts from there. Both
+#: aligned alike, so that a kernel chosen by alignment is the same.
+_BASES: Final = (1 << 45, 1 << 46)
+_FAULT: Final = 32  # bytes that a node may leave word in, see launch.py
+_WHOLE: Final = 1 << 20  # what `_Storages.visit` gives for a leaf that is written in full
+
+
+class CUDAPlan(DevicePlan):
+    """A graph compiled for a CUDA device, for `Stream.run_plan`.
+
+    Attributes:
+        native: the launches.
+        modules: what has to be compiled before the first run.
+    """
+
+    __slots__ = ("launches", "modules", "native")
+
+    def __init__(
+        self,
+        graph: Graph,
+        native: _native.Plan,
+        storages: _Storages,
+        modules: tuple[Module, ...],
+        launches: int,
+    ) -> None:
+        self.native = native
+        self.modules = modules
+        self.launches = launches
+        self._fill(graph, native.arena_size, storages)
+
+    @property
+    def calls(self) -> dict[int, PlanCall]:
+        """None: no kernel of the device calls Python."""
+        return {}
+
+
+class _Lowered:
+    """A node's launches, with those of their addresses that count from scratch.
+
+    Args:
+        device: whose kernels.
+        node: supported.
+        locate: where a tensor that is no view lies.
+        scratch: of the node, from the begin of scratch.
+        fault: likewise.
+
+    Attributes:
+        launches: (launch, argument bytes, where in them addresses count from scratch).
+        faults: whether a kernel was given the address of ``fault``.
+    """
+
+    def __init__(
+        self, device: CUDADevice, node: Tensor, locate: Locate, scratch: int, fault: int
+    ) -> None:
+        def launches(base: int) -> list[Launch]:
+            def address(tensor: Tensor) -> int:
+                start, in_arena = locate(tensor.root)
+                return start + tensor.view_offs + (base if in_arena else 0)
+
+            return device.kernels.launches(node, address, base + scratch, base + fault)
+
+        self.faults = False
+        self.launches: list[tuple[Launch, bytes, list[int]]] = []
+        first, second = (launches(base) for base in _BASES)
+        for one, two in zip(first, second, strict=True):
+            self.launches.append((one, *self._relative(one.args, two.args, fault)))
+
+    def _relative(self, one: bytes, two: bytes, fault: int) -> tuple[bytes, list[int]]:
+        """The argument bytes with addresses as counted from scratch, and where those stand."""
+        words = len(one) // 8
+        layout = f"<{words}Q"
+        values = list(struct.unpack_from(layout, one))
+        found = []
+        for i, (a, b) in enumerate(zip(values, struct.unpack_from(layout, two), strict=True)):
+            if a != b:
+                assert b - a == _BASES[1] - _BASES[0], "an address that is not 8 bytes by itself"
+                values[i] = a - _BASES[0]
+                self.faults = self.faults or values[i] == fault
+                found.append(8 * i)
+        return struct.pack(layout, *values) + one[8 * words :], found
+
+
+def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
+    """Compile, in a step for each node, so that `prepare` can give way to the loop.
+
+    Scratch holds the nodes first, then what the launches of one node share, then the words of
+    those that may fail.
+
+    Returns:
+        The CUDAPlan, as a generator does.
+
+    Raises:
+        Unsupported: no kernel runs a node with these types or strides.
+        InvalidArgument: a node would write memory that is read-only.
+    """
+    kernels = device.kernels
+    nodes = [node for node in graph.nodes if node.op not in VIEW_OPS and 0 not in node.ne]
+    for node in nodes:
+        if not kernels.supports(node):
+            raise Unsupported(f"[compile_plan] {device.name} has no kernel for {node!r}")
+        yield
+    scratch = aligned(memory.scratch_size, 256)
+    fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
+    storages = _Storages()
+    modules: dict[str, Module] = {}
+    native = _native.CudaPlan(device.native)
+    launches = 0
+    for node in nodes:
+        leaf = storages.visit(node)
+        lowered = _Lowered(device, node, memory.locate, scratch, fault)
+        native.node(
+            node.name,
+            node.op,
+            fault if lowered.faults else -1,
+            [leaf] if 0 <= leaf < _WHOLE else [],
+        )
+        for launch, args, relative in lowered.launches:
+            module = modules.get(launch.module)
+            if module is None:
+                module = modules[launch.module] = device.module(launch.module)
+            native.launch(
+                module.native,
+                launch.kernel,
+                launch.grid,
+                launch.block,
+                launch.shared,
+                args,
+                relative,
+            )
+            launches += 1
+        fault += _FAULT if lowered.faults else 0
+        yield
+    plan = native.finish(fault)
+    plan.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
+    return CUDAPlan(graph, plan, storages, tuple(modules.values()), launches)

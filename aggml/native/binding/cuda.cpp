@@ -1,0 +1,228 @@
+// CUDA devices, their memory, modules and plans. Streams come out as Stream, plans as Plan: the rest knows no difference.
+//
+// Not here: which device there is and what is compiled (devices/cuda/).
+#include "objects.h"
+
+extern "C" {
+#include "../runtime/cuda_driver.h"
+#include "../runtime/cuda_streams.h"
+}
+
+#include <cstring>
+
+namespace binding
+{
+
+namespace
+{
+
+struct CudaModule {
+    ag_cuda_module *module;
+    explicit CudaModule(ag_cuda_module *m) : module(m)
+    {
+        if (module == nullptr) throw std::bad_alloc();
+    }
+    CudaModule(const CudaModule &) = delete;
+    ~CudaModule()
+    {
+        ag_cuda_module_unref(module);
+    }
+};
+
+struct CudaDevice {
+    ag_cuda_device *device;
+    CudaDevice(int ordinal, const char *name) : device(ag_cuda_device_new(ordinal, name))
+    {
+        if (device == nullptr) throw std::bad_alloc();
+    }
+    CudaDevice(const CudaDevice &) = delete;
+    ~CudaDevice()
+    {
+        ag_cuda_device_unref(device);
+    }
+    // None, or the Error: the package makes the exception.
+    template <typename Call> nb::object without_gil(Call call)
+    {
+        ag_error *error;
+        {
+            Unlocked unlocked;
+            error = call(device);
+        }
+        return wrap_error(error);
+    }
+};
+
+nb::object alloc(CudaDevice &self, size_t size, bool host)
+{
+    uint64_t address = 0;
+    nb::object error = self.without_gil([&](ag_cuda_device *device) {
+        if (!host) return ag_cuda_alloc(device, size, &address);
+        void *pinned = nullptr;
+        ag_error *e = ag_cuda_host_alloc(device, size, &pinned);
+        address = reinterpret_cast<uintptr_t>(pinned);
+        return e;
+    });
+    return nb::make_tuple(address, error);
+}
+
+nb::tuple memory(CudaDevice &self)
+{
+    size_t free = 0, total = 0;
+    nb::object error = self.without_gil([&](ag_cuda_device *device) { return ag_cuda_memory(device, &free, &total); });
+    return nb::make_tuple(free, total, error);
+}
+
+void three(nb::handle tuple, unsigned *out)
+{
+    if (!PyTuple_CheckExact(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 3)
+        throw nb::type_error("a tuple of three ints is needed");
+    for (Py_ssize_t i = 0; i < 3; ++i) out[i] = static_cast<unsigned>(item(tuple.ptr(), i));
+}
+
+// A plan of a CUDA device while it is made; `finish` gives the Plan.
+struct CudaPlan {
+    ag_cuda_plan *plan;
+    explicit CudaPlan(CudaDevice &device) : plan(ag_cuda_plan_new(device.device))
+    {
+        if (plan == nullptr) throw std::bad_alloc();
+    }
+    CudaPlan(const CudaPlan &) = delete;
+    ~CudaPlan()
+    {
+        ag_cuda_plan_free(plan);
+    }
+};
+
+void plan_node(CudaPlan &self, const char *name, const char *op, int64_t fault, nb::sequence partial)
+{
+    if (!ag_cuda_plan_node(self.plan, name, op, fault)) throw std::bad_alloc();
+    for (nb::handle index : partial) {
+        if (!ag_cuda_plan_writes_partial(self.plan, nb::cast<size_t>(index))) throw std::bad_alloc();
+    }
+}
+
+void plan_launch(CudaPlan &self, CudaModule &module, const char *kernel, nb::handle grid, nb::handle block,
+                 unsigned shared, nb::bytes args, nb::sequence relative)
+{
+    unsigned g[3], b[3];
+    three(grid, g);
+    three(block, b);
+    std::vector<uint32_t> at;
+    for (nb::handle offset : relative) {
+        at.push_back(nb::cast<uint32_t>(offset));
+        if (at.back() + sizeof(uint64_t) > args.size()) throw nb::value_error("an address beyond the arguments");
+    }
+    if (!ag_cuda_plan_launch(self.plan, module.module, kernel, g, b, shared, args.c_str(), args.size(), at.data(),
+                             at.size())) {
+        throw std::bad_alloc();
+    }
+}
+
+Plan *plan_finish(CudaPlan &self, size_t arena_size)
+{
+    if (self.plan == nullptr) throw nb::value_error("a plan can be finished once");
+    Plan *plan = new Plan(0, arena_size);
+    ag_cuda_plan_attach(plan->plan, std::exchange(self.plan, nullptr));
+    return plan;
+}
+
+} // namespace
+
+void bind_cuda(nb::module_ &m)
+{
+    m.def("cuda_entries", [] {
+        nb::list out;
+        for (size_t i = 0; i < ag_cu_n_names; ++i) out.append(std::string(ag_cu_names[i]));
+        return out;
+    });
+    m.def(
+        "cuda_set_entries",
+        [](nb::dict addresses) {
+            for (size_t i = 0; i < ag_cu_n_names; ++i) {
+                if (addresses.contains(ag_cu_names[i])) ag_cu_set(i, nb::cast<uintptr_t>(addresses[ag_cu_names[i]]));
+            }
+            return ag_cu_complete();
+        },
+        "addresses"_a);
+    m.def(
+        "cuda_stop",
+        [](double timeout) {
+            Unlocked unlocked;
+            ag_cuda_stop(static_cast<uint64_t>(timeout * 1e9));
+        },
+        "timeout"_a);
+
+    nb::class_<CudaModule>(m, "CudaModule")
+        .def(
+            "__init__",
+            [](CudaModule *self, CudaDevice &device, const char *name) {
+                new (self) CudaModule(ag_cuda_module_new(device.device, name));
+            },
+            "device"_a, "name"_a)
+        .def_prop_ro("ready", [](CudaModule &module) { return ag_cuda_module_has_image(module.module); })
+        .def(
+            "set_image",
+            [](CudaModule &module, nb::bytes image) {
+                if (!ag_cuda_module_set_image(module.module, image.c_str(), image.size())) throw std::bad_alloc();
+            },
+            "image"_a);
+
+    nb::class_<CudaDevice>(m, "CudaDevice")
+        .def(
+            "__init__",
+            [](CudaDevice *self, int ordinal, const char *name) {
+                if (!ag_cu_complete()) raise(exceptions.invalid_state, "[CudaDevice] the driver's entries are not set");
+                new (self) CudaDevice(ordinal, name);
+            },
+            "ordinal"_a, "name"_a)
+        .def(
+            "alloc", [](CudaDevice &d, size_t size) { return alloc(d, size, false); }, "size"_a)
+        .def(
+            "alloc_host", [](CudaDevice &d, size_t size) { return alloc(d, size, true); }, "size"_a)
+        .def(
+            "free", [](CudaDevice &d, uint64_t address) { ag_cuda_free(d.device, address); }, "address"_a)
+        .def(
+            "free_host",
+            [](CudaDevice &d, uintptr_t address) { ag_cuda_host_free(d.device, reinterpret_cast<void *>(address)); },
+            "address"_a)
+        .def(
+            "reserve",
+            [](CudaDevice &d, size_t size) {
+                return d.without_gil([&](ag_cuda_device *device) { return ag_cuda_reserve(device, size); });
+            },
+            "size"_a)
+        .def("trim", [](CudaDevice &d) { return d.without_gil(ag_cuda_trim); })
+        .def("memory", memory)
+        .def(
+            "register_host",
+            [](CudaDevice &d, uintptr_t address, size_t size, bool read_only) {
+                return d.without_gil([&](ag_cuda_device *device) {
+                    return ag_cuda_host_register(device, reinterpret_cast<void *>(address), size, read_only);
+                });
+            },
+            "address"_a, "size"_a, "read_only"_a)
+        .def(
+            "unregister_host",
+            [](CudaDevice &d, uintptr_t address) {
+                Unlocked unlocked;
+                ag_cuda_host_unregister(d.device, reinterpret_cast<void *>(address));
+            },
+            "address"_a)
+        .def_prop_ro("lost", [](CudaDevice &d) { return wrap_error(ag_cuda_device_lost(d.device)); })
+        .def(
+            "stream",
+            [](nb::object self, const char *name) {
+                ag_stream *stream = ag_cuda_stream(nb::cast<CudaDevice &>(self).device, name);
+                if (stream == nullptr) throw std::bad_alloc();
+                return new Stream(stream, self);
+            },
+            "name"_a, nb::rv_policy::take_ownership);
+
+    nb::class_<CudaPlan>(m, "CudaPlan")
+        .def(nb::init<CudaDevice &>(), "device"_a)
+        .def("node", plan_node, "name"_a, "op"_a, "fault"_a, "partial"_a)
+        .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a)
+        .def("finish", plan_finish, "arena_size"_a, nb::rv_policy::take_ownership);
+}
+
+} // namespace binding
