@@ -136,10 +136,16 @@ class Embedder:
 
         Cancellation: takes the request back; others go on.
         """
+        return await self.embed_tokens(await self.tokens(text))
+
+    async def tokens(self, text: str) -> Ids:
+        """Token ids of a text, at most 256."""
         if len(text) <= LONG_TEXT:
-            ids = tokenize(self._tokenizer, text)
-        else:
-            ids = await anyio.to_thread.run_sync(tokenize, self._tokenizer, text)
+            return tokenize(self._tokenizer, text)
+        return await anyio.to_thread.run_sync(tokenize, self._tokenizer, text)
+
+    async def embed_tokens(self, ids: Ids) -> F32:
+        """Embed what `tokens` gave; for the rest as `embed`."""
         return await self._batcher.submit(ids)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio.to_thread
 import numpy as np
@@ -105,13 +105,16 @@ class Config:
 class Shape:
     """What a graph depends on: ``tokens`` of each of ``sequences``, from ``slot`` on in the cache.
 
-    Attention looks at the first ``kv`` positions.
+    Attention looks at the first ``kv`` positions. Keys and values are written at ``copies``
+    places; with ``best``, so many of the logits are given, the largest.
     """
 
     sequences: int
     tokens: int
     slot: int
     kv: int
+    copies: int = 1
+    best: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +124,33 @@ class Step:
     graph: Graph
     tokens: Tensor
     positions: Tensor
-    rows: Tensor
+    rows: tuple[Tensor, ...]  # where in the cache; one tensor for each copy
     mask: Tensor
     last: Tensor | None  # which rows go on after the last attention; all if there is one each
-    logits: Tensor
+    logits: Tensor  # [vocabulary, sequences] f32; of the best: [1, best, sequences]
+    best: Tensor | None  # [best, sequences] i32
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step takes in: int32 (sequences, tokens), or broadcast to that.
+
+    ``rows`` are those of the cache; ``last`` tells which token of a sequence the logits follow,
+    (sequences,).
+    """
+
+    ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    rows: tuple[npt.NDArray[np.int32], ...]
+    last: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best tokens of each sequence, in no order: (sequences, best) int32 and float32."""
+
+    ids: npt.NDArray[np.int32]
+    logits: F32
 
 
 class Llama:
@@ -153,7 +179,11 @@ class Llama:
         self._steps: OrderedDict[Shape, Step] = OrderedDict()  # least recently used first
         self._k = self._cache("k", config.key_length)
         self._v = self._cache("v", config.value_length)
-        self._memory = backend.alloc([*self._k, *self._v])  # zeros: masked rows must be finite
+        self._memory = self._allocate()
+
+    def _allocate(self) -> object:
+        """Give the caches memory, zeros: masked rows must be finite; it lives as long as this."""
+        return self.backend.alloc([*self._k, *self._v])
 
     @property
     def vocabulary(self) -> int:
@@ -176,7 +206,7 @@ class Llama:
         ctx: int | None = None,
         sequences: int = 1,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Llama:
+    ) -> Self:
         """Bring the weights of a file to ``backend``: mapped if it reads host memory, else copied.
 
         Args:
@@ -254,23 +284,45 @@ class Llama:
         self, slot: int, ids: npt.NDArray[np.int32], start: npt.NDArray[np.int64]
     ) -> F32:
         """Compute ids (sequences, tokens) that begin at positions ``start``, one per sequence."""
-        sequences, tokens = ids.shape
-        used = int(start.max()) + tokens
-        kv = min(-(-used // KV_STEP) * KV_STEP, self.ctx)
-        step = await self._step(Shape(sequences, tokens, slot, kv))
+        tokens = ids.shape[1]
         positions = (start[:, None] + np.arange(tokens)).astype(np.int32)
-        first_row = (np.arange(sequences)[:, None] + slot) * self.ctx
-        visible = np.arange(kv) <= positions[:, None, :, None]  # (sequences, 1, tokens, kv)
+        first_row = (np.arange(len(ids))[:, None] + slot) * self.ctx
+        last = np.full(len(ids), tokens - 1, np.int32)
+        batch = Batch(ids, positions, ((positions + first_row).astype(np.int32),), last)
+        step, inputs = await self._fed(batch, slot, 0)
+        logits = await self.backend.run(step.graph, inputs, step.logits)
+        return np.asarray(logits).reshape(len(ids), -1)
+
+    async def best_of(self, batch: Batch, slot: int, best: int) -> Best:
+        """Compute a batch; its sequences are those from ``slot`` on in the cache.
+
+        Returns:
+            The ``best`` largest logits after the last token of each.
+
+        Cancellation: aborts the computation; the rows of the batch are undefined.
+        """
+        step, inputs = await self._fed(batch, slot, best)
+        assert step.best is not None
+        ids, logits = await self.backend.run(step.graph, inputs, [step.best, step.logits])
+        shape = len(batch.ids), best
+        return Best(np.asarray(ids).reshape(shape), np.asarray(logits).reshape(shape))
+
+    async def _fed(self, batch: Batch, slot: int, best: int) -> tuple[Step, dict[Tensor, Any]]:
+        """The step for a batch, and its inputs."""
+        sequences, tokens = batch.ids.shape
+        used = int(batch.positions.max()) + 1
+        kv = min(-(-used // KV_STEP) * KV_STEP, self.ctx)
+        step = await self._step(Shape(sequences, tokens, slot, kv, len(batch.rows), best))
+        visible = np.arange(kv) <= batch.positions[:, None, :, None]  # (sequences, 1, tokens, kv)
         inputs: dict[Tensor, Any] = {
-            step.tokens: ids.reshape(-1),
-            step.positions: positions.reshape(-1),
-            step.rows: (positions + first_row).astype(np.int32).reshape(-1),
+            step.tokens: batch.ids.reshape(-1),
+            step.positions: batch.positions.reshape(-1),
             step.mask: np.where(visible, np.float16(0), np.float16(-np.inf)),
+            **{to: rows.reshape(-1) for to, rows in zip(step.rows, batch.rows, strict=True)},
         }
         if step.last is not None:
-            inputs[step.last] = (np.arange(1, sequences + 1) * tokens - 1).astype(np.int32)
-        logits = await self.backend.run(step.graph, inputs, step.logits)
-        return np.asarray(logits).reshape(sequences, -1)
+            inputs[step.last] = (np.arange(sequences) * tokens + batch.last).astype(np.int32)
+        return step, inputs
 
     async def _step(self, shape: Shape) -> Step:
         step = self._steps.get(shape)
@@ -293,11 +345,8 @@ class Llama:
         def given(name: str, *ne: int) -> Tensor:
             return aggml.new_tensor(DType.I32, ne=ne, name=name).set_input()
 
-        tokens, positions, rows = (
-            given("tokens", total),
-            given("positions", total),
-            given("rows", total),
-        )
+        tokens, positions = given("tokens", total), given("positions", total)
+        rows = tuple(given("rows", total) for _ in range(shape.copies))
         last = given("last", shape.sequences) if shape.tokens > 1 else None
         mask = aggml.new_tensor(
             DType.F16, ne=(shape.kv, shape.tokens, 1, shape.sequences), name="mask"
@@ -315,8 +364,14 @@ class Llama:
             await checkpoint()
         x = ops.mul(ops.rms_norm(x, c.rms_eps), w["output_norm.weight"])
         head = w.get("output.weight", w["token_embd.weight"])
-        logits = ops.mul_mat(head, x).set_output()
-        return Step(Graph(logits), tokens, positions, rows, mask, last, logits)
+        logits = ops.mul_mat(head, x)
+        if not shape.best:
+            graph = Graph(logits.set_output())
+            return Step(graph, tokens, positions, rows, mask, last, logits, None)
+        best = ops.top_k(logits, shape.best).set_output()
+        each = ops.reshape_3d(logits, 1, self.vocabulary, shape.sequences)
+        logits = ops.get_rows(each, best).set_output()
+        return Step(Graph(best, logits), tokens, positions, rows, mask, last, logits, best)
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         y = ops.mul_mat(self._w[f"{name}.weight"], x)
@@ -324,7 +379,13 @@ class Llama:
         return y if bias is None else ops.add(y, bias)
 
     def _attention(
-        self, i: int, h: Tensor, positions: Tensor, rows: Tensor, mask: Tensor, shape: Shape
+        self,
+        i: int,
+        h: Tensor,
+        positions: Tensor,
+        rows: tuple[Tensor, ...],
+        mask: Tensor,
+        shape: Shape,
     ) -> Tensor:
         """[width, n] -> [value_length * head_count, n]."""
         c = self.config
@@ -334,8 +395,10 @@ class Llama:
         v = self._linear(f"blk.{i}.attn_v", h)
         q, k = (self._placed(i, part, x, positions) for part, x in (("q", q), ("k", k)))
         # Written, then read: what set_rows returns is the cache with the new rows in it.
-        k = ops.set_rows(self._k[i], ops.reshape_2d(k, self._k[i].ne[0], total), rows)
-        v = ops.set_rows(self._v[i], v, rows)
+        new_k, new_v = ops.reshape_2d(k, self._k[i].ne[0], total), v
+        k, v = self._k[i], self._v[i]
+        for to in rows:
+            k, v = ops.set_rows(k, new_k, to), ops.set_rows(v, new_v, to)
         keys = self._seen(k, c.key_length, shape)
         values = self._seen(v, c.value_length, shape)
         q = ops.reshape_4d(q, c.key_length, c.head_count, shape.tokens, shape.sequences)

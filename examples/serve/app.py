@@ -1,0 +1,292 @@
+"""The ASGI application: OpenAI's completions and embeddings, health, metrics; any server, any loop.
+
+Not here: forms of requests and answers (schema.py, forms.py), batching (engine.py), starting a
+server (__main__.py).
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import embed
+from llama import F32, ModelError, open_model
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+from vocabulary import open_vocabulary
+
+import aggml
+from serve.engine import STAGED, Engine
+from serve.forms import Choice, Failure, Form, as_json
+from serve.metrics import Metrics
+from serve.paging import PagedLlama, budget_of
+from serve.schema import Chat, Completion, Embeddings, Generation, RequestError, decoded, prompts
+from serve.streams import EventStream, body_of, hung_up_cancels
+from serve.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from serve.streams import Write
+
+CHAT_TOKENS: Final = 1024  # of an answer, if the request does not say
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the service is made of.
+
+    Attributes:
+        model: a GGUF file for completions; None: there are none.
+        embeddings: whether there are any.
+        embed_folder: model.safetensors and tokenizer.json, if not those of the installed package.
+        embed_dtype: "f32", "bf16" or "q8_0".
+        device: name of an aggml device.
+        threads: for the computation; by default as many as there are usable cores.
+        slots: sequences that run at a time.
+        ctx: the most positions of one; by default what the model was trained for, at most 4096.
+        kv_memory: bytes for keys and values of all.
+        chunk: tokens of prompts between two steps of running sequences.
+        max_waiting: requests that wait; more are answered with 503.
+        deadline: seconds for a request that does not name its own.
+        drain: seconds for what is under way when the service stops.
+    """
+
+    model: Path | None = None
+    embeddings: bool = True
+    embed_folder: Path | None = None
+    embed_dtype: str = "f32"
+    device: str = "CPU"
+    threads: int | None = None
+    slots: int = 16
+    ctx: int | None = None
+    kv_memory: int = 512 << 20
+    chunk: int = 128
+    max_waiting: int = 256
+    deadline: float = 120.0
+    drain: float = 30.0
+
+
+class Service:
+    """The models, opened once, and the routes to them."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.metrics = Metrics()
+        self.embedder: embed.Embedder | None = None
+        self.engine: Engine | None = None
+        self.text: Text | None = None
+        self.names: list[str] = []
+        self.stopping = False
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Service]:
+        """Load what the options name. When left, what is under way has its time to end."""
+        async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+            tasks.start_soon(self.metrics.tick)
+            stack.callback(tasks.cancel_scope.cancel)
+            if self.options.embeddings:
+                await self._open_embedder(stack)
+            if self.options.model is not None:
+                await self._open_model(self.options.model, stack)
+            try:
+                yield self
+            finally:
+                self.stopping = True
+                if self.engine is not None:
+                    await self.engine.drain(self.options.drain)
+
+    async def _open_embedder(self, stack: AsyncExitStack) -> None:
+        o = self.options
+        embedder = embed.Embedder(
+            device=o.device,
+            threads=o.threads,
+            dtype=o.embed_dtype,
+            folder=o.embed_folder,
+            max_waiting=o.max_waiting,
+        )
+        self.embedder = await stack.enter_async_context(embedder)
+        self.names.append("all-MiniLM-L6-v2" if o.embed_folder is None else o.embed_folder.name)
+
+    async def _open_model(self, path: Path, stack: AsyncExitStack) -> None:
+        o = self.options
+        file = stack.enter_context(await open_model(path))
+        vocabulary = open_vocabulary(file.metadata)
+        if vocabulary is None:
+            raise ModelError(f"{path} has no vocabulary: it cannot be served")
+        self.text = Text(vocabulary, file.metadata)
+        backend = aggml.get_device(o.device).backend(n_threads=o.threads)
+        await stack.enter_async_context(backend)
+        model = await PagedLlama.load(backend, file, ctx=o.ctx, sequences=o.slots + STAGED)
+        engine = Engine(
+            model,
+            slots=o.slots,
+            budget=budget_of(o.kv_memory, model),
+            chunk=o.chunk,
+            max_waiting=o.max_waiting,
+        )
+        self.metrics.watch(engine)
+        self.engine = await stack.enter_async_context(engine)
+        self.names.append(str(file.metadata.get("general.name", path.stem)))
+
+    # -- routes
+
+    async def health(self, _: Request) -> Response:
+        """Whether new requests are welcome."""
+        status = "stopping" if self.stopping else "ok"
+        return as_json({"status": status, "models": self.names}, 503 if self.stopping else 200)
+
+    async def models(self, _: Request) -> Response:
+        """What there is."""
+        data = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "aggml"}
+            for name in self.names
+        ]
+        return as_json({"object": "list", "data": data})
+
+    async def show_metrics(self, _: Request) -> Response:
+        """For Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def embeddings(self, request: Request) -> Response:
+        """Vectors of texts."""
+        if self.embedder is None:
+            raise RequestError(404, "no model for embeddings is served here")
+        embedder = self.embedder
+        given = decoded(await body_of(request), Embeddings)
+        inputs = prompts(given.input)
+        texts = [x for x in inputs if isinstance(x, str)]
+        if len(texts) < len(inputs):
+            raise RequestError(400, "this model takes texts, not tokens")
+        found: list[Any] = [None] * len(texts)
+        tokens = 0
+
+        async def one(i: int) -> None:
+            nonlocal tokens
+            ids = await embedder.tokens(texts[i])
+            tokens += len(ids)
+            found[i] = await embedder.embed_tokens(ids)
+
+        with anyio.fail_after(given.timeout or self.options.deadline):
+            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
+                for i in range(len(texts)):
+                    tasks.start_soon(one, i)
+        encode: Callable[[F32], object] = _base64 if given.encoding_format == "base64" else _numbers
+        data = [
+            {"object": "embedding", "index": i, "embedding": encode(vector)}
+            for i, vector in enumerate(found)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        model = given.model or self.names[0]
+        return as_json({"object": "list", "data": data, "model": model, "usage": usage})
+
+    async def completions(self, request: Request) -> Response:
+        """Texts that go on with others."""
+        text = self._text()
+        given = decoded(await body_of(request), Completion)
+        if given.echo or given.logprobs:
+            raise RequestError(400, "echo and logprobs are not supported")
+        ids = [await text.encode(prompt) for prompt in prompts(given.prompt)]
+        return await self._answer(request, given, ids, given.max_tokens or 16, chat=False)
+
+    async def chat(self, request: Request) -> Response:
+        """The next message of a conversation."""
+        text = self._text()
+        given = decoded(await body_of(request), Chat)
+        if given.logprobs:
+            raise RequestError(400, "logprobs are not supported")
+        messages = [{"role": x.role, "content": x.text()} for x in given.messages]
+        ids = await text.encode_chat(messages)
+        limit = given.max_completion_tokens or given.max_tokens
+        if limit is None:
+            assert self.engine is not None
+            limit = max(1, min(CHAT_TOKENS, self.engine.model.ctx - 1 - len(ids)))
+        return await self._answer(request, given, [ids], limit, chat=True)
+
+    def _text(self) -> Text:
+        if self.text is None:
+            raise RequestError(404, "no model for completions is served here")
+        return self.text
+
+    async def _answer(
+        self,
+        request: Request,
+        given: Generation,
+        ids: Sequence[list[int]],
+        limit: int,
+        *,
+        chat: bool,
+    ) -> Response:
+        engine, text, n = self.engine, self._text(), given.n or 1
+        assert engine is not None
+        choices = [
+            Choice(engine, text, given, prompt, limit, index=i * n + variant, variant=variant)
+            for i, prompt in enumerate(ids)
+            for variant in range(n)
+        ]
+        engine.check([choice.job for choice in choices])  # while a status can still be sent
+        form = Form(choices, chat=chat, model=given.model or self.names[-1])
+        seconds = given.timeout or self.options.deadline
+        if given.stream:
+            usage = given.stream_options is not None and given.stream_options.include_usage
+
+            async def produce(write: Write) -> None:
+                await form.events(write, seconds, usage=usage)
+
+            return EventStream(produce, self.metrics.hung_up.inc)
+        with anyio.fail_after(seconds):
+            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
+                for choice in choices:
+                    tasks.start_soon(choice.run)
+        return as_json(form.whole())
+
+
+def _numbers(vector: F32) -> list[float]:
+    return [float(x) for x in vector]
+
+
+def _base64(vector: F32) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def application(options: Options) -> Starlette:
+    """The ASGI application; models are loaded when the server starts it."""
+    service = Service(options)
+
+    def route(
+        path: str, answer: Callable[[Request], Awaitable[Response]], method: str = "POST"
+    ) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                response = await answer(request)
+            except Exception as error:
+                response = Failure(error).response()
+                if response.status_code == 499:
+                    service.metrics.hung_up.inc()
+            service.metrics.requests.labels(path, str(response.status_code)).inc()
+            return response
+
+        return Route(path, endpoint, methods=[method])
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with service.opened():
+            app.state.service = service
+            yield
+
+    routes = [
+        route("/v1/embeddings", service.embeddings),
+        route("/v1/completions", service.completions),
+        route("/v1/chat/completions", service.chat),
+        route("/v1/models", service.models, "GET"),
+        route("/health", service.health, "GET"),
+        route("/metrics", service.show_metrics, "GET"),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)

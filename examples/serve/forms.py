@@ -1,0 +1,221 @@
+"""Answers in the words of OpenAI's API: completions and chats, whole or as events; errors.
+
+Not here: requests (schema.py), who computes (engine.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+from batcher import BatchError
+from sampling import Sampler
+from starlette.responses import Response
+
+from serve.engine import EngineError, FullError, Job, TooLongError
+from serve.schema import RequestError
+from serve.streams import HungUpError, TooLargeError
+from serve.text import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from serve.engine import Engine
+    from serve.schema import Generation
+    from serve.streams import Write
+    from serve.text import Text
+
+_ids = itertools.count(1)
+_log = logging.getLogger("serve")
+
+
+def as_json(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A response of JSON."""
+    body = msgspec.json.encode(content)
+    return Response(body, status, headers, media_type="application/json")
+
+
+# -- errors
+
+
+class Failure:
+    """What a client is told of an exception."""
+
+    def __init__(self, error: BaseException) -> None:
+        while isinstance(error, BaseExceptionGroup):  # of a task group: one cause for all
+            error = error.exceptions[0]
+        self.headers: dict[str, str] = {}
+        message, kind = str(error), "invalid_request_error"
+        match error:
+            case RequestError():
+                self.status = error.status
+            case TooLargeError():
+                self.status = 413
+            case TooLongError():
+                self.status = 400
+            case FullError():
+                self.status, kind = 503, "overloaded_error"
+                self.headers["retry-after"] = str(error.seconds)
+            case TimeoutError():
+                self.status, kind = 504, "timeout_error"
+                message = "the answer was not complete by the deadline"
+            case HungUpError():
+                self.status, message = 499, "the client has gone"
+            case EngineError() | BatchError():
+                self.status, kind = 500, "server_error"
+            case _:
+                _log.error("a request failed", exc_info=error)
+                self.status, kind, message = 500, "server_error", "internal error"
+        self.content = {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+    def response(self) -> Response:
+        """For an answer that has not begun."""
+        return as_json(self.content, self.status, self.headers)
+
+    def event(self) -> bytes:
+        """For a stream that has begun: its status is sent already."""
+        return b"data: " + msgspec.json.encode(self.content) + b"\n\n"
+
+
+# -- answers
+
+
+class Choice:
+    """One of the answers to a request.
+
+    Args:
+        engine, text: compute it.
+        given: the request.
+        prompt: its tokens.
+        limit: of tokens made.
+        index: of this choice, in the request.
+        variant: of those for one prompt; each draws on its own.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        text: Text,
+        given: Generation,
+        prompt: list[int],
+        limit: int,
+        *,
+        index: int,
+        variant: int,
+    ) -> None:
+        seed = None if given.seed is None else given.seed + variant
+        sampler = Sampler(given.temperature, given.top_k, given.top_p, seed)
+        ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
+        self.index = index
+        self.job = Job(prompt, limit, sampler, ends)
+        self.text = ""
+        self._engine = engine
+        self._answer = Answer(text.vocabulary, given.stops)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended."""
+        return "stop" if self._answer.stopped else self.job.reason
+
+    async def pieces(self) -> AsyncGenerator[str, None]:
+        """The text as it comes."""
+        async with aclosing(self._engine.stream(self.job)) as stream:
+            async for tokens in stream:
+                if text := self._answer.add(tokens):
+                    yield text
+                if self._answer.stopped:
+                    return
+        if text := self._answer.end():
+            yield text
+
+    async def run(self) -> None:
+        """All of it, into ``text``."""
+        async with aclosing(self.pieces()) as pieces:
+            self.text = "".join([piece async for piece in pieces])
+
+
+class Form:
+    """How an answer looks.
+
+    Args:
+        choices: what it consists of.
+        chat: in the words of chats, or of completions.
+        model: the name to give.
+    """
+
+    def __init__(self, choices: Sequence[Choice], *, chat: bool, model: str) -> None:
+        self._choices = choices
+        self._chat = chat
+        self._kind = "chat.completion" if chat else "text_completion"
+        self._head = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{next(_ids)}",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        found = []
+        for choice in self._choices:
+            content: dict[str, Any] = {"text": choice.text}
+            if self._chat:
+                content = {"message": {"role": "assistant", "content": choice.text}}
+            end = {"finish_reason": choice.reason, "logprobs": None}
+            found.append({"index": choice.index, **content, **end})
+        return {**self._head, "object": self._kind, "choices": found, "usage": self._usage()}
+
+    async def events(self, write: Write, seconds: float, *, usage: bool) -> None:
+        """Server-sent events, those of several choices as they come.
+
+        Args:
+            write: sends them.
+            seconds: until the answer must be complete; else an error is the last event.
+            usage: whether the last but one tells how many tokens there were.
+        """
+        try:
+            with anyio.fail_after(seconds):
+                async with anyio.create_task_group() as tasks:
+                    for choice in self._choices:
+                        tasks.start_soon(self._events_of, choice, write)
+        except Exception as error:
+            await write(Failure(error).event())
+            return
+        if usage:
+            await write(self._event([], usage=self._usage()))
+        await write(b"data: [DONE]\n\n")
+
+    async def _events_of(self, choice: Choice, write: Write) -> None:
+        if self._chat:
+            await write(self._piece(choice, {"role": "assistant", "content": ""}, None))
+        async with aclosing(choice.pieces()) as pieces:
+            async for text in pieces:
+                await write(self._piece(choice, {"content": text}, None))
+        await write(self._piece(choice, {}, choice.reason))
+
+    def _piece(self, choice: Choice, delta: dict[str, str], reason: str | None) -> bytes:
+        content = {"delta": delta} if self._chat else {"text": delta.get("content", "")}
+        end = {"finish_reason": reason, "logprobs": None}
+        return self._event([{"index": choice.index, **content, **end}])
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:  # noqa: ANN401 JSON
+        kind = self._kind + ".chunk" if self._chat else self._kind
+        event = {**self._head, "object": kind, "choices": choices, **more}
+        return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+    def _usage(self) -> dict[str, int]:
+        """Tokens; a prompt with several answers counts once."""
+        prompts = {id(choice.job.prompt): len(choice.job.prompt) for choice in self._choices}
+        made = sum(len(choice.job.made) for choice in self._choices)
+        prompt = sum(prompts.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": made,
+            "total_tokens": prompt + made,
+        }

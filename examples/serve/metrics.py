@@ -1,0 +1,67 @@
+"""What the service tells Prometheus. Not here: who counts (engine.py, app.py)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from serve.engine import Engine
+
+_TICK = 0.01
+_SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_LONG = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+
+
+class Metrics:
+    """One registry per application."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "aggml_requests", "Requests answered", ["path", "status"], registry=registry
+        )
+        self.hung_up = Counter(
+            "aggml_hung_up", "Clients gone before their answer was complete", registry=registry
+        )
+        self.first_token = Histogram(
+            "aggml_first_token_seconds", "From queued to the first token", registry=registry,
+            buckets=_LONG,
+        )  # fmt: skip
+        self.step = Histogram(
+            "aggml_step_seconds", "Time of one step of the batch", registry=registry, buckets=_SHORT
+        )
+        self.lag = Histogram(
+            "aggml_loop_lag_seconds", "How late the event loop wakes", registry=registry,
+            buckets=_SHORT,
+        )  # fmt: skip
+
+    def watch(self, engine: Engine) -> None:
+        """Show what an engine counts."""
+        counters, pages = engine.counters, engine.pages
+        counters.waited, counters.stepped = self.first_token.observe, self.step.observe
+        shown = {
+            "prompt_tokens": ("Tokens of prompts taken in", lambda: counters.prompt_tokens),
+            "tokens": ("Tokens made", lambda: counters.tokens),
+            "failed_steps": ("Steps that failed", lambda: counters.failed_steps),
+            "queued": ("Sequences that wait for a slot", lambda: engine.queued),
+            "active": ("Sequences that have a slot", lambda: engine.active),
+            "pages_used": ("Pages of keys and values promised", lambda: pages.used),
+            "pages": ("Pages of keys and values in all", lambda: pages.budget),
+        }
+        for name, (what, value) in shown.items():
+            Gauge(f"aggml_{name}", what, registry=self._registry).set_function(value)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' format."""
+        return generate_latest(self._registry)
+
+    async def tick(self) -> None:
+        """Measure the lag of the loop until cancelled."""
+        while True:
+            begin = time.perf_counter()
+            await anyio.sleep(_TICK)
+            self.lag.observe(max(0.0, time.perf_counter() - begin - _TICK))

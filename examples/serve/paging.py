@@ -1,0 +1,167 @@
+"""Keys and values in pages: a sequence takes memory as it grows, within a fixed budget.
+
+The cache is one range of addresses, long enough for every slot at full length; the operating
+system gives a page when it is first written, and gets it back when the sequence has ended (as
+vAttention does on GPUs, Prabhu et al. 2024). Attention sees plain strided rows and knows nothing of
+it. Here: the budget, which slots are free, a model on such a cache. Not here: who gets a slot and
+when (engine.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+import mmap
+from typing import TYPE_CHECKING, Final
+
+from llama import Llama, ModelError
+
+from aggml import Graph, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llama import Config
+
+    from aggml import Backend, Tensor
+
+PAGE: Final = 64  # positions
+
+
+class Pages:
+    """How many pages are promised, and which slots are free; the lowest one is given first.
+
+    Args:
+        budget: pages in all.
+        slots: sequences at a time.
+    """
+
+    def __init__(self, budget: int, slots: int) -> None:
+        self.budget = budget
+        self.used = 0
+        self._free = list(range(slots))
+        self._held: dict[int, int] = {}  # slot: pages
+
+    @staticmethod
+    def of(positions: int) -> int:
+        """Pages that so many positions take."""
+        return -(-positions // PAGE)
+
+    @property
+    def slots(self) -> list[int]:
+        """Those in use, in order."""
+        return sorted(self._held)
+
+    def take(self, positions: int) -> int | None:
+        """A slot with room for a sequence of that length; None while there is none.
+
+        All that it may come to need is promised now: a sequence that has begun can end.
+        """
+        need = self.of(positions)
+        if not self._free or self.used + need > self.budget:
+            return None
+        slot = heapq.heappop(self._free)
+        self._held[slot] = need
+        self.used += need
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """The sequence in ``slot`` has ended."""
+        self.used -= self._held.pop(slot)
+        heapq.heappush(self._free, slot)
+
+    def move(self, slot: int) -> int | None:
+        """A free slot below ``slot`` instead of it; None if there is none."""
+        if not self._free or self._free[0] > slot:
+            return None
+        lower = heapq.heapreplace(self._free, slot)
+        self._held[lower] = self._held.pop(slot)
+        return lower
+
+
+class PagedLlama(Llama):
+    """A model whose caches hold no memory but for what was written.
+
+    On a device that does not compute in host memory the caches are allocated whole.
+
+    Args:
+        backend, config, weights, ctx, sequences, max_graphs: as for `Llama`.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: Config,
+        weights: Mapping[str, Tensor],
+        *,
+        ctx: int,
+        sequences: int,
+        max_graphs: int = 192,
+    ) -> None:
+        self._map: mmap.mmap | None = None
+        super().__init__(
+            backend, config, weights, ctx=ctx, sequences=sequences, max_graphs=max_graphs
+        )
+
+    def _allocate(self) -> object:
+        caches = [*self._k, *self._v]
+        if not self.backend.device.caps.buffer_from_host:
+            return super()._allocate()
+        # Private and anonymous: zeros, and nothing of it is there before it is touched.
+        self._map = mmap.mmap(-1, sum(x.nbytes for x in caches), flags=_FLAGS)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)  # 2 MB for a first row would break the budget
+        buffer = self.backend.device.buffer_from_host(self._map)
+        offset = 0
+        for cache in caches:
+            buffer.place(cache, offset)
+            offset += cache.nbytes
+        return buffer
+
+    def forget(self, slot: int) -> None:
+        """Give a slot's memory back; its rows read as zeros. Nothing may be under way there."""
+        if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        offset = 0
+        for cache in (*self._k, *self._v):
+            size = cache.nb[1] * self.ctx
+            begin = offset + slot * size
+            first, end = -(-begin // mmap.PAGESIZE), (begin + size) // mmap.PAGESIZE
+            if first < end:
+                length = (end - first) * mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, length)
+            offset += cache.nbytes
+
+    async def move(self, source: int, target: int, n: int) -> None:
+        """Copy the first ``n`` positions of one slot to another.
+
+        Cancellation: aborts the copy; the positions of ``target`` are undefined.
+        """
+        n = min(-(-n // PAGE) * PAGE, self.ctx)  # few different graphs
+        nodes = []
+        for cache in (*self._k, *self._v):
+            row = cache.nb[1]
+            old, new = (
+                ops.view_2d(cache, cache.ne[0], n, row, slot * self.ctx * row)
+                for slot in (source, target)
+            )
+            nodes.append(ops.cpy(old, new))
+        graph = Graph(*nodes)
+        await self.backend.prepare(graph)
+        await self.backend.graph_compute(graph)
+
+    def page_bytes(self) -> int:
+        """Bytes of one page, of all layers."""
+        return PAGE * sum(cache.nb[1] for cache in (*self._k, *self._v))
+
+
+_FLAGS: Final = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+
+
+def budget_of(memory: int, model: PagedLlama) -> int:
+    """Pages in so many bytes, at least one."""
+    pages = memory // model.page_bytes()
+    if pages < 1:
+        raise ModelError(
+            f"{memory} bytes for keys and values are less than a page ({model.page_bytes()} bytes)"
+        )
+    return pages

@@ -1,0 +1,108 @@
+"""Clients that hang up, and answers as server-sent events; on any ASGI server.
+
+Not here: what is sent (forms.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    Write = Callable[[bytes], Awaitable[None]]
+
+LARGEST: Final = 4 << 20  # bytes of a request's body
+
+
+class HungUpError(Exception):
+    """The client has gone; nobody reads an answer."""
+
+
+class TooLargeError(Exception):
+    """The body is larger than LARGEST."""
+
+
+async def body_of(request: Request) -> bytes:
+    """The body of a request.
+
+    Raises:
+        TooLargeError: it goes on after LARGEST bytes.
+    """
+    body = bytearray()
+    async with aclosing(request.stream()) as parts:
+        async for part in parts:
+            body += part
+            if len(body) > LARGEST:
+                raise TooLargeError(f"the body has more than {LARGEST} bytes")
+    return bytes(body)
+
+
+@asynccontextmanager
+async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block once the client has gone; its body must have been read before.
+
+    Raises:
+        HungUpError: that happened.
+    """
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        yield
+        tasks.cancel_scope.cancel()
+    if gone:
+        raise HungUpError
+
+
+class EventStream(Response):
+    """Sends what ``produce`` writes, at once; cancels it if the client goes, and tells ``gone``.
+
+    Args:
+        produce: gets a function that sends bytes; may call it from several tasks.
+        gone: called if the client went before the end.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, produce: Callable[[Write], Awaitable[None]], gone: Callable[[], object]
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
+        self.raw_headers = [x for x in self.raw_headers if x[0] != b"content-length"]
+        self._produce = produce
+        self._gone = gone
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, as ASGI wants."""
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        turn = anyio.Lock()
+
+        async def write(data: bytes) -> None:
+            async with turn:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        try:
+            async with hung_up_cancels(receive):
+                await self._produce(write)
+        except (HungUpError, OSError):  # servers differ: sending may fail first
+            self._gone()
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,137 @@
+"""From text to tokens and back as requests want it: chat templates, stop strings.
+
+Not here: the vocabulary itself (vocabulary.py).
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from serve.schema import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vocabulary import Vocabulary
+
+LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
+# For models that bring no template of their own.
+PLAIN: Final = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "assistant:"
+)
+
+
+class Text:
+    """Encodes prompts and messages for one model.
+
+    Args:
+        vocabulary: the model's.
+        metadata: of its file; the template is tokenizer.chat_template.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self.vocabulary = vocabulary
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _refuse
+        self._template = environment.from_string(metadata.get("tokenizer.chat_template", PLAIN))
+        pieces = vocabulary.pieces
+        self._special = {
+            "bos_token": "" if vocabulary.bos is None else pieces[vocabulary.bos],
+            "eos_token": "" if vocabulary.eos is None else pieces[vocabulary.eos],
+        }
+
+    async def encode(self, prompt: str | list[int]) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            RequestError: it has none, or some that the model does not know.
+        """
+        if isinstance(prompt, list):
+            unknown = [x for x in prompt if x >= len(self.vocabulary.pieces)]
+            if unknown:
+                raise RequestError(
+                    400, f"{unknown[0]} is no token of {len(self.vocabulary.pieces)}"
+                )
+            return prompt
+        if len(prompt) > LONG_TEXT:
+            ids = await anyio.to_thread.run_sync(self.vocabulary.encode, prompt)
+        else:
+            ids = self.vocabulary.encode(prompt)
+        if not ids:
+            raise RequestError(400, "the prompt has no tokens")
+        return ids
+
+    async def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation that the assistant is to go on with.
+
+        Raises:
+            RequestError: the model's template refuses it.
+        """
+        try:
+            text = self._template.render(
+                messages=messages, add_generation_prompt=True, **self._special
+            )
+        except jinja2.TemplateError as error:
+            raise RequestError(400, f"the model's template says: {error}") from error
+        bos = self._special["bos_token"]
+        if bos and self.vocabulary.add_bos:
+            text = text.removeprefix(bos)  # encode puts it there
+        return await self.encode(text)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+class Answer:
+    """The text of an answer while its tokens arrive; ends at the first of the stop strings.
+
+    What may be the begin of a stop string is held back until it is known not to be one.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stops = stops
+        self._held = ""
+        self.stopped = False
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """What is certain of the text now, beyond what was given before."""
+        for token in tokens:
+            if self.stopped:
+                break
+            self._held += self._decoder.decode(self._vocabulary.bytes_of(token))
+            self._look()
+        return self._let_go(final=self.stopped)
+
+    def end(self) -> str:
+        """The rest; no more tokens come."""
+        if not self.stopped:
+            self._held += self._decoder.decode(b"", final=True)
+            self._look()
+        return self._let_go(final=True)
+
+    def _look(self) -> None:
+        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self._held = self._held[: min(found)]
+            self.stopped = True
+
+    def _let_go(self, *, final: bool) -> str:
+        keep = 0
+        if not final:
+            for stop in self._stops:
+                for n in range(min(len(stop) - 1, len(self._held)), keep, -1):
+                    if self._held.endswith(stop[:n]):
+                        keep = n
+                        break
+        cut = len(self._held) - keep
+        text, self._held = self._held[:cut], self._held[cut:]
+        return text

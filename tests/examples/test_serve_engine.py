@@ -1,0 +1,280 @@
+"""examples/serve: continuous batching against one sequence at a time, pages, failures, hang-ups."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+from generate import generate
+from llama import Llama, open_model
+from sampling import Sampler
+from serve.engine import STAGED, Engine, EngineError, FullError, Job, TooLongError
+from serve.paging import PAGE, PagedLlama, Pages, budget_of
+
+import aggml
+from examples import llama_files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from aggml.devices.sim import SimDevice
+
+CTX = 512
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return llama_files.write(tmp_path_factory.mktemp("models") / "llama.gguf")
+
+
+@asynccontextmanager
+async def running(
+    file: Path,
+    *,
+    slots: int = 4,
+    budget: int = 64,
+    max_waiting: int = 64,
+    device: aggml.Device | None = None,
+) -> AsyncIterator[Engine]:
+    device = device or aggml.get_device("CPU")
+    with await open_model(file) as opened:
+        async with device.backend() as backend:
+            model = await PagedLlama.load(backend, opened, ctx=CTX, sequences=slots + STAGED)
+            async with Engine(
+                model, slots=slots, budget=budget, chunk=32, max_waiting=max_waiting
+            ) as engine:
+                with anyio.fail_after(PATIENCE):
+                    yield engine
+
+
+def greedy(prompt: Sequence[int], n: int) -> Job:
+    return Job(prompt, n, Sampler(temperature=0))
+
+
+def prompts(n: int, longest: int = 100, seed: int = 7) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, longest, n)
+    return [[1, *random.integers(3, 290, k - 1).tolist()] for k in lengths]
+
+
+async def all_of(engine: Engine, job: Job) -> list[int]:
+    async with aclosing(engine.stream(job)) as stream:
+        return [token async for tokens in stream for token in tokens]
+
+
+async def alone(file: Path, prompt: Sequence[int], n: int) -> list[int]:
+    with await open_model(file) as opened:
+        async with aggml.get_device("CPU").backend() as backend:
+            model = await Llama.load(backend, opened, ctx=CTX)
+            steps = generate(model, prompt, [Sampler(temperature=0)], n_predict=n)
+            return [x for (x,) in [tokens async for tokens in steps] if x is not None]
+
+
+async def test_sequences_that_come_and_go_get_what_each_gets_alone(file: Path) -> None:
+    given = [*prompts(12), [1, *range(5, 205)]]  # the last one takes several chunks
+    lengths = [3 + 5 * i % 17 for i in range(len(given))]
+    found: list[list[int]] = [[] for _ in given]
+
+    async def one(engine: Engine, i: int) -> None:
+        found[i] = await all_of(engine, greedy(given[i], lengths[i]))
+
+    async with running(file) as engine, anyio.create_task_group() as tasks:
+        for i in range(len(given)):
+            tasks.start_soon(one, engine, i)
+            for _ in range(i % 5):
+                await anyio.lowlevel.checkpoint()
+    for prompt, n, got in zip(given, lengths, found, strict=True):
+        assert got == await alone(file, prompt, n)
+    assert (engine.pages.used, engine.pages.slots, engine.active, engine.queued) == (0, [], 0, 0)
+
+
+async def test_pages_are_never_more_than_the_budget(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = 5
+    most = 0
+    take = Pages.take
+
+    def watched(pages: Pages, positions: int) -> int | None:
+        nonlocal most
+        slot = take(pages, positions)
+        most = max(most, pages.used)
+        return slot
+
+    monkeypatch.setattr(Pages, "take", watched)
+    async with running(file, budget=budget) as engine, anyio.create_task_group() as tasks:
+        for prompt in prompts(12, longest=150):
+            tasks.start_soon(all_of, engine, greedy(prompt, 8))
+    assert 3 <= most <= budget
+
+
+async def test_who_hangs_up_leaves_the_others_alone(file: Path) -> None:
+    stays, goes = [1, 40, 50], [1, 60, 70, 80]
+    async with running(file, slots=2) as engine:
+        kept: list[int] = []
+
+        async def stay() -> None:
+            kept.extend(await all_of(engine, greedy(stays, 40)))
+
+        async with anyio.create_task_group() as tasks:
+            async with aclosing(engine.stream(greedy(goes, 300))) as stream:
+                await anext(stream)  # the lower slot is that of the one who goes
+                tasks.start_soon(stay)
+                while engine.active < 2:
+                    await anext(stream)
+                assert len(engine.pages.slots) == 2
+            steps = engine.counters.steps
+            while len(engine.pages.slots) > 1:
+                await anyio.lowlevel.checkpoint()
+            assert engine.counters.steps - steps <= 2  # the one under way, and a prompt's
+    assert kept == await alone(file, stays, 40)
+
+
+async def test_cancelled_while_it_waits(file: Path) -> None:
+    async with running(file, slots=1) as engine:
+        async with aclosing(engine.stream(greedy([1, 5], 400))) as first:
+            await anext(first)
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(all_of, engine, greedy([1, 6], 5))
+                    while engine.queued < 1:
+                        await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+            await anext(first)
+            await anext(first)
+            assert engine.queued == 0
+        assert await all_of(engine, greedy([1, 7], 3)) == await alone(file, [1, 7], 3)
+
+
+async def test_a_full_queue_refuses_and_says_when_to_come_back(file: Path) -> None:
+    async with running(file, slots=1, max_waiting=1) as engine:
+        async with aclosing(engine.stream(greedy([1, 5], 400))) as first:
+            await anext(first)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(all_of, engine, greedy([1, 6], 2))
+                while not engine.queued:
+                    await anyio.lowlevel.checkpoint()
+                with pytest.raises(FullError, match="1 requests wait already") as caught:
+                    await all_of(engine, greedy([1, 7], 2))
+                assert caught.value.seconds >= 1
+                await first.aclose()
+        assert len(await all_of(engine, greedy([1, 7], 2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "budget", "message"),
+    [
+        ([], 4, 64, "at least one token"),
+        ([1], 0, 64, "at least one token"),
+        ([1] * 500, 12, 64, "500 tokens of prompt and 12 more do not fit a context of 511"),
+        ([1] * 100, 60, 2, "160 tokens need 3 pages, of 2 in all"),
+    ],
+)
+async def test_what_can_never_run_is_refused(
+    file: Path, prompt: list[int], n: int, budget: int, message: str
+) -> None:
+    async with running(file, budget=budget) as engine:
+        with pytest.raises(TooLongError, match=message):
+            await all_of(engine, greedy(prompt, n))
+
+
+async def test_a_step_that_fails_fails_its_sequences_and_no_others(
+    file: Path, sim_device: SimDevice
+) -> None:
+    async with running(file, device=sim_device) as engine:
+        wanted = await all_of(engine, greedy([1, 5, 6], 6))
+        async with aclosing(engine.stream(greedy([1, 5, 6], 400))) as stream:
+            await anext(stream)
+            sim_device.fail_at(0, "compute")
+            with pytest.raises(EngineError, match="injected fault"):
+                [tokens async for tokens in stream]
+        assert engine.counters.failed_steps == 1
+        assert await all_of(engine, greedy([1, 5, 6], 6)) == wanted
+        assert engine.pages.used == 0
+
+
+async def test_drained_in_time_or_not(file: Path) -> None:
+    async with running(file) as engine, aclosing(engine.stream(greedy([1, 5], 3))) as stream:
+        await anext(stream)
+        assert await engine.drain(PATIENCE)
+        with pytest.raises(FullError, match="stopping"):
+            engine.check([greedy([1], 1)])
+        assert len([x async for x in stream]) >= 1
+    async with running(file) as engine, aclosing(engine.stream(greedy([1, 5], 400))) as stream:
+        await anext(stream)
+        assert not await engine.drain(0)
+
+
+async def test_who_waits_when_the_engine_stops_hears_of_it(file: Path) -> None:
+    async with running(file) as engine:
+        stream = engine.stream(greedy([1, 5], 400))
+        await anext(stream)
+    with pytest.raises(EngineError, match="has stopped"):
+        async for _ in stream:
+            pass
+
+
+async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
+    with await open_model(file) as opened:
+        async with aggml.get_device("CPU").backend() as backend:
+            model = await PagedLlama.load(backend, opened, ctx=CTX, sequences=2)
+            assert resident(model) == 0
+            for slot in (0, 1):
+                await model.prefill(slot, [1] * 100)
+            both = resident(model)
+            assert (
+                2 * 100 * model.page_bytes() // PAGE <= both < 2 * CTX * model.page_bytes() // PAGE
+            )
+            model.forget(0)
+            assert resident(model) == both // 2
+            before = await backend.get(model._k[0])
+            assert not before[:CTX].any()
+            assert before[CTX : CTX + 100].any()
+            model.forget(1)
+    # Reading gives nothing back, but takes nothing either: all zeros are one page of the system's.
+    assert resident(model) <= both // 2
+
+
+def resident(model: PagedLlama) -> int:
+    """Bytes of a model's caches that have memory, by mincore."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("mincore tells of anonymous memory on Linux only")
+    held = model._map
+    assert held is not None
+    first = ctypes.c_char.from_buffer(held)
+    seen = (ctypes.c_ubyte * -(-len(held) // mmap.PAGESIZE))()
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = ctypes.c_void_p(ctypes.addressof(first))
+    assert libc.mincore(address, ctypes.c_size_t(len(held)), seen) == 0, ctypes.get_errno()
+    return sum(x & 1 for x in seen) * mmap.PAGESIZE
+
+
+async def test_a_budget_of_less_than_a_page(file: Path) -> None:
+    with await open_model(file) as opened:
+        async with aggml.get_device("CPU").backend() as backend:
+            model = await PagedLlama.load(backend, opened, ctx=CTX, sequences=2)
+            assert budget_of(10 * model.page_bytes() + 1, model) == 10
+            with pytest.raises(Exception, match="less than a page"):
+                budget_of(model.page_bytes() - 1, model)
+
+
+def test_pages_count_what_is_promised() -> None:
+    pages = Pages(budget=4, slots=3)
+    assert [pages.take(PAGE), pages.take(2 * PAGE), pages.take(PAGE + 1)] == [0, 1, None]
+    assert pages.take(1) == 2
+    assert pages.take(1) is None  # no slot, no page
+    pages.give_back(0)
+    assert (pages.used, pages.slots, pages.move(2), pages.slots) == (3, [1, 2], 0, [0, 1])
+    assert pages.move(1) is None
+    pages.give_back(0)
+    pages.give_back(1)
+    assert (pages.used, pages.slots) == (0, [])
