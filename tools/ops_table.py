@@ -42,6 +42,8 @@ UNRECORDED = {
         for suffix in ("", "_inplace")
     },
     **dict.fromkeys(("custom_4d", "custom_inplace"), ("custom", "all: any")),
+    "flash_attn_back": ("flash_attn_back", "all: f32"),
+    "view_tensor": ("view", "src: any"),
 }
 QUANTIZED = frozenset(kind for kind in DType if kind.is_quantized)
 HEAD = """# Ops

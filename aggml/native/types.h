@@ -75,6 +75,9 @@ const agk_type_traits *agk_traits(int type);
 agk_to_float_fn *agk_reader(int type, uint32_t cpu);
 agk_from_float_fn *agk_writer(int type, uint32_t cpu);
 
+/* f32 to i32, for what converts to it: truncates; what does not fit, and NaN, gives INT_MIN. In scalar/convert.c. */
+agk_from_float_fn agk_i32_from_float;
+
 /* Some ns for an element of from_float, by plain arithmetic, comparisons or a search. Defined in scalar/types.c. */
 double agk_write_ns(int type);
 

@@ -92,6 +92,7 @@ from aggml.ops.diag_mask import (
     diag_mask_zero,
     diag_mask_zero_inplace,
 )
+from aggml.ops.flash_attn_back import flash_attn_back
 from aggml.ops.flash_attn_ext import (
     flash_attn_ext,
     flash_attn_ext_add_sinks,
@@ -214,6 +215,7 @@ from aggml.ops.shape import (
     view_2d,
     view_3d,
     view_4d,
+    view_tensor,
 )
 from aggml.ops.shape_fill import (
     TriType,
@@ -400,6 +402,7 @@ __all__ = [
     "expm1_inplace",
     "fill",
     "fill_inplace",
+    "flash_attn_back",
     "flash_attn_ext",
     "flash_attn_ext_add_sinks",
     "flash_attn_ext_get_prec",
@@ -565,6 +568,7 @@ __all__ = [
     "view_2d",
     "view_3d",
     "view_4d",
+    "view_tensor",
     "win_part",
     "win_unpart",
     "xielu",

@@ -14,6 +14,7 @@ from aggml.ops._common import (
     BF16,
     F16,
     F32,
+    FLOATS,
     I32,
     READ_ONLY,
     all_tensors,
@@ -59,8 +60,8 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
         raise refuse_type(op, a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
         raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a, b=b)
-    if b.nb[0] != b.dtype.type_size and (a.ne != b.ne or a.dtype.is_quantized):
-        raise mismatch(op, f"b repeats and its rows have gaps, nb[0] {b.nb[0]}", a=a, b=b)
+    if b.nb[0] != b.dtype.type_size and a.dtype.is_quantized:
+        raise mismatch(op, f"the rows of b have gaps, nb[0] {b.nb[0]}", a=a, b=b)
     if inplace:
         return new_view(op, a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"))
     return new_node(op, a.dtype, a.ne, (a, b))
@@ -100,7 +101,8 @@ def add_cast(a: Tensor, b: Tensor, type: DType | str | np.dtype[np.generic]) -> 
     Args:
         a: [n, r, s, t] f16, bf16 or quantized, rows without gaps.
         b: [n, ...] f32 without gaps in rows; extents 1 to 3 divide those of ``a``.
-        type: f32 or the type of ``a``.
+        type: f32 or the type of ``a``; if that is quantized, also f16, bf16 or any quantized type
+            that is written in passing.
 
     Raises:
         LayoutMismatch: ``b`` does not repeat to ``a``, or rows have gaps.
@@ -111,9 +113,11 @@ def add_cast(a: Tensor, b: Tensor, type: DType | str | np.dtype[np.generic]) -> 
     kind = DType.parse(type)
     if a.ne[0] != b.ne[0] or not can_repeat(b, a):
         raise mismatch("add_cast", "the rows of b do not repeat to a", a=a, b=b)
-    target = kind is F32 or a.dtype not in READ_ONLY
-    known = a.dtype in (F16, BF16) or (a.dtype.is_quantized and target)
-    if not known or b.dtype is not F32 or kind not in (F32, a.dtype):
+    if a.dtype.is_quantized:
+        known = kind in FLOATS or (kind.is_quantized and kind not in READ_ONLY)
+    else:
+        known = a.dtype in (F16, BF16) and kind in (F32, a.dtype)
+    if not known or b.dtype is not F32:
         raise refuse_type(f"add_cast to {kind}", a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:
         raise mismatch("add_cast", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)

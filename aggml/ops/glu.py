@@ -86,9 +86,7 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
             op, f"a is not contiguous but for the distance of rows, nb {list(a.nb)}", a=a
         )
     if b is None:
-        n0, n1, n2, n3 = a.ne
-        if n0 % 2:
-            raise mismatch(op, "the rows have no halves", a=a)
+        n0, n1, n2, n3 = a.ne  # of an odd row the last element is in neither half, as in ggml
         return new_node(op, a.dtype, (n0 // 2, n1, n2, n3), (a,), params)
     if a.ne != b.ne or a.dtype is not b.dtype:
         raise mismatch(op, "extents or types differ", a=a, b=b)

@@ -56,7 +56,8 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Write the rows of ``b`` into ``a``, at the indices ``c`` (``ggml_set_rows``).
 
     Args:
-        a: [n, rows, s, t] of any float or quantized type that can be written, rows without gaps.
+        a: [n, rows, s, t] of any float or quantized type that can be written, or i32 (what is
+            written is truncated), rows without gaps.
         b: f32 or f16 [n, r, s, t], rows without gaps.
         c: i64 or i32 [r, divides s, divides t] of indices into dimension 1 of ``a``. One out of
             range fails the computation before anything is written. If one occurs twice, either row
@@ -74,7 +75,7 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if b.dtype not in HALF_OR_SINGLE or (c.dtype is not I64 and c.dtype is not I32):
         raise refuse_type("set_rows", a=a, b=b, c=c)
     kind = a.dtype
-    if not (kind in FLOATS or kind.is_quantized) or kind in READ_ONLY:
+    if not (kind in FLOATS or kind is I32 or kind.is_quantized) or kind in READ_ONLY:
         raise refuse_type("set_rows", a=a, b=b, c=c)
     n0, _, n2, n3 = a.ne
     m0, m1, m2, m3 = b.ne

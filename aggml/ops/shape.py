@@ -29,6 +29,7 @@ __all__ = [
     "view_2d",
     "view_3d",
     "view_4d",
+    "view_tensor",
 ]
 
 _DIM = struct.Struct("<i60x")
@@ -130,6 +131,19 @@ def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
 def _view(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int) -> Tensor:
     params = pack(op, _OFFSET, offset)
     return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"))
+
+
+def view_tensor(src: Tensor) -> Tensor:
+    """Show all of ``src``, strides and all (``ggml_view_tensor``).
+
+    Unlike ggml's it is a node like other views, so a graph that holds it computes ``src``.
+
+    Returns:
+        A view of the type, extents and strides of ``src``.
+    """
+    if src.__class__ is not Tensor:
+        all_tensors("view_tensor", src=src)
+    return _view("view_tensor", src, src.ne, src.nb, 0)
 
 
 def view_1d(a: Tensor, ne0: int, offset: int = 0) -> Tensor:

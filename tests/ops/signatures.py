@@ -13,6 +13,8 @@ _YARN = "n_ctx_orig freq_base freq_scale ext_factor attn_factor beta_fast beta_s
 _ENDS = "a lp0 rp0 lp1 rp1 lp2 rp2 lp3 rp3"
 
 SIGNATURES = {
+    "view_tensor": "src",
+    "flash_attn_back": "q k v d masked",
     # custom
     **{f"map_custom1{suffix}": "a fun n_tasks userdata" for suffix in ("", "_inplace")},
     **{f"map_custom2{suffix}": "a b fun n_tasks userdata" for suffix in ("", "_inplace")},

@@ -76,3 +76,44 @@ def test_add1_of_rows_apart(dtype: str, any_backend: aggml.Backend) -> None:
     result = compute(any_backend, node, {a: x, b: np.array([0.75], "f4")})
     bound = {"f32": 1e-6, "f16": 2e-3, "bf16": 2e-2, "q4_0": 0.5, "q8_0": 0.05}[dtype]
     np.testing.assert_allclose(result, x[:, :64] + 0.75, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("types", [("f32", "f32"), ("f16", "f32"), ("bf16", "bf16")])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_b_may_repeat_and_be_permuted(
+    name: str, types: tuple[str, str], by_threads: list[aggml.Backend]
+) -> None:
+    rng = np.random.default_rng(4)
+    first, second = (aggml.DType.parse(kind).numpy for kind in types)
+    x = rng.normal(size=(2, 6, 10, 24)).astype(first)
+    y = (2 + rng.random(size=(12, 5, 3, 1))).astype(second)  # ne [1, 3, 5, 12] of the storage
+
+    def build() -> tuple[Tensor, Mapping[Tensor, NDArray[Any]]]:
+        a = new_tensor(types[0], ne=(24, 10, 6, 2))
+        b = new_tensor(types[1], ne=(1, 3, 5, 12))
+        return getattr(ops, name)(a, ops.permute(b, 3, 2, 1, 0)), {a: x, b: y}
+
+    repeated = np.tile(y.transpose(3, 2, 1, 0).astype(np.float32), (2, 2, 2, 2))
+    wide = x.astype(np.float32)
+    expected = {
+        "add": wide + repeated,
+        "sub": wide - repeated,
+        "mul": wide * repeated,
+        "div": wide / repeated,
+    }[name].astype(first)
+    assert np.array_equal(same_for_any_threads(by_threads, build), expected)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_K", "iq4_xs"])
+def test_add_cast_of_blocks_to_other_types(kind: str, any_backend: aggml.Backend) -> None:
+    x, y = np.random.default_rng(5).normal(size=(2, 3, 512)).astype(np.float32)
+    blocks = aggml.quantize(x, "q5_0")
+    a, b = new_tensor("q5_0", ne=(512, 3)), new_tensor("f32", ne=(512, 3))
+    found = compute(any_backend, ops.add_cast(a, b, kind), {a: blocks, b: y})
+    total = aggml.dequantize(blocks, "q5_0", ne=(512, 3)) + y
+    dtype = aggml.DType.parse(kind)
+    if dtype.is_quantized:
+        c = new_tensor("f32", ne=(512, 3))
+        assert np.array_equal(found, compute(any_backend, ops.cast(c, kind), {c: total}))
+    else:
+        assert np.array_equal(found, total.astype(dtype.numpy))

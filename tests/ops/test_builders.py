@@ -217,6 +217,7 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
         *(ops.silu_back(x, x), ops.rms_norm_back(x, x, 0.1), ops.soft_max_ext_back(x, x)),
         ops.cross_entropy_loss_back(leaf(1), x, x),
         *(ops.out_prod(x, y), ops.mul_mat_id(x, leaf(8, 1, 2), ids)),
+        ops.flash_attn_back(x, x, leaf(8, 8, 2), x, False),
         *(ops.map_custom1(x, print), ops.map_custom2(x, x, print)),
         *(ops.map_custom3(x, x, x, print), ops.custom_inplace(x, [], 0, print)),
         *(ops.xielu(x, 1.0, 1.0), ops.clamp(x, 0.0, 1.0), ops.leaky_relu(x), ops.swiglu_oai(x, y)),
@@ -389,8 +390,11 @@ def test_builders_take_tensors_of_a_graph() -> None:
     [
         (lambda: ops.mul_mat(leaf(8, 2, dtype="i32"), leaf(8, 2)), Unsupported),
         (lambda: ops.mul_mat(leaf(8, 2, dtype="bf16"), leaf(8, 2, dtype="f16")), Unsupported),
-        (lambda: ops.add(leaf(8, 4), ops.transpose(leaf(2, 8))), LayoutMismatch),
-        (lambda: ops.glu(leaf(7, 2), "reglu"), LayoutMismatch),
+        (
+            lambda: ops.add(leaf(32, 2, dtype="q8_0"), ops.transpose(leaf(2, 32))),
+            LayoutMismatch,
+        ),
+        (lambda: ops.glu(ops.transpose(leaf(4, 8)), "reglu"), LayoutMismatch),
         (lambda: ops.glu_split(leaf(8, 2), leaf(8, 2, dtype="f16"), "reglu"), LayoutMismatch),
         (lambda: ops.rms_norm(leaf(8), -1.0), InvalidArgument),
         (lambda: ops.norm(leaf(8), float("nan")), InvalidArgument),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import same_for_any_threads
+from ops.computed import compute, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import Tensor, new_tensor, ops
@@ -47,3 +47,14 @@ def test_swiglu_oai_of_rows_apart(
     w = np.clip(y[:, 1:101].astype(np.float64), -limit, limit)
     result = same_for_any_threads(by_threads, build)
     np.testing.assert_allclose(result, v / (1 + np.exp(-alpha * v)) * (w + 1), rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_last_of_an_odd_row_is_in_neither_half(
+    swapped: bool, any_backend: aggml.Backend
+) -> None:
+    x = np.random.default_rng(2).normal(size=(40, 67)).astype(np.float32)
+    a = new_tensor("f32", ne=(67, 40))
+    result = compute(any_backend, ops.glu(a, "reglu", swapped), {a: x})
+    gate, value = (x[:, 33:66], x[:, :33]) if swapped else (x[:, :33], x[:, 33:66])
+    assert np.array_equal(result, np.maximum(gate, 0) * value)

@@ -220,7 +220,8 @@ static agk_status check(agk_lowering *lowering)
     const agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *b = &node->src[1];
     agk_view shape = *a;
-    if (node->op == AGK_OP_add && node->dst.type == AGK_F32) shape.type = AGK_F32; /* add_cast */
+    const bool quantized = agk_traits(a->type)->blck_size > 1;
+    if (node->op == AGK_OP_add && (quantized || node->dst.type == AGK_F32)) shape.type = node->dst.type; /* add_cast */
     const agk_status status = agk_expect_like(lowering, &node->dst, &shape);
     if (status != AGK_OK) return status;
     for (int d = 0; d < 4; ++d) {
@@ -228,7 +229,6 @@ static agk_status check(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_INVALID, "b has %lld in dimension %d, which does not repeat to the %lld of a",
                           (long long)b->ne[d], d, (long long)a->ne[d]);
     }
-    const bool quantized = agk_traits(a->type)->blck_size > 1;
     const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
     const bool types = quantized ? node->op == AGK_OP_add && b->type == AGK_F32 && agk_same_shape(a, b)
                                  : plain && (b->type == AGK_F32 || b->type == a->type);

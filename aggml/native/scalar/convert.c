@@ -1,6 +1,4 @@
-/* f32 to i32, defined for all numbers.
- *
- * Not here: the conversion of the cpy op, which gives what the instruction of x86 gives (cpy.c). */
+/* f32 to i32, defined for all numbers: as the nearest there is, and as the ops convert. */
 #include <limits.h>
 
 #include "quant.h"
@@ -13,5 +11,15 @@ void agk_f32_to_i32(const float *src, void *dst, int64_t n)
         const bool fits = x > -2147483648.0f && x < 2147483648.0f;
         const int32_t whole = (int32_t)(fits ? x : 0.0f), end = x > 0.0f ? INT_MAX : INT_MIN;
         y[i] = fits ? whole : x == x ? end : 0;
+    }
+}
+
+/* As the instruction of x86 does, for cpy and set_rows. */
+void agk_i32_from_float(const float *src, void *dst, int64_t n)
+{
+    int32_t *y = dst;
+    for (int64_t i = 0; i < n; ++i) {
+        const float x = src[i];
+        y[i] = x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT_MIN;
     }
 }

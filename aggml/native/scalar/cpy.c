@@ -2,8 +2,6 @@
  *
  * Here: the lowering, streams of elements, which row conversions a type has. Not here: copies within a type (copy.c),
  * the conversions themselves (types.c, quant.c). */
-#include <limits.h>
-
 #include "../copy.h"
 #include "../kernel_types.h"
 #include "../refuse.h"
@@ -41,16 +39,6 @@ static void i32_to_float(const void *src, float *dst, int64_t n)
 {
     const int32_t *x = src;
     for (int64_t i = 0; i < n; ++i) dst[i] = (float)x[i];
-}
-
-/* Truncates; what does not fit, and NaN, gives INT_MIN, as the instruction of x86 does. */
-static void i32_from_float(const float *src, void *dst, int64_t n)
-{
-    int32_t *y = dst;
-    for (int64_t i = 0; i < n; ++i) {
-        const float x = src[i];
-        y[i] = x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT_MIN;
-    }
 }
 
 enum { PER_CHUNK, UNITS, READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
@@ -243,7 +231,7 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
     node->aux.fn[READ] =
         src->type == AGK_I32 ? (agk_any_fn *)i32_to_float : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
     node->aux.fn[WRITE] =
-        dst->type == AGK_I32 ? (agk_any_fn *)i32_from_float : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+        dst->type == AGK_I32 ? (agk_any_fn *)agk_i32_from_float : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const double ns = (blck_y > 1 ? agk_write_ns(dst->type) : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
     add_step(lowering, run_convert, (n + AGK_BLOCK - 1) / AGK_BLOCK, ns * AGK_BLOCK, 1);
     return AGK_OK;

@@ -181,7 +181,7 @@ static agk_status check_set(agk_lowering *lowering)
     if (ids->type != AGK_I32 && ids->type != AGK_I64) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "indices are %s, not i32 or i64", agk_type_name(ids->type));
     }
-    if (agk_traits(dst->type)->from_float == NULL) {
+    if (dst->type != AGK_I32 && agk_traits(dst->type)->from_float == NULL) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "nothing is converted to %s", agk_type_name(dst->type));
     }
     const bool fits = b->ne[0] == dst->ne[0] && b->ne[2] == dst->ne[2] && b->ne[3] == dst->ne[3] &&
@@ -208,7 +208,9 @@ static agk_status lower_set(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(b) == 0) return status;
     const bool whole = b->type == dst->type;
     node->aux.fn[READ] = whole || b->type == AGK_F32 ? NULL : (agk_any_fn *)agk_reader(b->type, lowering->cpu);
-    node->aux.fn[WRITE] = whole || dst->type == AGK_F32 ? NULL : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    agk_from_float_fn *write =
+        dst->type == AGK_I32 ? agk_i32_from_float : agk_writer(dst->type, lowering->cpu); /* i32 is no float type */
+    node->aux.fn[WRITE] = whole || dst->type == AGK_F32 ? NULL : (agk_any_fn *)write;
     const double ns = agk_traits(dst->type)->blck_size > 1 ? agk_write_ns(dst->type) : 0.5;
     const double plane_ns = (double)b->ne[1] * (ns * (double)b->ne[0] + 10.0);
     const bool split = plane_ns > 20000.0 && b->ne[0] >= 2 * AGK_BLOCK;

@@ -1,0 +1,293 @@
+"""Every op that computes a gradient, against finite differences of the op whose gradient it is.
+
+Both are computed here: the op by the reference kernels, at points beside the one in question; a
+random weighting of its results stands for the rest of a loss. Not here: recorded numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from ops.computing import by_differences, compute, floats
+
+import aggml
+from aggml import Tensor, new_tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+Array = np.ndarray[Any, Any]
+
+
+def leaf(*ne: int, dtype: str = "f32") -> Tensor:
+    return new_tensor(dtype, ne=ne)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An op and its gradient.
+
+    Attributes:
+        x: extents of what the gradient is in.
+        op: makes the result of x.
+        back: makes the gradient of the gradient of the result, of x and of the result.
+        fixed: further leafs and what they hold.
+        start: makes x of normal numbers.
+        step: of the differences.
+    """
+
+    x: tuple[int, ...]
+    op: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor, Tensor, Tensor], Tensor]
+    fixed: Mapping[Tensor, Array] = field(default_factory=dict)
+    start: Callable[[NDArray[np.float32]], NDArray[np.float32]] = np.asarray
+    step: float = 1e-2
+
+
+def _soft_max_back(back: Callable[..., Tensor], g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return back(g, y, 0.7)
+
+
+def _pool(kind: str, x: Tensor) -> Tensor:
+    return ops.pool_2d(x, kind, 2, 2, 2, 2)
+
+
+def _pool_back(kind: str, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return ops.pool_2d_back(g, x, kind, 2, 2, 2, 2)
+
+
+def _pairs() -> Iterator[tuple[str, Pair]]:
+    yield "silu_back", Pair((7, 3), ops.silu, lambda g, x, y: ops.silu_back(g, x))
+    yield (
+        "rms_norm_back",
+        Pair((7, 3), lambda x: ops.rms_norm(x, 0.1), lambda g, x, y: ops.rms_norm_back(g, x, 0.1)),
+    )
+    for name in ("soft_max_ext_back", "soft_max_ext_back_inplace"):
+        back = getattr(ops, name)
+        yield (
+            name,
+            Pair(
+                (7, 3),
+                lambda x: ops.soft_max_ext(x, None, 0.7),
+                partial(_soft_max_back, back),
+            ),
+        )
+    labels = leaf(7, 3)
+    share = np.exp(floats(3, 7, seed=5))
+    yield (
+        "cross_entropy_loss_back",
+        Pair(
+            (7, 3),
+            lambda x: ops.cross_entropy_loss(x, labels),
+            lambda g, x, y: ops.cross_entropy_loss_back(g, x, labels),
+            {labels: share / share.sum(axis=-1, keepdims=True)},
+        ),
+    )
+    small = leaf(3, 2)
+    yield (
+        "repeat_back",
+        Pair(
+            (3, 2),
+            lambda x: ops.repeat_4d(x, 6, 2, 3, 2),
+            lambda g, x, y: ops.repeat_back(g, small),
+            {small: np.zeros((2, 3), np.float32)},
+        ),
+    )
+    ids, table = leaf(4, dtype="i32"), leaf(5, 3)
+    yield (
+        "get_rows_back",
+        Pair(
+            (5, 3),
+            lambda x: ops.get_rows(x, ids),
+            lambda g, x, y: ops.get_rows_back(g, ids, table),
+            {ids: np.array([2, 0, 2, 1], np.int32), table: np.zeros((3, 5), np.float32)},
+        ),
+    )
+    kernel = leaf(3, 2, 2, 1)
+    window: dict[str, Any] = {"s0": 2, "s1": 1, "p0": 1, "p1": 0, "d0": 1, "d1": 2}
+    yield (
+        "im2col_back",
+        Pair(
+            (6, 5, 2),
+            lambda x: ops.im2col(kernel, x, **window, dst_type="f32"),
+            lambda g, x, y: ops.im2col_back(g, kernel, [6, 5, 2, 1], **window),
+            {kernel: np.zeros((2, 2, 3), np.float32)},
+        ),
+    )
+    for kind in ("avg", "max"):
+        yield (
+            "pool_2d_back",
+            Pair(
+                (6, 4),
+                partial(_pool, kind),
+                partial(_pool_back, kind),
+                # far apart: the largest of a window stays the largest
+                start=lambda x: x.ravel().argsort().argsort().astype(np.float32).reshape(x.shape),
+            ),
+        )
+    pos, factors = leaf(3, dtype="i32"), leaf(4)
+    yarn = (8, "neox", 16, 1e4, 0.5, 1.0, 1.2)
+    turn = {pos: np.array([0, 3, 7], np.int32), factors: np.array([1, 2, 1, 0.5], np.float32)}
+    yield (
+        "rope_ext_back",
+        Pair(
+            (8, 2, 3),
+            lambda x: ops.rope_ext(x, pos, factors, *yarn),
+            lambda g, x, y: ops.rope_ext_back(g, pos, factors, *yarn),
+            turn,
+        ),
+    )
+    many = leaf(12, dtype="i32")
+    multi = (8, [2, 1, 1, 0], "mrope", 16, 1e4, 1.0)
+    yield (
+        "rope_multi_back",
+        Pair(
+            (8, 2, 3),
+            lambda x: ops.rope_multi(x, many, None, *multi),
+            lambda g, x, y: ops.rope_multi_back(g, many, None, *multi),
+            {many: np.arange(12, dtype=np.int32)},
+        ),
+    )
+    yield from _attention()
+
+
+def _attention() -> Iterator[tuple[str, Pair]]:
+    """In q, in k and in v; two heads share one of k and v; with and without a mask."""
+    n, queries, keys = 4, 3, 5
+    for masked in (False, True):
+        shapes = {"q": (n, queries, 4, 2), "k": (n, keys, 2, 2), "v": (keys, n, 2, 2)}
+        start = 0
+        for i, name in enumerate(shapes):
+            others = {other: leaf(*ne) for other, ne in shapes.items() if other != name}
+            mask = leaf(keys, queries, dtype="f16")
+            hidden = np.triu(np.ones((queries, keys), np.float16), keys - queries + 1)
+            fixed: dict[Tensor, Array] = {
+                t: floats(*t.ne[::-1], seed=i + 3) for t in others.values()
+            }
+            if masked:
+                fixed[mask] = np.where(hidden > 0, -np.inf, 0).astype(np.float16)
+
+            def given(x: Tensor, name: str = name, others: Any = others) -> dict[str, Tensor]:
+                return {**others, name: x}
+
+            def op(x: Tensor, given: Any = given, mask: Any = mask if masked else None) -> Tensor:
+                t = given(x)
+                v = ops.cont(ops.transpose(t["v"]))
+                y = ops.flash_attn_ext(t["q"], t["k"], v, mask, n**-0.5)
+                return ops.cont(ops.permute(y, 0, 2, 1, 3))
+
+            def back(
+                g: Tensor, x: Tensor, y: Tensor, given: Any = given, at: int = start,
+                masked: bool = masked,
+            ) -> Tensor:  # fmt: skip
+                t = given(x)
+                grads = ops.flash_attn_back(t["q"], t["k"], t["v"], g, masked)
+                part = ops.view_1d(grads, x.nelements, at * 4)
+                return ops.reshape(part, x)
+
+            yield "flash_attn_back", Pair(shapes[name], op, back, fixed)
+            start += -(-int(np.prod(shapes[name])) // 4) * 4
+
+
+PAIRS = list(_pairs())
+
+
+def test_every_gradient_is_here() -> None:
+    named = {name for name in ops.__all__ if name.endswith(("_back", "_back_inplace"))}
+    assert named == {name for name, _ in PAIRS}
+
+
+@pytest.mark.parametrize(
+    "pair", [pytest.param(pair, id=f"{i}-{name}") for i, (name, pair) in enumerate(PAIRS)]
+)
+def test_gradient_is_that_of_differences(
+    pair: Pair, backend: aggml.Backend, reference: aggml.Backend
+) -> None:
+    x, y, g = leaf(*pair.x), leaf(*pair.x), None
+    start = np.asarray(pair.start(floats(*x.ne[::-1], seed=1)), np.float32)
+    forward = pair.op(x)
+    y, g = leaf(*forward.ne), leaf(*forward.ne)
+    weight = floats(*forward.ne[::-1], seed=2)
+
+    def loss(value: NDArray[np.float64]) -> float:
+        # float32 in and out: steps are exact enough, sums are not made in it
+        result = compute(reference, forward, {x: value.astype(np.float32), **pair.fixed})
+        return float((result.astype(np.float64) * weight).sum())
+
+    expected = by_differences(loss, start, pair.step)
+    values = {g: weight, x: start, y: compute(reference, forward, {x: start, **pair.fixed})}
+    node = pair.back(g, x, y)
+    read = _leafs(node)
+    found = compute(backend, node, {t: v for t, v in {**values, **pair.fixed}.items() if t in read})
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found.reshape(start.shape), expected, atol=2e-3 * scale)
+
+
+def _leafs(node: Tensor) -> set[Tensor]:
+    found: set[Tensor] = set()
+    rest = [node]
+    while rest:
+        tensor = rest.pop()
+        if tensor.op == "none":
+            found.add(tensor)
+        rest += [src for src in tensor.src if src is not None]
+    return found
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[aggml.Backend]:
+    device: Any = aggml.get_device("CPU")
+    with device.backend(n_threads=1, use_ref=True) as be:
+        yield be
+
+
+# -- flash_attn_back beside its gradients
+
+
+def test_operands_may_be_permuted_and_threads_do_not_matter(
+    by_threads: list[aggml.Backend],
+) -> None:
+    ne = (16, 33, 8, 3)
+    plain = (leaf(*ne), leaf(*ne), leaf(33, 16, 8, 3), leaf(*ne))
+    values = {t: floats(*t.ne[::-1], seed=i) for i, t in enumerate(plain)}
+    expected = compute(by_threads[0], ops.flash_attn_back(*plain, True), values)
+    q, k, v, d = odd = [leaf(16, 33, 8, 3) if i == 2 else leaf(16, 8, 33, 3) for i in range(4)]
+    turned = {
+        o: x.swapaxes(-1, -2) if o is v else x.swapaxes(1, 2)
+        for o, x in zip(odd, values.values(), strict=True)
+    }
+    q, k, d = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, d))
+    for backend in by_threads:
+        node = ops.flash_attn_back(q, k, ops.transpose(v), d, True)
+        found = compute(backend, node, {o: np.ascontiguousarray(x) for o, x in turned.items()})
+        assert np.array_equal(found, expected)
+
+
+def test_attention_that_does_not_fit_is_refused() -> None:
+    q, k, v = leaf(4, 3, 2), leaf(4, 5, 2), leaf(5, 4, 2)
+    ops.flash_attn_back(q, k, v, q, True)
+    wrong: Any
+    for wrong in ((q, k, k, q), (q, v, v, q), (q, k, v, k), (leaf(4, 3, 3), k, v, leaf(4, 3, 3))):
+        with pytest.raises(aggml.LayoutMismatch):
+            ops.flash_attn_back(wrong[0], wrong[1], wrong[2], wrong[3], masked=False)
+    with pytest.raises(aggml.LayoutMismatch, match="fewer keys"):
+        ops.flash_attn_back(leaf(4, 6, 2), k, v, leaf(4, 6, 2), True)
+    half = leaf(4, 3, 2, dtype="f16")
+    with pytest.raises(aggml.Unsupported):
+        ops.flash_attn_back(half, k, v, half, False)
+
+
+def test_view_tensor_shows_what_a_node_computes(any_backend: aggml.Backend) -> None:
+    a = leaf(4, 3)
+    turned = ops.transpose(ops.neg(a))
+    view = ops.view_tensor(turned)
+    assert (view.ne, view.nb, view.dtype) == (turned.ne, turned.nb, turned.dtype)
+    assert view.root is turned.root
+    x = floats(3, 4, seed=1)
+    assert np.array_equal(compute(any_backend, ops.cont(view), {a: x}).reshape(4, 3), -x.T)
