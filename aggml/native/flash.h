@@ -45,4 +45,34 @@ static inline int64_t agk_flash_state_floats(int64_t d, int64_t dv)
     return AGK_FLASH_TILE * (d + dv + 2 * AGK_FLASH_KEYS + 2);
 }
 
+/* Attention on matrix tiles, in bf16 terms (mul_mat_terms.h). Keys and values of a head are packed once, for all its tiles of
+ * rows: panels of 32 keys [keys / 32][d / 32][terms][32 keys][32 d], and values with the keys in the lines,
+ * [dv / 32][keys / 32][terms][32 dv][32 keys]; zeros beyond keys, d and dv. */
+enum { AGK_FLASH_PANEL = 32, AGK_FLASH_AT_ONCE = 256 /* keys of a block: S is 32 KB, P 16 for each term */ };
+
+typedef struct agk_flash_terms {
+    int terms;
+    int64_t n_keys, begin, end; /* of the head; those that a row of the tile may see */
+    const char *k, *v;
+} agk_flash_terms;
+
+static inline int64_t agk_flash_up(int64_t n)
+{
+    return (n + 31) / 32 * 32;
+}
+
+static inline size_t agk_flash_terms_k_bytes(int terms, int64_t n_keys, int64_t d)
+{
+    return (size_t)(agk_flash_up(n_keys) * agk_flash_up(d) * terms * 2);
+}
+
+/* Scratch of a tile: Q [32][d], Q^T, S^T, P, O^T [dv][32] in tiles, and what the scalar kernel makes of a panel. */
+static inline size_t agk_flash_terms_state_bytes(int terms, int64_t d, int64_t dv)
+{
+    const int64_t wide = agk_flash_up(d), high = agk_flash_up(dv);
+    const int64_t floats = 32 * wide + 32 * AGK_FLASH_AT_ONCE + 32 * high;
+    const int64_t scalar = agk_flash_state_floats(d, dv) + AGK_FLASH_PANEL * (d + dv);
+    return (size_t)(floats * 4 + terms * 2 * 32 * (wide + AGK_FLASH_AT_ONCE) + scalar * 4);
+}
+
 #endif

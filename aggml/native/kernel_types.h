@@ -100,6 +100,13 @@ typedef void agk_flash_block_narrow_fn(const struct agk_flash_tile *t, int64_t f
                                        const void *v);
 typedef void agk_flash_end_narrow_fn(const struct agk_flash_tile *t);
 
+/* In bf16 terms: n (1..32) rows of keys and values, floats d and dv wide, to their panels (values: the first of them, v_step
+ * bytes apart); a tile of rows. False: numbers that have no terms, and nothing was stored to the result. */
+struct agk_flash_terms;
+typedef bool agk_flash_terms_pack_fn(int terms, int64_t n, int64_t d, const float *k, int64_t dv, const float *v,
+                                     void *k_out, void *v_out, size_t v_step);
+typedef bool agk_flash_terms_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x);
+
 /* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
 typedef void agk_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);

@@ -1,7 +1,7 @@
 /* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
  *
  * Here: the lowering, the look at the mask, the walk over tiles. Not here: the kernels (flash_kernels.c,
- * vec/flash_attn_ext.h, vec/flash_narrow.h). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
+ * vec/flash_attn_ext.h, vec/flash_narrow.h; amx/flash_terms.c). Online softmax: Milakov and Gimelshein, 2018; Dao et al., 2022. */
 #include <math.h>
 
 #include "../alibi.h"
@@ -10,8 +10,20 @@
 #include "../refuse.h"
 #include "../strided.h"
 
-/* slots of node->aux; BEGIN, BLOCK, END: the three parts of the kernel */
-enum { PER_CHUNK, UNITS, CACHED, AHEAD, NARROW, TILES, GROUPED, READ_K, READ_V, BEGIN, BLOCK, END };
+/* slots of node->aux; BEGIN, BLOCK, END: the three parts of the kernel; PACK, TILE: those of the kernel for matrix tiles,
+ * PACKED: where in the work memory it finds keys and values */
+enum { PER_CHUNK, UNITS, FLAGS, TILES, PACKED, PACK, TILE, READ_K, READ_V, BEGIN, BLOCK, END };
+enum { CACHED = 1, AHEAD = 2, NARROW = 4, GROUPED = 8, TERMS = 256 /* times their number; 0: lanes */ };
+
+static bool has(const agk_node *node, int64_t flag)
+{
+    return (node->aux.i[FLAGS] & flag) != 0;
+}
+
+static int terms_of(const agk_node *node)
+{
+    return (int)(node->aux.i[FLAGS] / TERMS);
+}
 
 /* --- the look at the mask --- */
 
@@ -59,22 +71,11 @@ static agk_status run_look(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* --- the walk over tiles --- */
-
-typedef struct walk {
-    const agk_node *node;
-    const char *q, *k, *v, *mask, *sinks;
-    char *out;
-    const agk_flash_mask *looks;
-    float *keys, *values;
-    bool k_as_is, v_as_is;
-    int64_t have; /* the head of k and v, of all batches, whose rows lie in keys and values; -1: none */
-    agk_flash_tile tile;
-} walk;
+/* --- keys and values for matrix tiles --- */
 
 static void convert(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n, float *to)
 {
-    if (view->type == AGK_F32) { /* rows of a head lie apart, often at a power of two, which L1 does not like */
+    if (read == NULL) {
         for (int64_t j = 0; j < n; ++j) {
             const float *row = (const float *)(const void *)(rows + (first + j) * view->nb[1]);
             for (int64_t i = 0; i < view->ne[0]; ++i) to[j * view->ne[0] + i] = row[i];
@@ -87,6 +88,84 @@ static void convert(const agk_view *view, const char *rows, agk_to_float_fn *rea
     }
     for (int64_t j = 0; j < n; ++j) read(rows + (first + j) * view->nb[1], to + j * view->ne[0], view->ne[0]);
 }
+
+/* What is packed of one head: keys, then values. After all heads: whether each panel of each head has terms. */
+typedef struct packed {
+    char *k, *v;
+    bool *fine;
+    size_t v_step; /* from one 32 of the width of values to the next */
+} packed;
+
+static int64_t panels_of(const agk_node *node)
+{
+    return agk_flash_up(node->src[1].ne[1]) / AGK_FLASH_PANEL;
+}
+
+static packed packed_at(const agk_task *task, const agk_node *node, int64_t head)
+{
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    const int terms = terms_of(node);
+    const size_t keys = agk_flash_terms_k_bytes(terms, k->ne[1], k->ne[0]);
+    const size_t values = agk_flash_terms_k_bytes(terms, k->ne[1], v->ne[0]);
+    char *base = (char *)agk_work(task, node) + node->aux.i[PACKED];
+    packed p = {.k = base + (size_t)head * (keys + values)};
+    p.v = p.k + keys;
+    p.v_step = agk_flash_terms_k_bytes(terms, k->ne[1], AGK_FLASH_PANEL);
+    p.fine = (bool *)(void *)(base + (size_t)(k->ne[2] * k->ne[3]) * (keys + values)) + head * panels_of(node);
+    return p;
+}
+
+enum { PACK_PANELS = 8 }; /* in a chunk */
+
+static agk_status run_pack(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    const int64_t panels = panels_of(node), all = panels * k->ne[2] * k->ne[3];
+    const int terms = terms_of(node);
+    const size_t k_step = agk_flash_terms_k_bytes(terms, AGK_FLASH_PANEL, k->ne[0]);
+    for (int64_t i = chunk * PACK_PANELS; i < all && i < (chunk + 1) * PACK_PANELS; ++i) {
+        const int64_t head = i / panels, panel = i % panels, first = panel * AGK_FLASH_PANEL;
+        const int64_t left = k->ne[1] - first, n = left < AGK_FLASH_PANEL ? left : AGK_FLASH_PANEL;
+        const int64_t i2 = head % k->ne[2], i3 = head / k->ne[2];
+        const char *k_rows = (const char *)agk_data(task, k) + i2 * k->nb[2] + i3 * k->nb[3];
+        const char *v_rows = (const char *)agk_data(task, v) + i2 * v->nb[2] + i3 * v->nb[3];
+        float *keys = task->scratch, *values = keys + AGK_FLASH_PANEL * k->ne[0];
+        const packed p = packed_at(task, node, head);
+        convert(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], first, n, keys);
+        convert(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], first, n, values);
+        p.fine[panel] = ((agk_flash_terms_pack_fn *)node->aux.fn[PACK])(
+            terms, n, k->ne[0], keys, v->ne[0], values, p.k + (size_t)panel * k_step,
+            p.v + (size_t)panel * (size_t)terms * 2048, p.v_step);
+    }
+    return AGK_OK;
+}
+
+/* One tile; false: a number without terms is among what it sees, so lanes must do it. */
+static bool run_terms(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t head, int64_t begin,
+                      int64_t end)
+{
+    const packed p = packed_at(task, node, head);
+    for (int64_t i = begin / AGK_FLASH_PANEL; i * AGK_FLASH_PANEL < end; ++i) {
+        if (!p.fine[i]) return false;
+    }
+    const agk_flash_terms x = {
+        .terms = terms_of(node), .n_keys = node->src[1].ne[1], .begin = begin, .end = end, .k = p.k, .v = p.v};
+    return ((agk_flash_terms_tile_fn *)node->aux.fn[TILE])(t, &x);
+}
+
+/* --- the walk over tiles --- */
+
+typedef struct walk {
+    const agk_task *task;
+    const agk_node *node;
+    const char *q, *k, *v, *mask, *sinks;
+    char *out;
+    const agk_flash_mask *looks;
+    float *keys, *values;
+    bool k_as_is, v_as_is;
+    int64_t have; /* the head of k and v, of all batches, whose rows lie in keys and values; -1: none */
+    agk_flash_tile tile;
+} walk;
 
 /* Asks for rows that are wanted soon. Rows of a head lie apart: the hardware does not see where that leads. */
 static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
@@ -116,7 +195,7 @@ static void run_blocks(walk *w, int64_t kv_head, int64_t kv_batch, int64_t begin
 {
     const agk_node *node = w->node;
     const agk_view *k = &node->src[1], *v = &node->src[2];
-    const bool cached = node->aux.i[CACHED] != 0;
+    const bool cached = has(node, CACHED) != 0;
     const int64_t want = kv_batch * k->ne[2] + kv_head;
     bool fresh = w->have != want;
     const char *k_rows = w->k + kv_head * k->nb[2] + kv_batch * k->nb[3];
@@ -127,11 +206,11 @@ static void run_blocks(walk *w, int64_t kv_head, int64_t kv_batch, int64_t begin
             bring(k, k_rows, (agk_to_float_fn *)node->aux.fn[READ_K], j, n, w->keys, w->k_as_is, cached, fresh);
         const void *values =
             bring(v, v_rows, (agk_to_float_fn *)node->aux.fn[READ_V], j, n, w->values, w->v_as_is, cached, fresh);
-        if (!node->aux.i[AHEAD]) {
+        if (!has(node, AHEAD)) {
             fetch(k, k_rows, j + n, j + 2 * AGK_FLASH_KEYS);
             fetch(v, v_rows, j + n, j + 2 * AGK_FLASH_KEYS);
         }
-        if (node->aux.i[NARROW])
+        if (has(node, NARROW))
             ((agk_flash_block_narrow_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
         else
             ((agk_flash_block_fn *)node->aux.fn[BLOCK])(&w->tile, j, n, keys, values);
@@ -162,7 +241,7 @@ static void run_unit(walk *w, int64_t unit)
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *m = &node->src[3], *dst = &node->dst;
     const int64_t tiles = node->aux.i[TILES], group = q->ne[2] / k->ne[2];
-    const bool grouped = node->aux.i[GROUPED] != 0;
+    const bool grouped = has(node, GROUPED) != 0;
     const int64_t heads = grouped ? k->ne[2] : q->ne[2]; /* of units */
     const int64_t i = unit % tiles, unit_head = unit / tiles % heads, batch = unit / tiles / heads;
     const int64_t head = grouped ? unit_head * group : unit_head, first = i * AGK_FLASH_TILE;
@@ -189,23 +268,25 @@ static void run_unit(walk *w, int64_t unit)
         begin = found->begin;
         end = found->end;
     }
+    const int64_t kv_head = head / group, kv_batch = batch / (q->ne[3] / k->ne[3]);
+    if (terms_of(node) != 0 && run_terms(w->task, node, t, kv_batch * k->ne[2] + kv_head, begin, end)) return;
     ((agk_flash_begin_fn *)node->aux.fn[BEGIN])(t);
-    if (node->aux.i[AHEAD]) fetch_next_head(w, i, head, batch);
-    run_blocks(w, head / group, batch / (q->ne[3] / k->ne[3]), begin, end);
+    if (has(node, AHEAD)) fetch_next_head(w, i, head, batch);
+    run_blocks(w, kv_head, kv_batch, begin, end);
     ((agk_flash_end_fn *)node->aux.fn[END])(t);
 }
 
 static bool taken_as_it_is(const agk_node *node, const agk_view *view)
 {
-    return node->aux.i[NARROW] && (view->type == AGK_F32 || view->type == AGK_F16 || view->type == AGK_BF16);
+    return has(node, NARROW) && (view->type == AGK_F32 || view->type == AGK_F16 || view->type == AGK_BF16);
 }
 
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
-    const bool grouped = node->aux.i[GROUPED] != 0;
+    const bool grouped = has(node, GROUPED) != 0;
     const float softcap = agk_param_f32(node, 2);
-    walk w = {.node = node, .have = -1, .out = agk_data(task, &node->dst)};
+    walk w = {.task = task, .node = node, .have = -1, .out = agk_data(task, &node->dst)};
     w.q = agk_data(task, q);
     w.k = agk_data(task, k);
     w.v = agk_data(task, v);
@@ -233,13 +314,18 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         t->sink[r] = -INFINITY;
     }
     w.keys = t->state + agk_flash_state_floats(t->d, t->dv);
-    w.values = w.keys + (node->aux.i[CACHED] ? k->ne[1] : AGK_FLASH_KEYS) * t->d;
+    w.values = w.keys + (has(node, CACHED) ? k->ne[1] : AGK_FLASH_KEYS) * t->d;
     const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
     for (int64_t unit = chunk * node->aux.i[PER_CHUNK]; unit < last; ++unit) run_unit(&w, unit);
     return AGK_OK;
 }
 
 /* --- the lowering --- */
+
+enum {
+    TERMS_ROWS = 24,        /* fewer rows of a tile leave half of its products unused */
+    TERMS_MOST = 256 << 20, /* bytes of packed keys and values */
+};
 
 static agk_status check_mask(agk_lowering *lowering)
 {
@@ -312,6 +398,38 @@ static agk_status check(agk_lowering *lowering)
     return status == AGK_OK ? check_mask(lowering) : status;
 }
 
+/* How many bf16 terms: as many as the type has bits for, so that a result is as accurate as in lanes; quantized types round
+ * to bf16 within 2^-9. 0: lanes. */
+static int choose_terms(const agk_lowering *lowering, int64_t rows)
+{
+    const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
+    const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
+    if ((lowering->cpu & needs) != needs || rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL) return 0;
+    const int of_k = k->type == AGK_F32 ? 3 : k->type == AGK_F16 ? 2 : 1;
+    const int of_v = v->type == AGK_F32 ? 3 : v->type == AGK_F16 ? 2 : 1;
+    const int terms = of_k > of_v ? of_k : of_v;
+    const int64_t heads = k->ne[2] * k->ne[3], width = agk_flash_up(k->ne[0]) + agk_flash_up(v->ne[0]);
+    return agk_flash_up(k->ne[1]) * width * heads * terms * 2 <= TERMS_MOST ? terms : 0;
+}
+
+/* Matrix tiles: a step that packs, its room, the kernels. */
+static void lower_terms(agk_lowering *lowering, int terms)
+{
+    agk_node *node = lowering->node;
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    node->aux.i[FLAGS] += terms * TERMS;
+    node->aux.fn[PACK] = (agk_any_fn *)AGK_PICK(flash_terms_pack, lowering->cpu);
+    node->aux.fn[TILE] = (agk_any_fn *)AGK_PICK(flash_terms_tile, lowering->cpu);
+    node->aux.i[PACKED] = (int64_t)((lowering->work_size + 63) / 64 * 64);
+    const int64_t heads = k->ne[2] * k->ne[3], all = panels_of(node) * heads;
+    const size_t head_bytes =
+        agk_flash_terms_k_bytes(terms, k->ne[1], k->ne[0]) + agk_flash_terms_k_bytes(terms, k->ne[1], v->ne[0]);
+    lowering->work_size = (size_t)node->aux.i[PACKED] + (size_t)heads * head_bytes + (size_t)all;
+    const size_t tile = agk_flash_terms_state_bytes(terms, k->ne[0], v->ne[0]);
+    if (lowering->scratch_size < tile) lowering->scratch_size = tile;
+    agk_add_step(lowering, run_pack, (all + PACK_PANELS - 1) / PACK_PANELS);
+}
+
 agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
@@ -335,15 +453,15 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
                                  : (agk_any_fn *)AGK_PICK(flash_block, lowering->cpu);
     node->aux.fn[END] = narrow ? (agk_any_fn *)AGK_PICK(flash_end_narrow, lowering->cpu)
                                : (agk_any_fn *)AGK_PICK(flash_end, lowering->cpu);
-    node->aux.i[CACHED] = cached;
-    node->aux.i[AHEAD] = small && !grouped;
-    node->aux.i[GROUPED] = grouped;
-    node->aux.i[NARROW] = narrow && vectors; /* the scalar kernel is one for both, and takes f32 */
+    node->aux.i[FLAGS] = (cached ? CACHED : 0) | (small && !grouped ? AHEAD : 0) | (grouped ? GROUPED : 0) |
+                         (narrow && vectors ? NARROW : 0); /* the scalar kernel is one for both, and takes f32 */
     node->aux.i[TILES] = tiles;
     node->aux.i[UNITS] = units;
     /* A tile makes some 60 products per ns, half of that if it fills one vector only; a narrow one 10 per row. */
     const double each = narrow ? 0.1 + 0.05 * (double)rows : rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
-    const double unit_ns = (double)(n_keys * width) * each * (vectors ? 1.0 : 40.0) + 100.0;
+    const int terms = choose_terms(lowering, rows);
+    static const double terms_each[4] = {1.0, 0.1, 0.2, 0.4}; /* of lanes */
+    const double unit_ns = (double)(n_keys * width) * each * terms_each[terms] * (vectors ? 1.0 : 40.0) + 100.0;
     int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
     if (per_chunk > tiles && per_chunk < units)
         per_chunk -= per_chunk % tiles; /* a head's keys are converted once */
@@ -356,6 +474,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
         lowering->work_size = (size_t)(mask_planes(m) * tiles) * sizeof(agk_flash_mask);
         agk_add_step(lowering, run_look, mask_planes(m));
     }
+    if (terms != 0) lower_terms(lowering, terms);
     agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;
 }

@@ -253,7 +253,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     const int64_t panels = agk_mm_ceil_div(m, AGK_TERMS_ROWS);
     int64_t blocks = agk_mm_ceil_div(ITEMS, p.groups * batches);
     blocks = agk_mm_least(blocks, agk_mm_ceil_div(m, MIN_ROWS));
-    blocks = agk_mm_least(blocks, 1 + (int64_t)(slices / (double)(p.groups * batches)));
+    blocks = agk_mm_least(blocks, 1 + (int64_t)(slices / (double)p.groups / (double)batches));
     const int64_t fewest = agk_mm_ceil_div(m, MAX_ROWS);
     p.row_blocks = (int32_t)agk_mm_least(blocks > fewest ? blocks : fewest, panels);
     const int64_t items = (int64_t)p.row_blocks * p.groups * batches;

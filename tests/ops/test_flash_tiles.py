@@ -1,0 +1,146 @@
+"""flash_attn_ext with many queries, against numpy: widths, masks, types, keys that nobody may see.
+
+Not here: the recorded calls (test_flash_attn_ext.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from corpus_loader import nmse
+from ops.computing import compute, floats
+
+import aggml
+from aggml import DType, new_tensor, ops
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[Any]
+
+BOUND = {"f32": 1e-11, "f16": 1e-8, "bf16": 5e-5, "q8_0": 1e-4}
+
+
+def stored(x: Array, dtype: str) -> tuple[Array, Array]:
+    """What is given to the backend, and the numbers that it stands for."""
+    if dtype == "f32":
+        return x, x
+    if dtype == "f16":
+        return x.astype(np.float16), x.astype(np.float16).astype(np.float32)
+    kind = DType.parse(dtype)
+    blocks = aggml.quantize(x.reshape(-1, x.shape[-1]), kind)
+    read = aggml.dequantize(blocks, kind, ne=(x.shape[-1], x.size // x.shape[-1])).reshape(x.shape)
+    return (blocks.view(np.uint16) if dtype == "bf16" else blocks).reshape(*x.shape[:-1], -1), read
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    *,
+    softcap: float,
+    max_bias: float,
+    sinks: Array,
+) -> Array:
+    """[queries, heads, dv] from q [heads, queries, d], k and v [kv heads, keys, ...]."""
+    heads, group = len(q), len(q) // len(k)
+    slopes = 2.0 ** (-max_bias * (1 + np.arange(heads)) / heads) if max_bias else np.ones(heads)
+    out = []
+    for h in range(heads):
+        s = q[h].astype(np.float64) @ k[h // group].astype(np.float64).T / np.sqrt(q.shape[-1])
+        if softcap:
+            s = softcap * np.tanh(s / softcap)
+        if mask is not None:
+            s = s + slopes[h] * mask.astype(np.float64)
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        total = p.sum(axis=1) + np.exp(sinks[h] - s.max(axis=1))
+        out.append(p @ v[h // group].astype(np.float64) / total[:, None])
+    return np.stack(out, axis=1)
+
+
+@pytest.mark.parametrize("dtype", list(BOUND))
+@pytest.mark.parametrize(
+    ("d", "dv", "queries", "keys", "heads", "kv_heads", "causal", "softcap", "max_bias"),
+    [
+        (64, 64, 70, 70, 4, 2, True, 0.0, 0.0),
+        (128, 96, 33, 300, 2, 1, False, 0.0, 0.0),
+        (96, 64, 40, 555, 2, 2, True, 5.0, 0.0),
+        (64, 32, 28, 90, 4, 4, True, 0.0, 8.0),
+    ],
+)
+def test_against_numpy(
+    dtype: str,
+    d: int,
+    dv: int,
+    queries: int,
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    softcap: float,
+    max_bias: float,
+    backend: aggml.Backend,
+) -> None:
+    q = floats(heads, queries, d, seed=d)
+    k_held, k_read = stored(floats(kv_heads, keys, d, seed=keys), dtype)
+    v_held, v_read = stored(floats(kv_heads, keys, dv, seed=keys + 1), dtype)
+    tensors: dict[aggml.Tensor, Array] = {
+        new_tensor("f32", ne=(d, queries, heads)): q,
+        new_tensor(dtype, ne=(d, keys, kv_heads)): k_held,
+        new_tensor(dtype, ne=(dv, keys, kv_heads)): v_held,
+    }
+    mask = None
+    left, right, values = tensors
+    seen = None
+    if causal:
+        ahead = np.arange(keys) - np.arange(queries)[:, None]
+        mask = np.where(ahead <= keys - queries, 0, -np.inf).astype(np.float16)
+        if max_bias:
+            mask = (mask - np.abs(ahead)).astype(np.float16)
+        seen = new_tensor("f16", ne=(keys, queries))
+        tensors[seen] = mask
+    node = ops.flash_attn_ext(left, right, values, seen, float(1 / np.sqrt(d)), max_bias, softcap)
+    sinks = np.full(heads, -np.inf, np.float32)
+    if softcap:
+        sinks = floats(heads, seed=9)
+        sink = new_tensor("f32", ne=(heads,))
+        ops.flash_attn_ext_add_sinks(node, sink)
+        tensors[sink] = sinks
+
+    found = compute(backend, node, tensors)
+
+    expected = attention(
+        q, k_read, v_read, mask, softcap=softcap, max_bias=max_bias, sinks=sinks.astype(np.float64)
+    )
+    assert nmse(expected, found[0].astype(np.float64)) <= BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_cell_that_is_not_seen_counts_nothing(
+    dtype: str, value: float, backend: aggml.Backend
+) -> None:
+    # The cells of a cache beyond the sequence hold anything; 45 is in the middle of a block.
+    q = floats(2, 32, 64, seed=1)
+    k, v = floats(2, 80, 64, seed=2), floats(2, 80, 64, seed=3)
+    mask = np.full((32, 80), -np.inf, np.float16)
+    mask[:, :45] = 0
+    found: list[Array] = []
+    for fill in (0.0, value):
+        k[:, 45:], v[:, 45:] = fill, fill
+        tensors: dict[aggml.Tensor, Array] = {new_tensor("f32", ne=(64, 32, 2)): q}
+        for x in (k, v):
+            bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+            narrow = x.astype(np.float16 if dtype == "f16" else np.float32)
+            tensors[new_tensor(dtype, ne=(64, 80, 2))] = bits if dtype == "bf16" else narrow
+        tensors[new_tensor("f16", ne=(80, 32))] = mask
+        left, keys, values, seen = tensors
+        node = ops.flash_attn_ext(left, keys, values, seen, 0.125)
+        found.append(compute(backend, node, tensors).astype(np.float64))
+    assert np.isfinite(found[1]).all()
+    assert nmse(found[0], found[1]) <= 1e-4
