@@ -28,10 +28,11 @@
  * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. */
 enum {
     AGK_PACKED_ROWS = 16,
-    AGK_PACKED_COLUMNS = 8, /* of one product; as many sums, 8 vectors of weights and some scales fill 32 registers */
+    AGK_PACKED_COLUMNS = 8, /* of one product in lanes: their sums, 8 vectors of weights and scales fill 32 registers */
+    AGK_PACKED_MOST = 16,   /* of one product on tiles, which takes 8 or 16 */
 };
 
-/* Columns, up to AGK_PACKED_COLUMNS of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
+/* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
  *
  * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats; of
  * 32 elements (the second is unused) or of the first and the last 16. */
@@ -50,9 +51,10 @@ const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has n
 /* Pack up to 16 rows, `stride` bytes apart, of k elements. */
 void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
 
-/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart. */
-void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t k, const char *columns, size_t stride,
-                        char *out);
+/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart, as if they were `width`: the
+ * rest are zeros. */
+void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                        size_t stride, char *out);
 
 /* Packed weights of a tensor: memory that is filled group by group, by whoever first multiplies a group after it was
  * written. Results do not depend on who or when: a node that has this reads nothing else. Any thread. */

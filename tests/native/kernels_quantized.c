@@ -132,25 +132,26 @@ static int dots(rng *r, int type)
 
 /* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not change.
  * Then the variants against plain C. */
-static int packed(rng *r, int type)
+static int packed(rng *r, int type, bool tiles)
 {
-    enum { ROWS = 21, GROUPS = 2 };
+    enum { ROWS = 21, GROUPS = 2, COLS = 16 };
     const agk_packed_layout *layout = agk_packed_layout_of(type);
     if (layout == NULL) return 0;
-    const char *kernel = kernel_of("mm_packed_", type, "");
+    const char *kernel = kernel_of(tiles ? "mm_packed16_" : "mm_packed_", type, "");
     agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
     CHECK(scalar != NULL);
     const size_t row_size = agk_row_size(type, N), group = agk_packed_group_bytes(layout, N);
     const size_t column = N / 64 * sizeof(agk_mm_col_q8);
-    char *rows = malloc(ROWS * row_size), *a = malloc(GROUPS * group), *columns = malloc(8 * column);
-    float x[N], values[N], expected[8 * ROWS], found[8 * ROWS];
+    char *rows = malloc(ROWS * row_size), *a = malloc(GROUPS * group), *columns = malloc(COLS * column);
+    float x[N], values[N], expected[COLS * ROWS], found[COLS * ROWS];
     for (int row = 0; row < ROWS; ++row) {
         for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 16 % 5);
         agk_traits(type)->from_float(x, rows + (size_t)row * row_size, N);
     }
     agk_packed_group(type, rows, row_size, 16, N, a);
     agk_packed_group(type, rows + 16 * row_size, row_size, ROWS - 16, N, a + group);
-    for (int n = 1; n <= 8; ++n) {
+    for (int n = 1; n <= (tiles ? COLS : AGK_PACKED_COLUMNS); ++n) {
+        const int width = !tiles ? n : n <= COLS / 2 ? COLS / 2 : COLS;
         for (int col = 0; col < n; ++col) {
             for (int i = 0; i < N; ++i) x[i] = random_float(r) * (float)(1 + i / 32 % 7);
             agk_mm_col_q8_scalar(x, columns + (size_t)col * column, N);
@@ -165,8 +166,8 @@ static int packed(rng *r, int type)
                 expected[col * ROWS + row] = (float)sum;
             }
         }
-        char *b = malloc(agk_packed_columns_bytes(n, N));
-        agk_packed_columns(layout, n, N, columns, column, b);
+        char *b = malloc(agk_packed_columns_bytes(width, N));
+        agk_packed_columns(layout, n, width, N, columns, column, b);
         const agk_mm_block block = {
             .k = N, .rows = ROWS, .cols = n, .a = a, .lda = group, .b = b, .c = found, .ldc = sizeof(float[ROWS])};
         for (size_t i = 0; i < agk_n_variants; ++i) {
@@ -198,7 +199,7 @@ int main(void)
         n_rows += rows(&r, type);
         n_dots += dots(&r, type);
     }
-    for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type);
-    CHECK(n_rows >= 24 && n_dots >= 8 && n_packed == 13); /* the scalar ones are there on any machine */
+    for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);
+    CHECK(n_rows >= 24 && n_dots >= 8 && n_packed == 26); /* the scalar ones are there on any machine */
     return 0;
 }

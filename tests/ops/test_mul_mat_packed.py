@@ -29,7 +29,9 @@ TYPES = [
     *("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs"),
 ]
 AVX512_VNNI = 1 << 3 | 1 << 4
+AMX_INT8 = 1 << 10
 PACKS = cpu_mask(None) & AVX512_VNNI == AVX512_VNNI
+TILES = cpu_mask(None) & AMX_INT8 != 0
 K, M = 512, 37  # the last group of 16 rows has 5
 
 
@@ -105,23 +107,25 @@ async def test_packed_weights_give_what_rows_as_they_lie_give(
     backend: aggml.Backend, dtype: str
 ) -> None:
     blocks = aggml.quantize(floats(M, K, seed=1), dtype)
-    x = floats(16, K, seed=2) * np.linspace(0.1, 3, K, dtype=np.float32)
+    x = floats(31, K, seed=2) * np.linspace(0.1, 3, K, dtype=np.float32)
     expected = await as_they_lie(backend, dtype, blocks, x)
-    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16):
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31):
         product = Product(backend, dtype, n, BufferUsage.WEIGHTS)
         await backend.set(product.w, blocks)
         found = await product.run(x[:n])
-        assert product.packed == (PACKS and (n > 1 or dtype not in {"q8_0", "q6_K"}))
+        packs = PACKS and (n > 1 or dtype != "q6_K") and n <= (31 if TILES else 16)
+        assert product.packed == packs
         # The same integers where dots are quantized at all; else one side has f32 columns.
-        assert nmse(found, expected[:n]) < (1e-9 if PACKS else 1e-3)
+        assert nmse(found, expected[:n]) < (1e-9 if packs else 1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q5_1"])
 @pytest.mark.parametrize("k", [32, 96, 2048 + 32])
-async def test_odd_numbers_of_blocks(backend: aggml.Backend, dtype: str, k: int) -> None:
-    x = floats(5, k, seed=3)
+@pytest.mark.parametrize("n", [5, 13])
+async def test_odd_numbers_of_blocks(backend: aggml.Backend, dtype: str, k: int, n: int) -> None:
+    x = floats(n, k, seed=3)
     blocks = aggml.quantize(floats(100, k, seed=4), dtype)
-    product = Product(backend, dtype, 5, BufferUsage.WEIGHTS, 100, k)
+    product = Product(backend, dtype, n, BufferUsage.WEIGHTS, 100, k)
     await backend.set(product.w, blocks)
     expected = await as_they_lie(backend, dtype, blocks, x, 100)
     assert nmse(await product.run(x), expected) < (1e-9 if PACKS else 1e-3)

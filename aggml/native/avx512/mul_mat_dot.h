@@ -17,12 +17,14 @@ AGK_INLINE __m128 agk_sum4(const __m512 r[4])
     return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
 }
 
-/* Up to 4 rows; missing ones repeat the last and are not stored. Group g of `groups` prefetches its share of the next
- * 4 rows, `ahead` bytes from here. */
+/* Up to 4 rows; missing ones repeat the last and are not stored. Group g of `groups` prefetches its share of the bytes
+ * AHEAD, at the end of rows those of the next 4. Into L2: of the read bandwidth f32 then has 98 % and f16 and bf16 91 %;
+ * into L1, and the next 4 rows all the time, it was 80, 85 and 86 %. */
 AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const char *a, int64_t rows, const char *b,
                               char *c, int64_t g, int64_t groups)
 {
-    const size_t lda = block->lda, ahead = 4 * lda;
+    enum { AHEAD = 1536 };
+    const size_t lda = block->lda;
     const char *const row[4] = {a, a + (rows > 1 ? lda : 0),
                                 a + (rows > 2   ? 2 * lda
                                      : rows > 1 ? lda
@@ -31,11 +33,13 @@ AGK_INLINE void agk_dot_panel(int type, int N, const agk_mm_block *block, const 
     __m512 acc[6][4];
     AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < 4; ++r) acc[n][r] = _mm512_setzero_ps();
     const int width = agk_dot_width(type), elements = agk_dot_elements(type), line = 64 / width;
-    const int64_t k = block->k;
+    const int64_t k = block->k, last = k * width - AHEAD;
     int64_t i = 0, due = g * line;
     for (; i + elements <= k; i += elements) {
         if (i == due) {
-            AGK_UNROLL for (int r = 0; r < 4; ++r) _mm_prefetch(row[r] + ahead + (size_t)(i * width), _MM_HINT_T0);
+            const int64_t at = i * width;
+            const size_t ahead = at < last ? (size_t)at + AHEAD : (size_t)(at - last) + 4 * lda;
+            AGK_UNROLL for (int r = 0; r < 4; ++r) _mm_prefetch(row[r] + ahead, _MM_HINT_T1);
             due += groups * line;
         }
         agk_dot_step(type, N, acc, row, b, block->ldb, i, ~0u);

@@ -77,7 +77,7 @@ agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu);
 
 /* Lower a product of packed weights with few columns, if it is one and packing pays. */
 bool agk_lower_mul_mat_packed(agk_lowering *lowering);
-agk_mm_block_fn *agk_packed_product(int type, uint32_t cpu); /* NULL: none that pays */
+agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu); /* NULL: none that pays */
 
 agk_step_fn agk_mm_pack_step, agk_mm_convert_step, agk_mm_tiles_step, agk_mm_dots_step;
 agk_mm_convert_fn agk_mm_col_from_q8_0; /* a column that is quantized already, exact */

@@ -185,14 +185,15 @@ void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int6
 
 /* -- columns -------------------------------------------------------------------------------------------------- */
 
-void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t k, const char *columns, size_t stride,
-                        char *out)
+void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                        size_t stride, char *out)
 {
     const bool halves = layout->sums == AGK_OFFSET_16 || layout->sums == AGK_MINIMUM_16;
     const bool minimum = layout->sums == AGK_MINIMUM_32 || layout->sums == AGK_MINIMUM_16;
     for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i) {
         float *d = (float *)(void *)out;
-        char *sums = out + n * 4, *q = out + 12 * n;
+        char *sums = out + width * 4, *q = out + 12 * width;
+        if (n < width) memset(out, 0, (size_t)width * (12 + AGK_MM_BLOCK));
         for (int64_t j = 0; j < n; ++j) {
             const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / 2;
             const int32_t *start = x->start + 8 * (i & 1); /* -128 times the sums of 4 */
@@ -202,11 +203,11 @@ void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t k, c
             for (int h = 0; h < 2; ++h) {
                 const int32_t s = sum[h] / -128, add = -layout->offset * s;
                 const float factor = d[j] * (float)s;
-                memcpy(sums + 4 * (h * n + j), minimum ? (const void *)&factor : (const void *)&add, 4);
+                memcpy(sums + 4 * (h * width + j), minimum ? (const void *)&factor : (const void *)&add, 4);
             }
             memcpy(q + j * AGK_MM_BLOCK, x->q + (i & 1) * AGK_MM_BLOCK, AGK_MM_BLOCK);
         }
-        out += n * (12 + AGK_MM_BLOCK);
+        out += width * (12 + AGK_MM_BLOCK);
     }
 }
 
@@ -283,20 +284,21 @@ static element element_at(int type, const char *block, int row, int e)
     return x;
 }
 
-static void product(int type, const agk_mm_block *block)
+static void product(int type, const agk_mm_block *block, int64_t width)
 {
     const agk_packed_layout *layout = agk_packed_layout_of(type);
     const int64_t n = block->cols;
     for (int64_t row = 0; row < block->rows; ++row) {
         const char *a = (const char *)block->a + (size_t)(row / ROWS) * block->lda;
-        double sum[AGK_PACKED_COLUMNS] = {0};
+        double sum[AGK_PACKED_MOST] = {0};
         for (int64_t k = 0; k < block->k; ++k) {
             const element x =
                 element_at(type, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
-            const char *unit = (const char *)block->b + (size_t)(k / AGK_MM_BLOCK) * (size_t)n * (12 + AGK_MM_BLOCK);
+            const char *unit =
+                (const char *)block->b + (size_t)(k / AGK_MM_BLOCK) * (size_t)width * (12 + AGK_MM_BLOCK);
             const double value = (double)x.scale * (x.code - layout->offset) + (double)x.minimum;
             for (int64_t j = 0; j < n; ++j) {
-                const int8_t q = ((const int8_t *)unit)[12 * n + j * AGK_MM_BLOCK + k % AGK_MM_BLOCK];
+                const int8_t q = ((const int8_t *)unit)[12 * width + j * AGK_MM_BLOCK + k % AGK_MM_BLOCK];
                 sum[j] += value * (double)((const float *)(const void *)unit)[j] * q;
             }
         }
@@ -308,7 +310,11 @@ static void product(int type, const agk_mm_block *block)
 #define PRODUCT(name, type) \
     void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
     { \
-        product(type, block); \
+        product(type, block, block->cols); \
+    } \
+    void agk_mm_packed16_##name##_scalar(const agk_mm_block *block) \
+    { \
+        product(type, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
     }
 PRODUCT(q8_0, AGK_Q8_0)
 PRODUCT(q4_0, AGK_Q4_0)
