@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from aggml.devices.cuda.compile import Cubins
+from aggml.devices.cuda.kernels import flash_attn_ext
 from aggml.devices.cuda.pack import Site
 from aggml.devices.cuda.plain import PLAIN, plain
 from aggml.dtype import DType
@@ -35,6 +36,7 @@ _BY_FAMILY = {
     "glu": "reglu geglu swiglu swiglu_oai geglu_erf geglu_quick",
     "cpy": "cpy cont dup",
     "mul_mat": "mul_mat mul_mat_id",
+    "flash_attn_ext": "flash_attn_ext",
     "norm": "group_norm",
     "patch": "set acc",
     "reduce": "sum count_equal cross_entropy_loss",
@@ -61,6 +63,7 @@ def modules() -> list[str]:
     """Every module that `CudaKernels.module` may be asked for."""
     return [
         *_MODULES,
+        *flash_attn_ext.modules(),
         *(f"{name}[TYPE={kind.name}]" for name, kinds in _BY_TYPE.items() for kind in kinds),
     ]
 

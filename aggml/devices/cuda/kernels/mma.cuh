@@ -43,7 +43,33 @@ DEV void mma_half(float d[4], const u32 a[4], const u32 b[2])
 #endif
 }
 
-// 16 x 16 by 16 x 8 of bf16. sm_75 has none: lanes fetch what they need from each other.
+#if !defined(AGGML_HOST) && __CUDA_ARCH__ < 800
+// sm_75 has no products of bf16: lanes fetch what they need from each other. A loop, since unrolled
+// it takes minutes to compile.
+DEV float4 bf16_by_shuffles(float4 d, uint4 a, uint2 b)
+{
+    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3;
+#pragma unroll 1
+    for (int pair = 0; pair < 8; ++pair) {
+        const int lane = group * 4 + pair % 4;
+        const u32 top = __shfl_sync(0xffffffffu, pair < 4 ? a.x : a.z, lane);
+        const u32 bottom = __shfl_sync(0xffffffffu, pair < 4 ? a.y : a.w, lane);
+        const u32 y = __shfl_sync(0xffffffffu, pair < 4 ? b.x : b.y, 2 * member * 4 + pair % 4);
+        const u32 z = __shfl_sync(0xffffffffu, pair < 4 ? b.x : b.y, (2 * member + 1) * 4 + pair % 4);
+        const float top0 = __uint_as_float(top << 16), top1 = __uint_as_float(top & 0xffff0000u);
+        const float bottom0 = __uint_as_float(bottom << 16), bottom1 = __uint_as_float(bottom & 0xffff0000u);
+        const float y0 = __uint_as_float(y << 16), y1 = __uint_as_float(y & 0xffff0000u);
+        const float z0 = __uint_as_float(z << 16), z1 = __uint_as_float(z & 0xffff0000u);
+        d.x += top0 * y0 + top1 * y1;
+        d.y += top0 * z0 + top1 * z1;
+        d.z += bottom0 * y0 + bottom1 * y1;
+        d.w += bottom0 * z0 + bottom1 * z1;
+    }
+    return d;
+}
+#endif
+
+// 16 x 16 by 16 x 8 of bf16
 DEV void mma_bf16(float d[4], const u32 a[4], const u32 b[2])
 {
 #ifdef AGGML_HOST
@@ -54,20 +80,9 @@ DEV void mma_bf16(float d[4], const u32 a[4], const u32 b[2])
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3;
-#pragma unroll
-    for (int pair = 0; pair < 8; ++pair) {
-        const int half = pair / 4, lane = group * 4 + pair % 4;
-        const u32 top = __shfl_sync(0xffffffffu, a[2 * half], lane);
-        const u32 bottom = __shfl_sync(0xffffffffu, a[2 * half + 1], lane);
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-            const u32 y = __shfl_sync(0xffffffffu, b[half], (2 * member + column) * 4 + pair % 4);
-            const float y0 = __uint_as_float(y << 16), y1 = __uint_as_float(y & 0xffff0000u);
-            d[column] += __uint_as_float(top << 16) * y0 + __uint_as_float(top & 0xffff0000u) * y1;
-            d[2 + column] += __uint_as_float(bottom << 16) * y0 + __uint_as_float(bottom & 0xffff0000u) * y1;
-        }
-    }
+    const float4 sum = bf16_by_shuffles(make_float4(d[0], d[1], d[2], d[3]), make_uint4(a[0], a[1], a[2], a[3]),
+                                        make_uint2(b[0], b[1]));
+    d[0] = sum.x, d[1] = sum.y, d[2] = sum.z, d[3] = sum.w;
 #endif
 }
 

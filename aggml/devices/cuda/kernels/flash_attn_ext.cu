@@ -1,0 +1,408 @@
+// flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys (Milakov and Gimelshein, 2018; Dao et al.,
+// 2022), with ALiBi, softcap and sinks.
+//
+// A row is a query of one of the heads that share a head of K: row r is query r / group, head r % group of them. A warp
+// has 16 rows, tensor cores multiply: in f16 where K is f16 or quantized, in bf16 where it is f32 or bf16, whose range
+// f16 has not. Keys may be split over blocks; then a second launch brings the parts together. Heads wider than the tiles
+// have a plain kernel. src: q, k, v, mask, sinks
+#include "any.cuh"
+#include "mma.cuh"
+
+// A module of tiles is compiled for WIDTH columns of V, BF16_TILES or not, BLOCKS: with quantized K and V or without,
+// which take long to compile. The module without a WIDTH has the other kernels.
+#ifndef WIDTH
+#define BLOCKS 1
+#endif
+
+enum { KEYS = 32 }; // of a tile
+
+struct Task {
+    i64 group, rows, head, batch, kv_batch; // head: of K
+    float scale, softcap;
+};
+
+DEV Task task_of(const Node<5> &n, i64 plane)
+{
+    const Tensor &q = n.src[0], &k = n.src[1];
+    Task t;
+    t.group = q.ne[2] / k.ne[2];
+    t.rows = t.group * q.ne[1];
+    divide(plane, k.ne[2], &t.batch, &t.head);
+    t.kv_batch = t.batch / (q.ne[3] / k.ne[3]);
+    t.softcap = param(n.p, 2);
+    t.scale = t.softcap > 0.0f ? param(n.p, 0) / t.softcap : param(n.p, 0);
+    return t;
+}
+
+// One row: where it lies, its mask, its slope and sink.
+struct Row {
+    i64 query, head;
+    const char *mask;
+    float slope, sink;
+};
+
+DEV Row row_at(const Node<5> &n, const Task &t, i64 r)
+{
+    const Tensor &q = n.src[0], &m = n.src[3], &sinks = n.src[4];
+    Row row;
+    i64 rest;
+    divide(r, t.group, &row.query, &rest);
+    row.head = t.head * t.group + rest;
+    const i64 line = m.ne[1] == 1 ? 0 : row.query;
+    row.mask = m.data == 0 ? 0 : m.data + at(m, 0, line, modulo(row.head, m.ne[2]), modulo(t.batch, m.ne[3]));
+    const float max_bias = param(n.p, 1);
+    row.slope = max_bias > 0.0f ? alibi_slope(row.head, q.ne[2], max_bias) : 1.0f;
+    row.sink = sinks.data == 0 ? -INF : f32_at(sinks.data + row.head * sinks.nb[0]);
+    return row;
+}
+
+DEV float *out_at(const Node<5> &n, const Task &t, const Row &row)
+{
+    return (float *)(n.dst.data + at(n.dst, 0, row.head, row.query, t.batch));
+}
+
+// e^(x - most), where nothing was seen 0.
+DEV float weight(float x, float most)
+{
+    return most == -INF ? 0.0f : expf(x - most);
+}
+
+// --- tiles
+
+template <bool BF16> DEV u32 narrow(float x)
+{
+    return BF16 ? float_to_bf16(x) : float_to_half(x);
+}
+
+template <bool BF16> DEV u32 narrow2(float x, float y)
+{
+    return narrow<BF16>(x) | narrow<BF16>(y) << 16;
+}
+
+// Elements e .. e + 7 of a row of a plain type as 4 words; zeros beyond width.
+template <bool BF16> DEV void bring8(u32 w[4], i64 type, const char *row, i64 e, i64 width, bool aligned)
+{
+    const bool as_is = type == (BF16 ? 30 : 1);
+    if (aligned && as_is && e + 8 <= width) {
+        const uint4 x = *(const uint4 *)(row + 2 * e);
+        w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const i64 at = e + 2 * i;
+        const i64 size = type == F32 ? 4 : 2;
+        w[i] = narrow2<BF16>(at < width ? load(type, row + at * size) : 0.0f,
+                             at + 1 < width ? load(type, row + (at + 1) * size) : 0.0f);
+    }
+}
+
+// Keys first .. first + KEYS - 1 below `end` as rows of `stride` words.
+template <bool BF16> DEV void bring_keys(u32 *tile, int stride, const Tensor &k, const char *rows, i64 first, i64 end,
+                                         bool aligned)
+{
+    const int words = stride - 4; // a multiple of 8: a multiple of 16 elements
+    if (BLOCKS && is_quantized(k.type)) {
+        const int groups = (int)(k.ne[0] / 32);
+        for (int task = threadIdx.x; task < KEYS * groups; task += blockDim.x) {
+            const int key = task / groups, g = task % groups;
+            float x[32];
+            if (first + key < end) unpack_any(k.type, rows + (first + key) * k.nb[1], g, x);
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                tile[key * stride + 16 * g + i] = first + key < end ? narrow2<BF16>(x[2 * i], x[2 * i + 1]) : 0;
+            }
+        }
+        return;
+    }
+    const int chunks = words / 4;
+    for (int task = threadIdx.x; task < KEYS * chunks; task += blockDim.x) {
+        const int key = task / chunks, c = task % chunks;
+        u32 w[4] = {0, 0, 0, 0};
+        if (first + key < end) bring8<BF16>(w, k.type, rows + (first + key) * k.nb[1], 8 * c, k.ne[0], aligned);
+        *(uint4 *)(tile + key * stride + 4 * c) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
+
+// Values of these keys, turned: row c is column c of V, word j keys 2 j and 2 j + 1.
+template <bool BF16> DEV void bring_values(TileRow *tile, int columns, const Tensor &v, const char *rows, i64 first,
+                                           i64 end, bool aligned)
+{
+    if (BLOCKS && is_quantized(v.type)) {
+        const int groups = (int)(v.ne[0] / 32);
+        for (int task = threadIdx.x; task < KEYS * (columns / 32); task += blockDim.x) {
+            const int key = task % KEYS, g = task / KEYS;
+            const bool there = first + key < end && g < groups;
+            float x[32];
+            if (there) unpack_any(v.type, rows + (first + key) * v.nb[1], g, x);
+#pragma unroll
+            for (int i = 0; i < 32; ++i) ((u16 *)tile[32 * g + i])[key] = there ? (u16)narrow<BF16>(x[i]) : (u16)0;
+        }
+        return;
+    }
+    for (int task = threadIdx.x; task < KEYS / 2 * (columns / 8); task += blockDim.x) {
+        const int pair = task % (KEYS / 2), c = task / (KEYS / 2) * 8;
+        u32 x[4] = {0, 0, 0, 0}, y[4] = {0, 0, 0, 0};
+        const i64 key = first + 2 * pair;
+        if (key < end) bring8<BF16>(x, v.type, rows + key * v.nb[1], c, v.ne[0], aligned);
+        if (key + 1 < end) bring8<BF16>(y, v.type, rows + (key + 1) * v.nb[1], c, v.ne[0], aligned);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            tile[c + i][pair] = __byte_perm(x[i / 2], y[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
+        }
+    }
+}
+
+template <bool BF16> DEV void multiply(float d[4], const u32 a[4], const u32 b[2])
+{
+    if (BF16)
+        mma_bf16(d, a, b);
+    else
+        mma_half(d, a, b);
+}
+
+// grid: tiles of rows, heads of K in all batches, splits of the keys. aux: words of a row of q and k in shared memory,
+// keys of a split, whether rows of k and v are at multiples of 16 bytes. DV: columns of V, rounded up.
+template <bool BF16, int DV> DEV void attend(const Node<5> &n)
+{
+    SHARED(u32, memory);
+    const Tensor &q = n.src[0], &k = n.src[1], &v = n.src[2];
+    const int stride = (int)n.aux[0], warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int group = lane >> 2, member = lane & 3, tile_rows = (int)(blockDim.x / 2);
+    TileRow *values = (TileRow *)memory;
+    u32 *queries = memory + DV * 20, *keys = queries + tile_rows * stride;
+    const Task t = task_of(n, blockIdx.y);
+    const i64 first_row = (i64)blockIdx.x * tile_rows;
+    const i64 begin = (i64)blockIdx.z * n.aux[1], end = begin + n.aux[1] < k.ne[1] ? begin + n.aux[1] : k.ne[1];
+    const char *k_rows = k.data + t.head * k.nb[2] + t.kv_batch * k.nb[3];
+    const char *v_rows = v.data + t.head * v.nb[2] + t.kv_batch * v.nb[3];
+
+    for (int task = threadIdx.x; task < tile_rows * (stride - 4); task += blockDim.x) {
+        const int r = task / (stride - 4), w = task % (stride - 4);
+        float x = 0.0f, y = 0.0f;
+        if (first_row + r < t.rows) {
+            const Row row = row_at(n, t, first_row + r);
+            const float *from = (const float *)(q.data + at(q, 0, row.query, row.head, t.batch));
+            if (2 * w < q.ne[0]) x = from[2 * w];
+            if (2 * w + 1 < q.ne[0]) y = from[2 * w + 1];
+        }
+        queries[r * stride + w] = narrow2<BF16>(x, y);
+    }
+
+    Row rows[2];
+    bool real[2];
+    float most[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f}, o[DV / 8][4];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const i64 r = first_row + warp * 16 + group + 8 * h;
+        real[h] = r < t.rows;
+        rows[h] = row_at(n, t, real[h] ? r : t.rows - 1);
+    }
+#pragma unroll
+    for (int c = 0; c < DV / 8; ++c) o[c][0] = o[c][1] = o[c][2] = o[c][3] = 0.0f;
+
+    for (i64 first = begin; first < end; first += KEYS) {
+        // What the mask adds, -inf beyond the keys. Tiles that nobody in the block sees are passed over.
+        float bias[4][4];
+        bool seen = false;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                const i64 key = first + 8 * j + 2 * member + r % 2;
+                const Row &row = rows[r / 2];
+                bias[j][r] = key >= end     ? -INF
+                             : row.mask == 0 ? 0.0f
+                                             : row.slope * half_to_float(((const u16 *)row.mask)[key]);
+                seen = seen || (real[r / 2] && bias[j][r] != -INF);
+            }
+        }
+        if (!__syncthreads_or(seen)) continue; // and the tiles before are done with
+        bring_keys<BF16>(keys, stride, k, k_rows, first, end, n.aux[2] != 0);
+        bring_values<BF16>(values, DV, v, v_rows, first, end, n.aux[2] != 0);
+        __syncthreads();
+
+        float s[4][4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+        const u32 *mine = queries + (warp * 16 + group) * stride + member;
+        for (int w = 0; w < stride - 4; w += 8) {
+            const u32 a[4] = {mine[w], mine[w + 8 * stride], mine[w + 4], mine[w + 8 * stride + 4]};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const u32 *from = keys + (8 * j + group) * stride + w + member;
+                const u32 b[2] = {from[0], from[4]};
+                multiply<BF16>(s[j], a, b);
+            }
+        }
+        float top[2] = {most[0], most[1]};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                float x = s[j][r] * t.scale;
+                if (t.softcap > 0.0f) x = t.softcap * tanhf(x);
+                s[j][r] = x + bias[j][r];
+                top[r / 2] = fmaxf(top[r / 2], s[j][r]);
+            }
+        }
+        u32 p[4][2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
+            top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 2));
+            const float shrink = weight(most[h], top[h]);
+            most[h] = top[h];
+            sum[h] *= shrink;
+#pragma unroll
+            for (int c = 0; c < DV / 8; ++c) {
+                o[c][2 * h] *= shrink;
+                o[c][2 * h + 1] *= shrink;
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const float x = weight(s[j][2 * h], top[h]), y = weight(s[j][2 * h + 1], top[h]);
+                sum[h] += x + y;
+                p[j][h] = narrow2<BF16>(x, y);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < DV / 8; ++c) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const u32 a[4] = {p[2 * half][0], p[2 * half][1], p[2 * half + 1][0], p[2 * half + 1][1]};
+                u32 b[2];
+                load_b(b, values, 8 * c, half);
+                multiply<BF16>(o[c], a, b);
+            }
+        }
+    }
+
+    const bool split = gridDim.z > 1;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+        sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+        if (!real[h]) continue;
+        const i64 r = first_row + warp * 16 + group + 8 * h;
+        float *part = (float *)n.scratch + ((blockIdx.y * t.rows + r) * gridDim.z + blockIdx.z) * (v.ne[0] + 2);
+        float factor = 1.0f;
+        if (split) {
+            if (member == 0) {
+                part[v.ne[0]] = most[h];
+                part[v.ne[0] + 1] = sum[h];
+            }
+        } else {
+            const float top = fmaxf(most[h], rows[h].sink), shrink = weight(most[h], top);
+            const float all = sum[h] * shrink + weight(rows[h].sink, top);
+            factor = all > 0.0f ? shrink / all : 0.0f;
+        }
+        float *y = split ? part : out_at(n, t, rows[h]);
+#pragma unroll
+        for (int c = 0; c < DV / 8; ++c) {
+            const i64 column = 8 * c + 2 * member;
+            if (column < v.ne[0]) y[column] = o[c][2 * h] * factor;
+            if (column + 1 < v.ne[0]) y[column + 1] = o[c][2 * h + 1] * factor;
+        }
+    }
+}
+
+#ifdef WIDTH
+KERNEL(attend_tiles, 128, Node<5>) { attend<BF16_TILES != 0, WIDTH>(n); }
+#else
+
+// Parts of a row brought together. A block for each row. aux[0]: splits
+KERNEL(combine, 128, Node<5>)
+{
+    const Tensor &v = n.src[2];
+    const i64 splits = n.aux[0], planes = n.src[1].ne[2] * n.src[0].ne[3];
+    const i64 rows = n.src[0].ne[2] / n.src[1].ne[2] * n.src[0].ne[1];
+    for (i64 unit = blockIdx.x; unit < rows * planes; unit += gridDim.x) {
+        const Task t = task_of(n, unit / rows);
+        const Row row = row_at(n, t, unit % rows);
+        const float *parts = (const float *)n.scratch + unit * splits * (v.ne[0] + 2);
+        float top = row.sink;
+        for (i64 s = 0; s < splits; ++s) top = fmaxf(top, parts[s * (v.ne[0] + 2) + v.ne[0]]);
+        float sum = weight(row.sink, top);
+        for (i64 s = 0; s < splits; ++s) {
+            const float *part = parts + s * (v.ne[0] + 2);
+            sum += part[v.ne[0] + 1] * weight(part[v.ne[0]], top);
+        }
+        float *y = out_at(n, t, row);
+        for (i64 c = threadIdx.x; c < v.ne[0]; c += blockDim.x) {
+            float x = 0.0f;
+            for (i64 s = 0; s < splits; ++s) {
+                const float *part = parts + s * (v.ne[0] + 2);
+                x += part[c] * weight(part[v.ne[0]], top);
+            }
+            y[c] = sum > 0.0f ? x / sum : 0.0f;
+        }
+    }
+}
+
+// Any width: a block for each row, in f32. Shared: q, a tile of aux[0] keys or values, their weights, the result.
+KERNEL(attend_rows, 128, Node<5>)
+{
+    SHARED(float, memory);
+    const Tensor &q = n.src[0], &k = n.src[1], &v = n.src[2];
+    const int d = (int)q.ne[0], dv = (int)v.ne[0], width = d > dv ? d : dv, keys = (int)n.aux[0];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    float *query = memory, *tile = query + d, *s = tile + keys * width, *o = s + keys;
+    const i64 planes = k.ne[2] * q.ne[3], rows = q.ne[2] / k.ne[2] * q.ne[1];
+    for (i64 unit = blockIdx.x; unit < rows * planes; unit += gridDim.x) {
+        const Task t = task_of(n, unit / rows);
+        const Row row = row_at(n, t, unit % rows);
+        const float *from = (const float *)(q.data + at(q, 0, row.query, row.head, t.batch));
+        __syncthreads();
+        for (int e = threadIdx.x; e < d; e += blockDim.x) query[e] = from[e];
+        for (int e = threadIdx.x; e < dv; e += blockDim.x) o[e] = 0.0f;
+        float most = -INF, sum = 0.0f;
+        for (i64 first = 0; first < k.ne[1]; first += keys) {
+            const int here = (int)(k.ne[1] - first < keys ? k.ne[1] - first : keys);
+            for (int which = 0; which < 2; ++which) { // keys, then values
+                const Tensor &x = which == 0 ? k : v;
+                const char *data = x.data + t.head * x.nb[2] + t.kv_batch * x.nb[3] + first * x.nb[1];
+                const int n_elements = which == 0 ? d : dv;
+                __syncthreads();
+                if (is_quantized(x.type)) {
+                    const int groups = n_elements / 32;
+                    for (int task = threadIdx.x; task < here * groups; task += blockDim.x) {
+                        unpack_any(x.type, data + task / groups * x.nb[1], task % groups,
+                                   tile + task / groups * width + task % groups * 32);
+                    }
+                } else {
+                    for (int task = threadIdx.x; task < here * n_elements; task += blockDim.x) {
+                        const int key = task / n_elements, e = task % n_elements;
+                        tile[key * width + e] = load(x.type, data + key * x.nb[1] + e * x.nb[0]);
+                    }
+                }
+                __syncthreads();
+                if (which == 1) break;
+                for (int key = warp; key < here; key += blockDim.x / 32) {
+                    float dot = 0.0f;
+                    for (int e = lane; e < d; e += 32) dot += query[e] * tile[key * width + e];
+                    dot = warp_sum(dot) * t.scale;
+                    if (t.softcap > 0.0f) dot = t.softcap * tanhf(dot);
+                    if (row.mask != 0) dot += row.slope * half_to_float(((const u16 *)row.mask)[first + key]);
+                    if (lane == 0) s[key] = dot;
+                }
+            }
+            float top = most;
+            for (int key = 0; key < here; ++key) top = fmaxf(top, s[key]);
+            const float shrink = weight(most, top);
+            most = top;
+            sum *= shrink;
+            for (int key = 0; key < here; ++key) sum += weight(s[key], top);
+            for (int e = threadIdx.x; e < dv; e += blockDim.x) {
+                float x = o[e] * shrink;
+                for (int key = 0; key < here; ++key) x += weight(s[key], top) * tile[key * width + e];
+                o[e] = x;
+            }
+        }
+        const float top = fmaxf(most, row.sink), shrink = weight(most, top);
+        const float all = sum * shrink + weight(row.sink, top);
+        float *y = out_at(n, t, row);
+        for (int e = threadIdx.x; e < dv; e += blockDim.x) y[e] = all > 0.0f ? o[e] * shrink / all : 0.0f;
+    }
+}
+#endif
