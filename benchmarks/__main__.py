@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from benchmarks import awaits, conversions, embeddings, executor, generation, kernels, lag, roofline
+from benchmarks import (
+    awaits,
+    conversions,
+    embeddings,
+    executor,
+    generation,
+    kernels,
+    lag,
+    roofline,
+    service,
+)
 from benchmarks.timing import Row, machine, progress, table
 
 if TYPE_CHECKING:
@@ -31,6 +41,7 @@ PARTS: Final = {
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch",
+    service.PART: "examples/serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "what an await costs; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",
@@ -40,6 +51,7 @@ LOOPS: Final = ("asyncio", "trio")
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
     "aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime", "llama-cpp-python",
+    "xllamacpp",
 )  # fmt: skip
 
 
@@ -90,6 +102,10 @@ class Bench:
             )  # fmt: skip
         if name == embeddings.PART:
             return partial(embeddings.measure, self.threads, quick=quick, missing=missing)
+        if name == service.PART:
+            return partial(
+                service.measure, self.threads, quick=quick, match=self.match, missing=missing
+            )
         if name == executor.PART:
             return partial(executor.measure, quick=quick, missing=missing)
         return partial(conversions.measure, self.threads, quick=quick)
@@ -109,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         "--match",
         default="",
         metavar="TEXT",
-        help="of kernels and generation, only rows with TEXT in their name",
+        help="of kernels, generation and service, only rows with TEXT in their name",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: whether it runs, not how fast"

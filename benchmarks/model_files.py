@@ -73,27 +73,32 @@ LARGE: Final = Shape()
 SMALL: Final = Shape(width=512, layers=2, heads=4, kv_heads=2, inner=1024, vocabulary=2048)
 
 
-def llama_file(dtype: str, shape: Shape = LARGE) -> Path:
+def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) -> Path:
     """A file with all matrices of one type; made at the first call.
+
+    Args:
+        dtype: of the matrices.
+        shape: of the model.
+        vocabulary: with names for the tokens, each a word of its own, so that it can be served.
 
     Raises:
         MissingPeerError: the gguf package is not installed.
     """
     need("gguf")
     mark = hashlib.sha256(repr(asdict(shape)).encode()).hexdigest()[:8]
-    path = CACHE / f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}.gguf"
+    path = CACHE / f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}{'-words' * vocabulary}.gguf"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         made = path.with_suffix(f".{os.getpid()}")
         try:
-            _write(made, dtype, shape)
+            _write(made, dtype, shape, vocabulary=vocabulary)
             made.replace(path)
         finally:
             made.unlink(missing_ok=True)
     return path
 
 
-def _write(path: Path, dtype: str, shape: Shape) -> None:
+def _write(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> None:
     gguf = module("gguf")
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(shape.layers)
@@ -106,7 +111,17 @@ def _write(path: Path, dtype: str, shape: Shape) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(shape.head)
     writer.add_vocab_size(shape.vocabulary)
-    writer.add_tokenizer_model("no_vocab")
+    if vocabulary:
+        names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+        names += [f"\u2581w{i}" for i in range(len(names), shape.vocabulary)]
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(names)
+        writer.add_token_scores([0.0] * len(names))
+        writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * (len(names) - 259)])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     raw = gguf.GGMLQuantizationType(aggml.DType.parse(dtype).value)
     for name, data in _tensors(dtype, shape):
         writer.add_tensor(f"{name}.weight", data, raw_dtype=raw if data.dtype == np.uint8 else None)

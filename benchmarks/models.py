@@ -1,4 +1,4 @@
-"""The examples' modules: ``from benchmarks.models import embed, llama, minilm``."""
+"""The examples' modules: ``from benchmarks.models import embed, llama, minilm, small``."""
 
 from __future__ import annotations
 
@@ -11,5 +11,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 import embed
 import llama
 import minilm
+from serve import small
 
-__all__ = ["embed", "llama", "minilm"]
+__all__ = ["embed", "llama", "minilm", "small"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -46,12 +47,12 @@ async def test_cancelling_at_random_points_leaves_the_service_healthy() -> None:
 
         for _ in range(10):
             async with anyio.create_task_group() as tasks:
-                for _ in range(20):
-                    tasks.start_soon(ask, choose.expovariate(1 / 0.02))
+                for i in range(20):  # one of them has all the time of a slow machine
+                    tasks.start_soon(ask, choose.expovariate(1 / 0.02) if i else math.inf)
         with anyio.move_on_after(0.001):  # all of them, while one batch is computed
             await embed_all(embedder, SENTENCES)
         np.testing.assert_allclose(await embedder.embed(SENTENCES[0]), expected, atol=1e-5)
-    assert finished
+    assert finished >= 10
 
 
 async def test_an_error_in_the_body_comes_out_as_it_is() -> None:

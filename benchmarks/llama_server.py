@@ -1,0 +1,31 @@
+"""llama.cpp's own server in a process: ``python -m benchmarks.llama_server MODEL ...``.
+
+Not here: who asks it (service.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from benchmarks.peers import module
+
+
+def main() -> None:
+    """Serve until killed; the address is printed once requests are taken."""
+    path, threads, slots, ctx = sys.argv[1], *map(int, sys.argv[2:5])
+    x = module("xllamacpp")
+    given = x.CommonParams()
+    given.model.path = path
+    given.cpuparams.n_threads = given.cpuparams_batch.n_threads = threads
+    given.n_parallel = slots
+    given.n_ctx = slots * ctx
+    given.port = 0
+    given.cache_prompt = False  # prompts are new ones, all of them
+    server = x.Server(given)
+    print(f"on {server.listening_address}", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

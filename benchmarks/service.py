@@ -1,0 +1,238 @@
+"""examples/serve beside llama.cpp's server: the same file, threads, prompts and clients.
+
+An open loop: each client's requests come at times drawn from a seed (Poisson), however late the
+answers are; a client that is behind asks again at once. Tokens within a window are counted once all
+are under way. Servers run by turns, each stopped while the other is asked. Not here: correctness
+under stress (soak.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import anyio
+import numpy as np
+
+from benchmarks import model_files
+from benchmarks.child import ROOT
+from benchmarks.peers import MissingPeerError, module, need
+from benchmarks.timing import Budget, Row, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PART: Final = "service"
+PEER: Final = "llama.cpp server"
+CLIENTS: Final = (1, 4, 16, 64)
+GAP: Final = 0.5  # seconds between two requests of a client, in the mean
+PROMPT: Final = (16, 192)  # tokens
+ANSWER: Final = (16, 96)
+SLOTS: Final = 32
+CTX: Final = 512
+PATIENCE: Final = 120
+NOTE: Final = "the peer as its wheel is built: AVX2"
+
+
+@dataclass
+class Seen:
+    """What the clients of one window saw; times in seconds."""
+
+    tokens: int = 0
+    answers: int = 0
+    first: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+
+
+class Server:
+    """A server in a process of its own, stopped unless it is asked.
+
+    Args:
+        command: prints "on http://HOST:PORT" once it is ready.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by close()
+        self._process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, stdout=self._said, stderr=subprocess.STDOUT
+        )
+        self.address = self._wait()
+
+    def _wait(self) -> str:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            status = self._process.poll()
+            self._said.seek(0)
+            said = self._said.read()
+            if found := re.search(r"\bon (http://[\w.]+:\d+)", said):
+                return found[1]
+            if status is not None:
+                last = (said.strip().splitlines() or ["nothing"])[-1]
+                raise MissingPeerError(f"a server ended with status {status}, saying {last}")
+            time.sleep(0.05)
+        self.close()
+        raise MissingPeerError(f"a server was not ready after {PATIENCE} s")
+
+    def memory(self) -> int:
+        """Bytes that its process holds; 0 where there is no /proc."""
+        try:
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii")
+        except OSError:
+            return 0
+        return int(pages.split()[1]) * mmap.PAGESIZE
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self._said.close()
+
+    def __enter__(self) -> Self:
+        """Let it run."""
+        self._process.send_signal(signal.SIGCONT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGSTOP)
+
+
+async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) -> list[Row]:
+    """Tokens per second, and times to the first and between tokens, for each number of clients.
+
+    Only numbers for which "N clients" contains ``match``.
+    """
+    need("httpx", "gguf")
+    shape = model_files.SMALL if quick else model_files.LARGE
+    path = model_files.llama_file("q8_0", shape, vocabulary=True)
+    ours = ["examples/serve", "--model", str(path), "--no-embeddings", "--port", "0"]
+    ours += ["--threads", str(threads), "--slots", str(SLOTS), "--ctx", str(CTX)]
+    commands = {"": [*ours, "--kv-memory", "2048", "--queue", "1024", "--log-level", "info"]}
+    try:
+        need("xllamacpp")
+        commands[PEER] = ["-m", "benchmarks.llama_server", str(path)]
+        commands[PEER] += [str(threads), str(SLOTS), str(CTX)]
+    except MissingPeerError as error:
+        missing.append(f"{PEER}: {error}")
+    servers = {}
+    try:
+        for name, command in commands.items():
+            servers[name] = Server(command)
+            servers[name].__exit__()
+        rows = []
+        for clients in CLIENTS[:2] if quick else CLIENTS:
+            if match not in f"{clients} clients":
+                continue
+            rows += await _level(servers, clients, shape.vocabulary, quick=quick)
+        return rows
+    finally:
+        for server in servers.values():
+            server.close()
+
+
+async def _level(
+    servers: dict[str, Server], clients: int, vocabulary: int, *, quick: bool
+) -> list[Row]:
+    warm, seconds = (0.3, 1.0) if quick else (min(4.0 + clients, 34.0), 20.0)  # prompts at once
+    seen: dict[str, Seen] = {}
+    rates: dict[str, float] = {}
+    for name, server in servers.items():
+        progress(f"{clients} clients, {name or 'aggml'}")
+        with server:
+            found = await Load(server.address, clients, vocabulary, seed=1).run(warm, seconds)
+        seen[name] = found
+        rates[name] = found.tokens / seconds
+    rows = [_row(f"{clients} clients", rates, "tokens/s", _more_than(clients))]
+    for what, of in (("first token", "first"), ("between tokens", "between")):
+        for share in (50, 99):
+            values = {
+                name: 1e3 * float(np.percentile(getattr(found, of) or [np.nan], share))
+                for name, found in seen.items()
+            }
+            worse = share == 99 and of == "between"
+            budgets = [Budget(PEER, "<=", 1.0)] if worse else []
+            rows.append(_row(f"{clients} clients, {what}, p{share}", values, "ms", budgets))
+    return rows
+
+
+def _more_than(clients: int) -> list[Budget]:
+    return [Budget(PEER, ">=", 2.0)] if clients >= 8 else []
+
+
+def _row(what: str, values: dict[str, float], unit: str, budgets: list[Budget]) -> Row:
+    peers = {name: value for name, value in values.items() if name and np.isfinite(value)}
+    return Row(PART, what, values[""], unit, peers=peers, budgets=budgets, note=NOTE)
+
+
+class Load:
+    """Clients of one server.
+
+    Args:
+        address: of the server.
+        clients: how many.
+        vocabulary: prompts are drawn from so many tokens.
+        seed: of lengths, tokens and times.
+    """
+
+    def __init__(self, address: str, clients: int, vocabulary: int, *, seed: int) -> None:
+        self._address = address
+        self._clients = clients
+        self._vocabulary = vocabulary
+        self._seed = seed
+        self._seen = Seen()
+
+    async def run(self, warm: float, window: float) -> Seen:
+        """Ask for ``warm`` + ``window`` seconds; what was seen in the second part."""
+        httpx = module("httpx")
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._clients)
+        async with (
+            httpx.AsyncClient(base_url=self._address, limits=limits, timeout=PATIENCE) as http,
+            anyio.create_task_group() as tasks,
+        ):
+            for i in range(self._clients):
+                tasks.start_soon(self._client, http, i)
+            await anyio.sleep(warm)
+            self._seen = Seen()
+            await anyio.sleep(window)
+            seen, self._seen = self._seen, Seen()
+            tasks.cancel_scope.cancel()
+        return seen
+
+    async def _client(self, http: Any, i: int) -> None:
+        random = np.random.default_rng((self._seed, i))
+        due = time.perf_counter() + random.exponential(GAP)
+        while True:
+            await anyio.sleep(max(0.0, due - time.perf_counter()))
+            due += random.exponential(GAP)
+            prompt = random.integers(300, self._vocabulary, random.integers(*PROMPT)).tolist()
+            await self._ask(http, [1, *prompt], int(random.integers(*ANSWER)))
+
+    async def _ask(self, http: Any, prompt: list[int], tokens: int) -> None:
+        body = {"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+        before = time.perf_counter()
+        given = 0
+        async with http.stream("POST", "/v1/completions", json=body | {"temperature": 0}) as answer:
+            if answer.status_code != 200:
+                raise MissingPeerError(f"status {answer.status_code}: {await answer.aread()!r}")
+            async for line in answer.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                choice = json.loads(line[6:])["choices"][0]
+                if choice["finish_reason"]:
+                    break
+                now = time.perf_counter()
+                given += 1
+                self._seen.tokens += 1
+                (self._seen.between if given > 1 else self._seen.first).append(now - before)
+                before = now
+        self._seen.answers += 1

@@ -1,0 +1,173 @@
+"""``python -m benchmarks.soak``: examples/serve with clients that hang up, and short deadlines.
+
+Of the requests 30 % are cut off by their client and 10 % by a deadline too short; every other
+answer must be that which a lone client got, whole. Reports memory and the lag of the server's loop.
+The exit status is 1 if an answer was wrong or missing. Not here: how fast it is (service.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import numpy as np
+
+from benchmarks.peers import module, need
+from benchmarks.service import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HANG_UP: Final = 0.3
+TOO_LATE: Final = 0.1
+CLIENTS: Final = 48
+POOL: Final = 40  # different requests
+PATIENCE: Final = 120
+
+
+class Soak:
+    """One run against one server.
+
+    Args:
+        server: is asked.
+        requests: how many.
+        seed: of what is asked, and of who hangs up when.
+    """
+
+    def __init__(self, server: Server, requests: int, seed: int) -> None:
+        self._address = server.address
+        self._server = server
+        self._random = np.random.default_rng(seed)
+        self._left = requests
+        self._pool = [self._request() for _ in range(POOL)]
+        self._answers: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def _request(self) -> dict[str, Any]:
+        random = self._random
+        prompt = [1, *random.integers(259, 354, random.integers(1, 200)).tolist()]
+        tokens = int(random.integers(1, 60))
+        return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+    async def run(self) -> None:
+        """Ask for all, CLIENTS at a time."""
+        httpx = module("httpx")
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=CLIENTS)
+        async with httpx.AsyncClient(
+            base_url=self._address, limits=limits, timeout=PATIENCE
+        ) as http:
+            for request in self._pool:
+                answer = await http.post("/v1/completions", json=request)
+                self._answers.append(answer.json()["choices"][0]["text"])
+            self.memory = [self._server.memory()]
+            async with anyio.create_task_group() as tasks:
+                for _ in range(CLIENTS):
+                    tasks.start_soon(self._client, http)
+            await self._idle(http)
+            self.memory.append(self._server.memory())
+            self.metrics = (await http.get("/metrics")).text
+
+    async def _idle(self, http: Any) -> None:
+        with anyio.fail_after(PATIENCE):
+            while "aggml_pages_used 0.0" not in (await http.get("/metrics")).text:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+
+    async def _client(self, http: Any) -> None:
+        while self._left > 0:
+            self._left -= 1
+            draw, which = self._random.random(), int(self._random.integers(POOL))
+            after = int(self._random.integers(0, 20))
+            stream = bool(self._random.random() < 0.7)
+            if draw < HANG_UP:
+                await self._hang_up(http, which, after)
+            elif draw < HANG_UP + TOO_LATE:
+                await self._too_late(http, which, stream=stream)
+            else:
+                await self._whole(http, which, stream=stream)
+
+    async def _hang_up(self, http: Any, which: int, after: int) -> None:
+        body = self._pool[which] | {"stream": True, "max_tokens": 200}
+        async with http.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            for _ in range(2 * after):
+                await anext(lines)
+        self.counts["hung up"] += 1
+
+    async def _too_late(self, http: Any, which: int, *, stream: bool) -> None:
+        body = self._pool[which] | {"timeout": 0.001, "max_tokens": 200, "stream": stream}
+        answer = await http.post("/v1/completions", json=body)
+        if "timeout_error" not in answer.text:
+            self.wrong.append(f"no word of the deadline: {answer.text[-200:]!r}")
+        self.counts["too late"] += 1
+
+    async def _whole(self, http: Any, which: int, *, stream: bool) -> None:
+        answer = await http.post("/v1/completions", json=self._pool[which] | {"stream": stream})
+        if stream:
+            lines = [line for line in answer.text.splitlines() if line]
+            if lines[-1] != "data: [DONE]":
+                self.wrong.append(f"a stream that ends in {lines[-1]!r}")
+                return
+            choices = [json.loads(line[6:])["choices"][0] for line in lines[:-1]]
+            text = "".join(choice["text"] for choice in choices)
+        else:
+            text = answer.json()["choices"][0]["text"]
+        if text != self._answers[which]:
+            self.wrong.append(f"{which}: {text!r}, not {self._answers[which]!r}")
+        self.counts["whole"] += 1
+
+
+def late(metrics: str, share: float) -> float:
+    """Milliseconds that the loop was late at most in ``share`` of all cases, by its histogram."""
+    found = re.findall(r'aggml_loop_lag_seconds_bucket\{le="([^"]+)"\} ([\d.e+]+)', metrics)
+    total = float(found[-1][1])
+    return next(float(le) * 1e3 for le, n in found if float(n) >= share * total)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--requests", type=int, default=2000, metavar="N", help="(2000)")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of the server (2)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S")
+    given = parser.parse_args(arguments)
+    need("httpx", "gguf", "hypercorn", "uvicorn")
+    from benchmarks.models import small
+
+    status = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "small.gguf"
+        small.write_small(path)
+        for kind, loop in (("uvicorn", "asyncio"), ("hypercorn", "trio")):
+            command = ["examples/serve", "--model", str(path), "--no-embeddings", "--port", "0"]
+            command += ["--server", kind, "--threads", str(given.threads), "--slots", "16"]
+            server = Server([*command, "--ctx", "1024", "--kv-memory", "8"])
+            try:
+                soak = Soak(server, given.requests, given.seed)
+                begin = time.perf_counter()
+                anyio.run(soak.run)
+                seconds = time.perf_counter() - begin
+            finally:
+                server.close()
+            memory = " -> ".join(f"{x / 1e6:.0f}" for x in soak.memory)
+            lag = ", ".join(
+                f"{q * 100:g} % <= {late(soak.metrics, q):g}" for q in (0.5, 0.99, 0.999)
+            )
+            print(f"{loop}: {dict(soak.counts)} in {seconds:.0f} s; wrong: {len(soak.wrong)}")
+            print(f"  memory {memory} MB; loop late (ms, bounds of a histogram): {lag}", flush=True)
+            for line in soak.wrong[:5]:
+                print(f"  {line}")
+            status |= bool(soak.wrong)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
