@@ -7,6 +7,7 @@ server (__main__.py).
 from __future__ import annotations
 
 import base64
+import gc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -96,6 +97,7 @@ class Service:
                 await self._open_embedder(stack)
             if self.options.model is not None:
                 await self._open_model(self.options.model, stack)
+            gc.freeze()  # what is loaded stays: a full collection of it takes 25 ms
             try:
                 yield self
             finally:
