@@ -80,7 +80,8 @@ clean:
 
 # --- make check, part by part
 
-CHECKS := check-python check-types check-layout check-c check-asan check-tsan check-asan-python check-wheel
+CHECKS := check-python check-types check-layout check-corpus check-c check-asan check-tsan check-asan-python \
+    check-wheel
 .PHONY: $(CHECKS)
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
@@ -131,6 +132,11 @@ check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(ASAN)/bin/python -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 $(ASAN_TESTS)
+
+# The recorded calls of ggml on every variant of the kernels that this machine has, with 1, 2 and 3 threads: all within
+# their tolerances, the same bits each time. Some minutes; ARGS names variants.
+check-corpus: $(VENV)/has-native $(VENV)/has-test
+	$(PY) tools/check_corpus.py $(ARGS)
 
 # What a user gets: a wheel, used from elsewhere than the source tree.
 check-wheel: $(VENV)/has-native

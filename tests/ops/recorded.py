@@ -239,11 +239,12 @@ def check_values(
     assert nmse(e, a) <= bound
 
 
-def check_numbers(case: Case, backend: aggml.Backend) -> None:
-    """Computes the case and compares the result, and every storage that it writes."""
+def check_numbers(case: Case, backend: aggml.Backend) -> list[bytes]:
+    """Computes the case and compares the result, and every storage that it writes; their bytes."""
     built = build(case)
     out = built.out
     result = _compute(backend, built, {name: case.storage(name) for name in built.leafs})
+    found = [result.tobytes()]
     expected = case.expected()
     if case.row_order_free:
         expected, result = np.sort(expected, axis=-1), np.sort(result, axis=-1)
@@ -252,4 +253,6 @@ def check_numbers(case: Case, backend: aggml.Backend) -> None:
         leaf = built.leafs[name]
         future = backend.get(leaf)
         future.wait(_TIMEOUT)
+        found.append(future.result().tobytes())
         check_values(case.after(name), future.result(), leaf.dtype, leaf.ne, case.nmse_max)
+    return found

@@ -1,0 +1,105 @@
+"""Runs the whole op corpus on every variant of the kernels, with 1, 2 and 3 threads, twice each.
+
+Each run has to come within the tolerance of the case, and all runs of one variant have to give the
+same bits. Calls that must fail have to. Not here: conversions of types (tests/ops/test_types.py),
+the allocator and the scheduler (tests/plan/).
+
+    python tools/check_corpus.py            all variants of this machine
+    python tools/check_corpus.py avx2       these only; "ref" is the exact reference
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from corpus_loader import op_cases, refused_cases  # noqa: E402 - the path is set above
+from ops.recorded import build, check_numbers, check_refused  # noqa: E402
+
+import aggml  # noqa: E402
+from aggml.devices.cpu import isas  # noqa: E402
+
+if TYPE_CHECKING:
+    from corpus_loader import Case
+
+THREADS = (1, 2, 3)
+RUNS = 2
+
+
+def opened(variant: str, n_threads: int) -> aggml.Backend:
+    """A backend of that variant."""
+    device: Any = aggml.get_device("CPU")  # only its own backend() takes an instruction set
+    if variant == "ref":
+        backend: aggml.Backend = device.backend(n_threads=n_threads, use_ref=True)
+    else:
+        backend = device.backend(n_threads=n_threads, isa=variant)
+    return backend
+
+
+def problem_of(case: Case, backends: dict[int, aggml.Backend]) -> str | None:
+    """What is wrong with a case on one variant, None if nothing is."""
+    first: list[bytes] | None = None
+    for n_threads, backend in backends.items():
+        for run in range(RUNS):
+            try:
+                found = check_numbers(case, backend)
+            except AssertionError:
+                return f"{n_threads} threads, run {run}: out of tolerance"
+            except aggml.AggmlError as error:
+                return f"{n_threads} threads, run {run}: {error!r}"
+            if first is not None and found != first:
+                return f"{n_threads} threads, run {run}: other bits than the first run"
+            first = found
+    return None
+
+
+def refusal_problem(case: Case, backend: aggml.Backend) -> str | None:
+    """The same of a call that must fail."""
+    try:
+        if case.stage == "build":
+            build(case)
+        else:
+            check_refused(case, backend)
+    except aggml.AggmlError:
+        return None
+    return f"not refused ({case.stage})"
+
+
+def main(variants: list[str]) -> int:
+    """Prints what it found; how many cases failed."""
+    cases, refused = list(op_cases()), list(refused_cases())
+    failed = 0
+    for variant in variants:
+        begin = time.monotonic()
+        backends = {n: opened(variant, n) for n in THREADS}
+        problems = {
+            f"{case.family} {case}": problem
+            for case in cases
+            if (problem := problem_of(case, backends)) is not None
+        }
+        problems |= {
+            f"refused {case}": problem
+            for case in refused
+            if (problem := refusal_problem(case, backends[2])) is not None
+        }
+        for backend in backends.values():
+            backend.close()
+        for name, problem in problems.items():
+            sys.stdout.write(f"{variant}: {name}: {problem}\n")
+        failed += len(problems)
+        sys.stdout.write(
+            f"{variant}: {len(cases)} cases with {THREADS} threads, {RUNS} runs each, and "
+            f"{len(refused)} refusals: {len(problems)} failed, "
+            f"{time.monotonic() - begin:.0f} s\n"
+        )
+        sys.stdout.flush()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:] or ["ref", *isas()]), 1))
