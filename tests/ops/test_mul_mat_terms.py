@@ -90,3 +90,16 @@ def test_threads_change_nothing(dtype: str, by_threads: list[aggml.Backend]) -> 
     one, *others = (compute(backend, ops.mul_mat(a, b), values) for backend in by_threads)
     for other in others:
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_what_is_fused_with_the_product_is_done(dtype: str, backend: aggml.Backend) -> None:
+    weights, x = floats(300, 96, seed=5), floats(2, 600, 96, seed=6)
+    bias, residual = floats(300, seed=7), floats(2, 600, 300, seed=8)
+    held = weights.astype(np.float16) if dtype == "f16" else weights
+    a, b = new_tensor(dtype, ne=(96, 300)), new_tensor("f32", ne=(96, 600, 2))
+    c, d = new_tensor("f32", ne=(300,)), new_tensor("f32", ne=(300, 600, 2))
+    node = ops.add(ops.relu(ops.add(ops.mul_mat(a, b), c)), d)
+    found = compute(backend, node, {a: held, b: x, c: bias, d: residual})
+    exact = np.maximum(x.astype(np.float64) @ held.astype(np.float64).T + bias, 0) + residual
+    assert nmse(exact.astype(np.float64), found[0].astype(np.float64)) <= BOUND[dtype]

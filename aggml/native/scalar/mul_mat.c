@@ -292,7 +292,7 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     if (agk_lower_mul_mat_packed(lowering)) return agk_chain_prepare(lowering, false);
     if (agk_mm_terms_serve(a, b, lowering->cpu)) {
         agk_mm_terms_lower(lowering);
-        return AGK_OK;
+        return agk_chain_prepare(lowering, false);
     }
     const bool quantized = agk_traits(a->type)->blck_size > 1;
     agk_mm_plan p = {0};

@@ -4,6 +4,7 @@
  * by block of k, 32 rows at a time are made a panel, which all columns pass by; so what is packed stays in L2 for all rows of the item,
  * and the sums stay with the thread. What cannot be split (not finite, or below 2^-110) is found on the way and
  * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_terms.c), lanes (mul_mat.c). */
+#include "../chain.h"
 #include "../mul_mat_terms.h"
 #include "../strided.h"
 #include "mul_mat_plan.h"
@@ -207,6 +208,11 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
                            agk_mm_least(AGK_TERMS_COLS, t->col + t->cols - first));
         }
     }
+    if (node->n_stages > 0) { /* what is fused with the product, on 512 KB at most, still in L2 */
+        const agk_chain_block block = {
+            .i0 = t->row, .n = t->rows, .i1 = t->col, .rows = t->cols, .i2 = t->i2, .i3 = t->i3};
+        agk_chain_run(task, node, &block, false);
+    }
 }
 
 static agk_status multiply(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -258,7 +264,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     p.row_blocks = (int32_t)agk_mm_least(blocks > fewest ? blocks : fewest, panels);
     const int64_t items = (int64_t)p.row_blocks * p.groups * batches;
     const double per_chunk = (double)items / (slices + 1e-9);
-    p.per_chunk = (int32_t)(slices <= 1.5 ? items : per_chunk < 1.0 ? 1.0 : per_chunk);
+    p.per_chunk = (int32_t)(slices <= 1.5 ? (double)items : per_chunk < 1.0 ? 1.0 : per_chunk);
 
     const size_t floats =
         p.b_floats != NULL ? (size_t)(k > AGK_TERMS_COLS * K_BLOCK ? k : AGK_TERMS_COLS * K_BLOCK) * 4 : 0;
