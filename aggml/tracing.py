@@ -36,13 +36,14 @@ _OTHER: Final = "#888888"
 
 
 class TraceEvent(NamedTuple):
-    """One operation that is done; times in perf_counter seconds."""
+    """One operation that is done; times in perf_counter seconds, bytes that it copied or filled."""
 
     stream: str
     operation: str
     submitted: float
     started: float
     done: float
+    nbytes: int
 
 
 class Trace:
@@ -96,7 +97,9 @@ class Trace:
         for stream, name, op in self._ops:
             submitted, started, done = op.times()
             if started is not None and done is not None:
-                found.append(TraceEvent(names[stream.key], name, submitted, started, done))
+                found.append(
+                    TraceEvent(names[stream.key], name, submitted, started, done, op.moved)
+                )
         return found
 
     @property
@@ -122,7 +125,7 @@ class Trace:
                 "tid": rows[e.stream],
                 "ts": (e.started - start) * 1e6,
                 "dur": (e.done - e.started) * 1e6,
-                "args": {"queued_us": (e.started - e.submitted) * 1e6},
+                "args": {"queued_us": (e.started - e.submitted) * 1e6, "bytes": e.nbytes},
             }
             for e in events
         ]

@@ -84,6 +84,13 @@ class BackendBase(ABC):
     def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
         """Copy between tensors of the same type, extents and strides that this device reaches."""
 
+    def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
+        """Copy at least those matrices of ``src`` that ``ids``, in host memory, will name then.
+
+        The others are not read before they are copied. Overridden where less than all is faster.
+        """
+        return self._copy(src, dst)
+
     @abstractmethod
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         """Set every byte of a buffer of this device, which is no MultiBuffer and not empty."""

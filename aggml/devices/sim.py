@@ -203,6 +203,15 @@ class SimBackend(Backend):
 
         return self._write(src.nbytes, "copy", move, dst)
 
+    def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
+        device = self.device
+        fault = device._fault("transfer")
+        if fault is not None:
+            return self.stream.fail(fault, writes=[dst], operation="copy")
+        return self.stream.copy_experts(
+            dst, src, ids, latency=device.latency, bandwidth=device.bandwidth
+        )
+
     def _clear(self, buffer: Buffer, value: int) -> Future[None]:
         return self.stream.clear(buffer, value)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPUTE_LANES",
     "COPY",
+    "EXPERTS",
     "PLAN",
     "SET",
     "WHOLE",
@@ -49,11 +50,13 @@ __all__ = [
     "measure",
 ]
 
-#: What an action is: a value brought by the run, a copy, a plan, "all pieces are there".
+#: What an action is: a value brought by the run, a copy, a plan, "all pieces are there", a copy of
+#: some of the experts.
 SET: Final = "set"
 COPY: Final = "copy"
 PLAN: Final = "plan"
 WHOLE: Final = "whole"
+EXPERTS: Final = "experts"
 # Streams beside its own on which a backend may compute: for so many crossings of a graph there and
 # back the submissions do not hold each other up.
 COMPUTE_LANES: Final = 3
@@ -67,14 +70,14 @@ class Action(NamedTuple):
     """One operation of a submission.
 
     Attributes:
-        kind: SET, COPY, PLAN or WHOLE.
+        kind: SET, COPY, PLAN, WHOLE or EXPERTS.
         backend: whose stream it is on.
         waits: streams that it comes after, with all that is queued there so far.
         source: the leaf of a SET, what a COPY reads.
         target: what is written.
         plan: of a PLAN.
         split: index of the split it belongs to.
-        reads: of a WHOLE, what has to be good.
+        reads: of a WHOLE, what has to be good; of EXPERTS, who they are.
         placed: whether it touches memory that the user placed.
     """
 
@@ -271,20 +274,26 @@ class _Maker:
             self.ids.append(0)  # a view gets no memory
         return found
 
+    def until_copied(self, origin: Tensor) -> None:
+        """Have a value last until what comes next was copied."""
+        source = self.twin(origin)
+        root = source.view_src or source
+        if root.placement is None:
+            until = new_like(source, "copy", (source,))
+            until.placement = _NOWHERE
+            self.order.append(until)
+            self.ids.append(self.program.at(origin))
+            self.shared.add(root)
+
     def split(self, i: int) -> None:
         program, twins = self.program, self.twins
         part = program.splits[i]
         for copy in part.inputs:
             origin = copy.tensor
             if not program.is_upload(copy):
-                source = self.twin(origin)
-                root = source.view_src or source
-                if root.placement is None:  # it has to last until it was copied
-                    until = new_like(source, "copy", (source,))
-                    until.placement = _NOWHERE
-                    self.order.append(until)
-                    self.ids.append(program.at(origin))
-                    self.shared.add(root)
+                self.until_copied(origin)
+            if copy in program.experts:
+                self.until_copied(program.experts[copy])
             twin = new_like(origin, "copy", ())
             twin._flags = 0
             twin.name = f"{self.q.backends[copy.backend].name}#{origin.name}"[:60]
@@ -483,6 +492,7 @@ class _Maker:
             target: Tensor | None = None,
             plan: DevicePlan | None = None,
             extra: Hashable = None,
+            who: Tensor | None = None,
         ) -> None:
             r = {self.resource(t) for t in reads}
             w = {self.resource(t) for t in writes}
@@ -507,7 +517,7 @@ class _Maker:
                     target,
                     plan,
                     split,
-                    tuple(reads) if kind == WHOLE else (),
+                    tuple(reads) if kind == WHOLE else () if who is None else (who,),
                     placed,
                 )
             )
@@ -531,6 +541,18 @@ class _Maker:
             if len(parts) > 1:  # a piece fills a part only: now the whole is good, or is not
                 add(WHOLE, up, [p.staging for p in parts], [target], split, target=target)
 
+        def choose(source: Tensor, target: Tensor, ids: Tensor, copy: Copy, split: int) -> None:
+            """Copy some experts; ids that lie elsewhere come to host memory first."""
+            at = program.at(program.experts[copy])
+            if not ids.buffer or not ids.buffer.is_host:
+                down = self.lane("down", at)
+                staging = new_like(ids, "none", ())
+                (down.device.host_buffer_type or HOST).alloc_tensors([staging])
+                add(COPY, down, [ids], [staging], split, source=ids, target=staging)
+                ids = staging
+            up = self.lane("up", copy.backend)
+            add(EXPERTS, up, [ids, source], [target], split, source=source, target=target, who=ids)
+
         self.homes = {
             t: b
             for t, b in program.found.backend.items()
@@ -547,6 +569,9 @@ class _Maker:
                 b = copy.backend
                 if program.is_upload(copy):
                     add(SET, self.lane(into, b), [], [target], i, source=copy.tensor, target=target)
+                elif copy in program.experts:
+                    ids = self.twins[program.experts[copy]]
+                    choose(self.twins[copy.tensor], target, ids, copy, i)
                 else:
                     move(self.twins[copy.tensor], target, program.at(copy.tensor), b, i)
             plan = plans[i]

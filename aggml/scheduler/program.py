@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aggml.buffer import BufferUsage
 from aggml.scheduler.assign import VIEW_OPS, Question, assigning
 from aggml.scheduler.split import Copy, splitting
 
@@ -40,6 +41,8 @@ class Program:
         fixed: leafs that nobody placed and no run brings: they get memory for good.
         direct: floating leafs that are read where they are at home, and not from copies alone.
         kept: storages that can be read after a run.
+        experts: for copies of experts' weights, of which only some are read: the tensor that says
+            which.
         made: for each storage that nodes write, the last split that does.
     """
 
@@ -89,6 +92,43 @@ class Program:
                             self.direct.add(root)
                 if node.view_src is not None and node.view_src in self.floating:
                     self.direct.add(node.view_src)
+
+        self.experts = self._find_experts()
+        self.direct.update(i.root for i in self.experts.values() if i.root in self.floating)
+
+    def _find_experts(self) -> dict[Copy, Tensor]:
+        """Weights in host memory that are copied to be read by ``mul_mat_id`` alone.
+
+        Its ids have to be there before the split begins. ggml looks at the first node of a split;
+        here all that read the copy, in later splits too, have to name the same experts.
+        """
+        found: dict[Copy, Tensor | None] = {}
+        for i, split in enumerate(self.splits):
+            for copy in split.inputs:
+                buffer = self.q.buffer(copy.tensor)
+                if (
+                    buffer is not None
+                    and buffer.usage is BufferUsage.WEIGHTS
+                    and buffer.is_host
+                    and copy.tensor.is_contiguous
+                    and copy.tensor.ne[3] == 1
+                ):
+                    found[copy] = None
+            swaps = {t: c for t, c in split.swaps.items() if c in found} if found else {}
+            for node in self.nodes[split.start : split.end] if swaps else ():
+                if node.op in VIEW_OPS:
+                    continue
+                for k, source in enumerate(node.src):
+                    if source is None or source not in swaps:
+                        continue
+                    copy = swaps[source]
+                    ids = node.src[2] if node.op == "mul_mat_id" and k == 0 else None
+                    known = found.get(copy)
+                    if ids is None or (known or ids) is not ids or self.made.get(ids.root, -1) >= i:
+                        found.pop(copy, None)
+                    elif copy in found:
+                        found[copy] = ids
+        return {copy: ids for copy, ids in found.items() if ids is not None}
 
     def at(self, tensor: Tensor) -> int:
         """The backend where the tensor's storage lies."""

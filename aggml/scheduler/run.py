@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.future import Future
 from aggml.native import _native
-from aggml.scheduler.layout import COPY, PLAN, SET
+from aggml.scheduler.layout import COPY, EXPERTS, PLAN, SET
 from aggml.scheduler.replay import record
 from aggml.scheduler.unit import Unit
 from aggml.stream import Stream
@@ -295,4 +295,7 @@ def _act(action: Action, values: dict[Tensor, Array]) -> Future[Any]:
     if action.kind == COPY:
         assert source is not None
         return backend._copy(source, target)
+    if action.kind == EXPERTS:
+        assert source is not None
+        return backend._copy_experts(source, target, action.reads[0])
     return backend.stream.delay(0, reads=action.reads, writes=[target], operation="copy")

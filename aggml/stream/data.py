@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.buffer import BufferUsage
+from aggml.dtype import DType
 from aggml.errors import InvalidArgument, OutOfBounds
 from aggml.native import _native
 from aggml.spans import bits_of, is_whole, span_of, storages_of
@@ -96,6 +97,49 @@ class DataStream(StreamBase):
             desc = _native.download_bytes(array, span_of(tensor), offset, operation)
         if lasts:
             desc.set_pace(lasts)
+        return self._put([desc], None, operation)
+
+    def copy_experts(
+        self,
+        dst: Tensor,
+        src: Tensor,
+        ids: Tensor,
+        *,
+        latency: float = 0.0,
+        bandwidth: float | None = None,
+        operation: str = "copy",
+    ) -> Future[None]:
+        """Copy those matrices of a stack that are named in ``ids``; what is between stays as it is.
+
+        ``ids`` are looked at when the stream gets there. All of ``dst`` counts as written.
+
+        Args:
+            dst: where to, like ``src``.
+            src: ``ne[2]`` matrices, contiguous.
+            ids: int32 in one or two dimensions, in memory whose addresses can be read here.
+            latency: seconds that it takes at least, beside ``bandwidth``; as ``lasts`` elsewhere.
+            bandwidth: bytes per second that it may take; None: any number.
+            operation: for messages.
+
+        Raises:
+            InvalidArgument: they are not like that.
+            OutOfBounds: by the Future: there is no such matrix.
+        """
+        alike = dst.ne == src.ne and dst.nb == src.nb and dst.dtype is src.dtype
+        if not alike or src.ne[3] != 1 or not src.is_contiguous:
+            raise InvalidArgument(f"[Stream.copy_experts] {src!r} to {dst!r}")
+        if ids.dtype is not DType.I32 or ids.ne[2:] != (1, 1):
+            raise InvalidArgument(f"[Stream.copy_experts] ids={ids!r} are not int32 in 1 or 2-D")
+        desc = _native.experts(
+            span_of(dst),
+            span_of(src),
+            span_of(ids),
+            src.nb[2],
+            src.ne[2],
+            latency,
+            1e9 / bandwidth if bandwidth else 0.0,
+            operation,
+        )
         return self._put([desc], None, operation)
 
     def fill(

@@ -15,6 +15,7 @@ import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimDevice
 from aggml.scheduler import planner
+from aggml.scheduler.program import building
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,11 +89,10 @@ class Model:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     found = Model()
-    build = planner.building
 
     def counted(*args: Any, **named: Any) -> Any:
         found.planned += 1
-        return build(*args, **named)
+        return building(*args, **named)
 
     monkeypatch.setattr(planner, "building", counted)
     yield found

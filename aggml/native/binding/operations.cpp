@@ -148,6 +148,27 @@ static nb::object copy_desc(const Span &dst, const Span &src, const std::string 
     return out;
 }
 
+static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids, size_t size, int64_t n,
+                               double latency, double ns_per_byte, const std::string &operation)
+{
+    Desc *d = desc(AG_KIND_EXPERTS, operation, nb::make_tuple(dst.keep, src.keep, ids.keep));
+    nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
+    ag_experts &e = d->slot.u.experts;
+    e.dst = reinterpret_cast<uint8_t *>(dst.address);
+    e.src = reinterpret_cast<const uint8_t *>(src.address);
+    e.ids = reinterpret_cast<const uint8_t *>(ids.address);
+    e.size = size;
+    e.n = n;
+    memcpy(e.ids_ne, ids.ne, sizeof e.ids_ne);
+    memcpy(e.ids_nb, ids.nb, sizeof e.ids_nb);
+    e.latency = latency <= 0 ? 0 : static_cast<uint64_t>(latency * 1e9);
+    e.ns_per_byte = ns_per_byte;
+    src.read_by(d->slot);
+    ids.read_by(d->slot);
+    dst.written_by(d->slot, true);
+    return out;
+}
+
 static nb::object fill_desc(const Span &span, int value, size_t offset, size_t size, bool whole,
                             const std::string &operation)
 {
@@ -245,6 +266,14 @@ static nb::list desc_ranges(Desc &desc)
         bool reads = slot.n_reads > 0, writes = slot.n_writes + slot.n_partial > 0;
         if (reads) add_range(out, reinterpret_cast<uintptr_t>(copy.src), copy.ne, copy.src_nb, item, false);
         if (writes) add_range(out, reinterpret_cast<uintptr_t>(copy.dst), copy.ne, copy.dst_nb, item, true);
+    } else if (slot.kind == AG_KIND_EXPERTS) {
+        const ag_experts &e = slot.u.experts;
+        const int64_t ne[4] = {e.ids_ne[0], e.ids_ne[1], 1, 1}, nb[4] = {e.ids_nb[0], e.ids_nb[1], 0, 0};
+        auto src = reinterpret_cast<uintptr_t>(e.src), dst = reinterpret_cast<uintptr_t>(e.dst);
+        size_t size = e.size * static_cast<size_t>(e.n);
+        add_range(out, reinterpret_cast<uintptr_t>(e.ids), ne, nb, sizeof(int32_t), false);
+        out.append(nb::make_tuple(src, src + size, false));
+        out.append(nb::make_tuple(dst, dst + size, true));
     } else if (slot.kind == AG_KIND_FILL) {
         uintptr_t start = reinterpret_cast<uintptr_t>(slot.u.fill.dst);
         if (slot.u.fill.size > 0) out.append(nb::make_tuple(start, start + slot.u.fill.size, true));
@@ -308,6 +337,8 @@ void bind_operations(nb::module_ &m)
         },
         "array"_a, "span"_a, "offset"_a, "operation"_a);
     m.def("copy", copy_desc, "dst"_a, "src"_a, "operation"_a);
+    m.def("experts", experts_desc, "dst"_a, "src"_a, "ids"_a, "size"_a, "n"_a, "latency"_a, "ns_per_byte"_a,
+          "operation"_a);
     m.def("fill", fill_desc, "span"_a, "value"_a, "offset"_a, "size"_a, "whole"_a, "operation"_a);
     m.def("clear", clear_desc, "address"_a, "value"_a, "size"_a, "writes"_a, "keep"_a);
     m.def("run_plan", plan_desc, "plan"_a, "arena"_a, "operation"_a, "keep"_a.none());

@@ -239,6 +239,7 @@ void bind_stream(nb::module_ &m)
         .def_prop_ro("derived", [](Op &op) { return op.done() && op.slot().derived; })
         .def_prop_ro("operation", [](Op &op) { return std::string(op.slot().operation); })
         .def("times", op_times)
+        .def_prop_ro("moved", [](Op &op) { return op.done() ? op.slot().moved : 0; })
         .def("abort", [](Op &op) { ag_stream_abort(op.stream, op.block, op.ticket); })
         .def("wait", op_wait, "timeout"_a);
 

@@ -258,6 +258,10 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
     ag_cuda_queue *q = (ag_cuda_queue *)ahead;
     ag_flight flight = {.ticket = ticket, .stream = ag_stream_ref(stream), .slot = slot, .error = error};
     bool works = slot->kind == AG_KIND_COPY || slot->kind == AG_KIND_FILL || slot->kind == AG_KIND_PLAN;
+    if (error == NULL && slot->kind == AG_KIND_EXPERTS) {
+        flight.error =
+            ag_error_new(AG_UNSUPPORTED, "CUDA", slot->operation, NULL, "experts are copied whole on this device");
+    }
     if (error == NULL && works) {
         ag_cuda_issue issue = {.queue = q, .slot = slot, .flight = &flight};
         int code = begin(&issue, &flight.error);

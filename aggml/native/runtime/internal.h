@@ -19,6 +19,10 @@ void ag_relay_leave(int cpu);
 bool ag_relay_hand(ag_notifier *notifier, int cpu); /* false: nobody there took it, the caller writes */
 void ag_notifier_write(ag_notifier *notifier);
 
+/* Experts (experts.c). */
+ag_error *ag_experts_look(ag_slot *slot, const char *device); /* which are used, how long it takes; NULL: all is well */
+void ag_experts_run(const ag_slot *slot);
+
 /* One pause of a spinning thread: about 25 ns on x86. */
 static inline void ag_pause(void)
 {

@@ -156,6 +156,7 @@ void ag_copy_run(const ag_copy *copy);
 typedef enum ag_kind {
     AG_KIND_NOP, /* a mark; with `writes` it accepts them: what is there is declared good */
     AG_KIND_COPY,
+    AG_KIND_EXPERTS,
     AG_KIND_FILL,
     AG_KIND_PLAN,
     AG_KIND_DELAY,
@@ -165,6 +166,19 @@ typedef enum ag_kind {
 } ag_kind;
 
 #define AG_INLINE_STORAGES 3
+
+/* Of `n` matrices of `size` bytes each, one behind the other, those that are named in `ids`, a 2-D tensor of int32. */
+typedef struct ag_experts {
+    uint8_t *dst;
+    const uint8_t *src;
+    size_t size;
+    int64_t n;
+    const uint8_t *ids;
+    int64_t ids_ne[2], ids_nb[2];
+    uint64_t latency; /* ns; with ns_per_byte, what a device that is not there takes */
+    double ns_per_byte;
+    uint8_t *used; /* by matrix; from ag_experts_look on */
+} ag_experts;
 
 /* One queued operation; lives in a block of its stream's ring. */
 typedef struct ag_slot {
@@ -176,11 +190,13 @@ typedef struct ag_slot {
     ag_storage **many;                   /* instead, where they are more; owned */
     const char *operation;               /* static text for errors */
     uint64_t pace;                       /* ns that a copy, a fill or a plan takes at least; 0: what it takes */
+    uint64_t moved;                      /* bytes that it copied or filled; once it is done */
     uint64_t submitted;                  /* ns; before it is published */
     atomic_uint_fast64_t started, done;  /* ns; 0: not reached */
     _Atomic(ag_error *) error;
     union {
         ag_copy copy;
+        ag_experts experts;
         struct {
             uint8_t *dst;
             size_t size;
@@ -289,7 +305,7 @@ void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success
 /* For executors: carry on with the stream on this thread until it has nothing to do or parks. */
 void ag_stream_run(ag_stream *stream, struct ag_worker *worker); /* NULL: the submitting thread */
 bool ag_slot_copy(ag_slot *to, const ag_slot *from); /* one that was not submitted either; false: no memory */
-void ag_stream_run_ahead(ag_stream *stream);                     /* the same for an ag_ahead, by its one thread */
+void ag_stream_run_ahead(ag_stream *stream);         /* the same for an ag_ahead, by its one thread */
 /* The operation of the next ticket has ended; takes the reference to `error`. `ran`: the device worked on it, so that
  * what it writes in part is not what it was if it failed, or had read what failed. */
 void ag_stream_settle(ag_stream *stream, uint64_t ticket, ag_error *error, bool ran);

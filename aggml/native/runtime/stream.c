@@ -64,7 +64,10 @@ void ag_slot_drop(ag_slot *slot)
     free(slot->many);
     slot->many = NULL;
     slot->n_reads = slot->n_writes = slot->n_partial = 0;
-    if (slot->kind == AG_KIND_PLAN) {
+    if (slot->kind == AG_KIND_EXPERTS) {
+        free(slot->u.experts.used);
+        slot->u.experts.used = NULL;
+    } else if (slot->kind == AG_KIND_PLAN) {
         ag_plan_unref(slot->u.plan.plan);
         slot->u.plan.plan = NULL;
     } else if (slot->kind == AG_KIND_WAIT) {
@@ -237,7 +240,9 @@ void ag_stream_abort(ag_stream *s, ag_block *block, uint64_t ticket)
 {
     ag_slot *slot = &block->slots[ticket - block->base];
     atomic_store(&slot->abort, true);
-    if (slot->kind == AG_KIND_DELAY || slot->pace > 0) ag_timer_hurry(s, ticket, ticket);
+    /* The pace of experts is found out while they run: not to be read from here. */
+    if (slot->kind == AG_KIND_DELAY || slot->kind == AG_KIND_EXPERTS || slot->pace > 0)
+        ag_timer_hurry(s, ticket, ticket);
 }
 
 void ag_stream_abort_all(ag_stream *s)

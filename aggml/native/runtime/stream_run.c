@@ -267,6 +267,7 @@ static progress step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool 
         return DONE;
     case AG_KIND_NOP:
     case AG_KIND_COPY:
+    case AG_KIND_EXPERTS:
     case AG_KIND_FILL:
     case AG_KIND_PLAN: break;
     }
@@ -278,6 +279,11 @@ bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool f
     return step_of_host(s, slot, ticket, first, error) == DONE;
 }
 
+static uint64_t copied(const ag_copy *copy)
+{
+    return copy->item * (uint64_t)(copy->ne[0] * copy->ne[1] * copy->ne[2] * copy->ne[3]);
+}
+
 static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, ag_error **error)
 {
     bool first = slot->started == 0;
@@ -286,6 +292,10 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
         if (*error != NULL) return DONE;
         slot->started = ag_now();
     }
+    if (first && slot->kind == AG_KIND_EXPERTS) {
+        *error = ag_experts_look(slot, s->name);
+        if (*error != NULL) return DONE;
+    }
     if (slot->pace > 0 && s->paced != ticket) {
         if (keep_pace(s, slot, ticket, error) == GONE) return GONE;
         if (*error != NULL) return DONE;
@@ -293,8 +303,13 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
     }
     switch (slot->kind) {
     case AG_KIND_NOP: return DONE;
-    case AG_KIND_COPY: ag_copy_run(&slot->u.copy); return DONE;
+    case AG_KIND_COPY:
+        ag_copy_run(&slot->u.copy);
+        slot->moved = copied(&slot->u.copy);
+        return DONE;
+    case AG_KIND_EXPERTS: ag_experts_run(slot); return DONE;
     case AG_KIND_FILL:
+        slot->moved = slot->u.fill.size;
         if (slot->u.fill.size > 0)
             memset(slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size); /* dst may be NULL */
         return DONE;
@@ -351,6 +366,7 @@ static bool cheap(ag_slot *slot)
 {
     switch (slot->kind) {
     case AG_KIND_COPY: return slot->u.copy.item <= INLINE_BYTES && slot->u.copy.ne[0] == 1 && slot->u.copy.ne[1] == 1;
+    case AG_KIND_EXPERTS: return false;
     case AG_KIND_FILL: return slot->u.fill.size <= INLINE_BYTES;
     case AG_KIND_PLAN: return slot->u.plan.plan->cost <= INLINE_NS && slot->u.plan.plan->scratch_size == 0;
     default: return true;
