@@ -25,12 +25,13 @@ class Ground(NamedTuple):
 
     Attributes:
         placements: of leafs and nodes, in order.
-        usages: of the buffers of leafs that were placed.
+        usages: of the buffers of leafs that were placed, and whether others may write there: a plan
+            may have packed what lies in such a buffer.
         pins: backends that tensors of the graph were pinned to.
     """
 
     placements: list[Placement | None]
-    usages: list[BufferUsage | None]
+    usages: list[tuple[BufferUsage, bool] | None]
     pins: dict[Tensor, int]
 
 
@@ -39,9 +40,14 @@ def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
     tensors = (*graph.leafs, *graph.nodes)
     return Ground(
         [t.placement for t in tensors],
-        [None if t.placement is None else t.placement.buffer.usage for t in graph.leafs],
+        _usages(graph),
         {t: pins[t] for t in tensors if t in pins} if pins else {},
     )
+
+
+def _usages(graph: Graph) -> list[tuple[BufferUsage, bool] | None]:
+    places = [t.placement for t in graph.leafs]
+    return [None if p is None else (p.buffer.usage, p.exported) for p in places]
 
 
 def outline(graph: Graph, floating: Collection[Tensor]) -> tuple[object, ...]:
@@ -69,8 +75,7 @@ def comparing(
     wanted = frozenset(floating)
     if len(wanted) != len(program.floating):
         return None
-    usages = [None if t.placement is None else t.placement.buffer.usage for t in graph.leafs]
-    if usages != known.usages:
+    if _usages(graph) != known.usages:
         return None
     twins: dict[Tensor, Tensor] = {}
     before = (*program.leafs[: len(graph.leafs)], *program.nodes)

@@ -4,11 +4,13 @@
  * columns by expert, and clears those without an expert (a negative index). The second brings the columns of an expert
  * together, as the kernels of mul_mat want them: few for dots, many in units for tiles. The third goes over experts and
  * blocks of rows; how many there are follows from the shape, how much an item has to do from the indices. Results of a
- * block lie in scratch first, since columns of one expert are apart in the result.
+ * block lie in scratch first, since columns of one expert are apart in the result. Weights that are packed (packed.h) are
+ * multiplied as integers however many columns an expert has; others are widened to f32 where it has many.
  *
  * Not here: the kernels (mul_mat_kernels.c, avx2/, avx512/), products with one matrix (mul_mat.c). */
 #include <stdio.h>
 
+#include "../packed.h"
 #include "../refuse.h"
 #include "../strided.h"
 #include "mul_mat_plan.h"
@@ -25,16 +27,31 @@ enum {
 };
 
 typedef struct plan {
-    agk_mm_block_fn *dot, *tile;
+    agk_mm_block_fn *dot, *tile; /* where weights are packed, that of up to 8 and of 9 to 16 columns */
     agk_mm_pack_fn *pack;
+    agk_packed *packed;      /* NULL: rows are read as they lie */
     agk_to_float_fn *read_a; /* for tiles; NULL: a is f32 */
     agk_to_float_fn *read_b;
     agk_mm_convert_fn *col_q8; /* columns for the dot; NULL: they stay f32 */
-    int64_t rows_per_item, items_per_expert, per_chunk, pack_chunk;
+    int64_t rows_per_item, items_per_expert, per_chunk;
+    int32_t pack_chunk;
+    bool tiles;      /* of AMX, for packed weights */
     bool dot_widens; /* the dot reads f32 rows, a has others */
 } plan;
 
 _Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
+
+/* Columns of an expert that are multiplied together where its weights are packed: on tiles 16, in lanes 8. */
+static int64_t together(const plan *p)
+{
+    return p->tiles ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS;
+}
+
+/* As many as n columns are laid out for; up to 8 go to lanes even if there are tiles. */
+static int64_t width(int64_t n)
+{
+    return n <= AGK_PACKED_COLUMNS ? n : AGK_PACKED_MOST;
+}
 
 static plan plan_of(const agk_node *node)
 {
@@ -123,12 +140,31 @@ static void read_column(const agk_task *task, const agk_node *node, const plan *
               k);
 }
 
+/* Columns `at` .. `at` + n - 1 of the order, quantized and laid side by side. */
+static void lay_columns(const agk_task *task, const agk_node *node, const plan *p, const table *t, int64_t at,
+                        int64_t n, char *out)
+{
+    const int64_t k = node->src[0].ne[0];
+    const size_t bytes = agk_mm_col_bytes(AGK_MM_Q8, k);
+    float *floats = (float *)(void *)((char *)task->scratch + AGK_PACKED_MOST * bytes);
+    for (int64_t j = 0; j < n; ++j) {
+        read_column(task, node, p, t->order[at + j], 0, k, floats);
+        p->col_q8(floats, (char *)task->scratch + (size_t)j * bytes, k);
+    }
+    agk_packed_columns(agk_packed_layout_of(node->src[0].type), n, width(n), k, task->scratch, bytes, out);
+}
+
 /* Bring together column `at` of the order: for dots each by itself, for tiles 16 by the first of them. */
 static void pack_column(const agk_task *task, const agk_node *node, const plan *p, const table *t, int64_t expert,
                         int64_t at)
 {
     const int64_t k = node->src[0].ne[0], first = t->start[expert], count = t->start[expert + 1] - first;
     char *columns = expert_columns(t, expert);
+    if (p->packed != NULL) {
+        const int64_t i = at - first, n = agk_mm_least(together(p), count - i);
+        if (i % together(p) == 0) lay_columns(task, node, p, t, at, n, columns + agk_packed_columns_bytes(i, k));
+        return;
+    }
     if (count <= DOT_COLUMNS) {
         char *out = columns + (size_t)(at - first) * t->stride;
         read_column(task, node, p, t->order[at], 0, k, p->col_q8 != NULL ? task->scratch : out);
@@ -212,6 +248,33 @@ static void dots(const agk_task *task, const agk_node *node, const plan *p, cons
     }
 }
 
+/* Two groups of 16 rows at a time: they stay in L2 while all columns of the expert pass by. */
+static void packed(const agk_task *task, const agk_node *node, const plan *p, const table *t, int64_t expert,
+                   int64_t first, int64_t last)
+{
+    const int64_t k = node->src[0].ne[0], all = t->start[expert + 1] - t->start[expert];
+    const int64_t group = expert * agk_mm_ceil_div(node->src[0].ne[1], AGK_PACKED_ROWS);
+    const char *columns = expert_columns(t, expert);
+    for (int64_t row = first; row < last; row += TILE_ROWS) {
+        const int64_t rows = agk_mm_least(TILE_ROWS, last - row), at = group + row / AGK_PACKED_ROWS;
+        if (rows > AGK_PACKED_ROWS) agk_packed_ready(p->packed, at + 1);
+        const char *a = agk_packed_ready(p->packed, at);
+        for (int64_t i = 0; i < all; i += together(p)) {
+            const int64_t n = agk_mm_least(together(p), all - i);
+            const agk_mm_block block = {.k = k,
+                                        .rows = rows,
+                                        .cols = n,
+                                        .a = a,
+                                        .lda = agk_packed_group_bytes(agk_packed_layout_of(node->src[0].type), k),
+                                        .b = columns + agk_packed_columns_bytes(i, k),
+                                        .c = task->scratch,
+                                        .ldc = (size_t)rows * sizeof(float)};
+            (n <= AGK_PACKED_COLUMNS ? p->dot : p->tile)(&block);
+            scatter(task, node, t->order + t->start[expert] + i, n, row, rows, task->scratch);
+        }
+    }
+}
+
 static void tiles(const agk_task *task, const agk_node *node, const plan *p, const table *t, int64_t expert,
                   int64_t first, int64_t last)
 {
@@ -260,7 +323,9 @@ static agk_status multiply(const agk_task *task, const agk_node *node, int64_t c
         const int64_t expert = i / p.items_per_expert, count = t.start[expert + 1] - t.start[expert];
         const int64_t first = i % p.items_per_expert * p.rows_per_item;
         const int64_t last = agk_mm_least(m, first + p.rows_per_item);
-        if (count > DOT_COLUMNS)
+        if (p.packed != NULL && count > 0)
+            packed(task, node, &p, &t, expert, first, last);
+        else if (count > DOT_COLUMNS)
             tiles(task, node, &p, &t, expert, first, last);
         else if (count > 0)
             dots(task, node, &p, &t, expert, first, last);
@@ -319,8 +384,27 @@ static void pick_kernels(plan *p, int a, int b, uint32_t cpu)
     }
 }
 
+/* Packed weights are multiplied as integers, whatever the number of columns. */
+static void pick_packed(plan *p, agk_lowering *lowering)
+{
+    const agk_view *a = &lowering->node->src[0];
+    const uint32_t cpu = lowering->cpu, needs = AGK_AMX_INT8 | AGK_AVX512;
+    agk_mm_block_fn *lanes = agk_packed_product(a->type, false, cpu);
+    if (lowering->weights == NULL || lanes == NULL || a->ne[1] < AGK_PACKED_ROWS) return;
+    p->packed = lowering->packed = agk_packed_acquire(lowering->weights, a);
+    if (p->packed == NULL) return;
+    p->dot = lanes;
+    p->tiles = (cpu & needs) == needs;
+    p->tile = agk_packed_product(a->type, true, cpu);
+}
+
 static size_t scratch_bytes(const plan *p, int64_t k)
 {
+    if (p->packed != NULL) {
+        const size_t columns = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k) + (size_t)k * sizeof(float);
+        const size_t product = (size_t)(AGK_PACKED_MOST * TILE_ROWS) * sizeof(float);
+        return columns > product ? columns : product;
+    }
     const size_t dots = (size_t)(DOT_COLUMNS * DOT_ROWS + (p->dot_widens ? DOT_ROWS * DOT_K : 0)) * sizeof(float);
     const size_t product = (size_t)(TILE_ROWS * (TILE_COLUMNS + (p->read_a != NULL ? TILE_K : 0))) * sizeof(float);
     const size_t unit = AGK_MM_UNIT * agk_mm_col_bytes(AGK_MM_FLOATS, TILE_K);
@@ -343,6 +427,7 @@ agk_status agk_lower_mul_mat_id(agk_lowering *lowering)
 
     plan p = {0};
     pick_kernels(&p, a->type, b->type, lowering->cpu);
+    pick_packed(&p, lowering);
     /* ns of one thread: 4 for 1000 products, 0.3 for an element of a that is widened, 0.1 for one that is read */
     const double columns = (double)slots / (double)agk_mm_least(slots, experts);
     const double row_ns = (double)k * (columns * 0.004 * 2.0 + (p.read_a != NULL ? 0.3 : 0.1)) + 10.0;
@@ -353,8 +438,8 @@ agk_status agk_lower_mul_mat_id(agk_lowering *lowering)
     p.items_per_expert = agk_mm_ceil_div(m, p.rows_per_item);
     const int64_t items = p.items_per_expert * experts;
     p.per_chunk = all_ns < 15000.0 ? items : agk_mm_ceil_div(items, 500000);
-    p.pack_chunk = agk_units_per_chunk(slots, 0.4 * (double)k + 20.0);
-    p.pack_chunk = agk_mm_ceil_div(p.pack_chunk, AGK_MM_UNIT) * AGK_MM_UNIT;
+    const int64_t pack_chunk = agk_units_per_chunk(slots, 0.4 * (double)k + 20.0);
+    p.pack_chunk = (int32_t)(agk_mm_ceil_div(pack_chunk, AGK_MM_UNIT) * AGK_MM_UNIT);
     lowering->scratch_size = scratch_bytes(&p, k);
     lowering->work_size += (size_t)(2 * slots) * agk_mm_col_bytes(AGK_MM_FLOATS, k);
     agk_add_step(lowering, pack, agk_mm_ceil_div(slots, p.pack_chunk));
