@@ -219,6 +219,41 @@ static int copy_staged(ag_cuda_issue *issue, const ag_copy *c, bool up)
     }
 }
 
+/* Bytes within one device onto others that they overlap, which the driver leaves undefined: by way of the ring, from the
+ * end on which nothing is overwritten before it was read. */
+static int copy_overlapping(ag_cuda_issue *issue, const ag_copy *c)
+{
+    ag_cuda_queue *q = issue->queue;
+    uint64_t dst = (uint64_t)(uintptr_t)c->dst, src = (uint64_t)(uintptr_t)c->src;
+    issue->ran = true;
+    for (size_t done = 0; done < c->item;) {
+        size_t n = c->item - done < AG_CUDA_PIECE ? c->item - done : AG_CUDA_PIECE;
+        size_t at = dst < src ? done : c->item - done - n;
+        uint64_t end;
+        int code;
+        issue->call = "cuMemHostAlloc";
+        uint8_t *ring = ag_cuda_ring_take(q, n, &end, &code);
+        if (ring == NULL) return code;
+        code = AG_CU(issue, cuMemcpyDtoHAsync, ring, src + at, n, q->cuda);
+        if (code == AG_CU_OK) code = AG_CU(issue, cuMemcpyHtoDAsync, dst + at, ring, n, q->cuda);
+        if (code != AG_CU_OK) return code;
+        done += n;
+        issue->call = "cuEventRecord";
+        if (done == c->item) {
+            issue->flight->ring_end = end;
+        } else if ((code = ag_cuda_fly(q, (ag_flight){.slot = issue->flight->slot, .ring_end = end})) != AG_CU_OK) {
+            return code;
+        }
+    }
+    return AG_CU_OK;
+}
+
+static bool overlap(const ag_copy *c)
+{
+    bool one = c->ne[0] == 1 && c->ne[1] == 1 && c->ne[2] == 1 && c->ne[3] == 1;
+    return one && c->dst != c->src && c->dst < c->src + c->item && c->src < c->dst + c->item;
+}
+
 /* -- operations */
 
 static bool has_odd_strides(const ag_copy *c, const int64_t *nb)
@@ -245,6 +280,7 @@ int ag_cuda_issue_copy(ag_cuda_issue *issue, const ag_copy *c)
     if (!from.device && (!from.pinned || has_odd_strides(c, c->src_nb))) return copy_staged(issue, c, true);
     if (to.device && from.device && to.ordinal != from.ordinal)
         ag_cuda_reach(issue->queue->device, to.ordinal == issue->queue->device->ordinal ? from.ordinal : to.ordinal);
+    if (to.device && from.device && overlap(c)) return copy_overlapping(issue, c);
     return copy_reachable(issue, c, to, from);
 }
 

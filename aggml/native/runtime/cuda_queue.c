@@ -153,12 +153,15 @@ uint8_t *ag_cuda_ring_take(ag_cuda_queue *q, size_t size, uint64_t *end, int *co
 
 /* -- the waiting thread --------------------------------------------------------------------------------------- */
 
-static int wait_for(void *event)
+/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the latest. */
+static int wait_for(ag_cuda_queue *q, void *event)
 {
     uint64_t until = ag_now() + LOOK_NS;
     int code;
     while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && ag_now() < until) ag_pause();
-    return code == AG_CU_NOT_READY ? ag_cu.cuEventSynchronize(event) : code;
+    if (code == AG_CU_NOT_READY) code = ag_cu.cuEventSynchronize(event);
+    if (code != AG_CU_OK && !ag_cuda_sticky(code)) (void)ag_cu.cuStreamSynchronize(q->cuda);
+    return code;
 }
 
 static void close_queue(ag_cuda_queue *q) /* by the last of its threads */
@@ -221,7 +224,7 @@ static void *settle_all(void *argument)
         int code = AG_CU_OK;
         if (flight.event != NULL && atomic_load(&q->device->lost) == NULL) {
             if (!entered) entered = ag_cu.cuCtxSetCurrent(q->device->context) == AG_CU_OK;
-            code = wait_for(flight.event);
+            code = wait_for(q, flight.event);
         }
         finish(q, &flight, code);
         retire(q, &flight);
@@ -272,6 +275,7 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
         if (issue.ran) { /* also if it failed midway: what it borrowed is in use until the device is through */
             code = ag_cuda_fly(q, flight);
             if (code == AG_CU_OK) return;
+            (void)ag_cu.cuStreamSynchronize(q->cuda); /* nothing else tells when what it borrowed is free again */
             if (flight.error == NULL)
                 flight.error = ag_cuda_error(q->device, code, "cuEventRecord", slot->operation, tensor_of(slot));
         }

@@ -216,9 +216,9 @@ struct Stream {
 };
 
 static std::mutex streams_lock;
-static std::vector<Stream *> &streams()
+static std::vector<std::shared_ptr<Stream>> &streams()
 {
-    static auto *list = new std::vector<Stream *>; // never freed: threads outlive static destructors
+    static auto *list = new std::vector<std::shared_ptr<Stream>>; // never freed: threads outlive static destructors
     return *list;
 }
 
@@ -229,7 +229,7 @@ static Stream *default_stream()
     std::lock_guard<std::mutex> l(streams_lock);
     if (!all[d]) {
         all[d] = new Stream(d, 0);
-        streams().push_back(all[d]);
+        streams().emplace_back(all[d]);
     }
     return all[d];
 }
@@ -241,12 +241,12 @@ static Stream *stream_of(void *handle)
 
 static void sync_all()
 {
-    std::vector<Stream *> list;
+    std::vector<std::shared_ptr<Stream>> list; // which another thread may destroy meanwhile
     {
         std::lock_guard<std::mutex> l(streams_lock);
         list = streams();
     }
-    for (Stream *s : list) s->sync();
+    for (auto &s : list) s->sync();
 }
 
 // -- memory
@@ -476,7 +476,7 @@ EXPORT int cuStreamCreateWithPriority(void **s, unsigned, int priority)
     NEEDS_CONTEXT();
     auto *stream = new Stream(current->device, priority);
     std::lock_guard<std::mutex> l(streams_lock);
-    streams().push_back(stream);
+    streams().emplace_back(stream);
     *s = stream;
     return OK;
 }
@@ -487,14 +487,16 @@ EXPORT int cuStreamCreate(void **s, unsigned flags)
 EXPORT int cuStreamDestroy_v2(void *s)
 {
     enter("cuStreamDestroy");
-    auto *stream = static_cast<Stream *>(s);
+    std::shared_ptr<Stream> stream;
     {
         std::lock_guard<std::mutex> l(streams_lock);
         auto &list = streams();
-        list.erase(std::remove(list.begin(), list.end(), stream), list.end());
+        auto found = std::find_if(list.begin(), list.end(), [&](auto &each) { return each.get() == s; });
+        if (found == list.end()) return INVALID_HANDLE;
+        stream = *found;
+        list.erase(found);
     }
     stream->sync();
-    delete stream;
     return OK;
 }
 EXPORT int cuStreamSynchronize(void *s)
@@ -1104,6 +1106,9 @@ EXPORT void fake_fail(const char *entry, long after, int code)
 }
 EXPORT void fake_heal()
 {
+    for (auto &s : sticky) {
+        if (s != OK) sync_all(); // what was queued is dropped, and does not come back
+    }
     std::lock_guard<std::mutex> l(book_lock);
     faults.clear();
     for (auto &s : sticky) s = OK;
