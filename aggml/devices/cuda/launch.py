@@ -62,7 +62,8 @@ class Kernels(Protocol):
             scratch: address of as many bytes as `scratch` tells; not used after the last launch.
             fault: address of 32 bytes of device memory, four int64, all 0 beforehand. A kernel
                 that meets what only the data can tell (an index out of range) leaves there 1, the
-                index, its position, and the number of rows, and writes nothing to the node.
+                index, its position, and the number of rows (2 for a zero on a diagonal: its place,
+                and the matrix), and writes nothing to the node.
         """
         ...
 

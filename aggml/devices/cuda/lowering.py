@@ -38,7 +38,11 @@ _BY_FAMILY = {
     "mul_mat": "mul_mat mul_mat_id",
     "flash_attn_ext": "flash_attn_ext",
     "norm": "group_norm",
+    "out_prod": "out_prod",
     "patch": "set acc",
+    "recurrent": ("ssm_conv ssm_scan rwkv_wkv6 rwkv_wkv7 gated_linear_attn gated_delta_net"),
+    "recurrent_dsv4": "lightning_indexer dsv4_hc_comb dsv4_hc_pre dsv4_hc_post",
+    "solve": "solve_tri",
     "reduce": "sum count_equal cross_entropy_loss",
     "rope": "rope rope_back",
     "shape": "concat repeat",
@@ -52,7 +56,21 @@ _QUANTIZED = [kind for kind in DType if kind.is_quantized]
 #: Types of which blocks are written; the others are codebooks, which are fitted on the CPU alone.
 _WRITTEN = [kind for kind in _QUANTIZED if kind.name[:3] not in {"IQ1", "IQ2", "IQ3"}]
 _MODULES = sorted(
-    {"binary", "columns", "cpy", "glu", "mul_mat_f", "rope", "rows", "sort", "unary"}
+    {
+        "binary",
+        "columns",
+        "cpy",
+        "glu",
+        "mul_mat_f",
+        "out_prod",
+        "recurrent",
+        "recurrent_dsv4",
+        "rope",
+        "rows",
+        "solve",
+        "sort",
+        "unary",
+    }
     | {module for module, _, _, _ in PLAIN.values()}
 )
 #: Modules that are compiled for a quantized type each.

@@ -1,0 +1,20 @@
+"""out_prod: blocks of 32 x 32 of the result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.pack import ceil
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Site
+
+__all__ = ["launches"]
+
+
+def launches(site: Site) -> list[Launch]:
+    """One launch."""
+    ne = site.node.ne
+    grid = (ceil(ne[0], 32), min(ceil(ne[1], 32), 65535), min(ne[2] * ne[3], 65535))
+    return [site.launch("out_prod", "out_prod", grid, (256, 1, 1), 2)]

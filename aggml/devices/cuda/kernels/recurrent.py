@@ -1,0 +1,65 @@
+"""Recurrences: warps for rows of states, threads for columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.kernels.rows import check_ids
+from aggml.devices.cuda.pack import ceil
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Site
+    from aggml.tensor import Tensor
+
+__all__ = ["launches", "refuses"]
+
+_WIDEST = 256  # elements of a row that a warp keeps in registers
+
+
+def _source(node: Tensor, i: int) -> Tensor:
+    tensor = node.src[i]
+    assert tensor is not None
+    return tensor
+
+
+def refuses(node: Tensor) -> bool:
+    """States too wide for a warp, or without tokens or sequences, which no grid fits."""
+    match node.op:
+        case "ssm_conv":
+            return False
+        case "ssm_scan":
+            return _source(node, 0).ne[0] > _WIDEST or _source(node, 1).is_empty
+        case "gated_delta_net":
+            return _source(node, 2).ne[0] > _WIDEST or _source(node, 2).is_empty
+        case "rwkv_wkv7":
+            return _source(node, 0).ne[0] > _WIDEST or _source(node, 0).is_empty
+        case _:
+            return _source(node, 0).is_empty
+
+
+def launches(site: Site) -> list[Launch]:
+    """One launch, or two with the look at the indices of ssm_scan."""
+    node = site.node
+
+    def warps(kernel: str, n: int, n_src: int) -> Launch:
+        grid = (min(ceil(n, 4), 1 << 20), 1, 1)
+        return site.launch("recurrent", kernel, grid, (128, 1, 1), n_src)
+
+    match node.op:
+        case "ssm_conv":
+            return site.per_element("recurrent", "ssm_conv", node.nelements, 2)
+        case "ssm_scan":
+            s, x = _source(node, 0), _source(node, 1)
+            check = check_ids(site, site.src(6), s.ne[3])
+            return [check, warps("ssm_scan", s.ne[1] * s.ne[2] * x.ne[3], 7)]
+        case "gated_delta_net":
+            v = _source(node, 2)
+            return [warps("delta", v.ne[0] * v.ne[1] * v.ne[3], 6)]
+        case "rwkv_wkv7":
+            r = _source(node, 0)
+            return [warps("wkv7", r.ne[0] * r.ne[1] * _source(node, 6).ne[1], 7)]
+        case _:  # rwkv_wkv6, gated_linear_attn
+            k, state = _source(node, 0), _source(node, 5 if node.op == "rwkv_wkv6" else 4)
+            grid = (ceil(k.ne[0], 64), min(k.ne[1] * state.ne[1], 65535), 1)
+            return [site.launch("recurrent", "outer", grid, (64, 1, 1), 6)]
