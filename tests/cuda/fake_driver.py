@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.devices.cuda.launch import Address
 
-__all__ = ["Fake", "SimpleKernels", "built"]
+__all__ = ["Fake", "SimpleKernels", "built", "on_host"]
 
 _HERE = Path(__file__).resolve().parent / "fake"
 _BUILD = _HERE.parents[2] / "build" / "cuda-fake"
@@ -113,6 +113,17 @@ _OPS = {"add": 0, "mul": 1, "get_rows": 2, "set_rows": 3, "cont": 4, "dup": 4, "
 _CRASH = 5
 
 
+def _image(kernels: str, shim: str) -> bytes:
+    return f"FAKE:{kernels}\n{shim}\0".encode()
+
+
+def on_host(module: str) -> bytes:
+    """A module of the package's own kernels, compiled for the host: an image for the driver."""
+    from cuda import host
+
+    return _image(host.build_library(module)._name, str(host._shim()[0]))
+
+
 class SimpleKernels:
     """A `Kernels` of a few ops on f32, each a single launch.
 
@@ -170,4 +181,4 @@ class SimpleKernels:
             raise RuntimeError("the compiler broke down")
         self.compiled.append(f"{name} {arch}")
         library = str(built("simple.c"))
-        return b"FAKE:" + library.encode() + b"\n" + library.encode() + b"\0"
+        return _image(library, library)

@@ -33,7 +33,7 @@ pytestmark = [
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_on_the_fake_driver(path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # pytest's, after 15 s: this is many tests
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "timeout=120"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "timeout=300"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(path)],
         env=os.environ

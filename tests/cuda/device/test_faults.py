@@ -70,25 +70,25 @@ def work(device: CUDADevice) -> list[AggmlError]:
         expected = (ramp(16, i) + ramp(16)) * ramp(16)
         inputs = {a: ramp(16, i), b: ramp(16)}
         try:
-            futures.append((be.run(graph, inputs, y), expected))  # type: ignore[arg-type]
+            futures.append((be.run(graph, inputs, y), expected))
         except AggmlError as error:  # no scratch
             failures.append(error)
     be.memset(strided, 0)
     rows = np.zeros((4, 4), np.float32)
     view = ops.view_2d(strided, 4, 4, strided.nb[1], 0)
     be.set(view, rows)
-    futures.append((be.get(view), rows))  # type: ignore[arg-type]
-    futures.append((be.synchronize(), None))  # type: ignore[arg-type]
+    futures.append((be.get(view), rows))
+    futures.append((be.synchronize(), None))
     for future, value in futures:
         assert future.wait(20), future
-        error = future.exception()
-        if error is None and value is not None:
+        problem = future.exception()
+        if problem is None and value is not None:
             assert (future.result() == value).all()  # type: ignore[attr-defined]
-        elif isinstance(error, AggmlError):
-            failures.append(error)
-        elif isinstance(error, ExceptionGroup):
-            failures += [e for e in error.exceptions if isinstance(e, AggmlError)]
-            assert all(isinstance(e, AggmlError) for e in error.exceptions)
+        elif isinstance(problem, AggmlError):
+            failures.append(problem)
+        elif isinstance(problem, ExceptionGroup):
+            assert all(isinstance(e, AggmlError) for e in problem.exceptions)
+            failures += [e for e in problem.exceptions if isinstance(e, AggmlError)]
     be.close()
     buffer.close()
     return failures
@@ -155,7 +155,7 @@ async def test_an_illegal_address_loses_the_device(
     assert caught.value.device == "CUDA0"
     for refused in (lambda: be.get(y), lambda: second.set(t, ramp(16))):
         with pytest.raises(InvalidState, match="lost"):
-            refused()  # type: ignore[no-untyped-call]
+            refused()
     with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
         device.backend()
     with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
