@@ -21,7 +21,7 @@ enum {
 /* A unit of packed b; columns beyond the last are zero.
  * f32:  float [k][16]
  * bf16: pairs (k, k + 1) as 32 bits [(k + 1) / 2][16]; an odd k ends with a zero
- * q8:   per 32 k: float d[16], then [8][16] x 4 bytes of k, each value + 128; s8: the same, but signed */
+ * q8:   per 32 k: float d[16], then [8][16] x 4 bytes of k, each value + 128 */
 typedef struct agk_mm_unit_q8 {
     float d[AGK_MM_UNIT];
     uint8_t q[AGK_MM_BLOCK / 4][AGK_MM_UNIT][4];

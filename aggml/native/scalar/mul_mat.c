@@ -23,9 +23,8 @@ enum {
     DOT_K = 64,
     K_GRAIN = 256,       /* of rows that are widened: a multiple of every block; 16 columns of it fit in L1_ELEMENTS */
     L1_ELEMENTS = 7168,  /* f32 of columns: 28 of 48 KB */
-    AMX_COLUMNS = 48,    /* below, quantized rows are not worth widening for the tiles of AMX */
     AMX_K_BLOCK = 2048,  /* 48 columns of it are 192 KB of L2 */
-    AMX_TILES = 11,      /* of 48 columns, at least, for which rows are widened: that takes as long as 2 of them */
+    WIDE_TILES = 11,     /* of 48 columns, at least, for which rows are widened once: 3 to 8 % against 2 */
     AMX_PANEL = 1 << 20, /* bytes of a that stay in L2 while all columns pass by */
     FAR_A = 1 << 20,     /* bytes: one matrix against L2, the whole result against L3 */
     FAR_C = 8 << 20,
@@ -177,19 +176,11 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
     agk_add_step(lowering, agk_mm_dots_step, agk_mm_ceil_div(items, p->per_chunk));
 }
 
-/* Whether lanes or the tiles of AMX multiply. Tiles have 16 times the products of f32 lanes a cycle in bf16, 32 times in int8.
- * q8_0 and q4_0 stay in integers, as exact as in lanes; other quantized rows are widened to bf16, which rounds less (an
- * NMSE of some 3e-6) than quantizing the columns would. */
-typedef enum tile_way { LANES, BF16_TILES, INT8_TILES } tile_way;
-
-static tile_way way_of(const agk_view *a, const agk_view *b, uint32_t cpu)
+/* bf16 with few columns, rows as they lie: the tiles of AMX have 16 times the products of f32 lanes. */
+static bool on_tiles(const agk_view *a, uint32_t cpu)
 {
-    const uint32_t bf16 = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16,
-                   int8 = AGK_AMX_INT8 | AGK_AVX512 | AGK_AVX512_VNNI;
-    if (a->type == AGK_BF16) return (cpu & bf16) == bf16 ? BF16_TILES : LANES;
-    if (agk_traits(a->type)->blck_size == 1 || b->ne[1] < AMX_COLUMNS) return LANES;
-    if (a->type == AGK_Q8_0 || a->type == AGK_Q4_0) return (cpu & int8) == int8 ? INT8_TILES : LANES;
-    return (cpu & bf16) == bf16 ? BF16_TILES : LANES;
+    const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
+    return a->type == AGK_BF16 && (cpu & needs) == needs;
 }
 
 static void tile_kernels(agk_lowering *lowering, agk_mm_plan *p)
@@ -197,21 +188,15 @@ static void tile_kernels(agk_lowering *lowering, agk_mm_plan *p)
     const uint32_t cpu = lowering->cpu;
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16, vnni = AGK_AVX512 | AGK_AVX512_VNNI;
-    const tile_way way = way_of(a, b, cpu);
-    if (way == BF16_TILES || (a->type == AGK_BF16 && (cpu & bf16) == bf16)) {
-        if (a->type != AGK_BF16) {
-            p->row_form = AGK_MM_BF16;
-            p->row.floats = agk_reader(a->type, cpu);
-            p->to_bf16 = AGK_PICK(f32_to_bf16, cpu);
-        }
+    if (a->type == AGK_BF16 && (cpu & bf16) == bf16) {
         p->unit_form = AGK_MM_BF16_PAIRS;
         p->pack = AGK_PICK(mm_pack_bf16, cpu);
         p->product = AGK_PICK(mm_tile_bf16, cpu);
         columns_f32(p, b->type, cpu);
     } else if ((a->type == AGK_Q8_0 || a->type == AGK_Q4_0) && (cpu & vnni) == vnni) {
         p->unit_form = p->row_form = AGK_MM_Q8;
-        p->pack = way == INT8_TILES ? AGK_PICK(mm_pack_s8, cpu) : AGK_PICK(mm_pack_q8, cpu);
-        p->product = way == INT8_TILES ? AGK_PICK(mm_tile_s8, cpu) : AGK_PICK(mm_tile_q8, cpu);
+        p->pack = AGK_PICK(mm_pack_q8, cpu);
+        p->product = AGK_PICK(mm_tile_q8, cpu);
         p->row.block = a->type == AGK_Q8_0 ? AGK_PICK(mm_row_q8_0, cpu) : AGK_PICK(mm_row_q4_0, cpu);
         columns_q8(p, b->type, cpu);
     } else {
@@ -229,12 +214,12 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
     tile_kernels(lowering, p);
     const int64_t k = a->ne[0], m = a->ne[1], units = agk_mm_ceil_div(b->ne[1], AGK_MM_UNIT);
     const int64_t batches = b->ne[2] * b->ne[3];
-    const bool amx = way_of(a, b, lowering->cpu) != LANES;
+    const bool amx = on_tiles(a, lowering->cpu);
     const double per_slice = amx ? amx_slice_flops : slice_flops;
-    p->k_block = (lowering->cpu & AGK_AVX2) == 0 && k > 0 && k < 1 << 30   ? (int32_t)k
-                 : amx && p->row_form == AGK_MM_NATURAL && k > AMX_K_BLOCK ? AMX_K_BLOCK
-                 : amx && p->row_form == AGK_MM_NATURAL                    ? (int32_t)(k > 0 ? k : 1)
-                                                                           : K_BLOCK;
+    p->k_block = (lowering->cpu & AGK_AVX2) == 0 && k > 0 && k < 1 << 30 ? (int32_t)k
+                 : amx && k > AMX_K_BLOCK                                ? AMX_K_BLOCK
+                 : amx                                                   ? (int32_t)(k > 0 ? k : 1)
+                                                                         : K_BLOCK;
     p->tiles = (int32_t)agk_mm_ceil_div(units, AGK_MM_MAX_UNITS);
     p->tiles_per_item = 1;
     p->shared = p->row_form != AGK_MM_NATURAL || amx;
@@ -243,7 +228,7 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
     const double tile_slices = 2.0 * (double)k * (double)m * AGK_MM_MAX_UNITS * AGK_MM_UNIT / per_slice;
     const double slices = tile_slices * (double)p->tiles * (double)batches;
     int64_t row_blocks;
-    if (amx && p->row_form == AGK_MM_NATURAL) {
+    if (amx) {
         const int64_t in_l2 = AMX_PANEL / (2 * p->k_block) / 32 * 32, rows = in_l2 < MAX_ROWS ? in_l2 : MAX_ROWS;
         const int64_t by_work = (int64_t)(slices / (double)(p->tiles * batches)) + 1; /* no smaller than a slice */
         row_blocks = agk_mm_ceil_div(m, rows);
@@ -253,7 +238,7 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
         row_blocks = agk_mm_ceil_div(m, AGK_MM_WIDENED_ROWS);
         const double tiles = (double)row_blocks / (tile_slices + 1e-9); /* of 10 us each */
         p->tiles_per_item = (int32_t)(tiles < 2.0 ? 2 : tiles < (double)p->tiles ? (int64_t)tiles : p->tiles);
-        if (amx && p->tiles_per_item < AMX_TILES) p->tiles_per_item = AMX_TILES;
+        if (p->tiles_per_item < WIDE_TILES) p->tiles_per_item = WIDE_TILES;
         p->tiles_per_item = (int32_t)agk_mm_least(p->tiles_per_item, p->tiles);
     } else {
         const int64_t items = p->tiles * batches; /* 16 items at least, but no smaller than a slice */
@@ -296,9 +281,7 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     }
     const bool quantized = agk_traits(a->type)->blck_size > 1;
     agk_mm_plan p = {0};
-    const int64_t few = quantized                              ? DOT_COLUMNS_Q
-                        : way_of(a, b, lowering->cpu) != LANES ? DOT_COLUMNS_AMX
-                                                               : DOT_COLUMNS;
+    const int64_t few = quantized ? DOT_COLUMNS_Q : on_tiles(a, lowering->cpu) ? DOT_COLUMNS_AMX : DOT_COLUMNS;
     if (b->ne[1] <= 2 || (b->ne[1] <= few && a->ne[0] >= DOT_K)) {
         lower_dots(lowering, &p);
     } else {

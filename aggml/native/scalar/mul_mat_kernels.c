@@ -50,26 +50,16 @@ void agk_mm_pack_bf16_scalar(int64_t k, int64_t cols, const void *b, size_t ldb,
     }
 }
 
-static void pack_q8(int offset, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+void agk_mm_pack_q8_scalar(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     agk_mm_unit_q8 *y = out;
     for (int64_t i = 0; i < k / BLOCK; ++i, ++y) {
         for (int64_t j = 0; j < UNIT; ++j) {
             const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)at(b, j < cols ? j : 0, ldb) + i / 2;
             y->d[j] = j < cols ? x->d[i & 1] : 0.0f;
-            for (int n = 0; n < BLOCK; ++n) y->q[n / 4][j][n & 3] = (uint8_t)(x->q[(i & 1) * BLOCK + n] + offset);
+            for (int n = 0; n < BLOCK; ++n) y->q[n / 4][j][n & 3] = (uint8_t)(x->q[(i & 1) * BLOCK + n] + 128);
         }
     }
-}
-
-void agk_mm_pack_q8_scalar(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
-{
-    pack_q8(128, k, cols, b, ldb, out);
-}
-
-void agk_mm_pack_s8_scalar(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
-{
-    pack_q8(0, k, cols, b, ldb, out);
 }
 
 void agk_mm_col_q8_scalar(const void *src, void *dst, int64_t n)
@@ -161,7 +151,7 @@ void agk_mm_tile_bf16_scalar(const agk_mm_block *block)
     }
 }
 
-static void tile_q8(bool with_sign, const agk_mm_block *block)
+void agk_mm_tile_q8_scalar(const agk_mm_block *block)
 {
     for (int64_t unit = 0; unit * UNIT < block->cols; ++unit) {
         for (int64_t row = 0; row < block->rows; ++row) {
@@ -170,27 +160,14 @@ static void tile_q8(bool with_sign, const agk_mm_block *block)
             double sum[UNIT] = {0};
             for (int64_t i = 0; i < block->k / BLOCK; ++i, ++a, ++b) {
                 for (int j = 0; j < UNIT; ++j) {
-                    int32_t products = with_sign ? 0 : a->start;
-                    for (int e = 0; e < BLOCK; ++e) {
-                        const uint8_t code = b->q[e / 4][j][e & 3];
-                        products += a->q[e] * (with_sign ? (int8_t)code : code);
-                    }
+                    int32_t products = a->start;
+                    for (int e = 0; e < BLOCK; ++e) products += a->q[e] * b->q[e / 4][j][e & 3];
                     sum[j] += (double)(a->d * b->d[j]) * products;
                 }
             }
             store(block, row, unit, sum);
         }
     }
-}
-
-void agk_mm_tile_q8_scalar(const agk_mm_block *block)
-{
-    tile_q8(false, block);
-}
-
-void agk_mm_tile_s8_scalar(const agk_mm_block *block)
-{
-    tile_q8(true, block);
 }
 
 /* -- dots ----------------------------------------------------------------------------------------------------- */

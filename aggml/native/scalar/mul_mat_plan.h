@@ -21,11 +21,10 @@ typedef struct agk_mm_plan {
         agk_to_float_fn *floats;
         agk_from_float_fn *bf16;
         agk_mm_convert_fn *block; /* to a form of its own */
-    } row, col; /* what widens rows of a, what converts columns of b before they are packed or multiplied */
-    agk_from_float_fn *to_bf16; /* of rows, after row.floats */
-    int64_t per_chunk;          /* items */
-    int64_t col_chunk;          /* units or columns of the first step, per chunk */
-    int32_t row_blocks;         /* per batch */
+    } row, col;         /* what widens rows of a, what converts columns of b before they are packed or multiplied */
+    int64_t per_chunk;  /* items */
+    int64_t col_chunk;  /* units or columns of the first step, per chunk */
+    int32_t row_blocks; /* per batch */
     int32_t tiles, tiles_per_item, k_block;
     agk_mm_form row_form, col_form, unit_form;
     bool shared; /* b is packed by a step of its own */
@@ -54,7 +53,6 @@ static inline int64_t agk_mm_ceil_div(int64_t a, int64_t b)
 static inline size_t agk_mm_row_bytes(agk_mm_form f, int64_t k)
 {
     if (f == AGK_MM_Q8) return agk_mm_blocks(k, AGK_MM_BLOCK) * sizeof(agk_mm_row_q8);
-    if (f == AGK_MM_BF16) return (agk_mm_blocks(k, 32) + 1) * 64; /* a line more than needed, as for columns */
     return (size_t)k * sizeof(float);
 }
 

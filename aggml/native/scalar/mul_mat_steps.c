@@ -106,26 +106,13 @@ agk_status agk_mm_convert_step(const agk_task *task, const agk_node *node, int64
 
 /* -- products ------------------------------------------------------------------------------------------------- */
 
-static void widen_to_bf16(const agk_mm_plan *p, int type, const char *row, int64_t k, char *out)
-{
-    enum { AT_ONCE = 256 }; /* the largest block; 1 KB of floats stays in L1 */
-    float floats[AT_ONCE];
-    for (int64_t i = 0; i < k; i += AT_ONCE) {
-        const int64_t n = agk_mm_least(AT_ONCE, k - i);
-        p->row.floats(row + agk_row_size(type, i), floats, n);
-        p->to_bf16(floats, out + 2 * i, n);
-    }
-}
-
 /* Widen rows of a, k elements each, into `out`. */
 static void widen_rows(const agk_node *node, const agk_mm_plan *p, const char *a, int64_t rows, int64_t k, char *out)
 {
     const size_t bytes = agk_mm_row_bytes(p->row_form, k);
     for (int64_t i = 0; i < rows; ++i, a += node->src[0].nb[1], out += bytes) {
-        if (p->row_form != AGK_MM_FLOATS && p->to_bf16 == NULL)
+        if (p->row_form != AGK_MM_FLOATS)
             p->row.block(a, out, k);
-        else if (p->row_form == AGK_MM_BF16)
-            widen_to_bf16(p, node->src[0].type, a, k, out);
         else
             p->row.floats(a, (float *)(void *)out, k);
     }
