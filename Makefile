@@ -86,7 +86,7 @@ clean:
 
 CHECKS := check-python check-types check-layout check-corpus check-c check-asan check-tsan check-asan-python \
     check-wheel
-.PHONY: $(CHECKS)
+.PHONY: $(CHECKS) check-cuda
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
 
@@ -141,6 +141,14 @@ check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 # their tolerances, the same bits each time. Some minutes; ARGS names variants.
 check-corpus: $(VENV)/has-native $(VENV)/has-test
 	$(PY) tools/check_corpus.py $(ARGS)
+
+# CUDA kernels, without a GPU: all modules for all architectures without warning or spill (minutes), then every recorded
+# case on the CPU, under ASan and UBSan.
+check-cuda: $(VENV)/has-native $(VENV)/has-test
+	AGGML_CUDA_ALL=1 $(PY) -m pytest tests/cuda/test_compile.py
+	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" \
+	    AGGML_SHIM_SANITIZE=address,undefined ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	    $(PY) -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 tests/cuda/test_kernels.py
 
 # What a user gets: a wheel, used from elsewhere than the source tree.
 check-wheel: $(VENV)/has-native

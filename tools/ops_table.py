@@ -25,6 +25,7 @@ from corpus_loader import Case, op_cases  # noqa: E402 - the path is set above
 from ops.recorded import build  # noqa: E402
 
 from aggml import AggmlError, DType, Tensor, ops  # noqa: E402
+from aggml.devices.cuda.lowering import CudaKernels  # noqa: E402
 from aggml.plan import node_problem  # noqa: E402
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "ops.md"
 NATIVE = ROOT / "aggml" / "native"
 ISAS = ("avx2", "avx512", "amx", "neon")
+CUDA = CudaKernels()
 CALLS = 6  # recorded calls that are tried for each builder, of different operand types
 # Builders without recorded calls: what one of their nodes is called, and the types of operands.
 UNRECORDED = {
@@ -51,7 +53,8 @@ HEAD = """# Ops
 What `aggml.ops` holds and what the CPU computes. Written by `tools/ops_table.py`: operand types are
 those with which the recorded calls can be built and lowered, in the extents of those calls, so a
 type whose blocks are longer than their rows does not show. Besides the scalar kernels, which are
-always there, some nodes have kernels for instruction sets of their own. CUDA: not yet, for any op.
+always there, some nodes have kernels for instruction sets of their own. CUDA: whether there are
+kernels for all of the recorded calls (by types: `cuda-ops.md`); they have not run on a GPU yet.
 
 | builder | node | operand types | instruction sets | in place | CPU | CUDA |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -81,6 +84,11 @@ def runs(case: Case) -> bool:
         return all(node_problem(node) is None for node in nodes_of(build(case).out))
     except (AggmlError, AssertionError):
         return False
+
+
+def on_cuda(case: Case) -> bool:
+    """Whether CUDA has kernels for all nodes of a call."""
+    return all(map(CUDA.supports, nodes_of(build(case).out)))
 
 
 def with_type(case: Case, name: str, kind: DType) -> Case:
@@ -149,9 +157,10 @@ def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
         isa for isa in ISAS if any((NATIVE / isa / f"{lowered.get(op)}.c").exists() for op in made)
     ]
     computed = "yes" if any(map(runs, chosen)) else "no"
+    cuda = "yes" if all(map(on_cuda, cases)) else "in part" if any(map(on_cuda, cases)) else "no"
     return (
         f"| {name} | {' '.join(sorted(made))} | {operands} | {' '.join(sets)} | {place} "
-        f"| {computed} | not yet |\n"
+        f"| {computed} | {cuda} |\n"
     )
 
 

@@ -1,0 +1,70 @@
+"""Writes docs/cuda-ops.md: every recorded op and combination of types, done or missing on CUDA.
+
+`CudaKernels.supports` is asked for each node; a test compares the page, so that what is lost shows.
+Not here: whether the numbers are right (tests/cuda/test_kernels.py).
+
+    python tools/cuda_table.py          write the page
+    python tools/cuda_table.py --check  fail if it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from corpus_loader import op_cases  # noqa: E402 - the path is set above
+from ops.recorded import build  # noqa: E402
+
+from aggml import Graph  # noqa: E402
+from aggml.devices.cuda.lowering import CudaKernels  # noqa: E402
+
+PAGE = ROOT / "docs" / "cuda-ops.md"
+VIEWS = frozenset({"none", "view", "reshape", "permute", "transpose"})
+HEAD = """# Ops on CUDA
+
+Nodes of the recorded cases, by op and by types (operands -> result): those that have kernels, and
+those that the scheduler leaves to other devices. Written by `tools/cuda_table.py`. The kernels pass
+these cases on the CPU under a host shim (`tests/cuda`); they have not run on a GPU yet. Not recorded,
+and missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance matrix.
+
+| op | cases | done | missing |
+| --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    kernels = CudaKernels()
+    cases: dict[str, int] = defaultdict(int)
+    kinds: dict[str, dict[str, bool]] = defaultdict(dict)
+    for case in op_cases():
+        for node in Graph(build(case).out).nodes:
+            if node.op in VIEWS:
+                continue
+            sources = " ".join("-" if src is None else src.dtype.type_name for src in node.src)
+            types = f"{sources} -> {node.dtype.type_name}".strip()
+            cases[node.op] += 1
+            kinds[node.op][types] = kinds[node.op].get(types, True) and kernels.supports(node)
+    lines = [HEAD]
+    for op in sorted(kinds):
+        done = "; ".join(types for types, there in sorted(kinds[op].items()) if there)
+        missing = "; ".join(types for types, there in sorted(kinds[op].items()) if not there)
+        lines.append(f"| {op} | {cases[op]} | {done} | {missing} |\n")
+    return "".join(lines)
+
+
+def main() -> int:
+    """Writes the page, or compares it."""
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        return 0 if PAGE.read_text() == text else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
