@@ -19,6 +19,7 @@ import anyio
 
 from benchmarks import (
     awaits,
+    chart,
     conversions,
     embeddings,
     executor,
@@ -28,6 +29,7 @@ from benchmarks import (
     roofline,
     service,
 )
+from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Row, machine, progress, table
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ PARTS: Final = {
     kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
-    embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch",
+    embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
     service.PART: "examples/serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "what an await costs; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
@@ -101,7 +103,9 @@ class Bench:
                 quick=quick, match=self.match, missing=missing,
             )  # fmt: skip
         if name == embeddings.PART:
-            return partial(embeddings.measure, self.threads, quick=quick, missing=missing)
+            return partial(
+                embeddings.measure, self.threads, quick=quick, match=self.match, missing=missing
+            )
         if name == service.PART:
             return partial(
                 service.measure, self.threads, quick=quick, match=self.match, missing=missing
@@ -125,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         "--match",
         default="",
         metavar="TEXT",
-        help="of kernels, generation and service, only rows with TEXT in their name",
+        help="only rows with TEXT in their name: kernels, generate, embeddings, service",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: whether it runs, not how fast"
@@ -177,6 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {out}")
+    picture = out.with_suffix(".png")
+    try:
+        chart.draw(bench.rows, f"{about['cpu']}, {given.threads} threads, {about['time']}", picture)
+    except MissingPeerError as error:
+        print(f"no chart: {error}")
+    else:
+        print(f"drawn in {picture}")
     return 0
 
 

@@ -1,12 +1,12 @@
-"""Embeddings per second of all-MiniLM-L6-v2 at three sizes, beside onnxruntime and PyTorch.
+"""Embeddings per second of all-MiniLM-L6-v2 at three sizes: onnxruntime, PyTorch, llama.cpp.
 
 Contenders take turns, each after a pause (the peers' threads spin on for a while when their work is
-done) and one run that does not count. Not here: how the peers are set up (peers.py).
+done) and one run that does not count. llama.cpp is a
+process that stands still otherwise. Not here: how the peers are set up (peers.py, llamacpp.py).
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ import anyio
 import numpy as np
 
 import aggml
-from benchmarks import peers
+from benchmarks import model_files, peers
+from benchmarks.child import Child, ChildError
 from benchmarks.models import minilm
-from benchmarks.timing import Row, absolute, median, versus
+from benchmarks.timing import Budget, Row, median, progress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 PART = "embeddings"
 SIZES = ((1, 14), (32, 32), (64, 122))
 OURS = ("f32", "bf16", "q8_0")
+LLAMA_CPP = ("f32", "q8_0")
+TOKENS = 1024  # that llama.cpp computes together: each sees all, so more would only be slower
 PEERS: dict[str, Callable[[int], peers.Compute]] = {
     "onnxruntime f32": peers.onnxruntime,
     "PyTorch f32": lambda threads: peers.pytorch("f32", threads),
@@ -35,14 +38,18 @@ PEERS: dict[str, Callable[[int], peers.Compute]] = {
 
 @dataclass
 class Contender:
-    """Something that embeds a batch of token ids (batch, tokens)."""
+    """Embeds a batch of token ids (batch, tokens); says in how many seconds, and gives vectors."""
 
     name: str
-    compute: Callable[[np.ndarray], Awaitable[np.ndarray]]
+    compute: Callable[[np.ndarray], Awaitable[tuple[float, np.ndarray]]]
+    note: str = ""
 
 
-async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
-    """Rows for all contenders that are here; the names of the others go to ``missing``."""
+async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) -> list[Row]:
+    """Rows for all contenders that are here; the names of the others go to ``missing``.
+
+    Only of sizes whose name contains ``match``.
+    """
     rows: list[Row] = []
     async with AsyncExitStack() as stack:
         contenders = [await _ours(stack, dtype, threads) for dtype in OURS]
@@ -51,8 +58,15 @@ async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]
                 contenders.append(_peer(name, make(threads)))
             except peers.MissingPeerError as error:
                 missing.append(f"{name}: {error}")
+        for dtype in LLAMA_CPP:
+            try:
+                contenders.append(_llama_cpp(stack, dtype, threads))
+            except (peers.MissingPeerError, ChildError) as error:
+                missing.append(f"llama.cpp {dtype}: {error}")
         for batch, tokens in SIZES:
-            print(f"{PART} {batch} x {tokens} ...", file=sys.stderr, flush=True)
+            if match not in f"{batch} x {tokens}":
+                continue
+            progress(f"{PART}: {batch} x {tokens}")
             rows += await _size(contenders, batch, tokens, quick=quick)
     return rows
 
@@ -61,17 +75,46 @@ async def _ours(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
     backend = await stack.enter_async_context(aggml.get_device("CPU").backend(n_threads=threads))
     model = await minilm.MiniLM.load(backend, dtype=dtype)
 
-    async def compute(ids: np.ndarray) -> np.ndarray:
-        return await model.embed(list(ids.astype(np.int32)))
+    async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:
+        start = time.perf_counter()
+        vectors = await model.embed(list(ids.astype(np.int32)))
+        return time.perf_counter() - start, vectors
 
     return Contender(f"aggml {dtype}", compute)
 
 
 def _peer(name: str, blocking: peers.Compute) -> Contender:
-    async def compute(ids: np.ndarray) -> np.ndarray:
-        return blocking(ids)
+    async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:
+        start = time.perf_counter()
+        vectors = blocking(ids)
+        return time.perf_counter() - start, vectors
 
     return Contender(name, compute)
+
+
+def _llama_cpp(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
+    """In a process, since it may crash; with the packing of weights that it survives."""
+    path = str(model_files.minilm_file(dtype))
+    for packing in ("all", "none"):
+        child = Child("benchmarks.llamacpp")
+        try:
+            child.call("embedder", path, threads, TOKENS // 32, TOKENS, packing)
+            child.call("embed", [[101, 2000, 2001, 102]] * 4, 4)
+        except ChildError:
+            child.close()
+            if packing == "none":
+                raise
+        else:
+            break
+    stack.callback(child.close)
+
+    async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:
+        at_once = max(1, TOKENS // ids.shape[1])
+        seconds, vectors = child.call("embed", ids.tolist(), at_once)
+        return float(seconds), np.array(vectors, np.float32)
+
+    note = "" if packing == "all" else "llama.cpp crashes with packed weights: as they lie"
+    return Contender(f"llama.cpp {dtype}", compute, note)
 
 
 async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: bool) -> list[Row]:
@@ -85,31 +128,37 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
     for _ in range(rounds):
         for x in contenders:
             await anyio.sleep(0.1)
-            vectors[x.name] = await x.compute(ids)
+            _, vectors[x.name] = await x.compute(ids)
             for _ in range(repeats):
-                start = time.perf_counter()
-                await x.compute(ids)
-                seconds[x.name].append(time.perf_counter() - start)
+                spent, _ = await x.compute(ids)
+                seconds[x.name].append(spent)
     rate = {name: batch / median(values) for name, values in seconds.items()}
-    return _rows(f"{batch} x {tokens}", rate, vectors, small=batch == 1)
+    notes = {x.name: x.note for x in contenders}
+    return _rows(f"{batch} x {tokens}", rate, vectors, notes, small=batch == 1)
 
 
 def _rows(
-    size: str, rate: dict[str, float], vectors: dict[str, np.ndarray], *, small: bool
+    size: str,
+    rate: dict[str, float],
+    vectors: dict[str, np.ndarray],
+    notes: dict[str, str],
+    *,
+    small: bool,
 ) -> list[Row]:
+    reduced = Budget("PyTorch bf16", ">=", 2.0 if small else 2.5)
     wanted = {
-        ("aggml f32", "onnxruntime f32"): 1.5,
-        ("aggml f32", "PyTorch f32"): None,
-        ("aggml bf16", "PyTorch bf16"): 2.0 if small else 2.5,
-        ("aggml q8_0", "PyTorch bf16"): 2.0 if small else 2.5,
-    }
+        "aggml f32": (("onnxruntime f32", "PyTorch f32", "llama.cpp f32"),
+                      Budget("onnxruntime f32", ">=", 1.5)),
+        "aggml bf16": (("PyTorch bf16",), reduced),
+        "aggml q8_0": (("PyTorch bf16", "llama.cpp q8_0"), reduced),
+    }  # fmt: skip
     rows = []
-    for (ours, peer), budget in wanted.items():
+    for ours, (names, budget) in wanted.items():
+        beside = [name for name in names if name in rate]
+        cosine = {x: float((vectors[ours] * vectors[x]).sum(1).min()) for x in beside}
+        note = "; ".join(filter(None, (notes[x] for x in beside)))
+        peers_ = {x: rate[x] for x in beside}
         what = f"{ours}, {size}"
-        if peer not in rate:
-            rows.append(absolute(PART, what, rate[ours], "/s"))
-            continue
-        cosine = float((vectors[ours] * vectors[peer]).sum(1).min())
-        demand = None if budget is None else (">=", budget)
-        rows.append(versus(PART, what, rate[ours], "/s", peer, rate[peer], demand, cosine=cosine))
+        more = {"cosine": cosine}
+        rows.append(Row(PART, what, rate[ours], "/s", peers_, {}, (budget,), note, more))
     return rows

@@ -149,9 +149,11 @@ class _Served:
             self._at += 1
         return time.perf_counter() - start
 
-    def embedder(self, path: str, threads: int, sequences: int, batch: int) -> None:
+    def embedder(self, path: str, threads: int, sequences: int, batch: int, packing: str) -> None:
+        """Load a model for batches of so many sequences, of ``batch`` tokens together."""
+        each = batch // sequences
         self._session = Session(
-            path, threads, sequences, batch // sequences, embeddings=True, batch=batch
+            path, threads, sequences, each, packing, embeddings=True, batch=batch
         )
 
     def embed(self, ids: list[list[int]], at_once: int) -> tuple[float, list[list[float]]]:
@@ -165,9 +167,9 @@ class _Served:
             sequences = [i for i, row in enumerate(some) for _ in row]
             session.clear()
             session.decode(tokens, positions, sequences, len(tokens))
+            width = session.c.llama_model_n_embd(session.model)
             for i in range(len(some)):
                 vector = session.c.llama_get_embeddings_seq(session.context, i)
-                width = session.c.llama_model_n_embd(session.model)
                 found.append(np.ctypeslib.as_array(vector, shape=(width,)).copy())
         vectors = np.stack(found)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,4 +1,6 @@
-"""Models for the benchmarks: a llama of 514 million random weights, as GGUF files in build/bench.
+"""Models for the benchmarks as GGUF files in build/bench.
+
+A llama of 514 million random weights, and all-MiniLM-L6-v2 from its package for llama.cpp.
 
 Not here: who runs them (generation.py, llamacpp.py).
 """
@@ -14,11 +16,12 @@ import ml_dtypes
 import numpy as np
 
 import aggml
-from benchmarks.peers import module, need
+from benchmarks.models import minilm
+from benchmarks.peers import model_folder, module, need
 from benchmarks.roofline import CACHE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 BASE: Final = 512  # rows of random numbers; a matrix is made of them, turned by a different number
@@ -86,19 +89,26 @@ def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) ->
     """
     need("gguf")
     mark = hashlib.sha256(repr(asdict(shape)).encode()).hexdigest()[:8]
-    path = CACHE / f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}{'-words' * vocabulary}.gguf"
+    words = "-words" * vocabulary
+    name = f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}{words}.gguf"
+    return _made(name, lambda path: _write_llama(path, dtype, shape, vocabulary=vocabulary))
+
+
+def _made(name: str, write: Callable[[Path], None]) -> Path:
+    """The file of that name, whole or not at all."""
+    path = CACHE / name
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         made = path.with_suffix(f".{os.getpid()}")
         try:
-            _write(made, dtype, shape, vocabulary=vocabulary)
+            write(made)
             made.replace(path)
         finally:
             made.unlink(missing_ok=True)
     return path
 
 
-def _write(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> None:
+def _write_llama(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> None:
     gguf = module("gguf")
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(shape.layers)
@@ -122,9 +132,14 @@ def _write(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> None:
         writer.add_eos_token_id(2)
     else:
         writer.add_tokenizer_model("no_vocab")
-    raw = gguf.GGMLQuantizationType(aggml.DType.parse(dtype).value)
-    for name, data in _tensors(dtype, shape):
-        writer.add_tensor(f"{name}.weight", data, raw_dtype=raw if data.dtype == np.uint8 else None)
+    _finish(writer, ((f"{name}.weight", x) for name, x in _tensors(dtype, shape)), dtype)
+
+
+def _finish(writer: Any, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]], dtype: str) -> None:
+    """Add tensors, of which uint8 ones are rows of ``dtype``, and write everything."""
+    raw = module("gguf").GGMLQuantizationType(aggml.DType.parse(dtype).value)
+    for name, data in tensors:
+        writer.add_tensor(name, data, raw_dtype=raw if data.dtype == np.uint8 else None)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -149,3 +164,63 @@ def _stored(rows: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     if dtype == "bf16":
         return rows.astype(ml_dtypes.bfloat16).view(np.uint8)
     return aggml.quantize(rows, dtype)
+
+
+# -- all-MiniLM-L6-v2
+
+_PARTS: Final = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+}
+
+
+def minilm_file(dtype: str) -> Path:
+    """The package's weights under llama.cpp's names, matrices of one type; made at the first call.
+
+    Raises:
+        MissingPeerError: the gguf package or the model's package is not installed.
+    """
+    need("gguf")
+    weights = minilm.read_safetensors(model_folder() / "model.safetensors")
+    return _made(f"minilm-{dtype}.gguf", lambda path: _write_minilm(path, dtype, weights))
+
+
+def _write_minilm(path: Path, dtype: str, weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    gguf = module("gguf")
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_block_count(minilm.LAYERS)
+    writer.add_context_length(minilm.POSITIONS)
+    writer.add_embedding_length(minilm.WIDTH)
+    writer.add_feed_forward_length(minilm.INNER)
+    writer.add_head_count(minilm.HEADS)
+    writer.add_layer_norm_eps(minilm.EPS)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_token_type_count(2)
+    writer.add_vocab_size(len(weights["embeddings.word_embeddings.weight"]))
+    writer.add_tokenizer_model("no_vocab")
+    names = {
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": "position_embd",
+        "embeddings.token_type_embeddings": "token_types",
+        "embeddings.LayerNorm": "token_embd_norm",
+    }
+    for i in range(minilm.LAYERS):
+        for ours, theirs in _PARTS.items():
+            names[f"encoder.layer.{i}.{ours}"] = f"blk.{i}.{theirs}"
+    tensors = []
+    for name, theirs in names.items():
+        for part in ("weight", "bias"):
+            data = weights.get(f"{name}.{part}")
+            if data is None:
+                continue
+            matrix = theirs.startswith("blk") and data.ndim == 2
+            stored = _stored(np.ascontiguousarray(data), dtype) if matrix else data
+            tensors.append((f"{theirs}.{part}", stored))
+    _finish(writer, tensors, dtype)
