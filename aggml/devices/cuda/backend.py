@@ -103,6 +103,9 @@ class CUDABackend(Backend):
 
         Cancellation: a graph that was placed stays placed; kernels are compiled to the end.
         """
+        if not self.device.native.ready:  # a context takes a few tenths of a second
+            self._check_open("Backend.prepare")
+            await self.stream.call(self.device.native.memory, operation="open")
         await super().prepare(graph)
         plan: Any = self._plan(graph, "Backend.prepare")
         missing = _missing(plan)

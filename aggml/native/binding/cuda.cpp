@@ -208,6 +208,7 @@ void bind_cuda(nb::module_ &m)
                 ag_cuda_host_unregister(d.device, reinterpret_cast<void *>(address));
             },
             "address"_a)
+        .def_prop_ro("ready", [](CudaDevice &d) { return ag_cuda_device_ready(d.device); })
         .def_prop_ro("lost", [](CudaDevice &d) { return wrap_error(ag_cuda_device_lost(d.device)); })
         .def(
             "stream",

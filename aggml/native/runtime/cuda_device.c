@@ -52,6 +52,11 @@ void ag_cuda_lose(ag_cuda_device *device, ag_error *error)
     pthread_mutex_unlock(&device->lock);
 }
 
+bool ag_cuda_device_ready(ag_cuda_device *device)
+{
+    return atomic_load(&device->made);
+}
+
 ag_error *ag_cuda_device_lost(ag_cuda_device *device)
 {
     return ag_error_ref(atomic_load(&device->lost));
@@ -68,6 +73,7 @@ ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name)
     device->ordinal = ordinal;
     snprintf(device->name, sizeof device->name, "%s", name);
     pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->making, NULL);
     return device;
 }
 
@@ -85,6 +91,7 @@ void ag_cuda_device_unref(ag_cuda_device *device)
     free(device->trash);
     free(device->host_trash);
     pthread_mutex_destroy(&device->lock);
+    pthread_mutex_destroy(&device->making);
     free(device);
 }
 
@@ -100,14 +107,16 @@ static int make_pool(ag_cuda_device *device)
 
 int ag_cuda_context(ag_cuda_device *device)
 {
+    if (atomic_load(&device->made)) return ag_cu.cuCtxSetCurrent(device->context);
     int code = AG_CU_OK;
-    pthread_mutex_lock(&device->lock);
+    pthread_mutex_lock(&device->making);
     if (device->context == NULL) code = ag_cu.cuDevicePrimaryCtxRetain(&device->context, device->ordinal);
     if (code == AG_CU_OK) code = ag_cu.cuCtxSetCurrent(device->context);
     if (code == AG_CU_OK && device->pool == NULL) code = make_pool(device);
     if (code == AG_CU_OK && device->memory_stream == NULL)
         code = ag_cu.cuStreamCreate(&device->memory_stream, AG_CU_STREAM_NON_BLOCKING);
-    pthread_mutex_unlock(&device->lock);
+    if (code == AG_CU_OK) atomic_store(&device->made, true);
+    pthread_mutex_unlock(&device->making);
     return code;
 }
 
@@ -159,7 +168,7 @@ ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address)
 void ag_cuda_free(ag_cuda_device *device, uint64_t address)
 {
     void *before = NULL;
-    if (device->context == NULL || atomic_load(&device->lost) != NULL) return; /* it went with the context */
+    if (!atomic_load(&device->made) || atomic_load(&device->lost) != NULL) return; /* it went with the context */
     (void)ag_cu.cuCtxGetCurrent(&before);
     (void)ag_cu.cuCtxSetCurrent(device->context);
     (void)ag_cu.cuMemFreeAsync(address, device->memory_stream); /* no launch is ever before it in that stream */

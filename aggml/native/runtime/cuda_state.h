@@ -12,7 +12,9 @@ struct ag_cuda_device {
     atomic_int refs;
     int ordinal;
     char name[AG_NAME];
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;   /* held for moments */
+    pthread_mutex_t making; /* held for as long as it takes to make a context: by threads that may wait */
+    atomic_bool made;       /* the context, the pool and the memory stream */
     void *context, *pool;
     void *memory_stream; /* takes and gives memory, and nothing else: always soon idle */
     _Atomic(ag_error *) lost;

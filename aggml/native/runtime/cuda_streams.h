@@ -17,6 +17,7 @@ typedef struct ag_cuda_plan ag_cuda_plan;
 ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name); /* touches no driver */
 ag_cuda_device *ag_cuda_device_ref(ag_cuda_device *device);
 void ag_cuda_device_unref(ag_cuda_device *device);
+bool ag_cuda_device_ready(ag_cuda_device *device);     /* it has a context: no call has to make one any more */
 ag_error *ag_cuda_device_lost(ag_cuda_device *device); /* a reference, or NULL */
 
 /* Calls that may block, for threads that may: each makes the context if there is none yet, and leaves the thread's own

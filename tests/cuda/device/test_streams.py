@@ -97,6 +97,19 @@ async def test_a_full_launch_queue_holds_no_loop(device: CUDADevice, fake: Fake)
         assert fake.counter("full queue of the marked thread") == 0
 
 
+async def test_the_context_is_made_off_the_loop(device: CUDADevice, fake: Fake) -> None:
+    x, b, graph = chain(2)
+    with fake.marked():
+        async with device.backend() as be, device.backend():
+            assert not device.native.ready
+            await be.prepare(graph)
+            assert device.native.ready
+            assert fake.marked_calls("cuDevicePrimaryCtxRetain") == 0
+            assert fake.marked_calls("cuMemPoolCreate") == 0
+            result = await be.run(graph, {x: ramp(), b: ramp()}, graph.ends[0])
+    assert (result == 3 * ramp()).all()
+
+
 async def test_pageable_memory_never_reaches_the_driver(device: CUDADevice, fake: Fake) -> None:
     big = aggml.new_tensor("f32", ne=(1000, 3000), name="big")
     rng = np.random.default_rng(0)
