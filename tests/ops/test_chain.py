@@ -7,6 +7,7 @@ reference. Not here: which nodes may be fused at all (tests/plan/test_fusion.py)
 from __future__ import annotations
 
 import random
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -67,10 +68,11 @@ def flag_all(node: Tensor) -> Tensor:
 
 
 def result(be: aggml.Backend, *ends: Tensor) -> tuple[list[NDArray[Any]], list[str]]:
-    """What the ends hold after a run, and the operations of the steps."""
+    """What the ends hold after a run, and what the plan computes, node by node."""
     graph = Graph(*ends)
     placed = be.alloc_graph(graph)
-    steps = [step.op for step in be.graph_plan(graph).plan.steps]
+    plan = be.graph_plan(graph).plan
+    steps = [op for (_, op), _ in groupby(plan.steps, key=lambda step: (step.node, step.op))]
     values = be.run(graph, None, list(ends))
     values.wait(TIMEOUT)
     arrays = [array.copy() for array in values.result()]

@@ -76,6 +76,17 @@ def test_numbers_without_terms(
     assert nmse(expected[ordinary], found[ordinary].astype(np.float64)) <= BOUND[dtype]
 
 
+@pytest.mark.parametrize("largest", [1.0, 2e-29, 1e-32, 0.0])
+def test_tiny_numbers_beside_others(largest: float, backend: aggml.Backend) -> None:
+    """What a gelu leaves: numbers that have no terms, which count only where nothing is larger."""
+    a, b = floats(70, 300, seed=1), floats(65, 300, seed=2)
+    b[::2] *= np.float32(largest)
+    b[::2, ::3] = np.float32(1e-36) * (1 + np.arange(100) % 7)
+    found, expected = product(backend, "f32", a, b)
+    for column, exact in zip(found, expected, strict=True):
+        assert nmse(exact, column.astype(np.float64)) <= BOUND["f32"]
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_K", "iq2_xxs"])
 def test_threads_change_nothing(dtype: str, by_threads: list[aggml.Backend]) -> None:
     a, b = new_tensor(dtype, ne=(768, 200, 2)), new_tensor("f32", ne=(768, 530, 4))

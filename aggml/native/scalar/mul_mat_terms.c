@@ -2,7 +2,7 @@
  *
  * Two steps. The first packs the columns of b. An item of the second is a block of rows times up to 512 columns: block of k
  * by block of k, 32 rows at a time are made a panel, which all columns pass by; so what is packed stays in L2 for all rows of the item,
- * and the sums stay with the thread. What cannot be split (not finite, or below 2^-110) is found on the way and
+ * and the sums stay with the thread. What cannot be split (not finite, or below 2^-110 among no larger) is found on the way and
  * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_terms.c), lanes (mul_mat.c). */
 #include "../chain.h"
 #include "../mul_mat_terms.h"
@@ -64,6 +64,28 @@ static bool *split_flags(const agk_task *task, const agk_node *node, const plan 
     return (bool *)(void *)unit_at(task, node, p, units_of(b) * b->ne[2] * b->ne[3]);
 }
 
+/* Whether numbers too small to be split are lost in what stands beside them: in each of n columns of k floats the largest
+ * is finite and at least 2^-100, so that 2^-126 more or less is 2^-26 of it; or all are zero. Behind a gelu, values below
+ * 2^-110 are in every other unit. */
+static bool too_small_to_count(int64_t k, int64_t n, const char *b, int64_t ldb)
+{
+    enum { LANES = 16 };
+    for (int64_t j = 0; j < n; ++j, b += ldb) {
+        uint32_t most[LANES] = {0}, largest = 0;
+        for (int64_t i = 0; i < k; i += LANES) {
+            uint32_t bits[LANES] = {0};
+            memcpy(bits, b + 4 * i, (size_t)agk_mm_least(LANES, k - i) * 4);
+            for (int l = 0; l < LANES; ++l) {
+                const uint32_t magnitude = bits[l] & 0x7fffffffu;
+                most[l] = (int32_t)magnitude > (int32_t)most[l] ? magnitude : most[l];
+            }
+        }
+        for (int l = 0; l < LANES; ++l) largest = most[l] > largest ? most[l] : largest;
+        if (largest >= 0x7f800000u || (largest > 0 && largest < (127u - 100u) << 23)) return false;
+    }
+    return true;
+}
+
 static agk_status pack(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const plan p = plan_of(node);
@@ -75,7 +97,7 @@ static agk_status pack(const agk_task *task, const agk_node *node, int64_t chunk
         const char *from = matrix(task, b, i / units % b->ne[2], i / units / b->ne[2]) + first * b->nb[1];
         char *out = unit_at(task, node, &p, i);
         if (p.b_floats == NULL) {
-            fine[i] = p.cols(p.terms, k, n, from, (size_t)b->nb[1], out);
+            fine[i] = p.cols(p.terms, k, n, from, (size_t)b->nb[1], out) || too_small_to_count(k, n, from, b->nb[1]);
             continue;
         }
         fine[i] = true;
@@ -150,6 +172,24 @@ static item item_at(const agk_task *task, const agk_node *node, const plan *p, i
     return t;
 }
 
+/* The sums to c; what is fused with the product follows while 32 columns of it are at hand. */
+static void store(const agk_task *task, const agk_node *node, const plan *p, const item *t, const float *sums,
+                  char *out, bool stages)
+{
+    const agk_view *c = &node->dst;
+    const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_TERMS_COLS) * AGK_TERMS_SUMS;
+    for (int64_t j = 0; j < t->cols; j += 2 * AGK_TERMS_COLS, sums += AGK_TERMS_SUMS) {
+        const agk_chain_block block = {.i0 = t->row,
+                                       .n = t->rows,
+                                       .i1 = t->col + j,
+                                       .rows = agk_mm_least(2 * AGK_TERMS_COLS, t->cols - j),
+                                       .i2 = t->i2,
+                                       .i3 = t->i3};
+        p->put(sums, panel_sums, t->rows, block.rows, (float *)(void *)(out + block.i1 * c->nb[1]), (size_t)c->nb[1]);
+        if (stages) agk_chain_run(task, node, &block, false);
+    }
+}
+
 static void run_item(const agk_task *task, const agk_node *node, const plan *p, const item *t)
 {
     const agk_view *a = &node->src[0], *b = &node->src[1], *c = &node->dst;
@@ -194,7 +234,12 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
         }
         k0 += kn;
     } while (k0 < k);
-    p->put(sums, panel_sums, t->rows, t->cols, (float *)(void *)(out + t->col * c->nb[1]), x.ldc);
+    bool split = true; /* all that was multiplied */
+    for (int64_t i = 0; i < panels && p->terms > 1; ++i) split = split && fine[i];
+    for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && p->terms > 1; ++u) split = split && t->fine[u];
+    const bool fused = node->n_stages > 0;
+    store(task, node, p, t, sums, out, fused && split);
+    if (split) return;
     for (int64_t i = 0; i < panels && p->terms > 1; ++i) {
         const int64_t row = i * AGK_TERMS_ROWS;
         agk_mm_block block = {.k = k, .cols = 1, .lda = (size_t)a->nb[1], .ldb = (size_t)b->nb[1]};
@@ -208,11 +253,7 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
                            agk_mm_least(AGK_TERMS_COLS, t->col + t->cols - first));
         }
     }
-    if (node->n_stages > 0) { /* what is fused with the product, on 512 KB at most, still in L2 */
-        const agk_chain_block block = {
-            .i0 = t->row, .n = t->rows, .i1 = t->col, .rows = t->cols, .i2 = t->i2, .i3 = t->i3};
-        agk_chain_run(task, node, &block, false);
-    }
+    if (fused) agk_chain_run(task, node, &(agk_chain_block){t->row, t->rows, t->col, t->cols, t->i2, t->i3}, false);
 }
 
 static agk_status multiply(const agk_task *task, const agk_node *node, int64_t chunk)
