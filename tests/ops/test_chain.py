@@ -141,7 +141,10 @@ def test_same_bits_as_one_by_one(backend: aggml.Backend, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_nl"])
 @pytest.mark.parametrize("columns", [1, 3, 8, 20, 200])
-def test_products_of_every_kind(backend: aggml.Backend, dtype: str, columns: int) -> None:
+@pytest.mark.parametrize("usage", [aggml.BufferUsage.ANY, aggml.BufferUsage.WEIGHTS])
+def test_products_of_every_kind(
+    backend: aggml.Backend, dtype: str, columns: int, usage: aggml.BufferUsage
+) -> None:
     f = Leafs()
 
     def build() -> Tensor:
@@ -152,8 +155,34 @@ def test_products_of_every_kind(backend: aggml.Backend, dtype: str, columns: int
     f.again()
     alone = flag_all(build())
     memory = backend.alloc(list(f.values))
+    memory.usage = usage  # weights may be packed
     for leaf, value in f.values.items():
         backend.set(leaf, value)
+    (wanted,), _ = result(backend, alone)
+    (got,), _ = result(backend, fused)
+    np.testing.assert_array_equal(got, wanted)
+    memory.close()
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e-42, 1e-36])
+def test_products_of_numbers_that_are_multiplied_apart(
+    backend: aggml.Backend, value: float
+) -> None:
+    f = Leafs()
+
+    def build() -> Tensor:
+        return ops.relu(linear(f, 300, 100, f(300, 70)))
+
+    fused = build()
+    f.again()
+    alone = flag_all(build())
+    x = next(iter(f.values.values()))
+    assert x.shape == (70, 300)
+    x[5] = value  # a column, and one element beside others
+    x[40, 7] = value
+    memory = backend.alloc(list(f.values))
+    for leaf, held in f.values.items():
+        backend.set(leaf, held)
     (wanted,), _ = result(backend, alone)
     (got,), _ = result(backend, fused)
     np.testing.assert_array_equal(got, wanted)
