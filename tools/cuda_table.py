@@ -28,7 +28,7 @@ HEAD = """# Ops on CUDA
 
 Nodes of the recorded cases, by op and by types (operands -> result): those that have kernels, and
 those that the scheduler leaves to other devices. Written by `tools/cuda_table.py`. The kernels pass
-these cases on the CPU under a host shim (`tests/cuda`); they have not run on a GPU yet. Not recorded,
+these cases on the CPU under a host shim (`tests/cuda`), none has run on a GPU yet. Not recorded,
 and missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance matrix.
 
 | op | cases | done | missing |

@@ -49,6 +49,10 @@ _BY_FAMILY = {
     "sort": "argsort top_k",
     "rows": "get_rows set_rows get_rows_back add_id",
 }
+#: Ops that look at their data first, and may leave a fault; kernels of others do not know of it.
+_CHECKED = frozenset(
+    {"get_rows", "set_rows", "get_rows_back", "add_id", "mul_mat_id", "ssm_scan", "solve_tri"}
+)
 #: op -> family, of those that have a host part of their own
 FAMILIES: dict[str, str] = {op: family for family, ops in _BY_FAMILY.items() for op in ops.split()}
 
@@ -122,7 +126,7 @@ class CudaKernels:
         """
         if node.op in _VIEWS:
             return []
-        site = Site(node, address, scratch, fault)
+        site = Site(node, address, scratch, fault if node.op in _CHECKED else 0)
         if node.op in PLAIN:
             return plain(site)
         if node.op not in FAMILIES:
