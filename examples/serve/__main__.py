@@ -148,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         max_waiting=given.queue,
         deadline=given.deadline,
         drain=given.drain,
+        freeze=True,
     )
     run = run_uvicorn if given.server == "uvicorn" else run_hypercorn
     run(application(options), given)
