@@ -86,7 +86,7 @@ clean:
 
 CHECKS := check-python check-types check-layout check-corpus check-c check-asan check-tsan check-asan-python \
     check-wheel
-.PHONY: $(CHECKS) check-cuda
+.PHONY: $(CHECKS) check-cuda check-neon
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
 
@@ -111,6 +111,16 @@ C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(
 check-c: $(VENV)/has-build
 	$(call C_BUILD,c)
 	$(CTEST) build/c
+
+# The variants for aarch64 against plain C, cross-compiled and run by an emulator: not part of make check, since few have both.
+CROSS ?= aarch64-linux-gnu-gcc
+QEMU ?= qemu-aarch64
+check-neon: $(VENV)/has-build
+	@command -v $(CROSS) >/dev/null || { echo "check-neon: no cross compiler $(CROSS) (Debian: gcc-aarch64-linux-gnu; or CROSS=...)"; exit 1; }
+	@command -v $(QEMU) >/dev/null || { echo "check-neon: no emulator $(QEMU) (Debian: qemu-user; or QEMU=...)"; exit 1; }
+	$(call C_BUILD,neon,-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=$(CROSS) \
+	    "-DCMAKE_CROSSCOMPILING_EMULATOR=$(QEMU);-L;/usr/aarch64-linux-gnu") --target kernels_quantized
+	$(CTEST) build/neon -R kernels_quantized
 
 # setarch -R: older TSan runtimes refuse the addresses that a kernel with many random bits gives to libraries.
 check-tsan: $(VENV)/has-build

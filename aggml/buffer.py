@@ -185,7 +185,8 @@ class Buffer:
         base: address of byte 0 as the device sees it.
         memory: the object that owns the bytes (the buffer protocol for host memory).
         writable: False for a mapping that was opened for reading; writes are refused at the call.
-        exclusive: False if others than backends may write there: the memory is a caller's array.
+        exclusive: False if weights may change without a write to their tensor: the memory is a
+            caller's array, or tensors overlap.
 
     Raises:
         InvalidHandle: ``type`` is no buffer type.
@@ -272,6 +273,8 @@ class Buffer:
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
         self._usage = _usage(usage)
+        if self._usage is BufferUsage.WEIGHTS and self._overlapping():
+            self.exclusive = False
         PlacementEpoch.value += 1  # plans may now treat these tensors as weights, or no longer
 
     @property
@@ -283,6 +286,20 @@ class Buffer:
     def tensors(self) -> list[Tensor]:
         """What lies in here now, by offset; views lie with their storage and are not listed."""
         return sorted(self._lying(), key=_offset)
+
+    def _overlapping(self) -> bool:
+        end = 0
+        for tensor in self.tensors:
+            start = _offset(tensor)
+            if tensor.nbytes and start < end:
+                return True
+            end = max(end, start + tensor.nbytes)
+        return False
+
+    def _overlaps(self, tensor: Tensor) -> bool:
+        start, end = _offset(tensor), _offset(tensor) + tensor.nbytes
+        others = [t for t in self._lying() if t is not tensor]
+        return any(_offset(t) < end and start < _offset(t) + t.nbytes for t in others)
 
     def _lying(self) -> list[Tensor]:
         return [t for t in self._tensors if t.placement is not None and t.placement.buffer is self]
@@ -349,6 +366,9 @@ class Buffer:
             tensor.placement = None
             self._tensors.discard(tensor)
             raise
+        if self._usage is BufferUsage.WEIGHTS and self.exclusive and self._overlaps(tensor):
+            self.exclusive = False
+            PlacementEpoch.value += 1
 
     def unplace(self, tensor: Tensor) -> None:
         """Undo `place`: later use of the tensor raises NotAllocated.

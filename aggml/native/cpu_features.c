@@ -7,6 +7,8 @@
 #if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
@@ -68,7 +70,13 @@ static uint32_t detect(void)
 #elif defined(__aarch64__)
 static uint32_t detect(void)
 {
-    return AGK_NEON; /* part of the base architecture */
+    uint32_t found = AGK_NEON; /* part of the base architecture */
+#if defined(__linux__)
+    if ((getauxval(AT_HWCAP) >> 20 & 1u) != 0) found |= AGK_NEON_DOTPROD;
+#elif defined(__APPLE__)
+    found |= AGK_NEON_DOTPROD; /* all of them have it */
+#endif
+    return found;
 }
 #else
 static uint32_t detect(void)

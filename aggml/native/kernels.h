@@ -29,6 +29,7 @@ enum {
     AGK_NEON = 1u << 8,
     AGK_AMX_BF16 = 1u << 9, /* and the tiles, which the process has asked the system for */
     AGK_AMX_INT8 = 1u << 10,
+    AGK_NEON_DOTPROD = 1u << 11,
 };
 
 typedef enum agk_status {

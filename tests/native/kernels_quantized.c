@@ -130,6 +130,54 @@ static int dots(rng *r, int type)
     return n_variants;
 }
 
+/* Rows of floats, whole vectors and odd ends, one of them cut in two as the steps do. */
+static int float_dots(rng *r, int type, const char *kernel)
+{
+    enum { ROWS = 7, COLS = 9, K = 203, CUT = 64 };
+    agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
+    const size_t row_size = agk_row_size(type, K);
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_block_fn *fast = (agk_mm_block_fn *)variant(i, kernel);
+        if (fast == NULL) continue;
+        for (int n = 1; n <= COLS; ++n) {
+            char *a = malloc(ROWS * row_size);
+            float *b = malloc((size_t)n * K * sizeof *b), x[K], expected[ROWS * COLS], found[ROWS * COLS];
+            for (int e = 0; e < n * K; ++e) b[e] = random_float(r);
+            for (int row = 0; row < ROWS; ++row) {
+                for (int e = 0; e < K; ++e) x[e] = random_float(r);
+                if (type == AGK_F32)
+                    memcpy(a + (size_t)row * row_size, x, row_size);
+                else
+                    agk_traits(type)->from_float(x, a + (size_t)row * row_size, K);
+            }
+            agk_mm_block block = {.k = K,
+                                  .rows = ROWS,
+                                  .cols = n,
+                                  .a = a,
+                                  .lda = row_size,
+                                  .b = b,
+                                  .ldb = sizeof x,
+                                  .c = expected,
+                                  .ldc = sizeof(float[ROWS])};
+            scalar(&block);
+            block.c = found;
+            block.k = CUT;
+            fast(&block);
+            block.k = K - CUT;
+            block.a = a + agk_row_size(type, CUT);
+            block.b = b + CUT;
+            block.add = true;
+            fast(&block);
+            for (int e = 0; e < n * ROWS; ++e) CHECK(fabsf(found[e] - expected[e]) < 1e-4f);
+            free(a);
+            free(b);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 /* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not change.
  * Then the variants against plain C. */
 static int packed(rng *r, int type, bool tiles)
@@ -200,6 +248,8 @@ int main(void)
         n_dots += dots(&r, type);
     }
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);
+    n_dots += float_dots(&r, AGK_F32, "mm_dot_f32") + float_dots(&r, AGK_F16, "mm_dot_f16") +
+              float_dots(&r, AGK_BF16, "mm_dot_bf16");
     CHECK(n_rows >= 24 && n_dots >= 8 && n_packed == 26); /* the scalar ones are there on any machine */
     return 0;
 }

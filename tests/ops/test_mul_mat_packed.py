@@ -281,6 +281,29 @@ async def test_a_callers_array_is_not_packed_unless_it_is_read_only(
         assert memory_of.plan_of(backend).native.n_packed == (PACKS and not writeable)
 
 
+@pytest.mark.parametrize("before", [True, False])
+async def test_weights_that_overlap_are_not_packed(backend: aggml.Backend, before: bool) -> None:
+    product = Product(backend, "q4_0", 3, BufferUsage.ANY)
+    alias = new_tensor("q4_0", ne=(K, M))
+    if before:
+        product.buffer.place(alias, 0)
+    product.buffer.usage = BufferUsage.WEIGHTS
+    x, expected = floats(3, K, seed=41), []
+    for seed in (42, 43):
+        blocks = aggml.quantize(floats(M, K, seed=seed), "q4_0")
+        expected.append(await as_they_lie(backend, "q4_0", blocks, x))
+        if seed == 42:
+            await backend.set(product.w, blocks)
+            assert nmse(await product.run(x), expected[0]) < (1e-9 if PACKS else 1e-3)
+            assert product.packed == (PACKS and not before)
+            if not before:
+                product.buffer.place(alias, 0)
+        else:
+            await backend.set(alias, blocks)
+    assert nmse(await product.run(x), expected[1]) < (1e-9 if PACKS else 1e-3)
+    assert product.packed == 0
+
+
 async def test_usage_decides_and_may_change(backend: aggml.Backend) -> None:
     x = floats(3, K, seed=19)
     product = Product(backend, "q5_K", 3, BufferUsage.ANY)

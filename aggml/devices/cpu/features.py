@@ -59,6 +59,7 @@ _BITS: Final = {
     "avx_vnni": 1 << 7,
     "neon": 1 << 8,
     "amx_int8": 1 << 10,
+    "dotprod": 1 << 11,
 }
 _IMPLIED: Final = {"avx2": ("sse3", "ssse3", "avx"), "avx512": ("avx2",)}
 # The order of ggml's list (ggml_backend_get_features).

@@ -104,8 +104,8 @@ agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
     const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
     const bool lanes = (cpu & vnni) == vnni;
     switch (type) {
-    case AGK_Q8_0: return cpu & AGK_AVX2 ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
-    case AGK_Q4_0: return cpu & AGK_AVX2 ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
+    case AGK_Q8_0: return cpu & (AGK_AVX2 | AGK_NEON_DOTPROD) ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
+    case AGK_Q4_0: return cpu & (AGK_AVX2 | AGK_NEON_DOTPROD) ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
     case AGK_Q4_1: return lanes ? AGK_PICK(mm_dot_q4_1, cpu) : NULL;
     case AGK_Q5_0: return lanes ? AGK_PICK(mm_dot_q5_0, cpu) : NULL;
     case AGK_Q5_1: return lanes ? AGK_PICK(mm_dot_q5_1, cpu) : NULL;

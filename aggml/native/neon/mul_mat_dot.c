@@ -1,0 +1,166 @@
+/* mul_mat of few columns, NEON with dot products of bytes: lanes run along k; f32, f16, bf16, q8_0 and q4_0 weights as
+ * they lie.
+ *
+ * 2 rows x up to 4 columns; sdot multiplies 16 bytes with their signs, so nothing is offset. Reached only through lines that
+ * need AGK_NEON_DOTPROD. Not here: many columns, other quantized types, packed weights. */
+#include <arm_neon.h>
+
+#include "../kernel_types.h"
+#include "../mul_mat.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum { F32, F16, BF16, Q8_0, Q4_0 };
+
+/* -- floats --------------------------------------------------------------------------------------------------- */
+
+INLINE float32x4_t load(int type, const char *a)
+{
+    if (type == F32) {
+        float32x4_t x;
+        memcpy(&x, a, sizeof x);
+        return x;
+    }
+    uint16x4_t half;
+    memcpy(&half, a, sizeof half);
+    if (type == F16) return vcvt_f32_f16(vreinterpret_f16_u16(half));
+    return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
+}
+
+/* The last n elements, fewer than 4, filled up with zeros. */
+INLINE float32x4_t load_tail(int type, const char *a, int64_t n)
+{
+    char padded[16] = {0};
+    memcpy(padded, a, (size_t)n * (type == F32 ? 4 : 2));
+    return load(type, padded);
+}
+
+INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+{
+    const size_t width = type == F32 ? 4 : 2;
+    float32x4_t acc[2][4];
+    UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);
+    for (int64_t k = 0; k < block->k; k += 4) {
+        const int64_t left = block->k - k;
+        float32x4_t x[2];
+        UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *row = a + (size_t)r * block->lda + (size_t)k * width;
+            x[r] = left >= 4 ? load(type, row) : load_tail(type, row, left);
+        }
+        UNROLL for (int n = 0; n < N; ++n)
+        {
+            const char *column = b + (size_t)n * block->ldb + (size_t)k * 4;
+            const float32x4_t y = left >= 4 ? load(F32, column) : load_tail(F32, column, left);
+            UNROLL for (int r = 0; r < R; ++r) acc[r][n] = vfmaq_f32(acc[r][n], x[r], y);
+        }
+    }
+    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    {
+        float *out = (float *)(void *)(c + (size_t)n * block->ldc) + r;
+        *out = block->add ? *out + vaddvq_f32(acc[r][n]) : vaddvq_f32(acc[r][n]);
+    }
+}
+
+/* -- quantized ------------------------------------------------------------------------------------------------ */
+
+INLINE size_t block_size(int type)
+{
+    return type == Q8_0 ? sizeof(agk_block_q8_0) : sizeof(agk_block_q4_0);
+}
+
+INLINE float scale_of(const char *a)
+{
+    __fp16 d;
+    memcpy(&d, a, sizeof d);
+    return (float)d;
+}
+
+/* 32 weights with their signs, in the order of k. */
+INLINE void load_q(int type, const char *a, int8x16_t q[2])
+{
+    if (type == Q8_0) {
+        q[0] = vld1q_s8((const int8_t *)a + 2);
+        q[1] = vld1q_s8((const int8_t *)a + 18);
+        return;
+    }
+    const uint8x16_t pairs = vld1q_u8((const uint8_t *)a + 2);
+    q[0] = vsubq_s8(vreinterpretq_s8_u8(vandq_u8(pairs, vdupq_n_u8(15))), vdupq_n_s8(8));
+    q[1] = vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(pairs, 4)), vdupq_n_s8(8));
+}
+
+INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+{
+    float32x4_t acc[2][4];
+    UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);
+    for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
+        UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *weights = a + (size_t)r * block->lda + (size_t)i * block_size(type);
+            const float d = scale_of(weights);
+            int8x16_t q[2];
+            load_q(type, weights, q);
+            __builtin_prefetch(weights + 1024);
+            UNROLL for (int n = 0; n < N; ++n)
+            {
+                const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * block->ldb) + i / 2;
+                const int8_t *x = col->q + (i & 1) * AGK_MM_BLOCK;
+                int32x4_t s = vdotq_s32(vdupq_n_s32(0), q[0], vld1q_s8(x));
+                s = vdotq_s32(s, q[1], vld1q_s8(x + 16));
+                acc[r][n] = vfmaq_n_f32(acc[r][n], vcvtq_f32_s32(s), d * col->d[i & 1]);
+            }
+        }
+    }
+    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    {
+        ((float *)(void *)(c + (size_t)n * block->ldc))[r] = vaddvq_f32(acc[r][n]);
+    }
+}
+
+/* -- rows and columns ----------------------------------------------------------------------------------------- */
+
+INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+{
+    if (type <= BF16)
+        floats(type, R, N, block, a, b, c);
+    else
+        quantized(type, R, N, block, a, b, c);
+}
+
+INLINE void columns(int type, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
+{
+    switch (n) {
+    case 1: panel(type, R, 1, block, a, b, c); break;
+    case 2: panel(type, R, 2, block, a, b, c); break;
+    case 3: panel(type, R, 3, block, a, b, c); break;
+    default: panel(type, R, 4, block, a, b, c); break;
+    }
+}
+
+INLINE void dot(int type, const agk_mm_block *block)
+{
+    const char *a = block->a;
+    char *c = (char *)block->c;
+    for (int64_t rows = block->rows; rows > 0; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) {
+        for (int64_t col = 0; col < block->cols; col += 4) {
+            const char *b = (const char *)block->b + (size_t)col * block->ldb;
+            char *to = c + (size_t)col * block->ldc;
+            if (rows > 1)
+                columns(type, 2, block->cols - col, block, a, b, to);
+            else
+                columns(type, 1, block->cols - col, block, a, b, to);
+        }
+    }
+}
+
+#define DOT(name, type) \
+    void agk_mm_dot_##name##_neon(const agk_mm_block *block) \
+    { \
+        dot(type, block); \
+    }
+DOT(f32, F32)
+DOT(f16, F16)
+DOT(bf16, BF16)
+DOT(q8_0, Q8_0)
+DOT(q4_0, Q4_0)
