@@ -6,23 +6,28 @@ costs some us per operation and per range.
 
 What it knows as order: that of a stream, waits (`wait`, `copy` across backends), and what the
 program saw done before it went on (an awaited Future, ``wait()``, ``done()`` that said True). That
-an operation happened to be done in time is no order. Host arrays are not looked at: each belongs
-to one operation until its Future is done.
+an operation happened to be done in time is no order. Host arrays count, too: a stream uses what it
+was given until the Future is done. What the program itself does with them is not seen.
 """
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
 
 from aggml.errors import InvalidState
 from aggml.watch import watchers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aggml.native import _native
     from aggml.watch import Groups
+
+    Array = np.ndarray[Any, Any]
 
 __all__ = ["Race", "RaceChecker", "RaceError", "check_races"]
 
@@ -41,6 +46,8 @@ class _Access(NamedTuple):
     name: str
     ticket: int
     operation: str
+    array: _Layout | None = None  # of a host array
+    owner: Callable[[], object] | None = None  # whose bytes they are; None: they are gone
 
 
 class Race(NamedTuple):
@@ -133,7 +140,7 @@ class RaceChecker:
 
     def before(self, groups: Groups) -> list[list[tuple[Any, Any, str]]]:
         """See `aggml.watch.Watcher`."""
-        return [[(d.waits(), d.ranges(), d.operation) for d in descs] for _, descs in groups]
+        return [[(d.waits(), _ranges(d), d.operation) for d in descs] for _, descs in groups]
 
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
         """See `aggml.watch.Watcher`."""
@@ -150,9 +157,10 @@ class RaceChecker:
                 if waits is not None:
                     self._wait(line, key, ticket, waits)
                 self._last[key] = ticket
-                for start, end, writes in ranges:
+                for start, end, writes, *host in ranges:
                     self._touch(
-                        _Access(start, end, writes, key, stream.name, ticket, operation), line
+                        _Access(start, end, writes, key, stream.name, ticket, operation, *host),
+                        line,
                     )
 
     def _wait(self, line: _Timeline, key: int, ticket: int, waits: tuple[int, int | None]) -> None:
@@ -181,8 +189,13 @@ class RaceChecker:
     def _touch(self, new: _Access, line: _Timeline) -> None:
         clock = line.clocks[-1]
         kept = []
+        host = self._host
         for old in self._accesses:
-            if old.end <= new.start or new.end <= old.start:
+            if host.get(old.stream, 0) >= old.ticket:
+                continue  # the program saw it done: all that comes from now on comes after it
+            if old.owner is not None and old.owner() is None:
+                continue  # the array is gone; what lies there now are other bytes
+            if old.end <= new.start or new.end <= old.start or _apart(old, new):
                 kept.append(old)
                 continue
             ordered = old.stream == new.stream or clock.get(old.stream, 0) >= old.ticket
@@ -219,6 +232,57 @@ class RaceChecker:
                 kind,
             )
         )
+
+
+def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
+    """All bytes that an operation touches: of tensors, and of the array that it is given.
+
+    A plan has hundreds of operands in a few blocks: what touches or overlaps is one range.
+    """
+    found: list[tuple[Any, ...]] = []
+    for start, end, writes in sorted(desc.ranges(), key=lambda r: (r[2], r[0])):
+        if found and found[-1][2] == writes and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]), writes)
+        else:
+            found.append((start, end, writes))
+    host = desc.host()
+    if host is not None:
+        start, end, writes, view = host
+        found.append((start, end, writes, *_held(view.obj)))
+    return found
+
+
+class _Layout:
+    """Where an array lies, without keeping it; to be seen as an array, never to be read."""
+
+    def __init__(self, array: Array) -> None:
+        given = array.__array_interface__
+        self.__array_interface__ = {
+            k: given[k] for k in ("data", "shape", "strides", "typestr", "version")
+        }
+
+
+def _held(given: object) -> tuple[_Layout | None, Callable[[], object]]:
+    """The layout of an array, and what has its bytes: weakly, so that looking on keeps nothing."""
+    owner = given
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    layout = _Layout(given) if isinstance(given, np.ndarray) else None
+    try:
+        return layout, weakref.ref(owner)
+    except TypeError:  # bytes, a memoryview: kept, so that nothing else comes to lie there
+        return layout, lambda: owner
+
+
+def _apart(a: _Access, b: _Access) -> bool:
+    """Whether strided arrays share no byte though their ranges overlap; False if unclear."""
+    if a.array is None or b.array is None:
+        return False
+    work: Any = 10_000  # which numpy's types do not know
+    try:
+        return not np.shares_memory(np.asarray(a.array), np.asarray(b.array), max_work=work)
+    except np.exceptions.TooHardError:
+        return False
 
 
 def check_races(*, raises: bool = True) -> RaceChecker:

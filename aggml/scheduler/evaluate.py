@@ -15,8 +15,9 @@ import numpy as np
 from aggml import transfer
 from aggml.errors import Aborted
 from aggml.future import Future
+from aggml.scheduler.actions import PLAN
 from aggml.scheduler.assign import VIEW_OPS
-from aggml.scheduler.layout import PLAN, materialising
+from aggml.scheduler.layout import materialising
 from aggml.scheduler.unit import Output
 from aggml.steps import give_way
 from aggml.tensor import Tensor

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.buffer import PlacementEpoch
 from aggml.scheduler.assign import Question
-from aggml.scheduler.layout import Memory, materialising
+from aggml.scheduler.layout import materialising
 from aggml.scheduler.likeness import Ground, comparing, ground, outline
+from aggml.scheduler.memory import Memory
 from aggml.scheduler.program import building
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.future import Future
 from aggml.native import _native
-from aggml.scheduler.layout import COPY, EXPERTS, PLAN, SET
+from aggml.scheduler.actions import COPY, EXPERTS, PLAN, SET
 from aggml.scheduler.replay import record
 from aggml.scheduler.unit import Unit
 from aggml.stream import Stream
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend import Backend
+    from aggml.scheduler.actions import Action
     from aggml.scheduler.job import Job
     from aggml.scheduler.lanes import Lanes
-    from aggml.scheduler.layout import Action, Layout
+    from aggml.scheduler.layout import Layout
     from aggml.scheduler.unit import Output, Wait
     from aggml.tensor import Tensor
 

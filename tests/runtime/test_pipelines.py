@@ -30,7 +30,7 @@ SOAK = int(os.environ.get("AGGML_SOAK", "400"))
 class Chain:
     """y = w1 relu(w0 x): the first half on A, the second on B, the sign turned on the CPU."""
 
-    def __init__(self, n: int = 8, rows: int = 2, **settings: Any) -> None:
+    def __init__(self, n: int = 8, rows: int = 2, *, custom: bool = False, **settings: Any) -> None:
         self.a_dev, self.b_dev = SimDevice("A"), SimDevice("B", alignment=64)
         self.a, self.b = self.a_dev.backend(), self.b_dev.backend()
         self.cpu = aggml.get_device("CPU").backend(n_threads=1)
@@ -39,7 +39,10 @@ class Chain:
         self.x = new_tensor("f32", ne=(n, rows), name="x").set_input()
         h = ops.relu(ops.mul_mat(self.w0, self.x))
         self.y = ops.mul_mat(self.w1, h).set_name("y").set_output()
-        self.z = ops.neg(self.y).set_name("z")
+        self.cpu_fails = 0  # how many runs from now on
+        self.z = (
+            ops.map_custom1(self.y, self.negate, 1, None) if custom else ops.neg(self.y)
+        ).set_name("z")
         self.graph = Graph(self.z)
         rng = np.random.default_rng(3)
         scale = np.float32(n**-0.5)  # values stay near 1
@@ -51,6 +54,12 @@ class Chain:
             assert be.set(w, v).wait(10)
         self.sched = Scheduler([self.a, self.b, self.cpu], **{"parallel": True, **settings})
         self.sched.set_tensor_backend(self.z, self.cpu)
+
+    def negate(self, dst: Array, y: Array, *_: object) -> None:
+        if self.cpu_fails:
+            self.cpu_fails -= 1
+            raise OSError("injected")
+        dst[...] = -y
 
     def input(self, seed: int) -> Array:
         return np.random.default_rng(seed).standard_normal(self.shape, np.float32)
@@ -283,7 +292,7 @@ async def test_graphs_of_several_shapes_take_turns(chain: Chain) -> None:
 
 
 class Faults:
-    """Has devices fail at random, until told to stop."""
+    """Has all three devices fail at random."""
 
     def __init__(self, chain: Chain, rng: np.random.Generator) -> None:
         self.chain = chain
@@ -291,14 +300,26 @@ class Faults:
 
     def maybe(self) -> None:
         if self.rng.random() < 0.1:
-            dev = (self.chain.a_dev, self.chain.b_dev)[int(self.rng.integers(2))]
-            kind: Any = ("transfer", "compute")[int(self.rng.integers(2))]
+            which = int(self.rng.integers(3))
+            if which == 2:
+                self.chain.cpu_fails += 1
+                return
+            kind: Any = ("transfer", "compute", "any")[int(self.rng.integers(3))]
+            dev = (self.chain.a_dev, self.chain.b_dev)[which]
             dev.fail_at(int(self.rng.integers(6)), kind, OSError("injected"))
 
+    def end(self) -> None:
+        self.chain.cpu_fails = 0
+        for dev in (self.chain.a_dev, self.chain.b_dev):
+            dev._faults.clear()
 
-@pytest.mark.timeout(300 if SOAK > 1000 else 30)
+
+@pytest.mark.timeout(600 if SOAK > 1000 else 60)
 async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) -> None:
-    chain = Chain(max_in_flight=6)
+    """All devices fail at random, 30 % of the waiters give up; ``make soak-scheduler`` for all."""
+    chain = Chain(max_in_flight=6, custom=True)
+    await chain.fill()
+    memory = [dev.memory() for dev in (chain.a_dev, chain.b_dev)]
     faults = Faults(chain, rng)
     ended = {"right": 0, "failed": 0, "aborted": 0, "cancelled": 0}
     last: list[aggml.Future[Array]] = []
@@ -326,16 +347,22 @@ async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) ->
             last = [*last[-9:], future]
             patience = float(rng.random()) * 0.002 if rng.random() < 0.3 else None
             tasks.start_soon(client, seed, future, patience)
+            newest_first = [f.done() for f in reversed(last)]
+            assert newest_first == sorted(newest_first)  # done in the order of submission
             chain.sched._runner.busy()
             assert len(chain.sched._runner.in_flight) <= 6
     assert sum(ended.values()) == SOAK
     assert causes <= {OSError}
     assert ended["right"] > SOAK // 3
+    assert ended["failed"]
     for future in last:  # each ended in its result, its own error or Aborted
         assert future.done()
         assert isinstance(future.exception(), aggml.AggmlError | None)
-    for dev in (chain.a_dev, chain.b_dev):
-        dev._faults.clear()
+    faults.end()
     for seed in range(3):
         assert chain.right(seed, await (await chain.submit(seed)))
+    assert [dev.memory() for dev in (chain.a_dev, chain.b_dev)] == memory
+    for stream in chain.sched._runner.streams():
+        stream.native.release_finished()
+        assert stream.native.kept == 0
     chain.end()

@@ -253,8 +253,8 @@ static void add_view(nb::list &out, const agk_view &view, uintptr_t arena, bool 
     add_range(out, view.addr + (arena & view.arena_mask), rows, view.nb, row, writes);
 }
 
-// What of the memory of tensors an operation touches: (first byte, one behind the last, whether it writes). Host arrays
-// are left out: who borrows them sees to them.
+// What of the memory of tensors an operation touches: (first byte, one behind the last, whether it writes). For host
+// arrays see desc_host.
 static nb::list desc_ranges(Desc &desc)
 {
     nb::list out;
@@ -290,6 +290,25 @@ static nb::list desc_ranges(Desc &desc)
     return out;
 }
 
+// The same of the array that a transfer is from or to, with the view that pins it.
+static nb::object desc_host(Desc &desc)
+{
+    const ag_slot &slot = desc.slot;
+    if (desc.used || slot.kind != AG_KIND_COPY || desc.keep == nullptr) return nb::none();
+    bool to_array = slot.n_writes + slot.n_partial == 0;
+    if (!to_array && slot.n_reads > 0) return nb::none(); // between tensors
+    const ag_copy &copy = slot.u.copy;
+    const int64_t *strides = to_array ? copy.dst_nb : copy.src_nb;
+    int64_t first = 0, last = static_cast<int64_t>(copy.item);
+    for (int i = 0; i < 4; ++i) {
+        int64_t step = (copy.ne[i] - 1) * strides[i];
+        (step < 0 ? first : last) += step;
+    }
+    if (copy.item == 0) return nb::none();
+    auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to_array ? copy.dst : copy.src));
+    return nb::make_tuple(address + first, address + last, to_array, nb::handle(PyTuple_GET_ITEM(desc.keep, 0)));
+}
+
 // (key of the stream, ticket or None for all that is queued there) if the operation waits for a stream.
 static nb::object desc_waits(Desc &desc)
 {
@@ -309,6 +328,7 @@ void bind_operations(nb::module_ &m)
             [](Desc &d, double seconds) { d.slot.pace = seconds <= 0 ? 0 : static_cast<uint64_t>(seconds * 1e9); },
             "seconds"_a)
         .def("ranges", desc_ranges)
+        .def("host", desc_host)
         .def("waits", desc_waits);
     nb::class_<Span>(m, "Span").def(nb::init<uintptr_t, nb::tuple, nb::tuple, size_t, bool, Storage &, nb::object>(),
                                     "address"_a, "ne"_a, "nb"_a, "size"_a, "whole"_a, "storage"_a, "keep"_a);
