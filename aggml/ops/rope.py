@@ -99,7 +99,7 @@ def _build(
         angles = n_dims if found is RopeMode.VISION else n_dims // 2
         if c.dtype is not F32:
             raise refuse_type(op, c=c)
-        if c.ne[0] < angles or not c.is_contiguous:
+        if c.ne[0] < angles or c.is_empty or not c.is_contiguous:
             raise mismatch(op, f"c is not one factor for each of {angles} angles", c=c)
         src = (a, b, c)
     if inplace:

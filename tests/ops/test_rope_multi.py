@@ -80,3 +80,10 @@ def test_a_graph_fixes_the_offset() -> None:
     Graph(node)
     with pytest.raises(InvalidState):
         ops.rope_set_offset(node, 2)
+
+
+def test_factors_without_any_element_are_refused() -> None:
+    """Their first extent would do, another one is 0."""
+    x, positions = new_tensor("f32", ne=(8, 2, 3)), new_tensor("i32", ne=(3,))
+    with pytest.raises(LayoutMismatch):
+        ops.rope_ext(x, positions, new_tensor("f32", ne=(4, 0)), 8)

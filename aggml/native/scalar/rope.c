@@ -236,7 +236,7 @@ static agk_status check(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_INVALID, "%lld positions of %s, not %lld", (long long)agk_nelements(b),
                           agk_type_name(b->type), (long long)n_positions);
     }
-    if (agk_has(node, 2) && (c->type != AGK_F32 || c->ne[0] < n_dims / 2)) {
+    if (agk_has(node, 2) && (c->type != AGK_F32 || c->ne[0] < n_dims / 2 || agk_nelements(c) == 0)) {
         return agk_refuse(lowering, AGK_INVALID, "%lld frequency factors of %s for %lld pairs", (long long)c->ne[0],
                           agk_type_name(c->type), (long long)(n_dims / 2));
     }
