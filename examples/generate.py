@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import numpy as np
+from anyio.lowlevel import checkpoint
 from llama import Llama, ModelError, open_model
 from sampling import Sampler
 from vocabulary import Vocabulary, VocabularyError, open_vocabulary
@@ -67,7 +68,10 @@ async def generate(
     timing.prompt = time.perf_counter() - begin
     alive = [True] * len(samplers)
     for position in range(len(prompt), len(prompt) + n_predict):
-        chosen = [sampler(row) for sampler, row in zip(samplers, logits, strict=True)]
+        chosen = []
+        for sampler, row in zip(samplers, logits, strict=True):
+            chosen.append(sampler(row))
+            await checkpoint()  # of a large vocabulary a draw takes a millisecond
         alive = [was and token not in ends for was, token in zip(alive, chosen, strict=True)]
         if not any(alive):
             return
@@ -268,7 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = ids if result.vocabulary is None else result.vocabulary.decode(ids)
             print(f"--- {i + 1}\n{text}")
     print(
-        f"\nprompt: {len(result.prompt_ids)} tokens, {report['prompt_tokens_per_second']:.0f}/s; "
+        f"\nprompt: {len(result.prompt_ids)} tokens, {report['prompt_tokens_per_second']:.0f}/s, "
+        f"first token after {result.timing.prompt * 1e3:.0f} ms; "
         f"then {report['tokens_per_second']:.1f}/s",
         file=sys.stderr,
     )

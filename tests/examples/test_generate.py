@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import anyio
 import generate
 import numpy as np
 import pytest
-from llama import Config, Llama, ModelError, open_model
+from llama import Config, Llama, ModelError, _mask, open_model
 from sampling import Sampler
 from vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
 
@@ -82,6 +85,16 @@ async def test_a_prompt_longer_than_a_step_of_the_cache(files: dict[str, Path]) 
         assert_near(got, llama_files.logits(ids, "llama")[-1])
         with pytest.raises(ModelError, match="do not fit a context of 512"):
             await model.prefill(0, ids, start=300)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [[[0, 1, 2]], [[5, 6, 7, 8]], [[251, 252, 253, 254, 255]], [[3], [9], [0]], [[4, 2]]],
+)
+def test_mask_shows_what_came_before(positions: list[list[int]]) -> None:
+    at = np.array(positions, np.int32)
+    wanted = np.where(np.arange(256) <= at[:, None, :, None], 0, -np.inf)
+    assert np.array_equal(_mask(at, 256), wanted)
 
 
 async def collect(model: Llama, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
@@ -231,6 +244,20 @@ def test_text_is_shown_as_it_comes(
     _, told, _ = called(capsys, *arguments, "--json")
     assert out.strip("\n").removeprefix(" ") == json.loads(told)["text"]
     assert "prompt: " in err
+
+
+def test_control_c_ends_it_at_once(files: dict[str, Path]) -> None:
+    command = [
+        sys.executable, generate.__file__, str(files["llama"]), "--prompt-ids", "1,40,270",
+        "--n-predict", "100000", "--ctx", "100010", "--ignore-eos", "--seed", "1",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
 
 
 def test_several_sequences(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
