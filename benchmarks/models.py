@@ -1,4 +1,4 @@
-"""The examples' modules: ``from benchmarks.models import embed, llama, minilm, small``."""
+"""The examples' modules: ``from benchmarks.models import embed, generate, llama, ...``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
+import generate
 import llama
 import minilm
+from sampling import Sampler
 from serve import small
 
-__all__ = ["embed", "llama", "minilm", "small"]
+__all__ = ["Sampler", "embed", "generate", "llama", "minilm", "small"]
