@@ -195,6 +195,7 @@ class Load:
         """Ask for ``warm`` + ``window`` seconds; what was seen in the second part."""
         httpx = module("httpx")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._clients)
+        found: list[Seen] = []
         async with (
             httpx.AsyncClient(base_url=self._address, limits=limits, timeout=PATIENCE) as http,
             anyio.create_task_group() as tasks,
@@ -204,9 +205,10 @@ class Load:
             await anyio.sleep(warm)
             self._seen = Seen()
             await anyio.sleep(window)
-            seen, self._seen = self._seen, Seen()
+            found.append(self._seen)
+            self._seen = Seen()  # of those that are cut off now
             tasks.cancel_scope.cancel()
-        return seen
+        return found[0]
 
     async def _client(self, http: Any, i: int) -> None:
         random = np.random.default_rng((self._seed, i))
