@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.devices.cuda.backend import CUDABackend
+from aggml.devices.cuda.compile import nvrtc_version
 from aggml.devices.cuda.device import CUDADevice
-from aggml.devices.cuda.driver import Missing, facts, nvrtc_version, probe
+from aggml.devices.cuda.driver import Missing, facts, probe
 from aggml.family import Family
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class CUDAFamily(Family):
         archs = sorted({device.facts.arch for device in self._devices})
         found = {"ARCHS": ",".join(f"{arch}0" for arch in archs), "USE_GRAPHS": "1"}
         version = nvrtc_version()
-        return found if version is None else found | {"NVRTC": ".".join(map(str, version))}
+        return found if version is None else found | {"NVRTC": version}
 
     def extension(self, name: str) -> Callable[..., Any] | None:
         """Those of ggml that have a counterpart beyond the interfaces."""

@@ -1,31 +1,27 @@
-"""The only file that knows cuda-python: is there a driver, which devices, NVRTC, entry addresses.
+"""The only file that knows cuda-python: is there a driver, which devices, entry addresses.
 
 Importing it imports nothing of NVIDIA's and touches no driver. Every name of cuda.core and
 cuda.bindings is behind a function here, and Any to the type checkers, so that the rest is the same
 with and without them. Not here: calls of queued work, which C makes through `entries`
-(native/runtime/cuda_driver.c), what a cubin is made of (the kernels).
+(native/runtime/cuda_driver.c), NVRTC and what a cubin is made of (compile.py).
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aggml.errors import BackendLoadError, DeviceError, Unsupported
+from aggml.errors import BackendLoadError, DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 __all__ = [
     "DeviceFacts",
     "Missing",
     "entries",
     "facts",
-    "include_folder",
-    "nvrtc_cubin",
-    "nvrtc_version",
     "probe",
 ]
 
@@ -164,66 +160,3 @@ def entries(names: Iterable[str]) -> dict[str, int]:
         code, address, *_ = driver.cuGetProcAddress(name.encode(), API, 0)
         found[name] = int(address) if int(code) == 0 else 0
     return found
-
-
-# -- NVRTC: needs neither driver nor device
-
-
-@functools.cache
-def nvrtc_version() -> tuple[int, int] | None:
-    """(major, minor) of NVRTC; None where it is not installed."""
-    try:
-        nvrtc = _import("cuda.bindings.nvrtc")
-        _, major, minor = nvrtc.nvrtcVersion()
-    except (Missing, RuntimeError):
-        return None
-    return int(major), int(minor)
-
-
-@functools.cache
-def include_folder() -> str | None:
-    """Where the headers of the CUDA runtime lie (cuda_fp16.h, ...), None where they are missing."""
-    try:
-        finder = _import("cuda.pathfinder")
-        folder = finder.find_nvidia_header_directory("cudart")
-    except (Missing, RuntimeError):
-        return None
-    return None if folder is None else str(folder)
-
-
-def nvrtc_cubin(source: str, name: str, arch: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """Compile CUDA C++ for one architecture. Slow (0.1 s and more) and without the GIL.
-
-    Args:
-        source: the text.
-        name: of the file, for messages.
-        arch: "90", "120a", ...
-        options: NVRTC's; ``-arch`` is added.
-
-    Returns:
-        The cubin and the log, which holds warnings.
-
-    Raises:
-        Unsupported: NVRTC is not installed, or the source does not compile; its log is told.
-    """
-    if nvrtc_version() is None:
-        raise Unsupported(f"[cuda] {name}: NVRTC is not installed: {_EXTRA}")
-    nvrtc = _import("cuda.bindings.nvrtc")
-    code, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
-    if int(code) != 0:
-        raise Unsupported(f"[cuda] {name}: NVRTC does not take it ({code.name})")
-    try:
-        given = [option.encode() for option in (f"-arch=sm_{arch}", *options)]
-        (code,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
-        _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        log = bytearray(size)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        text = bytes(log).rstrip(b"\0").decode(errors="replace").strip()
-        if int(code) != 0:
-            raise Unsupported(f"[cuda] {name} does not compile for sm_{arch}:\n{text}")
-        _, size = nvrtc.nvrtcGetCUBINSize(program)
-        cubin = bytearray(size)
-        nvrtc.nvrtcGetCUBIN(program, cubin)
-        return bytes(cubin), text
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
