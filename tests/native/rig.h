@@ -199,6 +199,7 @@ static inline agk_node *rig_add(ag_plan *plan, agk_step_fn *run, uint32_t n_chun
     node->op = AGK_OP_cpy;
     node->aux.p[0] = context;
     node->aux.i[1] = number;
+    node->number = (int32_t)plan->n_nodes;
     snprintf(plan->names[plan->n_nodes], AG_NAME, "node-%zu", plan->n_nodes);
     plan->nodes[plan->n_nodes++] = node;
     rig_add_step(plan, run, n_chunks, writes_leaf);
