@@ -40,9 +40,11 @@ typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4
     agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
 typedef agk_mm_dot_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
     agk_mm_packed_q5_1_fn, agk_mm_packed_iq4_nl_fn, agk_mm_packed_mxfp4_fn, agk_mm_packed_q2_k_fn,
-    agk_mm_packed_q3_k_fn, agk_mm_packed_q4_k_fn, agk_mm_packed_q5_k_fn, agk_mm_packed_q6_k_fn,
-    agk_mm_packed_iq4_xs_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_packed16_q8_0_fn, agk_mm_packed16_q4_0_fn, agk_mm_packed16_q4_1_fn, agk_mm_packed16_q5_0_fn, agk_mm_packed16_q5_1_fn, agk_mm_packed16_iq4_nl_fn, agk_mm_packed16_mxfp4_fn, agk_mm_packed16_q2_k_fn, agk_mm_packed16_q3_k_fn, agk_mm_packed16_q4_k_fn, agk_mm_packed16_q5_k_fn, agk_mm_packed16_q6_k_fn, agk_mm_packed16_iq4_xs_fn;
+    agk_mm_packed_q3_k_fn, agk_mm_packed_q4_k_fn, agk_mm_packed_q5_k_fn, agk_mm_packed_q6_k_fn, agk_mm_packed_iq4_xs_fn;
+typedef agk_mm_dot_q4_0_fn agk_mm_packed16_q8_0_fn, agk_mm_packed16_q4_0_fn, agk_mm_packed16_q4_1_fn,
+    agk_mm_packed16_q5_0_fn, agk_mm_packed16_q5_1_fn, agk_mm_packed16_iq4_nl_fn, agk_mm_packed16_mxfp4_fn,
+    agk_mm_packed16_q2_k_fn, agk_mm_packed16_q3_k_fn, agk_mm_packed16_q4_k_fn, agk_mm_packed16_q5_k_fn,
+    agk_mm_packed16_q6_k_fn, agk_mm_packed16_iq4_xs_fn;
 
 /* mul_mat_terms.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
  * quantized type as one term. */
