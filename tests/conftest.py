@@ -7,6 +7,7 @@ Not here: the recorded corpus (corpus_loader.py), helpers of the runtime's tests
 from __future__ import annotations
 
 import gc
+import logging
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +27,8 @@ AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
 def pytest_collection_finish() -> None:
     """Keep the tests themselves from the collector: with 31,000 a full collection takes 1 s."""
+    # That a callback took long is a matter of the machine, and its record counts as memory left.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     gc.collect()
     gc.freeze()
 

@@ -71,14 +71,16 @@ async def test_a_graph_seen_before_takes_no_memory_at_any_number_of_nodes(
     for k in range(40):
         assert await ladder.run(k)
     taken = [d.taken for d in ladder.devices]
-    gc.collect()
-    before = sys.getallocatedblocks()
-    for k in range(100):
-        assert await ladder.run(k)
-    gc.collect()
-    left = sys.getallocatedblocks() - before
+    left = []
+    for _ in range(4):  # what the debug mode of asyncio keeps (lines of sources) comes once
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for k in range(100):
+            assert await ladder.run(k)
+        gc.collect()
+        left.append(sys.getallocatedblocks() - before)
     assert [d.taken for d in ladder.devices] == taken
-    assert left < 100  # not one object a run stays, let alone one a node
+    assert min(left) < 100  # not one object a run stays, let alone one a node
     ladder.sched.close()
 
 
