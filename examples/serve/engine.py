@@ -156,9 +156,8 @@ class Engine:
         try:
             return await self._tasks.__aexit__(kind, error, trace)
         finally:
-            for job in [*self._waiting, *self._taking_in, *self._running.values()]:
-                job.error = EngineError("the server has stopped")
-                job.tell()
+            jobs = [*self._waiting, *self._taking_in, *self._running.values()]
+            self._fail(jobs, EngineError("the server has stopped"))
 
     @property
     def queued(self) -> int:

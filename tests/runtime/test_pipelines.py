@@ -45,8 +45,7 @@ class Chain:
         ).set_name("z")
         self.graph = Graph(self.z)
         rng = np.random.default_rng(3)
-        scale = np.float32(n**-0.5)  # values stay near 1
-        self.v0, self.v1 = (rng.standard_normal((n, n), np.float32) * scale for _ in range(2))
+        self.v0, self.v1 = (rng.standard_normal((n, n), np.float32) for _ in range(2))
         self.shape = (rows, n)
         for i, w, v in ((0, self.w0, self.v0), (1, self.w1, self.v1)):
             be = (self.a, self.b)[i]
@@ -65,7 +64,8 @@ class Chain:
         return np.random.default_rng(seed).standard_normal(self.shape, np.float32)
 
     def expected(self, x: Array) -> Array:
-        result: Array = -(np.maximum(x @ self.v0.T, 0) @ self.v1.T)
+        x, v0, v1 = (part.astype(np.float64) for part in (x, self.v0, self.v1))
+        result: Array = -(np.maximum(x @ v0.T, 0) @ v1.T)
         return result
 
     def right(self, seed: int, z: Array) -> bool:

@@ -80,7 +80,7 @@ async def test_a_graph_seen_before_takes_no_memory_at_any_number_of_nodes(
         gc.collect()
         left.append(sys.getallocatedblocks() - before)
     assert [d.taken for d in ladder.devices] == taken
-    assert min(left) < 100  # not one object a run stays, let alone one a node
+    assert min(left) < 20  # not one object a run stays, let alone one a node
     ladder.sched.close()
 
 
