@@ -30,12 +30,10 @@ async def measure(*, quick: bool, missing: list[str]) -> list[Row]:
         x = aggml.new_tensor("f32", ne=(4,), name="x").set_input()
         builds = []
         for _ in range(9):  # a full collection falls into one or two of them
-            y = x
             start = time.perf_counter()
-            for _ in range(NODES):
-                y = ops.scale(y, 1.0)
+            chain(x)
             builds.append((time.perf_counter() - start) / NODES)
-        graph = Graph(y)
+        graph = Graph(chain(x))
         start = time.perf_counter()
         await be.prepare(graph)
         prepared = (time.perf_counter() - start) / NODES
@@ -57,6 +55,14 @@ async def measure(*, quick: bool, missing: list[str]) -> list[Row]:
         _beside("prepare a node (ggml: allocate)", prepared, theirs.get("allocate"), 10),
         *bert,
     ]
+
+
+def chain(x: aggml.Tensor) -> aggml.Tensor:
+    """The end of a chain of `NODES` scalings of ``x``."""
+    y = x
+    for _ in range(NODES):
+        y = ops.scale(y, 1.0)
+    return y
 
 
 def _beside(what: str, seconds: float, theirs: float | None, limit_us: float | None) -> Row:
