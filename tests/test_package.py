@@ -181,6 +181,16 @@ def test_the_contract_is_in_the_face() -> None:
     assert [name for name in names if name not in aggml.__all__] == []
 
 
+def test_devices_are_found_as_the_contract_writes_them() -> None:
+    code = (
+        "import aggml; d = aggml.devices; print(d.sim.SimDevice('s').name, dir(d.cuda) != [])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("s True\n", "")
+    with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
+        aggml.devices.nonesuch  # noqa: B018
+
+
 def test_no_public_function_shares_its_name_with_a_module() -> None:
     here = {name.split(".")[1] for name in MODULES if name.count(".") == 1}
     shared = {name for name in here & set(aggml.__all__) if callable(getattr(aggml, name))}
