@@ -182,9 +182,7 @@ def test_the_contract_is_in_the_face() -> None:
 
 
 def test_devices_are_found_as_the_contract_writes_them() -> None:
-    code = (
-        "import aggml; d = aggml.devices; print(d.sim.SimDevice('s').name, dir(d.cuda) != [])"
-    )
+    code = "import aggml; d = aggml.devices; print(d.sim.SimDevice('s').name, dir(d.cuda) != [])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("s True\n", "")
     with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
