@@ -102,47 +102,100 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What a graph depends on: ``tokens`` of each of ``sequences``, from ``slot`` on in the cache.
+class Part:
+    """``tokens`` of each of ``sequences``; attention looks at the first ``kv`` positions.
 
-    Attention looks at the first ``kv`` positions. Keys and values are written at ``copies``
-    places; with ``best``, so many of the logits are given, the largest.
+    The first of these sequences is ``slot`` of the cache, the others follow it there.
     """
 
     sequences: int
     tokens: int
     slot: int
     kv: int
-    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph depends on: its parts, one behind the other in all that is no attention.
+
+    Keys and values are written at one place; those of the last part, if ``staged``, at a second one
+    as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones.
+    """
+
+    parts: tuple[Part, ...]
+    ends: int = 0
+    staged: bool = False
     best: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of all parts."""
+        return sum(part.sequences * part.tokens for part in self.parts)
+
+    @property
+    def logits(self) -> int:
+        """How many tokens they follow."""
+        return self.ends or self.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A graph and its inputs, all i32 but the mask: [kv, tokens, 1, sequences] f16, 0 or -inf."""
+    """A graph and its inputs, all i32 but the masks: [kv, tokens, 1, sequences] f16, 0 or -inf."""
 
     graph: Graph
     tokens: Tensor
     positions: Tensor
-    rows: tuple[Tensor, ...]  # where in the cache; one tensor for each copy
-    mask: Tensor
-    last: Tensor | None  # which rows go on after the last attention; all if there is one each
-    logits: Tensor  # [vocabulary, sequences] f32; of the best: [1, best, sequences]
-    best: Tensor | None  # [best, sequences] i32
+    rows: Tensor  # where in the cache
+    staged: Tensor | None  # where the last part is written as well
+    masks: tuple[Tensor, ...]  # one for each part
+    last: Tensor | None  # which rows go on after the last attention; None: all
+    logits: Tensor  # [vocabulary, ends] f32; of the best: [1, best, ends]
+    best: Tensor | None  # [best, ends] i32
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What one step takes in: int32 (sequences, tokens), or broadcast to that.
+class Group:
+    """What one part of a step takes in: arrays of (sequences, tokens).
 
-    ``rows`` are those of the cache; ``last`` tells which token of a sequence the logits follow,
-    (sequences,).
+    ``rows`` are those of the cache. The mask, (sequences, 1, tokens, kv) float16, hides what comes
+    behind each token's own position, if not given.
     """
 
     ids: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
-    rows: tuple[npt.NDArray[np.int32], ...]
-    last: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32]
+    slot: int
+    kv: int
+    mask: npt.NDArray[np.float16] | None = None
+
+    @property
+    def part(self) -> Part:
+        """What a graph depends on."""
+        sequences, tokens = self.ids.shape
+        return Part(sequences, tokens, self.slot, self.kv)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step takes in.
+
+    ``staged`` are rows to which the last group's keys and values are written as well; logits follow
+    the tokens ``last``, counted over all groups (None: each).
+    """
+
+    groups: tuple[Group, ...]
+    last: npt.NDArray[np.int32] | None = None
+    staged: npt.NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Inputs of every attention, as `Step` has them."""
+
+    positions: Tensor
+    rows: Tensor
+    staged: Tensor | None
+    masks: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,43 +337,47 @@ class Llama:
         self, slot: int, ids: npt.NDArray[np.int32], start: npt.NDArray[np.int64]
     ) -> F32:
         """Compute ids (sequences, tokens) that begin at positions ``start``, one per sequence."""
-        tokens = ids.shape[1]
+        sequences, tokens = ids.shape
         positions = (start[:, None] + np.arange(tokens)).astype(np.int32)
-        first_row = (np.arange(len(ids))[:, None] + slot) * self.ctx
-        last = np.full(len(ids), tokens - 1, np.int32)
-        batch = Batch(ids, positions, ((positions + first_row).astype(np.int32),), last)
-        step, inputs = await self._fed(batch, slot, 0)
+        first_row = (np.arange(sequences)[:, None] + slot) * self.ctx
+        kv = min(-(-(int(positions.max()) + 1) // KV_STEP) * KV_STEP, self.ctx)
+        group = Group(ids, positions, (positions + first_row).astype(np.int32), slot, kv)
+        last = (np.arange(1, sequences + 1) * tokens - 1).astype(np.int32)
+        step, inputs = await self._fed(Batch((group,), last if tokens > 1 else None), 0)
         logits = await self.backend.run(step.graph, inputs, step.logits)
-        return np.asarray(logits).reshape(len(ids), -1)
+        return np.asarray(logits).reshape(sequences, -1)
 
-    async def best_of(self, batch: Batch, slot: int, best: int) -> Best:
-        """Compute a batch; its sequences are those from ``slot`` on in the cache.
+    async def best_of(self, batch: Batch, best: int) -> Best:
+        """Compute a batch.
 
         Returns:
-            The ``best`` largest logits after the last token of each.
+            The ``best`` largest logits after each of its last tokens.
 
         Cancellation: aborts the computation; the rows of the batch are undefined.
         """
-        step, inputs = await self._fed(batch, slot, best)
+        step, inputs = await self._fed(batch, best)
         assert step.best is not None
         ids, logits = await self.backend.run(step.graph, inputs, [step.best, step.logits])
-        shape = len(batch.ids), best
-        return Best(np.asarray(ids).reshape(shape), np.asarray(logits).reshape(shape))
+        return Best(np.asarray(ids).reshape(-1, best), np.asarray(logits).reshape(-1, best))
 
-    async def _fed(self, batch: Batch, slot: int, best: int) -> tuple[Step, dict[Tensor, Any]]:
+    async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
         """The step for a batch, and its inputs."""
-        sequences, tokens = batch.ids.shape
-        used = int(batch.positions.max()) + 1
-        kv = min(-(-used // KV_STEP) * KV_STEP, self.ctx)
-        step = await self._step(Shape(sequences, tokens, slot, kv, len(batch.rows), best))
+        groups = batch.groups
+        ends = 0 if batch.last is None else len(batch.last)
+        parts = tuple(group.part for group in groups)
+        step = await self._step(Shape(parts, ends, batch.staged is not None, best))
         inputs: dict[Tensor, Any] = {
-            step.tokens: batch.ids.reshape(-1),
-            step.positions: batch.positions.reshape(-1),
-            step.mask: _mask(batch.positions, kv),
-            **{to: rows.reshape(-1) for to, rows in zip(step.rows, batch.rows, strict=True)},
+            step.tokens: np.concatenate([group.ids.reshape(-1) for group in groups]),
+            step.positions: np.concatenate([group.positions.reshape(-1) for group in groups]),
+            step.rows: np.concatenate([group.rows.reshape(-1) for group in groups]),
         }
+        for to, group in zip(step.masks, groups, strict=True):
+            mask = group.mask
+            inputs[to] = _mask(group.positions, group.kv) if mask is None else mask
+        if step.staged is not None:
+            inputs[step.staged] = batch.staged
         if step.last is not None:
-            inputs[step.last] = (np.arange(sequences) * tokens + batch.last).astype(np.int32)
+            inputs[step.last] = batch.last
         return step, inputs
 
     async def _step(self, shape: Shape) -> Step:
@@ -339,21 +396,27 @@ class Llama:
 
     async def _build(self, shape: Shape) -> Step:
         w, c = self._w, self.config
-        total = shape.sequences * shape.tokens
 
-        def given(name: str, *ne: int) -> Tensor:
-            return aggml.new_tensor(DType.I32, ne=ne, name=name).set_input()
+        def given(name: str, n: int) -> Tensor:
+            return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
 
-        tokens, positions = given("tokens", total), given("positions", total)
-        rows = tuple(given("rows", total) for _ in range(shape.copies))
-        last = given("last", shape.sequences) if shape.tokens > 1 else None
-        mask = aggml.new_tensor(
-            DType.F16, ne=(shape.kv, shape.tokens, 1, shape.sequences), name="mask"
-        ).set_input()
+        tokens, positions, rows = (
+            given(name, shape.tokens) for name in ("tokens", "positions", "rows")
+        )
+        copied = shape.parts[-1]
+        staged = given("staged", copied.sequences * copied.tokens) if shape.staged else None
+        last = given("last", shape.ends) if shape.ends else None
+        masks = tuple(
+            aggml.new_tensor(
+                DType.F16, ne=(part.kv, part.tokens, 1, part.sequences), name="mask"
+            ).set_input()
+            for part in shape.parts
+        )
+        places = Places(positions, rows, staged, masks)
         x = ops.get_rows(w["token_embd.weight"], tokens)
         for i in range(c.block_count):
             h = ops.mul(ops.rms_norm(x, c.rms_eps), w[f"blk.{i}.attn_norm.weight"])
-            y = self._attention(i, h, positions, rows, mask, shape)
+            y = self._attention(i, h, places, shape)
             if last is not None and i == c.block_count - 1:
                 x, y = ops.get_rows(x, last), ops.get_rows(y, last)
             x = ops.add(self._linear(f"blk.{i}.attn_output", y), x)
@@ -366,44 +429,53 @@ class Llama:
         logits = ops.mul_mat(head, x)
         if not shape.best:
             graph = Graph(logits.set_output())
-            return Step(graph, tokens, positions, rows, mask, last, logits, None)
+            return Step(graph, tokens, positions, rows, staged, masks, last, logits, None)
         best = ops.top_k(logits, shape.best).set_output()
-        each = ops.reshape_3d(logits, 1, self.vocabulary, shape.sequences)
+        each = ops.reshape_3d(logits, 1, self.vocabulary, shape.logits)
         logits = ops.get_rows(each, best).set_output()
-        return Step(Graph(best, logits), tokens, positions, rows, mask, last, logits, best)
+        graph = Graph(best, logits)
+        return Step(graph, tokens, positions, rows, staged, masks, last, logits, best)
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         y = ops.mul_mat(self._w[f"{name}.weight"], x)
         bias = self._w.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
 
-    def _attention(
-        self,
-        i: int,
-        h: Tensor,
-        positions: Tensor,
-        rows: tuple[Tensor, ...],
-        mask: Tensor,
-        shape: Shape,
-    ) -> Tensor:
+    def _attention(self, i: int, h: Tensor, places: Places, shape: Shape) -> Tensor:
         """[width, n] -> [value_length * head_count, n]."""
-        c = self.config
-        total = shape.sequences * shape.tokens
+        c, total = self.config, shape.tokens
         q = ops.reshape_3d(self._linear(f"blk.{i}.attn_q", h), c.key_length, c.head_count, total)
         k = ops.reshape_3d(self._linear(f"blk.{i}.attn_k", h), c.key_length, c.head_count_kv, total)
         v = self._linear(f"blk.{i}.attn_v", h)
-        q, k = (self._placed(i, part, x, positions) for part, x in (("q", q), ("k", k)))
+        q, k = (self._placed(i, part, x, places.positions) for part, x in (("q", q), ("k", k)))
         # Written, then read: what set_rows returns is the cache with the new rows in it.
         new_k, new_v = ops.reshape_2d(k, self._k[i].ne[0], total), v
-        k, v = self._k[i], self._v[i]
-        for to in rows:
-            k, v = ops.set_rows(k, new_k, to), ops.set_rows(v, new_v, to)
-        keys = self._seen(k, c.key_length, shape)
-        values = self._seen(v, c.value_length, shape)
-        q = ops.reshape_4d(q, c.key_length, c.head_count, shape.tokens, shape.sequences)
-        scale = 1 / math.sqrt(c.key_length)
-        y = ops.flash_attn_ext(ops.permute(q, 0, 2, 1, 3), keys, values, mask, scale, 0.0, 0.0)
-        return ops.reshape_2d(y, c.value_length * c.head_count, total)
+        k, v = (
+            ops.set_rows(cache, new, places.rows)
+            for cache, new in ((self._k[i], new_k), (self._v[i], new_v))
+        )
+        if places.staged is not None:
+            n = places.staged.ne[0]
+            k, v = (
+                ops.set_rows(cache, _columns(new, total - n, n), places.staged)
+                for cache, new in ((k, new_k), (v, new_v))
+            )
+        found, first = None, 0
+        for part, mask in zip(shape.parts, places.masks, strict=True):
+            n = part.sequences * part.tokens
+            mine = ops.view_4d(
+                q, c.key_length, c.head_count, part.tokens, part.sequences,
+                q.nb[1], q.nb[2], part.tokens * q.nb[2], first * q.nb[2],
+            )  # fmt: skip
+            keys, values = self._seen(k, c.key_length, part), self._seen(v, c.value_length, part)
+            scale = 1 / math.sqrt(c.key_length)
+            mine = ops.permute(mine, 0, 2, 1, 3)
+            y = ops.flash_attn_ext(mine, keys, values, mask, scale, 0.0, 0.0)
+            y = ops.reshape_2d(y, c.value_length * c.head_count, n)
+            found = y if found is None else ops.concat(found, y, 1)
+            first += n
+        assert found is not None
+        return found
 
     def _placed(self, i: int, part: str, x: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys, [key_length, heads, n], turned by their positions."""
@@ -423,16 +495,21 @@ class Llama:
             ext_factor=c.yarn,
         )
 
-    def _seen(self, cache: Tensor, head: int, shape: Shape) -> Tensor:
+    def _seen(self, cache: Tensor, head: int, part: Part) -> Tensor:
         """[head, kv, heads, sequences] of a cache."""
         row, size = cache.nb[1], cache.dtype.type_size
         return ops.permute(
             ops.view_4d(
-                cache, head, self.config.head_count_kv, shape.kv, shape.sequences,
-                head * size, row, self.ctx * row, shape.slot * self.ctx * row,
+                cache, head, self.config.head_count_kv, part.kv, part.sequences,
+                head * size, row, self.ctx * row, part.slot * self.ctx * row,
             ),
             0, 2, 1, 3,
         )  # fmt: skip
+
+
+def _columns(x: Tensor, first: int, n: int) -> Tensor:
+    """``n`` columns of a matrix, without a copy."""
+    return ops.view_2d(x, x.ne[0], n, x.nb[1], first * x.nb[1])
 
 
 def _mask(positions: npt.NDArray[np.int32], kv: int) -> npt.NDArray[np.float16]:

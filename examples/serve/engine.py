@@ -1,8 +1,9 @@
 """Continuous batching: sequences join and leave the running batch at every step.
 
-Prompts are taken in by chunks between the steps of those that run, several short ones at once. All
-that a step needs is decided between two steps, by one task; nothing here knows of HTTP. Not here:
-memory of keys and values (paging.py).
+A step computes one token of each sequence that runs and, beside them, a chunk of the prompts that
+wait: one pass over the weights serves both, and running streams keep their pace. All that a step
+needs is decided between two steps, by one task; nothing here knows of HTTP. Not here: memory of
+keys and values (paging.py), how prompts share a chunk (staging.py).
 """
 
 from __future__ import annotations
@@ -14,25 +15,34 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 import anyio
 import numpy as np
-from llama import Batch
+from anyio.lowlevel import checkpoint
+from llama import KV_STEP, Batch, Group
 
 import aggml
 from serve.paging import Pages
+from serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from types import TracebackType
 
+    import numpy.typing as npt
     from llama import Best
     from sampling import Sampler
 
     from serve.paging import PagedLlama
 
 BEST: Final = 64  # a token is chosen among so many; the rest never leaves the device
-STAGED: Final = 8  # prompts taken in together
-# Graphs are built for these sizes; what is smaller is filled up.
+STAGED: Final = 2  # slots whose rows are those that prompts share while they are taken in
+WAKE: Final = 4  # streams that are told of a token in one turn of the loop
+CHOOSE: Final = 4  # tokens chosen in one turn: a draw takes 0.1 ms
+# Graphs are built for these sizes; what is smaller is filled up. A graph of 16 layers takes 1 MB
+# and some 30 ms the first time, so steps with a chunk of prompts know few sizes.
 SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-TOKENS: Final = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
+TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of both together
+ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
+LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
 
 Reason = Literal["stop", "length"]
 
@@ -70,6 +80,7 @@ class Job:
     ends: frozenset[int] = frozenset()
     slot: int | None = None
     taken_in: int = 0  # tokens of the prompt
+    staged: int | None = None  # where the prompt lies in the shared rows
     made: list[int] = field(default_factory=list)
     reason: Reason | None = None
     error: BaseException | None = None
@@ -108,7 +119,8 @@ class Engine:
         model: has STAGED slots more than ``slots``.
         slots: sequences at a time.
         budget: pages for keys and values.
-        chunk: tokens of prompts between two steps of running sequences.
+        chunk: tokens in one step of running sequences and prompts together; while none runs, a step
+            takes 512 of prompts if this is less.
         max_waiting: jobs in the queue; more are refused.
     """
 
@@ -127,12 +139,15 @@ class Engine:
         self.pages = Pages(budget, slots)
         self.counters = Counters()
         self._slots = slots
+        self._shared = STAGED * model.ctx  # rows
         self._best = min(BEST, model.vocabulary)
         self._chunk = chunk
         self._max_waiting = max_waiting
         self._waiting: deque[Job] = deque()
         self._taking_in: deque[Job] = deque()  # have a slot; prompt not complete
         self._running: dict[int, Job] = {}  # by slot
+        self._told: deque[Job] = deque()  # have news that nobody was told of yet
+        self._news = anyio.Event()
         self._changed = anyio.Event()
         self._idle = anyio.Event()
         self._pace = 1.0  # seconds that a job took, lately
@@ -142,6 +157,7 @@ class Engine:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._serve)
+        self._tasks.start_soon(self._tell)
         return self
 
     async def __aexit__(
@@ -245,15 +261,41 @@ class Engine:
             await self._clear()
             self._admit()
             if not self.active:
-                if not self._waiting:
-                    self._idle.set()
-                self._changed = anyio.Event()
-                await self._changed.wait()
+                await self._rest()
                 continue
-            if self._taking_in:
-                await self._guarded(self._take_in, self._next_prompts())
-            if self._running:
-                await self._guarded(self._decode, list(self._running.values()))
+            await self._forget(self.pages.surplus())
+            running = [job for job in self._running.values() if not job.over]
+            beside = 0
+            if self._taking_in and running:
+                beside = min(_size(max(self._running) + 1, BESIDE), self._slots)
+            chunk = self._next_prompts(beside)
+            jobs = [*running, *(job for job, _ in chunk)]
+            if jobs:
+                await self._guarded(jobs, self._step(running, chunk, beside))
+
+    async def _rest(self) -> None:
+        """Wait for the next job; nothing keeps memory meanwhile."""
+        if not self._waiting:
+            self._idle.set()
+        self._changed = anyio.Event()
+        await self._forget(self.pages.surplus(idle=True))
+        for slot in range(self._slots, self._slots + STAGED):
+            await self.model.forget(slot)
+        await self._changed.wait()
+
+    async def _forget(self, surplus: Sequence[tuple[int, int]]) -> None:
+        for slot, kept in surplus:
+            await self.model.forget(slot, kept)
+
+    async def _tell(self) -> None:
+        """Wake who waits for tokens, a few at a time: all in one turn would hold up the loop."""
+        while True:
+            while self._told:
+                for _ in range(min(WAKE, len(self._told))):
+                    self._told.popleft().tell()
+                await checkpoint()
+            self._news = anyio.Event()
+            await self._news.wait()
 
     async def _clear(self) -> None:
         """Free the slots of those that are over."""
@@ -268,7 +310,6 @@ class Engine:
 
     def _ended(self, job: Job) -> bool:
         if job.over and job.slot is not None:
-            self.model.forget(job.slot)
             self.pages.give_back(job.slot)
             job.slot = None
             self._pace += 0.1 * (time.perf_counter() - job.queued - self._pace)
@@ -290,7 +331,6 @@ class Engine:
                 await self.model.move(highest, lower, len(job.prompt) + len(job.made))
             except aggml.AggmlError as error:
                 self._fail([job], error)
-            self.model.forget(highest)
 
     def _admit(self) -> None:
         while self._waiting:
@@ -302,11 +342,11 @@ class Engine:
             job.slot = slot
             self._taking_in.append(job)
 
-    async def _guarded(self, step: Callable[[list[Job]], Awaitable[None]], jobs: list[Job]) -> None:
+    async def _guarded(self, jobs: list[Job], step: Awaitable[None]) -> None:
         """Carry out a step; if it fails, those in it fail, and nobody else."""
         begin = time.perf_counter()
         try:
-            await step(jobs)
+            await step
         except aggml.AggmlError as error:
             self.counters.failed_steps += 1
             self._fail(jobs, error)
@@ -320,70 +360,63 @@ class Engine:
                 job.error = error
                 job.tell()
 
-    # -- prompts
-
-    def _next_prompts(self) -> list[Job]:
-        """The oldest prompt, and others that fit into the same step.
-
-        A prompt longer than a step is in the first of the staging slots until it is complete.
-        """
-        first = self._taking_in[0]
-        limit = self._chunk if self._running else max(self._chunk, TOKENS[-1])
-        tokens = _size(min(len(first.prompt) - first.taken_in, limit), TOKENS)
-        group = [first]
-        room = min(STAGED, limit // tokens)
-        for job in list(self._taking_in)[1:]:
-            if len(group) >= room:
-                break
-            if not job.taken_in and len(job.prompt) <= tokens:
-                group.append(job)
-        return group
-
-    async def _take_in(self, jobs: list[Job]) -> None:
-        limit = self._chunk if self._running else max(self._chunk, TOKENS[-1])
-        pieces = [job.prompt[job.taken_in : job.taken_in + limit] for job in jobs]
-        tokens = _size(max(map(len, pieces)), TOKENS)
-        n = _size(len(jobs), SEQUENCES)
-        ctx, staging = self.model.ctx, self._slots
-        # A token that fills up repeats the last position and is written where nobody looks.
-        ids = np.zeros((n, tokens), np.int32)
-        positions = np.zeros((n, tokens), np.int32)
-        nowhere = (np.arange(staging, staging + n)[:, None] + 1) * ctx - 1
-        rows = np.repeat(nowhere, tokens, 1).astype(np.int32)
-        staged = rows.copy()
-        last = np.zeros(n, np.int32)
-        for i, (job, piece) in enumerate(zip(jobs, pieces, strict=True)):
-            assert job.slot is not None
-            k = len(piece)
-            ids[i, :k] = piece
-            positions[i] = np.minimum(np.arange(tokens), k - 1) + job.taken_in
-            rows[i, :k] = positions[i, :k] + job.slot * ctx
-            staged[i, :k] = positions[i, :k] + (staging + i) * ctx
-            last[i] = k - 1
-        batch = Batch(ids, positions, (rows, staged), last)
-        best = await self.model.best_of(batch, staging, self._best)
-        for i, (job, piece) in enumerate(zip(jobs, pieces, strict=True)):
-            job.taken_in += len(piece)
-            self.counters.prompt_tokens += len(piece)
-            if job.taken_in < len(job.prompt):
-                continue
-            self._taking_in.remove(job)
-            assert job.slot is not None
-            self._running[job.slot] = job
-            self.counters.waited(time.perf_counter() - job.queued)
-            self._choose(job, best, i)
-            if len(job.prompt) > TOKENS[-1]:
-                self.model.forget(staging + i)  # short prompts leave it to the next ones
-
     # -- steps
 
-    async def _decode(self, jobs: list[Job]) -> None:
-        """One token more for all that run."""
-        jobs = [job for job in jobs if not job.over]
-        if not jobs:
-            return
+    def _next_prompts(self, beside: int) -> list[tuple[Job, Piece]]:
+        """What is taken in next, beside so many sequences: the oldest prompts, as much as fits.
+
+        At most the last one is taken in in part; it is the first one of the next chunk.
+        """
+        limit = self._chunk if self._running else max(self._chunk, TOKENS[-1])
+        room = _size(max(limit, beside + LEAST), TOKENS) - beside
+        held = [
+            (job.staged, job.staged + len(job.prompt))
+            for job in self._taking_in
+            if job.staged is not None
+        ]
+        chunk: list[tuple[Job, Piece]] = []
+        for job in self._taking_in:
+            if room == 0:
+                break
+            if job.staged is None:
+                job.staged = place(len(job.prompt), held, self._shared - 1)
+                if job.staged is None:
+                    break
+                held.append((job.staged, job.staged + len(job.prompt)))
+            assert job.slot is not None
+            ids = job.prompt[job.taken_in : job.taken_in + room]
+            chunk.append((job, Piece(ids, job.taken_in, job.slot, job.staged)))
+            room -= len(ids)
+        return chunk
+
+    async def _step(self, running: list[Job], chunk: list[tuple[Job, Piece]], beside: int) -> None:
+        """One token more for all that run; of prompts that are complete now, the first one."""
+        groups = []
+        if running:
+            n = beside or min(_size(max(self._running) + 1, SEQUENCES), self._slots)
+            groups.append(self._next_tokens(running, n))
+        # Whose token follows which row of the logits.
+        follows = [(job, job.slot) for job in running if job.slot is not None]
+        last = staged = None
+        if chunk:
+            prompts, staged, ends = self._prompts(chunk, beside)
+            groups.append(prompts)
+            follows += [(job, beside + i) for i, (job, _) in enumerate(ends)]
+            n = _size(len(ends), ENDS)
+            last = np.arange(beside + n, dtype=np.int32)
+            last[beside:] = beside
+            last[beside : beside + len(ends)] = [beside + at for _, at in ends]
+        best = await self.model.best_of(Batch(tuple(groups), last, staged), self._best)
+        for job, piece in chunk:
+            self._taken_in(job, len(piece.ids))
+        for i, (job, row) in enumerate(follows):
+            self._choose(job, best, row)
+            if i % CHOOSE == CHOOSE - 1:
+                await checkpoint()
+
+    def _next_tokens(self, jobs: list[Job], n: int) -> Group:
+        """One of each of the first ``n`` slots; of those that do not run, any."""
         ctx = self.model.ctx
-        n = min(_size(max(self._running) + 1, SEQUENCES), self._slots)
         ids, positions = np.zeros((2, n, 1), np.int32)
         rows = ((np.arange(n, dtype=np.int32)[:, None] + 1) * ctx - 1).astype(np.int32)
         for job in jobs:
@@ -392,11 +425,39 @@ class Engine:
             ids[job.slot] = job.made[-1]
             positions[job.slot] = position
             rows[job.slot] = job.slot * ctx + position
-        batch = Batch(ids, positions, (rows,), np.zeros(n, np.int32))
-        best = await self.model.best_of(batch, 0, self._best)
-        for job in jobs:
+        return Group(ids, positions, rows, 0, _seen(int(positions.max()) + 1, ctx))
+
+    def _prompts(
+        self, chunk: list[tuple[Job, Piece]], beside: int
+    ) -> tuple[Group, npt.NDArray[np.int32], list[tuple[Job, int]]]:
+        """A chunk, where its keys are shared, and after which tokens prompts are complete."""
+        pieces = [piece for _, piece in chunk]
+        wanted = sum(len(piece.ids) for piece in pieces)
+        tokens = _size(beside + wanted, TOKENS) - beside
+        laid = Chunk.of(
+            pieces, tokens, ctx=self.model.ctx, staging=self._slots * self.model.ctx,
+            rows=self._shared,
+        )  # fmt: skip
+        kv = _seen(max(piece.end for piece in pieces), self._shared)
+        ends, at = [], -1
+        for job, piece in chunk:
+            at += len(piece.ids)
+            if piece.first + len(piece.ids) == len(job.prompt):
+                ends.append((job, at))
+        alone = len(pieces) == 1 and not pieces[0].at and tokens == wanted
+        hidden = None if alone else mask(pieces, tokens, kv)
+        group = Group(laid.ids, laid.positions, laid.rows, self._slots, kv, hidden)
+        return group, laid.staged[0], ends
+
+    def _taken_in(self, job: Job, n: int) -> None:
+        """So many tokens of its prompt more are done."""
+        job.taken_in += n
+        self.counters.prompt_tokens += n
+        if job.taken_in == len(job.prompt) and not job.over:
+            self._taking_in.remove(job)
             assert job.slot is not None
-            self._choose(job, best, job.slot)
+            self._running[job.slot] = job
+            self.counters.waited(time.perf_counter() - job.queued)
 
     def _choose(self, job: Job, best: Best, row: int) -> None:
         """Take the next token of a job."""
@@ -410,9 +471,18 @@ class Engine:
             self.counters.tokens += 1
             if len(job.made) == job.n_predict:
                 job.reason = "length"
-        job.tell()
+        self._told.append(job)
+        self._news.set()
 
 
 def _size(n: int, sizes: Sequence[int]) -> int:
-    """The least of the sizes that holds ``n``."""
-    return next((size for size in sizes if size >= n), n)
+    """The least of the sizes that holds ``n``; beyond them the next multiple of 32."""
+    return next((size for size in sizes if size >= n), -(-n // 32) * 32)
+
+
+def _seen(n: int, most: int) -> int:
+    """How many positions attention looks at, to see ``n``: up to a third more, in few sizes."""
+    step = KV_STEP
+    while step * 4 < n:
+        step *= 2
+    return min(-(-n // step) * step, most)

@@ -17,6 +17,7 @@ from llama import Llama, open_model
 from sampling import Sampler
 from serve.engine import STAGED, Engine, EngineError, FullError, Job, TooLongError
 from serve.paging import PAGE, PagedLlama, Pages, budget_of
+from serve.staging import Chunk, Piece, mask, place
 
 import aggml
 from examples import llama_files
@@ -24,6 +25,8 @@ from examples import llama_files
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
+
+    from llama import Batch, Best
 
     from aggml.devices.sim import SimDevice
 
@@ -95,6 +98,70 @@ async def test_sequences_that_come_and_go_get_what_each_gets_alone(file: Path) -
     for prompt, n, got in zip(given, lengths, found, strict=True):
         assert got == await alone(file, prompt, n)
     assert (engine.pages.used, engine.pages.slots, engine.active, engine.queued) == (0, [], 0, 0)
+
+
+async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, comes = [1, 40, 50], prompts(1, longest=2, seed=1)[0] + list(range(5, 255))
+    steps: list[tuple[int, ...]] = []  # tokens of each part
+    best_of = PagedLlama.best_of
+
+    async def watched(model: PagedLlama, batch: Batch, best: int) -> Best:
+        steps.append(tuple(group.ids.size for group in batch.groups))
+        return await best_of(model, batch, best)
+
+    monkeypatch.setattr(PagedLlama, "best_of", watched)
+    async with running(file) as engine, aclosing(engine.stream(greedy(runs, 30))) as stream:
+        found = await anext(stream)
+        del steps[:]
+        later: list[int] = []
+
+        async def come() -> None:
+            later.extend(await all_of(engine, greedy(comes, 4)))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(come)
+            async for tokens in stream:
+                found += tokens
+    chunks = [step for step in steps if len(step) == 2]
+    assert [sum(step) for step in chunks] == [32] * 9  # 1 and 3 to fill up, 28 of the prompt
+    assert steps[-1] == (1,) or len(steps[-1]) == 1
+    assert len(steps) <= 30  # each step made a token
+    assert found == await alone(file, runs, 30)
+    assert later == await alone(file, comes, 4)
+
+
+@pytest.mark.parametrize(
+    ("length", "held", "wanted"),
+    [
+        (100, [], 0),
+        (100, [(0, 100)], 128),
+        (60, [(100, 200)], 0),  # before what lies there
+        (60, [(300, 340), (0, 30)], 32),
+        (200, [(0, 100)], 256),  # 128 would be across the end of a block
+        (300, [(0, 100)], 256),
+        (300, [(0, 300)], None),
+    ],
+)
+def test_where_a_prompt_is_staged(
+    length: int, held: list[tuple[int, int]], wanted: int | None
+) -> None:
+    assert place(length, held, rows=600) == wanted
+
+
+def test_each_staged_prompt_sees_itself_alone() -> None:
+    pieces = [Piece([7, 8, 9], first=2, slot=1, at=64), Piece([4, 5], first=0, slot=0, at=0)]
+    found = mask(pieces, 6, 128)[0, 0]
+    wanted = np.full((6, 128), -np.inf)
+    for row, (first, end) in enumerate([(64, 67), (64, 68), (64, 69), (0, 1), (0, 2), (0, 1)]):
+        wanted[row, first:end] = 0
+    assert np.array_equal(found, wanted)
+    laid = Chunk.of(pieces, 6, ctx=256, staging=512, rows=256)
+    assert laid.ids.tolist() == [[7, 8, 9, 4, 5, 0]]
+    assert laid.positions[0, :5].tolist() == [2, 3, 4, 0, 1]
+    assert laid.rows.tolist() == [[258, 259, 260, 0, 1, 767]]
+    assert laid.staged.tolist() == [[578, 579, 580, 512, 513, 767]]
 
 
 async def test_pages_are_never_more_than_the_budget(
@@ -234,12 +301,12 @@ async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
             assert (
                 2 * 100 * model.page_bytes() // PAGE <= both < 2 * CTX * model.page_bytes() // PAGE
             )
-            model.forget(0)
+            await model.forget(0)
             assert resident(model) == both // 2
             before = await backend.get(model._k[0])
             assert not before[:CTX].any()
             assert before[CTX : CTX + 100].any()
-            model.forget(1)
+            await model.forget(1)
     # Reading gives nothing back, but takes nothing either: all zeros are one page of the system's.
     assert resident(model) <= both // 2
 
@@ -278,3 +345,24 @@ def test_pages_count_what_is_promised() -> None:
     pages.give_back(0)
     pages.give_back(1)
     assert (pages.used, pages.slots) == (0, [])
+
+
+def test_memory_of_free_slots_goes_when_others_need_it() -> None:
+    pages = Pages(budget=6, slots=3)
+    for n in (1, 2, 3):
+        pages.take(n * PAGE)
+    for slot in (0, 1, 2):
+        pages.give_back(slot)
+    assert pages.surplus() == []  # 6 in all: whoever comes finds it there
+    assert pages.take(4 * PAGE) == 0
+    assert pages.surplus() == [(2, 0)]
+    assert pages.take(PAGE) == 1
+    assert pages.surplus() == []
+    pages.give_back(0)
+    assert pages.take(2 * PAGE) == 0
+    assert pages.take(3 * PAGE) == 2
+    assert pages.surplus() == [(1, PAGE), (0, 2 * PAGE)]  # what they hold beyond their promise
+    for slot in (0, 1, 2):
+        pages.give_back(slot)
+    assert pages.surplus(idle=True) == [(2, 0), (1, 0), (0, 0)]
+    assert pages.surplus(idle=True) == []

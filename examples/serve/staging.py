@@ -1,0 +1,118 @@
+"""Prompts side by side: tokens of several in one step, as if they were one sequence.
+
+While a prompt is taken in its keys and values are written twice: where its slot is, and into a
+range of rows that all prompts share. There they lie one behind another, and a mask keeps each to
+its own. So the graph depends on how many tokens there are in all, not on whose they are; nothing
+is filled up but the end. Not here: which prompts take part in a step (engine.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+# Attention adds up keys 32 at a time, 256 to a block. Cut where a lone prompt's are cut, the sums
+# of a prompt have the same terms in the same order wherever it lies.
+TOGETHER: Final = 32
+BLOCK: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some tokens of one prompt.
+
+    Attributes:
+        ids: of these tokens.
+        first: position of the first one.
+        slot: where the sequence lies in the cache.
+        at: where its first position lies in the shared rows.
+    """
+
+    ids: Sequence[int]
+    first: int
+    slot: int
+    at: int
+
+    @property
+    def end(self) -> int:
+        """The shared row behind the last one."""
+        return self.at + self.first + len(self.ids)
+
+
+def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None:
+    """Where ``length`` positions may lie, as low as possible; None if there is no room.
+
+    Args:
+        length: of a whole prompt.
+        held: first row and the one behind the last, of those that lie there.
+        rows: in all.
+    """
+    at = 0
+    for first, end in [*sorted(held), (rows, rows)]:
+        at = -(-at // TOGETHER) * TOGETHER
+        if at % BLOCK and at % BLOCK + length > BLOCK:
+            at = -(-at // BLOCK) * BLOCK
+        if at + length <= first:
+            return at
+        at = max(at, end)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """All pieces of a step, (1, tokens) each; what fills it up is written where nobody looks."""
+
+    ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32]
+    staged: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(
+        cls, pieces: Sequence[Piece], tokens: int, *, ctx: int, staging: int, rows: int
+    ) -> Chunk:
+        """Lay them out.
+
+        Args:
+            pieces: at least one; of no more tokens together than ``tokens``.
+            tokens: to fill it up to.
+            ctx: rows of a slot.
+            staging: the first shared row.
+            rows: of the shared ones; the last one is nobody's.
+        """
+        nowhere = staging + rows - 1
+        ids, positions = np.zeros((2, 1, tokens), np.int32)
+        to, staged = np.full((2, 1, tokens), nowhere, np.int32)
+        begin = 0
+        for piece in pieces:
+            end = begin + len(piece.ids)
+            at = np.arange(piece.first, piece.first + len(piece.ids), dtype=np.int32)
+            ids[0, begin:end] = piece.ids
+            positions[0, begin:end] = at
+            to[0, begin:end] = piece.slot * ctx + at
+            staged[0, begin:end] = staging + piece.at + at
+            begin = end
+        return cls(ids, positions, to, staged)
+
+
+def mask(pieces: Sequence[Piece], tokens: int, kv: int) -> npt.NDArray[np.float16]:
+    """(1, 1, tokens, kv): 0 from the begin of a token's own prompt up to itself, else -inf."""
+    found = np.full((1, 1, tokens, kv), -np.inf, np.float16)
+    begin = 0
+    for piece in pieces:
+        n = len(piece.ids)
+        # Row i sees first + i + 1 keys: windows into zeros with infinities behind them.
+        line = np.zeros(piece.first + 2 * n, np.float16)
+        line[piece.first + n :] = -np.inf
+        seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
+        found[0, 0, begin : begin + n, piece.at : piece.end] = seen
+        begin += n
+    found[0, 0, begin:, 0] = 0  # what fills up sees something
+    return found
