@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -17,9 +17,6 @@ import anyio.lowlevel
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
-
-
-WAKE: Final = 4  # requests resolved per turn of the loop
 
 
 class Sized(Protocol):
@@ -187,11 +184,11 @@ class Batcher(Generic[T, R]):
                 results = await self._compute([x.item for x in batch.requests])
                 if len(results) != len(batch.requests):
                     raise BatchError(f"{len(results)} results for {len(batch.requests)} requests")
-                # A few at a time: all of them, waking in one turn of the loop, would hold it up.
-                for index, request in enumerate(batch.requests):
-                    request.resolve(results[index])
-                    if index % WAKE == WAKE - 1:
-                        await anyio.lowlevel.checkpoint()
+                # One at a time: all of them, waking in one turn of the loop, would hold it up. Who
+                # wakes asks again, which takes 0.1 to 0.4 ms beside busy workers.
+                for request, result in zip(batch.requests, results, strict=True):
+                    request.resolve(result)
+                    await anyio.lowlevel.checkpoint()
         except Exception as failure:  # whatever it was: those who wait must hear of it
             error = failure
         finally:

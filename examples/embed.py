@@ -106,8 +106,7 @@ class Embedder:
             model = await MiniLM.load(backend, folder, dtype=self._dtype)
 
             async def compute(sentences: list[Ids]) -> list[F32]:
-                # Copies: a view of one vector would keep those of the whole batch.
-                return [vector.copy() for vector in await model.embed(sentences)]
+                return list(await model.embed(sentences))
 
             self._batcher: Batcher[Ids, F32] = Batcher(
                 compute, full=self._batch_tokens, max_waiting=self._max_waiting
@@ -146,7 +145,8 @@ class Embedder:
 
     async def embed_tokens(self, ids: Ids) -> F32:
         """Embed what `tokens` gave; for the rest as `embed`."""
-        return await self._batcher.submit(ids)
+        # A copy: the view of one vector would keep those of the whole batch.
+        return (await self._batcher.submit(ids)).copy()
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -183,25 +183,41 @@ def tokenize(tokenizer: Tokenizer, text: str) -> Ids:
 
 
 class Lag:
-    """Milliseconds by which a ticker of 1 ms woke late."""
+    """Milliseconds by which a ticker of 1 ms woke late.
+
+    Attributes:
+        samples: one for each tick.
+        held: what the loop's thread computed meanwhile, in the same order. The rest of a sample is
+            waiting for a core, which other processes and the host of a virtual machine decide.
+    """
 
     def __init__(self) -> None:
         self.samples: list[float] = []
+        self.held: list[float] = []
 
     async def tick(self) -> None:
         """Measure until cancelled."""
         while True:
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.thread_time()
             await anyio.sleep(0.001)
             self.samples.append((time.perf_counter() - start - 0.001) * 1e3)
+            self.held.append((time.thread_time() - used) * 1e3)
 
     def __str__(self) -> str:
-        late = sorted(self.samples) or [math.nan]
-        p999 = late[min(len(late) - 1, int(len(late) * 0.999))]
+        median, p999, longest = quantiles(self.samples)
         return (
-            f"median {late[len(late) // 2]:.2f} ms, p99.9 {p999:.2f} ms, max {late[-1]:.2f} ms "
-            f"({len(self.samples)} ticks of 1 ms)"
+            f"median {median:.2f} ms, p99.9 {p999:.2f} ms, max {longest:.2f} ms "
+            f"({len(self.samples)} ticks of 1 ms)\n"
+            "  of which it computed itself: median {:.2f}, p99.9 {:.2f}, max {:.2f} ms".format(
+                *quantiles(self.held)
+            )
         )
+
+
+def quantiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Median, p99.9 and maximum; NaN without samples."""
+    late = sorted(samples) or [math.nan]
+    return late[len(late) // 2], late[min(len(late) - 1, int(len(late) * 0.999))], late[-1]
 
 
 @asynccontextmanager
@@ -351,6 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (given.sentences is None) != (given.out is None):
         parser.error("--sentences and --out belong together")
     try:
+        aggml.get_device("CPU")  # finds and loads the devices: 30 ms that no loop has to wait for
         if given.sentences is None:
             for loop in (given.loop,) if given.loop else ("asyncio", "trio"):
                 print(f"{loop}, {given.dtype}:", flush=True)

@@ -151,12 +151,14 @@ def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     ids = np.zeros((shape.rows, shape.tokens), np.int32)
     positions = np.zeros((shape.rows, shape.tokens), np.int32)
     member = np.zeros((shape.rows, shape.tokens, shape.segments), np.float32)
-    count = np.arange(shape.tokens, dtype=np.int32)
-    for sentence, (row, start, segment) in zip(sentences, packing.places, strict=True):
-        end = start + len(sentence)
-        ids[row, start:end] = sentence
-        positions[row, start:end] = count[: len(sentence)]
-        member[row, start:end, segment] = 1
+    # All sentences at once: one by one takes a millisecond of the loop for a batch of forty.
+    row, start, segment = np.array(packing.places).T
+    lengths = np.fromiter(map(len, sentences), np.intp, len(sentences))
+    position = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+    token = np.repeat(row * shape.tokens + start, lengths) + position
+    ids.reshape(-1)[token] = np.concatenate(sentences)
+    positions.reshape(-1)[token] = position
+    member.reshape(-1)[token * shape.segments + np.repeat(segment, lengths)] = 1
     return ids, positions, member
 
 
@@ -390,7 +392,9 @@ class MiniLM:
             return np.empty((0, WIDTH), np.float32)
         packing = pack([len(x) for x in sentences])
         program = await self._program(packing.shape)
+        await checkpoint()
         ids, positions, member = fill(packing, sentences)
+        await checkpoint()  # each of these steps may take half a millisecond beside busy workers
         inputs = {program.ids: ids.reshape(-1), program.positions: positions.reshape(-1)}
         vectors = await self.backend.run(
             program.graph, {**inputs, program.member: member}, program.vectors
