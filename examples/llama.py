@@ -328,6 +328,7 @@ class Llama:
             for slot in range(1, self.sequences):
                 target = ops.view_2d(cache, cache.ne[0], n, row, slot * self.ctx * row)
                 nodes.append(ops.cpy(source, target))
+            await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
         if nodes:
             graph = Graph(*nodes)
             await self.backend.prepare(graph)
