@@ -22,7 +22,7 @@ _NEON = 1 << 8 | 1 << 11  # with dot products of bytes
 ISAS: dict[str, int] = {
     "scalar": 0,
     "avx2": _AVX2,
-    "avx512": _AVX512 | 1 << 4 | 1 << 5 | 1 << 6,
+    "avx512": _AVX512 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 12,
     "amx": _AMX | 1 << 4 | 1 << 6,
     "neon": _NEON,
     "native": 0xFFFFFFFF,

@@ -19,6 +19,12 @@ static bool has(unsigned reg, int bit)
     return (reg >> bit & 1u) != 0;
 }
 
+static bool intel(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == 0x756e6547 && d == 0x49656e69; /* "Genu", "ineI" */
+}
+
 /* As an instruction, since the intrinsic would need its own compiler flag. */
 static unsigned enabled_state(void)
 {
@@ -59,7 +65,7 @@ static uint32_t detect(void)
         found |= AGK_AVX512; /* F, DQ, CD, BW, VL */
         if (has(c7, 1)) found |= AGK_AVX512_VBMI;
         if (has(c7, 11)) found |= AGK_AVX512_VNNI;
-        if (has(a71, 5)) found |= AGK_AVX512_BF16;
+        if (has(a71, 5)) found |= AGK_AVX512_BF16 | (intel() ? 0 : AGK_FAST_BF16);
         if (has(d7, 24) && (state >> 17 & 3) == 3 && may_use_tiles()) {
             if (has(d7, 22)) found |= AGK_AMX_BF16;
             if (has(d7, 25)) found |= AGK_AMX_INT8;

@@ -30,6 +30,7 @@ enum {
     AGK_AMX_BF16 = 1u << 9, /* and the tiles, which the process has asked the system for */
     AGK_AMX_INT8 = 1u << 10,
     AGK_NEON_DOTPROD = 1u << 11,
+    AGK_FAST_BF16 = 1u << 12, /* vdpbf16ps has twice the products of FMA: AMD's; Intel's have half, and tiles */
 };
 
 typedef enum agk_status {

@@ -1,4 +1,4 @@
-/* What mul_mat on matrix tiles agrees on: numbers as sums of bf16 terms, and their packed layouts.
+/* What mul_mat of many columns agrees on, on matrix tiles and in lanes: numbers as sums of bf16 terms, and their packed layouts.
  *
  * A bf16 has 8 bits of an f32's 24, a product of two is exact in f32. So x = x0 + x1 + x2, each term the next 8 bits, and
  * a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six products of bf16. Where tiles
@@ -6,7 +6,8 @@
  * f16, whose 11 bits they hold. One: bf16, and quantized types, whose elements round to bf16 within 2^-9.
  *
  * Columns of b, a unit of 16: [k / 32][terms][16 pairs of k][16 columns][2]; rows of a, a panel of 32:
- * [k / 32][terms][32 rows][32 k]; zeros beyond k, rows and columns. Not here: mul_mat.h, for lanes. */
+ * [k / 32][terms][32 rows][32 k]; zeros beyond k, rows and columns. In lanes an f32 stays whole, as wide as two terms: [k][16 columns],
+ * [k / 16][32 rows][16]. Not here: bytes (mul_mat_bytes.h), fewer columns (mul_mat.h). */
 #ifndef AGK_MUL_MAT_TERMS_H
 #define AGK_MUL_MAT_TERMS_H
 
@@ -27,13 +28,15 @@ typedef struct agk_terms_panel {
     int64_t k; /* a multiple of 32 */
     int64_t rows, cols;
     const char *a, *b;
-    size_t ldb;       /* bytes between units */
+    size_t lda;           /* of bytes (mul_mat_bytes.h): between rows */
+    bool halves, minimum; /* of bytes */
+    size_t ldb;           /* bytes between units */
+    size_t next_b;        /* bytes from one block of k of a unit to the next */
     float *sums;      /* AGK_TERMS_SUMS for each pair of units, in an order of the kernel's own, kept between blocks */
     bool first, last; /* block of k: sums begin at zero; c is stored to soon, and worth a prefetch */
     float *c;
     size_t ldc;
-    int share,
-        shares; /* of b's next block of k, which follows this one: what to prefetch with this panel; shares 0: nothing */
+    int share, shares;  /* of b's next block of k: what to prefetch with this panel; shares 0: nothing */
     const char *next_a; /* what the next panel is made of, to be prefetched: next_rows rows */
     size_t next_lda, next_bytes;
     int64_t next_rows;

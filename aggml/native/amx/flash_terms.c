@@ -29,7 +29,7 @@ bool agk_flash_terms_pack_amx(int terms, int64_t n, int64_t d, const float *k, i
 {
     bool fine = true;
     if (n < 32) memset(k_out, 0, agk_terms_panel_bytes(terms, d));
-    for (int64_t i = 0; i < n; ++i) fine = agk_mm_terms_row_amx(terms, d, k + i * d, (char *)k_out + 64 * i) && fine;
+    for (int64_t i = 0; i < n; ++i) fine = agk_mm_terms_row_avx512(terms, d, k + i * d, (char *)k_out + 64 * i) && fine;
     for (int64_t i = 0; i < agk_flash_up(dv); i += 16) {
         vf half[2][16];
         char *out = (char *)v_out + (size_t)(i / 32) * v_step + (size_t)(i % 32) * 64;
@@ -272,8 +272,8 @@ AGK_INLINE bool tile(int terms, const agk_flash_tile *t, const agk_flash_terms *
             }
         }
         if (rows > 0)
-            fine =
-                agk_mm_terms_cols_amx(terms, t->d, rows, f.rows, (size_t)wide * 4, f.q + (size_t)u * f.q_unit) && fine;
+            fine = agk_mm_terms_cols_avx512(terms, t->d, rows, f.rows, (size_t)wide * 4, f.q + (size_t)u * f.q_unit) &&
+                   fine;
         f.max[u] = v_set(-__builtin_inff());
         f.sum[u] = v_zero();
     }

@@ -8,70 +8,6 @@
  * every second product. Reached only through lines that need AGK_AMX_BF16. */
 #include "terms.h"
 
-/* -- terms ---------------------------------------------------------------------------------------------------- */
-
-AGK_INLINE __mmask16 load_split(int terms, int64_t left, const float *x, __m512i out[3])
-{
-    const uint32_t mask = left < 32 ? (1u << left) - 1 : ~0u;
-    return split(terms, _mm512_maskz_loadu_ps((__mmask16)mask, x),
-                 _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16), out);
-}
-
-AGK_INLINE bool cols(int terms, int64_t k, int64_t n, const char *b, size_t ldb, char *out)
-{
-    __mmask16 bad = 0;
-    for (int64_t i = 0; i < k; i += 32, out += terms * TILE) {
-        for (int64_t j = 0; j < 16; ++j) {
-            __m512i t[3] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-            if (j < n) {
-                const float *x = (const float *)(const void *)(b + (size_t)j * ldb) + i;
-                _mm_prefetch((const char *)x + 256, _MM_HINT_T0);
-                _mm_prefetch((const char *)x + 320, _MM_HINT_T0);
-                bad |= load_split(terms, k - i, x, t);
-            }
-            AGK_UNROLL for (int u = 0; u < terms; ++u) _mm512_store_si512(out + u * TILE + j * 64, t[u]);
-        }
-        for (int u = 0; u < terms; ++u) {
-            __m512i r[16];
-            AGK_UNROLL for (int j = 0; j < 16; ++j) r[j] = _mm512_load_si512(out + u * TILE + j * 64);
-            agk_transpose16(r);
-            AGK_UNROLL for (int j = 0; j < 16; ++j) _mm512_store_si512(out + u * TILE + j * 64, r[j]);
-        }
-    }
-    return bad == 0;
-}
-
-bool agk_mm_terms_cols_amx(int terms, int64_t k, int64_t n, const void *b, size_t ldb, void *out)
-{
-    return terms == 1   ? cols(1, k, n, b, ldb, out)
-           : terms == 2 ? cols(2, k, n, b, ldb, out)
-                        : cols(3, k, n, b, ldb, out);
-}
-
-AGK_INLINE bool row(int terms, int64_t k, const float *x, char *out)
-{
-    __mmask16 bad = 0;
-    for (int64_t i = 0; i < k; i += 32, out += terms * PAIR) {
-        __m512i t[3];
-        bad |= load_split(terms, k - i, x + i, t);
-        AGK_UNROLL for (int u = 0; u < terms; ++u) _mm512_store_si512(out + u * PAIR, t[u]);
-    }
-    return bad == 0;
-}
-
-bool agk_mm_terms_row_amx(int terms, int64_t k, const float *x, void *out)
-{
-    return terms == 1 ? row(1, k, x, out) : terms == 2 ? row(2, k, x, out) : row(3, k, x, out);
-}
-
-void agk_mm_terms_bf16_amx(const void *src, void *out, int64_t k)
-{
-    const char *x = src;
-    char *y = out;
-    for (; k >= 32; k -= 32, x += 64, y += PAIR) _mm512_store_si512(y, _mm512_loadu_si512(x));
-    if (k > 0) _mm512_store_si512(y, _mm512_maskz_loadu_epi16((1u << k) - 1, x));
-}
-
 /* -- products ------------------------------------------------------------------------------------------------- */
 
 /* Lines first .. last - 1 of what lies at `from`, into L2. */
@@ -83,7 +19,7 @@ AGK_INLINE void fetch(const char *from, int64_t first, int64_t last)
 AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit)
 {
     float *sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
-    const size_t ldb = p->ldb, block_bytes = (size_t)(p->k / 32 * terms) * TILE;
+    const size_t ldb = p->ldb;
     const char *a = p->a, *b = p->b + (size_t)unit * ldb;
     const int64_t lines = 16 * terms; /* of a unit, for each 32 k */
     const int64_t from = p->shares > 0 ? lines * p->share / p->shares : 0;
@@ -102,8 +38,8 @@ AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_p
             __builtin_prefetch(line, 1, 2);
             if (two_rows) __builtin_prefetch(line + 64, 1, 2);
         }
-        fetch(b + block_bytes, from, to);
-        if (two_cols) fetch(b + block_bytes + ldb, from, to);
+        fetch(b + p->next_b, from, to);
+        if (two_cols) fetch(b + p->next_b + ldb, from, to);
     }
     EACH(KEEP);
 }
@@ -140,16 +76,4 @@ void agk_mm_terms_tile_amx(const agk_terms_panel *p)
     else
         all_units(3, false, p);
     _tile_release();
-}
-
-void agk_mm_terms_put_amx(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c, size_t ldc)
-{
-    for (int64_t col = 0; col < cols; col += 16, c = (float *)(void *)((char *)c + 16 * ldc)) {
-        const int64_t n = cols - col < 16 ? cols - col : 16;
-        const float *tiles = sums + col / 32 * AGK_TERMS_SUMS + col % 32 * 32;
-        for (int64_t row = 0; row < rows; row += 16) {
-            const float *tile = tiles + (size_t)(row / 32) * panel_sums + row % 32 * 16;
-            agk_tile_put(tile, c + row, ldc, rows - row < 16 ? rows - row : 16, n, false);
-        }
-    }
 }

@@ -118,4 +118,35 @@ AGK_INLINE void agk_transpose16(__m512i r[16])
     }
 }
 
+/* Lane L of the result: columns 4 L .. 4 L + 3 of rows i, i + 4, i + 8, i + 12, so that what remains to be transposed lies
+ * within lanes. Half of the shuffles of a whole transposition become loads: 40 cycles instead of 64. */
+AGK_INLINE __m512 agk_tile_gather4(const float *x)
+{
+    __m512 r = _mm512_castps128_ps512(_mm_load_ps(x));
+    r = _mm512_mask_broadcast_f32x4(r, 0x00f0, _mm_load_ps(x + 4 * 16));
+    r = _mm512_mask_broadcast_f32x4(r, 0x0f00, _mm_load_ps(x + 8 * 16));
+    return _mm512_mask_broadcast_f32x4(r, 0xf000, _mm_load_ps(x + 12 * 16));
+}
+
+/* `rows` x `cols` of a tile that was stored row by row, to columns of c. */
+AGK_INLINE void agk_tile_put(const float *sums, float *c, size_t ldc, int64_t rows, int64_t cols, bool add)
+{
+    const __mmask16 mask = (__mmask16)((1u << rows) - 1);
+    char *to = (char *)c;
+    AGK_UNROLL for (int j = 0; j < 16; j += 4)
+    {
+        const __m512 r[4] = {agk_tile_gather4(sums + j), agk_tile_gather4(sums + 16 + j),
+                             agk_tile_gather4(sums + 32 + j), agk_tile_gather4(sums + 48 + j)};
+        __m512 t[4];
+        agk_transpose4(r, t);
+        AGK_UNROLL for (int i = 0; i < 4; ++i, to += ldc)
+        {
+            if (j + i >= cols) return;
+            __m512 value = t[i];
+            if (add) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, to));
+            _mm512_mask_storeu_ps(to, mask, value);
+        }
+    }
+}
+
 #endif

@@ -5,7 +5,7 @@
  * itself: packing costs 6 / rows of the product, and nothing crosses between threads. Where rows of a must be widened
  * first (f16, quantized), b is packed by a step of its own and each item widens 32 rows for some 100 columns.
  *
- * Machines with matrix tiles: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
+ * From 32 columns on, with AVX-512: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
  * ggml_mul_mat. */
 #include "../chain.h"
 #include "../refuse.h"

@@ -1,11 +1,12 @@
-/* mul_mat on matrix tiles: f32 as three bf16 terms, f16 as two, bf16 and quantized rows as one (mul_mat_terms.h).
+/* mul_mat of panels and units (mul_mat_terms.h). On matrix tiles f32 is three bf16 terms, f16 two, bf16 and quantized rows one;
+ * in lanes f32 and f16 are f32, quantized rows are bytes (mul_mat_bytes.h), and the rest is one term where vdpbf16ps is fast.
  *
  * Two steps. The first packs the columns of b. An item of the second is a block of rows times up to 512 columns: block of k
  * by block of k, 32 rows at a time are made a panel, which all columns pass by; so what is packed stays in L2 for all rows of the item,
  * and the sums stay with the thread. What cannot be split (not finite, or below 2^-110 among no larger) is found on the way and
  * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_terms.c), lanes (mul_mat.c). */
 #include "../chain.h"
-#include "../mul_mat_terms.h"
+#include "../mul_mat_bytes.h"
 #include "../strided.h"
 #include "mul_mat_plan.h"
 
@@ -15,22 +16,36 @@ enum {
         512, /* of an item: a block of k is 256 KB of packed columns, for each term; with the sums, 1.2 MB stay in L2 */
     MAX_ROWS = 256,       /* of an item, whose sums are then 512 KB */
     MIN_ROWS = 192,       /* packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 % */
+    LANES_MAX_ROWS = 128, /* in lanes, which need 1 byte a cycle of them; 512 KB of f32 columns and 256 KB of sums */
+    LANES_MIN_ROWS = 64,
     ITEMS = 16,           /* wanted, as far as MIN_ROWS allows */
     UNIT_BYTES = 1 << 17, /* of b, in one chunk of packing */
 };
 
-static const double slice_flops = 2e7; /* some 10 us */
+static const double slice_flops = 2e7, lanes_slice_flops = 2.5e6, bytes_slice_flops = 7e6; /* some 10 us */
 
 typedef struct plan {
-    agk_mm_terms_cols_fn *cols;
-    agk_mm_terms_row_fn *row;
+    union {
+        agk_mm_terms_cols_fn *cols;
+        agk_mm_pack_f32_fn *floats; /* whole numbers */
+        agk_mm_bytes_pack_fn *bytes;
+    } pack;
+    union {
+        agk_mm_terms_row_fn *terms;
+        agk_mm_bytes_row_fn *bytes;
+    } row;
     agk_mm_terms_tile_fn *tile;
     agk_mm_terms_put_fn *put;
     agk_mm_block_fn *dot;      /* of what cannot be split */
     agk_to_float_fn *a_floats; /* NULL: f32 */
-    agk_to_float_fn *b_floats;
+    union {
+        agk_to_float_fn *floats; /* NULL: f32 */
+        agk_mm_convert_fn *bytes;
+    } col;
     agk_mm_terms_bf16_fn *bf16; /* a row of a to a panel, at once; NULL: by a_floats */
     int32_t terms, k_block, row_blocks, groups, per_chunk, units_per_chunk;
+    bool lanes, whole; /* not on tiles; numbers are f32, which take the room of two terms */
+    agk_bytes_traits bytes;
 } plan;
 
 _Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
@@ -40,6 +55,30 @@ static plan plan_of(const agk_node *node)
     plan p;
     memcpy(&p, &node->aux, sizeof p);
     return p;
+}
+
+/* Numbers are several terms, and some cannot be. */
+static bool splits(const plan *p)
+{
+    return p->terms > 1 && !p->whole;
+}
+
+/* Of k elements of 16 columns, and of 32 rows. */
+static size_t unit_bytes(const plan *p, int64_t k)
+{
+    if (p->bytes.served) return (size_t)(k / AGK_MM_BLOCK) * sizeof(agk_bytes_unit);
+    return agk_terms_unit_bytes(p->terms, k);
+}
+
+static size_t panel_bytes(const plan *p, int64_t k)
+{
+    if (p->bytes.served) return (size_t)(AGK_TERMS_ROWS * k / 16) * sizeof(agk_bytes_row);
+    return agk_terms_panel_bytes(p->terms, k);
+}
+
+static int64_t max_rows(const plan *p)
+{
+    return p->lanes ? LANES_MAX_ROWS : MAX_ROWS;
 }
 
 static int64_t units_of(const agk_view *b)
@@ -52,16 +91,24 @@ static const char *matrix(const agk_task *task, const agk_view *view, int64_t i2
     return (const char *)agk_data(task, view) + i2 * view->nb[2] + i3 * view->nb[3];
 }
 
-/* Work memory: units of all matrices of b, then whether each could be split. */
-static char *unit_at(const agk_task *task, const agk_node *node, const plan *p, int64_t unit)
+/* Work memory: for each matrix of b, for each block of k, that of all units; then whether each unit could be split. Whole units
+ * one after the other would lie a power of two apart for many k: 32 of them in the same sets of L2, which has 16 ways. */
+static char *matrix_at(const agk_task *task, const agk_node *node, const plan *p, int64_t batch)
 {
-    return (char *)agk_work(task, node) + (size_t)unit * agk_terms_unit_bytes(p->terms, node->src[1].ne[0]);
+    const agk_view *b = &node->src[1];
+    return (char *)agk_work(task, node) + (size_t)(batch * units_of(b)) * unit_bytes(p, b->ne[0]);
+}
+
+/* kn elements, from k0 on, of unit `unit` of a matrix. */
+static char *block_at(const plan *p, char *of_matrix, int64_t units, int64_t unit, int64_t k0, int64_t kn)
+{
+    return of_matrix + (size_t)units * unit_bytes(p, k0) + (size_t)unit * unit_bytes(p, kn);
 }
 
 static bool *split_flags(const agk_task *task, const agk_node *node, const plan *p)
 {
     const agk_view *b = &node->src[1];
-    return (bool *)(void *)unit_at(task, node, p, units_of(b) * b->ne[2] * b->ne[3]);
+    return (bool *)(void *)matrix_at(task, node, p, b->ne[2] * b->ne[3]);
 }
 
 /* Whether numbers too small to be split are lost in what stands beside them: in each of n columns of k floats the largest
@@ -86,6 +133,20 @@ static bool too_small_to_count(int64_t k, int64_t n, const char *b, int64_t ldb)
     return true;
 }
 
+/* n columns of k floats to a unit; false: some cannot be split. */
+static bool pack_unit(const plan *p, int64_t k, int64_t n, const void *b, size_t ldb, char *out)
+{
+    enum { LINE = AGK_TERMS_COLS * sizeof(float) };
+    if (p->bytes.served) {
+        p->pack.bytes(p->bytes.halves, k, n, b, ldb, out);
+        return true;
+    }
+    if (!p->whole) return p->pack.cols(p->terms, k, n, b, ldb, out);
+    p->pack.floats(k, n, b, ldb, out);
+    memset(out + k * LINE, 0, agk_terms_unit_bytes(p->terms, k) - (size_t)(k * LINE));
+    return true;
+}
+
 static agk_status pack(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const plan p = plan_of(node);
@@ -95,22 +156,44 @@ static agk_status pack(const agk_task *task, const agk_node *node, int64_t chunk
     for (int64_t i = chunk * p.units_per_chunk; i < agk_mm_least(all, (chunk + 1) * p.units_per_chunk); ++i) {
         const int64_t first = i % units * AGK_TERMS_COLS, n = agk_mm_least(AGK_TERMS_COLS, b->ne[1] - first);
         const char *from = matrix(task, b, i / units % b->ne[2], i / units / b->ne[2]) + first * b->nb[1];
-        char *out = unit_at(task, node, &p, i);
-        if (p.b_floats == NULL) {
-            fine[i] = p.cols(p.terms, k, n, from, (size_t)b->nb[1], out) || too_small_to_count(k, n, from, b->nb[1]);
-            continue;
-        }
+        char *of_matrix = matrix_at(task, node, &p, i / units);
         fine[i] = true;
-        float *floats = task->scratch;
-        for (int64_t k0 = 0; k0 < k; k0 += K_BLOCK, out += agk_terms_unit_bytes(p.terms, K_BLOCK)) {
-            const int64_t kn = agk_mm_least(K_BLOCK, k - k0);
-            for (int64_t j = 0; j < n; ++j) {
-                p.b_floats(from + j * b->nb[1] + (int64_t)agk_row_size(b->type, k0), floats + j * K_BLOCK, kn);
+        for (int64_t k0 = 0; k0 < k; k0 += p.k_block) {
+            const int64_t kn = agk_mm_least(p.k_block, k - k0);
+            const void *x = from + (int64_t)agk_row_size(b->type, k0);
+            size_t stride = (size_t)b->nb[1];
+            if (p.col.floats != NULL) {
+                const size_t bytes = agk_mm_col_bytes(p.bytes.served ? AGK_MM_Q8 : AGK_MM_FLOATS, p.k_block);
+                for (int64_t j = 0; j < n; ++j) {
+                    const void *column = (const char *)x + (size_t)j * stride;
+                    void *to = (char *)task->scratch + (size_t)j * bytes;
+                    if (p.bytes.served)
+                        p.col.bytes(column, to, kn);
+                    else
+                        p.col.floats(column, to, kn);
+                }
+                x = task->scratch;
+                stride = bytes;
             }
-            fine[i] = p.cols(p.terms, kn, n, floats, K_BLOCK * sizeof(float), out) && fine[i];
+            fine[i] = pack_unit(&p, kn, n, x, stride, block_at(&p, of_matrix, units, i % units, k0, kn)) && fine[i];
         }
+        if (!fine[i] && p.col.floats == NULL) fine[i] = too_small_to_count(k, n, from, b->nb[1]);
     }
     return AGK_OK;
+}
+
+/* k floats to a row of a panel: [k / 16][32 rows][16], as wide as two terms; zeros beyond k. */
+static void lay_row(int64_t k, const float *x, char *panel)
+{
+    enum { LANES = 16, LINE = LANES * sizeof(float) };
+    for (int64_t i = 0; i < agk_terms_steps(k) * AGK_TERMS_K; i += LANES, panel += LINE * AGK_TERMS_ROWS) {
+        if (i + LANES <= k) {
+            memcpy(panel, x + i, LINE);
+            continue;
+        }
+        memset(panel, 0, LINE);
+        if (i < k) memcpy(panel, x + i, (size_t)(k - i) * sizeof(float));
+    }
 }
 
 /* Rows of a, kn elements each, as a panel; missing ones are zero. False: some cannot be split. */
@@ -118,7 +201,11 @@ static bool make_panel(const plan *p, const agk_view *a, const char *rows, int64
 {
     float floats[K_BLOCK];
     bool fine = true;
-    if (n < AGK_TERMS_ROWS) memset(panel, 0, agk_terms_panel_bytes(p->terms, kn));
+    if (n < AGK_TERMS_ROWS) memset(panel, 0, panel_bytes(p, kn));
+    for (int64_t i = 0; i < n && p->bytes.served; ++i, rows += a->nb[1]) {
+        p->row.bytes(a->type, rows, panel + (size_t)i * panel_bytes(p, kn) / AGK_TERMS_ROWS, kn);
+    }
+    if (p->bytes.served) return true;
     for (int64_t i = 0; i < n; ++i, rows += a->nb[1], panel += 2 * AGK_TERMS_K) {
         if (p->bf16 != NULL) {
             p->bf16(rows, panel, kn);
@@ -129,7 +216,10 @@ static bool make_panel(const plan *p, const agk_view *a, const char *rows, int64
             p->a_floats(rows, floats, kn);
             x = floats;
         }
-        fine = p->row(p->terms, kn, x, panel) && fine;
+        if (p->whole)
+            lay_row(kn, x, panel);
+        else
+            fine = p->row.terms(p->terms, kn, x, panel) && fine;
     }
     return fine;
 }
@@ -141,8 +231,8 @@ static void multiply_again(const agk_task *task, const agk_node *node, const pla
     const agk_view *view = &node->src[1];
     for (int64_t j = first; j < first + n; ++j) {
         block->b = b + j * view->nb[1];
-        if (p->b_floats != NULL) {
-            p->b_floats(block->b, task->scratch, view->ne[0]);
+        if (p->col.floats != NULL) {
+            p->col.floats(block->b, task->scratch, view->ne[0]);
             block->b = task->scratch;
         }
         block->c = (float *)(void *)(c + j * node->dst.nb[1]);
@@ -152,8 +242,8 @@ static void multiply_again(const agk_task *task, const agk_node *node, const pla
 
 typedef struct item {
     int64_t i2, i3, row, rows, col, cols; /* of c */
-    const char *units;
-    const bool *fine; /* of these units */
+    char *columns;                        /* the matrix of b, packed */
+    const bool *fine;                     /* of these units */
 } item;
 
 static item item_at(const agk_task *task, const agk_node *node, const plan *p, int64_t i)
@@ -167,7 +257,7 @@ static item item_at(const agk_task *task, const agk_node *node, const plan *p, i
     t.rows = agk_mm_least(dst->ne[0], panels * (block + 1) / p->row_blocks * AGK_TERMS_ROWS) - t.row;
     t.col = pairs * group / p->groups * 2 * AGK_TERMS_COLS;
     t.cols = agk_mm_least(b->ne[1], pairs * (group + 1) / p->groups * 2 * AGK_TERMS_COLS) - t.col;
-    t.units = unit_at(task, node, p, batch * units + t.col / AGK_TERMS_COLS);
+    t.columns = matrix_at(task, node, p, batch);
     t.fine = split_flags(task, node, p) + batch * units + t.col / AGK_TERMS_COLS;
     return t;
 }
@@ -199,18 +289,25 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
     const int64_t k = a->ne[0], panels = agk_mm_ceil_div(t->rows, AGK_TERMS_ROWS);
     const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_TERMS_COLS) * AGK_TERMS_SUMS;
     float *sums = task->scratch;
-    char *panel = (char *)(sums + (size_t)(MAX_ROWS / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS);
+    char *panel = (char *)(sums + (size_t)(max_rows(p) / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS);
     bool fine[MAX_ROWS / AGK_TERMS_ROWS];
     for (int64_t i = 0; i < panels; ++i) fine[i] = true;
-    agk_terms_panel x = {.terms = p->terms, .cols = t->cols, .a = panel, .ldc = (size_t)c->nb[1]};
-    x.ldb = agk_terms_unit_bytes(p->terms, k);
+    agk_terms_panel x = {.terms = p->terms,
+                         .halves = p->bytes.halves,
+                         .minimum = p->bytes.minimum,
+                         .cols = t->cols,
+                         .a = panel,
+                         .ldc = (size_t)c->nb[1]};
     x.next_lda = (size_t)a->nb[1];
     int64_t k0 = 0;
     do { /* once even if k is 0: the result is zeros */
         const int64_t kn = agk_mm_least(p->k_block, k - k0);
         const bool more = k0 + kn < k;
         x.k = agk_terms_steps(kn) * AGK_TERMS_K;
-        x.b = t->units + agk_terms_unit_bytes(p->terms, k0);
+        x.b = block_at(p, t->columns, units_of(b), t->col / AGK_TERMS_COLS, k0, kn);
+        x.ldb = unit_bytes(p, kn);
+        x.lda = panel_bytes(p, kn) / AGK_TERMS_ROWS;
+        x.next_b = (size_t)units_of(b) * x.ldb;
         x.first = k0 == 0;
         x.last = !more;
         x.shares = more && k0 + 2 * kn <= k ? (int)panels : 0;
@@ -235,12 +332,12 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
         k0 += kn;
     } while (k0 < k);
     bool split = true; /* all that was multiplied */
-    for (int64_t i = 0; i < panels && p->terms > 1; ++i) split = split && fine[i];
-    for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && p->terms > 1; ++u) split = split && t->fine[u];
+    for (int64_t i = 0; i < panels && splits(p); ++i) split = split && fine[i];
+    for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && splits(p); ++u) split = split && t->fine[u];
     const bool fused = node->n_stages > 0;
     store(task, node, p, t, sums, out, fused && split);
     if (split) return;
-    for (int64_t i = 0; i < panels && p->terms > 1; ++i) {
+    for (int64_t i = 0; i < panels; ++i) {
         const int64_t row = i * AGK_TERMS_ROWS;
         agk_mm_block block = {.k = k, .cols = 1, .lda = (size_t)a->nb[1], .ldb = (size_t)b->nb[1]};
         block.a = rows + row * a->nb[1];
@@ -267,23 +364,56 @@ static agk_status multiply(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu)
+static bool on_tiles(uint32_t cpu)
 {
     const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
-    return (cpu & needs) == needs && b->ne[1] >= AGK_TERMS_MIN_COLUMNS && a->ne[1] >= AGK_TERMS_COLS && a->ne[0] > 0;
+    return (cpu & needs) == needs;
+}
+
+bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu)
+{
+    if (b->ne[1] < AGK_TERMS_MIN_COLUMNS || a->ne[1] < AGK_TERMS_COLS || a->ne[0] == 0) return false;
+    return on_tiles(cpu) || (cpu & AGK_AVX512) != 0;
+}
+
+static bool as_bytes(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
+{
+    const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
+    const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
+    if (on_tiles(cpu) || (cpu & vnni) != vnni || !bytes.served || (b->type != AGK_F32 && b->type != AGK_Q8_0)) {
+        return false;
+    }
+    p->bytes = bytes;
+    p->lanes = true;
+    p->terms = 1;
+    p->put = AGK_PICK(mm_terms_put, cpu);
+    p->pack.bytes = AGK_PICK(mm_bytes_pack, cpu);
+    p->row.bytes = AGK_PICK(mm_bytes_row, cpu);
+    p->tile = AGK_PICK(mm_bytes_tile, cpu);
+    p->col.bytes = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_col_q8, cpu);
+    return true;
 }
 
 static void choose_kernels(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
 {
-    p->terms = a->type == AGK_F32 ? 3 : a->type == AGK_F16 ? 2 : 1;
-    p->cols = AGK_PICK(mm_terms_cols, cpu);
-    p->row = AGK_PICK(mm_terms_row, cpu);
-    p->tile = AGK_PICK(mm_terms_tile, cpu);
+    const bool plain = a->type == AGK_F32 || a->type == AGK_F16;
+    if (as_bytes(p, a, b, cpu)) return;
+    p->lanes = !on_tiles(cpu);
+    p->whole = p->lanes && (plain || (cpu & AGK_FAST_BF16) == 0);
+    p->terms = p->whole ? 2 : a->type == AGK_F32 ? 3 : a->type == AGK_F16 ? 2 : 1;
     p->put = AGK_PICK(mm_terms_put, cpu);
+    if (p->whole) {
+        p->pack.floats = AGK_PICK(mm_pack_f32, cpu);
+        p->tile = AGK_PICK(mm_lanes_tile, cpu);
+    } else {
+        p->pack.cols = AGK_PICK(mm_terms_cols, cpu);
+        p->row.terms = AGK_PICK(mm_terms_row, cpu);
+        p->tile = AGK_PICK(mm_terms_tile, cpu);
+    }
     p->dot = a->type == AGK_F16 ? AGK_PICK(mm_dot_f16, cpu) : AGK_PICK(mm_dot_f32, cpu);
-    if (a->type == AGK_BF16) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
+    if (a->type == AGK_BF16 && !p->whole) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
     if (a->type != AGK_F32) p->a_floats = agk_reader(a->type, cpu);
-    if (b->type != AGK_F32) p->b_floats = agk_reader(b->type, cpu);
+    if (b->type != AGK_F32) p->col.floats = agk_reader(b->type, cpu);
 }
 
 void agk_mm_terms_lower(agk_lowering *lowering)
@@ -292,28 +422,34 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *b = &node->src[1];
     plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
+    if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
+    if (p.bytes.served) p.k_block = 2 * K_BLOCK;
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
     p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
-    const double products = p.terms * (p.terms + 1) / 2,
+    const double products = p.whole ? 1.0 : p.terms * (p.terms + 1) / 2,
                  flops = 2.0 * (double)k * (double)m * (double)b->ne[1] * products;
-    const double slices = flops * (double)batches / slice_flops;
+    const double slices = flops * (double)batches /
+                          (!p.lanes         ? slice_flops
+                           : p.bytes.served ? bytes_slice_flops
+                                            : lanes_slice_flops);
     const int64_t panels = agk_mm_ceil_div(m, AGK_TERMS_ROWS);
     int64_t blocks = agk_mm_ceil_div(ITEMS, p.groups * batches);
-    blocks = agk_mm_least(blocks, agk_mm_ceil_div(m, MIN_ROWS));
+    blocks = agk_mm_least(blocks, agk_mm_ceil_div(m, p.lanes ? LANES_MIN_ROWS : MIN_ROWS));
     blocks = agk_mm_least(blocks, 1 + (int64_t)(slices / (double)p.groups / (double)batches));
     while ((blocks & (blocks - 1)) != 0) blocks &= blocks - 1; /* a power of two is even for most numbers of threads */
-    const int64_t fewest = agk_mm_ceil_div(m, MAX_ROWS);
+    const int64_t fewest = agk_mm_ceil_div(m, max_rows(&p));
     p.row_blocks = (int32_t)agk_mm_least(blocks > fewest ? blocks : fewest, panels);
     const int64_t items = (int64_t)p.row_blocks * p.groups * batches;
     const double per_chunk = (double)items / (slices + 1e-9);
     p.per_chunk = (int32_t)(slices <= 1.5 ? (double)items : per_chunk < 1.0 ? 1.0 : per_chunk);
 
-    const size_t floats =
-        p.b_floats != NULL ? (size_t)(k > AGK_TERMS_COLS * K_BLOCK ? k : AGK_TERMS_COLS * K_BLOCK) * 4 : 0;
-    const size_t item_bytes = (size_t)(MAX_ROWS / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS * sizeof(float) +
-                              agk_terms_panel_bytes(p.terms, agk_mm_least(k, p.k_block));
+    const size_t columns = AGK_TERMS_COLS * agk_mm_col_bytes(p.bytes.served ? AGK_MM_Q8 : AGK_MM_FLOATS, p.k_block);
+    const size_t floats = p.col.floats == NULL ? 0 : columns > (size_t)k * 4 ? columns : (size_t)k * 4;
+    const size_t item_bytes =
+        (size_t)(max_rows(&p) / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS * sizeof(float) +
+        panel_bytes(&p, agk_mm_least(k, p.k_block));
     lowering->scratch_size = floats > item_bytes ? floats : item_bytes;
-    lowering->work_size = (size_t)(units * batches) * (agk_terms_unit_bytes(p.terms, k) + 1);
+    lowering->work_size = (size_t)(units * batches) * (unit_bytes(&p, k) + 1);
     p.units_per_chunk = (int32_t)(slices <= 1.5 ? units * batches : 1 + UNIT_BYTES / (AGK_TERMS_COLS * 4 * k));
     memcpy(&lowering->node->aux, &p, sizeof p);
     agk_add_step(lowering, pack, agk_mm_ceil_div(units * batches, p.units_per_chunk));

@@ -113,6 +113,23 @@ void agk_mm_terms_tile_scalar(const agk_terms_panel *p)
     }
 }
 
+/* Whole numbers: units [k][16 columns], a panel [k / 16][32 rows][16]. */
+void agk_mm_lanes_tile_scalar(const agk_terms_panel *p)
+{
+    for (int64_t col = 0; col < p->cols; ++col) {
+        for (int64_t row = 0; row < p->rows; ++row) {
+            const float *a = (const float *)(const void *)p->a + 16 * row;
+            const float *b = (const float *)(const void *)(p->b + (size_t)(col / UNIT) * p->ldb) + col % UNIT;
+            float *to = &p->sums[col / 32 * AGK_TERMS_SUMS + row * 32 + col % 32];
+            double sum = p->first ? 0.0 : (double)*to;
+            for (int64_t k = 0; k < p->k; ++k) {
+                sum += (double)a[k / 16 * 16 * AGK_TERMS_ROWS + k % 16] * (double)b[k * UNIT];
+            }
+            *to = (float)sum;
+        }
+    }
+}
+
 void agk_mm_terms_put_scalar(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c, size_t ldc)
 {
     for (int64_t col = 0; col < cols; ++col) {

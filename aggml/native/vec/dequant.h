@@ -38,6 +38,20 @@ V_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d) + v_set(m));
 }
 
+/* What becomes of 16 elements: floats, unless the including file has another use for codes and scales (V_OUT: it then defines
+ * v_out and v_out_with itself). */
+#ifndef V_OUT
+V_INLINE void v_out(float *dst, __m128i q, float d)
+{
+    v_put(dst, q, d);
+}
+
+V_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+{
+    v_put_with(dst, q, d, m);
+}
+#endif
+
 /* q[i] >> shift & mask */
 V_INLINE __m128i v_bits(__m128i q, int shift, int mask)
 {

@@ -30,7 +30,7 @@ V_INLINE __m128i v_four_points(const uint8_t *a, const uint8_t *b, const uint8_t
 V_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
 {
     const __m128i mask = v_mask(signs);
-    v_put(dst, _mm_sub_epi8(_mm_xor_si128(magnitude, mask), mask), d);
+    v_out(dst, _mm_sub_epi8(_mm_xor_si128(magnitude, mask), mask), d);
 }
 
 /* The signs of 16 values from twice 7 bits. */
@@ -113,7 +113,7 @@ V_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, boo
     const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
     const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
     const __m128i shift = _mm_unpacklo_epi64(shift_a, _mm_set1_epi8(b_down ? -1 : 1));
-    v_put(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
+    v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
 }
 
 V_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)

@@ -16,7 +16,7 @@ V_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, float *dst)
 #pragma GCC unroll 16
     for (int g = 0; g < 16; ++g) { /* groups 0 to 7 share 32 bytes, two groups each pair of bits */
         const __m128i q = v_bytes(x->qs + g / 8 * 32 + g % 2 * 16);
-        v_put_with(dst + 16 * g, v_bits(q, g % 8 / 2 * 2, 3), scale[g], minimum[g]);
+        v_out_with(dst + 16 * g, v_bits(q, g % 8 / 2 * 2, 3), scale[g], minimum[g]);
     }
 }
 
@@ -33,7 +33,7 @@ V_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
     for (int g = 0; g < 16; ++g) {
         const __m128i q = v_bits(v_bytes(x->qs + g / 8 * 32 + g % 2 * 16), g % 8 / 2 * 2, 3);
         const __m128i high = v_if_bit(v_bytes(x->hmask + g % 2 * 16), g / 2, 4);
-        v_put(dst + 16 * g, _mm_sub_epi8(_mm_or_si128(q, high), _mm_set1_epi8(4)), scale[g]);
+        v_out(dst + 16 * g, _mm_sub_epi8(_mm_or_si128(q, high), _mm_set1_epi8(4)), scale[g]);
     }
 }
 
@@ -58,7 +58,7 @@ V_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, float *dst)
     for (int i = 0; i < 16; ++i) { /* 32 bytes are the low nibbles, then the high ones, of two groups */
         const int g = i / 2;
         const __m128i q = v_bytes(x->qs + g / 2 * 32 + i % 2 * 16);
-        v_put_with(dst + 16 * i, v_bits(q, g % 2 * 4, 15), scale[g], minimum[g]);
+        v_out_with(dst + 16 * i, v_bits(q, g % 2 * 4, 15), scale[g], minimum[g]);
     }
 }
 
@@ -71,7 +71,7 @@ V_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, float *dst)
         const int g = i / 2;
         const __m128i q = v_bits(v_bytes(x->qs + g / 2 * 32 + i % 2 * 16), g % 2 * 4, 15);
         const __m128i high = v_if_bit(v_bytes(x->qh + i % 2 * 16), g, 16);
-        v_put_with(dst + 16 * i, _mm_or_si128(q, high), scale[g], minimum[g]);
+        v_out_with(dst + 16 * i, _mm_or_si128(q, high), scale[g], minimum[g]);
     }
 }
 
@@ -85,7 +85,7 @@ V_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, float *dst)
         const __m128i low = v_bits(v_bytes(x->ql + g / 8 * 64 + at % 4 * 16), at / 4 * 4, 15);
         const __m128i high = v_bits(v_bytes(x->qh + g / 8 * 32 + at % 2 * 16), at / 2 * 2, 3);
         const __m128i q = _mm_or_si128(low, _mm_slli_epi16(high, 4));
-        v_put(dst + 16 * g, _mm_sub_epi8(q, _mm_set1_epi8(32)), scale[g]);
+        v_out(dst + 16 * g, _mm_sub_epi8(q, _mm_set1_epi8(32)), scale[g]);
     }
 }
 
@@ -97,7 +97,7 @@ V_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, float *dst)
         const int low = x->scales_l[g / 2] >> (g % 2 * 4) & 15, high = x->scales_h >> (2 * g) & 3;
         const float scale = d * (float)((low | high << 4) - 32);
         for (int h = 0; h < 2; ++h) {
-            v_put(dst + 32 * g + 16 * h, v_iq4(v_bits(v_bytes(x->qs + 16 * g), 4 * h, 15)), scale);
+            v_out(dst + 32 * g + 16 * h, v_iq4(v_bits(v_bytes(x->qs + 16 * g), 4 * h, 15)), scale);
         }
     }
 }
@@ -108,7 +108,7 @@ V_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, float *dst)
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
         const __m128i q = v_bits(v_bytes(x->qs + i / 8 * 32 + i % 2 * 16), i % 8 / 2 * 2, 3);
-        v_put(dst + 16 * i, _mm_sub_epi8(q, _mm_set1_epi8(1)), d);
+        v_out(dst + 16 * i, _mm_sub_epi8(q, _mm_set1_epi8(1)), d);
     }
 }
 
