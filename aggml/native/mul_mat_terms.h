@@ -28,10 +28,10 @@ typedef struct agk_terms_panel {
     int64_t k; /* a multiple of 32 */
     int64_t rows, cols;
     const char *a, *b;
-    size_t lda;           /* of bytes (mul_mat_bytes.h): between rows */
-    bool halves, minimum; /* of bytes */
-    size_t ldb;           /* bytes between units */
-    size_t next_b;        /* bytes from one block of k of a unit to the next */
+    size_t lda;                 /* of bytes (mul_mat_bytes.h): between rows */
+    bool halves, minimum, wide; /* of bytes */
+    size_t ldb;                 /* bytes between units */
+    size_t next_b;              /* bytes from one block of k of a unit to the next */
     float *sums;      /* AGK_TERMS_SUMS for each pair of units, in an order of the kernel's own, kept between blocks */
     bool first, last; /* block of k: sums begin at zero; c is stored to soon, and worth a prefetch */
     float *c;

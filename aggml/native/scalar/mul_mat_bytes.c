@@ -10,6 +10,7 @@ enum { HALF = 16, BLOCK = AGK_MM_BLOCK, UNIT = AGK_TERMS_COLS };
 
 agk_bytes_traits agk_bytes_traits_of(int type)
 {
+    agk_bytes_traits t = {.served = true, .wide = agk_traits(type)->blck_size == 256};
     switch (type) {
     case AGK_Q8_0:
     case AGK_Q4_0:
@@ -23,19 +24,41 @@ agk_bytes_traits agk_bytes_traits_of(int type)
     case AGK_IQ2_XXS:
     case AGK_IQ3_XXS:
     case AGK_IQ3_S:
-    case AGK_IQ1_S: return (agk_bytes_traits){.served = true};
+    case AGK_IQ1_S: break;
     case AGK_Q4_1:
     case AGK_Q5_1:
     case AGK_Q4_K:
-    case AGK_Q5_K: return (agk_bytes_traits){.served = true, .minimum = true};
-    case AGK_Q2_K: return (agk_bytes_traits){.served = true, .halves = true, .minimum = true};
+    case AGK_Q5_K: t.minimum = true; break;
+    case AGK_Q2_K: t.halves = t.minimum = true; break;
     case AGK_Q3_K:
     case AGK_Q6_K:
     case AGK_NVFP4:
     case AGK_IQ2_XS:
     case AGK_IQ2_S:
-    case AGK_IQ1_M: return (agk_bytes_traits){.served = true, .halves = true};
-    default: return (agk_bytes_traits){0};
+    case AGK_IQ1_M: t.halves = true; break;
+    default: t.served = false;
+    }
+    return t;
+}
+
+void agk_mm_col_q8_wide_scalar(const void *src, void *dst, int64_t n)
+{
+    enum { WIDE = 256, PER_COL = 2 * BLOCK };
+    const float *x = src;
+    agk_mm_col_q8 *y = dst;
+    for (int64_t i = 0; i < n; i += WIDE, x += WIDE) {
+        float most = 0.0f;
+        for (int e = 0; e < WIDE; ++e) most = fmaxf(most, fabsf(x[e]));
+        const float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+        for (int e = 0; e < WIDE; e += PER_COL, ++y) {
+            memset(y, 0, sizeof *y);
+            y->d[0] = y->d[1] = d;
+            for (int j = 0; j < PER_COL; ++j) {
+                const float q = x[e + j] * inverse;
+                y->q[j] = fabsf(q) < 127.5f ? (int8_t)lrintf(q) : (int8_t)0;
+                y->start[j / 4] -= 128 * y->q[j];
+            }
+        }
     }
 }
 
@@ -59,7 +82,7 @@ void agk_mm_bytes_row_scalar(int type, const void *src, void *out, int64_t n)
     }
 }
 
-void agk_mm_bytes_pack_scalar(bool halves, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+void agk_mm_bytes_pack_scalar(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     agk_bytes_unit *y = out;
     memset(out, 0, (size_t)(k / BLOCK) * sizeof *y);
@@ -73,7 +96,7 @@ void agk_mm_bytes_pack_scalar(bool halves, int64_t k, int64_t cols, const void *
                 y->q[e / 4][j][e % 4] = q;
                 y->start[halves ? e / HALF : 0][j] -= 128 * q;
             }
-            for (int h = 0; h < 2; ++h) y->sum[h][j] = y->d[j] * (float)(y->start[h][j] / -128);
+            for (int h = 0; h < 2; ++h) y->sum[h][j] = (wide ? 1.0f : y->d[j]) * (float)(y->start[h][j] / -128);
         }
     }
 }

@@ -138,7 +138,7 @@ static bool pack_unit(const plan *p, int64_t k, int64_t n, const void *b, size_t
 {
     enum { LINE = AGK_TERMS_COLS * sizeof(float) };
     if (p->bytes.served) {
-        p->pack.bytes(p->bytes.halves, k, n, b, ldb, out);
+        p->pack.bytes(p->bytes.halves, p->bytes.wide, k, n, b, ldb, out);
         return true;
     }
     if (!p->whole) return p->pack.cols(p->terms, k, n, b, ldb, out);
@@ -295,6 +295,7 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
     agk_terms_panel x = {.terms = p->terms,
                          .halves = p->bytes.halves,
                          .minimum = p->bytes.minimum,
+                         .wide = p->bytes.wide,
                          .cols = t->cols,
                          .a = panel,
                          .ldc = (size_t)c->nb[1]};
@@ -380,7 +381,8 @@ static bool as_bytes(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu
 {
     const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
     const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
-    if (on_tiles(cpu) || (cpu & vnni) != vnni || !bytes.served || (b->type != AGK_F32 && b->type != AGK_Q8_0)) {
+    if (on_tiles(cpu) || (cpu & vnni) != vnni || !bytes.served ||
+        (b->type != AGK_F32 && (b->type != AGK_Q8_0 || bytes.wide))) {
         return false;
     }
     p->bytes = bytes;
@@ -390,7 +392,9 @@ static bool as_bytes(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu
     p->pack.bytes = AGK_PICK(mm_bytes_pack, cpu);
     p->row.bytes = AGK_PICK(mm_bytes_row, cpu);
     p->tile = AGK_PICK(mm_bytes_tile, cpu);
-    p->col.bytes = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_col_q8, cpu);
+    p->col.bytes = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0
+                   : bytes.wide        ? AGK_PICK(mm_col_q8_wide, cpu)
+                                       : AGK_PICK(mm_col_q8, cpu);
     return true;
 }
 
@@ -423,7 +427,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
-    if (p.bytes.served) p.k_block = 2 * K_BLOCK;
+    if (p.bytes.served && !p.bytes.wide) p.k_block = 2 * K_BLOCK;
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
     p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
     const double products = p.whole ? 1.0 : p.terms * (p.terms + 1) / 2,
