@@ -21,7 +21,7 @@ import anyio
 import numpy as np
 
 from benchmarks.peers import module, need
-from benchmarks.service import Server
+from benchmarks.service import Server, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ class Soak:
     async def _hang_up(self, http: Any, which: int, after: int) -> None:
         body = self._pool[which] | {"stream": True, "max_tokens": 200}
         async with http.stream("POST", "/v1/completions", json=body) as answer:
-            lines = answer.aiter_lines()
+            lines = lines_of(answer)
             for _ in range(2 * after):
                 await anext(lines)
         self.counts["hung up"] += 1
@@ -112,8 +112,8 @@ class Soak:
     async def _whole(self, http: Any, which: int, *, stream: bool) -> None:
         answer = await http.post("/v1/completions", json=self._pool[which] | {"stream": stream})
         if stream:
-            lines = [line for line in answer.text.splitlines() if line]
-            if lines[-1] != "data: [DONE]":
+            lines = [line for line in answer.content.split(b"\n") if line]
+            if lines[-1] != b"data: [DONE]":
                 self.wrong.append(f"a stream that ends in {lines[-1]!r}")
                 return
             choices = [json.loads(line[6:])["choices"][0] for line in lines[:-1]]

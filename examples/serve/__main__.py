@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--chunk", type=_positive, default=128,
-        help="tokens of prompts between two steps of running sequences (128)",
+        help="tokens in one step, of running sequences and of prompts (128)",
     )  # fmt: skip
     parser.add_argument("--queue", type=_positive, default=256, help="that wait; more: 503 (256)")
     parser.add_argument(
@@ -150,6 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drain=given.drain,
         freeze=True,
     )
+    # A prompt is made tokens in a thread: it has the interpreter for so long before the loop may go
+    # on. 5 ms, the default, are more than the loop should ever be late.
+    sys.setswitchinterval(0.0005)
     run = run_uvicorn if given.server == "uvicorn" else run_hypercorn
     run(application(options), given)
     return 0

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -81,10 +81,26 @@ class Failure:
 
     def event(self) -> bytes:
         """For a stream that has begun: its status is sent already."""
-        return b"data: " + msgspec.json.encode(self.content) + b"\n\n"
+        return event_of(self.content)
 
 
 # -- answers
+
+
+def event_of(content: object) -> bytes:
+    """A server-sent event of JSON, in one line for all clients.
+
+    Many cut what they receive by str.splitlines, for which these characters end a line too; JSON
+    may spell them otherwise.
+    """
+    body = msgspec.json.encode(content)
+    if not body.isascii():
+        for raw, spelt in _LINE_ENDS:
+            body = body.replace(raw, spelt)
+    return b"data: " + body + b"\n\n"
+
+
+_LINE_ENDS: Final = tuple((x.encode(), f"\\u{ord(x):04x}".encode()) for x in "\x85\u2028\u2029")
 
 
 class Choice:
@@ -207,7 +223,7 @@ class Form:
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:  # noqa: ANN401 JSON
         kind = self._kind + ".chunk" if self._chat else self._kind
         event = {**self._head, "object": kind, "choices": choices, **more}
-        return b"data: " + msgspec.json.encode(event) + b"\n\n"
+        return event_of(event)
 
     def _usage(self) -> dict[str, int]:
         """Tokens; a prompt with several answers counts once."""

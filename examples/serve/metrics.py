@@ -38,6 +38,9 @@ class Metrics:
             "aggml_loop_lag_seconds", "How late the event loop wakes", registry=registry,
             buckets=_SHORT,
         )  # fmt: skip
+        self.most = Gauge(
+            "aggml_loop_lag_max_seconds", "How late it woke at most so far", registry=registry
+        )
 
     def watch(self, engine: Engine) -> None:
         """Show what an engine counts."""
@@ -61,7 +64,12 @@ class Metrics:
 
     async def tick(self) -> None:
         """Measure the lag of the loop until cancelled."""
+        most = 0.0
         while True:
             begin = time.perf_counter()
             await anyio.sleep(_TICK)
-            self.lag.observe(max(0.0, time.perf_counter() - begin - _TICK))
+            late = max(0.0, time.perf_counter() - begin - _TICK)
+            self.lag.observe(late)
+            if late > most:
+                most = late
+                self.most.set(most)

@@ -20,6 +20,7 @@ import numpy as np
 import openai
 import pytest
 from serve.app import Options, application
+from serve.forms import event_of
 from serve.small import write_small
 
 if TYPE_CHECKING:
@@ -68,6 +69,14 @@ async def test_streamed_and_whole_say_the_same(file: Path) -> None:
     assert streamed[-2]["choices"][0]["finish_reason"] == "length"
     assert streamed[-1]["usage"] == whole["usage"]
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 19}
+
+
+def test_an_event_is_one_line_for_everyone() -> None:
+    text = "a\u2028b\x85c\u2029d\ne\u00e9"
+    event = event_of({"text": text})
+    assert event.endswith(b"\n\n")
+    assert len(event.decode().splitlines()) == 2
+    assert json.loads(event[6:]) == {"text": text}
 
 
 async def test_chats_choices_seeds_and_stops(file: Path) -> None:
@@ -221,6 +230,7 @@ async def test_health_models_and_metrics(file: Path) -> None:
         metrics = (await client.get("/metrics")).text
         for line in ("aggml_tokens 5.0", "aggml_prompt_tokens 3.0", "aggml_pages_used 0.0"):
             assert line in metrics
+        assert re.search(r"aggml_loop_lag_max_seconds \d", metrics)
         app.state.service.stopping = True
         assert (await client.get("/health")).status_code == 503
 
