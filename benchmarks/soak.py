@@ -30,6 +30,7 @@ HANG_UP: Final = 0.3
 TOO_LATE: Final = 0.1
 CLIENTS: Final = 48
 POOL: Final = 40  # different requests
+MEASURED: Final = 8  # times that memory is measured
 PATIENCE: Final = 120
 
 
@@ -69,6 +70,8 @@ class Soak:
                 answer = await http.post("/v1/completions", json=request)
                 self._answers.append(answer.json()["choices"][0]["text"])
             self.memory = [self._server.memory()]
+            part = self._left / MEASURED
+            self._marks = [part * i for i in reversed(range(1, MEASURED))]
             async with anyio.create_task_group() as tasks:
                 for _ in range(CLIENTS):
                     tasks.start_soon(self._client, http)
@@ -84,6 +87,9 @@ class Soak:
     async def _client(self, http: Any) -> None:
         while self._left > 0:
             self._left -= 1
+            if self._marks and self._left <= self._marks[0]:
+                self._marks.pop(0)
+                self.memory.append(self._server.memory())
             draw, which = self._random.random(), int(self._random.integers(POOL))
             after = int(self._random.integers(0, 20))
             stream = bool(self._random.random() < 0.7)
@@ -138,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=2000, metavar="N", help="(2000)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of the server (2)")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
+    parser.add_argument("--loop", choices=("asyncio", "trio"), help="default: one after the other")
     given = parser.parse_args(arguments)
     need("httpx", "gguf", "hypercorn", "uvicorn")
     from benchmarks.models import small
@@ -147,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(folder) / "small.gguf"
         small.write_small(path)
         for kind, loop in (("uvicorn", "asyncio"), ("hypercorn", "trio")):
+            if given.loop not in (None, loop):
+                continue
             command = ["examples/serve", "--model", str(path), "--no-embeddings", "--port", "0"]
             command += ["--server", kind, "--threads", str(given.threads), "--slots", "16"]
             server = Server([*command, "--ctx", "1024", "--kv-memory", "8"])
@@ -162,7 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{q * 100:g} % <= {late(soak.metrics, q):g}" for q in (0.5, 0.99, 0.999)
             )
             print(f"{loop}: {dict(soak.counts)} in {seconds:.0f} s; wrong: {len(soak.wrong)}")
-            print(f"  memory {memory} MB; loop late (ms, bounds of a histogram): {lag}", flush=True)
+            most = re.search(r"aggml_loop_lag_max_seconds ([\d.e+-]+)", soak.metrics)
+            lag += f", at most {float(most[1]) * 1e3 if most else 0:.0f}"
+            print(f"  memory, from first to last: {memory} MB")
+            print(f"  loop late (ms, bounds of a histogram): {lag}", flush=True)
             for line in soak.wrong[:5]:
                 print(f"  {line}")
             status |= bool(soak.wrong)
