@@ -18,6 +18,7 @@ import msgspec
 from anyio.lowlevel import checkpoint
 from llama import F32, ModelError, open_model
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 from vocabulary import open_vocabulary
@@ -96,7 +97,6 @@ class Service:
     async def opened(self) -> AsyncIterator[Service]:
         """Load what the options name. When left, what is under way has its time to end."""
         async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
-            tasks.start_soon(self.metrics.tick)
             stack.callback(tasks.cancel_scope.cancel)
             if self.options.embeddings:
                 await self._open_embedder(stack)
@@ -104,6 +104,7 @@ class Service:
                 await self._open_model(self.options.model, stack)
             if self.options.freeze:
                 gc.freeze()
+            tasks.start_soon(self.metrics.tick)
             try:
                 yield self
             finally:
@@ -283,6 +284,13 @@ def application(options: Options) -> Starlette:
 
         return Route(path, endpoint, methods=[method])
 
+    async def refused(request: Request, error: Exception) -> Response:
+        """What no route takes, in the form of all other errors."""
+        assert isinstance(error, HTTPException)
+        reason = f"{error.detail}: {request.method} {request.url.path}"
+        failure = Failure(RequestError(error.status_code, reason))
+        return as_json(failure.content, error.status_code, error.headers)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with service.opened():
@@ -297,4 +305,4 @@ def application(options: Options) -> Starlette:
         route("/health", service.health, "GET"),
         route("/metrics", service.show_metrics, "GET"),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})

@@ -246,6 +246,8 @@ class Engine:
                 raise TooLongError(
                     f"{length} tokens need {Pages.of(length)} pages, of {self.pages.budget} in all"
                 )
+        if len(jobs) > self._max_waiting:
+            raise TooLongError(f"{len(jobs)} sequences at once, of {self._max_waiting} at most")
         if self._closing:
             raise FullError("the server is stopping", 5)
         if len(self._waiting) + len(jobs) > self._max_waiting:

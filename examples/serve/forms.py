@@ -126,7 +126,7 @@ class Choice:
         index: int,
         variant: int,
     ) -> None:
-        seed = None if given.seed is None else given.seed + variant
+        seed = None if given.seed is None else (given.seed + variant) % (1 << 64)
         sampler = Sampler(given.temperature, given.top_k, given.top_p, seed)
         ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
         self.index = index

@@ -146,6 +146,16 @@ async def test_embeddings_as_numbers_and_as_base64() -> None:
         ("completions", '{"prompt": "a", "top_p": 0}', 400, "top_p"),
         ("completions", '{"prompt": "a", "n": 99}', 400, r"\$.n"),
         ("completions", '{"prompt": "a", "echo": true}', 400, "echo"),
+        ("completions", '{"prompt": [[-1]]}', 400, "input 0 is neither"),
+        ("completions", '{"prompt": [1, 100000000000000000000]}', 400, "is no token of 354"),
+        ("completions", '{"prompt": ' + "[" * 100_000, 400, ""),
+        ("completions", '{"prompt": "a\\ud800"}', 400, "truncated"),
+        (
+            "completions",
+            '{"prompt": ' + str(["a"] * 20).replace("'", '"') + ', "n": 16}',
+            400,
+            "320",
+        ),
         ("chat/completions", '{"messages": []}', 400, "messages"),
         ("chat/completions", '{"messages": [{"content": "a"}]}', 400, "role"),
         (
@@ -167,6 +177,24 @@ async def test_bad_requests_are_told_why(
         assert re.search(message, response.json()["error"]["message"])
         good = await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
         assert good.status_code == 200
+
+
+async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
+    async with serving(model=file, embeddings=False) as (_, client):
+        for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)):
+            response = await client.request(method, path)
+            assert response.status_code == status
+            assert path in response.json()["error"]["message"]
+
+
+async def test_any_whole_number_is_a_seed(file: Path) -> None:
+    async with serving(model=file, embeddings=False) as (_, client):
+        texts = []
+        for seed in (-1, -1, 1 << 63):
+            given = {"prompt": "a", "max_tokens": 8, "seed": seed, "temperature": 5.0, "top_p": 1.0}
+            response = await client.post("/v1/completions", json=given | {"ignore_eos": True})
+            texts.append(response.json()["choices"][0]["text"])
+    assert texts[0] == texts[1] != texts[2]
 
 
 async def test_a_full_queue_answers_503(file: Path) -> None:
