@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -168,18 +169,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = given.out or _default_out(given, about["cpu"])
     result = {"machine": about, "threads": given.threads, "quick": given.quick}
     bench = Bench(given)
-    for part in given.parts or PARTS:
-        progress(f"{part} ...")
-        found = bench.part(part)
-        print(table(found), end="\n\n", flush=True)
-        bench.rows += found
+    failed = []
+    parts = given.parts or list(PARTS)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for i, part in enumerate(parts):
+        spent = time.perf_counter() - begin
+        progress(f"part {i + 1} of {len(parts)}, after {spent:.0f} s: {part} ...")
+        try:
+            found = bench.part(part)
+        except Exception as error:  # the others are measured all the same
+            traceback.print_exc()
+            failed.append(part)
+            bench.missing.append(f"{part} failed: {type(error).__name__}: {error}")
+        else:
+            print(table(found), end="\n\n", flush=True)
+            bench.rows += found
+        result["seconds"] = time.perf_counter() - begin
+        result["rows"] = [row.as_json() for row in bench.rows]
+        result["missing"] = bench.missing
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for line in bench.missing:
         print(f"not measured: {line}")
-    result["seconds"] = time.perf_counter() - begin
-    result["rows"] = [row.as_json() for row in bench.rows]
-    result["missing"] = bench.missing
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(_summary(bench.rows, time.perf_counter() - begin))
     print(f"written to {out}")
     picture = out.with_suffix(".png")
     try:
@@ -188,7 +199,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no chart: {error}")
     else:
         print(f"drawn in {picture}")
-    return 0
+    return 1 if failed else 0
+
+
+def _summary(rows: Sequence[Row], seconds: float) -> str:
+    """What to read first: how many budgets are kept, and which are not."""
+    judged = [(row, *verdict) for row in rows for verdict in row.judged()]
+    missed = [(row, budget, actual) for row, budget, actual in judged if not budget.kept(actual)]
+    lines = [f"{len(judged) - len(missed)} of {len(judged)} budgets kept, in {seconds:.0f} s"]
+    lines += [
+        f"  missed: {row.what}: {actual:.3g}, to be {budget.sign} {budget.limit:.3g}"
+        + (f" of {budget.of}" if budget.of else f" {row.unit}")
+        for row, budget, actual in missed
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

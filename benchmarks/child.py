@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
+PATIENCE = 90  # seconds for one call; the longest of them, loading a model, takes a few
 
 
 class ChildError(Exception):
@@ -63,6 +65,10 @@ class Child:
         try:
             asked.write(json.dumps([name, arguments]) + "\n")
             asked.flush()
+            # One line answers a call, so nothing of it waits in a buffer of ours.
+            if not select.select([answered], [], [], PATIENCE)[0]:
+                self._process.kill()
+                raise ChildError(f"said nothing for {PATIENCE} s")
             line = answered.readline()
         except BrokenPipeError:
             line = ""

@@ -125,14 +125,21 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
     repeats = max(1, min(30, 3000 // (batch * tokens)))  # large ones are long enough by themselves
     seconds: dict[str, list[float]] = {x.name: [] for x in contenders}
     vectors: dict[str, np.ndarray] = {}
+    dead: list[str] = []
     for _ in range(rounds):
         for x in contenders:
+            if x.name in dead:
+                continue
             await anyio.sleep(0.1)
-            _, vectors[x.name] = await x.compute(ids)
-            for _ in range(repeats):
-                spent, _ = await x.compute(ids)
-                seconds[x.name].append(spent)
-    rate = {name: batch / median(values) for name, values in seconds.items()}
+            try:
+                _, vectors[x.name] = await x.compute(ids)
+                for _ in range(repeats):
+                    spent, _ = await x.compute(ids)
+                    seconds[x.name].append(spent)
+            except ChildError as error:
+                progress(f"{PART}: {x.name} {error}")
+                dead.append(x.name)
+    rate = {name: batch / median(x) for name, x in seconds.items() if x and name not in dead}
     notes = {x.name: x.note for x in contenders}
     return _rows(f"{batch} x {tokens}", rate, vectors, notes, small=batch == 1)
 

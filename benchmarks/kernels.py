@@ -261,9 +261,13 @@ class _Peers:
             self._fail(name, str(error))
             return None
 
-    def values(self, name: str) -> np.ndarray[Any, Any]:
-        """The first results."""
-        return np.array(self._call(name, "values"), np.float32)
+    def values(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The first results; None if it died, which is noted."""
+        try:
+            return np.array(self._call(name, "values"), np.float32)
+        except ChildError as error:
+            self._fail(name, str(error))
+            return None
 
     def finish(self) -> None:
         """Give the memory of the case back."""
@@ -320,8 +324,10 @@ async def _row(
             if seconds is not None:
                 spans.setdefault(name, []).append(seconds)
     got, differences = await ours.values(), {}
-    for name in peers.taking_part:
+    for name in list(peers.taking_part):
         wanted = peers.values(name)
+        if wanted is None:
+            continue
         differences[name] = float(np.sum((got - wanted) ** 2) / np.sum(wanted**2))
     peers.finish()
     amount, unit = _amount(part, case)

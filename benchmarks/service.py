@@ -129,32 +129,53 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
     servers = {}
     try:
         for name, command in commands.items():
-            servers[name] = Server(command)
+            try:
+                servers[name] = Server(command)
+            except MissingPeerError as error:
+                if not name:
+                    raise
+                missing.append(f"{name}: {error}")
+                continue
             servers[name].__exit__()
         rows = []
         for clients in CLIENTS[:2] if quick else CLIENTS:
-            if match not in f"{clients} clients":
+            if match not in _named(clients):
                 continue
-            rows += await _level(servers, clients, shape.vocabulary, quick=quick)
+            rows += await _level(servers, clients, shape.vocabulary, missing, quick=quick)
         return rows
     finally:
         for server in servers.values():
             server.close()
 
 
+def _first(error: BaseException) -> str:
+    """What it was, out of the groups of task groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
 async def _level(
-    servers: dict[str, Server], clients: int, vocabulary: int, *, quick: bool
+    servers: dict[str, Server], clients: int, vocabulary: int, missing: list[str], *, quick: bool
 ) -> list[Row]:
-    warm, seconds = (0.3, 1.0) if quick else (4.0, 12.0)
+    warm, seconds = (0.3, 1.0) if quick else (4.0, 8.0)
     seen: dict[str, Seen] = {}
     rates: dict[str, float] = {}
     for name, server in servers.items():
-        progress(f"{clients} clients, {name or 'aggml'}")
-        with server:
-            found = await Load(server.address, clients, vocabulary, seed=1).run(warm, seconds)
+        progress(f"{PART}: {_named(clients)}, {name or 'aggml'}")
+        load = Load(server.address, clients, vocabulary, seed=1)
+        try:
+            with server:
+                found = await load.run(warm, seconds)
+        except Exception as error:  # whatever a peer does, it must not end the run
+            if not name:
+                raise
+            missing.append(f"{name}, {_named(clients)}: {_first(error)}")
+            continue
         seen[name] = found
         rates[name] = found.tokens / seconds
-    rows = [_row(f"{clients} clients", rates, "tokens/s", _more_than(clients))]
+    who = _named(clients)
+    rows = [_row(who, rates, "tokens/s", [] if quick else _more_than(clients), NOTE)]
     for what, of in (("first token", "first"), ("between tokens", "between")):
         for share in (50, 99):
             values = {
@@ -162,18 +183,24 @@ async def _level(
                 for name, found in seen.items()
             }
             worse = share == 99 and of == "between"
-            budgets = [Budget(PEER, "<=", 1.0)] if worse else []
-            rows.append(_row(f"{clients} clients, {what}, p{share}", values, "ms", budgets))
+            budgets = [Budget(PEER, "<=", 1.0)] if worse and not quick else []
+            rows.append(_row(f"{who}, {what}, p{share}", values, "ms", budgets))
     return rows
+
+
+def _named(clients: int) -> str:
+    return "1 client" if clients == 1 else f"{clients} clients"
 
 
 def _more_than(clients: int) -> list[Budget]:
     return [Budget(PEER, ">=", 2.0)] if clients >= 8 else []
 
 
-def _row(what: str, values: dict[str, float], unit: str, budgets: list[Budget]) -> Row:
+def _row(
+    what: str, values: dict[str, float], unit: str, budgets: list[Budget], note: str = ""
+) -> Row:
     peers = {name: value for name, value in values.items() if name and np.isfinite(value)}
-    return Row(PART, what, values[""], unit, peers=peers, budgets=budgets, note=NOTE)
+    return Row(PART, what, values[""], unit, peers=peers, budgets=budgets, note=note)
 
 
 async def lines_of(answer: Any) -> AsyncIterator[bytes]:

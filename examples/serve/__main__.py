@@ -88,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="serve",
         description="Embeddings and completions over HTTP, as OpenAI's clients expect them.",
+        epilog='then: curl localhost:8000/v1/completions -d \'{"prompt": "Once"}\' (docs/serve.md)',
     )
     parser.add_argument(
         "--model", type=Path, metavar="MODEL.gguf",
