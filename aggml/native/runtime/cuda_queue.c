@@ -181,6 +181,7 @@ static void end_thread(ag_cuda_queue *q)
 {
     pthread_mutex_lock(&q->lock);
     bool last = --q->n_threads == 0;
+    pthread_cond_broadcast(&q->to_settle); /* only now: the waiting thread ends once it is the last one */
     pthread_mutex_unlock(&q->lock);
     if (last) close_queue(q);
     pthread_mutex_lock(&all_lock);
@@ -299,9 +300,6 @@ static void *issue_all(void *argument)
         ag_stream_run_ahead(q->stream);
         if (q->cuda != NULL) ag_cuda_sweep(q->device);
     }
-    pthread_mutex_lock(&q->lock);
-    pthread_cond_signal(&q->to_settle);
-    pthread_mutex_unlock(&q->lock);
     end_thread(q);
     return NULL;
 }
