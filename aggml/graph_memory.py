@@ -7,7 +7,7 @@ offsets inside the arena (allocator/), lowering (plan.py).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aggml.allocator import scratch_planning
 from aggml.buffer import Buffer, BufferType, PlacementEpoch, aligned
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["GraphBuffer", "GraphMemory", "placements", "placing"]
+__all__ = ["GraphBuffer", "GraphMemory", "Layout", "laying_out", "placements"]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
 
@@ -46,6 +46,11 @@ class GraphMemory:
         if size > self.size:
             self._arena = self._type.alloc_buffer(size)
         return self._arena
+
+    def adopt(self, arena: Buffer) -> None:
+        """Take a buffer that was made elsewhere as scratch, if it is larger."""
+        if arena.size > self.size:
+            self._arena = arena
 
 
 class GraphBuffer(Buffer):
@@ -152,11 +157,32 @@ def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
     return list(lasting), scratch
 
 
-def placing(backend: BackendBase, graph: Graph) -> Steps[GraphBuffer]:
-    """See `Backend.alloc_graph`; in small steps, the arena is left as it is.
+class Layout(NamedTuple):
+    """Where a graph that is not placed yet will lie: a block of ``size`` bytes, and scratch."""
 
-    Nothing is placed if anything fails, or if it ends early.
-    """
+    graph: Graph
+    lasting: list[Tensor]
+    offsets: list[int]
+    size: int
+    scratch: dict[Tensor, int]
+    scratch_size: int
+
+    def place(self, backend: BackendBase, block: Buffer) -> GraphBuffer:
+        """Place it all in ``block``.
+
+        Raises:
+            AlreadyAllocated: another task has placed the graph meanwhile.
+        """
+        _check_unplaced(self.graph)
+        memory = GraphBuffer(block, self.graph, backend, self.scratch, self.scratch_size)
+        for tensor, offset in zip(self.lasting, self.offsets, strict=True):
+            memory.place(tensor, offset)
+        self.graph.memory = memory
+        return memory
+
+
+def laying_out(backend: BackendBase, graph: Graph) -> Steps[Layout]:
+    """What `Backend.alloc_graph` decides, in small steps; no memory is taken."""
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
     _check_unplaced(graph)
@@ -171,12 +197,7 @@ def placing(backend: BackendBase, graph: Graph) -> Steps[GraphBuffer]:
     for tensor in lasting:
         offsets.append(size)
         size += aligned(buffer_type.alloc_size(tensor), alignment)
-    _check_unplaced(graph)  # by another task meanwhile
-    memory = GraphBuffer(buffer_type.alloc_buffer(size), graph, backend, plan.offsets, plan.size)
-    for tensor, offset in zip(lasting, offsets, strict=True):
-        memory.place(tensor, offset)
-    graph.memory = memory
-    return memory
+    return Layout(graph, lasting, offsets, size, plan.offsets, plan.size)
 
 
 def _check_unplaced(graph: Graph) -> None:

@@ -23,7 +23,7 @@ from aggml.errors import (
 )
 from aggml.future import Future
 from aggml.graph import Graph
-from aggml.graph_memory import GraphBuffer, placing
+from aggml.graph_memory import GraphBuffer, laying_out
 from aggml.steps import finish, give_way
 from aggml.tensor import Tensor
 
@@ -89,7 +89,8 @@ class ComputingBackend(BackendBase):
             AllocFailed: no memory.
         """
         self._check_open("Backend.alloc_graph")
-        memory = finish(placing(self, graph))
+        layout = finish(laying_out(self, graph))
+        memory = layout.place(self, self.buffer_type.alloc_buffer(layout.size))
         self.memory.arena(memory.scratch_size)
         return memory
 
@@ -118,11 +119,16 @@ class ComputingBackend(BackendBase):
             raise InvalidHandle(f"[Backend.prepare] {graph!r} is no Graph")
         if graph.memory is None:
             with contextlib.suppress(AlreadyAllocated):  # another task prepares it and was first
-                await give_way(placing(self, graph))
+                layout = await give_way(laying_out(self, graph))
+                layout.place(self, await self._block(layout.size))
         memory = self._memory_of(graph, "Backend.prepare")
         self._check_reach(graph, "Backend.prepare")
         memory.keep_plan(self, await give_way(self._compile(graph, memory)))
         await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
+
+    async def _block(self, size: int) -> Buffer:
+        """A new buffer; a device whose memory takes long to come by asks for it off the loop."""
+        return self.buffer_type.alloc_buffer(size)
 
     # -- computing
 

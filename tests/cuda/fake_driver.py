@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.launch import Launch
+from aggml.devices.cuda.lowering import CudaKernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.devices.cuda.launch import Address
 
-__all__ = ["Fake", "SimpleKernels", "built", "on_host"]
+__all__ = ["Fake", "HostKernels", "SimpleKernels", "built"]
 
 _HERE = Path(__file__).resolve().parent / "fake"
 _BUILD = _HERE.parents[2] / "build" / "cuda-fake"
@@ -117,11 +118,14 @@ def _image(kernels: str, shim: str) -> bytes:
     return f"FAKE:{kernels}\n{shim}\0".encode()
 
 
-def on_host(module: str) -> bytes:
-    """A module of the package's own kernels, compiled for the host: an image for the driver."""
-    from cuda import host
+class HostKernels(CudaKernels):
+    """The package's own kernels, compiled by g++ for the shim."""
 
-    return _image(host.build_library(module)._name, str(host._shim()[0]))
+    def module(self, name: str, arch: str) -> bytes:
+        """What the fake driver takes for a cubin."""
+        from cuda import host
+
+        return _image(host.build_library(name)._name, str(host._shim()[0]))
 
 
 class SimpleKernels:
@@ -137,6 +141,7 @@ class SimpleKernels:
         self.crashing: set[str] = set()
         self.compiled: list[str] = []
         self.broken = False
+        self.blas: str | None = None
 
     def supports(self, node: Tensor) -> bool:
         """Whether the op is known, and on f32."""

@@ -41,9 +41,10 @@ class CUDAFamily(Family):
     def __init__(self, kernels: Kernels | None = None) -> None:
         count = probe()
         if kernels is None:
+            from aggml.devices.cuda.kernels import blas
             from aggml.devices.cuda.lowering import CudaKernels
 
-            kernels = CudaKernels()
+            kernels = CudaKernels(blas=blas.library())
         self._devices = tuple([CUDADevice(facts(i), kernels) for i in range(count)])
 
     @property
@@ -55,6 +56,8 @@ class CUDAFamily(Family):
         """Architectures, under ggml's names."""
         archs = sorted({device.facts.arch for device in self._devices})
         found = {"ARCHS": ",".join(f"{arch}0" for arch in archs), "USE_GRAPHS": "1"}
+        if any(device.kernels.blas is not None for device in self._devices):
+            found["CUBLASLT"] = "1"
         version = nvrtc_version()
         return found if version is None else found | {"NVRTC": version}
 

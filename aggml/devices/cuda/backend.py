@@ -15,7 +15,6 @@ from aggml import transfer
 from aggml.backend import Backend
 from aggml.devices.cuda.plan import lowering
 from aggml.errors import InvalidArgument
-from aggml.future import exception_of
 from aggml.stream import Stream
 from aggml.watch import watchers
 
@@ -84,9 +83,9 @@ class CUDABackend(Backend):
     # -- graphs
 
     async def reserve(self, nbytes: int) -> None:
-        """Have ``nbytes`` of scratch ready: the pool grows off the loop.
+        """Have ``nbytes`` of scratch ready: asked for, in stream order, off the loop.
 
-        Cancellation: abandons the wait; the memory is kept.
+        Cancellation: abandons the wait; the memory goes back to the pool.
         """
         self._check_open("Backend.reserve")
         n = transfer.integer(nbytes, "nbytes", "Backend.reserve")
@@ -95,8 +94,14 @@ class CUDABackend(Backend):
         if n <= self.memory.size:
             await anyio.lowlevel.checkpoint()
             return
-        await self.stream.call(_grow, self.device, n, operation="reserve")
-        self.memory.arena(n)
+        self.memory.adopt(await self._block(n))
+
+    async def _block(self, size: int) -> Buffer:
+        """Mapping memory takes the driver milliseconds: on the stream's Python thread."""
+        buffer: Buffer = await self.stream.call(
+            self.buffer_type.alloc_buffer, size, operation="alloc"
+        )
+        return buffer
 
     async def prepare(self, graph: Graph) -> None:
         """Place the graph (unless done), compile plan and kernels; the loop goes on meanwhile.
@@ -147,9 +152,3 @@ def _missing(plan: CUDAPlan) -> list[Module]:
 def _fetch(modules: Sequence[Module]) -> None:
     for module in modules:
         module.fetch()
-
-
-def _grow(device: CUDADevice, size: int) -> None:
-    error = device.native.reserve(size)
-    if error is not None:
-        raise exception_of(error)

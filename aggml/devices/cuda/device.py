@@ -80,6 +80,8 @@ class CUDADevice(Device):
         self.facts = facts
         self.kernels = kernels
         self.native = _native.CudaDevice(facts.ordinal, self.name)
+        if kernels.blas is not None:
+            self.native.set_blas(kernels.blas)
         self._type = CUDABufferType(self, self.native)
         self._pinned = PinnedBufferType(self, self.native)
         self._modules: dict[str, Module] = {}

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
-__all__ = ["Address", "Extent", "Kernels", "Launch"]
+__all__ = ["ALWAYS", "WITHOUT_BLAS", "WITH_BLAS", "Address", "Extent", "Kernels", "Launch"]
+
+#: When a launch is carried out: where the products of its node can, or cannot, be left to cuBLASLt.
+ALWAYS, WITH_BLAS, WITHOUT_BLAS = 0, 1, 2
 
 #: x, y, z
 Extent = tuple[int, int, int]
@@ -32,6 +35,8 @@ class Launch:
         shared: bytes of dynamic shared memory of a block; above 48 KiB the function has to be
             allowed them first.
         args: the kernel's only parameter, a struct passed by value.
+        when: see `ALWAYS`.
+        gemm: no kernel but a call of cuBLASLt, of which ``args`` is an ag_cuda_gemm (cuda_blas.h).
     """
 
     module: str
@@ -40,10 +45,18 @@ class Launch:
     block: Extent
     shared: int
     args: bytes
+    when: int = ALWAYS
+    gemm: bool = False
 
 
 class Kernels(Protocol):
-    """A set of kernels; every method may be called from any thread."""
+    """A set of kernels; every method may be called from any thread.
+
+    Attributes:
+        blas: where libcublasLt lies; None: large products are left to kernels.
+    """
+
+    blas: str | None
 
     def supports(self, node: Tensor) -> bool:
         """Whether `launches` knows the node, by op, types and strides; nothing is compiled."""

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from aggml.devices.cuda.compile import Cubins
-from aggml.devices.cuda.kernels import flash_attn_ext
+from aggml.devices.cuda.kernels import blas, flash_attn_ext
 from aggml.devices.cuda.pack import Site
 from aggml.devices.cuda.plain import PLAIN, plain
 from aggml.dtype import DType
@@ -95,9 +95,15 @@ def _family(op: str) -> ModuleType:
 
 
 class CudaKernels:
-    """The kernels of this package (a `Kernels`)."""
+    """The kernels of this package (a `Kernels`).
 
-    def __init__(self, cubins: Cubins | None = None) -> None:
+    Args:
+        cubins: where modules come from; None: of the user's cache.
+        blas: where libcublasLt lies (`blas.library`), for large products; None: kernels do all.
+    """
+
+    def __init__(self, cubins: Cubins | None = None, blas: str | None = None) -> None:
+        self.blas = blas
         self._cubins = cubins if cubins is not None else Cubins()
 
     def supports(self, node: Tensor) -> bool:
@@ -116,7 +122,8 @@ class CudaKernels:
         if node.op not in FAMILIES or node.is_empty:
             return 0
         size: Any = getattr(_family(node.op), "scratch", None)
-        return 0 if size is None else int(size(node))
+        of_kernels = 0 if size is None else int(size(node))
+        return of_kernels if self.blas is None else max(of_kernels, blas.scratch(node))
 
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
         """The launches of a node that is supported.
@@ -134,7 +141,7 @@ class CudaKernels:
         if node.is_empty:
             return []
         found: list[Launch] = _family(node.op).launches(site)
-        return found
+        return blas.instead(site, found) if self.blas is not None and blas.fits(node) else found
 
     def module(self, name: str, arch: str) -> bytes:
         """The cubin of a module, see `Cubins.get`."""

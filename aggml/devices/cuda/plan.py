@@ -144,6 +144,10 @@ def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUD
             [leaf] if 0 <= leaf < _WHOLE else [],
         )
         for launch, args, relative in lowered.launches:
+            if launch.gemm:
+                native.gemm(args, relative)
+                launches += 1
+                continue
             module = modules.get(launch.module)
             if module is None:
                 module = modules[launch.module] = device.module(launch.module)
@@ -155,6 +159,7 @@ def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUD
                 launch.shared,
                 args,
                 relative,
+                launch.when,
             )
             launches += 1
         fault += _FAULT if lowered.faults else 0

@@ -101,21 +101,35 @@ void plan_node(CudaPlan &self, const char *name, const char *op, int64_t fault, 
     }
 }
 
-void plan_launch(CudaPlan &self, CudaModule &module, const char *kernel, nb::handle grid, nb::handle block,
-                 unsigned shared, nb::bytes args, nb::sequence relative)
+std::vector<uint32_t> offsets_in(const nb::bytes &args, const nb::sequence &relative)
 {
-    unsigned g[3], b[3];
-    three(grid, g);
-    three(block, b);
     std::vector<uint32_t> at;
     for (nb::handle offset : relative) {
         at.push_back(nb::cast<uint32_t>(offset));
         if (at.back() + sizeof(uint64_t) > args.size()) throw nb::value_error("an address beyond the arguments");
     }
+    return at;
+}
+
+void plan_launch(CudaPlan &self, CudaModule &module, const char *kernel, nb::handle grid, nb::handle block,
+                 unsigned shared, nb::bytes args, nb::sequence relative, int when)
+{
+    unsigned g[3], b[3];
+    three(grid, g);
+    three(block, b);
+    std::vector<uint32_t> at = offsets_in(args, relative);
     if (!ag_cuda_plan_launch(self.plan, module.module, kernel, g, b, shared, args.c_str(), args.size(), at.data(),
                              at.size())) {
         throw std::bad_alloc();
     }
+    ag_cuda_plan_when(self.plan, when);
+}
+
+void plan_gemm(CudaPlan &self, nb::bytes args, nb::sequence relative)
+{
+    std::vector<uint32_t> at = offsets_in(args, relative);
+    if (!ag_cuda_plan_gemm(self.plan, args.c_str(), args.size(), at.data(), at.size()))
+        throw nb::value_error("no memory, or arguments of no product");
 }
 
 Plan *plan_finish(CudaPlan &self, size_t arena_size)
@@ -208,6 +222,18 @@ void bind_cuda(nb::module_ &m)
                 ag_cuda_host_unregister(d.device, reinterpret_cast<void *>(address));
             },
             "address"_a)
+        .def(
+            "set_blas",
+            [](CudaDevice &d, const char *path) {
+                if (!ag_cuda_device_set_blas(d.device, path)) throw std::bad_alloc();
+            },
+            "path"_a)
+        .def_prop_ro("blas_problem",
+                     [](CudaDevice &d) -> nb::object {
+                         char text[200];
+                         if (!ag_cuda_device_blas_problem(d.device, text, sizeof text)) return nb::none();
+                         return nb::str(text);
+                     })
         .def_prop_ro("ready", [](CudaDevice &d) { return ag_cuda_device_ready(d.device); })
         .def_prop_ro("lost", [](CudaDevice &d) { return wrap_error(ag_cuda_device_lost(d.device)); })
         .def(
@@ -222,7 +248,9 @@ void bind_cuda(nb::module_ &m)
     nb::class_<CudaPlan>(m, "CudaPlan")
         .def(nb::init<CudaDevice &>(), "device"_a)
         .def("node", plan_node, "name"_a, "op"_a, "fault"_a, "partial"_a)
-        .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a)
+        .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a,
+             "when"_a)
+        .def("gemm", plan_gemm, "args"_a, "relative"_a)
         .def("finish", plan_finish, "arena_size"_a, nb::rv_policy::take_ownership);
 }
 

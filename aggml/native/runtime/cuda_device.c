@@ -52,6 +52,17 @@ void ag_cuda_lose(ag_cuda_device *device, ag_error *error)
     pthread_mutex_unlock(&device->lock);
 }
 
+bool ag_cuda_device_set_blas(ag_cuda_device *device, const char *path)
+{
+    if (device->blas == NULL) device->blas = ag_cuda_blas_new(path);
+    return device->blas != NULL;
+}
+
+bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size)
+{
+    return device->blas != NULL && ag_cuda_blas_problem(device->blas, text, size);
+}
+
 bool ag_cuda_device_ready(ag_cuda_device *device)
 {
     return atomic_load(&device->made);
@@ -88,6 +99,7 @@ void ag_cuda_device_unref(ag_cuda_device *device)
 {
     if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) return;
     ag_error_unref(atomic_load(&device->lost));
+    ag_cuda_blas_free(device->blas);
     free(device->trash);
     free(device->host_trash);
     pthread_mutex_destroy(&device->lock);

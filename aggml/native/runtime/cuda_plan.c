@@ -95,11 +95,15 @@ typedef struct launch {
     unsigned grid[3], block[3], shared;
     size_t args, size; /* the kernel's one parameter */
     size_t node;
+    int when;
+    bool gemm; /* no kernel: args is an ag_cuda_gemm */
+    const ag_cuda_blas_shape *shape;
 } launch;
 
 typedef struct node {
     char name[AG_NAME], op[32];
-    int64_t fault; /* from the arena's begin, or -1 */
+    int64_t fault;      /* from the arena's begin, or -1 */
+    bool gemm, kernels; /* it has products for cuBLASLt; they are left to kernels */
 } node;
 
 struct ag_cuda_plan {
@@ -163,11 +167,13 @@ static bool room(void *list, size_t *cap, size_t n, size_t size)
 
 bool ag_cuda_plan_node(ag_cuda_plan *plan, const char *name, const char *op, int64_t fault)
 {
+    if (fault >= 0 && (plan->n_faults + 1) * AG_CUDA_FAULT > AG_CUDA_RING) return false; /* 262,144 of them */
     if (!room(&plan->nodes, &plan->cap_nodes, plan->n_nodes + 1, sizeof *plan->nodes)) return false;
     node *n = &plan->nodes[plan->n_nodes++];
     snprintf(n->name, sizeof n->name, "%s", name);
     snprintf(n->op, sizeof n->op, "%s", op);
     n->fault = fault;
+    n->gemm = n->kernels = false;
     if (fault >= 0) {
         if (plan->first_fault < 0) plan->first_fault = fault;
         ++plan->n_faults; /* one after the other from the first on */
@@ -175,15 +181,14 @@ bool ag_cuda_plan_node(ag_cuda_plan *plan, const char *name, const char *op, int
     return true;
 }
 
-bool ag_cuda_plan_launch(ag_cuda_plan *plan, ag_cuda_module *module, const char *kernel, const unsigned grid[3],
-                         const unsigned block[3], unsigned shared, const void *args, size_t size,
-                         const uint32_t *relative_at, size_t n_relative)
+static launch *add_launch(ag_cuda_plan *plan, const void *args, size_t size, const uint32_t *relative_at,
+                          size_t n_relative)
 {
     size_t at = (plan->n_args + 15) & ~(size_t)15; /* as the widest member of a parameter may need it */
     if (!room(&plan->launches, &plan->cap_launches, plan->n_launches + 1, sizeof *plan->launches) ||
         !room(&plan->args, &plan->cap_args, at + size, 1) ||
         !room(&plan->relatives, &plan->cap_relatives, plan->n_relatives + n_relative, sizeof *plan->relatives)) {
-        return false;
+        return NULL;
     }
     if (size > 0) memcpy(plan->args + at, args, size);
     plan->n_args = at + size;
@@ -193,10 +198,37 @@ bool ag_cuda_plan_launch(ag_cuda_plan *plan, ag_cuda_module *module, const char 
         memcpy(&r->value, plan->args + r->at, sizeof r->value);
     }
     launch *l = &plan->launches[plan->n_launches++];
-    *l = (launch){.module = module_ref(module), .shared = shared, .args = at, .size = size, .node = plan->n_nodes - 1};
+    *l = (launch){.args = at, .size = size, .node = plan->n_nodes - 1};
+    return l;
+}
+
+bool ag_cuda_plan_launch(ag_cuda_plan *plan, ag_cuda_module *module, const char *kernel, const unsigned grid[3],
+                         const unsigned block[3], unsigned shared, const void *args, size_t size,
+                         const uint32_t *relative_at, size_t n_relative)
+{
+    launch *l = add_launch(plan, args, size, relative_at, n_relative);
+    if (l == NULL) return false;
+    l->module = module_ref(module);
+    l->shared = shared;
     snprintf(l->name, sizeof l->name, "%s", kernel);
     memcpy(l->grid, grid, sizeof l->grid);
     memcpy(l->block, block, sizeof l->block);
+    return true;
+}
+
+void ag_cuda_plan_when(ag_cuda_plan *plan, int when)
+{
+    plan->launches[plan->n_launches - 1].when = when;
+}
+
+bool ag_cuda_plan_gemm(ag_cuda_plan *plan, const void *args, size_t size, const uint32_t *relative_at,
+                       size_t n_relative)
+{
+    launch *l = size == sizeof(ag_cuda_gemm) ? add_launch(plan, args, size, relative_at, n_relative) : NULL;
+    if (l == NULL) return false;
+    l->gemm = true;
+    l->when = AG_CUDA_WITH_BLAS;
+    plan->nodes[l->node].gemm = true;
     return true;
 }
 
@@ -240,11 +272,45 @@ static ag_error *call_error(ag_cuda_issue *issue, const ag_cuda_plan *plan, size
     return error;
 }
 
-static ag_error *look_up(ag_cuda_issue *issue, ag_cuda_plan *plan)
+static ag_error *blas_error(const ag_cuda_issue *issue, const ag_cuda_plan *plan, size_t index, int status)
 {
+    char text[160];
+    snprintf(text, sizeof text, "%s: %s (%d)", issue->call, ag_cuda_blas_status(status), status);
+    return node_error(plan, issue->queue->name, index, ag_cuda_blas_code(status), text);
+}
+
+/* Which nodes leave their products to the library: those for all of whose products it has an algorithm. */
+static ag_error *look_up_products(ag_cuda_issue *issue, ag_cuda_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_nodes; ++i) plan->nodes[i].kernels = !plan->nodes[i].gemm;
     for (size_t i = 0; i < plan->n_launches; ++i) {
         launch *l = &plan->launches[i];
-        if (l->kernel != NULL) continue;
+        node *n = &plan->nodes[l->node];
+        if (!l->gemm || n->kernels) continue;
+        ag_cuda_blas_shape *shape = NULL;
+        ag_cuda_gemm gemm;
+        memcpy(&gemm, plan->args + l->args, sizeof gemm);
+        issue->call = "cublasLtMatmulAlgoGetHeuristic";
+        int status = plan->device->blas == NULL ? 0 : ag_cuda_blas_shape_of(plan->device->blas, &gemm, &shape);
+        if (status != 0) return blas_error(issue, plan, l->node, status);
+        if (shape == NULL) n->kernels = true;
+        l->shape = shape;
+    }
+    return NULL;
+}
+
+static bool left_out(const ag_cuda_plan *plan, const launch *l)
+{
+    return l->when == (plan->nodes[l->node].kernels ? AG_CUDA_WITH_BLAS : AG_CUDA_WITHOUT_BLAS);
+}
+
+static ag_error *look_up(ag_cuda_issue *issue, ag_cuda_plan *plan)
+{
+    ag_error *error = look_up_products(issue, plan);
+    if (error != NULL) return error;
+    for (size_t i = 0; i < plan->n_launches; ++i) {
+        launch *l = &plan->launches[i];
+        if (l->kernel != NULL || l->gemm || left_out(plan, l)) continue;
         if (!ag_cuda_module_has_image(l->module))
             return node_error(plan, issue->queue->name, l->node, AG_UNSUPPORTED, "its kernels could not be compiled");
         void *kernel;
@@ -280,6 +346,9 @@ static void bind(ag_cuda_plan *plan, uintptr_t arena)
     plan->arena = arena;
 }
 
+/* Statuses of cuBLASLt among the driver's: what a call answers is one number. */
+#define OF_BLAS 100000
+
 /* Into the stream, or into the graph that is being captured from it. On failure `index` tells the node. */
 static int launch_all(ag_cuda_issue *issue, ag_cuda_plan *plan, size_t *index)
 {
@@ -292,7 +361,15 @@ static int launch_all(ag_cuda_issue *issue, ag_cuda_plan *plan, size_t *index)
     for (size_t i = 0; i < plan->n_launches && code == AG_CU_OK; ++i) {
         const launch *l = &plan->launches[i];
         void *parameter = plan->args + l->args;
+        if (left_out(plan, l)) continue;
         *index = l->node;
+        if (l->gemm) {
+            issue->call = "cublasLtMatmul";
+            code = ag_cuda_blas_multiply(plan->device->blas, l->shape, parameter, stream);
+            if (code != 0) code += OF_BLAS;
+            issue->ran = true; /* as far as can be known: it may launch more than one kernel */
+            continue;
+        }
         code = AG_CU(issue, cuLaunchKernel, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
                      l->block[2], l->shared, stream, &parameter, NULL);
         issue->ran = issue->ran || code == AG_CU_OK;
@@ -370,13 +447,15 @@ int ag_cuda_issue_plan(ag_cuda_issue *issue, ag_error **error)
     size_t index, n = plan->n_faults * AG_CUDA_FAULT;
     bind(plan, issue->slot->u.plan.arena);
     int code = run(issue, plan, &index);
+    if (code > OF_BLAS) *error = blas_error(issue, plan, index, code - OF_BLAS);
+    if (code > OF_BLAS) return AG_CU_OK;
     if (code != AG_CU_OK) {
         *error = call_error(issue, plan, index, code);
         return AG_CU_OK;
     }
     if (n == 0) return AG_CU_OK;
     issue->call = "cuMemHostAlloc";
-    uint8_t *faults = ag_cuda_ring_take(q, n, &issue->flight->ring_end, &code);
+    uint8_t *faults = ag_cuda_ring_take(q, n, &issue->flight->ring_end, &code); /* fits: see ag_cuda_plan_node */
     if (faults == NULL) return code;
     issue->flight->faults = faults;
     return AG_CU(issue, cuMemcpyDtoHAsync, faults, plan->arena + (uint64_t)plan->first_fault, n, q->cuda);
@@ -391,9 +470,15 @@ ag_error *ag_cuda_plan_fault(ag_plan *plan, const uint8_t *faults, const char *d
         memcpy(fault, faults + (mine->nodes[i].fault - mine->first_fault), sizeof fault);
         if (fault[0] == 0) continue;
         char text[160];
-        snprintf(text, sizeof text, "index %lld at position %lld is outside 0..%lld", (long long)fault[1],
-                 (long long)fault[2], (long long)fault[3] - 1);
-        ag_error *error = node_error(mine, device, i, AG_OUT_OF_BOUNDS, text);
+        bool diagonal = fault[0] == 2; /* of solve_tri */
+        if (diagonal) {
+            snprintf(text, sizeof text, "element %lld of the diagonal of matrix %lld is 0", (long long)fault[1],
+                     (long long)fault[2]);
+        } else {
+            snprintf(text, sizeof text, "index %lld at position %lld is outside 0..%lld", (long long)fault[1],
+                     (long long)fault[2], (long long)fault[3] - 1);
+        }
+        ag_error *error = node_error(mine, device, i, diagonal ? AG_INVALID_ARGUMENT : AG_OUT_OF_BOUNDS, text);
         for (size_t k = 0; k < plan->n_partial; ++k) { /* later nodes wrote what they made of it; this one nothing */
             if (k < mine->n_partial && mine->partial_nodes[k] > i) ag_storage_set_poison(plan->partial[k], error);
         }

@@ -2,6 +2,7 @@
 #ifndef AG_CUDA_STATE_H
 #define AG_CUDA_STATE_H
 
+#include "cuda_blas.h"
 #include "cuda_driver.h"
 #include "cuda_streams.h"
 #include "internal.h"
@@ -23,7 +24,8 @@ struct ag_cuda_device {
     size_t n_trash, cap_trash;
     void **host_trash; /* likewise pinned memory */
     size_t n_host_trash, cap_host_trash;
-    uint64_t peers; /* ordinals that may reach the pool */
+    uint64_t peers;     /* ordinals that may reach the pool */
+    ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
 };
 
 /* Something issued whose end is to be waited for; FIFO per queue. */

@@ -17,6 +17,9 @@ typedef struct ag_cuda_plan ag_cuda_plan;
 ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name); /* touches no driver */
 ag_cuda_device *ag_cuda_device_ref(ag_cuda_device *device);
 void ag_cuda_device_unref(ag_cuda_device *device);
+bool ag_cuda_device_set_blas(ag_cuda_device *device, const char *path); /* once; loads nothing. False: no memory */
+/* As ag_cuda_blas_problem; false without a library as well. */
+bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size);
 bool ag_cuda_device_ready(ag_cuda_device *device);     /* it has a context: no call has to make one any more */
 ag_error *ag_cuda_device_lost(ag_cuda_device *device); /* a reference, or NULL */
 
@@ -53,6 +56,12 @@ bool ag_cuda_plan_node(ag_cuda_plan *plan, const char *name, const char *op, int
 bool ag_cuda_plan_launch(ag_cuda_plan *plan, ag_cuda_module *module, const char *kernel, const unsigned grid[3],
                          const unsigned block[3], unsigned shared, const void *args, size_t size,
                          const uint32_t *relative, size_t n_relative);
+/* When the launch added last is carried out: AG_CUDA_ALWAYS, or only where the node's products can, or cannot, be left
+ * to cuBLASLt. */
+enum { AG_CUDA_ALWAYS, AG_CUDA_WITH_BLAS, AG_CUDA_WITHOUT_BLAS };
+void ag_cuda_plan_when(ag_cuda_plan *plan, int when);
+/* A product by cuBLASLt, as one more launch of the latest node; false: no memory, or `args` is no ag_cuda_gemm. */
+bool ag_cuda_plan_gemm(ag_cuda_plan *plan, const void *args, size_t size, const uint32_t *relative, size_t n_relative);
 /* The plan's partial storage `index` (in the order of the seal) is written by the latest node. */
 bool ag_cuda_plan_writes_partial(ag_cuda_plan *plan, size_t index);
 void ag_cuda_plan_attach(ag_plan *plan, ag_cuda_plan *mine); /* takes it */

@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cuda.fake_driver import on_host
+from cuda.fake_driver import HostKernels
 
 import aggml
 from aggml import Graph, ops
 from aggml.devices.cuda.lowering import CudaKernels
-from aggml.errors import OutOfBounds
+from aggml.errors import InvalidArgument, OutOfBounds
 
 if TYPE_CHECKING:
     from aggml.devices.cuda import CUDADevice
 
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
-
-
-class HostKernels(CudaKernels):
-    """The same kernels, compiled by g++ for the shim."""
-
-    def module(self, name: str, arch: str) -> bytes:
-        """What the fake driver takes for a cubin."""
-        return on_host(name)
 
 
 @pytest.fixture
@@ -85,3 +77,16 @@ async def test_a_row_out_of_range_is_found_by_the_kernel(device: CUDADevice) -> 
         with pytest.raises(OutOfBounds, match=r"index -1 at position 2 is outside 0\.\.5"):
             await be.run(graph, {table: values, ids: bad}, rows)
         assert (await be.run(graph, {table: values, ids: good}, rows) == values[good]).all()
+
+
+async def test_a_zero_on_a_diagonal_is_found_by_the_kernel(device: CUDADevice) -> None:
+    a, b = aggml.new_tensor("f32", ne=(3, 3, 2)), aggml.new_tensor("f32", ne=(2, 3, 2))
+    x = np.stack([np.eye(3, dtype=np.float32)] * 2)
+    y = np.ones((2, 3, 2), np.float32)
+    solved = ops.solve_tri(a, b).set_name("solved")
+    async with device.backend() as be:
+        be.alloc_graph(graph := Graph(solved))
+        assert (await be.run(graph, {a: x, b: y}, solved) == 1).all()
+        x[1, 2, 2] = 0
+        with pytest.raises(InvalidArgument, match="element 2 of the diagonal of matrix 1 is 0"):
+            await be.run(graph, {a: x, b: y}, solved)

@@ -20,7 +20,7 @@ import pytest
 import aggml
 from aggml import Graph, ops
 from aggml.devices.cuda import CUDAFamily, driver
-from aggml.errors import Aborted
+from aggml.errors import Aborted, AllocFailed
 
 if TYPE_CHECKING:
     from cuda.fake_driver import Fake, SimpleKernels
@@ -108,6 +108,51 @@ async def test_the_context_is_made_off_the_loop(device: CUDADevice, fake: Fake) 
             assert fake.marked_calls("cuMemPoolCreate") == 0
             result = await be.run(graph, {x: ramp(), b: ramp()}, graph.ends[0])
     assert (result == 3 * ramp()).all()
+
+
+#: What may map or unmap memory, or waits for it.
+MAPPING = (
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocAsync",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemPoolTrimTo",
+    "cuStreamSynchronize",
+)
+
+
+async def test_memory_is_taken_off_the_loop(device: CUDADevice, fake: Fake) -> None:
+    x, b, graph = chain(3)
+    y = graph.ends[0]
+    with fake.marked():
+        async with device.backend() as be:
+            await be.prepare(graph)
+            await be.reserve(be.memory.size + (1 << 20))
+            result = await be.run(graph, {x: ramp(), b: ramp()}, y)
+            assert fake.calls("cuMemAllocFromPoolAsync") == 3  # leaves and end, scratch twice
+            assert {name: n for name in MAPPING if (n := fake.marked_calls(name))} == {}
+            with pytest.raises(AllocFailed, match="OUT_OF_MEMORY"):
+                await be.reserve(1 << 40)
+            _, _, other = chain(3)
+            fake.fail("cuMemAllocFromPoolAsync", 2)
+            with pytest.raises(AllocFailed, match="OUT_OF_MEMORY"):
+                await be.prepare(other)
+            assert other.memory is None
+            await be.prepare(other)  # nothing is left of the failure
+            await be.synchronize()
+    assert (result == 4 * ramp()).all()
+
+
+async def test_two_tasks_may_prepare_one_graph(device: CUDADevice, fake: Fake) -> None:
+    x, b, graph = chain(3)
+    async with device.backend() as be:
+        with fake.held():
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(be.prepare, graph)
+        result = await be.run(graph, {x: ramp(), b: ramp()}, graph.ends[0])
+    assert (result == 4 * ramp()).all()
 
 
 async def test_pageable_memory_never_reaches_the_driver(device: CUDADevice, fake: Fake) -> None:

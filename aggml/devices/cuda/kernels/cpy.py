@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
-__all__ = ["copy", "launches", "refuses"]
+__all__ = ["convert", "copy", "launches", "refuses"]
 
 
 def refuses(node: Tensor) -> bool:
@@ -40,9 +40,15 @@ def launches(site: Site) -> list[Launch]:
     if kind.is_quantized:
         grid = (min(ceil(site.node.nelements // 32, 128), 1 << 20), 1, 1)
         return [site.launch("cpy", "from_quantized", grid, (128, 1, 1), 1, operands=[dst, src])]
-    pair = _in_one_shape(dst, src, to.type_size, kind.type_size)
+    return convert(site, dst, src)
+
+
+def convert(site: Site, dst: Operand, src: Operand) -> list[Launch]:
+    """Elements of one plain type to another."""
+    pair = _in_one_shape(dst, src, DType(dst.type).type_size, DType(src.type).type_size)
     if pair is None:
-        grid = (min(ceil(site.node.nelements, 256), 1 << 20), 1, 1)
+        n = dst.ne[0] * dst.ne[1] * dst.ne[2] * dst.ne[3]
+        grid = (min(ceil(n, 256), 1 << 20), 1, 1)
         return [site.launch("cpy", "convert_any", grid, (256, 1, 1), 1, operands=[dst, src])]
     operands = merge(pair)
     grid, block = rows_by_columns(operands[0].ne)

@@ -1,0 +1,179 @@
+"""Large products of f32, f16 and bf16 by cuBLASLt, where it is installed: which, and in what calls.
+
+Here: `fits`, the calls with the kernels that stand in for them, where the library lies. Nothing of
+it is loaded here: the issuing thread does that (native/runtime/cuda_blas.c), and takes the kernels
+where it fails or has no algorithm. Not here: the kernels (mul_mat.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from aggml.devices.cuda.kernels import cpy
+from aggml.devices.cuda.launch import WITH_BLAS, WITHOUT_BLAS, Launch
+from aggml.dtype import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aggml.devices.cuda.pack import Operand, Site
+    from aggml.tensor import Tensor
+
+__all__ = ["fits", "instead", "library", "scratch"]
+
+_TYPES = {DType.F32: 0, DType.F16: 1, DType.BF16: 2}
+_GEMM = struct.Struct("<4Q15q")
+#: What the library is given to work in; NVIDIA advises 32 MiB for sm_90 and 4 MiB before.
+_WORKSPACE = 32 << 20
+#: Multiplications and columns from which it is asked. Not measured on a GPU yet: tiles of 64 fill
+#: few multiprocessors below it, and what is this small is bound by launching.
+_LEAST = 1 << 25
+_COLUMNS = 32
+_CALLS = 64  # of one node, where broadcasting leaves no constant distance
+
+
+class _Product(NamedTuple):
+    """One call: offsets in bytes from the operands, and how often at which distances."""
+
+    a: int
+    b: int
+    d: int
+    n: int
+    times: int
+    a_step: int
+    b_step: int
+    d_step: int
+
+
+@functools.cache
+def library() -> str | None:
+    """Where libcublasLt lies: in the wheel, or in a toolkit; None if it is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(f) / "cu13" / "lib" for f in (spec and spec.submodule_search_locations) or ()]
+    toolkit = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    for folder in (*folders, Path(toolkit) / "lib64"):
+        for path in sorted(folder.glob("libcublasLt.so.13*")):
+            return str(path)
+    return None
+
+
+def _operands(node: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = node.src[0], node.src[1]
+    assert a is not None
+    assert b is not None
+    return a, b
+
+
+def _columns(t: Tensor) -> bool:
+    """Rows of elements side by side, at distances that the library takes."""
+    size = t.dtype.type_size
+    return (
+        t.nb[0] == size
+        and all(nb % size == 0 for n, nb in zip(t.ne[1:], t.nb[1:], strict=True) if n > 1)
+        and (t.ne[1] == 1 or t.nb[1] >= t.ne[0] * size)
+    )
+
+
+def fits(node: Tensor) -> bool:
+    """Whether the product is one for the library."""
+    if node.op != "mul_mat" or node.is_empty:
+        return False
+    a, b = _operands(node)
+    if a.dtype not in _TYPES or b.dtype not in (DType.F32, a.dtype):
+        return False
+    if not _columns(a) or (a.dtype is b.dtype and not _columns(b)):
+        return False
+    m, n = node.ne[0], node.ne[1]
+    work = a.ne[0] * node.nelements
+    small = n * node.ne[2] * node.ne[3] < _COLUMNS or n == 1 or m < _COLUMNS or work < _LEAST
+    return not small and max(*node.ne, a.ne[0]) < 1 << 31 and len(_split(node)) <= _CALLS
+
+
+def _converted(node: Tensor) -> int:
+    """Bytes of b in the type of a, 0 if it is of that already."""
+    a, b = _operands(node)
+    size = b.nelements * a.dtype.type_size
+    return 0 if a.dtype is b.dtype else -(-size // 256) * 256
+
+
+def scratch(node: Tensor) -> int:
+    """The library's workspace, then b in the type of a."""
+    return _WORKSPACE + _converted(node) if fits(node) else 0
+
+
+def _split(node: Tensor) -> list[_Product]:
+    """The calls of a node; distances in bytes, b as it is given or dense."""
+    a, b = _operands(node)
+    size = a.dtype.type_size
+    b_nb = b.nb
+    if a.dtype is not b.dtype:
+        b_nb = (size, size * b.ne[0], size * b.ne[0] * b.ne[1], size * b.ne[0] * b.ne[1] * b.ne[2])
+    n, n2, n3 = node.ne[1:]
+    d_nb = node.nb
+
+    def even(nb: tuple[int, ...]) -> bool:  # over both outer dimensions
+        return n3 == 1 or n2 == 1 or nb[3] == nb[2] * n2
+
+    def step(nb: tuple[int, ...]) -> int:
+        return nb[2] if n2 > 1 else nb[3]
+
+    if a.ne[2] * a.ne[3] == 1 and even(b_nb):
+        if n2 * n3 == 1 or (step(b_nb) == b_nb[1] * n and step(d_nb) == d_nb[1] * n):
+            return [_Product(0, 0, 0, n * n2 * n3, 1, 0, 0, 0)]
+        return [_Product(0, 0, 0, n, n2 * n3, 0, step(b_nb), step(d_nb))]
+    if a.ne[2:] == b.ne[2:] and even(a.nb) and even(b_nb):
+        return [_Product(0, 0, 0, n, n2 * n3, step(a.nb), step(b_nb), step(d_nb))]
+    r2, r3 = n2 // a.ne[2], n3 // a.ne[3]
+    found = []
+    for i3 in range(n3):
+        at_a, at_b, at_d = i3 // r3 * a.nb[3], i3 * b_nb[3], i3 * d_nb[3]
+        if r2 == 1:
+            found.append(_Product(at_a, at_b, at_d, n, n2, a.nb[2], b_nb[2], d_nb[2]))
+            continue
+        for _ in range(a.ne[2]):
+            found.append(_Product(at_a, at_b, at_d, n, r2, 0, b_nb[2], d_nb[2]))
+            at_a, at_b, at_d = at_a + a.nb[2], at_b + r2 * b_nb[2], at_d + r2 * d_nb[2]
+    return found
+
+
+def _alignment(address: int) -> int:
+    return min(address & -address, 256) if address else 256
+
+
+def _calls(site: Site, b: Operand) -> Iterator[Launch]:
+    a, d = site.src(0), site.dst
+    kind = DType(a.type)
+    size = kind.type_size
+    m, k = a.ne[1], a.ne[0]
+    for p in _split(site.node):
+        at = (a.data + p.a, b.data + p.b, d.data + p.d)
+        a_ld = a.nb[1] // size if m > 1 else k
+        b_ld = b.nb[1] // size if b.ne[1] > 1 else k
+        yield Launch(
+            "", "", (0, 0, 0), (0, 0, 0), 0,
+            _GEMM.pack(
+                *at, site.scratch, _WORKSPACE, _TYPES[kind], m, p.n, k, a_ld, b_ld, d.nb[1] // 4,
+                p.times, p.a_step // size, p.b_step // size, p.d_step // 4,
+                *(_alignment(address) for address in at),
+            ),
+            WITH_BLAS, gemm=True,
+        )  # fmt: skip
+
+
+def instead(site: Site, kernels: list[Launch]) -> list[Launch]:
+    """The launches of a node that fits: ``kernels`` if the library cannot, else its calls."""
+    a, b = site.src(0), site.src(1)
+    found = [replace(launch, when=WITHOUT_BLAS) for launch in kernels]
+    if a.type != b.type:
+        size = DType(a.type).type_size
+        nb = (size, size * b.ne[0], size * b.ne[0] * b.ne[1], size * b.ne[0] * b.ne[1] * b.ne[2])
+        dense = replace(b, data=site.scratch + _WORKSPACE, nb=nb, type=a.type)
+        found += [replace(launch, when=WITH_BLAS) for launch in cpy.convert(site, dense, b)]
+        b = dense
+    return [*found, *_calls(site, b)]
