@@ -27,6 +27,8 @@ target_link_libraries(aggml_c INTERFACE Threads::Threads m)
 
 if(AGGML_SANITIZE)
   add_compile_options(-fsanitize=${AGGML_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  # Checks in every copy of a function made cc1 take minutes and gigabytes for a file; see inline.h.
+  target_compile_definitions(aggml_c INTERFACE AGK_NO_UNROLL)
   # GCC's checks on shifts and divisions hide the range of a value from -Wconversion, which then warns of the impossible.
   target_compile_options(aggml_c INTERFACE "$<$<COMPILE_LANGUAGE:C>:-Wno-conversion>")
   add_link_options(-fsanitize=${AGGML_SANITIZE})

@@ -2,7 +2,7 @@
 #include "math.h"
 
 /* VF of 16 signed bytes, from the first or the ninth. */
-V_INLINE vf v_widen(__m128i q, int first)
+AGK_INLINE vf v_widen(__m128i q, int first)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(first == 0 ? q : _mm_unpackhi_epi64(q, q)));
 }

@@ -9,61 +9,61 @@
 #include <stdint.h>
 #include <string.h>
 
-#define V_INLINE static inline __attribute__((always_inline))
+#include "../inline.h"
 
 enum { VF = 8 };
 typedef __m256 vf;
 typedef __m256 vm; /* all bits of a lane, or none */
 
-V_INLINE vf v_set(float x)
+AGK_INLINE vf v_set(float x)
 {
     return _mm256_set1_ps(x);
 }
-V_INLINE vf v_zero(void)
+AGK_INLINE vf v_zero(void)
 {
     return _mm256_setzero_ps();
 }
 
-V_INLINE __m256i v_first(int64_t n)
+AGK_INLINE __m256i v_first(int64_t n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-V_INLINE vf v_load(const float *p)
+AGK_INLINE vf v_load(const float *p)
 {
     return _mm256_loadu_ps(p);
 }
-V_INLINE void v_store(float *p, vf x)
+AGK_INLINE void v_store(float *p, vf x)
 {
     _mm256_storeu_ps(p, x);
 }
 /* n < VF elements; the other lanes are 0, nothing beyond p[n - 1] is touched. */
-V_INLINE vf v_load_n(const float *p, int64_t n)
+AGK_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return _mm256_maskload_ps(p, v_first(n));
 }
-V_INLINE void v_store_n(float *p, vf x, int64_t n)
+AGK_INLINE void v_store_n(float *p, vf x, int64_t n)
 {
     _mm256_maskstore_ps(p, v_first(n), x);
 }
 
-V_INLINE vf v_load_f16(const uint16_t *p)
+AGK_INLINE vf v_load_f16(const uint16_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-V_INLINE vf v_load_f16_n(const uint16_t *p, int64_t n)
+AGK_INLINE vf v_load_f16_n(const uint16_t *p, int64_t n)
 {
     uint16_t part[8] = {0}; /* AVX2 masks 32-bit lanes only */
     for (int64_t i = 0; i < n; ++i) part[i] = p[i];
     return v_load_f16(part);
 }
 
-V_INLINE vf v_load_bf16(const uint16_t *p)
+AGK_INLINE vf v_load_bf16(const uint16_t *p)
 {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
-V_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
+AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
 {
     uint16_t part[8] = {0};
     for (int64_t i = 0; i < n; ++i) part[i] = p[i];
@@ -71,74 +71,74 @@ V_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
 }
 
 /* a * b + c and c - a * b, rounded once. */
-V_INLINE vf v_fma(vf a, vf b, vf c)
+AGK_INLINE vf v_fma(vf a, vf b, vf c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
-V_INLINE vf v_fnma(vf a, vf b, vf c)
+AGK_INLINE vf v_fnma(vf a, vf b, vf c)
 {
     return _mm256_fnmadd_ps(a, b, c);
 }
 /* If either is NaN the result is b. */
-V_INLINE vf v_min(vf a, vf b)
+AGK_INLINE vf v_min(vf a, vf b)
 {
     return _mm256_min_ps(a, b);
 }
-V_INLINE vf v_max(vf a, vf b)
+AGK_INLINE vf v_max(vf a, vf b)
 {
     return _mm256_max_ps(a, b);
 }
-V_INLINE vf v_sqrt(vf x)
+AGK_INLINE vf v_sqrt(vf x)
 {
     return _mm256_sqrt_ps(x);
 }
-V_INLINE vf v_round(vf x)
+AGK_INLINE vf v_round(vf x)
 {
     return _mm256_round_ps(x, 8);
 } /* to nearest, ties to even */
 
-V_INLINE vf v_abs(vf x)
+AGK_INLINE vf v_abs(vf x)
 {
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
 }
-V_INLINE vf v_sign(vf x)
+AGK_INLINE vf v_sign(vf x)
 {
     return _mm256_and_ps(_mm256_set1_ps(-0.0f), x);
 } /* the sign bit alone */
-V_INLINE vf v_xor(vf a, vf b)
+AGK_INLINE vf v_xor(vf a, vf b)
 {
     return _mm256_xor_ps(a, b);
 }
 
-V_INLINE vm v_lt(vf a, vf b)
+AGK_INLINE vm v_lt(vf a, vf b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
 } /* false if either is NaN */
-V_INLINE vm v_le(vf a, vf b)
+AGK_INLINE vm v_le(vf a, vf b)
 {
     return _mm256_cmp_ps(a, b, _CMP_LE_OQ);
 }
-V_INLINE vm v_eq(vf a, vf b)
+AGK_INLINE vm v_eq(vf a, vf b)
 {
     return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
 }
-V_INLINE int v_any(vm m)
+AGK_INLINE int v_any(vm m)
 {
     return _mm256_movemask_ps(m) != 0;
 }
-V_INLINE vf v_select(vm m, vf yes, vf no)
+AGK_INLINE vf v_select(vm m, vf yes, vf no)
 {
     return _mm256_blendv_ps(no, yes, m);
 }
 
 /* The first n lanes of x, the rest of fill. */
-V_INLINE vf v_fill(vf x, int64_t n, vf fill)
+AGK_INLINE vf v_fill(vf x, int64_t n, vf fill)
 {
     return _mm256_blendv_ps(fill, x, _mm256_castsi256_ps(v_first(n)));
 }
 
 /* p * 2^n for integral |n| <= 252, in two steps so that subnormal results round once. */
-V_INLINE vf v_ldexp(vf p, vf n)
+AGK_INLINE vf v_ldexp(vf p, vf n)
 {
     const __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1), bias = _mm256_set1_epi32(127);
     const __m256i low = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
@@ -146,14 +146,14 @@ V_INLINE vf v_ldexp(vf p, vf n)
     return p * _mm256_castsi256_ps(low) * _mm256_castsi256_ps(high);
 }
 
-V_INLINE float v_sum(vf x)
+AGK_INLINE float v_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-V_INLINE float v_hmax(vf x)
+AGK_INLINE float v_hmax(vf x)
 {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
@@ -161,26 +161,26 @@ V_INLINE float v_hmax(vf x)
 }
 
 /* out[i] = the sum of the lanes of x[i]. */
-V_INLINE void v_sum4(const vf x[4], float *out)
+AGK_INLINE void v_sum4(const vf x[4], float *out)
 {
     const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     _mm_storeu_ps(out, _mm256_castps256_ps128(s) + _mm256_extractf128_ps(s, 1));
 }
 
 /* Pairs of neighbouring lanes exchanged. */
-V_INLINE vf v_swap_pairs(vf x)
+AGK_INLINE vf v_swap_pairs(vf x)
 {
     return _mm256_permute_ps(x, 0xb1);
 }
 
 /* Keeps the compiler from folding a broadcast into each use of it: one load feeds several products. */
-V_INLINE void v_keep(vf *x)
+AGK_INLINE void v_keep(vf *x)
 {
     __asm__("" : "+x"(*x));
 }
 
 /* r[i] lane j <-> r[j] lane i. */
-V_INLINE void v_transpose(vf r[VF])
+AGK_INLINE void v_transpose(vf r[VF])
 {
     vf t[8];
 #pragma GCC unroll 8
@@ -206,20 +206,20 @@ V_INLINE void v_transpose(vf r[VF])
 /* 4 doubles at a time, for the phases of rope. */
 enum { VD = 4 };
 typedef __m256d vd;
-V_INLINE vd vd_set(double x)
+AGK_INLINE vd vd_set(double x)
 {
     return _mm256_set1_pd(x);
 }
-V_INLINE vd vd_load(const double *p)
+AGK_INLINE vd vd_load(const double *p)
 {
     return _mm256_loadu_pd(p);
 }
-V_INLINE vd vd_round(vd x)
+AGK_INLINE vd vd_round(vd x)
 {
     return _mm256_round_pd(x, 8);
 }
 /* VF doubles as floats. */
-V_INLINE vf v_narrow(vd a, vd b)
+AGK_INLINE vf v_narrow(vd a, vd b)
 {
     return _mm256_set_m128(_mm256_cvtpd_ps(b), _mm256_cvtpd_ps(a));
 }

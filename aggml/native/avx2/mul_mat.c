@@ -4,33 +4,31 @@
  * by the caller: for 8-bit products AVX2 needs as many instructions. Not here: few columns (mul_mat_dot.c). */
 #include <immintrin.h>
 
+#include "../inline.h"
 #include "../kernel_types.h"
 #include "../mul_mat.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-INLINE void transpose8(__m256 r[8])
+AGK_INLINE void transpose8(__m256 r[8])
 {
     __m256 t[8];
-    UNROLL for (int i = 0; i < 8; i += 2)
+    AGK_UNROLL for (int i = 0; i < 8; i += 2)
     {
         t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
     }
-    UNROLL for (int i = 0; i < 8; i += 4)
+    AGK_UNROLL for (int i = 0; i < 8; i += 4)
     {
         r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
         r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
         r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    UNROLL for (int i = 0; i < 4; ++i)
+    AGK_UNROLL for (int i = 0; i < 4; ++i)
     {
         t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
         t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
     }
-    UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+    AGK_UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
 }
 
 void agk_mm_pack_f32_avx2(int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
@@ -42,13 +40,13 @@ void agk_mm_pack_f32_avx2(int64_t k, int64_t cols, const void *b, size_t ldb, vo
         int64_t i = 0;
         for (; i + 8 <= k; i += 8) {
             __m256 r[8];
-            UNROLL for (int j = 0; j < 8; ++j)
+            AGK_UNROLL for (int j = 0; j < 8; ++j)
             {
                 r[j] = j < n ? _mm256_loadu_ps((const float *)(const void *)(x + (size_t)j * ldb) + i)
                              : _mm256_setzero_ps();
             }
             transpose8(r);
-            UNROLL for (int j = 0; j < 8; ++j) _mm256_storeu_ps(y + (i + j) * AGK_MM_UNIT + 8 * half, r[j]);
+            AGK_UNROLL for (int j = 0; j < 8; ++j) _mm256_storeu_ps(y + (i + j) * AGK_MM_UNIT + 8 * half, r[j]);
         }
         for (; i < k; ++i) {
             for (int64_t j = 0; j < 8; ++j) {
@@ -59,13 +57,13 @@ void agk_mm_pack_f32_avx2(int64_t k, int64_t cols, const void *b, size_t ldb, vo
     }
 }
 
-INLINE void tile(int R, const agk_mm_block *block, const char *a, const float *b, char *c, int64_t cols)
+AGK_INLINE void tile(int R, const agk_mm_block *block, const char *a, const float *b, char *c, int64_t cols)
 {
     __m256 acc[4][2];
-    UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+    AGK_UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
     for (int64_t k = 0; k < block->k; ++k, a += sizeof(float), b += AGK_MM_UNIT) {
         const __m256 y0 = _mm256_loadu_ps(b), y1 = _mm256_loadu_ps(b + 8);
-        UNROLL for (int r = 0; r < R; ++r)
+        AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const __m256 x = _mm256_broadcast_ss((const float *)(const void *)(a + (size_t)r * block->lda));
             acc[r][0] = _mm256_fmadd_ps(x, y0, acc[r][0]);
@@ -73,7 +71,7 @@ INLINE void tile(int R, const agk_mm_block *block, const char *a, const float *b
         }
     }
     float values[AGK_MM_UNIT][4]; /* a column is R contiguous floats of c */
-    UNROLL for (int r = 0; r < R; ++r)
+    AGK_UNROLL for (int r = 0; r < R; ++r)
     {
         float row[AGK_MM_UNIT];
         _mm256_storeu_ps(row, acc[r][0]);

@@ -4,22 +4,20 @@
  * Not here: many columns (mul_mat.c). */
 #include <immintrin.h>
 
+#include "../inline.h"
 #include "../kernel_types.h"
 #include "../mul_mat.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
 enum { F32, F16, BF16, Q8_0, Q4_0 };
 
-INLINE float sum8(__m256 x)
+AGK_INLINE float sum8(__m256 x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-INLINE __m256 load(int type, const char *a)
+AGK_INLINE __m256 load(int type, const char *a)
 {
     if (type == F32) return _mm256_loadu_ps((const float *)(const void *)a);
     const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)a);
@@ -28,58 +26,58 @@ INLINE __m256 load(int type, const char *a)
 }
 
 /* The last k % 8 elements, filled up with zeros. */
-INLINE __m256 load_tail(int type, const char *a, int64_t n)
+AGK_INLINE __m256 load_tail(int type, const char *a, int64_t n)
 {
     char padded[32] = {0};
     memcpy(padded, a, (size_t)n * (type == F32 ? 4 : 2));
     return load(type, padded);
 }
 
-INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     const int width = type == F32 ? 4 : 2;
     __m256 acc[2][4];
-    UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
+    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + 8 <= block->k; k += 8) {
         __m256 x[2];
-        UNROLL for (int r = 0; r < R; ++r)
+        AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const char *row = a + (size_t)r * block->lda + (size_t)(k * width);
             x[r] = load(type, row);
             _mm_prefetch(row + (size_t)R * block->lda, _MM_HINT_T0);
         }
-        UNROLL for (int n = 0; n < N; ++n)
+        AGK_UNROLL for (int n = 0; n < N; ++n)
         {
             const __m256 y = load(F32, b + (size_t)n * block->ldb + (size_t)(k * 4));
-            UNROLL for (int r = 0; r < R; ++r) acc[r][n] = _mm256_fmadd_ps(x[r], y, acc[r][n]);
+            AGK_UNROLL for (int r = 0; r < R; ++r) acc[r][n] = _mm256_fmadd_ps(x[r], y, acc[r][n]);
         }
     }
     if (k < block->k) {
-        UNROLL for (int n = 0; n < N; ++n)
+        AGK_UNROLL for (int n = 0; n < N; ++n)
         {
             const __m256 y = load_tail(F32, b + (size_t)n * block->ldb + (size_t)(k * 4), block->k - k);
-            UNROLL for (int r = 0; r < R; ++r)
+            AGK_UNROLL for (int r = 0; r < R; ++r)
             {
                 const char *row = a + (size_t)r * block->lda + (size_t)(k * width);
                 acc[r][n] = _mm256_fmadd_ps(load_tail(type, row, block->k - k), y, acc[r][n]);
             }
         }
     }
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
     {
         float *out = (float *)(void *)(c + (size_t)n * block->ldc) + r;
         *out = block->add ? *out + sum8(acc[r][n]) : sum8(acc[r][n]);
     }
 }
 
-INLINE size_t block_size(int type)
+AGK_INLINE size_t block_size(int type)
 {
     return type == Q8_0 ? sizeof(agk_block_q8_0) : sizeof(agk_block_q4_0);
 }
 
 /* 32 weights as signed bytes in the order of k. */
-INLINE __m256i load_q(int type, const char *a)
+AGK_INLINE __m256i load_q(int type, const char *a)
 {
     if (type == Q8_0) return _mm256_loadu_si256((const __m256i *)(const void *)(a + 2));
     const __m128i pairs = _mm_loadu_si128((const __m128i *)(const void *)(a + 2));
@@ -87,12 +85,12 @@ INLINE __m256i load_q(int type, const char *a)
     return _mm256_sub_epi8(_mm256_and_si256(both, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
 }
 
-INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     __m256 acc[2][4];
-    UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
+    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
-        UNROLL for (int r = 0; r < R; ++r)
+        AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const char *weights = a + (size_t)r * block->lda + (size_t)i * block_size(type);
             uint16_t half;
@@ -102,7 +100,7 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
             const __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
             const __m256i high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
             _mm_prefetch(weights + (size_t)R * block->lda, _MM_HINT_T0);
-            UNROLL for (int n = 0; n < N; ++n)
+            AGK_UNROLL for (int n = 0; n < N; ++n)
             {
                 const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * block->ldb) + i / 2;
                 const __m128i *x = (const __m128i *)(const void *)(col->q + (i & 1) * AGK_MM_BLOCK);
@@ -113,13 +111,13 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
             }
         }
     }
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
     {
         ((float *)(void *)(c + (size_t)n * block->ldc))[r] = sum8(acc[r][n]);
     }
 }
 
-INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     if (type >= Q8_0)
         quantized(type, R, N, block, a, b, c);
@@ -127,7 +125,7 @@ INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char 
         floats(type, R, N, block, a, b, c);
 }
 
-INLINE void columns(int type, int R, const agk_mm_block *block, const char *a, char *c)
+AGK_INLINE void columns(int type, int R, const agk_mm_block *block, const char *a, char *c)
 {
     for (int64_t col = 0; col < block->cols; col += 4) {
         const char *b = (const char *)block->b + (size_t)col * block->ldb;
@@ -141,7 +139,7 @@ INLINE void columns(int type, int R, const agk_mm_block *block, const char *a, c
     }
 }
 
-INLINE void dot(int type, const agk_mm_block *block)
+AGK_INLINE void dot(int type, const agk_mm_block *block)
 {
     const char *a = block->a;
     char *c = (char *)block->c;

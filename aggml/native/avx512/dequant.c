@@ -2,7 +2,7 @@
 #include "math.h"
 
 /* 16 signed bytes. */
-V_INLINE vf v_widen(__m128i q, int first)
+AGK_INLINE vf v_widen(__m128i q, int first)
 {
     (void)first; /* 0 */
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));

@@ -8,148 +8,148 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define V_INLINE static inline __attribute__((always_inline))
+#include "../inline.h"
 
 enum { VF = 16 };
 typedef __m512 vf;
 typedef __mmask16 vm;
 
-V_INLINE vf v_set(float x)
+AGK_INLINE vf v_set(float x)
 {
     return _mm512_set1_ps(x);
 }
-V_INLINE vf v_zero(void)
+AGK_INLINE vf v_zero(void)
 {
     return _mm512_setzero_ps();
 }
 
-V_INLINE __mmask16 v_first(int64_t n)
+AGK_INLINE __mmask16 v_first(int64_t n)
 {
     return (__mmask16)((1u << n) - 1u);
 }
 
-V_INLINE vf v_load(const float *p)
+AGK_INLINE vf v_load(const float *p)
 {
     return _mm512_loadu_ps(p);
 }
-V_INLINE void v_store(float *p, vf x)
+AGK_INLINE void v_store(float *p, vf x)
 {
     _mm512_storeu_ps(p, x);
 }
 /* n < VF elements; the other lanes are 0, nothing beyond p[n - 1] is touched. */
-V_INLINE vf v_load_n(const float *p, int64_t n)
+AGK_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return _mm512_maskz_loadu_ps(v_first(n), p);
 }
-V_INLINE void v_store_n(float *p, vf x, int64_t n)
+AGK_INLINE void v_store_n(float *p, vf x, int64_t n)
 {
     _mm512_mask_storeu_ps(p, v_first(n), x);
 }
 
-V_INLINE vf v_load_f16(const uint16_t *p)
+AGK_INLINE vf v_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-V_INLINE vf v_load_f16_n(const uint16_t *p, int64_t n)
+AGK_INLINE vf v_load_f16_n(const uint16_t *p, int64_t n)
 {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_first(n), p));
 }
 
-V_INLINE vf v_load_bf16(const uint16_t *p)
+AGK_INLINE vf v_load_bf16(const uint16_t *p)
 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
-V_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
+AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(n), p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
 /* a * b + c and c - a * b, rounded once. */
-V_INLINE vf v_fma(vf a, vf b, vf c)
+AGK_INLINE vf v_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
-V_INLINE vf v_fnma(vf a, vf b, vf c)
+AGK_INLINE vf v_fnma(vf a, vf b, vf c)
 {
     return _mm512_fnmadd_ps(a, b, c);
 }
 /* If either is NaN the result is b. */
-V_INLINE vf v_min(vf a, vf b)
+AGK_INLINE vf v_min(vf a, vf b)
 {
     return _mm512_min_ps(a, b);
 }
-V_INLINE vf v_max(vf a, vf b)
+AGK_INLINE vf v_max(vf a, vf b)
 {
     return _mm512_max_ps(a, b);
 }
-V_INLINE vf v_sqrt(vf x)
+AGK_INLINE vf v_sqrt(vf x)
 {
     return _mm512_sqrt_ps(x);
 }
-V_INLINE vf v_round(vf x)
+AGK_INLINE vf v_round(vf x)
 {
     return _mm512_roundscale_ps(x, 8);
 } /* to nearest, ties to even */
 
-V_INLINE vf v_abs(vf x)
+AGK_INLINE vf v_abs(vf x)
 {
     return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x);
 }
-V_INLINE vf v_sign(vf x)
+AGK_INLINE vf v_sign(vf x)
 {
     return _mm512_and_ps(_mm512_set1_ps(-0.0f), x);
 } /* the sign bit alone */
-V_INLINE vf v_xor(vf a, vf b)
+AGK_INLINE vf v_xor(vf a, vf b)
 {
     return _mm512_xor_ps(a, b);
 }
 
-V_INLINE vm v_lt(vf a, vf b)
+AGK_INLINE vm v_lt(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 } /* false if either is NaN */
-V_INLINE vm v_le(vf a, vf b)
+AGK_INLINE vm v_le(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
 }
-V_INLINE vm v_eq(vf a, vf b)
+AGK_INLINE vm v_eq(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
-V_INLINE int v_any(vm m)
+AGK_INLINE int v_any(vm m)
 {
     return m != 0;
 }
-V_INLINE vf v_select(vm m, vf yes, vf no)
+AGK_INLINE vf v_select(vm m, vf yes, vf no)
 {
     return _mm512_mask_blend_ps(m, no, yes);
 }
 
 /* The first n lanes of x, the rest of fill. */
-V_INLINE vf v_fill(vf x, int64_t n, vf fill)
+AGK_INLINE vf v_fill(vf x, int64_t n, vf fill)
 {
     return _mm512_mask_blend_ps(v_first(n), fill, x);
 }
 
 /* p * 2^n for integral n, also where the result is subnormal or overflows. */
-V_INLINE vf v_ldexp(vf p, vf n)
+AGK_INLINE vf v_ldexp(vf p, vf n)
 {
     return _mm512_scalef_ps(p, n);
 }
 
-V_INLINE float v_sum(vf x)
+AGK_INLINE float v_sum(vf x)
 {
     return _mm512_reduce_add_ps(x);
 }
-V_INLINE float v_hmax(vf x)
+AGK_INLINE float v_hmax(vf x)
 {
     return _mm512_reduce_max_ps(x);
 }
 
 /* out[i] = the sum of the lanes of x[i]. */
-V_INLINE void v_sum4(const vf x[4], float *out)
+AGK_INLINE void v_sum4(const vf x[4], float *out)
 {
     __m256 h[4];
 #pragma GCC unroll 4
@@ -159,19 +159,19 @@ V_INLINE void v_sum4(const vf x[4], float *out)
 }
 
 /* Pairs of neighbouring lanes exchanged. */
-V_INLINE vf v_swap_pairs(vf x)
+AGK_INLINE vf v_swap_pairs(vf x)
 {
     return _mm512_permute_ps(x, 0xb1);
 }
 
 /* Keeps the compiler from folding a broadcast into each use of it: one load feeds several products. */
-V_INLINE void v_keep(vf *x)
+AGK_INLINE void v_keep(vf *x)
 {
     __asm__("" : "+v"(*x));
 }
 
 /* r[i] lane j <-> r[j] lane i. */
-V_INLINE void v_transpose(vf r[VF])
+AGK_INLINE void v_transpose(vf r[VF])
 {
     vf t[16];
 #pragma GCC unroll 16
@@ -205,20 +205,20 @@ V_INLINE void v_transpose(vf r[VF])
 /* 8 doubles at a time, for the phases of rope. */
 enum { VD = 8 };
 typedef __m512d vd;
-V_INLINE vd vd_set(double x)
+AGK_INLINE vd vd_set(double x)
 {
     return _mm512_set1_pd(x);
 }
-V_INLINE vd vd_load(const double *p)
+AGK_INLINE vd vd_load(const double *p)
 {
     return _mm512_loadu_pd(p);
 }
-V_INLINE vd vd_round(vd x)
+AGK_INLINE vd vd_round(vd x)
 {
     return _mm512_roundscale_pd(x, 8);
 }
 /* VF doubles as floats. */
-V_INLINE vf v_narrow(vd a, vd b)
+AGK_INLINE vf v_narrow(vd a, vd b)
 {
     return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(a)), _mm512_cvtpd_ps(b), 1);
 }

@@ -8,11 +8,9 @@
 
 #include <immintrin.h>
 
+#include "../inline.h"
 #include "../kernel_types.h"
 #include "../mul_mat.h"
-
-#define AGK_INLINE static inline __attribute__((always_inline))
-#define AGK_UNROLL _Pragma("GCC unroll 32")
 
 /* 4 rows x 16 columns: column j of 128-bit lane L is column 4 L + j. */
 AGK_INLINE void agk_transpose4(const __m512 r[4], __m512 out[4])

@@ -5,13 +5,9 @@
 
 #include <immintrin.h>
 
+#include "../inline.h"
 #include "../kernel_types.h"
 #include "../packed.h"
-
-#ifndef AGK_INLINE
-#define AGK_INLINE static inline __attribute__((always_inline))
-#define AGK_UNROLL _Pragma("GCC unroll 32")
-#endif
 
 /* Bytes to prefetch ahead, into L2: q4_0 of one column then has 89 % of the read bandwidth; 73 % 1 KB ahead, 82 % into L1. */
 enum { AGK_PACKED_AHEAD = 3072 };

@@ -5,17 +5,15 @@
  * need AGK_NEON_DOTPROD. Not here: many columns, other quantized types, packed weights. */
 #include <arm_neon.h>
 
+#include "../inline.h"
 #include "../kernel_types.h"
 #include "../mul_mat.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 enum { F32, F16, BF16, Q8_0, Q4_0 };
 
 /* -- floats --------------------------------------------------------------------------------------------------- */
 
-INLINE float32x4_t load(int type, const char *a)
+AGK_INLINE float32x4_t load(int type, const char *a)
 {
     if (type == F32) {
         float32x4_t x;
@@ -29,34 +27,34 @@ INLINE float32x4_t load(int type, const char *a)
 }
 
 /* The last n elements, fewer than 4, filled up with zeros. */
-INLINE float32x4_t load_tail(int type, const char *a, int64_t n)
+AGK_INLINE float32x4_t load_tail(int type, const char *a, int64_t n)
 {
     char padded[16] = {0};
     memcpy(padded, a, (size_t)n * (type == F32 ? 4 : 2));
     return load(type, padded);
 }
 
-INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     const size_t width = type == F32 ? 4 : 2;
     float32x4_t acc[2][4];
-    UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);
+    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);
     for (int64_t k = 0; k < block->k; k += 4) {
         const int64_t left = block->k - k;
         float32x4_t x[2];
-        UNROLL for (int r = 0; r < R; ++r)
+        AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const char *row = a + (size_t)r * block->lda + (size_t)k * width;
             x[r] = left >= 4 ? load(type, row) : load_tail(type, row, left);
         }
-        UNROLL for (int n = 0; n < N; ++n)
+        AGK_UNROLL for (int n = 0; n < N; ++n)
         {
             const char *column = b + (size_t)n * block->ldb + (size_t)k * 4;
             const float32x4_t y = left >= 4 ? load(F32, column) : load_tail(F32, column, left);
-            UNROLL for (int r = 0; r < R; ++r) acc[r][n] = vfmaq_f32(acc[r][n], x[r], y);
+            AGK_UNROLL for (int r = 0; r < R; ++r) acc[r][n] = vfmaq_f32(acc[r][n], x[r], y);
         }
     }
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
     {
         float *out = (float *)(void *)(c + (size_t)n * block->ldc) + r;
         *out = block->add ? *out + vaddvq_f32(acc[r][n]) : vaddvq_f32(acc[r][n]);
@@ -65,12 +63,12 @@ INLINE void floats(int type, int R, int N, const agk_mm_block *block, const char
 
 /* -- quantized ------------------------------------------------------------------------------------------------ */
 
-INLINE size_t block_size(int type)
+AGK_INLINE size_t block_size(int type)
 {
     return type == Q8_0 ? sizeof(agk_block_q8_0) : sizeof(agk_block_q4_0);
 }
 
-INLINE float scale_of(const char *a)
+AGK_INLINE float scale_of(const char *a)
 {
     __fp16 d;
     memcpy(&d, a, sizeof d);
@@ -78,7 +76,7 @@ INLINE float scale_of(const char *a)
 }
 
 /* 32 weights with their signs, in the order of k. */
-INLINE void load_q(int type, const char *a, int8x16_t q[2])
+AGK_INLINE void load_q(int type, const char *a, int8x16_t q[2])
 {
     if (type == Q8_0) {
         q[0] = vld1q_s8((const int8_t *)a + 2);
@@ -90,19 +88,19 @@ INLINE void load_q(int type, const char *a, int8x16_t q[2])
     q[1] = vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(pairs, 4)), vdupq_n_s8(8));
 }
 
-INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     float32x4_t acc[2][4];
-    UNROLL for (int r = 0; r < R; ++r) UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);
+    AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = vdupq_n_f32(0.0f);
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
-        UNROLL for (int r = 0; r < R; ++r)
+        AGK_UNROLL for (int r = 0; r < R; ++r)
         {
             const char *weights = a + (size_t)r * block->lda + (size_t)i * block_size(type);
             const float d = scale_of(weights);
             int8x16_t q[2];
             load_q(type, weights, q);
             __builtin_prefetch(weights + 1024);
-            UNROLL for (int n = 0; n < N; ++n)
+            AGK_UNROLL for (int n = 0; n < N; ++n)
             {
                 const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)n * block->ldb) + i / 2;
                 const int8_t *x = col->q + (i & 1) * AGK_MM_BLOCK;
@@ -112,7 +110,7 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
             }
         }
     }
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int r = 0; r < R; ++r)
+    AGK_UNROLL for (int n = 0; n < N; ++n) AGK_UNROLL for (int r = 0; r < R; ++r)
     {
         ((float *)(void *)(c + (size_t)n * block->ldc))[r] = vaddvq_f32(acc[r][n]);
     }
@@ -120,7 +118,7 @@ INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const c
 
 /* -- rows and columns ----------------------------------------------------------------------------------------- */
 
-INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     if (type <= BF16)
         floats(type, R, N, block, a, b, c);
@@ -128,7 +126,7 @@ INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char 
         quantized(type, R, N, block, a, b, c);
 }
 
-INLINE void columns(int type, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void columns(int type, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     switch (n) {
     case 1: panel(type, R, 1, block, a, b, c); break;
@@ -138,7 +136,7 @@ INLINE void columns(int type, int R, int64_t n, const agk_mm_block *block, const
     }
 }
 
-INLINE void dot(int type, const agk_mm_block *block)
+AGK_INLINE void dot(int type, const agk_mm_block *block)
 {
     const char *a = block->a;
     char *c = (char *)block->c;

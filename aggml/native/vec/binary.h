@@ -4,7 +4,7 @@
 
 #include "../kernel_types.h"
 
-V_INLINE vf v_binary_1(int op, vf a, vf b)
+AGK_INLINE vf v_binary_1(int op, vf a, vf b)
 {
     switch (op) {
     case AGK_OP_add: return a + b;
@@ -14,7 +14,7 @@ V_INLINE vf v_binary_1(int op, vf a, vf b)
     }
 }
 
-V_INLINE void v_binary_loop(int op, int64_t n, int64_t rows, const agk_binary_rows *r)
+AGK_INLINE void v_binary_loop(int op, int64_t n, int64_t rows, const agk_binary_rows *r)
 {
     for (int64_t row = 0; row < rows; ++row) {
         float *y = (float *)(void *)(r->y + row * r->step_y);

@@ -4,7 +4,7 @@
 
 #include "../kernel_types.h"
 
-V_INLINE void v_transpose_square(char *y, int64_t y_step, const char *x, int64_t x_step)
+AGK_INLINE void v_transpose_square(char *y, int64_t y_step, const char *x, int64_t x_step)
 {
     vf r[VF];
 #pragma GCC unroll 16

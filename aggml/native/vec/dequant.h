@@ -16,24 +16,24 @@
         for (; n >= (size); n -= (size), dst += (size), ++x) v_##kernel(x, dst); \
     }
 
-V_INLINE __m128i v_bytes(const void *p)
+AGK_INLINE __m128i v_bytes(const void *p)
 {
     return _mm_loadu_si128((const __m128i *)p);
 }
 
-V_INLINE float v_half(uint16_t bits)
+AGK_INLINE float v_half(uint16_t bits)
 {
     return _cvtsh_ss(bits);
 }
 
 /* dst[i] = q[i] * d for 16 signed bytes. */
-V_INLINE void v_put(float *dst, __m128i q, float d)
+AGK_INLINE void v_put(float *dst, __m128i q, float d)
 {
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d));
 }
 
 /* dst[i] = q[i] * d + m */
-V_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
+AGK_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
 {
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d) + v_set(m));
 }
@@ -53,20 +53,20 @@ V_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
 #endif
 
 /* q[i] >> shift & mask */
-V_INLINE __m128i v_bits(__m128i q, int shift, int mask)
+AGK_INLINE __m128i v_bits(__m128i q, int shift, int mask)
 {
     return _mm_and_si128(_mm_srli_epi16(q, shift), _mm_set1_epi8((char)mask));
 }
 
 /* `then` where bit `bit` of q[i] is set, else 0. */
-V_INLINE __m128i v_if_bit(__m128i q, int bit, int then)
+AGK_INLINE __m128i v_if_bit(__m128i q, int bit, int then)
 {
     const __m128i one = _mm_set1_epi8((char)(1 << bit));
     return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(q, one), one), _mm_set1_epi8((char)then));
 }
 
 /* All bits of byte i where bit i of `bits` is set, else 0. */
-V_INLINE __m128i v_mask(uint32_t bits)
+AGK_INLINE __m128i v_mask(uint32_t bits)
 {
     const __m128i each = _mm_set1_epi64x((long long)0x8040201008040201u);
     const __m128i spread = _mm_shuffle_epi8(_mm_set1_epi16((short)bits), _mm_set_epi64x(0x0101010101010101, 0));

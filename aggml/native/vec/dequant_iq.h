@@ -6,17 +6,17 @@
 #include "../scalar/quant_iq_grid.h"
 #include "dequant.h"
 
-V_INLINE __m128i v_eight(const void *p)
+AGK_INLINE __m128i v_eight(const void *p)
 {
     return _mm_loadl_epi64((const __m128i *)p);
 }
 
-V_INLINE __m128i v_two_points(const void *a, const void *b)
+AGK_INLINE __m128i v_two_points(const void *a, const void *b)
 {
     return _mm_unpacklo_epi64(v_eight(a), v_eight(b));
 }
 
-V_INLINE __m128i v_four_points(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
+AGK_INLINE __m128i v_four_points(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
 {
     int32_t word[4];
     memcpy(&word[0], a, 4);
@@ -27,19 +27,19 @@ V_INLINE __m128i v_four_points(const uint8_t *a, const uint8_t *b, const uint8_t
 }
 
 /* 16 magnitudes, negative where the bit is set, times d. */
-V_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
+AGK_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
 {
     const __m128i mask = v_mask(signs);
     v_out(dst, _mm_sub_epi8(_mm_xor_si128(magnitude, mask), mask), d);
 }
 
 /* The signs of 16 values from twice 7 bits. */
-V_INLINE uint32_t v_even_signs(uint32_t a, uint32_t b)
+AGK_INLINE uint32_t v_even_signs(uint32_t a, uint32_t b)
 {
     return agk_iq_even_signs(a & 127) | (uint32_t)agk_iq_even_signs(b & 127) << 8;
 }
 
-V_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
+AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {
@@ -54,7 +54,7 @@ V_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
     }
 }
 
-V_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
+AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 16; ++g) {
@@ -65,7 +65,7 @@ V_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
     }
 }
 
-V_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
+AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 16; ++g) {
@@ -77,7 +77,7 @@ V_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
     }
 }
 
-V_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
+AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {
@@ -93,7 +93,7 @@ V_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
     }
 }
 
-V_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
+AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 16; ++g) {
@@ -108,7 +108,7 @@ V_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
 }
 
 /* 16 values d * (point + shift), as d / 8 * (8 * point + 8 * shift): d is far from where an eighth would round. */
-V_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
+AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
 {
     const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
     const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
@@ -116,7 +116,7 @@ V_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, boo
     v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
 }
 
-V_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
+AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
 {
     const float d = v_half(x->d);
     for (int g = 0; g < 8; ++g) {
@@ -128,7 +128,7 @@ V_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
     }
 }
 
-V_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
+AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
 {
     uint16_t w[4];
     memcpy(w, x->scales, sizeof w);

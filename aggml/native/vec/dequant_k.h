@@ -7,7 +7,7 @@
 #include "../blocks.h"
 #include "dequant_32.h"
 
-V_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, float *dst)
+AGK_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, float *dst)
 {
     const __m128i scales = v_bytes(x->scales);
     float scale[16], minimum[16];
@@ -20,7 +20,7 @@ V_INLINE void v_q2_k_to_f32(const agk_block_q2_k *x, float *dst)
     }
 }
 
-V_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
+AGK_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
 {
     int32_t last;
     memcpy(&last, x->scales + 8, sizeof last);
@@ -39,7 +39,7 @@ V_INLINE void v_q3_k_to_f32(const agk_block_q3_k *x, float *dst)
 
 /* The 8 scales and 8 minimums of q4_K and q5_K, six bits each: those of groups 0 to 3 in the low bits of the first two
  * words, those of 4 to 7 in nibbles of the third and the top bits of the first two. */
-V_INLINE void v_scales_k4(const uint8_t *packed, float d, float m, float *scale, float *minimum)
+AGK_INLINE void v_scales_k4(const uint8_t *packed, float d, float m, float *scale, float *minimum)
 {
     const uint32_t six = 0x3f3f3f3f, low = 0x0f0f0f0f, high = 0x30303030;
     uint32_t w[3];
@@ -50,7 +50,7 @@ V_INLINE void v_scales_k4(const uint8_t *packed, float d, float m, float *scale,
     v_put(minimum, _mm_unpackhi_epi64(all, all), -m);
 }
 
-V_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, float *dst)
+AGK_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, float *dst)
 {
     float scale[16], minimum[16];
     v_scales_k4(x->scales, v_half(x->d), v_half(x->m), scale, minimum);
@@ -62,7 +62,7 @@ V_INLINE void v_q4_k_to_f32(const agk_block_q4_k *x, float *dst)
     }
 }
 
-V_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, float *dst)
+AGK_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, float *dst)
 {
     float scale[16], minimum[16];
     v_scales_k4(x->scales, v_half(x->d), v_half(x->m), scale, minimum);
@@ -75,7 +75,7 @@ V_INLINE void v_q5_k_to_f32(const agk_block_q5_k *x, float *dst)
     }
 }
 
-V_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, float *dst)
+AGK_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, float *dst)
 {
     float scale[16];
     v_put(scale, v_bytes(x->scales), v_half(x->d));
@@ -89,7 +89,7 @@ V_INLINE void v_q6_k_to_f32(const agk_block_q6_k *x, float *dst)
     }
 }
 
-V_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, float *dst)
+AGK_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, float *dst)
 {
     const float d = v_half(x->d);
 #pragma GCC unroll 8
@@ -102,7 +102,7 @@ V_INLINE void v_iq4_xs_to_f32(const agk_block_iq4_xs *x, float *dst)
     }
 }
 
-V_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, float *dst)
+AGK_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, float *dst)
 {
     const float d = v_half(x->d);
 #pragma GCC unroll 16

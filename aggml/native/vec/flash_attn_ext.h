@@ -14,7 +14,7 @@ typedef struct v_flash {
     float *q, *o, *s, *m, *max, *sum;
 } v_flash;
 
-V_INLINE v_flash v_flash_state(const agk_flash_tile *t)
+AGK_INLINE v_flash v_flash_state(const agk_flash_tile *t)
 {
     v_flash f = {.q = t->state};
     f.o = f.q + V_T * t->d;
@@ -26,8 +26,8 @@ V_INLINE v_flash v_flash_state(const agk_flash_tile *t)
 }
 
 /* Floats [n][VF] at to + i * V_T from rows at from + lane * step; lanes from n_rows on become 0. */
-V_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, int64_t n, int halves, float scale,
-                            float *to)
+AGK_INLINE void v_gather_rows(const char *from, int64_t step, int64_t n_rows, int64_t n, int halves, float scale,
+                              float *to)
 {
     for (int64_t i = 0; i < n; i += VF) {
         const int64_t part = n - i < VF ? n - i : VF;
@@ -70,8 +70,8 @@ static inline void v_flash_begin(const agk_flash_tile *t)
 }
 
 /* out[r][32] (+)= sum over i < n of a[i][32] * b[r * across + i * along], for r < rows. */
-V_INLINE void v_flash_product(int nv, int rows, int add, int64_t n, const float *a, const float *b, int64_t across,
-                              int64_t along, float *out)
+AGK_INLINE void v_flash_product(int nv, int rows, int add, int64_t n, const float *a, const float *b, int64_t across,
+                                int64_t along, float *out)
 {
     vf acc[8][2];
 #pragma GCC unroll 8
@@ -100,8 +100,8 @@ V_INLINE void v_flash_product(int nv, int rows, int add, int64_t n, const float 
 }
 
 /* The same for any number of rows. */
-V_INLINE void v_flash_products(int nv, int add, int64_t rows, int64_t n, const float *a, const float *b, int64_t across,
-                               int64_t along, float *out)
+AGK_INLINE void v_flash_products(int nv, int add, int64_t rows, int64_t n, const float *a, const float *b,
+                                 int64_t across, int64_t along, float *out)
 {
     int64_t r = 0;
     for (; r + V_R <= rows; r += V_R) v_flash_product(nv, V_R, add, n, a, b + r * across, across, along, out + r * V_T);
@@ -110,7 +110,8 @@ V_INLINE void v_flash_products(int nv, int add, int64_t rows, int64_t n, const f
 }
 
 /* S with softcap and mask; its maximum over the keys, at least `max`. */
-V_INLINE vf v_flash_logits(int kind, const agk_flash_tile *t, int64_t lane, int64_t n, float *s, const float *m, vf max)
+AGK_INLINE vf v_flash_logits(int kind, const agk_flash_tile *t, int64_t lane, int64_t n, float *s, const float *m,
+                             vf max)
 {
     const vf slope = v_load(t->slope + lane), low = v_set(-__builtin_inff()), cap = v_set(t->softcap);
     const int capped = t->softcap > 0.0f;
@@ -128,7 +129,7 @@ V_INLINE vf v_flash_logits(int kind, const agk_flash_tile *t, int64_t lane, int6
 }
 
 /* exp(S - max) in place; the sums of its lanes. */
-V_INLINE vf v_flash_exp(int64_t n, float *s, vf max)
+AGK_INLINE vf v_flash_exp(int64_t n, float *s, vf max)
 {
     vf sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
     int64_t j = 0;
@@ -149,7 +150,7 @@ V_INLINE vf v_flash_exp(int64_t n, float *s, vf max)
 }
 
 /* The softmax of one vector of rows over a block of keys; O and the sums shrink where a maximum grew. */
-V_INLINE void v_flash_soft_max(const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n)
+AGK_INLINE void v_flash_soft_max(const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n)
 {
     float *s = f->s + lane;
     const vf old = v_load(f->max + lane), low = v_set(-__builtin_inff());
@@ -171,8 +172,8 @@ V_INLINE void v_flash_soft_max(const agk_flash_tile *t, const v_flash *f, int64_
     v_store(f->sum + lane, sum + v_flash_exp(n, s, safe));
 }
 
-V_INLINE void v_flash_vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n,
-                              const float *k, const float *v)
+AGK_INLINE void v_flash_vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n,
+                                const float *k, const float *v)
 {
     v_flash_products(nv, 0, n, t->d, f->q + lane, k, t->d, 1, f->s + lane);
     for (int h = 0; h < nv; ++h) v_flash_soft_max(t, f, lane + h * VF, n);

@@ -13,7 +13,7 @@ typedef struct v_narrow_state {
     float *s, *max, *sum, *shrink, *o;
 } v_narrow_state;
 
-V_INLINE v_narrow_state v_narrow_of(const agk_flash_tile *t)
+AGK_INLINE v_narrow_state v_narrow_of(const agk_flash_tile *t)
 {
     v_narrow_state f = {.s = t->state};
     f.max = f.s + V_NARROW * AGK_FLASH_KEYS;
@@ -34,7 +34,7 @@ static inline void v_flash_begin_narrow(const agk_flash_tile *t)
 }
 
 /* n elements of a row from i on; n >= VF: a whole vector. */
-V_INLINE vf v_row_part(int type, const char *row, int64_t i, int64_t n)
+AGK_INLINE vf v_row_part(int type, const char *row, int64_t i, int64_t n)
 {
     const uint16_t *halves = (const uint16_t *)(const void *)row + i;
     const float *floats = (const float *)(const void *)row + i;
@@ -50,8 +50,8 @@ V_INLINE vf v_row_part(int type, const char *row, int64_t i, int64_t n)
     return v_load_n(floats, n);
 }
 
-V_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_tile *t, int64_t i, int64_t n,
-                                const char *q, const char *k, vf acc[V_NR][4])
+AGK_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_tile *t, int64_t i, int64_t n,
+                                  const char *q, const char *k, vf acc[V_NR][4])
 {
     vf x[4];
 #pragma GCC unroll 4
@@ -65,8 +65,8 @@ V_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_ti
 }
 
 /* s[r][j] = q[r] . k[j], four keys at a time: one sum across lanes for all four. */
-V_INLINE void v_narrow_dots(int type, int rows, const agk_flash_tile *t, int64_t n, const char *q, const char *k,
-                            float *s)
+AGK_INLINE void v_narrow_dots(int type, int rows, const agk_flash_tile *t, int64_t n, const char *q, const char *k,
+                              float *s)
 {
     int64_t j = 0;
     for (; j < n; j += j + 4 <= n ? 4 : 1) {
@@ -93,8 +93,8 @@ V_INLINE void v_narrow_dots(int type, int rows, const agk_flash_tile *t, int64_t
 }
 
 /* o[r] = o[r] * shrink[r] + sum of p[r][j] * v[j], `nv` vectors from element i on; n < VF: a part of one. */
-V_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile *t, int64_t i, int64_t n, int64_t n_keys,
-                              const float *p, const char *v, const float *shrink, float *o)
+AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile *t, int64_t i, int64_t n,
+                                int64_t n_keys, const float *p, const char *v, const float *shrink, float *o)
 {
     vf acc[V_NR][8];
 #pragma GCC unroll 4
@@ -129,8 +129,8 @@ V_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile *
 }
 
 /* From products to exp(logit - maximum) in s, and the new maximum, sum and shrinkage of row r. */
-V_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const v_narrow_state *f, int64_t r, int64_t first, int64_t n,
-                                float *row)
+AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const v_narrow_state *f, int64_t r, int64_t first, int64_t n,
+                                  float *row)
 {
     const vf scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale), cap = v_set(t->softcap);
     const vf low = v_set(-__builtin_inff()), slope = v_set(t->slope[r]);
@@ -168,8 +168,8 @@ V_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const v_narrow_state *f
     f->sum[r] = f->sum[r] * f->shrink[r] + v_sum(sum);
 }
 
-V_INLINE void v_narrow_values_all(int type, int rows, const agk_flash_tile *t, int64_t n, const float *p, const char *v,
-                                  const float *shrink, float *o)
+AGK_INLINE void v_narrow_values_all(int type, int rows, const agk_flash_tile *t, int64_t n, const float *p,
+                                    const char *v, const float *shrink, float *o)
 {
     enum { WIDE = VF == 16 ? 4 : 2 };
     int64_t i = 0;
@@ -177,8 +177,8 @@ V_INLINE void v_narrow_values_all(int type, int rows, const agk_flash_tile *t, i
     for (; i < t->dv; i += VF) v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, shrink, o);
 }
 
-V_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const v_narrow_state *f, int64_t r, int64_t first,
-                            int64_t n, const char *k, const char *v)
+AGK_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const v_narrow_state *f, int64_t r, int64_t first,
+                              int64_t n, const char *k, const char *v)
 {
     float *s = f->s + r * AGK_FLASH_KEYS, *o = f->o + r * t->dv;
     const float *shrink = f->shrink + r;

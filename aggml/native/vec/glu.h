@@ -4,7 +4,7 @@
 
 #include "unary.h"
 
-V_INLINE void v_glu_loop(int op, int64_t n, float *y, const float *x, const float *g)
+AGK_INLINE void v_glu_loop(int op, int64_t n, float *y, const float *x, const float *g)
 {
     int64_t i = 0;
 #pragma GCC unroll 2

@@ -5,7 +5,7 @@
 #define AGK_VEC_MATH_H
 
 /* x = n ln2 + r, |r| <= ln2 / 2; gives (exp(r) - 1 - r) / r^2, minimax of degree 4, and n and r. */
-V_INLINE vf v_exp_reduce(vf x, vf *n, vf *r)
+AGK_INLINE vf v_exp_reduce(vf x, vf *n, vf *r)
 {
     *n = v_round(x * v_set(1.44269504f));
     const vf high = v_fnma(*n, v_set(0.693145752f), x); /* 15 bits of ln2: the product is exact */
@@ -18,7 +18,7 @@ V_INLINE vf v_exp_reduce(vf x, vf *n, vf *r)
 }
 
 /* e^x, 1.0 ulp; 0 below -104, inf above 88.73, NaN stays, exp(0) = 1. */
-V_INLINE vf v_exp(vf x)
+AGK_INLINE vf v_exp(vf x)
 {
     vf n, r;
     const vm none = v_lt(x, v_set(-104.0f)); /* masked logits: an underflow in v_ldexp would cost 150 cycles each */
@@ -30,7 +30,7 @@ V_INLINE vf v_exp(vf x)
 }
 
 /* e^x - 1 for x <= 88, 1.3 ulp, also near 0. */
-V_INLINE vf v_expm1(vf x)
+AGK_INLINE vf v_expm1(vf x)
 {
     vf n, r;
     x = v_max(v_set(-104.0f), v_min(v_set(88.0f), x));
@@ -39,18 +39,18 @@ V_INLINE vf v_expm1(vf x)
     return v_fma(scale, q, scale - v_set(1.0f));
 }
 
-V_INLINE vf v_sigmoid(vf x)
+AGK_INLINE vf v_sigmoid(vf x)
 {
     return v_set(1.0f) / (v_set(1.0f) + v_exp(v_zero() - x));
 }
 
-V_INLINE vf v_silu(vf x)
+AGK_INLINE vf v_silu(vf x)
 {
     return x / (v_set(1.0f) + v_exp(v_zero() - x));
 }
 
 /* log(1 + e^x) = max(x, 0) + log1p(u), u = e^-|x|, which is 2 atanh(u / (2 + u)): a series, 3e-8 after 7 terms. */
-V_INLINE vf v_softplus(vf x)
+AGK_INLINE vf v_softplus(vf x)
 {
     const vf u = v_exp(v_zero() - v_abs(x));
     const vf z = u / (u + v_set(2.0f)), w = z * z;
@@ -66,7 +66,7 @@ V_INLINE vf v_softplus(vf x)
 }
 
 /* e / (e + 2) with e = expm1(2 |x|): 2.4 ulp, exact sign, tanh(0) = 0. Above 10 it is 1 in f32. */
-V_INLINE vf v_tanh(vf x)
+AGK_INLINE vf v_tanh(vf x)
 {
     const vf e = v_expm1(v_set(2.0f) * v_min(v_set(10.0f), v_abs(x)));
     return v_xor(e / (e + v_set(2.0f)), v_sign(x));
@@ -74,7 +74,7 @@ V_INLINE vf v_tanh(vf x)
 
 /* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3); 0 and x from |x| = 10 on, as the
  * table of ggml has it. */
-V_INLINE vf v_gelu(vf x)
+AGK_INLINE vf v_gelu(vf x)
 {
     const vf slope = v_fma(x * x, v_set(-2.0f * 0.79788456f * 0.044715f), v_set(-2.0f * 0.79788456f));
     vf y = x / (v_set(1.0f) + v_exp(x * slope));
@@ -83,7 +83,7 @@ V_INLINE vf v_gelu(vf x)
 }
 
 /* x sigmoid(1.702 x). What is beyond the range of f16 counts as infinite, since ggml's table is one of f16. */
-V_INLINE vf v_gelu_quick(vf x)
+AGK_INLINE vf v_gelu_quick(vf x)
 {
     const vf inf = v_set(__builtin_inff());
     x = v_select(v_le(v_set(65520.0f), v_abs(x)), v_xor(inf, v_sign(x)), x);
@@ -91,7 +91,7 @@ V_INLINE vf v_gelu_quick(vf x)
 }
 
 /* 2^x for x of some -200 to 0, 1 ulp. */
-V_INLINE vf v_exp2(vf x)
+AGK_INLINE vf v_exp2(vf x)
 {
     const vf n = v_round(x), r = x - n; /* exact */
     vf p = v_set(0.000153458118f);
@@ -104,7 +104,7 @@ V_INLINE vf v_exp2(vf x)
 }
 
 /* 0.5 erfc(u / sqrt2) = exp(-u^2 / 2) t P(t), t = 1 / (1 + 0.3 u / sqrt2); P is minimax, 2e-8 relative. */
-V_INLINE vf v_far_tail(vf u)
+AGK_INLINE vf v_far_tail(vf u)
 {
     const vf z = v_min(v_set(14.0f), u * v_set(0.70710678f)); /* erfc(14) is 0 in f32 */
     const vf t = v_set(1.0f) / v_fma(z, v_set(0.3f), v_set(1.0f));
@@ -122,7 +122,7 @@ V_INLINE vf v_far_tail(vf u)
 
 /* x Phi(x), Phi(-u) = 2^(u Q(u) - 1) for u up to 6.5: Q is minimax, so that 2e-8 at 0 and 5e-6 of 1e-10 at the end are
  * what is lost; no division, and one exponential. Beyond 6.5, which is rare, the other form. */
-V_INLINE vf v_gelu_erf(vf x)
+AGK_INLINE vf v_gelu_erf(vf x)
 {
     const vf u = v_abs(x);
     vf q = v_set(2.08753392e-09f);

@@ -10,14 +10,14 @@
 enum { V_NORM_PART = 1024 };
 
 /* sum + (v - shift)^2, or sum + v. */
-V_INLINE vf v_norm_add(int squares, vf sum, vf v, vf shift)
+AGK_INLINE vf v_norm_add(int squares, vf sum, vf v, vf shift)
 {
     if (!squares) return sum + v;
     return v_fma(v - shift, v - shift, sum);
 }
 
 /* Sum of (x[i] - shift)^2, or of x[i]. A lane adds at most 34 terms before the double takes over. */
-V_INLINE double v_norm_sum(int squares, int64_t n, const float *x, float shift)
+AGK_INLINE double v_norm_sum(int squares, int64_t n, const float *x, float shift)
 {
     const vf s = v_set(shift);
     double total = 0.0;
@@ -39,7 +39,7 @@ V_INLINE double v_norm_sum(int squares, int64_t n, const float *x, float shift)
     return total;
 }
 
-V_INLINE void v_norm_scale(int64_t n, float *y, const float *x, float shift, float scale)
+AGK_INLINE void v_norm_scale(int64_t n, float *y, const float *x, float shift, float scale)
 {
     const vf m = v_set(shift), s = v_set(scale);
     int64_t i = 0;

@@ -8,7 +8,7 @@
 
 /* Phases are reduced in double: in turns, then to an eighth of a turn around a quarter. So position 10^6 costs no
  * accuracy; the polynomials are minimax on |angle| <= pi/4, 4e-9 relative. */
-V_INLINE void v_sincos_turns(const double *turns, vf *sine, vf *cosine)
+AGK_INLINE void v_sincos_turns(const double *turns, vf *sine, vf *cosine)
 {
     vd rest[2], quarter[2];
 #pragma GCC unroll 2
@@ -52,11 +52,11 @@ static inline void v_rope_table(int64_t n, double position, const double *freq, 
     }
 }
 
-V_INLINE vf v_load_up_to(const float *p, int64_t n)
+AGK_INLINE vf v_load_up_to(const float *p, int64_t n)
 {
     return n < VF ? v_load_n(p, n) : v_load(p);
 }
-V_INLINE void v_store_up_to(float *p, vf x, int64_t n)
+AGK_INLINE void v_store_up_to(float *p, vf x, int64_t n)
 {
     if (n < VF)
         v_store_n(p, x, n);

@@ -10,7 +10,7 @@
 
 enum { V_NO_MASK, V_MASK_F32, V_MASK_F16 };
 
-V_INLINE vf v_soft_max_logit(int kind, int64_t i, int64_t n, const float *x, const agk_soft_max_row *row)
+AGK_INLINE vf v_soft_max_logit(int kind, int64_t i, int64_t n, const float *x, const agk_soft_max_row *row)
 {
     vf v, mask;
     if (n < VF)
@@ -33,7 +33,7 @@ V_INLINE vf v_soft_max_logit(int kind, int64_t i, int64_t n, const float *x, con
 }
 
 /* The largest logit of a row, at least the sink. */
-V_INLINE float v_soft_max_top(int kind, int64_t n, const float *x, const agk_soft_max_row *row)
+AGK_INLINE float v_soft_max_top(int kind, int64_t n, const float *x, const agk_soft_max_row *row)
 {
     vf m0 = v_set(row->sink), m1 = m0;
     int64_t i = 0;
@@ -50,7 +50,7 @@ V_INLINE float v_soft_max_top(int kind, int64_t n, const float *x, const agk_sof
 }
 
 /* exp(logit - top), and their sum. The logits are made a second time: cheaper than to store and load them. */
-V_INLINE float v_soft_max_exp(int kind, int64_t n, float *y, const float *x, const agk_soft_max_row *row, float top)
+AGK_INLINE float v_soft_max_exp(int kind, int64_t n, float *y, const float *x, const agk_soft_max_row *row, float top)
 {
     const vf m = v_set(top);
     vf s0 = v_zero(), s1 = s0;
@@ -77,7 +77,7 @@ V_INLINE float v_soft_max_exp(int kind, int64_t n, float *y, const float *x, con
     return v_sum(s0 + s1);
 }
 
-V_INLINE void v_soft_max_kind(int kind, int64_t n, float *y, const float *x, const agk_soft_max_row *in)
+AGK_INLINE void v_soft_max_kind(int kind, int64_t n, float *y, const float *x, const agk_soft_max_row *in)
 {
     const agk_soft_max_row row = *in; /* a copy: stores to y cannot change it */
     const float top = v_soft_max_top(kind, n, x, &row);

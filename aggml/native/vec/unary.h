@@ -6,37 +6,37 @@
 #include "math.h"
 
 /* From the nearest integer, which is one too many where it lies above x. */
-V_INLINE vf v_floor(vf x)
+AGK_INLINE vf v_floor(vf x)
 {
     const vf nearest = v_round(x);
     return v_select(v_lt(x, nearest), nearest - v_set(1.0f), nearest);
 }
 
-V_INLINE vf v_ceil(vf x)
+AGK_INLINE vf v_ceil(vf x)
 {
     const vf minus = v_set(-0.0f); /* so that what lies above -1 becomes -0 */
     return v_xor(v_floor(v_xor(x, minus)), minus);
 }
 
-V_INLINE vf v_trunc(vf x)
+AGK_INLINE vf v_trunc(vf x)
 {
     return v_xor(v_floor(v_abs(x)), v_sign(x));
 }
 
 /* Halves go away from zero. */
-V_INLINE vf v_round_away(vf x)
+AGK_INLINE vf v_round_away(vf x)
 {
     const vf size = v_abs(x), whole = v_floor(size);
     return v_xor(v_select(v_le(v_set(0.5f), size - whole), whole + v_set(1.0f), whole), v_sign(x));
 }
 
 /* (x + 3) / 6 within 0 and 1; NaN gives 0. */
-V_INLINE vf v_hardsigmoid(vf x)
+AGK_INLINE vf v_hardsigmoid(vf x)
 {
     return v_min(v_max((x + v_set(3.0f)) / v_set(6.0f), v_zero()), v_set(1.0f));
 }
 
-V_INLINE vf v_unary_1(int op, vf x)
+AGK_INLINE vf v_unary_1(int op, vf x)
 {
     const vf zero = v_zero(), one = v_set(1.0f);
     switch (op) {
@@ -66,7 +66,7 @@ V_INLINE vf v_unary_1(int op, vf x)
     }
 }
 
-V_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
+AGK_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
 {
     int64_t i = 0;
 #pragma GCC unroll 2
