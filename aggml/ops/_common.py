@@ -32,6 +32,7 @@ __all__ = [
     "by_name",
     "listed",
     "mismatch",
+    "need_dense",
     "need_rows",
     "no_member",
     "pack",
@@ -137,6 +138,17 @@ def mismatch(op: str, what: str, **operands: Tensor | None) -> LayoutMismatch:
 def refuse_type(op: str, **operands: Tensor) -> Unsupported:
     """The exception that says there is no such operation on these types."""
     return Unsupported(f"[{op}] not for these types: {_named(operands)}")
+
+
+def need_dense(op: str, **operands: Tensor) -> None:
+    """Check that the elements of each operand lie in order, without gaps.
+
+    Raises:
+        LayoutMismatch: those of one do not; a `cont` would help.
+    """
+    for name, a in operands.items():
+        if not a.is_contiguous:
+            raise LayoutMismatch(f"[{op}] {name} is not contiguous: {describe(a)}, nb {list(a.nb)}")
 
 
 def need_rows(op: str, name: str, a: Tensor) -> None:

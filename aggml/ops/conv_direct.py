@@ -15,6 +15,7 @@ from aggml.ops._common import (
     HALF_OR_SINGLE,
     all_tensors,
     mismatch,
+    need_dense,
     pack,
     refuse_type,
     whole,
@@ -265,7 +266,7 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
     """Add up columns where they overlap, the end of a transposed convolution (``ggml_col2im_1d``).
 
     Args:
-        a: f32, f16 or bf16 [oc * K, T], a column for each place, channel by channel.
+        a: f32, f16 or bf16 [oc * K, T], contiguous: a column for each place, channel by channel.
         s0: how far apart the places come to lie.
         oc: channels of the result.
         p0: elements cut off at both ends.
@@ -275,7 +276,7 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
 
     Raises:
         InvalidArgument: a number out of range, or nothing is left.
-        LayoutMismatch: ``a`` is no matrix, or not ``oc`` channels of one length.
+        LayoutMismatch: ``a`` is no matrix, not ``oc`` channels of one length, or has gaps.
         Unsupported: other types.
     """
     op = "col2im_1d"
@@ -288,6 +289,7 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
         raise InvalidArgument(f"[{op}] s0 = {s0}, oc = {oc}, p0 = {p0}: not >= 1, >= 1, >= 0")
     if not a.is_matrix or a.ne[0] % oc:
         raise mismatch(op, f"a is no matrix of columns of {oc} channels", a=a)
+    need_dense(op, a=a)
     length = (a.ne[1] - 1) * s0 + a.ne[0] // oc - 2 * p0
     if length < 1:
         raise InvalidArgument(f"[{op}] nothing is left, {length} elements")

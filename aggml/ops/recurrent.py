@@ -9,7 +9,17 @@ from __future__ import annotations
 import struct
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import F32, I32, all_tensors, mismatch, need_rows, pack, refuse_type, whole
+from aggml.ops._common import (
+    F32,
+    I32,
+    all_tensors,
+    mismatch,
+    need_dense,
+    need_rows,
+    pack,
+    refuse_type,
+    whole,
+)
 from aggml.tensor import Tensor, new_node
 
 __all__ = [
@@ -95,6 +105,10 @@ def ssm_scan(
     if ids.__class__ is not Tensor:
         all_tensors(op, s=s, x=x, dt=dt, A=A, B=B, C=C, ids=ids)
     _check(op, s=s, x=x, dt=dt, A=A, B=B, C=C)
+    need_dense(op, s=s, dt=dt, A=A)
+    for name, a in (("x", x), ("B", B), ("C", C)):
+        if a.nb[:2] != (4, 4 * a.ne[0]):
+            raise mismatch(op, f"{name} has gaps, nb {list(a.nb)}", a=a)
     (kept,) = whole(op, K)
     if kept < 1:
         raise InvalidArgument(f"[{op}] K = {kept} is not 1 or more")
@@ -126,8 +140,8 @@ def _heads(op: str, params: bytes, state: Tensor, *like: Tensor) -> Tensor:
     whole_sequences = tokens % sequences == 0 if sequences else tokens == 0
     if outer != 1 or not whole_sequences:
         raise mismatch(op, "not the same number of tokens for each state", first=like[0])
-    if not state.is_contiguous or state.nelements != d * d * heads * sequences:
-        raise mismatch(op, "state is not [d * d * h, s], contiguous", first=like[0], state=state)
+    if state.nelements != d * d * heads * sequences:
+        raise mismatch(op, "state is not [d * d * h, s]", first=like[0], state=state)
     ne = (d * heads, tokens + d * sequences, 1, 1)
     return new_node(op, F32, ne, (*like, state), params)
 
@@ -154,6 +168,7 @@ def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Te
     """
     op = "rwkv_wkv6"
     _check(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
+    need_dense(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
     if not k.ne == v.ne == r.ne == td.ne or tf.ne != (k.ne[0], k.ne[1], 1, 1):
         raise mismatch(op, "extents do not fit", k=k, v=v, r=r, tf=tf, td=td)
     return _heads(op, bytes(64), state, k, v, r, tf, td)
@@ -184,6 +199,7 @@ def rwkv_wkv7(
     """
     op = "rwkv_wkv7"
     _check(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
+    need_dense(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
     if not r.ne == w.ne == k.ne == v.ne == a.ne == b.ne:
         raise mismatch(op, "extents differ", r=r, w=w, k=k, v=v, a=a, b=b)
     return _heads(op, bytes(64), state, r, w, k, v, a, b)
@@ -214,6 +230,7 @@ def gated_linear_attn(
     """
     op = "gated_linear_attn"
     _check(op, k=k, v=v, q=q, g=g, state=state)
+    need_dense(op, k=k, v=v, q=q, g=g, state=state)
     if not k.ne == v.ne == q.ne == g.ne:
         raise mismatch(op, "extents differ", k=k, v=v, q=q, g=g)
     return _heads(op, pack(op, _SCALE, scale), state, k, v, q, g)
@@ -247,6 +264,7 @@ def gated_delta_net(
     """
     op = "gated_delta_net"
     _check(op, q=q, k=k, v=v, g=g, beta=beta, state=state)
+    need_dense(op, g=g, beta=beta, state=state)
     (kept,) = whole(op, K)
     if kept < 1:
         raise InvalidArgument(f"[{op}] K = {kept} is not 1 or more")
@@ -259,7 +277,6 @@ def gated_delta_net(
         or heads % q.ne[1]
         or g.ne not in {(1, *outer), (d, *outer)}
         or beta.ne != (1, *outer)
-        or not state.is_contiguous
         or state.nelements != d * d * heads * sequences
     ):
         raise mismatch(op, "extents do not fit", q=q, k=k, v=v, g=g, beta=beta, state=state)

@@ -18,6 +18,7 @@ from aggml.ops._common import (
     all_tensors,
     by_name,
     mismatch,
+    need_dense,
     no_member,
     pack,
     refuse_type,
@@ -74,6 +75,7 @@ def _fill(op: str, a: Tensor, c: float, inplace: bool) -> Tensor:
         all_tensors(op, a=a)
     if a.dtype not in HALF_OR_SINGLE:
         raise refuse_type(op, a=a)
+    need_dense(op, a=a)
     params = pack(op, _ONE, c)
     if inplace:
         return new_view("fill", a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
@@ -84,7 +86,7 @@ def fill(a: Tensor, c: float) -> Tensor:
     """A tensor like ``a`` that holds ``c`` everywhere (``ggml_fill``).
 
     Args:
-        a: f32 or f16; only type and extents count.
+        a: f32 or f16, contiguous; its elements are not read.
         c: the value.
 
     Returns:
@@ -92,6 +94,7 @@ def fill(a: Tensor, c: float) -> Tensor:
 
     Raises:
         InvalidArgument: ``c`` is no number that f32 can hold.
+        LayoutMismatch: ``a`` has gaps, or another order.
         Unsupported: other types.
     """
     return _fill("fill", a, c, False)
@@ -106,7 +109,7 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
     """Keep a triangle of each matrix, zeros elsewhere (``ggml_tri``).
 
     Args:
-        a: f32 [n, n, s, t], any strides.
+        a: f32 [n, n, s, t], contiguous.
         type: "upper", "upper_diag", "lower" or "lower_diag", the latter with the diagonal.
 
     Returns:
@@ -114,7 +117,7 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
 
     Raises:
         InvalidArgument: no such type.
-        LayoutMismatch: the matrices are not square.
+        LayoutMismatch: the matrices are not square, or have gaps.
         Unsupported: ``a`` is not f32.
     """
     if a.__class__ is not Tensor:
@@ -126,6 +129,7 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
         raise refuse_type("tri", a=a)
     if a.ne[0] != a.ne[1]:
         raise mismatch("tri", "not square", a=a)
+    need_dense("tri", a=a)
     return new_node("tri", F32, a.ne, (a,), pack("tri", _KIND, kind))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import F32, all_tensors, mismatch, pack, refuse_type, whole
+from aggml.ops._common import F32, all_tensors, mismatch, need_dense, pack, refuse_type, whole
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["pad", "pad_circular", "pad_ext", "pad_ext_circular", "pad_reflect_1d", "roll"]
@@ -84,7 +84,7 @@ def pad_reflect_1d(a: Tensor, p0: int, p1: int) -> Tensor:
     """Continue rows with their mirror image, the end itself not repeated (``ggml_pad_reflect_1d``).
 
     Args:
-        a: f32 [n, r, s, t], any strides.
+        a: f32 [n, r, s, t], contiguous.
         p0: elements before a row, less than n.
         p1: elements after it, less than n.
 
@@ -93,10 +93,12 @@ def pad_reflect_1d(a: Tensor, p0: int, p1: int) -> Tensor:
 
     Raises:
         InvalidArgument: an amount is negative, or not less than n.
+        LayoutMismatch: ``a`` has gaps, or another order.
         Unsupported: ``a`` is not f32.
     """
     op = "pad_reflect_1d"
     _check(op, a)
+    need_dense(op, a=a)
     p0, p1 = whole(op, p0, p1)
     if not (0 <= p0 < a.ne[0] and 0 <= p1 < a.ne[0]):
         raise InvalidArgument(f"[{op}] p0 = {p0}, p1 = {p1}: not within 0..{a.ne[0] - 1}")
@@ -108,7 +110,7 @@ def roll(a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tenso
     """Move all elements; what leaves at one end enters at the other (``ggml_roll``).
 
     Args:
-        a: f32, any strides.
+        a: f32, rows without gaps.
         shift0: places towards higher indices of dimension 0, less than its extent either way.
         shift1: likewise for dimension 1.
         shift2: likewise for dimension 2.
@@ -119,10 +121,13 @@ def roll(a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tenso
 
     Raises:
         InvalidArgument: a shift is not less than the extent.
+        LayoutMismatch: the elements of a row do not follow each other.
         Unsupported: ``a`` is not f32.
     """
     op = "roll"
     _check(op, a)
+    if a.nb[0] != 4:
+        raise mismatch(op, f"rows have gaps, nb[0] = {a.nb[0]}", a=a)
     shifts = whole(op, shift0, shift1, shift2, shift3)
     if any(abs(shift) >= n for shift, n in zip(shifts, a.ne, strict=True)):
         raise InvalidArgument(f"[{op}] shifts {list(shifts)} are not below {list(a.ne)}")

@@ -14,6 +14,7 @@ from aggml.ops._common import (
     F32,
     all_tensors,
     mismatch,
+    need_dense,
     pack,
     refuse_type,
     suffix,
@@ -121,6 +122,7 @@ def _add(op: str, a: Tensor, pw: Tensor, ph: Tensor, inplace: bool) -> Tensor:
     n, m1, m2, m3 = pw.ne
     if pw.ne != ph.ne or a.ne != (n * n, m1 * m2, m3, 1):
         raise mismatch(op, "pw and ph are not [n, k, l, s] for a [n n, k l, s]", a=a, pw=pw, ph=ph)
+    need_dense(op, a=a, pw=pw, ph=ph)
     if inplace:
         name = suffix(a, "view")
         return new_view("add_rel_pos", a, a.ne, a.nb, 0, (a, pw, ph), name=name)
@@ -131,15 +133,15 @@ def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
     """Add a number for each column and one for each line of square planes (``ggml_add_rel_pos``).
 
     Args:
-        a: f32 [n * n, k * l, s], any strides: a row is a plane.
-        pw: f32 [n, k, l, s], added to the columns.
+        a: f32 [n * n, k * l, s], contiguous: a row is a plane.
+        pw: f32 [n, k, l, s], contiguous, added to the columns.
         ph: f32, likewise, added to the lines.
 
     Returns:
         A new f32 tensor of the extents of ``a``.
 
     Raises:
-        LayoutMismatch: extents that do not fit.
+        LayoutMismatch: extents that do not fit, or gaps.
         Unsupported: other types.
     """
     return _add("add_rel_pos", a, pw, ph, False)

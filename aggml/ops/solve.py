@@ -6,7 +6,7 @@ Here: shapes, types, checks. Not here: kernels (native/*/solve.c), which look at
 from __future__ import annotations
 
 from aggml.errors import Unsupported
-from aggml.ops._common import F32, all_tensors, mismatch, refuse_type
+from aggml.ops._common import F32, all_tensors, mismatch, need_dense, refuse_type
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["solve_tri"]
@@ -18,9 +18,9 @@ def solve_tri(
     """Solve ``A x = b`` with lower triangular A by substitution (``ggml_solve_tri``).
 
     Args:
-        a: f32 [n, n, s, t]; what lies above the diagonals is not read. A zero on a diagonal fails
-            the computation before anything is written.
-        b: f32 [m, n, s, t].
+        a: f32 [n, n, s, t], contiguous; what lies above the diagonals is not read. A zero on a
+            diagonal fails the computation before anything is written.
+        b: f32 [m, n, s, t], contiguous.
         left: only True: A stands on the left.
         lower: only True.
         uni: only False: the diagonals are those of ``a``, not 1.
@@ -29,7 +29,7 @@ def solve_tri(
         f32 [m, n, s, t].
 
     Raises:
-        LayoutMismatch: extents that do not fit.
+        LayoutMismatch: extents that do not fit, or gaps.
         Unsupported: other types, or another kind of system.
     """
     op = "solve_tri"
@@ -43,4 +43,5 @@ def solve_tri(
         raise refuse_type(op, a=a, b=b)
     if a.ne[0] != a.ne[1] or a.ne[1:] != b.ne[1:]:
         raise mismatch(op, "a [n, n, s, t] does not fit b [m, n, s, t]", a=a, b=b)
+    need_dense(op, a=a, b=b)
     return new_node(op, F32, b.ne, (a, b))

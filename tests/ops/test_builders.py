@@ -318,7 +318,7 @@ _OTHERWISE = {"dup_inplace", "add_rel_pos_inplace", "rope_multi_inplace", "custo
 def test_in_place_is_the_same_node_over_the_first_operand(name: str) -> None:
     x = leaf(8, 4, 2)
     arguments: dict[str, Any] = {"a": ops.view_3d(x, 8, 2, 2, x.nb[1], x.nb[2], x.nb[1])}
-    if name.startswith(("soft_max", "scale", "set", "acc", "add1")):
+    if name.startswith(("soft_max", "scale", "set", "acc", "add1", "fill")):
         arguments = {"a": x}
     second: object = leaf(1) if "add1" in name else x if "back" in name else leaf(8)
     more = {

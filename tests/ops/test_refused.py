@@ -9,9 +9,11 @@ import pytest
 from ops.recorded import check_refused, refusals
 
 import aggml
-from aggml import new_tensor, ops
+from aggml import Tensor, new_tensor, ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corpus_loader import Case
 
 
@@ -25,6 +27,75 @@ def test_refused_when_built(case: Case) -> None:
 def test_refused_before_there_is_a_result(case: Case, any_backend: aggml.Backend) -> None:
     with pytest.raises(aggml.AggmlError):
         check_refused(case, any_backend)
+
+
+def _square(*ne: int) -> Tensor:
+    return ops.transpose(new_tensor("f32", ne=ne))
+
+
+def _gaps(*ne: int) -> Tensor:
+    """A view with a gap after each row."""
+    whole = new_tensor("f32", ne=(ne[0] + 3, *ne[1:]))
+    return ops.view_4d(whole, *(*ne, 1, 1)[:4], *whole.nb[1:], 0)
+
+
+def _dense(*ne: int) -> Tensor:
+    return new_tensor("f32", ne=ne)
+
+
+_TOKENS = (_dense(4, 4, 6), _dense(16 * 4, 1))  # what RWKV and its kin take, and their states
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ops.tri(_square(4, 4), "lower"),
+        lambda: ops.fill(_square(4, 4), 1.0),
+        lambda: ops.fill_inplace(_square(4, 4), 1.0),
+        lambda: ops.pad_reflect_1d(_square(4, 4), 1, 1),
+        lambda: ops.roll(_square(4, 4), 1, 0, 0, 0),
+        lambda: ops.solve_tri(_square(4, 4), _dense(4, 4)),
+        lambda: ops.solve_tri(_dense(4, 4), _square(4, 4)),
+        lambda: ops.col2im_1d(_square(4, 4), 1, 2),
+        lambda: ops.add_rel_pos(_square(4, 4, 4), _dense(2, 2, 2, 4), _dense(2, 2, 2, 4)),
+        lambda: ops.add_rel_pos(_dense(4, 4, 4), _square(2, 2, 2, 4), _dense(2, 2, 2, 4)),
+        lambda: ops.add_rel_pos(_dense(4, 4, 4), _dense(2, 2, 2, 4), _square(2, 2, 2, 4)),
+        lambda: ops.rwkv_wkv6(*(_TOKENS[0],) * 3, _dense(4, 4), _gaps(4, 4, 6), _TOKENS[1]),
+        lambda: ops.gated_delta_net(
+            *(_TOKENS[0],) * 3, _gaps(1, 4, 6), _dense(1, 4, 6), _TOKENS[1]
+        ),
+        lambda: ops.gated_delta_net(
+            *(_TOKENS[0],) * 3, _dense(1, 4, 6), _gaps(1, 4, 6), _TOKENS[1]
+        ),
+    ],
+)
+def test_layouts_that_the_builders_of_ggml_refuse(call: Callable[[], Tensor]) -> None:
+    """Where they ask for contiguous operands, so do ours, whatever a kernel could read."""
+    with pytest.raises(aggml.LayoutMismatch, match=r"contiguous|gaps"):
+        call()
+
+
+@pytest.mark.parametrize("gaps", range(6))
+def test_recurrences_want_operands_without_gaps(gaps: int) -> None:
+    operands = [_TOKENS[0]] * 6
+    operands[gaps] = _gaps(4, 4, 6)
+    with pytest.raises(aggml.LayoutMismatch, match="is not contiguous"):
+        ops.rwkv_wkv7(*operands, _TOKENS[1])
+    if gaps < 4:
+        with pytest.raises(aggml.LayoutMismatch, match="is not contiguous"):
+            ops.gated_linear_attn(*operands[:4], _TOKENS[1])
+
+
+@pytest.mark.parametrize("gaps", range(1, 6))
+def test_ssm_scan_wants_tokens_without_gaps(gaps: int) -> None:
+    # s, x, dt, A, B, C of 16 numbers, 4 rows, 3 heads, 5 tokens, 2 sequences
+    extents = [(16, 4, 3, 2), (4, 3, 5, 2), (3, 5, 2), (1, 3), (16, 1, 5, 2), (16, 1, 5, 2)]
+    ids = new_tensor("i32", ne=(2,))
+    operands = [_dense(*ne) for ne in extents]
+    assert ops.ssm_scan(*operands, ids).ne[0] == 4 * 3 * 5 * 2 + 16 * 4 * 3 * 2
+    operands[gaps] = _gaps(*extents[gaps])
+    with pytest.raises(aggml.LayoutMismatch, match=r"contiguous|gaps"):
+        ops.ssm_scan(*operands, ids)
 
 
 def test_the_backend_goes_on_after_a_refusal(any_backend: aggml.Backend) -> None:

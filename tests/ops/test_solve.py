@@ -27,14 +27,12 @@ def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)
 
 
-def test_many_columns_of_permuted_operands(any_backend: aggml.Backend) -> None:
-    a, b = new_tensor("f32", ne=(70, 70, 2)), new_tensor("f32", ne=(70, 45, 2))
+def test_many_columns(any_backend: aggml.Backend) -> None:
+    a, b = new_tensor("f32", ne=(70, 70, 2)), new_tensor("f32", ne=(45, 70, 2))
     x = np.tril(floats(2, 70, 70, seed=1)) * 0.1 + 2 * np.eye(70, dtype=np.float32)
-    y = floats(2, 45, 70, seed=2)
-    node = ops.solve_tri(ops.transpose(a), ops.transpose(b))
-    stored = np.ascontiguousarray(x.transpose(0, 2, 1))
-    result = compute(any_backend, node, {a: stored, b: y})[0]
-    assert np.allclose(x @ result, y.transpose(0, 2, 1), atol=1e-4)
+    y = floats(2, 70, 45, seed=2)
+    result = compute(any_backend, ops.solve_tri(a, b), {a: x, b: y})[0]
+    assert np.allclose(x @ result, y, atol=1e-4)
 
 
 def test_a_zero_on_the_diagonal_fails(any_backend: aggml.Backend) -> None:
