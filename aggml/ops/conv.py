@@ -373,7 +373,7 @@ def conv_2d_dw(
     """Convolve each channel with a kernel of its own (``ggml_conv_2d_dw``).
 
     Args:
-        a: f32, f16 or bf16 kernels [KW, KH, 1, C], contiguous. (ggml takes no f32.)
+        a: f16 or bf16 kernels [KW, KH, 1, C], contiguous; of f32, `conv_2d_dw_direct` takes them.
         b: f32 or f16 [W, H, C, N], contiguous.
         s0: strides, padding and dilation as of `im2col`.
         s1: along dimension 1.
@@ -394,6 +394,8 @@ def conv_2d_dw(
     width, height, channels, batch = b.ne
     if a.ne[2] * a.ne[3] != channels:
         raise mismatch("conv_2d_dw", "not one kernel for each channel", a=a, b=b)
+    if a.dtype is F32:  # the rows of ggml are f16 here, which products with f32 do not take
+        raise refuse_type("conv_2d_dw", a=a, b=b)
     kernels = reshape_4d(a, a.ne[0], a.ne[1], 1, channels)
     images = reshape_4d(b, width, height, 1, channels * batch)
     rows = im2col(kernels, images, s0, s1, p0, p1, d0, d1, True, _rows_type(a))
