@@ -35,15 +35,16 @@ def _square(*ne: int) -> Tensor:
 
 def _gaps(*ne: int) -> Tensor:
     """A view with a gap after each row."""
-    whole = new_tensor("f32", ne=(ne[0] + 3, *ne[1:]))
-    return ops.view_4d(whole, *(*ne, 1, 1)[:4], *whole.nb[1:], 0)
+    n0, n1, n2, n3 = (*ne, 1, 1)[:4]
+    whole = new_tensor("f32", ne=(n0 + 3, n1, n2, n3))
+    return ops.view_4d(whole, n0, n1, n2, n3, whole.nb[1], whole.nb[2], whole.nb[3], 0)
 
 
 def _dense(*ne: int) -> Tensor:
     return new_tensor("f32", ne=ne)
 
 
-_TOKENS = (_dense(4, 4, 6), _dense(16 * 4, 1))  # what RWKV and its kin take, and their states
+_T, _STATE = _dense(4, 4, 6), _dense(16 * 4, 1)  # what RWKV and its kin take
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,8 @@ _TOKENS = (_dense(4, 4, 6), _dense(16 * 4, 1))  # what RWKV and its kin take, an
         lambda: ops.add_rel_pos(_square(4, 4, 4), _dense(2, 2, 2, 4), _dense(2, 2, 2, 4)),
         lambda: ops.add_rel_pos(_dense(4, 4, 4), _square(2, 2, 2, 4), _dense(2, 2, 2, 4)),
         lambda: ops.add_rel_pos(_dense(4, 4, 4), _dense(2, 2, 2, 4), _square(2, 2, 2, 4)),
-        lambda: ops.rwkv_wkv6(*(_TOKENS[0],) * 3, _dense(4, 4), _gaps(4, 4, 6), _TOKENS[1]),
-        lambda: ops.gated_delta_net(
-            *(_TOKENS[0],) * 3, _gaps(1, 4, 6), _dense(1, 4, 6), _TOKENS[1]
-        ),
-        lambda: ops.gated_delta_net(
-            *(_TOKENS[0],) * 3, _dense(1, 4, 6), _gaps(1, 4, 6), _TOKENS[1]
-        ),
+        lambda: ops.gated_delta_net(_T, _T, _T, _gaps(1, 4, 6), _dense(1, 4, 6), _STATE),
+        lambda: ops.gated_delta_net(_T, _T, _T, _dense(1, 4, 6), _gaps(1, 4, 6), _STATE),
     ],
 )
 def test_layouts_that_the_builders_of_ggml_refuse(call: Callable[[], Tensor]) -> None:
@@ -77,13 +73,17 @@ def test_layouts_that_the_builders_of_ggml_refuse(call: Callable[[], Tensor]) ->
 
 @pytest.mark.parametrize("gaps", range(6))
 def test_recurrences_want_operands_without_gaps(gaps: int) -> None:
-    operands = [_TOKENS[0]] * 6
+    operands = [_T] * 6
     operands[gaps] = _gaps(4, 4, 6)
+    a, b, c, d, e, f = operands
     with pytest.raises(aggml.LayoutMismatch, match="is not contiguous"):
-        ops.rwkv_wkv7(*operands, _TOKENS[1])
+        ops.rwkv_wkv7(a, b, c, d, e, f, _STATE)
     if gaps < 4:
         with pytest.raises(aggml.LayoutMismatch, match="is not contiguous"):
-            ops.gated_linear_attn(*operands[:4], _TOKENS[1])
+            ops.gated_linear_attn(a, b, c, d, _STATE)
+    if gaps < 3:
+        with pytest.raises(aggml.LayoutMismatch, match="is not contiguous"):
+            ops.rwkv_wkv6(a, b, c, _dense(4, 4), _T, _STATE)
 
 
 @pytest.mark.parametrize("gaps", range(1, 6))
@@ -91,11 +91,11 @@ def test_ssm_scan_wants_tokens_without_gaps(gaps: int) -> None:
     # s, x, dt, A, B, C of 16 numbers, 4 rows, 3 heads, 5 tokens, 2 sequences
     extents = [(16, 4, 3, 2), (4, 3, 5, 2), (3, 5, 2), (1, 3), (16, 1, 5, 2), (16, 1, 5, 2)]
     ids = new_tensor("i32", ne=(2,))
-    operands = [_dense(*ne) for ne in extents]
-    assert ops.ssm_scan(*operands, ids).ne[0] == 4 * 3 * 5 * 2 + 16 * 4 * 3 * 2
-    operands[gaps] = _gaps(*extents[gaps])
+    s, x, dt, a, b, c = (_dense(*ne) for ne in extents)
+    assert ops.ssm_scan(s, x, dt, a, b, c, ids).ne[0] == 4 * 3 * 5 * 2 + 16 * 4 * 3 * 2
+    s, x, dt, a, b, c = (_gaps(*ne) if i == gaps else _dense(*ne) for i, ne in enumerate(extents))
     with pytest.raises(aggml.LayoutMismatch, match=r"contiguous|gaps"):
-        ops.ssm_scan(*operands, ids)
+        ops.ssm_scan(s, x, dt, a, b, c, ids)
 
 
 def test_the_backend_goes_on_after_a_refusal(any_backend: aggml.Backend) -> None:
