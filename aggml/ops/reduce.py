@@ -5,7 +5,7 @@ Here: shapes, types, checks. Not here: kernels (native/scalar/reduce.c); sorting
 
 from __future__ import annotations
 
-from aggml.ops._common import F32, FLOATS, I32, I64, all_tensors, mismatch, refuse_type
+from aggml.ops._common import F32, FLOATS, I32, I64, all_tensors, mismatch, need_rows, refuse_type
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["argmax", "count_equal", "cross_entropy_loss", "cumsum", "mean", "sum", "sum_rows"]
@@ -126,14 +126,14 @@ def cross_entropy_loss(a: Tensor, b: Tensor) -> Tensor:
     """``-sum(b * log(soft_max(a)))`` divided by the rows (``ggml_cross_entropy_loss``).
 
     Args:
-        a: f32 logits [n, r, s, t], contiguous.
-        b: f32 labels of the same extents, contiguous; those of a row should add up to 1.
+        a: f32 logits [n, r, s, t], rows without gaps.
+        b: f32 labels of the same extents, likewise; those of a row should add up to 1.
 
     Returns:
         f32 [1].
 
     Raises:
-        LayoutMismatch: extents differ, or gaps.
+        LayoutMismatch: extents differ, or gaps within rows.
         Unsupported: other types.
     """
     op = "cross_entropy_loss"
@@ -143,6 +143,6 @@ def cross_entropy_loss(a: Tensor, b: Tensor) -> Tensor:
         raise mismatch(op, "extents differ", a=a, b=b)
     if a.dtype is not F32 or b.dtype is not F32:
         raise refuse_type(op, a=a, b=b)
-    if not (a.is_contiguous and b.is_contiguous):
-        raise mismatch(op, f"gaps, nb {list(a.nb)} and {list(b.nb)}", a=a, b=b)
+    need_rows(op, "a", a)
+    need_rows(op, "b", b)
     return new_node(op, F32, (1, 1, 1, 1), (a, b))

@@ -50,6 +50,18 @@ def test_rows_with_gaps(name: str, axes: tuple[int, ...], any_backend: aggml.Bac
     np.testing.assert_allclose(result.ravel(), np.ravel(expected), rtol=1e-6, atol=1e-5)
 
 
+def test_the_loss_of_a_part_of_the_rows(any_backend: aggml.Backend) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(4, 6, 33)).astype(np.float32), rng.random((4, 6, 30), np.float32)
+    a, b = new_tensor("f32", ne=(33, 6, 4)), new_tensor("f32", ne=(30, 6, 4))
+    part = ops.view_3d(a, 30, 5, 4, a.nb[1], a.nb[2], a.nb[1] + 8)
+    node = ops.cross_entropy_loss(part, ops.view_3d(b, 30, 5, 4, b.nb[1], b.nb[2], 0))
+    z = x[:, 1:, 2:32].astype(np.float64)
+    logs = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+    result = compute(any_backend, node, {a: x, b: y})
+    assert result.item() == pytest.approx(-(y[:, :5] * logs).sum() / 20, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["sum", "sum_rows", "mean", "argmax", "cumsum", "count_equal"])
 @pytest.mark.parametrize("ne", [(100_003,), (513, 400), (3, 5000)])
 def test_threads_do_not_matter(
