@@ -5,13 +5,13 @@
 
 #define V_OUT
 /* 16 signed bytes. */
-V_INLINE vf v_widen(__m128i q, int first)
+AGK_INLINE vf v_widen(__m128i q, int first)
 {
     (void)first; /* 0 */
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
 }
 
-V_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
 {
     agk_bytes_row *y = (agk_bytes_row *)(void *)dst;
     _mm_storeu_si128((__m128i *)(void *)y->q, _mm_xor_si128(q, _mm_set1_epi8(-128)));
@@ -19,7 +19,7 @@ V_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
     y->minimum = m;
 }
 
-V_INLINE void v_out(float *dst, __m128i q, float d)
+AGK_INLINE void v_out(float *dst, __m128i q, float d)
 {
     v_out_with(dst, q, d, 0.0f);
 }
@@ -28,12 +28,12 @@ V_INLINE void v_out(float *dst, __m128i q, float d)
 #include "../vec/dequant_iq.h"
 #include "../vec/dequant_k.h"
 
-V_INLINE void v_q8_0_to_f32(const agk_block_q8_0 *x, float *dst)
+AGK_INLINE void v_q8_0_to_f32(const agk_block_q8_0 *x, float *dst)
 {
     for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_bytes(x->qs + 16 * h), v_half(x->d));
 }
 
-V_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
+AGK_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
 {
     for (int h = 0; h < 2; ++h) {
         v_out(dst + 16 * h, _mm_sub_epi8(v_bits(v_bytes(x->qs), 4 * h, 15), _mm_set1_epi8(8)), v_half(x->d));

@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include "../inline.h"
 #include "../mul_mat_terms.h"
 
 typedef struct agk_ahead {
@@ -13,9 +14,8 @@ typedef struct agk_ahead {
 } agk_ahead;
 
 /* `done` of `all` pieces of the panel are under way; the one at hand is piece `piece` of `pieces` of W units from `unit` on. */
-static inline __attribute__((always_inline)) void agk_fetch_ahead(const agk_terms_panel *p, agk_ahead *at, int64_t done,
-                                                                  int64_t all, int64_t unit, int W, int64_t piece,
-                                                                  int64_t pieces)
+AGK_INLINE void agk_fetch_ahead(const agk_terms_panel *p, agk_ahead *at, int64_t done, int64_t all, int64_t unit, int W,
+                                int64_t piece, int64_t pieces)
 {
     const int64_t per_row = (int64_t)(p->next_bytes + 63) / 64, to = p->next_rows * per_row * done / all;
     while (at->row * per_row + at->line < to) {

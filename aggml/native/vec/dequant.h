@@ -41,12 +41,12 @@ AGK_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
 /* What becomes of 16 elements: floats, unless the including file has another use for codes and scales (V_OUT: it then defines
  * v_out and v_out_with itself). */
 #ifndef V_OUT
-V_INLINE void v_out(float *dst, __m128i q, float d)
+AGK_INLINE void v_out(float *dst, __m128i q, float d)
 {
     v_put(dst, q, d);
 }
 
-V_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
 {
     v_put_with(dst, q, d, m);
 }
