@@ -427,7 +427,6 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
-    if (p.bytes.served && !p.bytes.wide) p.k_block = 2 * K_BLOCK;
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
     p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
     const double products = p.whole ? 1.0 : p.terms * (p.terms + 1) / 2,
