@@ -21,6 +21,7 @@ agk_bytes_traits agk_bytes_traits_of(int type)
     case AGK_Q2_0:
     case AGK_IQ4_XS:
     case AGK_TQ2_0:
+    case AGK_TQ1_0:
     case AGK_IQ2_XXS:
     case AGK_IQ3_XXS:
     case AGK_IQ3_S:
