@@ -183,6 +183,8 @@ async def per_node(be: Backend, nodes: Sequence[Tensor], rounds: int) -> float:
 
 async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
     """mat-vec against the copy bandwidth, bf16 GEMM and attention against PyTorch."""
+    from aggml.devices.cuda import CUDADevice
+
     rows = []
     rounds = 2 if quick else 20
     k, m, copies = (256, 64, 2) if quick else (8192, 8192, 8)
@@ -201,11 +203,21 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
             speed = weights[0].nbytes / seconds / 1e9
             rows.append(versus("kernels", what, speed, "GB/s", "copy", roof, (">=", 0.8)))
         size = 256 if quick else 4096
-        a, b = leaf(be, "bf16", (size, size), "a"), leaf(be, "f32", (size, size), "b")
+        a, b = (leaf(be, "bf16", (size, size), name) for name in "ab")
         seconds = await per_node(be, [ops.mul_mat(a, b)], rounds)
         rows += _beside_torch(
             "GEMM bf16", 2 * size**3, seconds, partial(_torch_gemm, size), missing
         )
+        wide = leaf(be, "f32", (size, size), "wide")  # as nodes give it: rounded on the way in
+        seconds = await per_node(be, [ops.mul_mat(a, wide)], rounds)
+        what = "GEMM bf16 by f32"
+        if math.isinf(seconds):
+            missing.append(f"{what}: no kernel")
+        else:
+            rows.append(absolute("kernels", what, 2 * size**3 / seconds / 1e12, "TFLOP/s"))
+        problem = device.native.blas_problem if isinstance(device, CUDADevice) else None
+        if problem != "":
+            missing.append(f"cuBLASLt: {problem or 'not installed (pip install aggml[cuda-blas])'}")
         heads, tokens, width = (2, 64, 64) if quick else (32, 4096, 128)
         q = leaf(be, "f32", (width, tokens, heads), "q")
         k16, v16 = (leaf(be, "f16", (width, tokens, heads), name) for name in ("k", "v"))
