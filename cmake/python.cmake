@@ -1,15 +1,16 @@
-# aggml.native._native: module.cpp, binding/ and nanobind around the native library; stable ABI from Python 3.12 on.
+# aggml.native._native: module.cpp, binding/ and nanobind around the native library.
 
 enable_language(CXX)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module ${SKBUILD_SABI_COMPONENT})
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(nanobind CONFIG REQUIRED)
 
 # NOMINSIZE: calls through the binding are counted in fractions of a microsecond; its size does not matter.
 file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
-nanobind_add_module(_native STABLE_ABI NB_STATIC NOMINSIZE ${native}/module.cpp ${binding})
+# No stable ABI: a submission takes tuples apart, and that has only functions for what are macros here.
+nanobind_add_module(_native NB_STATIC NOMINSIZE ${native}/module.cpp ${binding})
 # What ggml_commit tells; "unknown" if built from an archive.
 find_package(Git QUIET)
 set(commit unknown)

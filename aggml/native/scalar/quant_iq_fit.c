@@ -96,12 +96,12 @@ static float try_scales(fit *f, float scale, float largest)
 /* With the best scale, seek points anew: all, or those that were not exact. */
 static float seek_again(fit *f, float scale)
 {
-    const int again = f->scheme->again;
-    bool any = again == AGK_IQ_ALL;
+    const bool only_those = f->scheme->again == AGK_IQ_THOSE_OFF;
+    bool any = f->scheme->again == AGK_IQ_ALL;
     for (int k = 0; k < f->points; ++k) any = any || f->off[k];
     if (!any || !(scale > 0.0f)) return scale;
     for (int k = 0; k < f->points; ++k) {
-        if (again != AGK_IQ_THOSE_OFF || f->off[k]) (void)find(f, k, scale, 1.0f / scale, &f->point[k]);
+        if (!only_those || f->off[k]) (void)find(f, k, scale, 1.0f / scale, &f->point[k]);
     }
     float product, square;
     moments(f, f->point, &product, &square);
