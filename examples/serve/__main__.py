@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # started by its path: examples/ comes first
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.applications import Starlette
+
+# Seconds that an idle connection stays open: longer than clients and proxies keep theirs (httpx 5,
+# many 60). Who closes first must be the client, or a request may be sent into a closed connection.
+KEEP_ALIVE: Final = 75
 
 
 def run_uvicorn(app: Starlette, given: argparse.Namespace) -> None:
@@ -37,6 +41,7 @@ def run_uvicorn(app: Starlette, given: argparse.Namespace) -> None:
         log_level=given.log_level,
         access_log=given.log_level == "debug",
         timeout_graceful_shutdown=given.drain,
+        timeout_keep_alive=KEEP_ALIVE,
         loop="asyncio",
     )
 
@@ -49,6 +54,7 @@ def run_hypercorn(app: Starlette, given: argparse.Namespace) -> None:
     config = Config()
     config.bind = [f"{given.host}:{given.port}"]
     config.graceful_timeout = given.drain
+    config.keep_alive_timeout = KEEP_ALIVE
     config.shutdown_timeout = given.drain
     config.loglevel = given.log_level
     if given.log_level == "debug":
