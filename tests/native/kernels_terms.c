@@ -1,11 +1,11 @@
-/* Every variant of the kernels of mul_mat in bf16 terms against the scalar ones: packed bytes alike, products within what
- * sums in f32 cost, nothing read or written beyond. Memory has its exact size, so that ASan sees it. */
+/* Every variant of the kernels of mul_mat of many columns (bf16 terms, f32, bytes) against the scalar ones: packed bytes alike,
+ * products within what sums in f32 cost, nothing read or written beyond. Memory has its exact size, so that ASan sees it. */
 #include <math.h>
 #include <string.h>
 
 #include "check.h"
 #include "kernel_types.h"
-#include "mul_mat_terms.h"
+#include "mul_mat_bytes.h"
 
 enum { K = 96, COLS = 49, ROWS = 32 };
 
@@ -86,20 +86,141 @@ static void multiply(agk_mm_terms_tile_fn *tile, agk_mm_terms_put_fn *put, agk_t
     free(sums);
 }
 
+/* The scalar tile has a layout of sums of its own, all others share one. */
+static agk_mm_terms_put_fn *put_of(const agk_variant *tile)
+{
+    const bool scalar = strcmp(tile->isa, "scalar") == 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_terms_put_fn *put = (agk_mm_terms_put_fn *)variant(i, "mm_terms_put");
+        if (put != NULL && (strcmp(agk_variants[i].isa, "scalar") == 0) == scalar) return put;
+    }
+    CHECK(!"a put for this tile");
+    return NULL;
+}
+
+static void same(agk_mm_terms_tile_fn *tile, agk_mm_terms_tile_fn *scalar, agk_mm_terms_put_fn *put, agk_terms_panel p)
+{
+    const size_t n = (size_t)(p.rows * p.cols);
+    float *expected = bytes(n * 4), *found = bytes(n * 4);
+    p.ldc = (size_t)p.rows * 4;
+    multiply(scalar, agk_mm_terms_put_scalar, p, expected);
+    multiply(tile, put, p, found);
+    double error = 0.0, size = 0.0;
+    for (size_t e = 0; e < n; ++e) {
+        error += ((double)found[e] - expected[e]) * ((double)found[e] - expected[e]);
+        size += (double)expected[e] * expected[e];
+    }
+    CHECK(error <= 1e-12 * size);
+    free(expected);
+    free(found);
+}
+
+static int whole_numbers(rng *r)
+{
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_lanes_tile_fn *tile = (agk_mm_lanes_tile_fn *)variant(i, "mm_lanes_tile");
+        if (tile == NULL) continue;
+        for (int round = 0; round < SCALED(60); ++round) {
+            const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
+            float *x = numbers(r, ROWS * K), *y = numbers(r, units * 16 * K);
+            float *a = bytes(ROWS * K * 4), *b = bytes((size_t)(units * 16 * K) * 4); /* aligned */
+            memcpy(a, x, ROWS * K * 4);
+            memcpy(b, y, (size_t)(units * 16 * K) * 4);
+            const agk_terms_panel p = {
+                .k = K, .rows = rows, .cols = cols, .a = (char *)a, .b = (char *)b, .ldb = K * 16 * 4};
+            same(tile, agk_mm_lanes_tile_scalar, put_of(&agk_variants[i]), p);
+            free(a);
+            free(b);
+            free(x);
+            free(y);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* Columns as mm_col_q8 gives them; wide: one scale. */
+static agk_mm_col_q8 *columns(rng *r, int64_t n, bool wide)
+{
+    agk_mm_col_q8 *x = bytes((size_t)n * sizeof *x);
+    const float one = 0.01f * (float)(1 + rng_below(r, 100));
+    for (int64_t i = 0; i < n; ++i) {
+        for (int h = 0; h < 2; ++h) x[i].d[h] = wide ? one : 0.01f * (float)(1 + rng_below(r, 100));
+        for (size_t e = 0; e < sizeof x[i].q; ++e) x[i].q[e] = (int8_t)((int)rng_below(r, 255) - 127);
+    }
+    return x;
+}
+
+static agk_bytes_row *byte_rows(rng *r, bool halves)
+{
+    enum { N = ROWS * K / 16 };
+    agk_bytes_row *x = bytes(N * sizeof *x);
+    for (int i = 0; i < N; ++i) {
+        for (size_t e = 0; e < sizeof x[i].q; ++e) x[i].q[e] = (uint8_t)rng_below(r, 256);
+        x[i].d = 0.01f * (float)(1 + rng_below(r, 100));
+        x[i].minimum = -0.1f * (float)rng_below(r, 100);
+        if (!halves && i % 2 == 1) x[i].d = x[i - 1].d, x[i].minimum = x[i - 1].minimum;
+    }
+    return x;
+}
+
+static int bytes_in_lanes(rng *r)
+{
+    enum { COL = (K + 63) / 64, UNIT = K / 32 * sizeof(agk_bytes_unit) };
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_bytes_pack_fn *pack = (agk_mm_bytes_pack_fn *)variant(i, "mm_bytes_pack");
+        agk_mm_bytes_tile_fn *tile = (agk_mm_bytes_tile_fn *)variant(i, "mm_bytes_tile");
+        if (pack == NULL && tile == NULL) continue;
+        for (int round = 0; round < SCALED(80); ++round) {
+            const bool halves = (round & 1) != 0, wide = (round & 2) != 0, minimum = (round & 4) != 0;
+            if (halves && minimum && !wide) continue; /* no type has them */
+            const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
+            char *b = bytes((size_t)units * UNIT), *other = bytes((size_t)units * UNIT);
+            for (int64_t u = 0; u < units; ++u) {
+                const int64_t n = cols - 16 * u < 16 ? cols - 16 * u : 16;
+                agk_mm_col_q8 *x = columns(r, n * COL, wide);
+                agk_mm_bytes_pack_scalar(halves, wide, K, n, x, COL * sizeof *x, b + u * UNIT);
+                if (pack != NULL) pack(halves, wide, K, n, x, COL * sizeof *x, other + u * UNIT);
+                free(x);
+            }
+            for (int64_t u = 0; u < units * K / 32 && pack != NULL; ++u) {
+                agk_bytes_unit *left = (agk_bytes_unit *)(void *)b + u, *right = (agk_bytes_unit *)(void *)other + u;
+                if (!halves) { /* the second of each is not used */
+                    memcpy(right->start[1], left->start[1], sizeof left->start[1]);
+                    memcpy(right->sum[1], left->sum[1], sizeof left->sum[1]);
+                }
+                CHECK(memcmp(left, right, sizeof *left) == 0);
+            }
+            agk_bytes_row *a = byte_rows(r, halves);
+            const agk_terms_panel p = {.k = K,
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .a = (char *)a,
+                                       .lda = K / 16 * sizeof *a,
+                                       .halves = halves,
+                                       .minimum = minimum,
+                                       .wide = wide,
+                                       .b = b,
+                                       .ldb = UNIT};
+            if (tile != NULL) same(tile, agk_mm_bytes_tile_scalar, put_of(&agk_variants[i]), p);
+            free(a);
+            free(b);
+            free(other);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 static int products(rng *r)
 {
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
         agk_mm_terms_tile_fn *tile = (agk_mm_terms_tile_fn *)variant(i, "mm_terms_tile");
         if (tile == NULL) continue;
-        const size_t at = strcmp(agk_variants[i].isa, "scalar") == 0 ? 0 : 1; /* its put: they share a layout */
-        agk_mm_terms_put_fn *put = at == 0 ? agk_mm_terms_put_scalar : NULL;
-        for (size_t j = 0; put == NULL && j < agk_n_variants; ++j) {
-            if (strcmp(agk_variants[j].isa, agk_variants[i].isa) == 0) {
-                put = (agk_mm_terms_put_fn *)variant(j, "mm_terms_put");
-            }
-        }
-        CHECK(put != NULL);
+        agk_mm_terms_put_fn *put = put_of(&agk_variants[i]);
         for (int round = 0; round < SCALED(60); ++round) {
             const int terms = 1 + round % 3;
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
@@ -118,21 +239,11 @@ static int products(rng *r)
                                        .b = b,
                                        .ldb = unit,
                                        .ldc = (size_t)rows * 4};
-            float *expected = bytes((size_t)(rows * cols) * 4), *found = bytes((size_t)(rows * cols) * 4);
-            multiply(agk_mm_terms_tile_scalar, agk_mm_terms_put_scalar, p, expected);
-            multiply(tile, put, p, found);
-            double error = 0.0, size = 0.0;
-            for (int64_t e = 0; e < rows * cols; ++e) {
-                error += ((double)found[e] - expected[e]) * ((double)found[e] - expected[e]);
-                size += (double)expected[e] * expected[e];
-            }
-            CHECK(error <= 1e-12 * size);
+            same(tile, agk_mm_terms_tile_scalar, put, p);
             free(a);
             free(b);
             free(x);
             free(y);
-            free(expected);
-            free(found);
         }
         ++n_variants;
     }
@@ -144,5 +255,7 @@ int main(void)
     rng r = rng_new(0);
     CHECK(packing(&r) >= 2);
     CHECK(products(&r) >= 1);
+    CHECK(whole_numbers(&r) >= 1);
+    CHECK(bytes_in_lanes(&r) >= 1);
     return 0;
 }
