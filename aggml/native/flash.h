@@ -2,7 +2,8 @@
  *
  * A unit of work is one tile: up to AGK_FLASH_TILE rows of Q that see the same keys, which are queries of one head, or,
  * of a single query, the heads that share a head of K. Tiles of a head follow each other, then heads, then batches, so
- * that keys and values brought into scratch serve several units. */
+ * that keys and values brought into scratch serve several units. Few rows and many keys: a unit is a part of the keys, all
+ * heads of a part follow each other, since their keys lie side by side, and the parts are put together at the end. */
 #ifndef AGK_FLASH_H
 #define AGK_FLASH_H
 
@@ -38,6 +39,22 @@ typedef struct agk_flash_tile {
     float sink[AGK_FLASH_TILE];  /* -inf: none */
     float *state;                /* agk_flash_state_floats(d, dv) floats, 64-byte aligned */
 } agk_flash_tile;
+
+/* The state of the narrow vector kernel: products [rows][keys], then of each row its maximum, sum and last shrinkage, and the
+ * sums of values [rows][dv]. Between block and end it is what is known of the keys so far. */
+typedef struct agk_flash_narrow {
+    float *s, *max, *sum, *shrink, *o;
+} agk_flash_narrow;
+
+static inline agk_flash_narrow agk_flash_narrow_of(float *state)
+{
+    agk_flash_narrow f = {.s = state};
+    f.max = f.s + AGK_FLASH_NARROW * AGK_FLASH_KEYS;
+    f.sum = f.max + AGK_FLASH_NARROW;
+    f.shrink = f.sum + AGK_FLASH_NARROW;
+    f.o = f.shrink + AGK_FLASH_NARROW;
+    return f;
+}
 
 /* Floats of a tile's state: Q^T [d][32], O^T [dv][32], S^T [keys][32], mask [keys][32], maxima and sums [2][32]. */
 static inline int64_t agk_flash_state_floats(int64_t d, int64_t dv)

@@ -1,4 +1,4 @@
-"""flash_attn_ext with many queries, against numpy: widths, masks, types, keys that nobody may see.
+"""flash_attn_ext against numpy: many queries, few with many keys, widths, masks, unseen keys.
 
 Not here: the recorded calls (test_flash_attn_ext.py).
 """
@@ -71,6 +71,9 @@ def attention(
         (128, 96, 33, 300, 2, 1, False, 0.0, 0.0),
         (96, 64, 40, 555, 2, 2, True, 5.0, 0.0),
         (64, 32, 28, 90, 4, 4, True, 0.0, 8.0),
+        (64, 64, 1, 600, 6, 2, True, 0.0, 0.0),  # from here on keys are cut into parts
+        (96, 64, 1, 129, 4, 4, True, 5.0, 8.0),
+        (128, 96, 5, 300, 2, 1, True, 5.0, 0.0),
     ],
 )
 def test_against_numpy(
@@ -120,27 +123,33 @@ def test_against_numpy(
     assert nmse(expected, found[0].astype(np.float64)) <= BOUND[dtype]
 
 
+def test_many_keys(backend: aggml.Backend) -> None:
+    # From 8192 keys on parts are longer. Not of f32: the exact kernel adds all values in f32.
+    test_against_numpy("f16", 64, 32, 2, 8500, 1, 1, True, 0.0, 8.0, backend)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("queries", "keys"), [(32, 80), (1, 700)])
 def test_a_cell_that_is_not_seen_counts_nothing(
-    dtype: str, value: float, backend: aggml.Backend
+    dtype: str, value: float, queries: int, keys: int, backend: aggml.Backend
 ) -> None:
     # The cells of a cache beyond the sequence hold anything; 45 is in the middle of a block.
-    q = floats(2, 32, 64, seed=1)
-    k, v = floats(2, 80, 64, seed=2), floats(2, 80, 64, seed=3)
-    mask = np.full((32, 80), -np.inf, np.float16)
+    q = floats(2, queries, 64, seed=1)
+    k, v = floats(2, keys, 64, seed=2), floats(2, keys, 64, seed=3)
+    mask = np.full((queries, keys), -np.inf, np.float16)
     mask[:, :45] = 0
     found: list[Array] = []
     for fill in (0.0, value):
         k[:, 45:], v[:, 45:] = fill, fill
-        tensors: dict[aggml.Tensor, Array] = {new_tensor("f32", ne=(64, 32, 2)): q}
+        tensors: dict[aggml.Tensor, Array] = {new_tensor("f32", ne=(64, queries, 2)): q}
         for x in (k, v):
             bits = (x.view(np.uint32) >> 16).astype(np.uint16)
             narrow = x.astype(np.float16 if dtype == "f16" else np.float32)
-            tensors[new_tensor(dtype, ne=(64, 80, 2))] = bits if dtype == "bf16" else narrow
-        tensors[new_tensor("f16", ne=(80, 32))] = mask
-        left, keys, values, seen = tensors
-        node = ops.flash_attn_ext(left, keys, values, seen, 0.125)
+            tensors[new_tensor(dtype, ne=(64, keys, 2))] = bits if dtype == "bf16" else narrow
+        tensors[new_tensor("f16", ne=(keys, queries))] = mask
+        left, right, values, seen = tensors
+        node = ops.flash_attn_ext(left, right, values, seen, 0.125)
         found.append(compute(backend, node, tensors).astype(np.float64))
     assert np.isfinite(found[1]).all()
     assert nmse(found[0], found[1]) <= 1e-4

@@ -37,6 +37,9 @@ NODES: dict[str, Callable[[], Tensor]] = {
     "conv_transpose_2d": lambda: ops.conv_transpose_2d_p0(leaf(3, 3, 8, 8), leaf(24, 24, 8, 2), 2),
     "conv_transpose_1d": lambda: ops.conv_transpose_1d(leaf(8, 32, 32), leaf(64, 32), 4),
     "col2im_1d": lambda: ops.col2im_1d(leaf(512, 200), 4, 32),
+    "attention of one query": lambda: ops.flash_attn_ext(
+        leaf(64, 1, 8), leaf(64, 3000, 2, dtype="f16"), leaf(64, 3000, 2, dtype="f16"), None, 0.125
+    ),
     "pool_2d": lambda: ops.pool_2d(leaf(64, 64, 16, 2), "avg", 3, 3, 2, 2, 1, 1),
     "pool_2d_back": lambda: ops.pool_2d_back(
         leaf(32, 32, 16, 2), leaf(64, 64, 16, 2), "max", 2, 2, 2, 2

@@ -8,24 +8,9 @@
 
 enum { V_NARROW = AGK_FLASH_NARROW, V_NR = VF == 16 ? 4 : 2 }; /* V_NR x 4 sums in registers */
 
-/* State: S [rows][keys], maximum, sum and shrinkage of each row, O [rows][dv]. */
-typedef struct v_narrow_state {
-    float *s, *max, *sum, *shrink, *o;
-} v_narrow_state;
-
-AGK_INLINE v_narrow_state v_narrow_of(const agk_flash_tile *t)
-{
-    v_narrow_state f = {.s = t->state};
-    f.max = f.s + V_NARROW * AGK_FLASH_KEYS;
-    f.sum = f.max + V_NARROW;
-    f.shrink = f.sum + V_NARROW;
-    f.o = f.shrink + V_NARROW;
-    return f;
-}
-
 static inline void v_flash_begin_narrow(const agk_flash_tile *t)
 {
-    const v_narrow_state f = v_narrow_of(t);
+    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
     for (int64_t r = 0; r < t->n_rows; ++r) {
         f.max[r] = -__builtin_inff();
         f.sum[r] = 0.0f;
@@ -129,8 +114,8 @@ AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile
 }
 
 /* From products to exp(logit - maximum) in s, and the new maximum, sum and shrinkage of row r. */
-AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const v_narrow_state *f, int64_t r, int64_t first, int64_t n,
-                                  float *row)
+AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narrow *f, int64_t r, int64_t first,
+                                  int64_t n, float *row)
 {
     const vf scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale), cap = v_set(t->softcap);
     const vf low = v_set(-__builtin_inff()), slope = v_set(t->slope[r]);
@@ -177,7 +162,7 @@ AGK_INLINE void v_narrow_values_all(int type, int rows, const agk_flash_tile *t,
     for (; i < t->dv; i += VF) v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, shrink, o);
 }
 
-AGK_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const v_narrow_state *f, int64_t r, int64_t first,
+AGK_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const agk_flash_narrow *f, int64_t r, int64_t first,
                               int64_t n, const char *k, const char *v)
 {
     float *s = f->s + r * AGK_FLASH_KEYS, *o = f->o + r * t->dv;
@@ -200,7 +185,7 @@ AGK_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const v_narrow_
 
 static inline void v_flash_block_narrow(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
-    const v_narrow_state f = v_narrow_of(t);
+    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
     int64_t r = 0;
     for (; r + V_NR <= t->n_rows; r += V_NR) v_narrow_rows(V_NR, t, &f, r, first, n, k, v);
     for (; r + 2 <= t->n_rows; r += 2) v_narrow_rows(2, t, &f, r, first, n, k, v);
@@ -209,7 +194,7 @@ static inline void v_flash_block_narrow(const agk_flash_tile *t, int64_t first, 
 
 static inline void v_flash_end_narrow(const agk_flash_tile *t)
 {
-    const v_narrow_state f = v_narrow_of(t);
+    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
     for (int64_t r = 0; r < t->n_rows; ++r) {
         float *out = (float *)(void *)(t->out + r * t->out_step);
         const float max = f.max[r], sink = t->sink[r], top = sink > max ? sink : max;
