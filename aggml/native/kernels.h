@@ -100,6 +100,8 @@ typedef struct agk_lowering {
     agk_node *node;
     struct ag_storage *weights; /* where src[0] lies, if it may be packed (packed.h); else NULL */
     struct agk_packed *packed;  /* what the lowering made of it; the plan keeps it */
+    const agk_node *columns;    /* a node before this one whose columns are still in the work memory; NULL: none */
+    bool lays_columns;          /* those of this node are there behind it */
     uint32_t cpu;               /* features the plan may use; 0 asks for the exact scalar kernels */
     int n_steps;
     struct {

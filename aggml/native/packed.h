@@ -46,6 +46,12 @@ typedef struct agk_packed_layout {
     int32_t offset; /* the value of a code is (code - offset) * scale */
 } agk_packed_layout;
 
+/* For matrix tiles columns come in units of 64 k, the last one filled up with zeros, for 8 or 16 columns: float d[2][width], the
+ * sums [2][2][width], then tiles of 16 lines x 64 k. There is a line for each of 8 columns and both scales of 32 k, or of 4
+ * columns and all four of 16, in which the k of one scale are those of the column and the others are zero. So one product of
+ * tiles keeps the sums of all scales apart. */
+enum { AGK_PACKED_UNIT = 64, AGK_PACKED_TILE = 16 * AGK_PACKED_UNIT };
+
 const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has none */
 
 /* Pack up to 16 rows, `stride` bytes apart, of k elements. */
@@ -55,6 +61,8 @@ void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int6
  * rest are zeros. */
 void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
                         size_t stride, char *out);
+void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                      size_t stride, char *out);
 
 /* Packed weights of a tensor: memory that is filled group by group, by whoever first multiplies a group after it was
  * written. Results do not depend on who or when: a node that has this reads nothing else. Any thread. */
@@ -80,6 +88,21 @@ static inline size_t agk_packed_group_bytes(const agk_packed_layout *layout, int
 static inline size_t agk_packed_columns_bytes(int64_t n, int64_t k)
 {
     return agk_mm_blocks(k, AGK_MM_BLOCK) * (size_t)n * (3 * sizeof(float) + AGK_MM_BLOCK);
+}
+
+static inline bool agk_packed_halves(const agk_packed_layout *layout) /* a scale for 16 k */
+{
+    return layout->sums == AGK_OFFSET_16 || layout->sums == AGK_MINIMUM_16;
+}
+
+static inline size_t agk_packed_unit_bytes(const agk_packed_layout *layout, int64_t width)
+{
+    return (size_t)width * 6 * sizeof(float) + (size_t)(width / (agk_packed_halves(layout) ? 4 : 8)) * AGK_PACKED_TILE;
+}
+
+static inline size_t agk_packed_tiles_bytes(const agk_packed_layout *layout, int64_t width, int64_t k)
+{
+    return agk_mm_blocks(k, AGK_PACKED_UNIT) * agk_packed_unit_bytes(layout, width);
 }
 
 #endif

@@ -214,8 +214,8 @@ static int packed(rng *r, int type, bool tiles)
                 expected[col * ROWS + row] = (float)sum;
             }
         }
-        char *b = malloc(agk_packed_columns_bytes(width, N));
-        agk_packed_columns(layout, n, width, N, columns, column, b);
+        char *b = malloc(tiles ? agk_packed_tiles_bytes(layout, width, N) : agk_packed_columns_bytes(width, N));
+        (tiles ? agk_packed_tiles : agk_packed_columns)(layout, n, width, N, columns, column, b);
         const agk_mm_block block = {
             .k = N, .rows = ROWS, .cols = n, .a = a, .lda = group, .b = b, .c = found, .ldc = sizeof(float[ROWS])};
         for (size_t i = 0; i < agk_n_variants; ++i) {

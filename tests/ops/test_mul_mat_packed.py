@@ -463,3 +463,36 @@ async def test_a_scheduler_sees_that_weights_can_be_written_from_outside(
     w_values = aggml.dequantize(np.zeros_like(blocks), "q4_0", ne=(K, M))
     assert not w_values.any()
     assert not np.any(after)
+
+
+@pytest.mark.parametrize("n", [1, 8])
+async def test_products_of_the_same_columns_lay_them_out_once(
+    backend: aggml.Backend, n: int
+) -> None:
+    ws = [new_tensor("q8_0", ne=(K, M)) for _ in range(2)]
+    buffer = backend.alloc(ws)
+    buffer.usage = BufferUsage.WEIGHTS
+    blocks = [aggml.quantize(floats(M, K, seed=i), "q8_0") for i in range(2)]
+    for w, data in zip(ws, blocks, strict=True):
+        await backend.set(w, data)
+    x, other = (new_tensor("f32", ne=(K, n)).set_input() for _ in range(2))
+    h = ops.scale(x, 0.5)
+    first = ops.mul_mat(ws[0], h)
+    second = ops.mul_mat(ws[1], h)
+    between = ops.mul_mat(ws[1], other)
+    third = ops.mul_mat(ws[1], h)
+    fourth = ops.mul_mat(ws[0], ops.scale_inplace(h, 3.0))  # h is overwritten behind the third
+    ys = [y.set_output() for y in (first, second, between, third, fourth)]
+    graph = Graph(*ys)
+    backend.alloc_graph(graph)
+    a, b = floats(n, K, seed=3), floats(n, K, seed=4)
+    found = await backend.run(graph, {x: a, other: b}, ys)
+
+    columns = (a * 0.5, a * 0.5, b, a * 0.5, a * 1.5)
+    for y, which, given in zip(found, (0, 1, 1, 1, 0), columns, strict=True):
+        expected = await as_they_lie(backend, "q8_0", blocks[which], given.astype(np.float32))
+        assert nmse(np.asarray(y).reshape(n, -1), expected) < 1e-9
+    if PACKS:
+        memory: Any = graph.memory
+        ops_of = [step.op for step in memory.plan_of(backend).steps]
+        assert ops_of.count("mul_mat") == 9  # two each, but one for the second

@@ -93,6 +93,26 @@ static uint64_t cost(const agk_node *node)
     return 30 + (uint64_t)products / 4;
 }
 
+static uintptr_t end_of(const agk_view *v)
+{
+    const agk_type_traits *traits = agk_traits(v->type);
+    int64_t bytes = v->nb[0] == (int64_t)traits->type_size ? (int64_t)agk_row_size(v->type, v->ne[0])
+                                                           : (v->ne[0] - 1) * v->nb[0] + (int64_t)traits->type_size;
+    for (int d = 1; d < 4; ++d) bytes += (v->ne[d] - 1) * v->nb[d];
+    return v->addr + (uintptr_t)bytes;
+}
+
+/* Whether `node` may write what `columns` were made of, or where they lie. */
+static bool ends_columns(const agk_lowering *lowering, const agk_node *node, const agk_node *columns)
+{
+    const agk_view *b = &columns->src[1], *dst = &node->dst;
+    const bool writes_more = node->op == AGK_OP_opt_step_adamw || node->op == AGK_OP_opt_step_sgd ||
+                             (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom);
+    if (writes_more || (lowering->work_size > 0 && !lowering->lays_columns)) return true;
+    if (agk_nelements(dst) == 0 || b->arena_mask != dst->arena_mask) return false;
+    return dst->addr < end_of(b) && b->addr < end_of(dst);
+}
+
 agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, ag_storage *weights,
                        char *message)
 {
@@ -104,7 +124,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     }
     *copy = *node;
     copy->work = plan->work_base;
-    agk_lowering lowering = {.node = copy, .cpu = plan->cpu, .weights = weights};
+    agk_lowering lowering = {.node = copy, .cpu = plan->cpu, .weights = weights, .columns = plan->columns};
     agk_status status = agk_lower(&lowering);
     for (int i = 0; status == AGK_OK && i < lowering.n_steps; ++i) {
         if (lowering.step[i].n_chunks < 1 || lowering.step[i].n_chunks > MAX_CHUNKS) {
@@ -125,6 +145,8 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
                                                  .n_chunks = (uint32_t)lowering.step[i].n_chunks,
                                                  .writes_leaf = writes_leaf};
     }
+    if (lowering.lays_columns) plan->columns = copy;
+    if (plan->columns != NULL && ends_columns(&lowering, copy, plan->columns)) plan->columns = NULL;
     if (lowering.packed != NULL) plan->packed[plan->n_packed++] = lowering.packed;
     plan->cost += cost(copy);
     if (lowering.work_size > plan->work_size) plan->work_size = lowering.work_size;

@@ -120,6 +120,7 @@ struct ag_plan {
     uint64_t cost;              /* rough ns on one thread: tells whether a hand-over would cost more than the work */
     struct agk_packed **packed; /* held until the plan goes */
     size_t n_packed, cap_packed;
+    const agk_node *columns; /* while it is made: whose columns the work memory holds (agk_lowering) */
     ag_storage **reads, **writes, **partial;
     size_t n_reads, n_writes, n_partial;
     void *device; /* instead of steps: what a device made of the graph; NULL for the CPU */

@@ -47,10 +47,11 @@ static int64_t together(const plan *p)
     return p->tiles ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS;
 }
 
-/* As many as n columns are laid out for; up to 8 go to lanes even if there are tiles. */
-static int64_t width(int64_t n)
+/* Where column i of an expert begins, the first of those multiplied together. Up to 8, the last ones, go to lanes. */
+static size_t columns_before(const plan *p, const agk_packed_layout *layout, int64_t i, int64_t k)
 {
-    return n <= AGK_PACKED_COLUMNS ? n : AGK_PACKED_MOST;
+    return p->tiles ? (size_t)(i / AGK_PACKED_MOST) * agk_packed_tiles_bytes(layout, AGK_PACKED_MOST, k)
+                    : agk_packed_columns_bytes(i, k);
 }
 
 static plan plan_of(const agk_node *node)
@@ -151,7 +152,9 @@ static void lay_columns(const agk_task *task, const agk_node *node, const plan *
         read_column(task, node, p, t->order[at + j], 0, k, floats);
         p->col_q8(floats, (char *)task->scratch + (size_t)j * bytes, k);
     }
-    agk_packed_columns(agk_packed_layout_of(node->src[0].type), n, width(n), k, task->scratch, bytes, out);
+    (n <= AGK_PACKED_COLUMNS ? agk_packed_columns : agk_packed_tiles)(agk_packed_layout_of(node->src[0].type), n,
+                                                                      n <= AGK_PACKED_COLUMNS ? n : AGK_PACKED_MOST, k,
+                                                                      task->scratch, bytes, out);
 }
 
 /* Bring together column `at` of the order: for dots each by itself, for tiles 16 by the first of them. */
@@ -162,7 +165,8 @@ static void pack_column(const agk_task *task, const agk_node *node, const plan *
     char *columns = expert_columns(t, expert);
     if (p->packed != NULL) {
         const int64_t i = at - first, n = agk_mm_least(together(p), count - i);
-        if (i % together(p) == 0) lay_columns(task, node, p, t, at, n, columns + agk_packed_columns_bytes(i, k));
+        const agk_packed_layout *layout = agk_packed_layout_of(node->src[0].type);
+        if (i % together(p) == 0) lay_columns(task, node, p, t, at, n, columns + columns_before(p, layout, i, k));
         return;
     }
     if (count <= DOT_COLUMNS) {
@@ -255,6 +259,7 @@ static void packed(const agk_task *task, const agk_node *node, const plan *p, co
     const int64_t k = node->src[0].ne[0], all = t->start[expert + 1] - t->start[expert];
     const int64_t group = expert * agk_mm_ceil_div(node->src[0].ne[1], AGK_PACKED_ROWS);
     const char *columns = expert_columns(t, expert);
+    const agk_packed_layout *layout = agk_packed_layout_of(node->src[0].type);
     for (int64_t row = first; row < last; row += TILE_ROWS) {
         const int64_t rows = agk_mm_least(TILE_ROWS, last - row), at = group + row / AGK_PACKED_ROWS;
         if (rows > AGK_PACKED_ROWS) agk_packed_ready(p->packed, at + 1);
@@ -265,8 +270,8 @@ static void packed(const agk_task *task, const agk_node *node, const plan *p, co
                                         .rows = rows,
                                         .cols = n,
                                         .a = a,
-                                        .lda = agk_packed_group_bytes(agk_packed_layout_of(node->src[0].type), k),
-                                        .b = columns + agk_packed_columns_bytes(i, k),
+                                        .lda = agk_packed_group_bytes(layout, k),
+                                        .b = columns + columns_before(p, layout, i, k),
                                         .c = task->scratch,
                                         .ldc = (size_t)rows * sizeof(float)};
             (n <= AGK_PACKED_COLUMNS ? p->dot : p->tile)(&block);

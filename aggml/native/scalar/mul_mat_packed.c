@@ -1,5 +1,5 @@
 /* mul_mat of packed weights with 1 to 31 columns (packed.h): columns are quantized and laid side by side, then groups of 16
- * rows are multiplied, each packed by whoever comes to it first.
+ * rows are multiplied, each packed by whoever comes to it first. Several products of the same columns lay them out once.
  *
  * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, K 4096, the
  * share of the read bandwidth goes from 75 to 89 % (q4_0) and 65 to 85 % (q4_K) for one column; for eight, products per
@@ -12,7 +12,7 @@
 #include "mul_mat_plan.h"
 
 enum {
-    K_CHUNK = 2048, /* of the columns, per chunk; a multiple of 64 */
+    K_MOST = 2048, /* of the columns, per chunk; a multiple of 64 */
     MOST_IN_LANES = 16,
     MOST_ON_TILES = 31, /* from 32 on columns are worth a panel: mul_mat_terms.c */
 };
@@ -26,7 +26,8 @@ typedef struct plan {
     const agk_packed_layout *layout;
     agk_packed *packed;
     int64_t groups_per_chunk;
-    int32_t tiles; /* of columns */
+    int32_t tiles;   /* of columns */
+    int32_t k_chunk; /* of them, a multiple of 64 */
     bool on_tiles;
 } plan;
 
@@ -44,24 +45,26 @@ static int64_t tile_start(const agk_node *node, const plan *p, int64_t tile)
     return node->src[1].ne[1] * tile / p->tiles;
 }
 
-/* As many columns as a tile has room for. */
-static int64_t width(const plan *p, int64_t n)
+/* As many columns as tiles are laid out for. */
+static int64_t width(int64_t n)
 {
-    return !p->on_tiles ? n : n <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST;
+    return n <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST;
 }
 
 /* Where the columns of a tile begin that starts at column `first`. */
 static char *columns_of(const agk_task *task, const agk_node *node, const plan *p, int64_t tile, int64_t first)
 {
-    const int64_t before = p->on_tiles ? tile * AGK_PACKED_MOST : first;
-    return (char *)agk_work(task, node) + agk_packed_columns_bytes(before, node->src[0].ne[0]);
+    const int64_t k = node->src[0].ne[0];
+    const size_t before = p->on_tiles ? (size_t)tile * agk_packed_tiles_bytes(p->layout, AGK_PACKED_MOST, k)
+                                      : agk_packed_columns_bytes(first, k);
+    return (char *)agk_work(task, node) + before;
 }
 
 static agk_status columns_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const plan p = plan_of(node);
     const agk_view *b = &node->src[1];
-    const int64_t k = b->ne[0], k0 = chunk * K_CHUNK, kn = agk_mm_least(K_CHUNK, k - k0);
+    const int64_t k = b->ne[0], k0 = chunk * p.k_chunk, kn = agk_mm_least(p.k_chunk, k - k0);
     const size_t bytes = agk_mm_col_bytes(AGK_MM_Q8, kn);
     for (int64_t tile = 0; tile < p.tiles; ++tile) {
         const int64_t first = tile_start(node, &p, tile), n = tile_start(node, &p, tile + 1) - first;
@@ -69,8 +72,14 @@ static agk_status columns_step(const agk_task *task, const agk_node *node, int64
             const char *column = (const char *)agk_data(task, b) + (first + j) * b->nb[1];
             p.quantize(column + agk_row_size(b->type, k0), (char *)task->scratch + (size_t)j * bytes, kn);
         }
-        char *out = columns_of(task, node, &p, tile, first) + agk_packed_columns_bytes(width(&p, n), k0);
-        agk_packed_columns(p.layout, n, width(&p, n), kn, task->scratch, bytes, out);
+        char *out = columns_of(task, node, &p, tile, first);
+        if (p.on_tiles) {
+            out += agk_packed_tiles_bytes(p.layout, width(n), k0);
+            agk_packed_tiles(p.layout, n, width(n), kn, task->scratch, bytes, out);
+        } else {
+            out += agk_packed_columns_bytes(n, k0);
+            agk_packed_columns(p.layout, n, n, kn, task->scratch, bytes, out);
+        }
     }
     return AGK_OK;
 }
@@ -103,11 +112,14 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     return AGK_OK;
 }
 
-/* Tiles take 16 columns together, and then 1.3 to 1.6 times as many products as lanes; 8 columns they do not take faster. */
-static bool on_tiles(int64_t n, uint32_t cpu)
+/* Tiles take 8 or 16 columns together: 8 of them in 0.67 (q4_0), 0.77 (q4_K), 0.81 (q8_0) of the time of lanes, those that have
+ * a scale for 16 k are slower. */
+static bool on_tiles(int type, int64_t n, uint32_t cpu)
 {
     const uint32_t needs = AGK_AMX_INT8 | AGK_AVX512;
-    return n > AGK_PACKED_COLUMNS && (cpu & needs) == needs;
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const int64_t least = layout != NULL && !agk_packed_halves(layout) ? 7 : AGK_PACKED_COLUMNS + 1;
+    return n >= least && (cpu & needs) == needs;
 }
 
 agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu)
@@ -135,12 +147,22 @@ agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu)
 #undef AGK_PRODUCT
 }
 
+/* Whether the columns of an earlier product of packed weights are those of this one, as for queries, keys and values. */
+static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
+{
+    const plan q = plan_of(earlier);
+    const agk_view *x = &node->src[1], *y = &earlier->src[1];
+    return p->on_tiles == q.on_tiles && p->layout->sums == q.layout->sums && p->layout->offset == q.layout->offset &&
+           x->addr == y->addr && x->arena_mask == y->arena_mask && x->type == y->type &&
+           memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
+}
+
 bool agk_lower_mul_mat_packed(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *b = &node->src[1];
     const int64_t k = a->ne[0], m = a->ne[1], n = b->ne[1];
-    const bool tiles = on_tiles(n, lowering->cpu);
+    const bool tiles = on_tiles(a->type, n, lowering->cpu);
     if (lowering->weights == NULL || n > (tiles ? MOST_ON_TILES : MOST_IN_LANES) ||
         a->ne[2] * a->ne[3] * b->ne[2] * b->ne[3] != 1 || k == 0 || m < AGK_PACKED_ROWS ||
         (b->type != AGK_F32 && b->type != AGK_Q8_0)) {
@@ -157,10 +179,15 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
     const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
     const int64_t groups = agk_mm_ceil_div(m, AGK_PACKED_ROWS);
     p.groups_per_chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
-    const int64_t k_most = agk_mm_least(k, K_CHUNK);
+    p.k_chunk = (int32_t)agk_mm_least(K_MOST, agk_mm_ceil_div(K_MOST * 2, n * 64) * 64); /* 1 ns an element */
+    const int64_t k_most = agk_mm_least(k, p.k_chunk);
     lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k_most);
-    lowering->work_size = agk_packed_columns_bytes(tiles ? p.tiles * AGK_PACKED_MOST : n, k);
-    agk_add_step(lowering, columns_step, agk_mm_ceil_div(k, K_CHUNK));
+    lowering->work_size =
+        tiles ? (size_t)p.tiles * agk_packed_tiles_bytes(p.layout, AGK_PACKED_MOST, k) : agk_packed_columns_bytes(n, k);
+    lowering->lays_columns = true;
+    if (lowering->columns == NULL || !same_columns(&p, node, lowering->columns)) {
+        agk_add_step(lowering, columns_step, agk_mm_ceil_div(k, p.k_chunk));
+    }
     agk_add_step(lowering, product_step, agk_mm_ceil_div(groups, p.groups_per_chunk));
     memcpy(&node->aux, &p, sizeof p);
     return true;

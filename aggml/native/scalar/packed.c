@@ -185,29 +185,57 @@ void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int6
 
 /* -- columns -------------------------------------------------------------------------------------------------- */
 
+/* Both sums of half `i` of 64 elements, `step` bytes apart. */
+static void put_sums(const agk_packed_layout *layout, const agk_mm_col_q8 *x, int i, char *to, int64_t step)
+{
+    const bool minimum = layout->sums == AGK_MINIMUM_32 || layout->sums == AGK_MINIMUM_16;
+    const int32_t *start = x->start + 8 * i; /* -128 times the sums of 4 */
+    int32_t sum[2] = {start[0] + start[1] + start[2] + start[3], start[4] + start[5] + start[6] + start[7]};
+    if (!agk_packed_halves(layout)) sum[0] += sum[1], sum[1] = 0;
+    for (int h = 0; h < 2; ++h) {
+        const int32_t s = sum[h] / -128, add = -layout->offset * s;
+        const float factor = x->d[i] * (float)s;
+        memcpy(to + h * step, minimum ? (const void *)&factor : (const void *)&add, 4);
+    }
+}
+
 void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
                         size_t stride, char *out)
 {
-    const bool halves = layout->sums == AGK_OFFSET_16 || layout->sums == AGK_MINIMUM_16;
-    const bool minimum = layout->sums == AGK_MINIMUM_32 || layout->sums == AGK_MINIMUM_16;
     for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i) {
         float *d = (float *)(void *)out;
         char *sums = out + width * 4, *q = out + 12 * width;
         if (n < width) memset(out, 0, (size_t)width * (12 + AGK_MM_BLOCK));
         for (int64_t j = 0; j < n; ++j) {
             const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / 2;
-            const int32_t *start = x->start + 8 * (i & 1); /* -128 times the sums of 4 */
-            int32_t sum[2] = {start[0] + start[1] + start[2] + start[3], start[4] + start[5] + start[6] + start[7]};
-            if (!halves) sum[0] += sum[1], sum[1] = 0;
             d[j] = x->d[i & 1];
-            for (int h = 0; h < 2; ++h) {
-                const int32_t s = sum[h] / -128, add = -layout->offset * s;
-                const float factor = d[j] * (float)s;
-                memcpy(sums + 4 * (h * width + j), minimum ? (const void *)&factor : (const void *)&add, 4);
-            }
+            put_sums(layout, x, (int)(i & 1), sums + 4 * j, 4 * width);
             memcpy(q + j * AGK_MM_BLOCK, x->q + (i & 1) * AGK_MM_BLOCK, AGK_MM_BLOCK);
         }
         out += width * (12 + AGK_MM_BLOCK);
+    }
+}
+
+void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                      size_t stride, char *out)
+{
+    const int64_t per_scale = agk_packed_halves(layout) ? 16 : 32, per_tile = per_scale / 4;
+    const size_t bytes = agk_packed_unit_bytes(layout, width);
+    memset(out, 0, agk_packed_tiles_bytes(layout, width, k));
+    for (int64_t i = 0; i < k; i += AGK_PACKED_UNIT, out += bytes) {
+        for (int64_t j = 0; j < n; ++j) {
+            const agk_mm_col_q8 *x =
+                (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / AGK_PACKED_UNIT;
+            char *tile = out + 24 * width + j / per_tile * AGK_PACKED_TILE;
+            for (int half = 0; half < 2 && i + half * AGK_MM_BLOCK < k; ++half) {
+                memcpy(out + 4 * (half * width + j), &x->d[half], 4);
+                put_sums(layout, x, half, out + 4 * ((2 + 2 * half) * width + j), 4 * width);
+                for (int64_t e = half * AGK_MM_BLOCK; e < (half + 1) * AGK_MM_BLOCK; e += per_scale) {
+                    const int64_t line = e / per_scale * per_tile + j % per_tile;
+                    memcpy(tile + line * AGK_PACKED_UNIT + e, x->q + e, (size_t)per_scale);
+                }
+            }
+        }
     }
 }
 
@@ -284,7 +312,24 @@ static element element_at(int type, const char *block, int row, int e)
     return x;
 }
 
-static void product(int type, const agk_mm_block *block, int64_t width)
+/* Scale and element k of column j, of columns in lanes or on tiles. */
+static double column_at(const agk_packed_layout *layout, const agk_mm_block *block, int64_t tiles, int64_t k, int64_t j)
+{
+    if (tiles == 0) {
+        const int64_t width = block->cols;
+        const char *unit = (const char *)block->b + k / AGK_MM_BLOCK * width * (12 + AGK_MM_BLOCK);
+        const int8_t *q = (const int8_t *)unit + 12 * width + j * AGK_MM_BLOCK;
+        return (double)((const float *)(const void *)unit)[j] * q[k % AGK_MM_BLOCK];
+    }
+    const int64_t per_scale = agk_packed_halves(layout) ? 16 : 32, per_tile = per_scale / 4, e = k % AGK_PACKED_UNIT;
+    const char *unit = (const char *)block->b + (size_t)(k / AGK_PACKED_UNIT) * agk_packed_unit_bytes(layout, tiles);
+    const int8_t *tile = (const int8_t *)unit + 24 * tiles + j / per_tile * AGK_PACKED_TILE;
+    const int64_t line = e / per_scale * per_tile + j % per_tile;
+    return (double)((const float *)(const void *)unit)[e / AGK_MM_BLOCK * tiles + j] * tile[line * AGK_PACKED_UNIT + e];
+}
+
+/* tiles: for how many columns they are laid out; 0: they are in lanes. */
+static void product(int type, const agk_mm_block *block, int64_t tiles)
 {
     const agk_packed_layout *layout = agk_packed_layout_of(type);
     const int64_t n = block->cols;
@@ -294,13 +339,8 @@ static void product(int type, const agk_mm_block *block, int64_t width)
         for (int64_t k = 0; k < block->k; ++k) {
             const element x =
                 element_at(type, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
-            const char *unit =
-                (const char *)block->b + (size_t)(k / AGK_MM_BLOCK) * (size_t)width * (12 + AGK_MM_BLOCK);
             const double value = (double)x.scale * (x.code - layout->offset) + (double)x.minimum;
-            for (int64_t j = 0; j < n; ++j) {
-                const int8_t q = ((const int8_t *)unit)[12 * width + j * AGK_MM_BLOCK + k % AGK_MM_BLOCK];
-                sum[j] += value * (double)((const float *)(const void *)unit)[j] * q;
-            }
+            for (int64_t j = 0; j < n; ++j) sum[j] += value * column_at(layout, block, tiles, k, j);
         }
         for (int64_t j = 0; j < n; ++j)
             *(float *)(void *)((char *)block->c + (size_t)j * block->ldc + 4 * row) = (float)sum[j];
@@ -310,7 +350,7 @@ static void product(int type, const agk_mm_block *block, int64_t width)
 #define PRODUCT(name, type) \
     void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
     { \
-        product(type, block, block->cols); \
+        product(type, block, 0); \
     } \
     void agk_mm_packed16_##name##_scalar(const agk_mm_block *block) \
     { \
