@@ -20,6 +20,7 @@ import anyio
 
 from benchmarks import (
     awaits,
+    busy,
     chart,
     conversions,
     embeddings,
@@ -43,6 +44,7 @@ PARTS: Final = {
     kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
+    busy.PART: "the same beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
     service.PART: "examples/serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "what an await costs; anyio's threads",
@@ -98,6 +100,8 @@ class Bench:
                 generation.measure, self.threads, self.roofline,
                 quick=quick, match=self.match, missing=missing,
             )  # fmt: skip
+        if name == busy.PART:
+            return partial(busy.measure, self.threads, quick=quick, missing=missing)
         if name in kernels.PARTS:
             return partial(
                 kernels.measure, name, self.threads, self.roofline,

@@ -64,7 +64,7 @@ async def measure(
         except MissingPeerError as error:
             missing.append(f"{PART}: {error}")
             return rows
-        peer = _Peer(path, threads, shape)
+        peer = Peer(path, threads, shape)
         try:
             if peer.child is None and f"{PEER}: {peer.note}" not in missing:
                 missing.append(f"{PEER}: {peer.note}")
@@ -74,7 +74,7 @@ async def measure(
     return rows
 
 
-class _Peer:
+class Peer:
     """llama.cpp with a model; with the fastest packing of weights that it survives."""
 
     def __init__(self, path: Path, threads: int, shape: Shape) -> None:
@@ -132,7 +132,7 @@ class _Measurement:
     shape: Shape
     path: Path
     threads: int
-    peer: _Peer
+    peer: Peer
     roofline: Roofline | None
     quick: bool
 

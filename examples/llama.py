@@ -6,6 +6,7 @@ Here: hyperparameters, weights, the graph of one step, the KV cache. Not here: t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -520,15 +521,21 @@ def _mask(positions: npt.NDArray[np.int32], kv: int) -> npt.NDArray[np.float16]:
     one to the left of the row before, and the worker that takes the mask reads the windows: written
     out on the loop, those of 512 tokens that look at 4096 would hold it up for 3 ms.
     """
-    line = np.zeros(2 * kv, np.float16)
-    line[kv:] = -np.inf
-    windows = np.lib.stride_tricks.sliding_window_view(line, kv)
+    windows = _windows(kv)
     sequences, tokens = positions.shape
     first = int(positions[0, 0])
     if sequences == 1 and np.array_equal(positions[0], np.arange(first, first + tokens)):
         return windows[kv - first - tokens : kv - first][None, None, ::-1]
     found: npt.NDArray[np.float16] = windows[kv - 1 - positions][:, None]
     return found
+
+
+@functools.lru_cache(maxsize=16)
+def _windows(kv: int) -> npt.NDArray[np.float16]:
+    """Row i ends with i infinities behind ``kv`` - i zeros; nobody may write to it."""
+    line = np.zeros(2 * kv, np.float16)
+    line[kv:] = -np.inf
+    return np.lib.stride_tricks.sliding_window_view(line, kv)
 
 
 def _needed(config: Config) -> list[str]:

@@ -1,0 +1,116 @@
+"""What a second process that burns one core costs: tokens of one sequence, ours and llama.cpp's.
+
+In turns, with the burner stopped and running, pinned to the first of the usable cores. The figure
+is what part of the throughput is lost, less what part of the processor the burner took meanwhile: 0
+for a program that uses what is left, much more for one whose threads wait for each other.
+Not here: throughput in quiet (generation.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+import aggml
+from benchmarks import model_files
+from benchmarks.generation import CTX, PEER, Peer
+from benchmarks.models import llama
+from benchmarks.peers import MissingPeerError
+from benchmarks.timing import Budget, Row, median, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+PART: Final = "busy"
+DTYPE: Final = "q8_0"
+STEPS: Final = 24  # in a turn: about half a second
+ROUNDS: Final = 9
+MOST: Final = 0.2  # of the throughput, beyond what the burner took
+# Ends with its parent, even if that is killed.
+BURN: Final = "import ctypes\nctypes.CDLL(None).prctl(1, 9)\nwhile True: pass"
+
+
+async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
+    """One row."""
+    if not hasattr(os, "sched_setaffinity"):
+        missing.append(f"{PART}: this system pins no process to a core")
+        return []
+    shape = model_files.SMALL if quick else model_files.LARGE
+    try:
+        path = model_files.llama_file(DTYPE, shape)
+    except MissingPeerError as error:
+        missing.append(f"{PART}: {error}")
+        return []
+    progress(f"{PART}: {DTYPE}")
+    ids = np.random.default_rng(1).integers(0, shape.vocabulary, (STEPS, 1)).tolist()
+    peer = Peer(path, threads, shape)
+    async with aggml.get_device("CPU").backend(n_threads=threads) as backend:
+        with await llama.open_model(path) as file:
+            model = await llama.Llama.load(backend, file, ctx=CTX)
+
+        async def ours() -> None:
+            for i, tokens in enumerate(ids):
+                await model.decode(tokens, [i])
+
+        async def theirs() -> None:
+            peer.call("begin")
+            peer.call("steps", ids)
+
+        try:
+            own = await _beyond(ours, rounds=2 if quick else ROUNDS)
+            peers = {}
+            if peer.child is None:
+                missing.append(f"{PEER}: {peer.note}")
+            else:
+                peers[PEER] = await _beyond(theirs, rounds=2 if quick else ROUNDS)
+        finally:
+            peer.close()
+    what = f"one sequence, {DTYPE}, beside a busy process: lost beyond its share"
+    budgets = () if quick else (Budget("", "<=", 100 * MOST),)
+    percent = {name: 100 * value for name, value in peers.items()}
+    return [Row(PART, what, 100 * own, "%", percent, {}, budgets, peer.note)]
+
+
+async def _beyond(work: Callable[[], Awaitable[None]], rounds: int) -> float:
+    """The median over rounds of a turn in quiet and one beside the burner."""
+    found = []
+    with _burner() as burner:
+        await work()
+        for _ in range(rounds):
+            start = time.perf_counter()
+            await work()
+            quiet = time.perf_counter() - start
+            burner.send_signal(signal.SIGCONT)
+            before, start = _processor_time(burner.pid), time.perf_counter()
+            await work()
+            beside = time.perf_counter() - start
+            taken = (_processor_time(burner.pid) - before) / (beside * len(os.sched_getaffinity(0)))
+            burner.send_signal(signal.SIGSTOP)
+            found.append(1 - quiet / beside - taken)
+    return median(found)
+
+
+@contextlib.contextmanager
+def _burner() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that burns the first usable core, stopped."""
+    with subprocess.Popen([sys.executable, "-c", BURN]) as process:
+        try:
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+            time.sleep(0.3)  # until it burns
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
+
+
+def _processor_time(pid: int) -> float:
+    """Seconds of processor time that a process had."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
