@@ -121,7 +121,7 @@ async def _size(contenders: list[Contender], batch: int, tokens: int, *, quick: 
     rng = np.random.default_rng(batch)
     ids = rng.integers(1000, 30000, (batch, tokens))
     ids[:, 0], ids[:, -1] = 101, 102  # [CLS], [SEP]
-    rounds = 2 if quick else 7
+    rounds = 2 if quick else 4 if batch * tokens > 3000 else 7  # of the largest 15 s each
     repeats = max(1, min(30, 3000 // (batch * tokens)))  # large ones are long enough by themselves
     seconds: dict[str, list[float]] = {x.name: [] for x in contenders}
     vectors: dict[str, np.ndarray] = {}
