@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 #: Each operation of the device waits for so long, at random, that a missing order shows.
-_JITTER = {"test_streams": "40", "test_faults": "40"}
+_JITTER = dict.fromkeys(("test_streams", "test_faults", "test_scheduling", "test_blas"), "40")
 FILES = sorted((HERE / "device").glob("test_*.py"))
 
 pytestmark = [
