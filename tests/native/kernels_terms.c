@@ -94,7 +94,7 @@ static agk_mm_terms_put_fn *put_of(const agk_variant *tile)
         agk_mm_terms_put_fn *put = (agk_mm_terms_put_fn *)variant(i, "mm_terms_put");
         if (put != NULL && (strcmp(agk_variants[i].isa, "scalar") == 0) == scalar) return put;
     }
-    CHECK(!"a put for this tile");
+    CHECK(false); /* a tile without a put */
     return NULL;
 }
 
