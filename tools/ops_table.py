@@ -56,6 +56,13 @@ type whose blocks are longer than their rows does not show. Besides the scalar k
 always there, some nodes have kernels for instruction sets of their own. CUDA: whether there are
 kernels for all of the recorded calls (by types: `cuda-ops.md`); they have not run on a GPU yet.
 
+Extents, types and layouts that ggml's builders refuse are refused by the call. Views with gaps and
+permuted ones that only the kernels of its CPU stop at, or read wrongly, are computed: operands of
+`im2col` and the convolutions, of `pool_*`, `win_*`, `scale`, `clamp`, `leaky_relu`, `diag_mask_*`,
+`diag`, `cumsum`, `mean`, `argmax`, `argsort`, `top_k`, `repeat`, `repeat_back`, `get_rel_pos`,
+`get_rows_back`, what `set` and `acc` put in, and what `cpy` quantizes. So are `repeat` of every
+element type, `im2col` of f16 images to f32 and of any image to bf16.
+
 | builder | node | operand types | instruction sets | in place | CPU | CUDA |
 | --- | --- | --- | --- | --- | --- | --- |
 """
