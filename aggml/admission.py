@@ -27,6 +27,10 @@ class Admission:
 
     Args:
         limit: submissions that may be pending or admitted; None: no limit, nothing is counted.
+
+    Attributes:
+        limit: as given.
+        units: Futures of submissions that are not done, as far as it is known; oldest first.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -35,7 +39,7 @@ class Admission:
         self.limit = limit
         # Who was admitted and has not submitted yet; a task that ends without gives its place up.
         self._admitted: dict[weakref.ref[object], None] = {}
-        self._units: deque[Future[Any]] = deque()
+        self.units: deque[Future[Any]] = deque()
         self._queue: deque[Parker] = deque()
 
     def note(self, future: Future[Any], batch: Batch | None) -> None:
@@ -46,21 +50,37 @@ class Admission:
             if batch.counted:
                 return
             batch.counted = True
+        self.units.append(future)
+        self.used()
+        self._forget_done()
+
+    def used(self) -> None:
+        """A place was used that this task, or another one, was admitted to."""
         if self._admitted:
             mine = weakref.ref(current_task() or self)
             self._admitted.pop(mine if mine in self._admitted else next(iter(self._admitted)))
-        self._units.append(future)
-        self._forget_done()
         if self._queue:
             self._queue[0].unpark()  # there is something to wait for now
 
+    def free(self) -> bool:
+        """Whether who submits right now need not wait."""
+        limit = self.limit
+        if limit is None:
+            return True
+        if self._queue:
+            return False
+        units = self.units
+        while units and units[0].done():
+            units.popleft()
+        return len(units) + len(self._admitted) < limit
+
     def _forget_done(self) -> None:
-        while self._units and self._units[0].done():
-            self._units.popleft()
+        while self.units and self.units[0].done():
+            self.units.popleft()
 
     def _room(self) -> bool:
         self._forget_done()
-        return self.limit is None or len(self._units) + len(self._admitted) < self.limit
+        return self.limit is None or len(self.units) + len(self._admitted) < self.limit
 
     def _give_up(self, task: weakref.ref[object]) -> None:
         if task in self._admitted:
@@ -73,13 +93,17 @@ class Admission:
         self._give_up(weakref.ref(current_task() or self))
 
     async def wait(self) -> None:
+        """A checkpoint, then `admit`."""
+        await anyio.lowlevel.checkpoint()
+        await self.admit()
+
+    async def admit(self) -> None:
         """Wait for a place, which is good for one submission.
 
         Asking again gives one up that was not used, and so does the end of the task.
 
         Cancellation: gives the place in the queue up.
         """
-        await anyio.lowlevel.checkpoint()
         if self.limit is None:
             return
         me = weakref.ref(current_task() or self, self._give_up)
@@ -93,8 +117,8 @@ class Admission:
             while self._queue[0] is not place:
                 await place.park()
             while not self._room():
-                if self._units:
-                    await self._units[0].settled()
+                if self.units:
+                    await self.units[0].settled()
                 else:  # all places are admitted to others, who have not submitted yet
                     await place.park()
             self._admitted[me] = None

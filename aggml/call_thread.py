@@ -15,27 +15,64 @@ from aggml.native import _native
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["CallThread", "calling", "check_may_wait", "foreign_error"]
+__all__ = ["CallThread", "Waiting", "calling", "check_may_wait", "foreign_error"]
 
 _FOREIGN = 7  # ag_code of native/runtime/runtime.h
 
 #: Threads that run a function at this moment, and the stream that waits for it.
 calling: dict[int, _native.Stream] = {}
+#: Those of them that wait, and for what.
+_blocked: dict[int, tuple[_native.Stream, tuple[_native.Op, ...]]] = {}
+_blocked_lock = threading.Lock()
 
 
 def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
     """Refuse to wait for what the stream that runs this very function would have to do first.
 
+    Also by way of other streams that wait for it, and of functions that they run and that wait.
     Called only while some function runs.
 
     Raises:
-        InvalidState: an operation that is not done is of that stream.
+        InvalidState: an operation that is not done is, or waits for one, of that stream.
     """
     native = calling.get(threading.get_ident())
-    if native is not None and any(op.stream is native and not op.done() for op in ops):
-        raise InvalidState(
-            f"[Future] {what}: a function that {native.name} runs cannot wait for {native.name}"
-        )
+    if native is None:
+        return
+    waited = [op for op in ops if not op.done()]
+    if not native.needs(waited, list(_blocked.values())):
+        return
+    direct = any(op.stream is native for op in waited)
+    by = "" if direct else ", which has to wait for it in turn"
+    whom = native.name if direct else ", ".join(sorted({op.stream.name for op in waited}))
+    raise InvalidState(
+        f"[Future] {what}: a function that {native.name} runs cannot wait for {whom}{by}"
+    )
+
+
+class Waiting:
+    """``with`` it a function blocks until operations are done; others see that it does.
+
+    Raises:
+        InvalidState: see `check_may_wait`.
+    """
+
+    __slots__ = ("_ops", "_what")
+
+    def __init__(self, ops: tuple[_native.Op, ...], what: str) -> None:
+        self._ops = ops
+        self._what = what
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        with _blocked_lock:  # of two that begin to wait for each other, the second sees the first
+            check_may_wait(self._ops, self._what)
+            native = calling.get(thread)
+            if native is not None:
+                _blocked[thread] = (native, self._ops)
+
+    def __exit__(self, *_: object) -> None:
+        with _blocked_lock:
+            _blocked.pop(threading.get_ident(), None)
 
 
 class CallThread:

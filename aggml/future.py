@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 import anyio.lowlevel
 
 from aggml import errors
-from aggml.call_thread import calling, check_may_wait
+from aggml.call_thread import Waiting, calling, check_may_wait
 from aggml.errors import Aborted, AggmlError, DeviceError, InvalidHandle, InvalidState
 from aggml.reactor import Parker, checkpoint, current_reactor, post_here, wait_op
 from aggml.watch import observed, watchers
@@ -237,15 +237,20 @@ class Future(Generic[T_co]):
             Whether it is done.
 
         Raises:
-            InvalidState: called by a function that the very stream runs (`Stream.call`,
-                ``map_custom1``): it would wait for itself.
+            InvalidState: called by a function (`Stream.call`, ``map_custom1``) that the very stream
+                runs, or one for which that stream waits, by however many others: it would wait for
+                itself.
         """
         last = self._awaited()
         if last is None:
             return True
+        seconds = -1.0 if timeout is None else max(0.0, timeout)
         self._enter()
         try:
-            return last.wait(-1.0 if timeout is None else max(0.0, timeout))
+            if calling:
+                with Waiting(self._ops or (), self.what):
+                    return last.wait(seconds)
+            return last.wait(seconds)
         finally:
             self._leave(cancelled=False)
 

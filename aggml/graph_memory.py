@@ -16,6 +16,7 @@ from aggml.graph import Graph
 
 if TYPE_CHECKING:
     from aggml.backend import BackendBase
+    from aggml.backend.again import Again
     from aggml.plan import DevicePlan
     from aggml.steps import Steps
     from aggml.tensor import Tensor
@@ -43,9 +44,10 @@ class GraphMemory:
         Raises:
             AllocFailed: no memory.
         """
-        if size > self.size:
-            self._arena = self._type.alloc_buffer(size)
-        return self._arena
+        have = self._arena
+        if size > (0 if have is None else have.size):
+            self._arena = have = self._type.alloc_buffer(size)
+        return have
 
     def adopt(self, arena: Buffer) -> None:
         """Take a buffer that was made elsewhere as scratch, if it is larger."""
@@ -79,6 +81,8 @@ class GraphBuffer(Buffer):
         self._plan_for: weakref.ref[BackendBase] | None = None
         self._plan: DevicePlan | None = None
         self._epoch = -1
+        #: What was run before, by outputs and inputs (backend/again.py).
+        self.runs: dict[tuple[object, ...], Again] = {}
 
     @property
     def owner(self) -> Buffer:
@@ -124,6 +128,7 @@ class GraphBuffer(Buffer):
         """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
         super().close()
         self._plan = None
+        self.runs.clear()
         graph = self._graph()
         if graph is not None and graph.memory is self:
             graph.memory = None

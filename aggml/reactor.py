@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import trio
 
 __all__ = [
+    "CHECKPOINT",
     "Parker",
     "Reactor",
     "checkpoint",
@@ -201,6 +202,16 @@ def checkpoint() -> Generator[Any, Any, None]:
     else:
         _running_asyncio()
         yield  # what asyncio.sleep(0) does
+
+
+class _Checkpoint:
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return checkpoint()
+
+
+CHECKPOINT = _Checkpoint()  # to be awaited; what anyio.lowlevel.checkpoint() does, for less
 
 
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import weakref
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -31,6 +30,7 @@ __all__ = [
     "outgoing",
     "outgoing_bytes",
     "pieces",
+    "spec_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -97,16 +97,11 @@ def array_dtype(tensor: Tensor) -> np.dtype[Any]:
     return np.dtype(np.uint8) if tensor.dtype.is_quantized else np.dtype(tensor.dtype.numpy)
 
 
-_specs: weakref.WeakKeyDictionary[Tensor, tuple[np.dtype[Any], tuple[int, ...]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def _spec(tensor: Tensor) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """(element type, shape) of the tensor's array; remembered, as each `run` asks for it."""
-    spec = _specs.get(tensor)
+def spec_of(tensor: Tensor) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """(element type, shape) of the tensor's array; kept with it, as each `run` asks for it."""
+    spec = tensor._array
     if spec is None:
-        spec = _specs[tensor] = (array_dtype(tensor), array_shape(tensor))
+        spec = tensor._array = (array_dtype(tensor), array_shape(tensor))
     return spec
 
 
@@ -149,7 +144,7 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
         InvalidHandle: ``x`` cannot be read as an array.
         LayoutMismatch: its element type or shape is another.
     """
-    dtype, shape = _spec(tensor)
+    dtype, shape = spec_of(tensor)
     if type(x) is np.ndarray and x.dtype == dtype and x.shape == shape:
         return x
     array = array_of(x, what)
@@ -190,7 +185,7 @@ def outgoing(
         LayoutMismatch: ``out`` or ``shape`` do not fit.
     """
     if out is None and shape is None:
-        dtype, wanted = _spec(tensor)
+        dtype, wanted = spec_of(tensor)
         result = np.empty(wanted, dtype)
         return result, result
     wanted = array_shape(tensor)

@@ -60,6 +60,13 @@ class BackendBase(ABC):
         """
         return None
 
+    def _direct(self, plan: Any) -> bool:  # noqa: ANN401 - as `_compile` gave it
+        """Whether a `run` of this plan may be enqueued without the hooks.
+
+        Then ``plan.native`` is what its stream runs, and transfers are native copies.
+        """
+        return False
+
     @abstractmethod
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
         """Write all elements; ``array`` is 4-D, of the tensor's type and shape."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import anyio.lowlevel
 
 from aggml import transfer
+from aggml.backend.again import Again, key_of
 from aggml.backend.base import Array, BackendBase
 from aggml.errors import (
     AlreadyAllocated,
@@ -26,6 +27,7 @@ from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer, laying_out
 from aggml.steps import finish, give_way
 from aggml.tensor import Tensor
+from aggml.watch import watchers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from aggml.plan import DevicePlan
 
 __all__ = ["ComputingBackend", "GraphPlan"]
+
+# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
+# else.
+_RUNS = 8
 
 
 class GraphPlan:
@@ -218,6 +224,20 @@ class ComputingBackend(BackendBase):
         """
         self._check_open("Backend.run")
         plan = self._plan(graph, "Backend.run")
+        arena = self.memory.arena(plan.arena_size)
+        if not watchers and not self.stream._batches and self._direct(plan):
+            return self._unit(self._run_direct(graph, inputs, outputs, plan, arena))
+        sets, wanted, single = self._asked(inputs, outputs)
+        gets = [(t, *transfer.outgoing(t, None, None, "Backend.run")) for t in wanted]
+        results = [result for _, result, _ in gets]
+        future: Future[Any] = Future(None, results[0] if single else results, "run", abortable=True)
+        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        return self._unit(future)
+
+    def _asked(
+        self, inputs: Mapping[Tensor, object] | None, outputs: Tensor | Sequence[Tensor]
+    ) -> tuple[list[tuple[Tensor, Array]], list[Tensor], bool]:
+        """(what is written with what, what is read, whether that is one array), checked."""
         single = isinstance(outputs, Tensor)
         wanted: Sequence[Tensor] = [outputs] if isinstance(outputs, Tensor) else outputs
         if not isinstance(wanted, (list, tuple, Iterable)):  # the first two are quick
@@ -231,12 +251,30 @@ class ComputingBackend(BackendBase):
         gets = []
         for tensor in wanted:
             self._check_tensor(tensor, "Backend.run")
-            gets.append((tensor, *transfer.outgoing(tensor, None, None, "Backend.run")))
-        arena = self.memory.arena(plan.arena_size)
-        results = [result for _, result, _ in gets]
-        future: Future[Any] = Future(None, results[0] if single else results, "run", abortable=True)
-        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
-        return self._unit(future)
+            gets.append(tensor)
+        return sets, gets, single
+
+    def _run_direct(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, object] | None,
+        outputs: Tensor | Sequence[Tensor],
+        plan: Any,  # noqa: ANN401 - as `_compile` gave it
+        arena: Buffer | None,
+    ) -> Future[Any]:
+        """In one native call, without the hooks."""
+        key = key_of(outputs, inputs)
+        runs = self._memory_of(graph, "Backend.run").runs
+        again = runs.get(key)
+        if again is None or again.plan is not plan or not again.stands():
+            sets, gets, single = self._asked(inputs, outputs)
+            inputs = dict(sets)
+            again = Again(plan, [*inputs], gets, single=single)
+            if key:
+                if key not in runs and len(runs) == _RUNS:
+                    del runs[next(iter(runs))]
+                runs[key] = again
+        return again.run(self.stream, arena, inputs)
 
     def _run(
         self,
@@ -246,10 +284,7 @@ class ComputingBackend(BackendBase):
         sets: list[tuple[Tensor, Array]],
         gets: list[tuple[Tensor, Array]],
     ) -> None:
-        """Enqueue sets, one compute and gets as a unit that ``future`` stands for.
-
-        A device may have a shorter way.
-        """
+        """Enqueue sets, one compute and gets as a unit that ``future`` stands for."""
         with self.stream.unit():
             parts: list[Future[Any]] = [self._set(tensor, array) for tensor, array in sets]
             parts.append(self._compute(plan, arena))

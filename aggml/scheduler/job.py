@@ -30,6 +30,19 @@ __all__ = ["Job"]
 class Job:
     """What one submission asks for, checked."""
 
+    __slots__ = (
+        "floating",
+        "form",
+        "graph",
+        "inputs",
+        "key",
+        "known",
+        "placed",
+        "single",
+        "values",
+        "wanted",
+    )
+
     def __init__(
         self,
         graph: Graph,
@@ -48,13 +61,14 @@ class Job:
                 raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
         if inputs is not None and not isinstance(inputs, Mapping):
             raise InvalidHandle(f"[{what}] inputs={inputs!r} is no mapping of tensors")
+        self.inputs: dict[Tensor, Array] = {}  # all of them, as they were given
         self.values: dict[Tensor, Array] = {}
         self.placed: list[tuple[Tensor, Array]] = []
         floating = []
         for tensor, x in (inputs or {}).items():
             if not isinstance(tensor, Tensor):
                 raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
-            array = transfer.incoming(x, tensor, what)
+            array = self.inputs[tensor] = transfer.incoming(x, tensor, what)
             placement = tensor.root.placement
             if placement is not None:
                 if not placement.buffer.writable:
@@ -78,6 +92,11 @@ class Job:
         self.values = {twins.get(t, t): x for t, x in self.values.items()}
         self.wanted = tuple([twins.get(t, t) for t in self.wanted])
         self.form = (self.wanted, *self.form[1:])
+
+    def arrays_for(self, leafs: tuple[Tensor, ...]) -> list[Array]:
+        """The arrays of these brought leafs, then those for memory that the user placed."""
+        values = self.values
+        return [*[values[leaf] for leaf in leafs], *[array for _, array in self.placed]]
 
     def outputs_of(self, layout: Layout) -> list[Output]:
         """Where results are, with arrays to hold them.

@@ -15,6 +15,7 @@ from aggml.scheduler.layout import materialising
 from aggml.scheduler.likeness import Ground, comparing, ground, outline
 from aggml.scheduler.memory import Memory
 from aggml.scheduler.program import building
+from aggml.scheduler.replay import Repeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.buffer import BufferType
     from aggml.graph import Graph
+    from aggml.scheduler.job import Job
     from aggml.scheduler.lanes import Lanes
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.program import Program
@@ -34,6 +36,10 @@ __all__ = ["Known", "Planner"]
 # handful of shapes.
 _REMEMBERED: Final = 16
 
+# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
+# else.
+_REPEATS: Final = 8
+
 
 class _Shared:
     """What graphs that are alike have in common.
@@ -43,6 +49,7 @@ class _Shared:
         layouts: by the slot of their memory.
         ground: what the program rests on.
         compact: whether another layout did not fit.
+        apart: whether there is one with memory apart.
     """
 
     def __init__(self, program: Program, on: Ground) -> None:
@@ -50,6 +57,7 @@ class _Shared:
         self.layouts: dict[int | None, Layout] = {}
         self.ground = on
         self.compact = False
+        self.apart = False
 
     def stands(self) -> bool:
         """Whether the tensors of the program lie where they lay when it was made."""
@@ -122,6 +130,7 @@ class Planner:
         memory: buffers that layouts share.
         last: what was looked at last.
         known: by graph and the leafs that each run brings.
+        repeats: by graph, outputs and inputs, as they were given.
     """
 
     def __init__(
@@ -139,6 +148,7 @@ class Planner:
         self.memory = Memory()
         self.last: Known | None = None
         self.known: dict[tuple[object, ...], Known] = {}
+        self.repeats: dict[tuple[object, ...], Repeat] = {}
         # Weak: a tensor that is gone is in no graph, and each step may pin new ones.
         self._pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
         self._graphs: dict[int, weakref.ref[Graph]] = {}
@@ -159,6 +169,7 @@ class Planner:
 
     def _forget_graphs(self) -> None:
         self.known.clear()
+        self.repeats.clear()
         self._graphs.clear()
 
     def forget(self) -> None:
@@ -231,17 +242,43 @@ class Planner:
         return None
 
     def _keep(self, key: tuple[object, ...], graph: Graph, known: Known) -> None:
-        self.known[key] = known
         uid = graph.uid
+        self._forget_repeats(uid)
+        self.known[key] = known
         if uid not in self._graphs:
-            table, graphs = self.known, self._graphs
+            tables, graphs = (self.known, self.repeats), self._graphs
 
             def gone(_: object) -> None:  # the graph is, so nobody can run it again
                 graphs.pop(uid, None)
-                for k in [k for k in table if k[0] == uid]:
-                    del table[k]
+                for table in tables:
+                    for k in [k for k in table if k[0] == uid]:
+                        del table[k]
 
             graphs[uid] = weakref.ref(graph, gone)
+
+    # -- what is asked for again
+
+    def repeat(self, key: tuple[object, ...], job: Job) -> None:
+        """Remember under ``key`` what was just enqueued for a job, if it was recorded."""
+        known = job.known
+        if known is None:
+            return
+        repeat = self.repeats.get(key)
+        for slot, layout in known.layouts.items():
+            recording = layout.recordings.get(job.form)
+            if recording is None:
+                continue
+            if repeat is None:
+                mine = [k for k in self.repeats if k[0] == key[0]]
+                if len(mine) >= _REPEATS:
+                    del self.repeats[mine[0]]
+                repeat = self.repeats[key] = Repeat(job, known)
+            if repeat.recordings.get(slot) != (layout, recording):
+                repeat.learn(layout, recording, job)
+
+    def _forget_repeats(self, uid: int) -> None:
+        for key in [k for k in self.repeats if k[0] == uid]:
+            del self.repeats[key]
 
     # -- layouts
 
@@ -255,6 +292,7 @@ class Planner:
                 known = yield from self.program(graph, known.floating, own=True)
             layout = yield from materialising(known.program, slot, self.memory, self._lanes)
             known.layouts[slot] = layout
+            known.shared.apart = known.shared.apart or slot is not None
             known.remember(graph)
         return layout
 

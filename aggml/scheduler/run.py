@@ -6,7 +6,6 @@ Here: one submission as one step on all of its streams. Not here: what is done i
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from aggml.future import Future
@@ -18,7 +17,8 @@ from aggml.stream import Stream
 from aggml.watch import submit, watchers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Sequence
+    from collections import deque
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.job import Job
     from aggml.scheduler.lanes import Lanes
     from aggml.scheduler.layout import Layout
-    from aggml.scheduler.unit import Output, Wait
+    from aggml.scheduler.unit import Output, Source
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
@@ -44,23 +44,31 @@ class Runner:
 
     Submissions get done in the order in which they were enqueued: one stream joins all others.
 
+    Args:
+        backends: those that compute.
+        lanes: further ones.
+        n_slots: submissions that may have memory apart.
+        in_flight: where Futures of submissions go.
+
     Attributes:
         joined: that stream.
         in_flight: Futures of submissions that are not done, as far as it is known; oldest first.
+        line: what each submission waits for.
     """
 
-    def __init__(self, backends: Sequence[Backend], lanes: Lanes) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        lanes: Lanes,
+        n_slots: int,
+        in_flight: deque[Future[Any]],
+    ) -> None:
         self.backends = backends
         self.lanes = lanes
         self.joined = Stream("scheduler", pool=backends[0].stream.pool)
-        self.in_flight: deque[Future[Any]] = deque()
+        self.in_flight = in_flight
         self._natives = [b.stream.native for b in backends]
-        self._exclusive: Future[Any] | None = None  # the last that used memory shared by all
-        self._slots: dict[int, Future[Any]] = {}
-        # Of each backend: what was enqueued when this class last did; its last ticket that wrote
-        # memory placed by the user.
-        self._seen: list[int] = [-1] * len(backends)
-        self._written: dict[int, int] = {}
+        self.line = _native.Lineup(self.joined.native, self._natives, n_slots)
 
     def busy(self) -> bool:
         """Whether a submission is in flight."""
@@ -68,15 +76,6 @@ class Runner:
         while in_flight and in_flight[0].done():
             in_flight.popleft()
         return bool(in_flight)
-
-    def free_slot(self, n: int) -> int:
-        """Of ``n`` slots one that is not in use; else the one whose submission is the oldest."""
-        for slot in range(n):
-            future = self._slots.get(slot)
-            if future is None or future.done():
-                return slot
-        order = {id(f): i for i, f in enumerate(self.in_flight)}
-        return min(range(n), key=lambda s: order.get(id(self._slots[s]), -1))
 
     # -- one submission
 
@@ -87,30 +86,29 @@ class Runner:
             NotAllocated: an output cannot be read.
             InvalidArgument: a leaf that lies in memory is not of this graph.
         """
-        future: Future[Any] = Future(None, None, "submit", abortable=True)
         recording = None if watchers else layout.recordings.get(job.form)
         if recording is not None and recording.holds():
-            future._ops, arrays = recording.run(job, self._before(layout, recording.homes))
+            future, arrays = recording.run(self.line, job.arrays_for(recording.leafs))
             future._value = job.result(arrays)
-            self._note(layout, recording.homes, future)
+            self.note(future)
             return future
+        future = Future[Any](None, None, "submit", abortable=True)
         outputs = job.outputs_of(layout)
         future._value = job.result([o.array for o in outputs])
         placed = job.placed_at(layout.program)
-        homes = {b for b, _, _ in placed}
+        use = self._use(layout, placed)
         unit = Unit(self.joined)
         try:
             used = self._open(unit, layout, placed)
             self._body(unit, layout.script, job.values, outputs, used)
             self._close(unit, layout, outputs, used)
-            kept = None if watchers else record(unit, job, outputs, homes)
+            kept = None if watchers else record(unit, job, outputs, use)
         except BaseException:
             unit.release()
             unit.drop("it could not be enqueued")
             raise
         unit.release()
-        unit.send(self._before(layout, homes), future)
-        self._note(layout, homes, future)
+        self._send(unit, use, future)
         layout.recordings.pop(job.form, None)
         if kept is not None:
             if len(layout.recordings) == _RECORDINGS:
@@ -145,34 +143,30 @@ class Runner:
             unit.drop("it could not be enqueued")
             raise
         unit.release()
-        homes = {b for b, _, _ in placed}
-        unit.send(self._before(layout, homes), future)
-        self._note(layout, homes, future)
+        self._send(unit, self._use(layout, placed), future)
         return future
 
-    def _before(self, layout: Layout, homes: Collection[int]) -> list[Wait]:
-        """What has to be over before a submission may touch its memory."""
-        alone = self.busy() and layout.slot is None
-        behind = self._exclusive is not None and not self._exclusive.done()
-        last = None if layout.slot is None else self._slots.get(layout.slot)
-        ends: list[tuple[_native.Stream, int]] = []
-        if alone or behind or (last is not None and not last.done()):
-            joined = self.joined.native
-            ends.append((joined, joined.submitted))
-        for native, seen in zip(self._natives, self._seen, strict=True):
-            tail = native.submitted  # what others enqueued there since the last submission
-            if seen != tail and native.completed < tail:
-                ends.append((native, tail))
-        waits: list[Wait] = []
-        if ends:
-            streams = dict.fromkeys([*layout.streams, *[self._natives[b] for b in homes]])
-            waits = [(s, other, at) for s in streams for other, at in ends if s is not other]
-        for b, at in self._written.items():
-            native = self._natives[b]
-            if native.completed < at:
-                touched = layout.touched.get(b, ())
-                waits += [(s, native, at) for s in touched if s is not native]
-        return waits
+    def _use(self, layout: Layout, placed: Placed) -> _native.Use:
+        """What a submission touches: it decides what that waits for."""
+        homes = {b for b, _, _ in placed}
+        streams = dict.fromkeys([*layout.streams, *[self._natives[b] for b in homes]])
+        touched = [(b, list(found)) for b, found in layout.touched.items()]
+        slot = -1 if layout.slot is None else layout.slot
+        written = {*layout.writes_placed, *homes}
+        return _native.Use(slot, list(streams), touched, sorted(written))
+
+    def _send(self, unit: Unit, use: _native.Use, future: Future[Any]) -> None:
+        # A race checker has not seen that what it waits for is over.
+        unit.send(self.line.before(use, bool(watchers)), future)
+        self.line.note(use)
+        self.note(future)
+
+    def note(self, future: Future[Any]) -> None:
+        """It is in flight from here on."""
+        in_flight = self.in_flight
+        while in_flight and in_flight[0].done():
+            in_flight.popleft()
+        in_flight.append(future)
 
     def _open(self, unit: Unit, layout: Layout, placed: Placed) -> dict[_native.Stream, None]:
         """Inputs that the user placed; the streams used so far."""
@@ -188,7 +182,7 @@ class Runner:
         return used
 
     @staticmethod
-    def _call(unit: Unit, backend: Backend, source: Hashable) -> list[Future[Any]]:
+    def _call(unit: Unit, backend: Backend, source: Source) -> list[Future[Any]]:
         """Where the Future of the next hook belongs; ``source`` says whose array it is given."""
         unit.share(backend)
         unit.source = source
@@ -258,16 +252,6 @@ class Runner:
         for stream in used:
             unit.wait(joined, stream)
         unit.push(joined, _native.mark("submit", ()))
-
-    def _note(self, layout: Layout, homes: Collection[int], future: Future[Any]) -> None:
-        self.in_flight.append(future)
-        if layout.slot is None:
-            self._exclusive = future
-        else:
-            self._slots[layout.slot] = future
-        self._seen = [native.submitted for native in self._natives]
-        for b in (*layout.writes_placed, *homes):
-            self._written[b] = self._natives[b].submitted
 
     # -- all of them
 

@@ -6,14 +6,12 @@ Here: collecting them, and which array each transfer is from or to, so that they
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aggml.batch import Batch
 from aggml.native import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     import numpy as np
 
     from aggml.backend import Backend
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     #: (stream, other, ticket): ``stream`` goes on after ``ticket`` of ``other``.
     Wait = tuple[_native.Stream, _native.Stream, int]
+    #: Whose array: a leaf that is brought, or ("placed", i), ("output", i); None: nobody's.
+    Source: TypeAlias = Tensor | tuple[str, int] | None
 
 __all__ = ["Output", "Unit"]
 
@@ -57,8 +57,8 @@ class Unit(Batch):
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream, guarded=False)
         self.parts: list[Future[Any]] = []
-        self.source: Hashable = None
-        self.sources: list[Hashable] = []
+        self.source: Source = None
+        self.sources: list[Source] = []
         self.backends: dict[Backend, object] = {}
         self._shared: list[StreamBase] = []
 

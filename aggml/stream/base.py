@@ -24,7 +24,7 @@ from aggml.errors import (
 from aggml.future import Future, exception_of
 from aggml.native import _native
 from aggml.threadpool import ThreadPool, default_pool, stop_pools
-from aggml.watch import submit
+from aggml.watch import submit, watchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +72,8 @@ class StreamBase:
     ) -> Future[T]:
         if self._batches:
             return self._put_groups([(self.native, descs)], value, what, finish=finish)
+        if len(descs) == 1 and not watchers:
+            return Future(_native.submit_one(self.native, descs[0]), value, what, finish=finish)
         (ops,) = submit([(self.native, descs)])
         return Future(tuple(ops), value, what, finish=finish)
 

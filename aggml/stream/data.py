@@ -207,24 +207,27 @@ class DataStream(StreamBase):
 
     def run_unit(
         self,
-        future: Future[Any],
         plan: NativePlan,
         arena: Buffer | None,
-        sets: list[tuple[Tensor, np.ndarray[Any, Any]]],
-        gets: list[tuple[Tensor, np.ndarray[Any, Any]]],
-    ) -> None:
+        spans: tuple[_native.Span, ...],
+        n_sets: int,
+        arrays: list[np.ndarray[Any, Any]],
+    ) -> tuple[_native.Op, ...]:
         """Copies to tensors, a run of a plan and copies from tensors, enqueued in one step.
 
-        What `Backend.run` of a device in host memory comes down to, in one native call; ``future``
-        stands for all. Not inside a batch.
+        What `Backend.run` of a device in host memory comes down to, in one native call. Not inside
+        a batch.
+
+        Args:
+            plan: as `compile_plan` gives it.
+            arena: its scratch, if it needs any.
+            spans: of the tensors that are written, then of those that are read.
+            n_sets: how many are written.
+            arrays: one for each.
         """
         if plan.calls:
             self._call_thread()
-        future._ops = _native.submit_run(
-            self.native,
-            plan.native,
-            0 if arena is None else arena.base,
-            (plan, arena),
-            [(bits_of(array), span_of(tensor)) for tensor, array in sets],
-            [(bits_of(array), span_of(tensor)) for tensor, array in gets],
+        base = 0 if arena is None else arena.base
+        return _native.submit_run(
+            self.native, plan.native, base, (plan, arena), spans, n_sets, arrays
         )

@@ -115,6 +115,7 @@ def new_node(
     self.name = name
     self.placement = None
     self._span = None
+    self._array = None
     self._flags = 0
     self._frozen = False
     return self
@@ -190,6 +191,7 @@ def new_like(
     self.name = a.name
     self.placement = None
     self._span = None
+    self._array = None
     self._flags = a._flags
     self._frozen = True
     return self
@@ -219,6 +221,7 @@ def _view(
     self.name = name if len(name) <= MAX_NAME // 4 else cut(name)
     self.placement = None
     self._span = None
+    self._array = None
     self._flags = 0
     self._frozen = False
     return self

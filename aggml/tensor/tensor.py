@@ -59,6 +59,7 @@ class Tensor:
 
     __slots__ = (
         "__weakref__",
+        "_array",
         "_flags",
         "_frozen",
         "_span",
@@ -88,7 +89,8 @@ class Tensor:
     placement: Placement | None
     _flags: int
     _frozen: bool
-    _span: tuple[object, object] | None  # what transfers made of the placement (stream.py)
+    _span: tuple[object, object] | None  # what transfers made of the placement (spans.py)
+    _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (transfer.py)
 
     def __init__(self) -> None:
         raise InvalidState("[Tensor] tensors are made by new_tensor and by the builders in ops")

@@ -356,6 +356,64 @@ async def test_a_function_cannot_wait_for_its_own_stream(cpu: CPUBackend, how: s
     assert np.array_equal(await cpu.get(later), X)
 
 
+@pytest.mark.parametrize("between", [0, 1, 40])
+async def test_a_function_cannot_wait_for_what_waits_for_its_stream(
+    cpu: CPUBackend, sim: SimBackend, between: int
+) -> None:
+    """By one stream, or by so many, and behind so many operations that the ring has grown."""
+    a, there = leaf(), leaf("there")
+    sim.alloc([there])
+    streams = [aggml.Stream(f"between {i}") for i in range(between)]
+    reasons: list[str] = []
+
+    def reenter(dst: Array, a: Array, *_: object) -> None:
+        before = sim.set(there, 2 * X)
+        assert before.wait(20)  # queued before anything waits: fine
+        mark: Any = cpu.stream
+        for stream in streams:
+            stream.delay(0)
+            stream.wait(mark)
+            mark = stream
+        sim.stream.wait(mark)
+        for _n in range(between):
+            sim.memset(there, 0)
+        late = sim.set(there, X)
+        with pytest.raises(InvalidState, match=r"cannot wait.*in turn") as caught:
+            late.wait(20)
+        reasons.append(str(caught.value))
+        dst[...] = a
+
+    graph = Graph(ops.map_custom1(a, reenter))
+    cpu.alloc_graph(graph)
+    assert np.array_equal(await cpu.run(graph, {a: X}, graph.ends[0]), X)
+    assert np.array_equal(await sim.get(there), X)
+    assert cpu.name in reasons[0]
+
+
+async def test_of_two_functions_that_wait_for_each_other_one_is_refused() -> None:
+    one, two = aggml.Stream("one"), aggml.Stream("two")
+    begun, go = threading.Barrier(2), threading.Event()
+    refused: list[str] = []
+
+    def wait_for(futures: list[aggml.Future[Any]]) -> None:
+        begun.wait(20)
+        assert go.wait(20)
+        try:
+            assert futures[0].wait(20)
+        except InvalidState as error:
+            refused.append(str(error))
+
+    for_two: list[aggml.Future[Any]] = []
+    for_one: list[aggml.Future[Any]] = []
+    first, second = one.call(wait_for, for_two), two.call(wait_for, for_one)
+    for_one.append(one.delay(0))
+    for_two.append(two.delay(0))
+    go.set()
+    await aggml.gather(first, second, for_one[0], for_two[0])
+    assert len(refused) == 1
+    assert "cannot wait" in refused[0]
+
+
 async def test_a_function_may_use_another_backend_and_wait(
     cpu: CPUBackend, sim: SimBackend
 ) -> None:

@@ -30,7 +30,6 @@ from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
 from aggml.threadpool import ThreadPool, default_pool
 from aggml.transfer import integer
-from aggml.watch import watchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -124,6 +123,9 @@ class CPUBackend(Backend):
         other.cpu = self.cpu
         return other
 
+    def _direct(self, plan: Plan) -> bool:
+        return True
+
     def _repeats(self) -> object:
         return True
 
@@ -153,19 +155,6 @@ class CPUBackend(Backend):
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         return self.stream.run_plan(plan, arena)
-
-    def _run(
-        self,
-        future: Future[Any],
-        plan: Plan,
-        arena: Buffer | None,
-        sets: list[tuple[Tensor, Array]],
-        gets: list[tuple[Tensor, Array]],
-    ) -> None:
-        if watchers or self.stream.open_batch() is not None:
-            super()._run(future, plan, arena, sets, gets)
-        else:
-            self.stream.run_unit(future, plan, arena, sets, gets)
 
 
 class CPUDevice(Device):

@@ -16,7 +16,6 @@ from aggml.backend import Backend
 from aggml.devices.cuda.plan import lowering
 from aggml.errors import InvalidArgument
 from aggml.stream import Stream
-from aggml.watch import watchers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,18 +130,8 @@ class CUDABackend(Backend):
             ]
             return self.stream.together(parts, "graph_compute")
 
-    def _run(
-        self,
-        future: Future[Any],
-        plan: CUDAPlan,
-        arena: Buffer | None,
-        sets: list[tuple[Tensor, Array]],
-        gets: list[tuple[Tensor, Array]],
-    ) -> None:
-        if watchers or self.stream.open_batch() is not None or _missing(plan):
-            super()._run(future, plan, arena, sets, gets)
-        else:
-            self.stream.run_unit(future, plan, arena, sets, gets)
+    def _direct(self, plan: CUDAPlan) -> bool:
+        return not _missing(plan)
 
 
 def _missing(plan: CUDAPlan) -> list[Module]:

@@ -70,6 +70,7 @@ void bind_plan(nb::module_ &m);
 void bind_operations(nb::module_ &m);
 void bind_stream(nb::module_ &m);
 void bind_script(nb::module_ &m);
+void bind_lineup(nb::module_ &m);
 void bind_cuda(nb::module_ &m);
 
 } // namespace binding

@@ -2,8 +2,9 @@
 //
 // What Python would describe operation by operation is kept as it was described the first time; a run copies it, fills the
 // arrays in and enqueues all of it in one step. Not here: what is worth keeping (scheduler/replay.py).
-#include "objects.h"
+#include "lineup.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace binding
@@ -34,8 +35,10 @@ struct Group {
 
 struct Script {
     std::vector<Group> groups;
-    size_t n = 0, n_arrays = 0;
-    explicit Script(nb::sequence given);
+    std::vector<Py_ssize_t> arrays; // of each transfer: which of those that a run brings
+    size_t n = 0;
+    Py_ssize_t n_arrays = 0; // that a run brings, at least
+    Script(nb::sequence given, nb::sequence which);
     Script(const Script &) = delete;
     ~Script()
     {
@@ -45,8 +48,14 @@ struct Script {
     }
 };
 
-Script::Script(nb::sequence given)
+Script::Script(nb::sequence given, nb::sequence which)
 {
+    for (nb::handle i : which) {
+        arrays.push_back(nb::cast<Py_ssize_t>(i));
+        if (arrays.back() < 0) throw nb::value_error("a transfer of no array");
+        n_arrays = std::max(n_arrays, arrays.back() + 1);
+    }
+    size_t transfers = 0;
     for (nb::handle pair : given) {
         groups.emplace_back();
         Group &group = groups.back();
@@ -68,7 +77,7 @@ Script::Script(nb::sequence given)
                 slot.operation = d.slot.operation;
                 slot.pace = d.slot.pace;
                 entry.span = d.span;
-                ++n_arrays;
+                ++transfers;
             } else {
                 if (!ag_slot_copy(&entry.slot.slot(), &d.slot)) throw std::bad_alloc();
                 if (d.keep != nullptr) entry.keep = nb::borrow(d.keep);
@@ -76,6 +85,7 @@ Script::Script(nb::sequence given)
             ++n;
         }
     }
+    if (transfers != arrays.size()) throw nb::value_error("a script needs an array for each of its transfers");
 }
 
 // What is built is dropped again unless it gets queued.
@@ -98,12 +108,14 @@ struct Built {
     }
 };
 
-// Enqueue a script in one step. before: (stream, other, ticket): what has to wait for what first. arrays: one for each
-// transfer of the script, in order. Returns the operations but for the waits.
-nb::tuple submit_script(Script &script, nb::list before, nb::list arrays)
+// Enqueue a script in one step, after what its line has to wait for. arrays: those that its transfers are from or to.
+// Returns the operations but for the waits.
+nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
 {
-    if (nb::len(arrays) != script.n_arrays) throw nb::value_error("a script needs an array for each of its transfers");
-    size_t n_before = nb::len(before), n = n_before + script.n, n_groups = n_before + script.groups.size();
+    if (static_cast<Py_ssize_t>(nb::len(arrays)) < script.n_arrays)
+        throw nb::value_error("a script needs an array for each of its transfers");
+    std::vector<Wait> before = line.before(use, false);
+    size_t n_before = before.size(), n = n_before + script.n, n_groups = n_before + script.groups.size();
     Built built(n);
     std::vector<nb::object> kept(n);
     std::vector<ag_block *> blocks(n);
@@ -113,13 +125,13 @@ nb::tuple submit_script(Script &script, nb::list before, nb::list arrays)
         batches[g] = ag_batch{stream, &built.slots[at].slot(), count, &blocks[at], &tickets[at]};
     };
     size_t g = 0, n_ops = 0;
-    for (nb::handle row : before) {
+    for (const Wait &wait : before) {
         ag_slot &slot = built.next();
         slot.kind = AG_KIND_WAIT;
         slot.operation = "wait";
-        slot.u.wait.ticket = nb::cast<uint64_t>(row[2]);
-        slot.u.wait.stream = ag_stream_ref(nb::cast<Stream &>(row[1]).stream);
-        batch(g, nb::cast<Stream &>(row[0]).stream, built.n - 1, 1);
+        slot.u.wait.ticket = wait.ticket;
+        slot.u.wait.stream = ag_stream_ref(wait.other);
+        batch(g, wait.stream, built.n - 1, 1);
         ++g;
     }
     size_t next_array = 0;
@@ -131,8 +143,8 @@ nb::tuple submit_script(Script &script, nb::list before, nb::list arrays)
                 slot.kind = entry.slot.slot().kind;
                 slot.operation = entry.slot.slot().operation;
                 slot.pace = entry.slot.slot().pace;
-                kept[built.n - 1] =
-                    array_copy(slot, entry.to_array, arrays[next_array++], nb::cast<const Span &>(entry.span));
+                kept[built.n - 1] = array_copy(slot, entry.to_array, arrays[script.arrays[next_array++]],
+                                               nb::cast<const Span &>(entry.span));
             } else {
                 if (!ag_slot_copy(&slot, &entry.slot.slot())) throw std::bad_alloc();
                 kept[built.n - 1] = entry.keep;
@@ -147,6 +159,7 @@ nb::tuple submit_script(Script &script, nb::list before, nb::list arrays)
     ag_submit_status status = ag_submit(batches.data(), n_groups);
     if (status != AG_SUBMIT_OK) raise_submit(status, n_groups ? ag_stream_name(batches[0].stream) : "");
     built.queued = true;
+    line.note(use);
     for (size_t i = 0; i < n_before; ++i) ag_block_unref(blocks[i]);
     nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n_ops)));
     Py_ssize_t op = 0;
@@ -175,8 +188,8 @@ nb::tuple submit_script(Script &script, nb::list before, nb::list arrays)
 
 void bind_script(nb::module_ &m)
 {
-    nb::class_<Script>(m, "Script").def(nb::init<nb::sequence>(), "groups"_a).def_ro("n_arrays", &Script::n_arrays);
-    m.def("submit_script", submit_script, "script"_a, "before"_a, "arrays"_a);
+    nb::class_<Script>(m, "Script").def(nb::init<nb::sequence, nb::sequence>(), "groups"_a, "arrays"_a);
+    m.def("submit_script", submit_script, "script"_a, "lineup"_a, "use"_a, "arrays"_a);
 }
 
 } // namespace binding

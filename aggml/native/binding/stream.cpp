@@ -79,13 +79,38 @@ nb::list submit(nb::sequence groups)
     return out;
 }
 
-// set*, compute, get* of one stream in one step: the hot path of `run`, one call from Python. sets and gets are lists of
-// (array, Span). Nothing is queued unless all of it is.
-nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle keep, nb::list sets, nb::list gets)
+// One operation of one stream.
+nb::tuple submit_one(nb::object owner, Desc &desc)
+{
+    Stream &stream = nb::cast<Stream &>(owner);
+    if (desc.used) throw nb::value_error("an operation can be submitted once");
+    release_prefix(stream.stream, stream.kept);
+    SlotBytes slot;
+    memcpy(static_cast<void *>(&slot), &desc.slot, sizeof desc.slot);
+    ag_block *block;
+    uint64_t ticket;
+    ag_batch batch = {stream.stream, reinterpret_cast<ag_slot *>(&slot), 1, &block, &ticket};
+    ag_submit_status status = ag_submit(&batch, 1);
+    if (status != AG_SUBMIT_OK) raise_submit(status, ag_stream_name(stream.stream));
+    desc.used = true;
+    nb::object op = nb::cast(new Op(stream.stream, block, ticket, owner), nb::rv_policy::take_ownership);
+    PyObject *keep = std::exchange(desc.keep, nullptr);
+    if (keep != nullptr) {
+        stream.kept.emplace_back(ticket, keep);
+        release_prefix(stream.stream, stream.kept); // what was small has been done here already: let go of it at once
+    }
+    return nb::steal<nb::tuple>(PyTuple_Pack(1, op.ptr()));
+}
+
+// set*, compute, get* of one stream in one step: the hot path of `run`, one call from Python. arrays: one for each Span;
+// the first `n_sets` are written to them, the others read. Nothing is queued unless all of it is.
+nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle keep, nb::tuple spans, size_t n_sets,
+                     nb::list arrays)
 {
     Stream &stream = nb::cast<Stream &>(owner);
     release_prefix(stream.stream, stream.kept);
-    size_t n_sets = nb::len(sets), n_gets = nb::len(gets), n = n_sets + 1 + n_gets;
+    size_t n_spans = nb::len(spans), n = n_spans + 1;
+    if (nb::len(arrays) != n_spans || n_sets > n_spans) throw nb::value_error("an array for each span is needed");
     struct Slots { // drops what was built if a later array is refused
         std::vector<SlotBytes> bytes;
         size_t built = 0;
@@ -107,19 +132,18 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
         }
     } slots(n);
     std::vector<nb::object> kept(n);
-    auto transfer = [&](nb::handle pair, bool to_array, const char *operation) {
+    auto transfer = [&](size_t i, bool to_array, const char *operation) {
         size_t at = slots.built;
         ag_slot &slot = slots.next(AG_KIND_COPY, operation);
-        kept[at] = array_copy(slot, to_array, PyTuple_GET_ITEM(pair.ptr(), 0),
-                              nb::cast<const Span &>(nb::handle(PyTuple_GET_ITEM(pair.ptr(), 1))));
+        kept[at] = array_copy(slot, to_array, arrays[i], nb::cast<const Span &>(spans[i]));
     };
-    for (nb::handle pair : sets) transfer(pair, false, "set");
+    for (size_t i = 0; i < n_sets; ++i) transfer(i, false, "set");
     ag_slot &compute = slots.next(AG_KIND_PLAN, "graph_compute");
     compute.u.plan.plan = ag_plan_ref(plan.plan);
     compute.u.plan.arena = arena;
     compute.u.plan.user = keep.ptr();
     kept[n_sets] = nb::borrow(keep);
-    for (nb::handle pair : gets) transfer(pair, true, "get");
+    for (size_t i = n_sets; i < n_spans; ++i) transfer(i, true, "get");
     std::vector<ag_block *> blocks(n);
     std::vector<uint64_t> tickets(n);
     ag_batch batch = {stream.stream, reinterpret_cast<ag_slot *>(slots.bytes.data()), n, blocks.data(), tickets.data()};
@@ -214,6 +238,25 @@ void finish_call(Stream &self, nb::object error)
     ag_stream_finish_call(self.stream, error.is_none() ? nullptr : ag_error_ref(nb::cast<Error &>(error).error));
 }
 
+// Whether one of `ops` can only be done after this stream has gone on. blocked: (stream, operations that the function which
+// it runs waits for).
+bool needs(Stream &self, nb::sequence ops, nb::sequence blocked)
+{
+    std::vector<ag_edge> starts, edges;
+    auto add = [](std::vector<ag_edge> &to, ag_stream *stream, nb::sequence given) {
+        for (nb::handle h : given) {
+            Op &op = nb::cast<Op &>(h);
+            to.push_back(ag_edge{stream, op.stream, op.ticket});
+        }
+    };
+    add(starts, nullptr, ops);
+    for (nb::handle pair : blocked) {
+        nb::object stream = pair[0], waits = pair[1];
+        add(edges, nb::cast<Stream &>(stream).stream, nb::cast<nb::sequence>(waits));
+    }
+    return ag_stream_needs(starts.data(), starts.size(), edges.data(), edges.size(), self.stream);
+}
+
 nb::list take_failures(Stream &self)
 {
     nb::list out;
@@ -230,7 +273,8 @@ nb::list take_failures(Stream &self)
 void bind_stream(nb::module_ &m)
 {
     m.def("submit", submit, "groups"_a);
-    m.def("submit_run", submit_run, "stream"_a, "plan"_a, "arena"_a, "keep"_a, "sets"_a, "gets"_a);
+    m.def("submit_one", submit_one, "stream"_a, "desc"_a);
+    m.def("submit_run", submit_run, "stream"_a, "plan"_a, "arena"_a, "keep"_a, "spans"_a, "n_sets"_a, "arrays"_a);
     nb::class_<Op>(m, "Op")
         .def("done", &Op::done)
         .def_ro("ticket", &Op::ticket)
@@ -279,6 +323,7 @@ void bind_stream(nb::module_ &m)
         .def("take_failures", take_failures)
         .def("next_call", next_call, "timeout"_a)
         .def("call_step", call_step)
+        .def("needs", needs, "ops"_a, "blocked"_a)
         .def("finish_call", finish_call, "error"_a.none());
 }
 

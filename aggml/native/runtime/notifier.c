@@ -15,7 +15,7 @@
 struct ag_notifier {
     atomic_int refs;
     atomic_bool signalled;
-    atomic_int cpu;       /* where the loop drained it last, and sleeps now if it does */
+    atomic_int cpu; /* where the loop was when it last drained it or watched a stream, and sleeps now if it does */
     pthread_mutex_t lock; /* a write must not meet a descriptor that was closed and given out again */
     int read_fd, write_fd;
     struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
@@ -116,7 +116,14 @@ void ag_notifier_drain(ag_notifier *notifier)
     pthread_mutex_unlock(&notifier->lock);
     /* Only now: a signal from here on writes again; one before is covered by the look that follows the drain. */
     atomic_store(&notifier->signalled, false);
-    atomic_store_explicit(&notifier->cpu, ag_relay_cpu(), memory_order_relaxed);
+    ag_notifier_here(notifier);
+}
+
+void ag_notifier_here(ag_notifier *notifier)
+{
+    int cpu = ag_relay_cpu();
+    if (atomic_load_explicit(&notifier->cpu, memory_order_relaxed) != cpu)
+        atomic_store_explicit(&notifier->cpu, cpu, memory_order_relaxed);
 }
 
 void ag_notifier_close(ag_notifier *notifier)

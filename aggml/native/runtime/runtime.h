@@ -294,6 +294,15 @@ bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* asked 
 bool ag_stream_watch(ag_stream *stream, ag_notifier *notifier, uint64_t ticket);
 void ag_stream_unwatch(ag_stream *stream, ag_notifier *notifier);
 
+/* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, by way of what is queued
+ * and of functions in Python that block: `stream` goes on when `other` has reached the ticket. */
+typedef struct ag_edge {
+    ag_stream *stream, *other;
+    uint64_t ticket;
+} ag_edge;
+bool ag_stream_needs(const ag_edge *starts, size_t n_starts, const ag_edge *blocked, size_t n_blocked,
+                     const ag_stream *target);
+
 /* The failures nobody saw: moves up to `n` references out and marks them seen. */
 size_t ag_stream_take_failures(ag_stream *stream, ag_error **out, size_t n);
 

@@ -104,17 +104,28 @@ void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *
     if (slot->started == 0) slot->started = now;
     if (s->ahead == NULL && slot->pace == 0 && slot->kind != AG_KIND_NOP && slot->kind != AG_KIND_WAIT) s->clock = now;
     if (s->ahead == NULL && s->clock != AG_TAIL) atomic_store(&s->over, s->clock);
+    ag_stream *other = NULL; /* that an operation waited for: let go of under the lock, see wait_graph.c */
+    if (slot->kind == AG_KIND_WAIT) {
+        pthread_mutex_lock(&s->lock);
+        other = slot->u.wait.stream;
+        slot->u.wait.stream = NULL;
+        pthread_mutex_unlock(&s->lock);
+    }
     ag_slot_drop(slot);
+    ag_stream_unref(other);
     atomic_store(&s->completed, ticket);
     if (ticket >= atomic_load(&s->wanted)) ag_stream_wake(s, ticket);
 }
 
-/* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it. */
+/* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it, under the lock:
+ * others may be looking through the ring (wait_graph.c). */
 ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket)
 {
     while (ticket - s->head->base >= AG_BLOCK_SLOTS) {
         ag_block *done = s->head;
+        pthread_mutex_lock(&s->lock);
         s->head = atomic_load_explicit(&done->next, memory_order_acquire);
+        pthread_mutex_unlock(&s->lock);
         ag_block_unref(done);
     }
     return &s->head->slots[ticket - s->head->base];
@@ -357,33 +368,28 @@ bool ag_stream_rest(ag_stream *s, uint64_t ticket)
     return idle || held;
 }
 
-/* A submitting thread carries out what costs less than a hand-over: waking a sleeping worker alone takes 5 to 25 us,
- * and this thread is usually an event loop that is about to await the result. */
-#define INLINE_NS 2000
-#define INLINE_BYTES 16384
-
-static bool cheap(ag_slot *slot)
+static bool cheap(ag_slot *slot, const ag_inline *here)
 {
     switch (slot->kind) {
-    case AG_KIND_COPY: return slot->u.copy.item <= INLINE_BYTES && slot->u.copy.ne[0] == 1 && slot->u.copy.ne[1] == 1;
+    case AG_KIND_COPY: return slot->u.copy.item <= here->bytes && slot->u.copy.ne[0] == 1 && slot->u.copy.ne[1] == 1;
     case AG_KIND_EXPERTS: return false;
-    case AG_KIND_FILL: return slot->u.fill.size <= INLINE_BYTES;
-    case AG_KIND_PLAN: return slot->u.plan.plan->cost <= INLINE_NS && slot->u.plan.plan->scratch_size == 0;
+    case AG_KIND_FILL: return slot->u.fill.size <= here->bytes;
+    case AG_KIND_PLAN: return slot->u.plan.plan->cost <= here->ns && slot->u.plan.plan->scratch_size == 0;
     default: return true;
     }
 }
 
-/* `worker` is NULL on a submitting thread: that one does the cheap operations at the head, for INLINE_NS at most. */
+/* `worker` is NULL on a thread that is none: that one does the cheap operations at the head, for a while (ag_inline). */
 static void run_on(ag_stream *s, ag_worker *worker)
 {
-    uint64_t until = worker == NULL ? ag_now() + INLINE_NS : 0;
+    const ag_inline *here = worker == NULL ? ag_inline_here() : NULL;
     for (;;) {
         uint64_t ticket = atomic_load(&s->completed) + 1;
         if (atomic_load(&s->submitted) < ticket && ag_stream_rest(s, ticket)) return;
         ag_slot *slot = ag_stream_current(s, ticket);
         /* A hold keeps operations from starting; one that is under way (a yielded plan, a delay) goes on. */
         if (slot->started == 0 && ag_stream_rest(s, ticket)) return;
-        if (worker == NULL && (!cheap(slot) || ag_now() > until)) {
+        if (worker == NULL && (here == NULL || !cheap(slot, here) || ag_now() > here->until)) {
             hand_over(s);
             return;
         }
@@ -425,11 +431,20 @@ void ag_stream_plan_calls(ag_stream *stream, size_t step_reached)
 
 /* -- what others ended: a timer, a Python thread */
 
+/* The thread of the timers does by itself what is cheap, and so what comes next on other streams: devices that are not
+ * there keep their rates on a machine that is busy, where a worker is late by milliseconds. */
+#define TIMER_NS 50000
+#define TIMER_BYTES 131072
+#define TIMER_PLAN_NS 20000
+
 void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
 {
+    ag_inline here;
+    ag_inline_begin(&here, TIMER_NS, TIMER_BYTES, TIMER_PLAN_NS);
     /* Parked, so nobody runs the stream: this thread may write what its runner owns. */
     s->timer_fired = ticket;
     ag_stream_unpark(s);
+    ag_inline_end(&here);
 }
 
 bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)

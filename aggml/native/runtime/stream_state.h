@@ -90,7 +90,19 @@ bool ag_stream_rest(ag_stream *s, uint64_t ticket);
 bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error);
 
 /* wake.c */
-void ag_stream_unpark(ag_stream *s); /* by whoever ended the wait: back to the executor */
+/* What a thread that is no worker carries out of the streams that it made ready: until `until`, what is cheap. A worker
+ * that has to be woken takes 5 to 50 us, and milliseconds on a machine that is busy. */
+typedef struct ag_inline {
+    struct ag_inline *outer;
+    ag_stream *first, **end; /* streams that it made ready meanwhile */
+    uint64_t until;
+    size_t bytes; /* of a copy or a fill, at most */
+    uint64_t ns;  /* of a plan, about, at most */
+} ag_inline;
+void ag_inline_begin(ag_inline *here, uint64_t ns, size_t bytes, uint64_t plan_ns); /* for `ns` in all */
+void ag_inline_end(ag_inline *here);   /* goes on with those streams first */
+const ag_inline *ag_inline_here(void); /* of this thread, or NULL */
+void ag_stream_unpark(ag_stream *s);   /* by whoever ended the wait: back to the executor */
 void ag_stream_set_state(ag_stream *s, stream_state to);
 void ag_stream_wake(ag_stream *s, uint64_t completed); /* all that waits for a ticket up to `completed` */
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);

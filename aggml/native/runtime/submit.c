@@ -110,6 +110,28 @@ static bool publish(ag_stream *s)
     return ready;
 }
 
+/* A submitting thread carries out what costs less than a hand-over: it is usually an event loop that is about to await
+ * the result. It stops at an operation that may take long, and after as much time as the hand-over would have taken. */
+#define INLINE_NS 5000
+#define INLINE_BYTES 16384
+#define INLINE_PLAN_NS 2000
+
+/* Streams that nobody ran, in the order of the submission: what comes later waits for what came before. */
+static void run_here(ag_stream **ready, size_t count, const ag_batch *batches, size_t n)
+{
+    ag_inline here;
+    ag_inline_begin(&here, INLINE_NS, INLINE_BYTES, INLINE_PLAN_NS);
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t j = 0; j < count; ++j) {
+            if (ready[j] == NULL || ready[j] != batches[i].stream) continue;
+            ready[j] = NULL;
+            ag_stream_run(batches[i].stream, NULL);
+            break;
+        }
+    }
+    ag_inline_end(&here);
+}
+
 ag_submit_status ag_submit(ag_batch *batches, size_t n)
 {
     ag_stream *small[16], **streams = small;
@@ -135,9 +157,7 @@ ag_submit_status ag_submit(ag_batch *batches, size_t n)
         for (size_t j = 0; j < count; ++j) {
             if (streams[j] != NULL && !publish(streams[j])) streams[j] = NULL;
         }
-        for (size_t j = 0; j < count; ++j) {
-            if (streams[j] != NULL) ag_stream_run(streams[j], NULL);
-        }
+        if (status == AG_SUBMIT_OK) run_here(streams, count, batches, n);
     }
     if (streams != small) free(streams);
     return status;

@@ -6,13 +6,48 @@
 
 #include "stream_state.h"
 
+static _Thread_local ag_inline *inline_here; /* what this thread carries out by itself, if it does */
+
 void ag_stream_unpark(ag_stream *s)
 {
     pthread_mutex_lock(&s->lock);
     bool ready = s->state == PARKED;
     if (ready) s->state = READY;
     pthread_mutex_unlock(&s->lock);
-    if (ready) s->executor->ready(s->executor, s);
+    if (!ready) return;
+    ag_inline *here = s->ahead == NULL ? inline_here : NULL;
+    if (here == NULL) {
+        s->executor->ready(s->executor, s);
+        return;
+    }
+    *ag_stream_link(s) = NULL;
+    *here->end = s;
+    here->end = ag_stream_link(s);
+}
+
+/* -- streams that a thread which is no worker made ready: it goes on with them itself, no worker is woken */
+
+void ag_inline_begin(ag_inline *here, uint64_t ns, size_t bytes, uint64_t plan_ns)
+{
+    *here = (ag_inline){.outer = inline_here, .until = ag_now() + ns, .bytes = bytes, .ns = plan_ns};
+    here->end = &here->first;
+    inline_here = here;
+}
+
+void ag_inline_end(ag_inline *here)
+{
+    while (here->first != NULL) {
+        ag_stream *s = here->first;
+        here->first = *ag_stream_link(s);
+        if (here->first == NULL) here->end = &here->first;
+        ag_stream_run(s, NULL);
+    }
+    inline_here = here->outer;
+}
+
+const ag_inline *ag_inline_here(void)
+{
+    return inline_here;
 }
 
 void ag_stream_set_state(ag_stream *s, stream_state to)
@@ -95,6 +130,7 @@ bool ag_stream_watch(ag_stream *s, ag_notifier *notifier, uint64_t ticket)
 {
     /* In the child of a fork nothing will ever be done; the caller asks ag_stream_alive. */
     if (ticket <= atomic_load(&s->completed) || !ag_stream_lock(s)) return true;
+    ag_notifier_here(notifier); /* what woke the loop last may have moved it to another core */
     watch *w = s->watches;
     while (w != NULL && w->notifier != notifier) w = w->next;
     if (w == NULL) {

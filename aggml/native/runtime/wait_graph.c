@@ -1,0 +1,95 @@
+/* The graph of waits: whether something that is queued can only be done after a stream has gone on.
+ *
+ * A function in Python that blocks until an operation is done holds its own stream up; if that operation waits for this
+ * stream, by however many others, it would be for ever. Asked once for each such wait, so the rings are walked and nothing
+ * is kept. Not here: waiting (wake.c), which functions block (call_thread.py). */
+#include <stdlib.h>
+
+#include "stream_state.h"
+
+typedef struct place {
+    ag_stream *stream; /* a reference */
+    uint64_t ticket;   /* all up to it has to be done */
+} place;
+
+typedef struct trail {
+    place *places; /* each stream once */
+    size_t n, cap, next;
+    bool failed;
+} trail;
+
+/* Go on to a place, unless as much of that stream was looked at, or it is done. */
+static void add(trail *t, ag_stream *stream, uint64_t ticket)
+{
+    if (ticket <= atomic_load(&stream->completed)) return;
+    size_t i = 0;
+    while (i < t->n && t->places[i].stream != stream) ++i;
+    if (i < t->n) {
+        if (t->places[i].ticket >= ticket) return;
+        t->places[i].ticket = ticket;
+        if (i < t->next) { /* looked at, but not as far: once more */
+            place again = t->places[i];
+            t->places[i] = t->places[--t->next];
+            t->places[t->next] = again;
+        }
+        return;
+    }
+    if (t->n == t->cap) {
+        size_t cap = t->cap ? 2 * t->cap : 16;
+        place *grown = realloc(t->places, cap * sizeof *grown);
+        if (grown == NULL) {
+            t->failed = true;
+            return;
+        }
+        t->places = grown;
+        t->cap = cap;
+    }
+    t->places[t->n++] = (place){.stream = ag_stream_ref(stream), .ticket = ticket};
+}
+
+/* What the operations of a stream that are not done wait for, up to a ticket. */
+static void follow(trail *t, ag_stream *s, uint64_t ticket)
+{
+    place found[16];
+    uint64_t from = 0;
+    for (size_t n = 16; n == 16;) { /* a few at a time: no second lock, and no memory, while one is held */
+        n = 0;
+        if (!ag_stream_lock(s)) return;
+        uint64_t first = atomic_load(&s->completed) + 1;
+        if (from < first) from = first;
+        if (ticket > s->appended) ticket = s->appended;
+        for (ag_block *block = s->head; block != NULL && n < 16; block = atomic_load(&block->next)) {
+            uint64_t end = block->base + AG_BLOCK_SLOTS;
+            for (; from >= block->base && from < end && from <= ticket && n < 16; ++from) {
+                const ag_slot *slot = &block->slots[from - block->base];
+                if (slot->kind != AG_KIND_WAIT || slot->u.wait.stream == NULL) continue;
+                found[n++] = (place){.stream = ag_stream_ref(slot->u.wait.stream), .ticket = slot->u.wait.ticket};
+            }
+        }
+        pthread_mutex_unlock(&s->lock);
+        for (size_t i = 0; i < n; ++i) {
+            add(t, found[i].stream, found[i].ticket);
+            ag_stream_unref(found[i].stream);
+        }
+    }
+}
+
+bool ag_stream_needs(const ag_edge *starts, size_t n_starts, const ag_edge *blocked, size_t n_blocked,
+                     const ag_stream *target)
+{
+    trail t = {0};
+    bool needs = false;
+    for (size_t i = 0; i < n_starts; ++i) add(&t, starts[i].other, starts[i].ticket);
+    while (t.next < t.n && !needs) {
+        place at = t.places[t.next++];
+        needs = at.stream == target;
+        if (needs) break;
+        follow(&t, at.stream, at.ticket);
+        for (size_t i = 0; i < n_blocked; ++i) {
+            if (blocked[i].stream == at.stream) add(&t, blocked[i].other, blocked[i].ticket);
+        }
+    }
+    for (size_t i = 0; i < t.n; ++i) ag_stream_unref(t.places[i].stream);
+    free(t.places);
+    return needs; /* with no memory left: what was found */
+}
