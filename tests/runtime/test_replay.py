@@ -135,6 +135,78 @@ async def test_other_outputs_and_arrays_are_other_recordings(ladder: Ladder) -> 
             await sched.run(graph, {x: value}, graph.nodes[0])
 
 
+async def test_inputs_in_another_order_go_where_they_belong(ladder: Ladder) -> None:
+    """Also in graphs that are alike, and share what was recorded."""
+    names = [f"in {k}" for k in range(3)]
+    for _ in range(2):
+        x, y, z = (new_tensor("f32", ne=N, name=name).set_input() for name in names)
+        end = ops.add(ops.mul(x, y), z)
+        graph = Graph(end)
+        values = {t: np.full(N, v, np.float32) for t, v in ((x, 2), (y, 3), (z, 4))}
+        for k in range(8):
+            order = [(x, y, z), (z, y, x), (y, x, z), (z, x, y)][k % 4]
+            found = await ladder.sched.run(graph, {t: values[t] for t in order}, end)
+            assert (found == 10).all()
+            values[z] = values[z] * 1  # an array of its own each time
+
+
+async def test_misuse_is_refused_after_any_number_of_runs(ladder: Ladder) -> None:
+    x, value = ladder.x, np.zeros(N, np.float32)
+    sched, graph = ladder.sched, ladder.graph
+    for k in range(3):
+        assert await ladder.run(k)
+        wrong: list[Any] = [[np.zeros(2)], [[ladder.y]], 7, "y"]
+        for outputs in wrong:
+            with pytest.raises(aggml.InvalidHandle):
+                await sched.run(graph, {x: value}, outputs)
+        with pytest.raises(aggml.LayoutMismatch):
+            await sched.run(graph, {x: value.astype(np.float64)}, ladder.y)
+        with pytest.raises(aggml.LayoutMismatch):
+            await sched.run(graph, {x: value[1:]}, ladder.y)
+        with pytest.raises(aggml.InvalidHandle):
+            await sched.run(graph, [x], ladder.y)  # type: ignore[call-overload]
+    assert await ladder.run(9)
+    sched.close()
+    with pytest.raises(aggml.InvalidState):
+        await ladder.run(1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+async def test_a_backend_runs_again_what_it_ran_before(device: str) -> None:
+    """In any order, of any outputs, also after memory moved; and refuses what it refused."""
+    be = (aggml.get_device("CPU") if device == "cpu" else SimDevice("R")).backend()
+    a, b = (new_tensor("f32", ne=(N, 2), name=name).set_input() for name in "ab")
+    y, z = ops.sub(a, b).set_output(), new_tensor("f32", ne=N, name="z")
+    graph = Graph(ops.mul(y, z))
+    be.alloc([z])
+    be.alloc_graph(graph)
+    one, two = np.full((2, N), 5, np.float32), np.full((2, N), 3, np.float32)
+    for k in range(4):
+        await be.set(z, np.full(N, k, np.float32))
+        for inputs in ({a: one, b: two}, {b: two, a: one}):
+            assert (await be.run(graph, inputs, y) == 2).all()
+            both = await be.run(graph, inputs, [graph.ends[0], y])
+            assert (both[0] == 2 * k).all()
+            assert (both[1] == 2).all()
+        assert (await be.run(graph, {b: one.reshape(-1)}, y) == 0).all()
+        assert await be.run(graph, None, []) == []
+        with pytest.raises(aggml.LayoutMismatch):
+            be.run(graph, {a: one[:, 1:]}, y)
+        with pytest.raises(aggml.InvalidHandle):
+            be.run(graph, {a: one}, [np.zeros(1)])  # type: ignore[list-item]
+        with be.batch():
+            inside = be.run(graph, {a: one, b: two}, y)
+        assert (await inside == 2).all()
+        assert graph.memory is not None
+        graph.memory.close()
+        with pytest.raises(aggml.NotAllocated):
+            be.run(graph, {a: one, b: two}, y)
+        be.alloc_graph(graph)
+    be.close()
+    with pytest.raises(aggml.InvalidState):
+        be.run(graph, {a: one, b: two}, y)
+
+
 async def test_inputs_that_lie_in_memory_are_set_each_time(ladder: Ladder) -> None:
     cpu = ladder.cpu
     b = new_tensor("f32", ne=N, name="b")
