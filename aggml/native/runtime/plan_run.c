@@ -27,7 +27,7 @@ static uint32_t word_next(uint64_t w)
 }
 
 static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step, uint32_t chunk, uintptr_t arena,
-                            char *message)
+                            int threads, char *message)
 {
     void *scratch = NULL;
     if (plan->scratch_size > 0) {
@@ -43,7 +43,7 @@ static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step,
         }
         scratch = worker->scratch;
     }
-    agk_task task = {.arena = arena, .scratch = scratch, .message = message};
+    agk_task task = {.arena = arena, .scratch = scratch, .message = message, .threads = threads};
     return plan->steps[step].run(&task, plan->steps[step].node, chunk);
 }
 
@@ -117,7 +117,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
                 *error = abort_error(stream);
                 return AG_RUN_FINISHED;
             }
-            agk_status status = run_chunk(worker, plan, i, c, slot->u.plan.arena, message);
+            agk_status status = run_chunk(worker, plan, i, c, slot->u.plan.arena, 1, message);
             if (status != AGK_OK) {
                 *error = step_error(plan, i, status, stream, message);
                 return AG_RUN_FINISHED;
@@ -171,7 +171,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             ag_pool_wake(pool, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             return AG_RUN_ELSEWHERE;
         }
-        agk_status status = run_chunk(worker, plan, step, 0, r->arena, worker->message);
+        agk_status status = run_chunk(worker, plan, step, 0, r->arena, 1, worker->message);
         if (status != AGK_OK) chunk_failed(r, status, worker->message);
     }
     leave_run(pool, r);
@@ -192,7 +192,7 @@ static claim_result claim(ag_worker *worker, ag_run *r, size_t *step)
     if (aborts) {
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
-        agk_status status = run_chunk(worker, plan, *step, word_next(w), r->arena, worker->message);
+        agk_status status = run_chunk(worker, plan, *step, word_next(w), r->arena, r->n_streams, worker->message);
         if (status != AGK_OK) chunk_failed(r, status, worker->message);
     }
     if (atomic_fetch_add(&r->done, 1) + 1 != word_chunks(w)) return WORKED;
@@ -258,6 +258,7 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);
     atomic_store(&r->limit, limit);
+    r->n_streams = limit;
     atomic_fetch_add(&r->engaged, 1);
     atomic_fetch_add(&pool->active_runs, 1);
     ag_run_result result = advance(pool, worker, r, step, error);

@@ -22,6 +22,7 @@ typedef struct ag_run {
     ag_plan *plan;
     uintptr_t arena;
     uint64_t slice_end;
+    int n_streams; /* limit, as it was when the plan began: the same for all chunks of a step */
     char message[AGK_MESSAGE];
     pthread_mutex_t message_lock;
 } ag_run;
