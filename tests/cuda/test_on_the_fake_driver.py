@@ -17,7 +17,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 #: Each operation of the device waits for so long, at random, that a missing order shows.
-_JITTER = dict.fromkeys(("test_streams", "test_faults", "test_scheduling", "test_blas"), "40")
+_JITTER: dict[str, str] = dict.fromkeys(
+    ("test_streams", "test_faults", "test_scheduling", "test_blas"), "40"
+)
 FILES = sorted((HERE / "device").glob("test_*.py"))
 
 pytestmark = [

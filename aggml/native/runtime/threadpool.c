@@ -10,7 +10,7 @@
 
 #include "pool_state.h"
 
-_Atomic(void (*)(void)) ag_on_idle; /* null at first */
+_Atomic(void (*)(void)) ag_on_idle;          /* null at first */
 static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
 
 /* -- sleeping and waking -------------------------------------------------------------------------------------- */
