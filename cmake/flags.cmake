@@ -29,6 +29,8 @@ if(AGGML_SANITIZE)
   add_compile_options(-fsanitize=${AGGML_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   # Checks in every copy of a function made cc1 take minutes and gigabytes for a file; see inline.h.
   target_compile_definitions(aggml_c INTERFACE AGK_NO_UNROLL)
+  # Loops that fill and loops that read are of one length, which is seen only where both are unrolled.
+  target_compile_options(aggml_c INTERFACE $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   # GCC's checks on shifts and divisions hide the range of a value from -Wconversion, which then warns of the impossible.
   target_compile_options(aggml_c INTERFACE "$<$<COMPILE_LANGUAGE:C>:-Wno-conversion>")
   add_link_options(-fsanitize=${AGGML_SANITIZE})
