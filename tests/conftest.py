@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +22,10 @@ from aggml.devices.sim import SimBackend, SimDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Ignored by what a shell runs in the background, children of the tests included: they would not end on it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
