@@ -23,7 +23,7 @@ from aggml.devices.sim import SimBackend, SimDevice
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A shell has what it runs in the background ignore it, and children inherit that: they would not end.
+# What a shell runs in the background ignores it, children of tests too: they would not end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
