@@ -140,7 +140,7 @@ AGK_INLINE __m512i codes(kind t, const char *block, int u)
     }
     if (t == Q6_K) {
         const agk_block_q6_k *x = (const agk_block_q6_k *)(const void *)block;
-        const __m512i low = masked(_mm512_srli_epi16(_mm512_loadu_si512(x->ql + 64 * half), 4u * (unsigned)part), 15);
+        const __m512i low = masked(_mm512_srli_epi16(_mm512_loadu_si512(x->ql + 64 * half), 4 * part), 15);
         return _mm512_or_si512(low, masked(twice(x->qh + 32 * half, 4 * part - 4, 4 * part - 2), 0x30));
     }
     /* iq4_xs: two times 16 bytes, low nibbles first; levels + 128 */

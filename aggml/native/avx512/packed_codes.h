@@ -69,7 +69,7 @@ AGK_INLINE __m512i vector(const char *p, int i)
 /* Each byte shifted right (left, if negative); the mask takes what comes from the neighbour. */
 AGK_INLINE __m512i shifted(__m512i x, int right, int mask)
 {
-    const unsigned by = (unsigned)(right < 0 ? -right : right);
+    const int by = right < 0 ? -right : right;
     const __m512i y = right > 0 ? _mm512_srli_epi16(x, by) : right < 0 ? _mm512_slli_epi16(x, by) : x;
     return _mm512_and_si512(y, _mm512_set1_epi8((char)mask));
 }

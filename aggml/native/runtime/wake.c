@@ -80,19 +80,26 @@ void ag_stream_wake(ag_stream *s, uint64_t completed)
             p = &(*p)->next;
         }
     }
+    watch *seen = NULL;
     for (watch **w = &s->watches; *w != NULL;) {
         if ((*w)->ticket <= completed) {
             watch *entry = *w;
             *w = entry->next;
-            ag_notifier_signal(entry->notifier);
-            ag_notifier_unref(entry->notifier);
-            free(entry);
+            entry->next = seen;
+            seen = entry;
         } else {
             w = &(*w)->next;
         }
     }
     refresh_wanted(s);
     pthread_mutex_unlock(&s->lock);
+    while (seen != NULL) { /* without the lock: the loop may take this core at once, and then want the stream */
+        watch *entry = seen;
+        seen = entry->next;
+        ag_notifier_signal(entry->notifier);
+        ag_notifier_unref(entry->notifier);
+        free(entry);
+    }
     while (due != NULL) { /* the entry belongs to the stream that wakes: read on before waking it */
         ag_stream *waiting = due->stream;
         due = due->next;
