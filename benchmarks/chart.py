@@ -21,6 +21,7 @@ COLOURS: Final = {
     "onnxruntime": "#54a24b",
 }  # fmt: skip
 OTHER: Final = "#9d755d"
+WIDEST: Final = 1.2  # share that is drawn
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
@@ -32,7 +33,9 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     need("matplotlib")
     module("matplotlib").use("Agg")
     plt = module("matplotlib.pyplot")
-    beside = [(row, name) for row in rows for name in row.peers]
+    # Shares of time, and what stands beside the lag, are no speeds.
+    speeds = [row for row in rows if row.unit != "%" and row.part != "lag"]
+    beside = [(row, name) for row in speeds for name in row.peers]
     shares = [(row, name) for row in rows for name in row.roofs]
     height = max(3.0, 0.2 * max(len(beside), len(shares)) + 1.5)
     figure, (left, right) = plt.subplots(1, 2, figsize=(17, height), layout="constrained")
@@ -65,11 +68,12 @@ def _shares(axes: Any, shares: list[tuple[Row, str]]) -> None:
     for y, (row, name) in enumerate(shares):
         share = row.value / row.roofs[name]
         axes.barh(y, share, color="#b279a2" if name in ("read", "a copy") else "#e45756")
-        axes.text(share + 0.01, y, f"{share:.0%}", va="center", fontsize=6)
+        # Text beyond the axes would take the room of the bars.
+        axes.text(min(share + 0.01, WIDEST - 0.07), y, f"{share:.0%}", va="center", fontsize=6)
         limit = next((b.limit for b in row.budgets if b.of == name), None)
         if limit is not None:
             axes.plot([limit, limit], [y - 0.45, y + 0.45], color="black", linewidth=1)
-    axes.set_xlim(0, 1.2)
+    axes.set_xlim(0, WIDEST)
     _label(axes, [f"{row.what}  |  {name}" for row, name in shares])
 
 
