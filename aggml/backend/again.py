@@ -11,6 +11,7 @@ import numpy as np
 
 from aggml.future import Future
 from aggml.spans import bits_of, span_of
+from aggml.tensor import Tensor
 from aggml.transfer import incoming, spec_of
 
 if TYPE_CHECKING:
@@ -19,21 +20,25 @@ if TYPE_CHECKING:
     from aggml.buffer import Buffer
     from aggml.plan import NativePlan
     from aggml.stream import Stream
-    from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
 
 __all__ = ["Again", "key_of"]
 
 
-def key_of(outputs: object, inputs: object) -> tuple[object, ...]:
-    """What stands for a run that may come again; empty: it is asked for in an unusual way."""
+def key_of(uid: int, outputs: object, inputs: object) -> tuple[object, ...]:
+    """What stands for a run of graph ``uid`` that may come again, of a backend or a scheduler.
+
+    Empty: it is asked for in an unusual way.
+    """
     if type(outputs) is list:
         outputs = tuple(outputs)
+    elif type(outputs) is not Tensor and type(outputs) is not tuple:
+        return ()
     if inputs is None:
-        key: tuple[object, ...] = (outputs,)
+        key: tuple[object, ...] = (uid, outputs)
     elif type(inputs) is dict:
-        key = (outputs, *inputs)
+        key = (uid, outputs, *inputs)
     else:
         return ()
     try:

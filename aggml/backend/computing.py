@@ -263,7 +263,7 @@ class ComputingBackend(BackendBase):
         arena: Buffer | None,
     ) -> Future[Any]:
         """In one native call, without the hooks."""
-        key = key_of(outputs, inputs)
+        key = key_of(graph.uid, outputs, inputs)
         runs = self._memory_of(graph, "Backend.run").runs
         again = runs.get(key)
         if again is None or again.plan is not plan or not again.stands():

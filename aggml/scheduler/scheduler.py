@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import anyio
 import anyio.lowlevel
 
+from aggml.backend.again import key_of
 from aggml.errors import (
     AllocFailed,
     InvalidState,
@@ -22,7 +23,6 @@ from aggml.scheduler.base import SchedulerBase
 from aggml.scheduler.evaluate import EvalCallback, Evaluation, evaluate
 from aggml.scheduler.job import Job
 from aggml.steps import finish, give_way
-from aggml.tensor import Tensor
 from aggml.watch import watchers
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.planner import Known
     from aggml.scheduler.replay import Repeat
     from aggml.steps import Steps
+    from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
 
@@ -138,7 +139,7 @@ class Scheduler(SchedulerBase):
         """
         if self._closed or not isinstance(graph, Graph):
             self._check_graph(graph, "Scheduler.submit")
-        key = _key_of(graph, inputs, outputs)
+        key = key_of(graph.uid, outputs, inputs)
         repeat = self._planner.repeats.get(key)
         job = Job(graph, inputs, outputs) if repeat is None else None
         arrays = [] if repeat is None or inputs is None else repeat.arrays(inputs)
@@ -361,22 +362,3 @@ class Scheduler(SchedulerBase):
         self._runner.busy()
         names = ", ".join(b.name for b in self._backends)
         return f"<Scheduler {names}: {len(self._runner.in_flight)} in flight>"
-
-
-def _key_of(graph: Graph, inputs: object, outputs: object) -> tuple[object, ...]:
-    """What stands for a submission that may come again; empty: it is asked for unusually."""
-    if type(outputs) is list:
-        outputs = tuple(outputs)
-    elif type(outputs) is not Tensor and type(outputs) is not tuple:
-        return ()
-    if inputs is None:
-        key: tuple[object, ...] = (graph.uid, outputs)
-    elif type(inputs) is dict:
-        key = (graph.uid, outputs, *inputs)
-    else:
-        return ()
-    try:
-        hash(key)
-    except TypeError:  # some of it is no tensor
-        return ()
-    return key

@@ -46,18 +46,7 @@ void agk_mm_bytes_pack_avx512(bool halves, bool wide, int64_t k, int64_t cols, c
     for (int64_t i = 0; i < k / AGK_MM_BLOCK; i += 2) {
         _Alignas(64) float d[2][16] = {{0}};
         __m512i r[16];
-        AGK_UNROLL for (int j = 0; j < 16; ++j)
-        {
-            r[j] = zero;
-            if (j < cols) {
-                const char *column = (const char *)b + (size_t)j * ldb;
-                const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)column + i / 2;
-                r[j] = _mm512_loadu_si512(x->q);
-                d[0][j] = x->d[0];
-                d[1][j] = x->d[1];
-            }
-        }
-        agk_transpose16(r);
+        agk_transpose_q8(b, ldb, cols, i / 2, r, d);
         AGK_UNROLL for (int part = 0; part < 2; ++part)
         {
             if (i + part >= k / AGK_MM_BLOCK) break;

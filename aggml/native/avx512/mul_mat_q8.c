@@ -14,18 +14,7 @@ void agk_mm_pack_q8_avx512(int64_t k, int64_t cols, const void *b, size_t ldb, v
     for (int64_t i = 0; i < blocks; i += 2, y += 2) {
         _Alignas(64) float d[2][16] = {{0}};
         __m512i r[16];
-        AGK_UNROLL for (int j = 0; j < 16; ++j)
-        {
-            r[j] = _mm512_setzero_si512();
-            if (j < cols) {
-                const char *column = (const char *)b + (size_t)j * ldb;
-                const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)column + i / 2;
-                r[j] = _mm512_loadu_si512(x->q);
-                d[0][j] = x->d[0];
-                d[1][j] = x->d[1];
-            }
-        }
-        agk_transpose16(r);
+        agk_transpose_q8(b, ldb, cols, i / 2, r, d);
         for (int half = 0; half < 2 && i + half < blocks; ++half) {
             _mm512_storeu_ps(y[half].d, _mm512_load_ps(d[half]));
             for (int v = 0; v < 8; ++v) _mm512_storeu_si512(y[half].q[v], _mm512_xor_si512(r[8 * half + v], offset));

@@ -116,6 +116,23 @@ AGK_INLINE void agk_transpose16(__m512i r[16])
     }
 }
 
+/* 64 k, two blocks, of up to 16 quantized columns: 16 vectors of 4 k of each, and the scales of each block. */
+AGK_INLINE void agk_transpose_q8(const void *b, size_t ldb, int64_t cols, int64_t pair, __m512i r[16], float d[2][16])
+{
+    AGK_UNROLL for (int j = 0; j < 16; ++j)
+    {
+        r[j] = _mm512_setzero_si512();
+        if (j < cols) {
+            const char *column = (const char *)b + (size_t)j * ldb;
+            const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)column + pair;
+            r[j] = _mm512_loadu_si512(x->q);
+            d[0][j] = x->d[0];
+            d[1][j] = x->d[1];
+        }
+    }
+    agk_transpose16(r);
+}
+
 /* Lane L of the result: columns 4 L .. 4 L + 3 of rows i, i + 4, i + 8, i + 12, so that what remains to be transposed lies
  * within lanes. Half of the shuffles of a whole transposition become loads: 40 cycles instead of 64. */
 AGK_INLINE __m512 agk_tile_gather4(const float *x)
