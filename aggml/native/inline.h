@@ -12,6 +12,5 @@
 #define AGK_INLINE static inline __attribute__((always_inline))
 #define AGK_UNROLL _Pragma("GCC unroll 32")
 #endif
-#define V_INLINE AGK_INLINE /* for functions of one vector */
 
 #endif

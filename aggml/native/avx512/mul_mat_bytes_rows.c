@@ -41,7 +41,7 @@ AGK_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
 }
 
 /* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
-V_INLINE __m128i v_digits(__m128i x, __m256i power)
+AGK_INLINE __m128i v_digits(__m128i x, __m256i power)
 {
     const __m256i wide = _mm256_mullo_epi16(_mm256_cvtepu8_epi16(x), power);
     const __m256i rest = _mm256_and_si256(wide, _mm256_set1_epi16(255));
@@ -50,7 +50,7 @@ V_INLINE __m128i v_digits(__m128i x, __m256i power)
 }
 
 /* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
-V_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
+AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
 {
     const float d = v_half(x->d);
     short power = 1;
