@@ -14,6 +14,7 @@ from operator import index
 from typing import TYPE_CHECKING, Self
 
 from aggml.errors import (
+    AggmlError,
     AllocFailed,
     AlreadyAllocated,
     InvalidArgument,
@@ -24,11 +25,13 @@ from aggml.errors import (
 )
 from aggml.live import note
 from aggml.native import _native
+from aggml.steps import Away, finish
 from aggml.transfer import integer
 from aggml.watch import born, watchers
 
 if TYPE_CHECKING:
     from aggml.device import Device
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
 
 __all__ = [
@@ -127,6 +130,19 @@ class BufferType(ABC):
             AllocFailed: no memory.
         """
 
+    async def provide(self, size: int) -> Buffer:
+        """`alloc_buffer`, off the loop where a driver may take milliseconds over it.
+
+        Cancellation: abandons the wait; the memory is given back.
+        """
+        return self.alloc_buffer(size)
+
+    def taking(self, size: int) -> Steps[Buffer]:
+        """Either of the two, as the steps are driven."""
+        request = _Request(self, size)
+        yield request
+        return request.outcome()
+
     def tensors_size(self, tensors: Iterable[Tensor]) -> int:
         """Bytes that `alloc_tensors` would take for all of them, padding included.
 
@@ -152,13 +168,17 @@ class BufferType(ABC):
                 no tensor.
             AllocFailed: no memory.
         """
+        return finish(self.allocating(tensors))
+
+    def allocating(self, tensors: Iterable[Tensor]) -> Steps[Buffer]:
+        """`alloc_tensors` in steps."""
         from aggml.multi_buffer import MultiBuffer  # which is a Buffer
 
         made: list[Buffer] = []
         placed: list[tuple[Buffer, Tensor]] = []
         try:
             for group, sizes in _ranges(self, _unplaced(tensors)):
-                buffer = self.alloc_buffer(sum(sizes))
+                buffer = yield from self.taking(sum(sizes))
                 made.append(buffer)
                 offset = 0
                 for tensor, size in zip(group, sizes, strict=True):
@@ -173,6 +193,38 @@ class BufferType(ABC):
 
     def __repr__(self) -> str:
         return f"<BufferType {self.name}>"
+
+
+class _Request(Away):
+    """A buffer that a step waits for."""
+
+    def __init__(self, kind: BufferType, size: int) -> None:
+        self._kind = kind
+        self._size = size
+        self._made: Buffer | AggmlError | None = None
+
+    def now(self) -> None:
+        try:
+            self._made = self._kind.alloc_buffer(self._size)
+        except AggmlError as error:
+            self._made = error
+
+    async def later(self) -> None:
+        try:
+            self._made = await self._kind.provide(self._size)
+        except AggmlError as error:
+            self._made = error
+
+    def outcome(self) -> Buffer:
+        """The buffer, once it was asked for.
+
+        Raises:
+            What `BufferType.alloc_buffer` did.
+        """
+        if isinstance(self._made, AggmlError):
+            raise self._made
+        assert self._made is not None
+        return self._made
 
 
 class Buffer:

@@ -49,11 +49,6 @@ class GraphMemory:
             self._arena = have = self._type.alloc_buffer(size)
         return have
 
-    def adopt(self, arena: Buffer) -> None:
-        """Take a buffer that was made elsewhere as scratch, if it is larger."""
-        if arena.size > self.size:
-            self._arena = arena
-
 
 class GraphBuffer(Buffer):
     """Memory of a placed graph. ``close()`` unplaces it; dropping it does not: the graph keeps it.

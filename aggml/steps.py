@@ -1,25 +1,43 @@
 """Work that a call may do at once and an await gives way in: written once, as a generator.
 
-Here: driving such a generator to its end, at once or in slices. Not here: what is done in steps
-(plan.py, graph_memory.py, allocator/).
+Here: driving such a generator to its end, at once or in slices; what is not done in slices but
+elsewhere. Not here: what is done in steps (plan.py, graph_memory.py, allocator/).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import closing
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio.lowlevel
 
 from aggml.native import _native
 
-__all__ = ["Steps", "finish", "give_way"]
+__all__ = ["Away", "Steps", "finish", "give_way"]
 
 T = TypeVar("T")
 
-#: Yields wherever it may pause, at most some 50 us of work apart; returns its result.
-Steps: TypeAlias = Generator[None, None, T]
+
+class Away(ABC):
+    """What a step asks for that may take long in one piece: a driver's memory."""
+
+    @abstractmethod
+    def now(self) -> None:
+        """Do it in this thread; what goes wrong is kept for the step that asked."""
+
+    @abstractmethod
+    async def later(self) -> None:
+        """Do it while the loop goes on; likewise.
+
+        Cancellation: abandons it.
+        """
+
+
+#: Yields wherever it may pause, at most some 50 us of work apart: None, or an `Away` that has to be
+#: done before it goes on; returns its result. (Any: mypy would have each bare ``yield`` say None.)
+Steps: TypeAlias = Generator[Any, None, T]
 
 # A checkpoint costs 5 to 20 us, a loop is to be held for 0.5 ms at most.
 SLICE_S: Final = 0.4e-3
@@ -29,10 +47,12 @@ def finish(steps: Steps[T]) -> T:
     """Do all of it now."""
     while True:
         try:
-            next(steps)
+            away: Away | None = next(steps)
         except StopIteration as end:
             result: T = end.value
             return result
+        if away is not None:
+            away.now()
 
 
 async def give_way(steps: Steps[T]) -> T:
@@ -44,9 +64,12 @@ async def give_way(steps: Steps[T]) -> T:
         while True:
             await anyio.lowlevel.checkpoint()
             end = _native.now() + SLICE_S
+            away: Away | None = None
             try:
-                while _native.now() < end:
-                    next(steps)
+                while away is None and _native.now() < end:
+                    away = next(steps)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
+            if away is not None:
+                await away.later()

@@ -84,6 +84,17 @@ class ComputingBackend(BackendBase):
         self._check_open("Backend.alloc")
         return self.buffer_type.alloc_tensors(tensors)
 
+    async def alloc_async(self, tensors: Iterable[Tensor]) -> Buffer:
+        """`alloc`, off the loop where a driver may take milliseconds over new memory.
+
+        Raises:
+            As `alloc`.
+
+        Cancellation: nothing is placed; the memory is given back.
+        """
+        self._check_open("Backend.alloc_async")
+        return await give_way(self.buffer_type.allocating(tensors))
+
     def alloc_graph(self, graph: Graph) -> GraphBuffer:
         """Place what has no memory yet.
 
@@ -126,15 +137,11 @@ class ComputingBackend(BackendBase):
         if graph.memory is None:
             with contextlib.suppress(AlreadyAllocated):  # another task prepares it and was first
                 layout = await give_way(laying_out(self, graph))
-                layout.place(self, await self._block(layout.size))
+                layout.place(self, await self.buffer_type.provide(layout.size))
         memory = self._memory_of(graph, "Backend.prepare")
         self._check_reach(graph, "Backend.prepare")
         memory.keep_plan(self, await give_way(self._compile(graph, memory)))
         await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
-
-    async def _block(self, size: int) -> Buffer:
-        """A new buffer; a device whose memory takes long to come by asks for it off the loop."""
-        return self.buffer_type.alloc_buffer(size)
 
     # -- computing
 

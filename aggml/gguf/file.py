@@ -166,7 +166,7 @@ class GGUFFile:
         pieces = {name: self.data(name) for name in wanted}  # data refuses unknown names
         sources = [(self.tensors[name], data) for name, data in pieces.items()]
         total = sum(tensor.nbytes for tensor, _ in sources)
-        buffer = backend.alloc([tensor for tensor, _ in sources])
+        buffer = await backend.alloc_async([tensor for tensor, _ in sources])
         buffer.usage = BufferUsage.WEIGHTS
         queued: list[tuple[Future[None], int]] = []
         done = 0

@@ -10,8 +10,10 @@ submission in flight, so that transfers run beside the computing of others.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from aggml.errors import AlreadyAllocated
 from aggml.scheduler.memory import Memory
 from aggml.scheduler.script import Scripting
 
@@ -85,17 +87,17 @@ def materialising(
         AllocFailed: no memory; what there was is as before.
     """
     maker = Scripting(program, Layout(program, slot), memory, lane)
-    by_home: dict[int, list[Tensor]] = {}
-    for leaf in program.fixed:
-        if leaf.placement is None:
-            by_home.setdefault(program.found.backend[leaf], []).append(leaf)
-    for b, group in by_home.items():
-        program.q.types[b].alloc_tensors(group)
+    for b, kind in enumerate(program.q.types):
+        while group := [
+            t for t in program.fixed if t.placement is None and program.found.backend[t] == b
+        ]:
+            with suppress(AlreadyAllocated):  # another task was first with one of them
+                yield from kind.allocating(group)
     maker.leafs()
     for i in range(len(program.splits)):
         maker.split(i)
         yield
-    maker.place()
+    yield from maker.place()
     yield
     plans = yield from maker.compile()
     yield

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.buffer import Buffer, BufferType
     from aggml.graph import Graph
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Memory", "Own", "SplitMemory"]
@@ -27,19 +28,22 @@ class Memory:
     def __init__(self) -> None:
         self.buffers: dict[Hashable, list[Buffer]] = {}
 
-    def grow(self, key: Hashable, kind: BufferType, sizes: Sequence[int]) -> list[Buffer]:
+    def grow(self, key: Hashable, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
         """Buffers of at least these sizes."""
-        have = self.buffers.setdefault(key, [])
-        fits = len(sizes) <= len(have) and all(
-            n <= b.size for n, b in zip(sizes, have, strict=False)
-        )
-        if not fits:
+        while True:
+            have = self.buffers.setdefault(key, [])
+            if len(sizes) <= len(have) and all(
+                n <= b.size for n, b in zip(sizes, have, strict=False)
+            ):
+                return have
             wanted = [max(n, have[i].size if i < len(have) else 0) for i, n in enumerate(sizes)]
-            new = [kind.alloc_buffer(n) for n in wanted]
-            for buffer in new:
+            new: list[Buffer] = []
+            for n in wanted:
+                buffer = yield from kind.taking(n)
                 buffer.usage = BufferUsage.COMPUTE
-            self.buffers[key] = have = new
-        return have
+                new.append(buffer)
+            if self.buffers.get(key) is have:  # else another task was first: there may be enough
+                self.buffers[key] = new
 
     def size(self, key: Hashable) -> int:
         """Bytes under this key."""

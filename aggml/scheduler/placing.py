@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from aggml.allocator.lifetimes import AllocPlan, Sizing
     from aggml.buffer import Buffer, BufferType
+    from aggml.steps import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Placing"]
@@ -30,14 +31,14 @@ class Placing(Rewriting):
         """What can be read after a run."""
         return [self.twins[t] for t in self.program.kept if t in self.twins]
 
-    def place(self) -> None:
+    def place(self) -> Steps[None]:
         """Give each new storage an address; those that several actions touch a Placement."""
         q, layout = self.q, self.layout
         self.shared.update(t for t in self.kept() if t in self.at)
         leafs = [t for t in self.twins.values() if t.op == "none"]
         apart = layout.slot is not None
         if apart:
-            self.place_apart()
+            yield from self.place_apart()
         shared_type = [sum(1 for t in q.types if t is kind) > 1 for kind in q.types]
         kinds = [q.types[b] for b, _ in self.places]
         own = [lane > 0 or (apart and shared_type[b]) for b, lane in self.places]
@@ -53,11 +54,15 @@ class Placing(Rewriting):
         blocks: list[list[Buffer]] = []
         for b, chunks in enumerate(plan.chunks):
             first = keys.index(keys[b])
-            blocks.append(self.buffers(keys[b], kinds[b], chunks) if first == b else blocks[first])
+            if first == b:
+                blocks.append((yield from self.buffers(keys[b], kinds[b], chunks)))
+            else:
+                blocks.append(blocks[first])
         shared = self.shared
         for tensor, slot in plan.slots.items():
             if not blocks[slot.buffer_id]:
-                block = self.buffers(keys[slot.buffer_id], kinds[slot.buffer_id], [0])[0]
+                b = slot.buffer_id
+                block = (yield from self.buffers(keys[b], kinds[b], [0]))[0]
             else:
                 block = blocks[slot.buffer_id][slot.chunk]
             if tensor in shared:
@@ -75,7 +80,7 @@ class Placing(Rewriting):
             reuse_inputs=True,
         )
 
-    def place_apart(self) -> None:
+    def place_apart(self) -> Steps[None]:
         """Memory of this submission alone for what other streams than the computing one touch."""
         program = self.program
         tensors = [self.twins[t] for t in program.direct]
@@ -97,13 +102,13 @@ class Placing(Rewriting):
             for tensor in group:
                 offsets.append(size)
                 size += aligned(kind.alloc_size(tensor), kind.alignment)
-            (block,) = self.buffers(("slot", self.layout.slot, b), kind, [size])
+            (block,) = yield from self.buffers(("slot", self.layout.slot, b), kind, [size])
             for tensor, offset in zip(group, offsets, strict=True):
                 block.place(tensor, offset)
 
-    def buffers(self, key: Hashable, kind: BufferType, sizes: Sequence[int]) -> list[Buffer]:
+    def buffers(self, key: Hashable, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
         """Buffers of the scheduler that the layout rests on."""
-        have = self.memory.grow(key, kind, sizes)
+        have = yield from self.memory.grow(key, kind, sizes)
         self.layout.buffers.append((key, have))
         self.blocks.extend(have)
         return have

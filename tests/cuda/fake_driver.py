@@ -55,8 +55,8 @@ class Fake:
     def __init__(self) -> None:
         # From here on the name libcuda.so.1 means this library in this process.
         self._library = ctypes.CDLL(str(built("libcuda.cpp", "libcuda.so.1")), ctypes.RTLD_GLOBAL)
-        for name in ("fake_calls", "fake_marked_calls", "fake_counter", "fake_live_blocks"):
-            getattr(self._library, name).restype = ctypes.c_long
+        for name in ("calls", "marked_calls", "counter", "live_blocks", "at_gate"):
+            getattr(self._library, f"fake_{name}").restype = ctypes.c_long
 
     def fail(self, entry: str, code: int, after: int = 0) -> None:
         """Have a call of ``entry`` answer ``code``, once, after so many that pass."""
@@ -78,6 +78,19 @@ class Fake:
             yield
         finally:
             self._library.fake_hold(-1)
+
+    @contextmanager
+    def slow(self, entry: str) -> Iterator[None]:
+        """Calls of ``entry`` do not return until the block ends, but by threads that are marked."""
+        self._library.fake_gate(entry.encode(), 1)
+        try:
+            yield
+        finally:
+            self._library.fake_gate(entry.encode(), -1)
+
+    def inside(self, entry: str) -> int:
+        """How many threads are in a slow call of ``entry``."""
+        return int(self._library.fake_at_gate(entry.encode()))
 
     @contextmanager
     def marked(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """CUDABackend: ordered work on one stream of a CUDA device.
 
-Here: what the hooks enqueue. Not here: order, futures and failure (stream/), what the driver is
-asked for (native/runtime/cuda_*.c), plans (plan.py).
+Here: what the hooks enqueue; scratch, which is the native queue's. Not here: order, futures and
+failure (stream/), what the driver is asked for (native/runtime/cuda_*.c), plans (plan.py).
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import numpy as np
 from aggml import transfer
 from aggml.backend import Backend
 from aggml.devices.cuda.plan import lowering
-from aggml.errors import InvalidArgument
+from aggml.errors import AllocFailed, InvalidArgument
+from aggml.graph_memory import GraphMemory
+from aggml.native import _native
 from aggml.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.backend import BackendBase
-    from aggml.buffer import Buffer
+    from aggml.buffer import Buffer, BufferType
     from aggml.devices.cuda.device import CUDADevice, Module
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.future import Future
@@ -44,10 +46,12 @@ class CUDABackend(Backend):
     """
 
     device: CUDADevice  # pyright: ignore[reportIncompatibleMethodOverride] narrower
+    memory: _QueueMemory
 
     def __init__(self, device: CUDADevice, *, max_queued: int | None = None) -> None:
         stream = Stream(device.name, native=device.native.stream(device.name))
         super().__init__(device, stream, max_queued=max_queued)
+        self.memory = _QueueMemory(device.buffer_type)
 
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
         return self.stream.copy(tensor, array, operation="set")
@@ -82,25 +86,27 @@ class CUDABackend(Backend):
     # -- graphs
 
     async def reserve(self, nbytes: int) -> None:
-        """Have ``nbytes`` of scratch ready: asked for, in stream order, off the loop.
+        """Have ``nbytes`` of scratch ready: asked for, in stream order, by the issuing thread.
 
-        Cancellation: abandons the wait; the memory goes back to the pool.
+        Raises:
+            AllocFailed: the device has not as many left; what there was is gone, too, until a plan
+                needs it.
+
+        Cancellation: abandons the wait; the memory is kept.
         """
         self._check_open("Backend.reserve")
         n = transfer.integer(nbytes, "nbytes", "Backend.reserve")
         if n < 0:
             raise InvalidArgument(f"[Backend.reserve] nbytes={n} is negative")
+        if n >= 1 << 62:
+            raise AllocFailed(f"[Backend.reserve] no memory for {n} bytes")
         if n <= self.memory.size:
             await anyio.lowlevel.checkpoint()
             return
-        self.memory.adopt(await self._block(n))
-
-    async def _block(self, size: int) -> Buffer:
-        """Mapping memory takes the driver milliseconds: on the stream's Python thread."""
-        buffer: Buffer = await self.stream.call(
-            self.buffer_type.alloc_buffer, size, operation="alloc"
-        )
-        return buffer
+        nothing = _native.CudaPlan(self.device.native).finish(n)
+        nothing.seal((), (), ())
+        await self.stream._put([_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve")
+        self.memory.reserved(n)
 
     async def prepare(self, graph: Graph) -> None:
         """Place the graph (unless done), compile plan and kernels; the loop goes on meanwhile.
@@ -109,9 +115,10 @@ class CUDABackend(Backend):
         """
         if not self.device.native.ready:  # a context takes a few tenths of a second
             self._check_open("Backend.prepare")
-            await self.stream.call(self.device.native.memory, operation="open")
+            await self.device.aside.call(self.device.native.memory)
         await super().prepare(graph)
         plan: Any = self._plan(graph, "Backend.prepare")
+        await self.reserve(plan.scratch)
         missing = _missing(plan)
         if missing:
             await self.stream.call(_fetch, missing, operation="compile")
@@ -132,6 +139,27 @@ class CUDABackend(Backend):
 
     def _direct(self, plan: CUDAPlan) -> bool:
         return not _missing(plan)
+
+
+class _QueueMemory(GraphMemory):
+    """Scratch of a backend as Python sees it: the native queue has it, and sees to its growth."""
+
+    def __init__(self, buffer_type: BufferType) -> None:
+        super().__init__(buffer_type)
+        self._reserved = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that were reserved; there may be more."""
+        return self._reserved
+
+    def reserved(self, size: int) -> None:
+        """The queue holds as many from now on."""
+        self._reserved = max(self._reserved, size)
+
+    def arena(self, size: int) -> Buffer | None:
+        """None: no run brings scratch along."""
+        return None
 
 
 def _missing(plan: CUDAPlan) -> list[Module]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aggml.device import Device, DeviceCaps, DeviceType
 from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
-from aggml.devices.cuda.memory import CUDABufferType, PinnedBufferType, registered
+from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, registered
 from aggml.errors import InvalidState
 from aggml.fusion import VIEW_OPS
 from aggml.future import exception_of
@@ -82,8 +82,10 @@ class CUDADevice(Device):
         self.native = _native.CudaDevice(facts.ordinal, self.name)
         if kernels.blas is not None:
             self.native.set_blas(kernels.blas)
-        self._type = CUDABufferType(self, self.native)
-        self._pinned = PinnedBufferType(self, self.native)
+        #: What may take long and is not of one backend.
+        self.aside = Aside(self.name)
+        self._type = CUDABufferType(self, self.native, self.aside)
+        self._pinned = PinnedBufferType(self, self.native, self.aside)
         self._modules: dict[str, Module] = {}
         self._pid = os.getpid()
 

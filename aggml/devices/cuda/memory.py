@@ -1,7 +1,8 @@
 """Memory of CUDA devices: of the device itself, from its pool, and pinned host memory.
 
-Here: buffer types, who frees what and when; registration of host memory. Not here: the pool
-(native/runtime/cuda_device.c), copies (backend.py).
+Here: buffer types, the thread that asks the driver while a loop goes on, who frees what and when;
+registration of host memory. Not here: the pool (native/runtime/cuda_device.c), scratch of plans
+(native/runtime/cuda_queue.c), copies (backend.py).
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import numpy as np
 from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.errors import AllocFailed, InvalidArgument, InvalidHandle
 from aggml.future import exception_of
+from aggml.stream import Stream
 from aggml.transfer import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aggml.device import Device
+    from aggml.future import Future
     from aggml.native import _native
     from aggml.tensor import Tensor
 
-__all__ = ["CUDABufferType", "PinnedBufferType", "registered"]
+__all__ = ["Aside", "CUDABufferType", "PinnedBufferType", "registered"]
 
 #: Kernels of quantized types may read whole runs of this many elements: ggml pads rows alike.
 _ROW = 512
@@ -40,15 +43,34 @@ def _size(size: object, name: str) -> int:
     return n
 
 
+class Aside:
+    """Calls of a device that may take long, one after the other, and after no queued work.
+
+    Their thread is in the driver nearly all of the time, without the GIL; it is started by the
+    first call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stream: Stream | None = None
+
+    def call(self, function: Callable[..., Any], *args: object) -> Future[Any]:
+        """A Future of ``function(*args)``."""
+        if self._stream is None:
+            self._stream = Stream(f"memory of {self._name}")
+        return self._stream.call(function, *args, operation="alloc")
+
+
 class CUDABufferType(BufferType):
     """Memory of one device, which the host does not reach (ggml_backend_cuda_buffer_type)."""
 
     alignment = 128
 
-    def __init__(self, device: Device, native: _native.CudaDevice) -> None:
+    def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         self.name = device.name
         self.device = device
         self.native = native
+        self._aside = aside
 
     def alloc_size(self, tensor: Tensor) -> int:
         """``nbytes``, and for quantized rows what fills the last one up to 512 elements."""
@@ -76,6 +98,11 @@ class CUDABufferType(BufferType):
         weakref.finalize(buffer, self.native.free, address).atexit = False
         return buffer
 
+    async def provide(self, size: int) -> Buffer:
+        """`alloc_buffer` on a thread of the device's: mapping memory takes milliseconds."""
+        buffer: Buffer = await self._aside.call(self.alloc_buffer, size)
+        return buffer
+
 
 class PinnedBufferType(HostBufferType):
     """Host memory that copies to and from devices take as it is (ggml's CUDA_Host).
@@ -83,9 +110,10 @@ class PinnedBufferType(HostBufferType):
     Where the system pins no more, it is plain host memory.
     """
 
-    def __init__(self, device: Device, native: _native.CudaDevice) -> None:
+    def __init__(self, device: Device, native: _native.CudaDevice, aside: Aside) -> None:
         super().__init__("CUDA_Host", device)
         self.native = native
+        self._aside = aside
 
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes. Slow (milliseconds): allocate once, in a thread.
@@ -100,9 +128,15 @@ class PinnedBufferType(HostBufferType):
             return Buffer(self, n, plain.base, plain.memory)
         block = (ctypes.c_uint8 * n).from_address(address)
         array = np.ctypeslib.as_array(block)
-        array[:] = 0  # as all host memory here: the same in every run
+        # As all host memory here: the same in every run. NumPy would keep the GIL.
+        ctypes.memset(address, 0, n)
         weakref.finalize(block, self.native.free_host, address).atexit = False
         return Buffer(self, n, address, array)
+
+    async def provide(self, size: int) -> Buffer:
+        """`alloc_buffer` on a thread of the device's: pinning takes milliseconds."""
+        buffer: Buffer = await self._aside.call(self.alloc_buffer, size)
+        return buffer
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Plans of CUDA devices: a graph as a list of launches, some of whose addresses count from scratch.
 
 Here: lowering node by node, the layout of scratch, which modules are needed. Not here: which
-launches a node takes (the kernels), running them (native/runtime/cuda_plan.c).
+launches a node takes (the kernels), running them (native/runtime/cuda_plan.c), the scratch itself,
+which the native queue takes when a plan first needs it (native/runtime/cuda_queue.c).
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ class CUDAPlan(DevicePlan):
     Attributes:
         native: the launches.
         modules: what has to be compiled before the first run.
+        launches: how many.
+        scratch: bytes that a run needs of its queue; ``arena_size``, what a caller brings, is 0.
     """
 
-    __slots__ = ("launches", "modules", "native")
+    __slots__ = ("launches", "modules", "native", "scratch")
 
     def __init__(
         self,
@@ -51,16 +54,24 @@ class CUDAPlan(DevicePlan):
         storages: _Storages,
         modules: tuple[Module, ...],
         launches: int,
+        scratch: int,
     ) -> None:
         self.native = native
+        self.scratch = scratch
         self.modules = modules
         self.launches = launches
-        self._fill(graph, native.arena_size, storages)
+        self._fill(graph, 0, storages)
 
     @property
     def calls(self) -> dict[int, PlanCall]:
         """None: no kernel of the device calls Python."""
         return {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<CUDAPlan of graph {self.graph.uid}, {self.launches} launches, "
+            f"{self.scratch} bytes of scratch>"
+        )
 
 
 class _Lowered:
@@ -166,4 +177,4 @@ def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUD
         yield
     plan = native.finish(fault)
     plan.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
-    return CUDAPlan(graph, plan, storages, tuple(modules.values()), launches)
+    return CUDAPlan(graph, plan, storages, tuple(modules.values()), launches, fault)

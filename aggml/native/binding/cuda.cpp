@@ -132,11 +132,11 @@ void plan_gemm(CudaPlan &self, nb::bytes args, nb::sequence relative)
         throw nb::value_error("no memory, or arguments of no product");
 }
 
-Plan *plan_finish(CudaPlan &self, size_t arena_size)
+Plan *plan_finish(CudaPlan &self, size_t scratch)
 {
     if (self.plan == nullptr) throw nb::value_error("a plan can be finished once");
-    Plan *plan = new Plan(0, arena_size);
-    ag_cuda_plan_attach(plan->plan, std::exchange(self.plan, nullptr));
+    Plan *plan = new Plan(0, 0);
+    ag_cuda_plan_attach(plan->plan, std::exchange(self.plan, nullptr), scratch);
     return plan;
 }
 
@@ -199,12 +199,6 @@ void bind_cuda(nb::module_ &m)
             "free_host",
             [](CudaDevice &d, uintptr_t address) { ag_cuda_host_free(d.device, reinterpret_cast<void *>(address)); },
             "address"_a)
-        .def(
-            "reserve",
-            [](CudaDevice &d, size_t size) {
-                return d.without_gil([&](ag_cuda_device *device) { return ag_cuda_reserve(device, size); });
-            },
-            "size"_a)
         .def("trim", [](CudaDevice &d) { return d.without_gil(ag_cuda_trim); })
         .def("memory", memory)
         .def(
@@ -251,7 +245,7 @@ void bind_cuda(nb::module_ &m)
         .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a,
              "when"_a)
         .def("gemm", plan_gemm, "args"_a, "relative"_a)
-        .def("finish", plan_finish, "arena_size"_a, nb::rv_policy::take_ownership);
+        .def("finish", plan_finish, "scratch"_a, nb::rv_policy::take_ownership);
 }
 
 } // namespace binding

@@ -102,6 +102,7 @@ void ag_cuda_device_unref(ag_cuda_device *device)
     ag_cuda_blas_free(device->blas);
     free(device->trash);
     free(device->host_trash);
+    free(device->memory_trash);
     pthread_mutex_destroy(&device->lock);
     pthread_mutex_destroy(&device->making);
     free(device);
@@ -177,27 +178,10 @@ ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address)
     return leave(&v, "alloc");
 }
 
-void ag_cuda_free(ag_cuda_device *device, uint64_t address)
-{
-    void *before = NULL;
-    if (!atomic_load(&device->made) || atomic_load(&device->lost) != NULL) return; /* it went with the context */
-    (void)ag_cu.cuCtxGetCurrent(&before);
-    (void)ag_cu.cuCtxSetCurrent(device->context);
-    (void)ag_cu.cuMemFreeAsync(address, device->memory_stream); /* no launch is ever before it in that stream */
-    (void)ag_cu.cuCtxSetCurrent(before);
-}
-
-ag_error *ag_cuda_reserve(ag_cuda_device *device, size_t size)
-{
-    uint64_t address = 0;
-    ag_error *error = ag_cuda_alloc(device, size, &address);
-    if (error == NULL) ag_cuda_free(device, address);
-    return error;
-}
-
 ag_error *ag_cuda_trim(ag_cuda_device *device)
 {
     visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_sweep(device);
     TRY(v, cuStreamSynchronize, device->memory_stream);
     TRY(v, cuMemPoolTrimTo, device->pool, 0);
     return leave(&v, "trim");
@@ -206,6 +190,7 @@ ag_error *ag_cuda_trim(ag_cuda_device *device)
 ag_error *ag_cuda_memory(ag_cuda_device *device, size_t *free_bytes, size_t *total)
 {
     visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_sweep(device);
     TRY(v, cuMemGetInfo, free_bytes, total);
     return leave(&v, "memory");
 }
@@ -254,7 +239,17 @@ void ag_cuda_throw_away(ag_cuda_device *device, void *graph)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* cuMemFreeHost may wait for the device: the next thread that may wait frees it. */
+/* Whoever drops a buffer may be the thread of a loop, and a driver that loads a module for another keeps it waiting even
+ * over a short call: the next thread that may wait frees it. */
+void ag_cuda_free(ag_cuda_device *device, uint64_t address)
+{
+    if (!atomic_load(&device->made) || atomic_load(&device->lost) != NULL) return; /* it went with the context */
+    pthread_mutex_lock(&device->lock);
+    append(&device->memory_trash, &device->n_memory_trash, &device->cap_memory_trash, (void *)(uintptr_t)address);
+    pthread_mutex_unlock(&device->lock);
+}
+
+/* Likewise; cuMemFreeHost may wait for the device. */
 void ag_cuda_host_free(ag_cuda_device *device, void *address)
 {
     pthread_mutex_lock(&device->lock);
@@ -265,12 +260,15 @@ void ag_cuda_host_free(ag_cuda_device *device, void *address)
 void ag_cuda_sweep(ag_cuda_device *device)
 {
     for (;;) {
-        void *graph = NULL, *host = NULL;
+        void *graph = NULL, *host = NULL, *memory = NULL;
         pthread_mutex_lock(&device->lock);
         if (device->n_trash > 0) graph = device->trash[--device->n_trash];
         if (device->n_host_trash > 0) host = device->host_trash[--device->n_host_trash];
+        if (device->n_memory_trash > 0) memory = device->memory_trash[--device->n_memory_trash];
         pthread_mutex_unlock(&device->lock);
-        if (graph == NULL && host == NULL) return;
+        if (graph == NULL && host == NULL && memory == NULL) return;
+        /* No launch is ever before it in that stream. */
+        if (memory != NULL) (void)ag_cu.cuMemFreeAsync((uint64_t)(uintptr_t)memory, device->memory_stream);
         if (graph != NULL) (void)ag_cu.cuGraphExecDestroy(graph);
         if (host != NULL) (void)ag_cu.cuMemFreeHost(host);
     }

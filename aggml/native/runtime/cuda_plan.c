@@ -1,6 +1,6 @@
 /* Plans of a CUDA device: a list of launches, run one by one the first time and as one CUDA graph from then on.
  *
- * Addresses that count from the scratch arena are filled in before a run whose arena lies elsewhere than the last one's;
+ * Scratch is the queue's. Addresses that count from it are filled in before a run where it lies elsewhere than in the last;
  * the graph is then captured anew and updated in place. What only the data can tell (a row index out of range) kernels
  * leave in 32 bytes of their node; those of all nodes come back with the run and are looked at when it is settled. Not
  * here: which kernels (devices/cuda/kernels), compiling them. */
@@ -16,7 +16,7 @@ struct ag_cuda_module {
     ag_cuda_device *device;
     char name[AG_NAME];
     pthread_mutex_t lock;
-    void *image;
+    _Atomic(void *) image; /* set once */
     void *library;
 };
 
@@ -43,16 +43,14 @@ void ag_cuda_module_unref(ag_cuda_module *module)
     if (module == NULL || atomic_fetch_sub_explicit(&module->refs, 1, memory_order_acq_rel) != 1) return;
     pthread_mutex_destroy(&module->lock);
     ag_cuda_device_unref(module->device);
-    free(module->image);
+    free(atomic_load(&module->image));
     free(module);
 }
 
+/* Asked for at each run, by threads that may not wait: the lock is held while the driver loads a module. */
 bool ag_cuda_module_has_image(ag_cuda_module *module)
 {
-    pthread_mutex_lock(&module->lock);
-    bool has = module->image != NULL;
-    pthread_mutex_unlock(&module->lock);
-    return has;
+    return atomic_load(&module->image) != NULL;
 }
 
 bool ag_cuda_module_set_image(ag_cuda_module *module, const void *image, size_t size)
@@ -60,13 +58,8 @@ bool ag_cuda_module_set_image(ag_cuda_module *module, const void *image, size_t 
     void *copy = malloc(size ? size : 1);
     if (copy == NULL) return false;
     memcpy(copy, image, size);
-    pthread_mutex_lock(&module->lock);
-    if (module->image == NULL) {
-        module->image = copy;
-        copy = NULL;
-    }
-    pthread_mutex_unlock(&module->lock);
-    free(copy);
+    void *none = NULL;
+    if (!atomic_compare_exchange_strong(&module->image, &none, copy)) free(copy);
     return true;
 }
 
@@ -75,7 +68,8 @@ static int find_kernel(ag_cuda_issue *issue, ag_cuda_module *module, const char 
     int code = AG_CU_OK;
     pthread_mutex_lock(&module->lock);
     if (module->library == NULL)
-        code = AG_CU(issue, cuLibraryLoadData, &module->library, module->image, NULL, NULL, 0, NULL, NULL, 0);
+        code = AG_CU(issue, cuLibraryLoadData, &module->library, atomic_load(&module->image), NULL, NULL, 0, NULL, NULL,
+                     0);
     if (code != AG_CU_OK) module->library = NULL;
     pthread_mutex_unlock(&module->lock);
     return code != AG_CU_OK ? code : AG_CU(issue, cuLibraryGetKernel, kernel, module->library, name);
@@ -120,6 +114,7 @@ struct ag_cuda_plan {
     size_t n_partial;
     int64_t first_fault;
     size_t n_faults;
+    size_t scratch;
     /* the issuing thread's */
     bool looked_up;
     uintptr_t arena; /* that args hold; graph: that it was captured with */
@@ -248,8 +243,9 @@ static void drop(void *device)
     ag_cuda_plan_free(device);
 }
 
-void ag_cuda_plan_attach(ag_plan *plan, ag_cuda_plan *mine)
+void ag_cuda_plan_attach(ag_plan *plan, ag_cuda_plan *mine, size_t scratch)
 {
+    mine->scratch = scratch;
     plan->device = mine;
     plan->drop_device = drop;
 }
@@ -441,11 +437,12 @@ int ag_cuda_issue_plan(ag_cuda_issue *issue, ag_error **error)
             ag_error_new(AG_UNSUPPORTED, q->name, "graph_compute", NULL, "the plan was compiled for another device");
         return AG_CU_OK;
     }
-    if (plan->n_launches == 0) return AG_CU_OK;
+    *error = ag_cuda_scratch(q, plan->scratch);
+    if (*error != NULL || plan->n_launches == 0) return AG_CU_OK;
     if (!plan->looked_up) *error = look_up(issue, plan);
     if (*error != NULL) return AG_CU_OK;
     size_t index, n = plan->n_faults * AG_CUDA_FAULT;
-    bind(plan, issue->slot->u.plan.arena);
+    bind(plan, (uintptr_t)q->scratch);
     int code = run(issue, plan, &index);
     if (code > OF_BLAS) *error = blas_error(issue, plan, index, code - OF_BLAS);
     if (code > OF_BLAS) return AG_CU_OK;

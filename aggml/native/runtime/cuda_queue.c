@@ -151,6 +151,25 @@ uint8_t *ag_cuda_ring_take(ag_cuda_queue *q, size_t size, uint64_t *end, int *co
     return q->ring + at % AG_CUDA_RING;
 }
 
+ag_error *ag_cuda_scratch(ag_cuda_queue *q, size_t size)
+{
+    if (size <= q->scratch_size) return NULL;
+    size_t rounded = (size + AG_CUDA_SCRATCH - 1) / AG_CUDA_SCRATCH * AG_CUDA_SCRATCH;
+    if (q->scratch != 0) { /* first, so that its memory may serve for the new one */
+        (void)ag_cu.cuStreamSynchronize(q->cuda);
+        ag_cuda_free(q->device, q->scratch);
+        q->scratch = 0;
+        q->scratch_size = 0;
+    }
+    ag_error *error = ag_cuda_alloc(q->device, rounded, &q->scratch);
+    if (error == NULL) {
+        q->scratch_size = rounded;
+    } else {
+        q->scratch = 0;
+    }
+    return error;
+}
+
 /* -- the waiting thread --------------------------------------------------------------------------------------- */
 
 /* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the latest. */
@@ -170,11 +189,14 @@ static void close_queue(ag_cuda_queue *q) /* by the last of its threads */
         for (size_t i = 0; i < q->n_events; ++i) (void)ag_cu.cuEventDestroy(q->events[i]);
         if (q->ring != NULL) (void)ag_cu.cuMemFreeHost(q->ring);
         (void)ag_cu.cuStreamDestroy(q->cuda);
+        if (q->scratch != 0) ag_cuda_free(q->device, q->scratch);
         ag_cuda_sweep(q->device);
     }
     q->n_events = 0;
     q->ring = NULL;
     q->cuda = NULL;
+    q->scratch = 0;
+    q->scratch_size = 0;
 }
 
 static void end_thread(ag_cuda_queue *q)

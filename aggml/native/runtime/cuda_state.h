@@ -24,6 +24,8 @@ struct ag_cuda_device {
     size_t n_trash, cap_trash;
     void **host_trash; /* likewise pinned memory */
     size_t n_host_trash, cap_host_trash;
+    void **memory_trash; /* likewise memory of the device */
+    size_t n_memory_trash, cap_memory_trash;
     uint64_t peers;     /* ordinals that may reach the pool */
     ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
 };
@@ -42,11 +44,12 @@ typedef struct ag_flight {
     const uint8_t *faults; /* what a plan left for us, in the ring */
 } ag_flight;
 
-#define AG_CUDA_RING ((size_t)8 << 20)  /* pinned bytes of a queue that stage pageable memory */
-#define AG_CUDA_PIECE ((size_t)1 << 20) /* staged at a time: several are under way at once */
-#define AG_CUDA_FLIGHTS 256             /* operations issued and not settled */
-#define AG_CUDA_PLANS 2                 /* of them plans: an abort has effect on what has not been launched */
-#define AG_CUDA_FAULT 32                /* bytes: four int64, see devices/cuda/launch.py */
+#define AG_CUDA_RING ((size_t)8 << 20)    /* pinned bytes of a queue that stage pageable memory */
+#define AG_CUDA_PIECE ((size_t)1 << 20)   /* staged at a time: several are under way at once */
+#define AG_CUDA_SCRATCH ((size_t)2 << 20) /* what scratch is rounded up to: pages of a device */
+#define AG_CUDA_FLIGHTS 256               /* operations issued and not settled */
+#define AG_CUDA_PLANS 2                   /* of them plans: an abort has effect on what has not been launched */
+#define AG_CUDA_FAULT 32                  /* bytes: four int64, see devices/cuda/launch.py */
 
 struct ag_cuda_queue {
     ag_ahead ahead;  /* first: the stream knows the queue by it */
@@ -74,6 +77,8 @@ struct ag_cuda_queue {
     void *cuda; /* the driver's stream */
     uint8_t *ring;
     uint64_t ring_head;
+    uint64_t scratch; /* of the plans, one after the other; 0: none yet */
+    size_t scratch_size;
 };
 
 /* cuda_device.c */
@@ -90,6 +95,8 @@ uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int
 /* Records an event behind what was issued and queues `flight`; 0, or the driver's code, and nothing is queued. */
 int ag_cuda_fly(ag_cuda_queue *queue, ag_flight flight);
 void ag_cuda_drain(ag_cuda_queue *queue);
+/* Has the queue's scratch hold `size` bytes; where it grows, waits for what is under way. The driver may take long. */
+ag_error *ag_cuda_scratch(ag_cuda_queue *queue, size_t size);
 
 /* cuda_copy.c: issue, up to the flight that the caller adds. `call` tells which entry failed. */
 typedef struct ag_cuda_issue {

@@ -26,13 +26,12 @@ ag_error *ag_cuda_device_lost(ag_cuda_device *device); /* a reference, or NULL *
 /* Calls that may block, for threads that may: each makes the context if there is none yet, and leaves the thread's own
  * context as it was. They return an error (a reference), or NULL. */
 ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address);
-ag_error *ag_cuda_reserve(ag_cuda_device *device, size_t size); /* the pool holds that much more, free */
-ag_error *ag_cuda_trim(ag_cuda_device *device);                 /* what is free goes back to the driver */
+ag_error *ag_cuda_trim(ag_cuda_device *device); /* what is free goes back to the driver */
 ag_error *ag_cuda_memory(ag_cuda_device *device, size_t *free, size_t *total);
 ag_error *ag_cuda_host_alloc(ag_cuda_device *device, size_t size, void **address);
 ag_error *ag_cuda_host_register(ag_cuda_device *device, void *address, size_t size, bool read_only);
 void ag_cuda_host_unregister(ag_cuda_device *device, void *address);
-/* These never block: what they free is handed to a thread. No work on it may be under way. */
+/* These never block, nor call the driver: a thread that may wait frees it. No work on it may be under way. */
 void ag_cuda_free(ag_cuda_device *device, uint64_t address);
 void ag_cuda_host_free(ag_cuda_device *device, void *address);
 
@@ -64,6 +63,7 @@ void ag_cuda_plan_when(ag_cuda_plan *plan, int when);
 bool ag_cuda_plan_gemm(ag_cuda_plan *plan, const void *args, size_t size, const uint32_t *relative, size_t n_relative);
 /* The plan's partial storage `index` (in the order of the seal) is written by the latest node. */
 bool ag_cuda_plan_writes_partial(ag_cuda_plan *plan, size_t index);
-void ag_cuda_plan_attach(ag_plan *plan, ag_cuda_plan *mine); /* takes it */
+/* Takes it. `scratch`: bytes that it needs, which the queue that runs it sees to. */
+void ag_cuda_plan_attach(ag_plan *plan, ag_cuda_plan *mine, size_t scratch);
 
 #endif

@@ -163,7 +163,7 @@ async def test_a_captured_product_moves_with_scratch(
         results = []
         for i in range(6):
             if i == 3:
-                await be.reserve(be.memory.size + 4096)
+                await be.reserve(256 << 20)
             results.append(await be.run(graph, values, node))
         memory.close()
         assert fake.counter("graph launches") == 5

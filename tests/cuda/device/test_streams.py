@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -128,9 +128,10 @@ async def test_memory_is_taken_off_the_loop(device: CUDADevice, fake: Fake) -> N
     with fake.marked():
         async with device.backend() as be:
             await be.prepare(graph)
-            await be.reserve(be.memory.size + (1 << 20))
+            await be.reserve(16 << 20)
             result = await be.run(graph, {x: ramp(), b: ramp()}, y)
             assert fake.calls("cuMemAllocFromPoolAsync") == 3  # leaves and end, scratch twice
+            assert fake.marked_calls("cuMemFreeAsync") == 0
             assert {name: n for name in MAPPING if (n := fake.marked_calls(name))} == {}
             with pytest.raises(AllocFailed, match="OUT_OF_MEMORY"):
                 await be.reserve(1 << 40)
@@ -142,6 +143,118 @@ async def test_memory_is_taken_off_the_loop(device: CUDADevice, fake: Fake) -> N
             await be.prepare(other)  # nothing is left of the failure
             await be.synchronize()
     assert (result == 4 * ramp()).all()
+
+
+async def _reserve(device: CUDADevice, be: aggml.Backend) -> None:
+    await be.reserve(16 << 20)
+
+
+async def _alloc(device: CUDADevice, be: aggml.Backend) -> None:
+    await be.alloc_async([vector()])
+
+
+async def _pinned(device: CUDADevice, be: aggml.Backend) -> None:
+    assert device.host_buffer_type is not None
+    await device.host_buffer_type.provide(1 << 20)
+
+
+async def _prepare(device: CUDADevice, be: aggml.Backend) -> None:
+    _, _, graph = chain(3)
+    await be.prepare(graph)
+
+
+async def _compute(device: CUDADevice, be: aggml.Backend) -> None:
+    x, b, graph = chain(3)
+    for tensor in (x, b, graph.ends[0]):
+        await be.alloc_async([tensor])
+    be.alloc_graph(graph)  # with nothing to place, and scratch that is the queue's
+    assert (await be.run(graph, {x: ramp(), b: ramp()}, graph.ends[0]) == 4 * ramp()).all()
+
+
+async def _sched_prepare(device: CUDADevice, be: aggml.Backend) -> None:
+    _, _, graph = chain(3)
+    await aggml.Scheduler([be, _cpu(be)], parallel=True).prepare(graph)
+
+
+async def _sched_run(device: CUDADevice, be: aggml.Backend) -> None:
+    x, b, graph = chain(3)
+    sched = aggml.Scheduler([be, _cpu(be)], parallel=True)
+    futures = [await sched.submit(graph, {x: ramp(), b: ramp()}, graph.ends[0]) for _ in range(3)]
+    for future in futures:
+        assert (await future == 4 * ramp()).all()
+
+
+async def _sched_evaluate(device: CUDADevice, be: aggml.Backend) -> None:
+    x, b, graph = chain(3)
+    sched = aggml.Scheduler([be, _cpu(be)])
+    seen = [value async for _, value in sched.evaluate(graph, {x: ramp(), b: ramp()})]
+    assert (seen[-1] == 4 * ramp()).all()
+
+
+def _cpu(be: aggml.Backend) -> aggml.Backend:
+    return aggml.get_device("CPU").backend(n_threads=1)
+
+
+#: What an await may come down to, and which call of the driver takes long meanwhile.
+SLOW = [
+    (_reserve, "cuMemAllocFromPoolAsync"),
+    (_alloc, "cuMemAllocFromPoolAsync"),
+    (_pinned, "cuMemHostAlloc"),
+    (_prepare, "cuMemAllocFromPoolAsync"),
+    (_prepare, "cuDevicePrimaryCtxRetain"),
+    (_compute, "cuMemAllocFromPoolAsync"),
+    (_compute, "cuLibraryLoadData"),
+    (_compute, "cuMemHostAlloc"),
+    (_sched_prepare, "cuMemAllocFromPoolAsync"),
+    (_sched_run, "cuMemAllocFromPoolAsync"),
+    (_sched_run, "cuLibraryLoadData"),
+    (_sched_run, "cuStreamCreate"),
+    (_sched_evaluate, "cuMemAllocFromPoolAsync"),
+]
+
+
+@pytest.mark.parametrize(("job", "entry"), SLOW, ids=lambda x: getattr(x, "__name__", x))
+async def test_a_slow_driver_holds_no_loop(
+    device: CUDADevice, fake: Fake, job: Any, entry: str
+) -> None:
+    done = anyio.Event()
+
+    async def work(be: aggml.Backend) -> None:
+        await job(device, be)
+        done.set()
+
+    async with device.backend() as be:
+        with fake.marked():
+            async with anyio.create_task_group() as tasks:
+                with fake.slow(entry):
+                    tasks.start_soon(work, be)
+                    while not fake.inside(entry) and not done.is_set():
+                        await anyio.lowlevel.checkpoint()  # until some thread is there
+                    await turns()
+                    assert not done.is_set()
+                await done.wait()
+            calls = {name for name in (*BLOCKING, *MAPPING, entry) if fake.marked_calls(name)}
+        assert calls == set()
+
+
+async def test_a_module_that_is_loaded_holds_no_other_run_up_at_the_call(
+    device: CUDADevice, fake: Fake
+) -> None:
+    x, b, graph = chain(2)
+    async with device.backend() as be, device.backend() as second:
+        await be.prepare(graph)
+        u, v, other = chain(1)
+        await second.prepare(other)  # of the same module
+        fake.reset_counts()
+        with fake.marked():
+            with fake.slow("cuLibraryLoadData"):
+                first = be.run(graph, {x: ramp(), b: ramp()}, graph.ends[0])
+                while not fake.inside("cuLibraryLoadData"):
+                    await anyio.lowlevel.checkpoint()
+                later = second.run(other, {u: ramp(), v: ramp()}, other.ends[0])
+                assert not first.done()
+            assert (await first == 3 * ramp()).all()
+            assert (await later == 2 * ramp()).all()
 
 
 async def test_two_tasks_may_prepare_one_graph(device: CUDADevice, fake: Fake) -> None:
@@ -269,7 +382,7 @@ async def test_a_plan_becomes_a_graph_and_is_updated_in_place(
         await run(5)
         assert fake.counter("graph launches") == 5
         assert fake.calls("cuGraphInstantiateWithFlags") == 1
-        await be.reserve(be.memory.size + 4096)  # scratch moves
+        await be.reserve(16 << 20)  # scratch moves
         await run(2)
         assert fake.counter("graph updates") == 1
         assert fake.calls("cuGraphInstantiateWithFlags") == 1

@@ -76,6 +76,8 @@ struct Fault {
 static std::mutex book_lock;
 static std::map<std::string, std::vector<Fault>> faults;
 static std::map<std::string, long> calls, marked_calls, counters;
+static std::condition_variable gates_moved;
+static std::map<std::string, int> gates, at_gate; // entries that do not return yet, and how many threads are in them
 
 static void count(const char *what, long n = 1)
 {
@@ -86,9 +88,14 @@ static void count(const char *what, long n = 1)
 static int enter(const char *name)
 {
     {
-        std::lock_guard<std::mutex> l(book_lock);
+        std::unique_lock<std::mutex> l(book_lock);
         ++calls[name];
-        if (marked) ++marked_calls[name];
+        if (marked) ++marked_calls[name]; // it is told apart, and not held up: a test would stand still
+        if (!marked && gates[name] > 0) {
+            ++at_gate[name];
+            gates_moved.wait(l, [name] { return gates[name] == 0; });
+            --at_gate[name];
+        }
         auto found = faults.find(name);
         if (found != faults.end()) {
             int code = OK;
@@ -1122,6 +1129,17 @@ EXPORT void fake_hold(int by)
     std::lock_guard<std::mutex> l(hold_lock);
     holds += by;
     hold_cond.notify_all();
+}
+EXPORT void fake_gate(const char *entry, int by)
+{
+    std::lock_guard<std::mutex> l(book_lock);
+    gates[entry] += by;
+    gates_moved.notify_all();
+}
+EXPORT long fake_at_gate(const char *entry)
+{
+    std::lock_guard<std::mutex> l(book_lock);
+    return at_gate[entry];
 }
 EXPORT void fake_mark_thread(int on)
 {
