@@ -37,6 +37,9 @@ def problems(job: Job) -> list[str]:
     module, arch = job
     log = compile_module(module, arch).log
     lines = [line for line in log.splitlines() if re.search(r"warning|error", line)]
+    # Launches ask for up to 48 KiB of dynamic shared memory; what is static would come on top.
+    if re.search(r"^\s*SHARED\(", source(module)[0], re.MULTILINE):
+        lines += [line for line in log.splitlines() if re.search(r"[1-9]\d* bytes smem", line)]
     lines += [
         line
         for line in re.findall(r".*spill.*", log)

@@ -88,7 +88,7 @@ def build_library(module: str) -> Any:
 
 
 def launch(what: Launch, order: int = 0) -> None:
-    """Runs one launch; threads take turns in ``order`` 0, 1 or 2."""
+    """Runs one launch; threads and blocks take turns in ``order``: 0, 1, 2, or a seed above."""
     library = build_library(what.module)
     kernel = getattr(library, what.kernel)
     size = ctypes.c_uint.in_dll(library, f"{what.kernel}_size").value

@@ -1,9 +1,12 @@
 // Runs the blocks of a grid one after the other, the threads of a block as fibers (shim.h).
 //
 // A barrier that not all threads reach, and any other misuse, ends the launch with a message; a fiber that is left behind
-// is just forgotten, since kernels hold nothing.
+// is just forgotten, since kernels hold nothing. Between two barriers threads take turns in the order that is asked for,
+// or in one drawn anew each time: what lacks a barrier then reads what is not there yet. All shared memory is NaN when a
+// block begins, and blocks run in other orders, too.
 #include "shim.h"
 
+#include <link.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -74,6 +77,45 @@ ucontext_t scheduler_context;
 const void *scheduler_stack;
 size_t scheduler_size;
 #endif
+
+// What the kernels of a library have in __shared__: all that it has to write to and does not initialise.
+struct Range {
+    char *begin, *end;
+};
+
+int find_shared(dl_phdr_info *info, size_t, void *result)
+{
+    bool here = false;
+    Range found = {nullptr, nullptr};
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto &h = info->dlpi_phdr[i];
+        char *at = (char *)info->dlpi_addr + h.p_vaddr;
+        if (h.p_type != PT_LOAD) continue;
+        here = here || ((char *)kernel >= at && (char *)kernel < at + h.p_memsz);
+        if (h.p_flags & PF_W) found = {at + h.p_filesz, at + h.p_memsz};
+    }
+    if (here) *(Range *)result = found;
+    return here;
+}
+
+// Not memset, which ASan would look at: there are its gaps in between.
+__attribute__((no_sanitize("address", "undefined"))) void poison(Range range)
+{
+    for (volatile char *p = range.begin; p < range.end; ++p) *p = (char)0xff;
+}
+
+uint64_t seed;
+
+unsigned draw(unsigned below)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((seed >> 33) % below);
+}
+
+void shuffle(std::vector<unsigned> &list)
+{
+    for (unsigned i = (unsigned)list.size(); i > 1; --i) std::swap(list[i - 1], list[draw(i)]);
+}
 
 // Back to the scheduler, until resumed.
 void yield_thread(bool last)
@@ -148,15 +190,19 @@ void resume(unsigned i)
 
 void run_block(int order)
 {
+    static std::vector<unsigned> turns;
     alive = n_threads;
     waiting = 0;
+    turns.resize(n_threads);
+    for (unsigned i = 0; i < n_threads; ++i) turns[i] = i;
     for (Warp &w : warps) w.arrived = 0;
     for (unsigned i = 0; i < n_threads; ++i) start(threads[i]);
     while (alive > 0 && failure == nullptr) {
         bool moved = false;
+        if (order > 2) shuffle(turns);
         for (unsigned k = 0; k < n_threads && failure == nullptr; ++k) {
             // rising, falling, or a stride that is coprime to all numbers of threads in use
-            const unsigned i = order == 0 ? k : order == 1 ? n_threads - 1 - k : (k * 7 + 3) % n_threads;
+            const unsigned i = order == 1 ? n_threads - 1 - k : order == 2 ? (k * 7 + 3) % n_threads : turns[k];
             if (threads[i].state != READY) continue;
             resume(i);
             moved = true;
@@ -225,7 +271,8 @@ const uint64_t *shim_exchange(unsigned mask, uint64_t value)
     return w.slot[turn];
 }
 
-// NULL, or what went wrong. `order` is that in which threads take turns.
+// NULL, or what went wrong. `order` is that in which threads and blocks take turns: rising, falling, across, and from 3
+// on drawn with it as the seed.
 __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const void *), const void *args,
                                                                const unsigned grid[3], const unsigned block[3],
                                                                unsigned shared_bytes, int order)
@@ -250,16 +297,23 @@ __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const 
         threads[i].stack = stacks[i];
         threads[i].index = {i % block[0], i / block[0] % block[1], i / block[0] / block[1]};
     }
-    for (unsigned z = 0; z < grid[2] && failure == nullptr; ++z) {
-        for (unsigned y = 0; y < grid[1] && failure == nullptr; ++y) {
-            for (unsigned x = 0; x < grid[0] && failure == nullptr; ++x) {
-                shim_block = {x, y, z};
-                shared = new (std::align_val_t(128)) char[shared_bytes];
-                memset(shared, 0xff, shared_bytes); // NaN: what was not written shows
-                run_block(order);
-                operator delete[](shared, std::align_val_t(128));
-            }
-        }
+    Range fixed = {nullptr, nullptr};
+    dl_iterate_phdr(find_shared, &fixed);
+    seed = (uint64_t)order;
+    const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+    std::vector<unsigned> drawn;
+    if (order > 2 && blocks < 1 << 20) {
+        for (unsigned b = 0; b < blocks; ++b) drawn.push_back(b);
+        shuffle(drawn);
+    }
+    for (uint64_t k = 0; k < blocks && failure == nullptr; ++k) {
+        const uint64_t b = !drawn.empty() ? drawn[k] : order == 0 ? k : blocks - 1 - k;
+        shim_block = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]), (unsigned)(b / grid[0] / grid[1])};
+        shared = new (std::align_val_t(128)) char[shared_bytes];
+        memset(shared, 0xff, shared_bytes); // NaN: what was not written shows
+        poison(fixed);
+        run_block(order);
+        operator delete[](shared, std::align_val_t(128));
     }
     if (failure == nullptr) return nullptr;
     snprintf(message, sizeof message, "thread %u,%u,%u of block %u,%u,%u: %s", shim_thread.x, shim_thread.y,

@@ -97,8 +97,8 @@ template <bool BF16> DEV void bring8(u32 w[4], i64 type, const char *row, i64 e,
     }
 }
 
-// Keys first .. first + KEYS - 1 below `end` as rows of `stride` words.
-template <bool BF16> DEV void bring_keys(u32 *tile, int stride, const Tensor &k, const char *rows, i64 first, i64 end,
+// Those of the keys first .. first + KEYS - 1 that `wanted` names, as rows of `stride` words; zeros for the others.
+template <bool BF16> DEV void bring_keys(u32 *tile, int stride, const Tensor &k, const char *rows, i64 first, u32 wanted,
                                          bool aligned)
 {
     const int words = stride - 4; // a multiple of 8: a multiple of 16 elements
@@ -107,10 +107,11 @@ template <bool BF16> DEV void bring_keys(u32 *tile, int stride, const Tensor &k,
         for (int task = threadIdx.x; task < KEYS * groups; task += blockDim.x) {
             const int key = task / groups, g = task % groups;
             float x[32];
-            if (first + key < end) unpack_any(k.type, rows + (first + key) * k.nb[1], g, x);
+            const bool there = (wanted >> key & 1) != 0;
+            if (there) unpack_any(k.type, rows + (first + key) * k.nb[1], g, x);
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
-                tile[key * stride + 16 * g + i] = first + key < end ? narrow2<BF16>(x[2 * i], x[2 * i + 1]) : 0;
+                tile[key * stride + 16 * g + i] = there ? narrow2<BF16>(x[2 * i], x[2 * i + 1]) : 0;
             }
         }
         return;
@@ -119,20 +120,20 @@ template <bool BF16> DEV void bring_keys(u32 *tile, int stride, const Tensor &k,
     for (int task = threadIdx.x; task < KEYS * chunks; task += blockDim.x) {
         const int key = task / chunks, c = task % chunks;
         u32 w[4] = {0, 0, 0, 0};
-        if (first + key < end) bring8<BF16>(w, k.type, rows + (first + key) * k.nb[1], 8 * c, k.ne[0], aligned);
+        if (wanted >> key & 1) bring8<BF16>(w, k.type, rows + (first + key) * k.nb[1], 8 * c, k.ne[0], aligned);
         *(uint4 *)(tile + key * stride + 4 * c) = make_uint4(w[0], w[1], w[2], w[3]);
     }
 }
 
 // Values of these keys, turned: row c is column c of V, word j keys 2 j and 2 j + 1.
 template <bool BF16> DEV void bring_values(TileRow *tile, int columns, const Tensor &v, const char *rows, i64 first,
-                                           i64 end, bool aligned)
+                                           u32 wanted, bool aligned)
 {
     if (BLOCKS && is_quantized(v.type)) {
         const int groups = (int)(v.ne[0] / 32);
         for (int task = threadIdx.x; task < KEYS * (columns / 32); task += blockDim.x) {
             const int key = task % KEYS, g = task / KEYS;
-            const bool there = first + key < end && g < groups;
+            const bool there = (wanted >> key & 1) != 0 && g < groups;
             float x[32];
             if (there) unpack_any(v.type, rows + (first + key) * v.nb[1], g, x);
 #pragma unroll
@@ -144,8 +145,8 @@ template <bool BF16> DEV void bring_values(TileRow *tile, int columns, const Ten
         const int pair = task % (KEYS / 2), c = task / (KEYS / 2) * 8;
         u32 x[4] = {0, 0, 0, 0}, y[4] = {0, 0, 0, 0};
         const i64 key = first + 2 * pair;
-        if (key < end) bring8<BF16>(x, v.type, rows + key * v.nb[1], c, v.ne[0], aligned);
-        if (key + 1 < end) bring8<BF16>(y, v.type, rows + (key + 1) * v.nb[1], c, v.ne[0], aligned);
+        if (wanted >> 2 * pair & 1) bring8<BF16>(x, v.type, rows + key * v.nb[1], c, v.ne[0], aligned);
+        if (wanted >> 2 * pair & 2) bring8<BF16>(y, v.type, rows + (key + 1) * v.nb[1], c, v.ne[0], aligned);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             tile[c + i][pair] = __byte_perm(x[i / 2], y[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
@@ -170,7 +171,7 @@ template <bool BF16, int DV> DEV void attend(const Node<5> &n)
     const int stride = (int)n.aux[0], warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const int group = lane >> 2, member = lane & 3, tile_rows = (int)(blockDim.x / 2);
     TileRow *values = (TileRow *)memory;
-    u32 *queries = memory + DV * 20, *keys = queries + tile_rows * stride;
+    u32 *queries = memory + DV * 20, *keys = queries + tile_rows * stride, *seen = keys + KEYS * stride;
     const Task t = task_of(n, blockIdx.y);
     const i64 first_row = (i64)blockIdx.x * tile_rows;
     const i64 begin = (i64)blockIdx.z * n.aux[1], end = begin + n.aux[1] < k.ne[1] ? begin + n.aux[1] : k.ne[1];
@@ -202,9 +203,10 @@ template <bool BF16, int DV> DEV void attend(const Node<5> &n)
     for (int c = 0; c < DV / 8; ++c) o[c][0] = o[c][1] = o[c][2] = o[c][3] = 0.0f;
 
     for (i64 first = begin; first < end; first += KEYS) {
-        // What the mask adds, -inf beyond the keys. Tiles that nobody in the block sees are passed over.
+        // What the mask adds, -inf beyond the keys. What no row of the block sees is not looked at: a cache of keys has
+        // places that nobody wrote yet, and 0 times NaN is NaN.
         float bias[4][4];
-        bool seen = false;
+        u32 mine_seen = 0;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
 #pragma unroll
@@ -214,12 +216,17 @@ template <bool BF16, int DV> DEV void attend(const Node<5> &n)
                 bias[j][r] = key >= end     ? -INF
                              : row.mask == 0 ? 0.0f
                                              : row.slope * half_to_float(((const u16 *)row.mask)[key]);
-                seen = seen || (real[r / 2] && bias[j][r] != -INF);
+                if (real[r / 2] && bias[j][r] != -INF) mine_seen |= 1u << (8 * j + 2 * member + r % 2);
             }
         }
-        if (!__syncthreads_or(seen)) continue; // and the tiles before are done with
-        bring_keys<BF16>(keys, stride, k, k_rows, first, end, n.aux[2] != 0);
-        bring_values<BF16>(values, DV, v, v_rows, first, end, n.aux[2] != 0);
+#pragma unroll
+        for (int d = 16; d > 0; d >>= 1) mine_seen |= __shfl_xor_sync(0xffffffffu, mine_seen, d);
+        if (lane == 0) seen[warp] = mine_seen;
+        if (!__syncthreads_or(mine_seen != 0)) continue; // and the tiles before are done with
+        u32 wanted = 0;
+        for (int w = 0; w < (int)(blockDim.x / 32); ++w) wanted |= seen[w];
+        bring_keys<BF16>(keys, stride, k, k_rows, first, wanted, n.aux[2] != 0);
+        bring_values<BF16>(values, DV, v, v_rows, first, wanted, n.aux[2] != 0);
         __syncthreads();
 
         float s[4][4];
@@ -242,7 +249,7 @@ template <bool BF16, int DV> DEV void attend(const Node<5> &n)
             for (int r = 0; r < 4; ++r) {
                 float x = s[j][r] * t.scale;
                 if (t.softcap > 0.0f) x = t.softcap * tanhf(x);
-                s[j][r] = x + bias[j][r];
+                s[j][r] = bias[j][r] == -INF ? -INF : x + bias[j][r];
                 top[r / 2] = fmaxf(top[r / 2], s[j][r]);
             }
         }
@@ -383,8 +390,9 @@ KERNEL(attend_rows, 128, Node<5>)
                     for (int e = lane; e < d; e += 32) dot += query[e] * tile[key * width + e];
                     dot = warp_sum(dot) * t.scale;
                     if (t.softcap > 0.0f) dot = t.softcap * tanhf(dot);
-                    if (row.mask != 0) dot += row.slope * half_to_float(((const u16 *)row.mask)[first + key]);
-                    if (lane == 0) s[key] = dot;
+                    const float bias =
+                        row.mask != 0 ? row.slope * half_to_float(((const u16 *)row.mask)[first + key]) : 0.0f;
+                    if (lane == 0) s[key] = bias == -INF ? -INF : dot + bias;
                 }
             }
             float top = most;
@@ -395,7 +403,9 @@ KERNEL(attend_rows, 128, Node<5>)
             for (int key = 0; key < here; ++key) sum += weight(s[key], top);
             for (int e = threadIdx.x; e < dv; e += blockDim.x) {
                 float x = o[e] * shrink;
-                for (int key = 0; key < here; ++key) x += weight(s[key], top) * tile[key * width + e];
+                for (int key = 0; key < here; ++key) {
+                    if (s[key] != -INF) x += weight(s[key], top) * tile[key * width + e]; // else it may be no number
+                }
                 o[e] = x;
             }
         }

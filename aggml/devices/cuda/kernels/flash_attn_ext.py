@@ -62,7 +62,7 @@ def _plan(node: Tensor) -> _Plan:
     rows, planes = q.ne[2] // k.ne[2] * q.ne[1], k.ne[2] * q.ne[3]
     if dv and planes <= _Y:
         for warps in (4, 2, 1):
-            shared = 4 * (dv * 20 + (16 * warps + _KEYS) * stride)
+            shared = 4 * (dv * 20 + (16 * warps + _KEYS) * stride + 4)
             if shared > _SHARED or (rows <= 8 * warps and warps > 1):
                 continue
             blocks = ceil(rows, 16 * warps) * planes
