@@ -6,11 +6,16 @@ temperature. Not here: where logits come from (llama.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator, default_rng  # numpy would load it, 20 ms, with the first draw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass
@@ -28,10 +33,11 @@ class Sampler:
     top_k: int = 40
     top_p: float = 0.95
     seed: int | None = None
-    _random: np.random.Generator = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._random = np.random.default_rng(self.seed)
+    @cached_property
+    def random(self) -> Generator:
+        """Draws; made when first needed, which is never where the best token is taken."""
+        return default_rng(self.seed)
 
     def __call__(self, logits: npt.NDArray[np.float32]) -> int:
         """The next token; of equal logits the first one wins."""
@@ -42,16 +48,6 @@ class Sampler:
         best = best[np.argsort(-logits[best], kind="stable")]
         return self._draw(best, logits[best])
 
-    def among(self, ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> int:
-        """The next token, of the best ones alone: their ids, in any order, and their logits."""
-        if self.temperature <= 0:
-            top = logits == logits.max()
-            return int(ids[top].min())
-        order = np.argsort(-logits, kind="stable")
-        if self.top_k > 0:
-            order = order[: self.top_k]
-        return self._draw(ids[order], logits[order])
-
     def _draw(self, best: npt.NDArray[Any], logits: npt.NDArray[np.float32]) -> int:
         """One of ``best``, best first."""
         kept = logits.astype(np.float64)
@@ -59,4 +55,38 @@ class Sampler:
         share /= share.sum()
         n = int(np.searchsorted(np.cumsum(share), self.top_p)) + 1  # at least the best one
         heat = np.exp((kept[:n] - kept[0]) / self.temperature)
-        return int(self._random.choice(best[:n], p=heat / heat.sum()))
+        return int(self.random.choice(best[:n], p=heat / heat.sum()))
+
+
+def choose(
+    samplers: Sequence[Sampler], ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]
+) -> list[int]:
+    """The next token of many sequences at once, each among its best: 16 take 0.15 ms.
+
+    Args:
+        samplers: of each sequence.
+        ids: its best tokens in any order, (sequences, best).
+        logits: theirs.
+    """
+    n, k = logits.shape
+    best = np.fmax.reduce(logits, axis=1, keepdims=True)  # what is no number is never taken
+    if all(sampler.temperature <= 0 for sampler in samplers):
+        none = np.iinfo(ids.dtype).max
+        first = np.where(logits == best, ids, none).min(axis=1)
+        return [int(x) for x in np.where(first == none, ids[:, 0], first)]
+    order = np.lexsort((ids, -logits), axis=1)  # of equal logits the first token
+    ids = np.take_along_axis(ids, order, axis=1)
+    above = np.take_along_axis(logits, order, axis=1).astype(np.float64) - best
+    most, share_kept, heat, drawn = (np.empty((n, 1)) for _ in range(4))
+    for i, sampler in enumerate(samplers):
+        greedy = sampler.temperature <= 0
+        most[i] = 1 if greedy else sampler.top_k or k
+        share_kept[i], heat[i] = sampler.top_p, 1.0 if greedy else sampler.temperature
+        drawn[i] = 0.0 if greedy else sampler.random.random()
+    share = np.where(np.arange(k) < most, np.exp(above), 0.0)
+    share = np.cumsum(share, axis=1) / share.sum(axis=1, keepdims=True)
+    kept = np.minimum(most, 1 + np.sum(share < share_kept, axis=1, keepdims=True))
+    weight = np.where(np.arange(k) < kept, np.exp(above / heat), 0.0)
+    reached = np.cumsum(weight, axis=1)
+    at = np.sum(reached <= drawn * reached[:, -1:], axis=1)
+    return [int(x) for x in ids[np.arange(n), np.minimum(at, k - 1)]]

@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         max_waiting=given.queue,
         deadline=given.deadline,
         drain=given.drain,
-        freeze=True,
+        collect_seldom=True,
     )
     # A prompt is made tokens in a thread: it has the interpreter for so long before the loop may go
     # on. 5 ms, the default, are more than the loop should ever be late.

@@ -7,7 +7,6 @@ server (__main__.py).
 from __future__ import annotations
 
 import base64
-import gc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +26,7 @@ import aggml
 from serve.engine import STAGED, Engine
 from serve.forms import Choice, Failure, Form, as_json
 from serve.metrics import Metrics
+from serve.pacing import Door, collect_seldom
 from serve.paging import PagedLlama, budget_of
 from serve.schema import Chat, Completion, Embeddings, Generation, RequestError, decoded, prompts
 from serve.streams import EventStream, body_of, hung_up_cancels
@@ -61,8 +61,8 @@ class Options:
         max_waiting: requests that wait; more are answered with 503.
         deadline: seconds for a request that does not name its own.
         drain: seconds for what is under way when the service stops.
-        freeze: keep all that is there once the models are loaded from the collector: a full
-            collection takes 25 ms. For a process that does nothing else.
+        collect_seldom: once the models are loaded, spare the loop the collector's long searches
+            (pacing.py). For a process that does nothing else.
     """
 
     model: Path | None = None
@@ -78,7 +78,7 @@ class Options:
     max_waiting: int = 256
     deadline: float = 120.0
     drain: float = 30.0
-    freeze: bool = False
+    collect_seldom: bool = False
 
 
 class Service:
@@ -102,8 +102,8 @@ class Service:
                 await self._open_embedder(stack)
             if self.options.model is not None:
                 await self._open_model(self.options.model, stack)
-            if self.options.freeze:
-                gc.freeze()
+            if self.options.collect_seldom:
+                collect_seldom()
             tasks.start_soon(self.metrics.tick)
             try:
                 yield self
@@ -268,11 +268,13 @@ def _base64(vector: F32) -> str:
 def application(options: Options) -> Starlette:
     """The ASGI application; models are loaded when the server starts it."""
     service = Service(options)
+    door = Door()
 
     def route(
         path: str, answer: Callable[[Request], Awaitable[Response]], method: str = "POST"
     ) -> Route:
         async def endpoint(request: Request) -> Response:
+            await door.enter()
             try:
                 response = await answer(request)
             except Exception as error:

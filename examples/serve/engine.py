@@ -17,6 +17,7 @@ import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
 from llama import KV_STEP, Batch, Group
+from sampling import choose
 
 import aggml
 from serve.paging import Pages
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import numpy.typing as npt
-    from llama import Best
     from sampling import Sampler
 
     from serve.paging import PagedLlama
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 BEST: Final = 64  # a token is chosen among so many; the rest never leaves the device
 STAGED: Final = 2  # slots whose rows are those that prompts share while they are taken in
 WAKE: Final = 4  # streams that are told of a token in one turn of the loop
-CHOOSE: Final = 4  # tokens chosen in one turn: a draw takes 0.1 ms
 # Graphs are built for these sizes; what is smaller is filled up. A graph of 16 layers takes 1 MB
 # and some 30 ms the first time, so steps with a chunk of prompts know few sizes.
 SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -411,10 +410,14 @@ class Engine:
         best = await self.model.best_of(Batch(tuple(groups), last, staged), self._best)
         for job, piece in chunk:
             self._taken_in(job, len(piece.ids))
-        for i, (job, row) in enumerate(follows):
-            self._choose(job, best, row)
-            if i % CHOOSE == CHOOSE - 1:
-                await checkpoint()
+        follows = [(job, row) for job, row in follows if not job.over]
+        if follows:
+            rows = [row for _, row in follows]
+            samplers = [job.sampler for job, _ in follows]
+            tokens = choose(samplers, best.ids[rows], best.logits[rows])
+            for (job, _), token in zip(follows, tokens, strict=True):
+                self._take(job, token)
+            self._news.set()
 
     def _next_tokens(self, jobs: list[Job], n: int) -> Group:
         """One of each of the first ``n`` slots; of those that do not run, any."""
@@ -461,11 +464,8 @@ class Engine:
             self._running[job.slot] = job
             self.counters.waited(time.perf_counter() - job.queued)
 
-    def _choose(self, job: Job, best: Best, row: int) -> None:
-        """Take the next token of a job."""
-        if job.over:
-            return
-        token = job.sampler.among(best.ids[row], best.logits[row])
+    def _take(self, job: Job, token: int) -> None:
+        """The next token of a job."""
         if token in job.ends:
             job.reason = "stop"
         else:
@@ -474,7 +474,6 @@ class Engine:
             if len(job.made) == job.n_predict:
                 job.reason = "length"
         self._told.append(job)
-        self._news.set()
 
 
 def _size(n: int, sizes: Sequence[int]) -> int:
