@@ -1,61 +1,110 @@
 /* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles.
  *
- * Figures of one core of a Sapphire Rapids. A tile product takes 16 cycles, 3480 GFLOP/s with zeros; numbers, loaded from L1 a
- * tile for each product, leave 2500. A block of 32 x 32 would take 64 bytes a cycle from L2, which gives 46: so a panel of one
- * term stays in L1 and only the units come from L2, loaded as a stream so that the panel stays in: 2510 -> 3230 with zeros, 2000 with
- * numbers. Sums in and out of the tiles cost 290 cycles a block; they stay in the layout of tiles until the last block of k, since
- * turning them each time, behind stores to c that wait for L3, took as long as the products. With more terms a tile is loaded for
- * every second product. Reached only through lines that need AGK_AMX_BF16. */
+ * Figures of one core of a Granite Rapids, GFLOP/s of products of bf16 numbers. A tile product takes 16 cycles: 3150; with its
+ * tiles from L1, one load for a product, 2550; units from L2, loaded as a stream so that the panel stays in L1: 2430, at any
+ * length of k up to 512. What costs is the way in and out of the tiles: sums that resume and are kept every 256 k leave 1580.
+ * A tile is stored 52 cycles after its last product and the next block waits behind it; so each sum of the block before leaves
+ * right before the product of the next block that wants its tile, and the next sums are asked for into L1 meanwhile: 2060.
+ * Sums stay in the layout of tiles until the last block of k. With more terms a tile is loaded for every second product.
+ * Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3 are six for
+ * four products, if an item has 256 rows and 512 columns, and leave 1150 of a long bf16 product. Reached only through lines
+ * that need AGK_AMX_BF16. */
 #include "terms.h"
 
 /* -- products ------------------------------------------------------------------------------------------------- */
 
-/* Lines first .. last - 1 of what lies at `from`, into L2. */
-AGK_INLINE void fetch(const char *from, int64_t first, int64_t last)
+/* What to prefetch into L2 beside the products, a few lines with each 32 k: in bursts they would take the buffers through which
+ * the units themselves come into L1. */
+typedef struct requests {
+    const char *row; /* of what the next panel is made of */
+    int64_t line, lines, row_lines, each;
+    size_t lda;
+    const char *units, *units_end; /* of the next block of k: this panel's share */
+    int64_t units_each;
+} requests;
+
+AGK_INLINE void fetch_rows(requests *x)
 {
-    for (int64_t i = first; i < last; ++i) _mm_prefetch(from + 64 * i, _MM_HINT_T1);
+    for (int64_t n = x->each; n > 0 && x->lines > 0; --n, --x->lines) {
+        _mm_prefetch(x->row + 64 * x->line, _MM_HINT_T1);
+        if (++x->line == x->row_lines) {
+            x->line = 0;
+            x->row += x->lda;
+        }
+    }
 }
 
-AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit)
+AGK_INLINE void fetch_units(requests *x)
+{
+    for (int64_t n = x->units_each; n > 0 && x->units < x->units_end; --n, x->units += 64) {
+        _mm_prefetch(x->units, _MM_HINT_T1);
+    }
+}
+
+/* A pair of units, or one. `done`: sums of the pair before, which are still in the tiles; NULL: there are none. */
+AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit, float *done,
+                      requests *ahead)
 {
     float *sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
     const size_t ldb = p->ldb;
     const char *a = p->a, *b = p->b + (size_t)unit * ldb;
-    const int64_t lines = 16 * terms; /* of a unit, for each 32 k */
-    const int64_t from = p->shares > 0 ? lines * p->share / p->shares : 0;
-    const int64_t to = p->shares > 0 ? lines * (p->share + 1) / p->shares : 0;
-    if (p->first)
-        EACH(ZERO);
-    else
-        EACH(RESUME);
-    int64_t col = 16 * unit;
+    const bool zero = p->first;
+    const int64_t steps = p->k / 32, each = (64 + steps - 1) / steps; /* lines of the next sums, into L1 */
+    int64_t col = 16 * unit, next = 0;
     const int64_t end = p->last ? (col + 32 < p->cols ? col + 32 : p->cols) : col,
-                  each = end - col > 16 * p->k / 32 ? 32 : 2;
-    for (int64_t k = 0; k < p->k; k += 32, a += terms * PAIR, b += terms * TILE) {
-        step(terms, two_rows, two_cols, a, b, ldb);
-        for (int64_t n = 0; n < each && col < end; ++n, ++col) { /* lines that `put` will store to */
+                  columns = end - col > 2 * steps ? 32 : 2;
+    const int64_t last = unit + 2 < (p->cols + 15) / 16 ? 64 : 0;
+    for (int64_t k = 0; k < steps; ++k, a += terms * PAIR, b += terms * TILE) {
+        if (k == 0 && done != NULL) {
+            if (zero)
+                step_changing(terms, two_rows, true, a, b, ldb, done, sums);
+            else
+                step_changing(terms, two_rows, false, a, b, ldb, done, sums);
+        } else {
+            if (k == 0 && zero) EACH(ZERO);
+            if (k == 0 && !zero) EACH(RESUME);
+            step(terms, two_rows, two_cols, a, b, ldb);
+        }
+        for (int64_t n = 0; n < each && next < last; ++n, ++next) {
+            __builtin_prefetch(sums + AGK_TERMS_SUMS + 16 * next, 1, 3);
+        }
+        for (int64_t n = 0; n < columns && col < end; ++n, ++col) { /* lines that `put` will store to */
             const char *line = (const char *)p->c + (size_t)col * p->ldc;
             __builtin_prefetch(line, 1, 2);
             if (two_rows) __builtin_prefetch(line + 64, 1, 2);
         }
-        fetch(b + p->next_b, from, to);
-        if (two_cols) fetch(b + p->next_b + ldb, from, to);
+        fetch_rows(ahead);
+        fetch_units(ahead);
     }
-    EACH(KEEP);
 }
 
 AGK_INLINE void all_units(int terms, bool two_rows, const agk_terms_panel *p)
 {
-    const int64_t units = (p->cols + 15) / 16, pairs = (units + 1) / 2;
-    int64_t unit = 0, row = 0;
-    for (; unit < units; unit += 2) {
-        for (; row < p->next_rows * (unit / 2 + 1) / pairs; ++row) {
-            fetch(p->next_a + (size_t)row * p->next_lda, 0, (int64_t)(p->next_bytes + 63) / 64);
-        }
-        if (unit + 1 < units)
-            block(terms, two_rows, true, p, unit);
-        else
-            block(terms, two_rows, false, p, unit);
+    const int64_t units = (p->cols + 15) / 16, steps = (units + 1) / 2 * (p->k / 32);
+    requests ahead = {.row = p->next_a, .row_lines = (int64_t)(p->next_bytes + 63) / 64, .lda = p->next_lda};
+    ahead.lines = ahead.row_lines * p->next_rows;
+    ahead.each = steps == 0 ? 0 : (ahead.lines + steps - 1) / steps;
+    if (p->shares > 0) {
+        const int64_t lines = units * (int64_t)p->ldb / 64;
+        ahead.units = p->b + p->next_b + 64 * (lines * p->share / p->shares);
+        ahead.units_end = p->b + p->next_b + 64 * (lines * (p->share + 1) / p->shares);
+        ahead.units_each = steps == 0 ? 0 : (lines / p->shares + steps) / steps;
+    }
+    float *sums = NULL;
+    int64_t unit = 0;
+    for (; unit + 1 < units; unit += 2) {
+        block(terms, two_rows, true, p, unit, sums, &ahead);
+        sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
+    }
+    if (sums != NULL) {
+        const bool two_cols = true;
+        EACH(KEEP);
+    }
+    if (unit < units) {
+        const bool two_cols = false;
+        sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
+        block(terms, two_rows, false, p, unit, NULL, &ahead);
+        EACH(KEEP);
     }
 }
 

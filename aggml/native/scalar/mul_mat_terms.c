@@ -11,7 +11,9 @@
 #include "mul_mat_plan.h"
 
 enum {
-    K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term is then 16 KB, of three 48 */
+    K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term is then 16 KB of L1, of two 32 */
+    K_BLOCK_3 =
+        128, /* of three terms: 24 KB, and what an item has in L2 stays below the 1.3 MB that are really there */
     COLUMNS =
         512, /* of an item: a block of k is 256 KB of packed columns, for each term; with the sums, 1.2 MB stay in L2 */
     MAX_ROWS = 256,       /* of an item, whose sums are then 512 KB */
@@ -426,6 +428,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *b = &node->src[1];
     plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
+    if (p.terms == 3) p.k_block = K_BLOCK_3;
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
     p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
