@@ -1,14 +1,10 @@
 /* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles.
  *
- * Figures of one core of a Granite Rapids, GFLOP/s of products of bf16 numbers. A tile product takes 16 cycles: 3150; with its
- * tiles from L1, one load for a product, 2550; units from L2, loaded as a stream so that the panel stays in L1: 2430, at any
- * length of k up to 512. What costs is the way in and out of the tiles: sums that resume and are kept every 256 k leave 1580.
- * A tile is stored 52 cycles after its last product and the next block waits behind it; so each sum of the block before leaves
- * right before the product of the next block that wants its tile, and the next sums are asked for into L1 meanwhile: 2060.
- * Sums stay in the layout of tiles until the last block of k. With more terms a tile is loaded for every second product.
- * Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3 are six for
- * four products, if an item has 256 rows and 512 columns, and leave 1150 of a long bf16 product. Reached only through lines
- * that need AGK_AMX_BF16. */
+ * Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units from L2,
+ * loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles every 256 k leave 2060
+ * (terms.h). Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3,
+ * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product. Sums stay in the layout of
+ * tiles until the last block of k. Reached only through lines that need AGK_AMX_BF16. */
 #include "terms.h"
 
 /* -- products ------------------------------------------------------------------------------------------------- */

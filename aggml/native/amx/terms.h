@@ -84,8 +84,9 @@ AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, con
     MULTIPLY(); /* a0 b0 */
 }
 
-/* The same for the first 32 k of a block behind another whose sums are still in the tiles: each leaves when the product that
- * wants its tile comes, so that storing it goes along with the products before. */
+/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
+ * its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k. Here each leaves right
+ * before the product that wants its tile, beside the products of the others: 2060, if the new sums are in L1. */
 AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a, const char *b, size_t ldb,
                               float *done, const float *sums)
 {
