@@ -7,7 +7,7 @@ offsets inside the arena (allocator/), lowering (plan.py).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.allocator import scratch_planning
 from aggml.buffer import Buffer, BufferType, PlacementEpoch, aligned
@@ -181,6 +181,11 @@ class Layout(NamedTuple):
         return memory
 
 
+# Queries, keys and values are products that may run beside each other, with up to four nodes after
+# each of them: the value's must not lie where the key's has just been.
+_LINGER: Final = 8
+
+
 def laying_out(backend: BackendBase, graph: Graph) -> Steps[Layout]:
     """What `Backend.alloc_graph` decides, in small steps; no memory is taken."""
     if not isinstance(graph, Graph):
@@ -191,7 +196,7 @@ def laying_out(backend: BackendBase, graph: Graph) -> Steps[Layout]:
     lasting, scratch = _sort(graph)
     yield
     plan = yield from scratch_planning(
-        graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size
+        graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size, linger=_LINGER
     )
     offsets, size = [], 0
     for tensor in lasting:

@@ -57,12 +57,14 @@ class PlanStep(NamedTuple):
     """One step as ``print(plan)`` shows it; steps run in order, chunks of one on any threads.
 
     Nodes that are computed together are one step, ``mul_mat+add+gelu``, that has the name of the
-    last: the values of the others are not stored.
+    last: the values of the others are not stored. With ``beside``, chunks of the step before and of
+    this one run in any order.
     """
 
     node: str
     op: str
     n_chunks: int
+    beside: bool = False
 
 
 class DevicePlan:
@@ -113,7 +115,8 @@ class DevicePlan:
 
     def __str__(self) -> str:
         lines = [
-            f"{i:4} {s.op:16} {s.node:32} {s.n_chunks} chunks" for i, s in enumerate(self.steps)
+            f"{i:4} {'+' if s.beside else ' '} {s.op:16} {s.node:32} {s.n_chunks} chunks"
+            for i, s in enumerate(self.steps)
         ]
         return "\n".join([repr(self), *lines])
 

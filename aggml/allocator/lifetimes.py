@@ -5,6 +5,7 @@ Here: pure functions over tensors and sizes; nothing is placed. Not here: buffer
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aggml.allocator.arena import CHUNK_SHIFT, Arena, Chunk
@@ -47,6 +48,7 @@ INPLACE: Final[Mapping[str, int]] = {
 
 _INPUT = 1
 _OUTPUT = 2
+_SMALL: Final = 65536  # bytes; more are given back at once
 
 
 class Sizing(Protocol):
@@ -133,7 +135,7 @@ def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
 
 
 def _placing(
-    graph: Graph, homes: Mapping[Tensor, _Home], kept: set[Tensor]
+    graph: Graph, homes: Mapping[Tensor, _Home], kept: set[Tensor], linger: int = 0
 ) -> Steps[dict[Tensor, tuple[int, int]]]:
     """Address and bytes in its home's arena for each tensor of ``homes``, none of them a view.
 
@@ -171,8 +173,12 @@ def _placing(
             place(node, home)
         yield
 
-    for node in graph.nodes:
+    dead: deque[tuple[int, Chunk | Arena, int, int]] = deque()  # when to give what back
+    for i, node in enumerate(graph.nodes):
         yield
+        while dead and dead[0][0] <= i:
+            _, arena, start, size = dead.popleft()
+            arena.give(start, size)
         if (home := homes.get(node)) is not None and node not in found:
             n = INPLACE.get(node.op)
             if n is None or not _take_over(node, n, home, homes, found, own, children, views):
@@ -195,9 +201,11 @@ def _placing(
                 del views[root]
                 if children[root]:
                     continue
-            size = own.pop(root, None)
-            if size is not None:
-                homes[root].arena.give(found[root][0], size)
+            gone = own.pop(root, None)
+            if gone is not None and linger and gone <= _SMALL:
+                dead.append((i + linger, homes[root].arena, found[root][0], gone))
+            elif gone is not None:
+                homes[root].arena.give(found[root][0], gone)
     return found
 
 
@@ -248,6 +256,7 @@ def scratch_planning(
     alignment: int,
     alloc_size: Callable[[Tensor], int] | None = None,
     reuse_inputs: bool = False,
+    linger: int = 0,
 ) -> Steps[ScratchPlan]:
     """Plan one arena for the tensors of a graph that are wanted there, in small steps.
 
@@ -260,6 +269,8 @@ def scratch_planning(
         alignment: offsets are multiples of it, a power of two.
         alloc_size: bytes of a tensor; ``nbytes`` if not given.
         reuse_inputs: wanted leafs may be overwritten after their last use, as ggml does.
+        linger: small tensors keep their bytes for so many nodes after their last use. Nodes that do
+            not share bytes may run beside each other.
 
     Returns:
         An offset for each wanted tensor that is no view, and the size of the arena.
@@ -277,7 +288,7 @@ def scratch_planning(
         for t in ts
         if t.view_src is None and is_wanted(t)
     }
-    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs))
+    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs), linger)
     return ScratchPlan({t: start for t, (start, _) in placed.items()}, arena.high)
 
 

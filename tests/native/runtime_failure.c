@@ -179,6 +179,27 @@ static void leaves(int n_threads)
     }
 }
 
+/* A leaf that was written while a step beside it failed: some of its chunks may have been let out. */
+static void leaves_beside(void)
+{
+    rig t = begin(3);
+    ag_plan *plan = rig_plan();
+    rig_add(plan, maybe_fail, 3, 0, NULL, -1); /* of the phase before: whole */
+    rig_add(plan, maybe_fail, 4, 1, NULL, -1);
+    rig_add(plan, maybe_fail, 3, -1, NULL, 1)->aux.i[2] = AGK_NO_MEMORY;
+    rig_add(plan, never, 2, -1, NULL, 0);
+    ag_storage *partial[] = {t.cache, t.b};
+    CHECK(ag_plan_seal(plan, NULL, 0, &t.a, 1, partial, 2));
+    plan->steps[1].n_together = 2;
+    op o = rig_start(t.stream, rig_plan_slot(plan, NULL));
+    ag_error *error = rig_error(o);
+    CHECK(error != NULL && strcmp(error->tensor, "node-2") == 0);
+    CHECK(poisoned_by(t.a, error) && poisoned_by(t.b, error) && poisoned_by(t.cache, NULL));
+    rig_drop(o);
+    ag_plan_unref(plan);
+    end(&t);
+}
+
 static void partial_copies_that_began(void)
 {
     rig t = begin(1);
@@ -257,6 +278,7 @@ int main(int argc, char **argv)
     plans_read_and_cure();
     leaves(1);
     leaves(3);
+    leaves_beside();
     partial_copies_that_began();
     failures_seen_are_not_told();
     a_lost_stream_fails_all();

@@ -109,11 +109,13 @@ static std::string label_of(const agk_node &node)
 static nb::list plan_steps(Plan &self)
 {
     nb::list out;
-    size_t index = 0;
+    size_t index = 0, together = 0; // so many steps from here on run beside the one before
     for (size_t i = 0; i < self.plan->n_steps; ++i) {
         const ag_step &step = self.plan->steps[i];
-        while (self.plan->nodes[index] != step.node) ++index;
-        out.append(nb::make_tuple(std::string(self.plan->names[index]), label_of(*step.node), step.n_chunks));
+        while (self.plan->nodes[index] != step.node) index = (index + 1) % self.plan->n_nodes; // mostly the next one
+        out.append(
+            nb::make_tuple(std::string(self.plan->names[index]), label_of(*step.node), step.n_chunks, together > 0));
+        together = together > 0 ? together - 1 : step.n_together > 1 ? step.n_together - 1 : 0;
     }
     return out;
 }

@@ -1,11 +1,12 @@
 /* Plan: a graph lowered into a flat list of steps. Immutable once sealed; any number of threads run it.
  *
- * Not here: running (threadpool.c), how a node is cut (the families in scalar/). */
+ * Not here: running (plan_run.c), which steps run beside each other (plan_order.c), how a node is cut (the families in
+ * scalar/). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "../packed.h"
-#include "runtime.h"
+#include "plan_order.h"
 
 /* Steps of this many chunks and more would overflow the claim word of the pool. */
 #define MAX_CHUNKS 1000000
@@ -17,6 +18,11 @@ ag_plan *ag_plan_new(uint32_t cpu, size_t work_base)
     atomic_init(&plan->refs, 1);
     plan->cpu = cpu;
     plan->work_base = (work_base + 63) & ~(size_t)63;
+    plan->order = ag_order_new();
+    if (plan->order == NULL) {
+        free(plan);
+        return NULL;
+    }
     return plan;
 }
 
@@ -39,6 +45,7 @@ void ag_plan_unref(ag_plan *plan)
     free(plan->nodes);
     free(plan->names);
     free(plan->steps);
+    ag_order_free(plan->order);
     for (size_t i = 0; i < plan->n_packed; ++i) agk_packed_release(plan->packed[i]);
     free(plan->packed);
     drop_storages(plan->reads, plan->n_reads);
@@ -93,24 +100,47 @@ static uint64_t cost(const agk_node *node)
     return 30 + (uint64_t)products / 4;
 }
 
-static uintptr_t end_of(const agk_view *v)
-{
-    const agk_type_traits *traits = agk_traits(v->type);
-    int64_t bytes = v->nb[0] == (int64_t)traits->type_size ? (int64_t)agk_row_size(v->type, v->ne[0])
-                                                           : (v->ne[0] - 1) * v->nb[0] + (int64_t)traits->type_size;
-    for (int d = 1; d < 4; ++d) bytes += (v->ne[d] - 1) * v->nb[d];
-    return v->addr + (uintptr_t)bytes;
-}
-
 /* Whether `node` may write what `columns` were made of, or where they lie. */
 static bool ends_columns(const agk_lowering *lowering, const agk_node *node, const agk_node *columns)
 {
     const agk_view *b = &columns->src[1], *dst = &node->dst;
-    const bool writes_more = node->op == AGK_OP_opt_step_adamw || node->op == AGK_OP_opt_step_sgd ||
-                             (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom);
-    if (writes_more || (lowering->work_size > 0 && !lowering->lays_columns)) return true;
+    if (ag_writes_more(node) || (lowering->work_size > 0 && !lowering->lays_columns)) return true;
     if (agk_nelements(dst) == 0 || b->arena_mask != dst->arena_mask) return false;
-    return dst->addr < end_of(b) && b->addr < end_of(dst);
+    return dst->addr < ag_view_end(b) && b->addr < ag_view_end(dst);
+}
+
+/* The steps of a lowered node, and its work memory. */
+static bool add_steps(ag_plan *plan, agk_lowering *lowering, int writes_leaf)
+{
+    agk_node *node = lowering->node;
+    ag_node_steps n = {.node = node,
+                       .steps = plan->steps + plan->n_steps,
+                       .n_steps = lowering->n_steps,
+                       .writes_leaf = writes_leaf,
+                       .cost = cost(node),
+                       .work_size = lowering->work_size,
+                       .lays_columns = lowering->lays_columns,
+                       .alone = plan->cpu == 0};
+    /* Who lays columns has a step for that, unless it takes those that are there. */
+    n.takes_columns = n.lays_columns && lowering->columns != NULL && n.n_steps == 1;
+    if (n.takes_columns) {
+        node->work = lowering->columns->work;
+    } else if (n.work_size > 0) {
+        node->work = plan->work_base + ag_order_work(plan->order, n.work_size);
+    }
+    for (int i = 0; i < n.n_steps; ++i) {
+        n.steps[i] = (ag_step){.run = lowering->step[i].run,
+                               .node = node,
+                               .n_chunks = (uint32_t)lowering->step[i].n_chunks,
+                               .writes_leaf = writes_leaf,
+                               .n_together = 1};
+    }
+    if (plan->order != NULL && !ag_order_add(plan->order, &n)) return false;
+    plan->n_steps += (size_t)n.n_steps;
+    plan->cost += n.cost;
+    const size_t work_end = node->work + n.work_size - plan->work_base;
+    if (n.work_size > 0 && work_end > plan->work_size) plan->work_size = work_end;
+    return true;
 }
 
 agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, ag_storage *weights,
@@ -139,17 +169,15 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
         free(copy);
         return status;
     }
-    for (int i = 0; i < lowering.n_steps; ++i) {
-        plan->steps[plan->n_steps++] = (ag_step){.run = lowering.step[i].run,
-                                                 .node = copy,
-                                                 .n_chunks = (uint32_t)lowering.step[i].n_chunks,
-                                                 .writes_leaf = writes_leaf};
+    if (!add_steps(plan, &lowering, writes_leaf)) {
+        snprintf(message, AGK_MESSAGE, "no memory for the plan");
+        agk_packed_release(lowering.packed);
+        free(copy);
+        return AGK_NO_MEMORY;
     }
     if (lowering.lays_columns) plan->columns = copy;
     if (plan->columns != NULL && ends_columns(&lowering, copy, plan->columns)) plan->columns = NULL;
     if (lowering.packed != NULL) plan->packed[plan->n_packed++] = lowering.packed;
-    plan->cost += cost(copy);
-    if (lowering.work_size > plan->work_size) plan->work_size = lowering.work_size;
     if (lowering.scratch_size > plan->scratch_size) plan->scratch_size = lowering.scratch_size;
     snprintf(plan->names[plan->n_nodes], AG_NAME, "%s", name);
     plan->nodes[plan->n_nodes++] = copy;
@@ -169,6 +197,9 @@ static bool take_storages(ag_storage ***list, size_t *count, ag_storage **from, 
 bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
                   ag_storage **partial, size_t n_partial)
 {
+    if (plan->order != NULL && !ag_order_steps(plan->order, plan->steps, plan->n_steps)) return false;
+    ag_order_free(plan->order);
+    plan->order = NULL;
     return take_storages(&plan->reads, &plan->n_reads, reads, n_reads) &&
            take_storages(&plan->writes, &plan->n_writes, writes, n_writes) &&
            take_storages(&plan->partial, &plan->n_partial, partial, n_partial);

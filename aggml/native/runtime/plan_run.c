@@ -1,9 +1,10 @@
 /* Plans under way: chunks claimed by any number of threads, no barrier.
  *
  * The state of a run is one 64-bit word (step, number of chunks, next chunk): a thread looks, then claims with
- * fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is current. Who
- * finishes the last chunk of a step runs the following one-chunk steps itself and publishes the next parallel one; a
- * helper that does not come is not missed. Not here: where the threads come from (threadpool.c). */
+ * fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is current. Steps that
+ * run together are published as one, their chunks one behind the other. Who finishes the last chunk runs the following
+ * one-chunk steps itself and publishes the next parallel ones; a helper that does not come is not missed. Not here: where
+ * the threads come from (threadpool.c), which steps run together (plan_order.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -47,11 +48,14 @@ static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step,
     return plan->steps[step].run(&task, plan->steps[step].node, chunk);
 }
 
-static void chunk_failed(ag_run *r, agk_status status, const char *message)
+static void chunk_failed(ag_run *r, size_t step, agk_status status, const char *message)
 {
     pthread_mutex_lock(&r->message_lock);
     int none = AGK_OK;
-    if (atomic_compare_exchange_strong(&r->status, &none, (int)status)) memcpy(r->message, message, AGK_MESSAGE);
+    if (atomic_compare_exchange_strong(&r->status, &none, (int)status)) {
+        memcpy(r->message, message, AGK_MESSAGE);
+        r->failed = step;
+    }
     pthread_mutex_unlock(&r->message_lock);
 }
 
@@ -136,15 +140,38 @@ static void leave_run(ag_pool *pool, ag_run *r)
     atomic_store(&r->taken, false);
 }
 
+/* How many steps run together from this one on. */
+static size_t together(const ag_plan *plan, size_t step)
+{
+    return plan->steps[step].n_together > 1 ? plan->steps[step].n_together : 1;
+}
+
+static uint32_t chunks_of(const ag_plan *plan, size_t step)
+{
+    uint32_t chunks = 0;
+    for (size_t i = 0; i < together(plan, step); ++i) chunks += plan->steps[step + i].n_chunks;
+    return chunks;
+}
+
+/* Why the plan fails. A leaf that was written beside the step that failed may hold a part of its new value. */
+static ag_error *failure(const ag_run *r)
+{
+    ag_error *error = step_error(r->plan, r->failed, (agk_status)atomic_load(&r->status), r->stream, r->message);
+    const size_t end = r->head + together(r->plan, r->head);
+    for (size_t i = r->head; i < end && r->failed < end; ++i) {
+        if (i != r->failed) ag_plan_poison_leaf(r->plan, i, AGK_NO_MEMORY, error);
+    }
+    return error;
+}
+
 /* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published. */
 static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, ag_error **error)
 {
     const ag_plan *plan = r->plan;
     size_t step = *step_out;
     for (;; ++step) {
-        int failed = atomic_load(&r->status);
-        if (failed != AGK_OK) {
-            *error = step_error(plan, step - 1, (agk_status)failed, r->stream, r->message);
+        if (atomic_load(&r->status) != AGK_OK) {
+            *error = failure(r);
             break;
         }
         bool skipped = atomic_load(&r->skipped);
@@ -163,16 +190,17 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             leave_run(pool, r);
             return AG_RUN_CALLS;
         }
-        uint32_t chunks = plan->steps[step].n_chunks;
+        uint32_t chunks = chunks_of(plan, step);
         if (chunks > 1) {
             int limit = atomic_load(&r->limit);
+            r->head = step;
             atomic_store_explicit(&r->done, 0, memory_order_relaxed);
             atomic_store(&r->word, pack(step, chunks, 0)); /* from here on others may end the plan, and free it */
             ag_pool_wake(pool, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, 1, worker->message);
-        if (status != AGK_OK) chunk_failed(r, status, worker->message);
+        if (status != AGK_OK) chunk_failed(r, step, status, worker->message);
     }
     leave_run(pool, r);
     return AG_RUN_FINISHED;
@@ -180,24 +208,25 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
 
 typedef enum claim_result { NOTHING, WORKED, LAST } claim_result;
 
-/* Claim one chunk and run it. LAST: this thread finished the step and has to advance from *step on. */
+/* Claim one chunk and run it. LAST: this thread finished the steps of the word and has to advance from *step on. */
 static claim_result claim(ag_worker *worker, ag_run *r, size_t *step)
 {
     if (!ag_claimable(atomic_load_explicit(&r->word, memory_order_acquire))) return NOTHING;
     uint64_t w = atomic_fetch_add(&r->word, 1);
     if (!ag_claimable(w)) return NOTHING;
     const ag_plan *plan = r->plan; /* ours until the chunk is counted as done */
-    *step = word_step(w);
-    bool aborts = plan->steps[*step].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
+    size_t at = word_step(w);
+    uint32_t chunk = word_next(w);
+    *step = at + together(plan, at);
+    while (chunk >= plan->steps[at].n_chunks) chunk -= plan->steps[at++].n_chunks;
+    bool aborts = plan->steps[at].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
     if (aborts) {
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
-        agk_status status = run_chunk(worker, plan, *step, word_next(w), r->arena, r->n_streams, worker->message);
-        if (status != AGK_OK) chunk_failed(r, status, worker->message);
+        agk_status status = run_chunk(worker, plan, at, chunk, r->arena, r->n_streams, worker->message);
+        if (status != AGK_OK) chunk_failed(r, at, status, worker->message);
     }
-    if (atomic_fetch_add(&r->done, 1) + 1 != word_chunks(w)) return WORKED;
-    ++*step;
-    return LAST;
+    return atomic_fetch_add(&r->done, 1) + 1 == word_chunks(w) ? LAST : WORKED;
 }
 
 /* Ready streams are served first, unless they had this worker for so long that plans under way have their turn. */
@@ -254,6 +283,7 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     r->slot = slot;
     r->plan = slot->u.plan.plan;
     r->arena = slot->u.plan.arena;
+    r->head = *step;
     r->slice_end = ag_now() + AG_SLICE_NS;
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);

@@ -15,12 +15,14 @@ typedef struct ag_run {
     atomic_int limit;
     atomic_int status;   /* agk_status of the first chunk that failed */
     atomic_bool skipped; /* an abort let chunks out */
+    size_t failed;       /* the step of that chunk */
     atomic_bool taken;
     /* written before `word` is published, valid while chunks are outstanding */
     ag_stream *stream;
     ag_slot *slot;
     ag_plan *plan;
     uintptr_t arena;
+    size_t head; /* the step that was published last */
     uint64_t slice_end;
     int n_streams; /* limit, as it was when the plan began: the same for all chunks of a step */
     char message[AGK_MESSAGE];

@@ -104,6 +104,8 @@ typedef struct ag_step {
     const agk_node *node;
     uint32_t n_chunks;
     int32_t writes_leaf; /* index into partial + full storages of a leaf that this node writes, or -1 */
+    uint32_t place;      /* while the plan is made (plan_order.c) */
+    uint32_t n_together; /* so many steps from here on run beside each other, chunks of all on any threads; 0 is 1 */
 } ag_step;
 
 struct ag_plan {
@@ -121,6 +123,7 @@ struct ag_plan {
     struct agk_packed **packed; /* held until the plan goes */
     size_t n_packed, cap_packed;
     const agk_node *columns; /* while it is made: whose columns the work memory holds (agk_lowering) */
+    struct ag_order *order;  /* the same: where steps have their place; NULL once it is sealed */
     ag_storage **reads, **writes, **partial;
     size_t n_reads, n_writes, n_partial;
     void *device; /* instead of steps: what a device made of the graph; NULL for the CPU */

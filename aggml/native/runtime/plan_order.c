@@ -1,0 +1,243 @@
+/* The order of a plan's steps: which of them run beside each other, and which one thread runs without a barrier.
+ *
+ * A plan is a row of places: even ones hold steps of one chunk, which one thread runs one after the other; odd ones hold
+ * steps whose chunks any thread takes, all of the same place in one phase. Each node takes the first place behind those whose
+ * bytes it must not meet: so products of the same columns (queries, keys and values; gate and up) are one phase with one
+ * barrier, and the small nodes that came between them follow in one go. Decided by shapes and addresses alone.
+ *
+ * What looks at numbers in memory and may refuse them (row indices) keeps its order, and what outlives the graph is not written
+ * before a look that comes first, nor together with one. Not here: running (plan_run.c). */
+#include <stdlib.h>
+
+#include "plan_order.h"
+
+enum {
+    WINDOW = 16,             /* nodes that a node is compared with; it does not pass older ones */
+    SPANS = AGK_MAX_SRC + 3, /* operands, result, work memory as it is written and read */
+    MOST = 500000,           /* chunks of a phase */
+    WORTH_A_CLAIM = 20000,   /* of ag_plan_cost: some us, where a claim takes 0.05 */
+    WORK_RING = 1 << 20,     /* bytes of work memory for nodes beside each other: four of the largest that share it */
+};
+
+typedef struct span {
+    uintptr_t first, end, arena;
+    uint32_t place;
+    bool written;
+} span;
+
+typedef struct entry {
+    span spans[SPANS];
+    int n_spans;
+    uint32_t place; /* of its last step */
+} entry;
+
+struct ag_order {
+    entry recent[WINDOW];
+    uint64_t n_nodes;
+    uint32_t floor;           /* nothing comes before: nodes that left the window */
+    uint32_t last;            /* the last place taken */
+    uint32_t refuses, leaves; /* the last places where something may be refused, and where a leaf is written */
+    uint32_t *chunks;         /* by odd place / 2 */
+    size_t n_phases;
+    size_t work_next, work_least; /* the ring, and the most that a node wanted */
+};
+
+ag_order *ag_order_new(void)
+{
+    return calloc(1, sizeof(ag_order));
+}
+
+void ag_order_free(ag_order *order)
+{
+    if (order == NULL) return;
+    free(order->chunks);
+    free(order);
+}
+
+uintptr_t ag_view_end(const agk_view *v)
+{
+    const agk_type_traits *traits = agk_traits(v->type);
+    int64_t bytes = v->nb[0] == (int64_t)traits->type_size ? (int64_t)agk_row_size(v->type, v->ne[0])
+                                                           : (v->ne[0] - 1) * v->nb[0] + (int64_t)traits->type_size;
+    for (int d = 1; d < 4; ++d) bytes += (v->ne[d] - 1) * v->nb[d];
+    return v->addr + (uintptr_t)bytes;
+}
+
+bool ag_writes_more(const agk_node *node)
+{
+    return node->op == AGK_OP_opt_step_adamw || node->op == AGK_OP_opt_step_sgd ||
+           (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom);
+}
+
+size_t ag_order_work(ag_order *order, size_t size)
+{
+    if (order == NULL || size > WORK_RING / 4) return 0;
+    if (size > order->work_least) order->work_least = size;
+    /* Places are multiples of 64, so four of the largest may need a little more. */
+    size_t at = order->work_next + size <= 4 * (order->work_least + 63) ? order->work_next : 0;
+    order->work_next = (at + size + 63) & ~(size_t)63;
+    return at;
+}
+
+static bool may_refuse(const agk_node *node)
+{
+    switch (node->op) {
+    case AGK_OP_get_rows:
+    case AGK_OP_set_rows:
+    case AGK_OP_get_rows_back:
+    case AGK_OP_mul_mat_id:
+    case AGK_OP_add_id:
+    case AGK_OP_ssm_conv:
+    case AGK_OP_ssm_scan:
+    case AGK_OP_solve_tri: return true;
+    default: return false;
+    }
+}
+
+static void add_view(entry *e, const agk_view *v, bool written)
+{
+    if (agk_nelements(v) == 0) return;
+    e->spans[e->n_spans++] =
+        (span){.first = v->addr, .end = ag_view_end(v), .arena = v->arena_mask, .written = written};
+}
+
+static void spans_of(entry *e, const ag_node_steps *n)
+{
+    e->n_spans = 0;
+    add_view(e, &n->node->dst, true);
+    for (int i = 0; i < n->node->n_src; ++i) {
+        if (agk_has(n->node, i)) add_view(e, &n->node->src[i], false);
+    }
+    if (n->work_size == 0) return;
+    const uintptr_t at = n->node->work;
+    span work = {.first = at, .end = at + n->work_size, .arena = ~(uintptr_t)0};
+    e->spans[e->n_spans++] = work;
+    if (n->takes_columns) return;
+    work.written = true;
+    e->spans[e->n_spans++] = work;
+}
+
+/* The last place of `before` whose bytes `e` must not touch any sooner; `place` if there is none. */
+static uint32_t behind(const entry *e, const entry *before, uint32_t place)
+{
+    if (before->place <= place) return place; /* none of its spans is later */
+    for (int i = 0; i < before->n_spans; ++i) {
+        const span *a = &before->spans[i];
+        if (a->place <= place) continue;
+        for (int j = 0; j < e->n_spans; ++j) {
+            const span *b = &e->spans[j];
+            if ((a->written || b->written) && a->first < b->end && b->first < a->end && a->arena == b->arena) {
+                place = a->place;
+                break;
+            }
+        }
+    }
+    return place;
+}
+
+static bool reserve(ag_order *order, uint32_t place)
+{
+    const size_t wanted = place / 2 + 2;
+    if (wanted <= order->n_phases) return true;
+    const size_t n = 2 * wanted + 16;
+    uint32_t *chunks = realloc(order->chunks, n * sizeof *chunks);
+    if (chunks == NULL) return false;
+    memset(chunks + order->n_phases, 0, (n - order->n_phases) * sizeof *chunks);
+    order->chunks = chunks;
+    order->n_phases = n;
+    return true;
+}
+
+/* Where a step goes that must come behind `after`; `worth`: one chunk may join those of others. */
+static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth)
+{
+    const uint32_t odd = after + 1 + (after & 1);
+    if (!reserve(order, odd)) return false;
+    if (step->n_chunks == 1 && !(worth && order->chunks[odd / 2] > 0 && order->chunks[odd / 2] < MOST)) {
+        step->place = after + (after & 1);
+        return true;
+    }
+    uint32_t place = odd;
+    while (order->chunks[place / 2] > 0 && order->chunks[place / 2] + step->n_chunks > MOST) {
+        place += 2;
+        if (!reserve(order, place)) return false;
+    }
+    order->chunks[place / 2] += step->n_chunks;
+    step->place = place;
+    return true;
+}
+
+static bool is_fence(const ag_node_steps *n)
+{
+    if (n->alone || ag_writes_more(n->node)) return true;
+    /* An abort never stops inside a node that writes a leaf; before rows are set it may, after the look at the indices. */
+    return n->writes_leaf >= 0 && n->n_steps > 1 && n->node->op != AGK_OP_set_rows;
+}
+
+/* The place behind which node `e` comes. */
+static uint32_t earliest(const ag_order *order, const entry *e, const ag_node_steps *n)
+{
+    uint32_t after = order->floor;
+    for (int i = 0; i < WINDOW; ++i) {
+        if (&order->recent[i] != e) after = behind(e, &order->recent[i], after);
+    }
+    const bool leaf = n->writes_leaf >= 0, refuses = may_refuse(n->node);
+    if ((leaf || refuses) && order->refuses > after) after = order->refuses;
+    if (refuses && !leaf && order->leaves > after) after = order->leaves;
+    return after;
+}
+
+static void settle(ag_order *order, entry *e, const ag_node_steps *n)
+{
+    const uint32_t first = n->steps[0].place, last = n->steps[n->n_steps - 1].place;
+    e->place = last;
+    for (int i = 0; i < e->n_spans; ++i) e->spans[i].place = last;
+    /* Columns that others take are there after the first step; the last one reads them, too. */
+    if (n->lays_columns && !n->takes_columns && n->n_steps > 1) e->spans[e->n_spans - 1].place = first;
+    if (last > order->last) order->last = last;
+    if (n->writes_leaf >= 0 && last > order->leaves) order->leaves = last;
+    const uint32_t look = n->node->op == AGK_OP_set_rows ? first : last;
+    if (may_refuse(n->node) && look > order->refuses) order->refuses = look;
+}
+
+bool ag_order_add(ag_order *order, const ag_node_steps *n)
+{
+    if (n->n_steps == 0) return true;
+    entry *e = &order->recent[order->n_nodes++ % WINDOW];
+    if (e->place > order->floor) order->floor = e->place; /* of the node that leaves the window */
+    e->place = 0;
+    spans_of(e, n);
+    const bool fence = is_fence(n);
+    uint32_t after = fence ? order->last : earliest(order, e, n);
+    const bool worth = n->cost >= WORTH_A_CLAIM && n->writes_leaf < 0 && !fence;
+    for (int i = 0; i < n->n_steps; ++i) {
+        if (!put(order, &n->steps[i], after, worth && i == n->n_steps - 1)) return false; /* others only prepare */
+        after = n->steps[i].place;
+    }
+    settle(order, e, n);
+    if (fence) order->floor = order->last;
+    return true;
+}
+
+bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
+{
+    const size_t n_places = (size_t)order->last + 2;
+    size_t *at = calloc(n_places, sizeof *at);
+    ag_step *sorted = malloc((n + 1) * sizeof *sorted);
+    const bool ok = at != NULL && sorted != NULL;
+    if (ok) {
+        for (size_t i = 0; i < n; ++i) ++at[steps[i].place + 1];
+        for (size_t p = 1; p < n_places; ++p) at[p] += at[p - 1];
+        for (size_t i = 0; i < n; ++i) sorted[at[steps[i].place]++] = steps[i];
+        memcpy(steps, sorted, n * sizeof *steps);
+        for (size_t i = 0; i < n;) {
+            size_t end = i + 1;
+            while ((steps[i].place & 1) != 0 && end < n && steps[end].place == steps[i].place) ++end;
+            steps[i].n_together = (uint32_t)(end - i);
+            i = end;
+        }
+    }
+    free(at);
+    free(sorted);
+    return ok;
+}
