@@ -10,16 +10,17 @@
 #include "kernels.h"
 
 enum {
-    AGK_FLASH_TILE = 32,  /* rows: two vectors of 16 lanes */
-    AGK_FLASH_KEYS = 64,  /* keys of a block: S, K, V, Q and O of width 32 fit L1 together, of width 128 L2 */
-    AGK_FLASH_NARROW = 6, /* fewer rows than this: lanes along the width instead of along rows */
+    AGK_FLASH_TILE = 32,        /* rows: two vectors of 16 lanes */
+    AGK_FLASH_KEYS = 64,        /* keys of a block: S, K, V, Q and O of width 32 fit L1 together, of width 128 L2 */
+    AGK_FLASH_PAIRED_KEYS = 32, /* of bf16 pairs: all of it in L1, width 128 */
+    AGK_FLASH_NARROW = 6,       /* fewer rows than this: lanes along the width instead of along rows */
 };
 
 /* What the first step finds out about the mask under a tile, in the node's work memory. */
 typedef struct agk_flash_mask {
-    int32_t kind;       /* below */
-    int32_t begin, end; /* keys outside are masked for every row of the tile */
-    int32_t unused;
+    int32_t kind;                   /* below */
+    int32_t begin, end;             /* keys outside are masked for every row of the tile */
+    int32_t clear_begin, clear_end; /* keys within are not, and the mask is 0 */
 } agk_flash_mask;
 
 enum { AGK_FLASH_NO_MASK, AGK_FLASH_SAME_MASK, AGK_FLASH_FULL_MASK }; /* SAME: all rows of the tile have one mask */

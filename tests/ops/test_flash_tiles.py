@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from conftest import end
 from corpus_loader import nmse
 from ops.computing import compute, floats
 
 import aggml
 from aggml import DType, new_tensor, ops
+from aggml.native import _native, isas
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, TypeAlias
 
     from numpy.typing import NDArray
 
+    from aggml.devices.cpu import CPUDevice
+
     Array: TypeAlias = NDArray[Any]
 
+AVX512_BF16, FAST_BF16 = 1 << 5, 1 << 12
 BOUND = {"f32": 1e-11, "f16": 1e-8, "bf16": 5e-5, "q8_0": 1e-4}
 
 
@@ -153,3 +159,81 @@ def test_a_cell_that_is_not_seen_counts_nothing(
         found.append(compute(backend, node, tensors).astype(np.float64))
     assert np.isfinite(found[1]).all()
     assert nmse(found[0], found[1]) <= 1e-4
+
+
+@pytest.fixture
+def paired(cpu_device: CPUDevice) -> Iterator[aggml.Backend]:
+    """Computes with bf16 in pairs, as CPUs do where that is fast; others can."""
+    if "avx512" not in isas() or not _native.cpu_features() & AVX512_BF16:
+        pytest.skip("this CPU has no AVX-512 BF16")
+    backend = cpu_device.backend(n_threads=2, isa="avx512")
+    backend.cpu |= FAST_BF16
+    yield backend
+    end(backend)
+
+
+@pytest.mark.parametrize(
+    ("d", "dv", "queries", "keys", "heads", "kv_heads", "causal", "softcap", "max_bias"),
+    [
+        (64, 64, 70, 70, 4, 2, True, 0.0, 0.0),
+        (128, 96, 33, 301, 2, 1, False, 0.0, 0.0),
+        (96, 64, 40, 555, 2, 2, True, 5.0, 0.0),
+        (50, 33, 17, 89, 4, 4, True, 0.0, 8.0),
+        (66, 20, 6, 31, 2, 1, False, 3.0, 0.0),
+        (128, 128, 40, 1100, 1, 1, True, 0.0, 0.0),  # more than is held of a head
+        (63, 64, 40, 64, 1, 1, True, 0.0, 0.0),  # no pairs
+    ],
+)
+def test_pairs(
+    d: int,
+    dv: int,
+    queries: int,
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    causal: bool,
+    softcap: float,
+    max_bias: float,
+    paired: aggml.Backend,
+) -> None:
+    test_against_numpy(
+        "bf16", d, dv, queries, keys, heads, kv_heads, causal, softcap, max_bias, paired
+    )
+
+
+def windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) -> None:
+    """Query i sees keys 45+i to keys-queries+i-45; what nobody sees is NaN."""
+    q, k, v = (floats(n, 40, seed=n) for n in (queries, keys, keys + 1))
+    v = v[1:]
+    ahead = np.arange(keys) - np.arange(queries)[:, None]
+    mask = np.where((ahead >= 45) & (ahead <= keys - queries - 45), 0, -np.inf).astype(np.float16)
+    seen = np.isfinite(mask).any(axis=0)
+    k[~seen], v[~seen] = np.nan, np.nan
+    (k_held, k_read), (v_held, v_read) = (stored(x[None], dtype) for x in (k, v))
+    left, right, values = (
+        new_tensor("f32", ne=(40, queries)),
+        *(new_tensor(dtype, ne=(40, keys)) for _ in "kv"),
+    )
+    hidden = new_tensor("f16", ne=(keys, queries))
+    found = compute(
+        backend,
+        ops.flash_attn_ext(left, right, values, hidden, 0.125),
+        {left: q, right: k_held[0], values: v_held[0], hidden: mask},
+    )[0, :, 0]
+    for i, row in enumerate(found):
+        at = np.flatnonzero(mask[i] == 0)
+        s = 0.125 * k_read[0, at].astype(np.float64) @ q[i].astype(np.float64)
+        p = np.exp(s - s.max())
+        expected = p @ v_read[0, at].astype(np.float64) / p.sum()
+        assert nmse(expected, row.astype(np.float64)) <= 10 * BOUND[dtype]
+
+
+@pytest.mark.parametrize("queries", [7, 32])
+@pytest.mark.parametrize("keys", [140, 700, 1001])
+def test_windows_in_pairs(queries: int, keys: int, paired: aggml.Backend) -> None:
+    windows("bf16", queries, keys, paired)
+
+
+@pytest.mark.parametrize(("dtype", "queries", "keys"), [("f32", 32, 140), ("f16", 20, 1001)])
+def test_windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) -> None:
+    windows(dtype, queries, keys, backend)

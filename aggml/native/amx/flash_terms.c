@@ -3,7 +3,7 @@
  *
  * 32 rows, 256 keys and a width of 64 are 128 products of tiles, 2050 cycles for each product of terms; their 8192
  * exponentials take as long with 9 instructions a vector (one term: degree 4, 3e-6, since P becomes bf16), twice that at
- * full accuracy. Not here: the steps (scalar/flash_terms.c), f32 lanes (vec/flash_attn_ext.h). */
+ * full accuracy. Not here: the steps (scalar/flash_panels.c), f32 lanes (vec/flash_attn_ext.h). */
 #include "../flash.h"
 #include "terms.h"
 

@@ -146,6 +146,13 @@ AGK_INLINE vf v_ldexp(vf p, vf n)
     return p * _mm256_castsi256_ps(low) * _mm256_castsi256_ps(high);
 }
 
+/* The same for n in -126 .. 0 where x >= low or is NaN, 0 elsewhere; p is near 1, or NaN. */
+AGK_INLINE vf v_ldexp_from(vf low, vf x, vf p, vf n)
+{
+    const __m256i moved = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), _mm256_castsi256_ps(moved));
+}
+
 AGK_INLINE float v_sum(vf x)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -11,7 +11,7 @@ void agk_flash_begin_avx512(const agk_flash_tile *t)
     v_flash_begin(t);
 }
 
-void agk_flash_block_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
+void agk_flash_block_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     v_flash_block(t, first, n, k, v);
 }

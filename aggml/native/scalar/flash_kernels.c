@@ -1,6 +1,6 @@
 /* The exact kernel of flash_attn_ext: row by row, key by key.
  *
- * Not here: the walk over tiles (flash_attn_ext.c), the vector kernels (vec/flash_attn_ext.h, vec/flash_narrow.h). */
+ * Not here: the walk over tiles (flash_walk.c), the vector kernels (vec/flash_attn_ext.h, vec/flash_narrow.h). */
 #include <math.h>
 
 #include "../flash.h"
@@ -19,8 +19,9 @@ void agk_flash_begin_scalar(const agk_flash_tile *t)
     }
 }
 
-void agk_flash_block_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const float *k, const float *v)
+void agk_flash_block_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const void *k_rows, const void *v_rows)
 {
+    const float *k = k_rows, *v = v_rows;
     float *o = t->state, *max = o + AGK_FLASH_TILE * t->dv, *sum = max + AGK_FLASH_TILE;
     for (int64_t i = 0; i < t->n_rows; ++i) {
         const float *q = (const float *)(const void *)(t->q + i * t->q_step);

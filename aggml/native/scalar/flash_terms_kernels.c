@@ -1,6 +1,6 @@
 /* The portable kernels of attention in bf16 terms: what the tiles of AMX are compared with. Nobody is served by them.
  *
- * Not here: the steps (flash_terms.c). */
+ * Not here: the steps (flash_panels.c). */
 #include <math.h>
 
 #include "../flash.h"
