@@ -28,7 +28,16 @@ from serve.forms import Choice, Failure, Form, as_json
 from serve.metrics import Metrics
 from serve.pacing import Door, collect_seldom
 from serve.paging import PagedLlama, budget_of
-from serve.schema import Chat, Completion, Embeddings, Generation, RequestError, decoded, prompts
+from serve.schema import (
+    Chat,
+    Completion,
+    Embeddings,
+    Generation,
+    RequestError,
+    decoded,
+    prompt_of,
+    prompts,
+)
 from serve.streams import EventStream, body_of, hung_up_cancels
 from serve.text import Text
 
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
     from serve.streams import Write
 
 CHAT_TOKENS: Final = 1024  # of an answer, if the request does not say
+TOKENS: Final = 4096  # of an input to embed
 
 
 @dataclass(frozen=True)
@@ -170,7 +180,7 @@ class Service:
             raise RequestError(404, "no model for embeddings is served here")
         embedder = self.embedder
         given = decoded(await body_of(request), Embeddings)
-        inputs = prompts(given.input)
+        inputs = [prompt_of(x, i, TOKENS) for i, x in enumerate(prompts(given.input))]
         texts = [x for x in inputs if isinstance(x, str)]
         if len(texts) < len(inputs):
             raise RequestError(400, "this model takes texts, not tokens")
@@ -202,7 +212,12 @@ class Service:
         given = decoded(await body_of(request), Completion)
         if given.echo or given.logprobs:
             raise RequestError(400, "echo and logprobs are not supported")
-        ids = [await text.encode(prompt) for prompt in prompts(given.prompt)]
+        assert self.engine is not None
+        most = self.engine.model.ctx - 1
+        ids = []
+        for i, prompt in enumerate(prompts(given.prompt)):
+            ids.append(await text.encode(prompt_of(prompt, i, most)))
+            await checkpoint()
         return await self._answer(request, given, ids, given.max_tokens or 16, chat=False)
 
     async def chat(self, request: Request) -> Response:

@@ -53,10 +53,9 @@ class Text:
             RequestError: it has none, or some that the model does not know.
         """
         if isinstance(prompt, list):
-            unknown = [x for x in prompt if x >= len(self.vocabulary.pieces)]
-            if unknown:
+            if max(prompt) >= len(self.vocabulary.pieces):
                 raise RequestError(
-                    400, f"{unknown[0]} is no token of {len(self.vocabulary.pieces)}"
+                    400, f"{max(prompt)} is no token of {len(self.vocabulary.pieces)}"
                 )
             return prompt
         if len(prompt) > LONG_TEXT:

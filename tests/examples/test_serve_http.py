@@ -22,6 +22,8 @@ import pytest
 from serve.app import Options, application
 from serve.forms import event_of
 from serve.small import write_small
+from serve.streams import LARGEST, TooLargeError, body_of
+from starlette.requests import Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, MutableMapping
@@ -135,7 +137,9 @@ async def test_embeddings_as_numbers_and_as_base64() -> None:
     [
         ("completions", "{", 400, "truncated"),
         ("completions", "{}", 400, "prompt"),
-        ("completions", '{"prompt": 5}', 400, r"\$.prompt"),
+        ("completions", '{"prompt": 5}', 400, "input 0 is neither"),
+        ("completions", '{"prompt": [true]}', 400, "input 0 is neither"),
+        ("completions", '{"prompt": [' + "1," * 512 + "1]}", 400, "some 513 tokens, of 511"),
         ("completions", '{"prompt": []}', 400, "0 inputs"),
         ("completions", '{"prompt": [[]]}', 400, "input 0 is neither"),
         ("completions", '{"prompt": ["a", [1, "b"]]}', 400, "input 1 is neither"),
@@ -177,6 +181,18 @@ async def test_bad_requests_are_told_why(
         assert re.search(message, response.json()["error"]["message"])
         good = await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
         assert good.status_code == 200
+
+
+async def test_a_body_is_read_no_further_than_it_may_be_large() -> None:
+    parts = iter(range(LARGEST // 1000 + 9))
+
+    async def receive() -> dict[str, object]:
+        next(parts)
+        return {"type": "http.request", "body": b"a" * 1000, "more_body": True}
+
+    with pytest.raises(TooLargeError, match=str(LARGEST)):
+        await body_of(Request({"type": "http", "method": "POST"}, receive))
+    assert list(parts) != []
 
 
 async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
@@ -319,7 +335,7 @@ def test_openai_s_client_talks_to_it(file: Path, server: str) -> None:
         assert len(vectors.data[1].embedding) == 384
         with pytest.raises(openai.BadRequestError, match="no token of 354"):
             client.completions.create(model="any", prompt=[999])
-        with pytest.raises(openai.APIStatusError, match="more than 4194304 bytes"):
+        with pytest.raises(openai.APIStatusError, match="more than 1048576 bytes"):
             client.completions.create(model="any", prompt="x" * (5 << 20))
 
 
