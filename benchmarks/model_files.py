@@ -132,7 +132,7 @@ def _write_llama(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> N
         writer.add_eos_token_id(2)
     else:
         writer.add_tokenizer_model("no_vocab")
-    _finish(writer, ((f"{name}.weight", x) for name, x in _tensors(dtype, shape)), dtype)
+    _finish(writer, ((f"{name}.weight", x) for name, x in tensors(dtype, shape)), dtype)
 
 
 def _finish(writer: Any, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]], dtype: str) -> None:
@@ -146,7 +146,8 @@ def _finish(writer: Any, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]], dt
     writer.close()
 
 
-def _tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Names and random values: matrices as rows of bytes (f32 as they are), vectors of ones."""
     base: dict[int, np.ndarray[Any, Any]] = {}
     for i, (name, (m, k)) in enumerate(shape.matrices().items()):
         if k not in base:

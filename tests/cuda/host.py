@@ -114,8 +114,9 @@ class Memory:
     def take(self, size: int, fill: int = 0xFF) -> int:
         """An address, aligned to 256; the bytes are ``fill``: NaN unless told."""
         address = ctypes.c_void_p()
+        size = -(-max(size, 1) // 16) * 16  # as of a buffer: kernels may read a last 16 bytes whole
         status = self._libc.posix_memalign(
-            ctypes.byref(address), ctypes.c_size_t(256), ctypes.c_size_t(size or 1)
+            ctypes.byref(address), ctypes.c_size_t(256), ctypes.c_size_t(size)
         )
         assert status == 0
         assert address.value is not None

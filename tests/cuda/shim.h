@@ -20,6 +20,7 @@
 #define __shared__ static
 #define CONSTANT static const
 #define SHARED(T, name) T *name = (T *)shim_shared()
+#define KERNEL_OF(name, threads, blocks, Args) KERNEL(name, threads, Args)
 #define KERNEL(name, threads, Args) \
     static void name##_body(const Args &n); \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_size = sizeof(Args); \
@@ -156,6 +157,10 @@ static inline int __dp4a(int a, int b, int c)
 {
     for (int i = 0; i < 32; i += 8) c += (int)(int8_t)(a >> i) * (int)(int8_t)(b >> i);
     return c;
+}
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by)
+{
+    return (unsigned)(((uint64_t)high << 32 | low) >> (by & 31));
 }
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 {

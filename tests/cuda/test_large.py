@@ -74,6 +74,24 @@ def test_products_of_several_tiles(cpu: aggml.Backend, kind: str, columns: int) 
     _same(cpu, ops.mul_mat(a, b), values, 1e-4 if kind.startswith("q") else 1e-5)
 
 
+@pytest.mark.parametrize("columns", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    ("depth", "rows"), [(33, 7), (5, 37), (64, 9)], ids=["split", "few", "even"]
+)
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0", "q5_1", "mxfp4", "q6_K", "q3_K", "q1_0"])
+def test_products_of_few_columns(
+    cpu: aggml.Backend, kind: str, depth: int, rows: int, columns: int
+) -> None:
+    """Rows of ``depth`` blocks or more, from the third of a matrix on: at odd addresses."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    whole = _leaf(kind, 256, 1, seed=0, values={})
+    width = 32 * depth if whole.dtype.blck_size == 32 else max(1, depth // 8) * 256
+    whole = _leaf(kind, width, rows + 3, 2, seed=1, values=values)
+    a = ops.view_3d(whole, width, rows, 2, whole.nb[1], whole.nb[2], 3 * whole.nb[1])
+    b = _leaf("f32", width, columns, 2, seed=2, values=values)
+    _same(cpu, ops.mul_mat(a, b), values, 1e-4, order=3)
+
+
 @pytest.mark.parametrize("depth", [33, 100])
 @pytest.mark.parametrize("columns", [2, 20])
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])

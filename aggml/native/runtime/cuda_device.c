@@ -168,6 +168,7 @@ ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address)
 {
     visit v = enter(device);
     if (v.code == AG_CU_OK) ag_cuda_sweep(device);
+    size = (size + 255) & ~(size_t)255; /* kernels may read the last 16 bytes whole */
     TRY(v, cuMemAllocFromPoolAsync, address, size, device->pool, device->memory_stream);
     if (v.code == AG_CU_OK) {
         /* Other streams may use it from here on: nothing but memory being given and taken is before it. */

@@ -17,8 +17,10 @@ typedef unsigned long long u64;
 #define DEV_CALL static __device__ __noinline__
 #ifndef AGGML_HOST
 #define CONSTANT static __device__ const
-#define KERNEL(name, threads, Args) \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args n)
+#define KERNEL(name, threads, Args) KERNEL_OF(name, threads, 1, Args)
+// Of which so many blocks have to fit a multiprocessor: it bounds the registers.
+#define KERNEL_OF(name, threads, blocks, Args) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args n)
 #define SHARED(T, name) extern __shared__ __align__(16) char shared_bytes[]; T *name = (T *)shared_bytes
 #endif
 

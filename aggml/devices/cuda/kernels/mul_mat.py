@@ -19,6 +19,9 @@ __all__ = ["launches", "refuses", "scratch"]
 
 _FEW = 8  # columns up to which warps go along the depth; a tile is 64 wide
 _TILE = 64
+_CHUNK = 700  # bytes of 32 groups of a row above which a warp has 2 rows instead of 4
+#: Blocks from which a warp need not share its rows to fill a large GPU.
+_BLOCKS = 512
 _ACT = 48  # bytes for 32 elements of a column
 _Y = 65535
 
@@ -69,11 +72,21 @@ def _columns(site: Site, b: Operand, offset: int) -> Launch:
     )
 
 
-def _kernel(a: Tensor, name: str) -> tuple[str, str, int]:
-    """Module, kernel, rows of a that a block of the kernel for few columns takes."""
+def _kernel(a: Tensor, name: str) -> tuple[str, str]:
+    """Module and kernel."""
     if a.dtype.is_quantized:
-        return f"mul_mat_q[TYPE={a.dtype.name}]", name, 8
-    return "mul_mat_f", f"{name}_{a.dtype.type_name}", 4
+        return f"mul_mat_q[TYPE={a.dtype.name}]", name
+    return "mul_mat_f", f"{name}_{a.dtype.type_name}"
+
+
+def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
+    """Rows of a that a block of the kernel for so many columns takes (`few` of both files)."""
+    if not a.dtype.is_quantized:
+        return 8
+    wide = 1024 // a.dtype.blck_size * a.dtype.type_size > _CHUNK or width > 4
+    rows = 2 if wide else 4
+    apart = 4 * rows  # each warp has its own; where that leaves few blocks they share them
+    return apart if ceil(m, apart) * batches >= _BLOCKS or a.ne[0] <= 1024 else rows
 
 
 def _aligned(site: Site) -> int:
@@ -94,16 +107,18 @@ def _plain(site: Site) -> list[Launch]:
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     aligned = _aligned(site)
     if columns > _FEW:
-        module, kernel, _ = _kernel(a, "tiles")
+        module, kernel = _kernel(a, "tiles")
         grid = (ceil(m, _TILE), min(ceil(columns, _TILE), _Y), min(batches, _Y))
         return [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[0, aligned])]
     found = []
     first = 0
     while first < columns:
-        width = 4 if columns - first > 2 else columns - first
-        module, kernel, rows = _kernel(a, f"few_{width}")
+        left = columns - first
+        width = 8 if left > 4 else 4 if left > 2 else left
+        module, kernel = _kernel(a, f"few_{width}")
+        rows = _rows(a, width, m, batches)
         grid = (ceil(m, rows), min(batches, _Y), 1)
-        found.append(site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[first, aligned]))
+        found.append(site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[first, aligned, rows]))
         first += width
     return found
 
@@ -113,10 +128,11 @@ def _by_expert(site: Site) -> list[Launch]:
     assert ids is not None
     m, slots, aligned = site.node.ne[0], ids.nelements, _aligned(site)
     if slots <= 2 * _FEW:
-        module, kernel, rows = _kernel(a, "id_few")
+        module, kernel = _kernel(a, "id_few")
+        rows = _rows(a, 1, m, slots)
         grid = (ceil(m, rows), slots, 1)
-        return [site.launch(module, kernel, grid, (128, 1, 1), 3, aux=[0, aligned])]
-    module, kernel, _ = _kernel(a, "id_tiles")
+        return [site.launch(module, kernel, grid, (128, 1, 1), 3, aux=[0, aligned, rows])]
+    module, kernel = _kernel(a, "id_tiles")
     tiles = ceil(slots, _TILE) + min(a.ne[2], slots)
     return [
         site.launch("columns", "group_slots", (1, 1, 1), (256, 1, 1), 3),

@@ -1,6 +1,6 @@
 // Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
 //
-// Few columns: a warp a row, lanes along the depth. Many: tiles of 64 x 64, f16 and bf16 on tensor cores (b rounded to
+// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 x 64, f16 and bf16 on tensor cores (b rounded to
 // the type of a, as in ggml), f32 by fused multiply-add.
 #include "columns.cuh"
 #include "mma.cuh"
@@ -15,57 +15,95 @@ template <class T> DEV float b_element(i64 type, const char *column, i64 k)
     return type == F32 ? ((const float *)column)[k] : to_float(((const T *)column)[k]);
 }
 
-// Row `row` times columns first .. first + N - 1. aux[1]: whether rows of a and of b are at multiples of 16 bytes
+// 16 bytes, and as many elements of a column as there are of T in them.
+template <class T> union Sixteen {
+    enum { V = 16 / sizeof(T) };
+    uint4 words;
+    T elements[V];
+};
+
+template <class T> DEV void elements_of(float y[16 / sizeof(T)], i64 type, const char *column, i64 k)
+{
+    enum { V = 16 / sizeof(T) };
+    if (type == F32) {
+#pragma unroll
+        for (int v = 0; v < V; v += 4) {
+            const float4 four = *(const float4 *)(column + 4 * (k + v));
+            y[v] = four.x, y[v + 1] = four.y, y[v + 2] = four.z, y[v + 3] = four.w;
+        }
+        return;
+    }
+    Sixteen<T> w;
+    w.words = *(const uint4 *)(column + k * sizeof(T));
+#pragma unroll
+    for (int v = 0; v < V; ++v) y[v] = to_float(w.elements[v]);
+}
+
+enum { ROWS = 2 }; // of a warp
+
+// Rows row .. row + ROWS - 1 times columns first .. first + N - 1. aux[1]: whether rows of a and of b are at multiples of
+// 16 bytes
 template <class T, int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first)
 {
     enum { V = 16 / sizeof(T) };
-    const i64 depth = n.src[0].ne[0], type = n.src[1].type;
+    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0], type = n.src[1].type;
     const int lane = threadIdx.x & 31;
-    const char *a = c.a + row * n.src[0].nb[1];
+    const char *a[ROWS];
     const char *x[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = column_at(n, c, slot_at(c, first + j < c.count ? first + j : c.count - 1));
-    float sum[N];
+    for (int r = 0; r < ROWS; ++r) a[r] = c.a + (row + r < m ? row + r : m - 1) * n.src[0].nb[1];
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] = 0.0f;
+    for (int j = 0; j < N; ++j) x[j] = column_at(n, c, slot_at(c, first + j < c.count ? first + j : c.count - 1));
+    float sum[ROWS][N];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[r][j] = 0.0f;
+    }
     i64 k = 0;
-    if (n.aux[1] != 0 && type == F32) {
+    if (n.aux[1] != 0) {
+#pragma unroll(N > 2 ? 1 : 2)
         for (k = lane * V; k + V <= depth; k += 32 * V) {
-            union {
-                uint4 words;
-                T elements[V];
-            } w;
-            w.words = *(const uint4 *)(a + k * sizeof(T));
+            Sixteen<T> w[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) w[r].words = *(const uint4 *)(a[r] + k * sizeof(T));
 #pragma unroll
             for (int j = 0; j < N; ++j) {
+                float y[V];
+                elements_of<T>(y, type, x[j], k);
 #pragma unroll
-                for (int v = 0; v < V; v += 4) {
-                    const float4 y = *(const float4 *)(x[j] + 4 * (k + v));
-                    sum[j] += to_float(w.elements[v]) * y.x;
-                    sum[j] += to_float(w.elements[v + 1]) * y.y;
-                    sum[j] += to_float(w.elements[v + 2]) * y.z;
-                    sum[j] += to_float(w.elements[v + 3]) * y.w;
+                for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+                    for (int v = 0; v < V; ++v) sum[r][j] += to_float(w[r].elements[v]) * y[v];
                 }
             }
         }
         k = depth / V * V;
     }
     for (k += lane; k < depth; k += 32) {
-        const float w = to_float(((const T *)a)[k]);
 #pragma unroll
-        for (int j = 0; j < N; ++j) sum[j] += w * b_element<T>(type, x[j], k);
+        for (int r = 0; r < ROWS; ++r) {
+            const float w = to_float(((const T *)a[r])[k]);
+#pragma unroll
+            for (int j = 0; j < N; ++j) sum[r][j] += w * b_element<T>(type, x[j], k);
+        }
     }
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-        const float total = warp_sum(sum[j]);
-        if (lane == 0 && first + j < c.count) ((float *)result_at(n, c, slot_at(c, first + j)))[row] = total;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const float total = warp_sum(sum[r][j]);
+            if (lane == 0 && row + r < m && first + j < c.count) {
+                ((float *)result_at(n, c, slot_at(c, first + j)))[row + r] = total;
+            }
+        }
     }
 }
 
-// grid: rows / 4, batches. aux[0]: the first column
+// grid: rows / 8, batches. aux[0]: the first column
 template <class T, int N> DEV void few_columns(const Node<2> &n)
 {
-    const i64 row = (i64)blockIdx.x * 4 + (threadIdx.x >> 5);
+    const i64 row = ((i64)blockIdx.x * 4 + (threadIdx.x >> 5)) * ROWS;
     if (row >= n.dst.ne[0]) return;
     for (i64 batch = blockIdx.y; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.y) {
         few<T, N>(n, columns_of(n, batch), row, n.aux[0]);
@@ -75,7 +113,7 @@ template <class T, int N> DEV void few_columns(const Node<2> &n)
 template <class T> DEV void id_few(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
-    const i64 row = (i64)blockIdx.x * 4 + (threadIdx.x >> 5), used = n.src[2].ne[0];
+    const i64 row = ((i64)blockIdx.x * 4 + (threadIdx.x >> 5)) * ROWS, used = n.src[2].ne[0];
     if (row >= n.dst.ne[0]) return;
     for (i64 slot = blockIdx.y; slot < slots_of(n); slot += gridDim.y) {
         const int id = *(const int *)(n.src[2].data + slot % used * n.src[2].nb[0] + slot / used * n.src[2].nb[1]);
@@ -87,8 +125,8 @@ template <class T> DEV void id_few(const Node<3> &n)
         c.batch = 0;
         if (id >= 0)
             few<T, 1>(n, c, row, 0);
-        else if ((threadIdx.x & 31) == 0)
-            ((float *)result_at(n, c, slot))[row] = 0.0f;
+        else if ((threadIdx.x & 31) < ROWS && row + (threadIdx.x & 31) < n.dst.ne[0])
+            ((float *)result_at(n, c, slot))[row + (threadIdx.x & 31)] = 0.0f;
     }
 }
 
@@ -286,6 +324,7 @@ template <class T> DEV void id_tiles(const Node<3> &n)
     KERNEL(few_1_##name, 128, Node<2>) { few_columns<T, 1>(n); } \
     KERNEL(few_2_##name, 128, Node<2>) { few_columns<T, 2>(n); } \
     KERNEL(few_4_##name, 128, Node<2>) { few_columns<T, 4>(n); } \
+    KERNEL(few_8_##name, 128, Node<2>) { few_columns<T, 8>(n); } \
     KERNEL(id_few_##name, 128, Node<3>) { id_few<T>(n); } \
     KERNEL(tiles_##name, 128, Node<2>) { tiles<T>(n); } \
     KERNEL(id_tiles_##name, 128, Node<3>) { id_tiles<T>(n); }
