@@ -40,12 +40,13 @@ def cpu_mask(isa: str | None) -> int:
     """CPU features a plan may use, as bits of native/kernels.h.
 
     Args:
-        isa: a name in ISAS; None: AGGML_ISA from the environment, else all that there are.
+        isa: a name in ISAS; None: AGGML_ISA from the environment, unless that is unset or empty:
+            all that there are.
 
     Raises:
         ValueError: there is no such name, or this machine cannot run it.
     """
-    name = isa if isa is not None else os.environ.get("AGGML_ISA", "native")
+    name = isa if isa is not None else os.environ.get("AGGML_ISA") or "native"
     have = _native.cpu_features()
     if name not in ISAS or _NEEDED[name] & ~have:
         raise ValueError(

@@ -9,7 +9,7 @@ import pytest
 
 import aggml
 from aggml.devices.cpu import CPUFeatures, compiled_features, isas, usable_features
-from aggml.native import _native
+from aggml.native import _native, cpu_mask
 
 CPUINFO = Path("/proc/cpuinfo")
 # Names of the flags in /proc/cpuinfo.
@@ -173,3 +173,16 @@ def test_extension_functions_of_the_cpu() -> None:
     assert pool.n_threads == 2
     free(pool)
     assert family.extension("ggml_backend_comm_init") is None
+
+
+def test_the_environment_names_an_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGGML_ISA", raising=False)
+    everything = cpu_mask(None)
+    monkeypatch.setenv("AGGML_ISA", "")
+    assert cpu_mask(None) == everything
+    monkeypatch.setenv("AGGML_ISA", "scalar")
+    assert cpu_mask(None) == cpu_mask("scalar")
+    assert cpu_mask("native") == everything
+    monkeypatch.setenv("AGGML_ISA", "z80")
+    with pytest.raises(ValueError, match="isa='z80' is not one of"):
+        cpu_mask(None)
