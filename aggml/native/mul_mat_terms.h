@@ -32,11 +32,9 @@ typedef struct agk_terms_panel {
     bool halves, minimum, wide; /* of bytes */
     size_t ldb;                 /* bytes between units */
     size_t next_b;              /* bytes from one block of k of a unit to the next */
-    float *sums;      /* AGK_TERMS_SUMS for each pair of units, in an order of the kernel's own, kept between blocks */
-    bool first, last; /* block of k: sums begin at zero; c is stored to soon, and worth a prefetch */
-    float *c;
-    size_t ldc;
-    int share, shares;  /* of b's next block of k: what to prefetch with this panel; shares 0: nothing */
+    float *sums;       /* AGK_TERMS_SUMS for each pair of units, in an order of the kernel's own, kept between blocks */
+    bool first;        /* block of k: sums begin at zero */
+    int share, shares; /* of b's next block of k: what to prefetch with this panel; shares 0: nothing */
     const char *next_a; /* what the next panel is made of, to be prefetched: next_rows rows */
     size_t next_lda, next_bytes;
     int64_t next_rows;

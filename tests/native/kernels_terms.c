@@ -76,13 +76,11 @@ static void multiply(agk_mm_terms_tile_fn *tile, agk_mm_terms_put_fn *put, agk_t
     const size_t n = (size_t)((p.cols + 31) / 32) * AGK_TERMS_SUMS;
     float *sums = bytes(n * sizeof *sums);
     p.sums = sums;
-    p.c = c;
     for (int block = 0; block < 2; ++block) {
         p.first = block == 0;
-        p.last = block == 1;
         tile(&p);
     }
-    put(sums, n, p.rows, p.cols, c, p.ldc);
+    put(sums, n, p.rows, p.cols, c, (size_t)p.rows * 4);
     free(sums);
 }
 
@@ -102,7 +100,6 @@ static void same(agk_mm_terms_tile_fn *tile, agk_mm_terms_tile_fn *scalar, agk_m
 {
     const size_t n = (size_t)(p.rows * p.cols);
     float *expected = bytes(n * 4), *found = bytes(n * 4);
-    p.ldc = (size_t)p.rows * 4;
     multiply(scalar, agk_mm_terms_put_scalar, p, expected);
     multiply(tile, put, p, found);
     double error = 0.0, size = 0.0;
@@ -231,14 +228,7 @@ static int products(rng *r)
             for (int64_t u = 0; u < units; ++u) {
                 agk_mm_terms_cols_scalar(terms, K, 16, y + u * 16 * K, K * 4, b + (size_t)u * unit);
             }
-            const agk_terms_panel p = {.terms = terms,
-                                       .k = K,
-                                       .rows = rows,
-                                       .cols = cols,
-                                       .a = a,
-                                       .b = b,
-                                       .ldb = unit,
-                                       .ldc = (size_t)rows * 4};
+            const agk_terms_panel p = {.terms = terms, .k = K, .rows = rows, .cols = cols, .a = a, .b = b, .ldb = unit};
             same(tile, agk_mm_terms_tile_scalar, put, p);
             free(a);
             free(b);

@@ -3,8 +3,8 @@
  * Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units from L2,
  * loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles every 256 k leave 2060
  * (terms.h). Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3,
- * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product. Sums stay in the layout of
- * tiles until the last block of k. Reached only through lines that need AGK_AMX_BF16. */
+ * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product; so lines of c are not asked
+ * for here, but when sums are put there. Sums stay in the layout of tiles. Reached only through lines that need AGK_AMX_BF16. */
 #include "terms.h"
 
 /* -- products ------------------------------------------------------------------------------------------------- */
@@ -46,9 +46,7 @@ AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_p
     const char *a = p->a, *b = p->b + (size_t)unit * ldb;
     const bool zero = p->first;
     const int64_t steps = p->k / 32, each = (64 + steps - 1) / steps; /* lines of the next sums, into L1 */
-    int64_t col = 16 * unit, next = 0;
-    const int64_t end = p->last ? (col + 32 < p->cols ? col + 32 : p->cols) : col,
-                  columns = end - col > 2 * steps ? 32 : 2;
+    int64_t next = 0;
     const int64_t last = unit + 2 < (p->cols + 15) / 16 ? 64 : 0;
     for (int64_t k = 0; k < steps; ++k, a += terms * PAIR, b += terms * TILE) {
         if (k == 0 && done != NULL) {
@@ -63,11 +61,6 @@ AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_p
         }
         for (int64_t n = 0; n < each && next < last; ++n, ++next) {
             __builtin_prefetch(sums + AGK_TERMS_SUMS + 16 * next, 1, 3);
-        }
-        for (int64_t n = 0; n < columns && col < end; ++n, ++col) { /* lines that `put` will store to */
-            const char *line = (const char *)p->c + (size_t)col * p->ldc;
-            __builtin_prefetch(line, 1, 2);
-            if (two_rows) __builtin_prefetch(line + 64, 1, 2);
         }
         fetch_rows(ahead);
         fetch_units(ahead);

@@ -12,6 +12,7 @@
 
 enum {
     K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term is then 16 KB of L1, of two 32 */
+    K_MOST = 512,  /* of one term: k that is no longer is one block, whose sums enter and leave the tiles once */
     K_BLOCK_3 =
         128, /* of three terms: 24 KB, and what an item has in L2 stays below the 1.3 MB that are really there */
     COLUMNS =
@@ -201,7 +202,7 @@ static void lay_row(int64_t k, const float *x, char *panel)
 /* Rows of a, kn elements each, as a panel; missing ones are zero. False: some cannot be split. */
 static bool make_panel(const plan *p, const agk_view *a, const char *rows, int64_t n, int64_t kn, char *panel)
 {
-    float floats[K_BLOCK];
+    float floats[K_MOST];
     bool fine = true;
     if (n < AGK_TERMS_ROWS) memset(panel, 0, panel_bytes(p, kn));
     for (int64_t i = 0; i < n && p->bytes.served; ++i, rows += a->nb[1]) {
@@ -299,8 +300,7 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
                          .minimum = p->bytes.minimum,
                          .wide = p->bytes.wide,
                          .cols = t->cols,
-                         .a = panel,
-                         .ldc = (size_t)c->nb[1]};
+                         .a = panel};
     x.next_lda = (size_t)a->nb[1];
     int64_t k0 = 0;
     do { /* once even if k is 0: the result is zeros */
@@ -312,7 +312,6 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
         x.lda = panel_bytes(p, kn) / AGK_TERMS_ROWS;
         x.next_b = (size_t)units_of(b) * x.ldb;
         x.first = k0 == 0;
-        x.last = !more;
         x.shares = more && k0 + 2 * kn <= k ? (int)panels : 0;
         for (int64_t i = 0; i < panels; ++i) {
             const int64_t row = i * AGK_TERMS_ROWS;
@@ -321,7 +320,6 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
             fine[i] = make_panel(p, a, from, x.rows, kn, panel) && fine[i];
             x.share = (int)i;
             x.sums = sums + (size_t)i * panel_sums;
-            x.c = (float *)(void *)(out + t->col * c->nb[1]) + row;
             x.next_bytes = agk_row_size(a->type, kn);
             if (i + 1 < panels) {
                 x.next_a = from + AGK_TERMS_ROWS * a->nb[1];
@@ -429,6 +427,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
     if (p.terms == 3) p.k_block = K_BLOCK_3;
+    if (p.terms == 1 && !p.lanes && a->ne[0] <= K_MOST) p.k_block = K_MOST;
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
     p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
