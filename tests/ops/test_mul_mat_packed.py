@@ -113,7 +113,7 @@ async def test_packed_weights_give_what_rows_as_they_lie_give(
         product = Product(backend, dtype, n, BufferUsage.WEIGHTS)
         await backend.set(product.w, blocks)
         found = await product.run(x[:n])
-        packs = PACKS and (n > 1 or dtype != "q6_K") and n <= (31 if TILES else 16)
+        packs = PACKS and n <= (31 if TILES else 16)
         assert product.packed == packs
         # The same integers where dots are quantized at all; else one side has f32 columns.
         assert nmse(found, expected[:n]) < (1e-9 if packs else 1e-3)

@@ -13,12 +13,14 @@
 
 /* Neither a stored tile nor stored vectors are forwarded to what loads them as the other. So there are four stages, each one
  * unit of 64 k behind the one before: codes are taken apart, a tile is multiplied, stored, its sums are added. 8 columns and 32
- * k of 16 rows, in cache: q8_0 17.0 ns, q4_0 14.4 to 16.2, q4_K 18; in lanes 20.9, 21.5, 23.7; without stages 19.8, 17.1, 21.1.
- * The stages hardly overlap: tiles alone take 5.7, adding 5.1, taking apart 4 to 7.
+ * k of 16 rows, in cache: q8_0 14.0 ns, q4_0 14.4, q4_K 19; in lanes 20.9, 21.5, 23.7; one group at a time 17.3, 15.0, 20.
+ * The stages hardly overlap: tiles alone take 5.7, adding 5.1, taking apart 4 to 7. From memory two groups give 12.4 GB/s of
+ * q4_0, one 10.9, where reading gives 18: the loads that fetch ahead and all others share 16 buffers.
  *
- * What is between the stages, of two units. Lines of sums are columns, 8 (4) for each scale. */
+ * What is between the stages, of two units. Lines of sums are columns, 8 (4) for each scale; tiles of a group follow each
+ * other. */
 typedef struct stages {
-    __m512i w[2][16];
+    __m512i w[2][2][16];        /* of each group */
     int32_t sums[4][2][16][16]; /* in this order: a load must not lie 4 KB from what is being stored */
 } stages;
 
@@ -71,32 +73,46 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
 }
 
 /* One product: 16 lines of columns; what the tile of sums has of the unit before is stored first, when it is long done. */
-#define AGK_PRODUCT(i, column) \
+#define AGK_PRODUCT(i, column, weights) \
     do { \
         if (store) _tile_stored(i, p->sums[i][1 - odd], 64); \
         _tile_zero(i); \
-        _tile_loadd(column, lines + 1024 * (i), 64); \
         if (made_signed(t)) \
-            _tile_dpbssd(i, column, 6); \
+            _tile_dpbssd(i, column, weights); \
         else \
-            _tile_dpbsud(i, column, 6); \
+            _tile_dpbsud(i, column, weights); \
     } while (0)
 
-/* The unit of columns x; its weights, and the sums of the unit before, are in the halves `odd` and 1 - `odd`. */
-AGK_INLINE void multiply(kind t, int W, stages *p, int odd, const char *x, bool store)
+/* The unit of columns x with that of G groups; their weights, and the sums of the unit before, are in the halves `odd` and
+ * 1 - `odd`. Columns are loaded once for both groups. */
+AGK_INLINE void multiply(kind t, int W, int G, stages *p, int odd, const char *x, bool store)
 {
     const int tiles = W / columns_of_tile(t);
     const char *lines = x + 24 * W;
-    _tile_loadd(6, p->w[odd], 64);
-    AGK_PRODUCT(0, 4);
-    if (tiles > 1) AGK_PRODUCT(1, 5);
-    if (tiles > 2) AGK_PRODUCT(2, 4);
-    if (tiles > 3) AGK_PRODUCT(3, 5);
+    _tile_loadd(6, p->w[0][odd], 64);
+    if (G > 1) _tile_loadd(7, p->w[1][odd], 64);
+    _tile_loadd(4, lines, 64);
+    if (tiles > 1) _tile_loadd(5, lines + 1024, 64);
+    AGK_PRODUCT(0, 4, 6);
+    if (tiles > 1) AGK_PRODUCT(1, 5, 6);
+    if (G > 1) {
+        if (tiles == 1) {
+            AGK_PRODUCT(1, 4, 7);
+        } else {
+            AGK_PRODUCT(2, 4, 7);
+            AGK_PRODUCT(3, 5, 7);
+        }
+    } else if (tiles > 2) {
+        _tile_loadd(4, lines + 2048, 64);
+        _tile_loadd(5, lines + 3072, 64);
+        AGK_PRODUCT(2, 4, 6);
+        AGK_PRODUCT(3, 5, 6);
+    }
 }
 
-AGK_INLINE void store_last(kind t, int W, stages *p, int odd)
+AGK_INLINE void store_last(kind t, int W, int G, stages *p, int odd)
 {
-    const int tiles = W / columns_of_tile(t);
+    const int tiles = W / columns_of_tile(t) * G;
     _tile_stored(0, p->sums[0][odd], 64);
     if (tiles > 1) _tile_stored(1, p->sums[1][odd], 64);
     if (tiles > 2) _tile_stored(2, p->sums[2][odd], 64);
@@ -104,8 +120,8 @@ AGK_INLINE void store_last(kind t, int W, stages *p, int odd)
 }
 
 /* 32 k, half `part` % 2 of a unit at x, and the scales they have. */
-AGK_INLINE void add(kind t, int W, const stages *p, int odd, int part, const __m512 scale[2], const __m512 minimum[2],
-                    const char *x, __m512 acc[16])
+AGK_INLINE void add(kind t, int W, const stages *p, int tile, int odd, int part, const __m512 scale[2],
+                    const __m512 minimum[2], const char *x, __m512 *acc)
 {
     const int scales = scale_per_16(t) ? 2 : 1, columns = columns_of_tile(t);
     AGK_UNROLL for (int n = 0; n < W; ++n)
@@ -115,7 +131,7 @@ AGK_INLINE void add(kind t, int W, const stages *p, int odd, int part, const __m
         {
             const char *sum = x + 4 * ((2 + 2 * (part % 2) + h) * W + n);
             const int line = (part % 2 * scales + h) * columns + n % columns;
-            __m512i s = _mm512_load_si512(p->sums[n / columns][odd][line]);
+            __m512i s = _mm512_load_si512(p->sums[tile + n / columns][odd][line]);
             if (!has_minimum(t) && !made_signed(t)) s = _mm512_add_epi32(s, four(sum));
             acc[n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(scale[h], dx), acc[n]);
             if (has_minimum(t)) acc[n] = _mm512_fmadd_ps(minimum[h], one(sum), acc[n]);
@@ -149,7 +165,7 @@ AGK_INLINE unit unit_of(kind t, int W, const char *a, const char *x, int64_t blo
     return u;
 }
 
-AGK_INLINE void add_unit(kind t, int W, const stages *p, int odd, const unit *u, __m512 acc[16])
+AGK_INLINE void add_unit(kind t, int W, const stages *p, int tile, int odd, const unit *u, __m512 *acc)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t);
     __m512 d, m;
@@ -164,18 +180,20 @@ AGK_INLINE void add_unit(kind t, int W, const stages *p, int odd, const unit *u,
         }
         scales_of(t, u->a, 4 * u->half + part, d, m, scale, minimum);
         if (high_nibbles(t, part)) scale[0] = _mm512_mul_ps(scale[0], _mm512_set1_ps(0.0625f));
-        add(t, W, p, odd, i, scale, minimum, u->x, acc);
+        add(t, W, p, tile, odd, i, scale, minimum, u->x, acc);
     }
 }
 
-AGK_INLINE void take_unit_apart(kind t, stages *p, int odd, const unit *u)
+/* What is fetched ahead goes on `skip` bytes behind the end of the group. */
+AGK_INLINE void take_unit_apart(kind t, __m512i *to, int odd, const unit *u, const char *end, size_t skip)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), n = of_256(t) ? bytes_of_block / 4 : 2 * bytes_of_block;
     const char *next = u->a + AGK_PACKED_AHEAD + (of_256(t) ? (size_t)(2 * u->half + odd) * n : 0);
-    for (size_t line = 0; line < n; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
+    if (next >= end) next += skip;
+    for (size_t line = 0; line < n; line += 64) _mm_prefetch(next + line, _MM_HINT_T0);
     AGK_UNROLL for (int i = 0; i < 2; ++i)
     {
-        __m512i *w = p->w[odd] + 8 * i;
+        __m512i *w = to + 8 * i;
         if (of_256(t)) {
             take_apart(t, u->a + data_at(t), u->half, 2 * odd + i, w);
         } else if (i == 0 || u->whole) {
@@ -186,35 +204,53 @@ AGK_INLINE void take_unit_apart(kind t, stages *p, int odd, const unit *u)
     }
 }
 
-AGK_INLINE void group(kind t, int W, const agk_mm_block *b, stages *p, const char *a, __mmask16 rows, float *c)
+/* G groups from `a` on; rows: of the last one. */
+AGK_INLINE void group(kind t, int W, int G, const agk_mm_block *b, stages *p, const char *a, __mmask16 rows, float *c)
 {
     const int64_t blocks = b->k / 32, n = (blocks + 1) / 2;
+    const int tiles = W / columns_of_tile(t);
     __m512 acc[16];
-    AGK_UNROLL for (int i = 0; i < W; ++i) acc[i] = _mm512_setzero_ps();
+    AGK_UNROLL for (int i = 0; i < G * W; ++i) acc[i] = _mm512_setzero_ps();
     for (int64_t two = 0; two < n + 3; two += 2) {
         AGK_UNROLL for (int odd = 0; odd < 2; ++odd)
         {
             const int64_t i = two + odd;
-            if (i < n) {
-                const unit u = unit_of(t, W, a, b->b, blocks, i);
-                take_unit_apart(t, p, odd, &u);
+            AGK_UNROLL for (int g = 0; g < G; ++g)
+            {
+                if (i < n) {
+                    const char *from = a + (size_t)g * b->lda; /* the first is followed by the second of the next two */
+                    const unit u = unit_of(t, W, from, b->b, blocks, i);
+                    take_unit_apart(t, p->w[g][odd], odd, &u, from + b->lda, g + 1 < G ? 2 * b->lda : 0);
+                }
             }
             if (i > 0 && i <= n) {
                 const unit u = unit_of(t, W, a, b->b, blocks, i - 1);
-                multiply(t, W, p, 1 - odd, u.x, i > 1);
+                multiply(t, W, G, p, 1 - odd, u.x, i > 1);
             } else if (i == n + 1) {
-                store_last(t, W, p, odd);
+                store_last(t, W, G, p, odd);
             }
-            if (i > 2 && i < n + 3) {
-                const unit u = unit_of(t, W, a, b->b, blocks, i - 3);
-                add_unit(t, W, p, 1 - odd, &u, acc);
+            AGK_UNROLL for (int g = 0; g < G; ++g)
+            {
+                if (i > 2 && i < n + 3) {
+                    const unit u = unit_of(t, W, a + (size_t)g * b->lda, b->b, blocks, i - 3);
+                    add_unit(t, W, p, g * tiles, 1 - odd, &u, acc + g * W);
+                }
             }
         }
     }
-    AGK_UNROLL for (int i = 0; i < W; ++i)
+    AGK_UNROLL for (int g = 0; g < G; ++g)
     {
-        if (i < b->cols) _mm512_mask_storeu_ps((char *)c + (size_t)i * b->ldc, rows, acc[i]);
+        const __mmask16 mask = g + 1 < G ? (__mmask16)0xffff : rows;
+        AGK_UNROLL for (int i = 0; i < W; ++i)
+        {
+            if (i < b->cols) _mm512_mask_storeu_ps((char *)(c + 16 * g) + (size_t)i * b->ldc, mask, acc[g * W + i]);
+        }
     }
+}
+
+AGK_INLINE __mmask16 rows_of_group(int64_t left)
+{
+    return (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
 }
 
 AGK_INLINE void groups(kind t, int W, const agk_mm_block *b)
@@ -223,9 +259,14 @@ AGK_INLINE void groups(kind t, int W, const agk_mm_block *b)
     const char *a = b->a;
     const agk_tile_shape whole = {16, 64};
     agk_tiles_configure((const agk_tile_shape[8]){whole, whole, whole, whole, whole, whole, whole, whole});
-    for (int64_t row = 0; row < b->rows; row += 16, a += b->lda) {
-        const __mmask16 rows = (__mmask16)(b->rows - row < 16 ? (1u << (b->rows - row)) - 1 : 0xffffu);
-        group(t, W, b, &p, a, rows, b->c + row);
+    int64_t row = 0;
+    if (W == 8) {
+        for (; row + 16 < b->rows; row += 32, a += 2 * b->lda) {
+            group(t, W, 2, b, &p, a, rows_of_group(b->rows - row - 16), b->c + row);
+        }
+    }
+    for (; row < b->rows; row += 16, a += b->lda) {
+        group(t, W, 1, b, &p, a, rows_of_group(b->rows - row), b->c + row);
     }
     _tile_release();
 }

@@ -1,10 +1,9 @@
 /* mul_mat of packed weights with 1 to 31 columns (packed.h): columns are quantized and laid side by side, then groups of 16
  * rows are multiplied, each packed by whoever comes to it first. Several products of the same columns lay them out once.
  *
- * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, K 4096, the
- * share of the read bandwidth goes from 75 to 89 % (q4_0) and 65 to 85 % (q4_K) for one column; for eight, products per
- * second grow 1.8 times (q8_0), 2.4 times (q4_0) and 3 times (q4_K). One column of q6_K is as fast as it lies, and no reason
- * to pack; one of q8_0 gains 6 %.
+ * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one column,
+ * the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for eight, products
+ * per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K).
  * Not here: the layout and when a group is packed (packed.c, runtime/packing.c), the choice (mul_mat.c). */
 #include "../chain.h"
 #include "../packed.h"
@@ -12,7 +11,8 @@
 #include "mul_mat_plan.h"
 
 enum {
-    K_MOST = 2048, /* of the columns, per chunk; a multiple of 64 */
+    K_MOST = 2048,        /* of the columns, per chunk; a multiple of 64 */
+    TWO_GROUPS_FROM = 16, /* fewer are cut finer: both threads shall have some */
     MOST_IN_LANES = 16,
     MOST_ON_TILES = 31, /* from 32 on columns are worth a panel: mul_mat_terms.c */
 };
@@ -169,7 +169,6 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
         (b->type != AGK_F32 && b->type != AGK_Q8_0)) {
         return false;
     }
-    if (n == 1 && a->type == AGK_Q6_K) return false;
     plan p = {.product = agk_packed_product(a->type, tiles, lowering->cpu), .layout = agk_packed_layout_of(a->type)};
     if (p.product == NULL || (p.packed = agk_packed_acquire(lowering->weights, a)) == NULL) return false;
     lowering->packed = p.packed;
@@ -180,7 +179,8 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
     const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
     const int64_t groups = agk_mm_ceil_div(m, AGK_PACKED_ROWS);
     p.groups_per_chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
-    p.k_chunk = (int32_t)agk_mm_least(K_MOST, agk_mm_ceil_div(K_MOST * 2, n * 64) * 64); /* 1 ns an element */
+    if (groups >= TWO_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 1) / 2 * 2; /* multiplied two by two */
+    p.k_chunk = (int32_t)agk_mm_least(K_MOST, agk_mm_ceil_div(K_MOST * 2, n * 64) * 64);  /* 1 ns an element */
     const int64_t k_most = agk_mm_least(k, p.k_chunk);
     lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k_most);
     lowering->work_size =
