@@ -1,15 +1,20 @@
-"""``python -m benchmarks.gpu``: transfers, overlap, latency, plans and kernels of one GPU.
+"""``python -m benchmarks.gpu``: transfers, overlap, latency, plans, kernels, decoding of one GPU.
 
 Writes results/GPU.json. PyTorch is measured beside it where it is installed with CUDA. Without a
-GPU it says what is missing. Not here: the CPU (__main__.py).
+GPU it says what is missing. Not here: the CPU (__main__.py), the models (gpu_model.py), failing
+(gpu_faults.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import json
 import math
 import re
+import resource
+import subprocess
 import sys
 import time
 from functools import partial
@@ -21,6 +26,8 @@ import numpy as np
 
 import aggml
 from aggml import Graph, ops
+from benchmarks.gpu_model import decoding
+from benchmarks.model_files import stored
 from benchmarks.timing import Row, absolute, computed_in, machine, median, progress, table, versus
 
 if TYPE_CHECKING:
@@ -63,11 +70,56 @@ async def timed(rounds: int, work: Callable[[], Awaitable[object]]) -> float:
 
 
 def leaf(be: Backend, dtype: str, ne: Sequence[int], name: str) -> Tensor:
-    """A tensor in memory of the backend, zeroed."""
+    """A tensor in memory of the backend, of random numbers: a GPU is faster on zeros."""
     tensor = aggml.new_tensor(dtype, ne=tuple(ne), name=name)
     be.alloc([tensor])
-    be.memset(tensor, 0)
+    if dtype == "i8":
+        be.memset(tensor, 0x5A)
+        return tensor
+    rows = math.prod(tensor.ne[1:])
+    some = np.random.default_rng(len(name)).standard_normal((min(rows, 256), tensor.ne[0]))
+    raw = np.ascontiguousarray(stored(some.astype(np.float32), dtype)).view(np.uint8)
+    piece = raw.reshape(-1)
+    for at in range(0, tensor.nbytes, piece.nbytes):
+        n = min(piece.nbytes, tensor.nbytes - at)
+        be.set(tensor, piece[:n], offset=at, size=n)
     return tensor
+
+
+def plain_copies(n: int, rounds: int, ordinal: int) -> tuple[float, float]:
+    """Seconds of a copy of ``n`` pinned bytes to a device and back, by the driver's calls alone."""
+    driver: Any = importlib.import_module("cuda.bindings.driver")
+
+    def checked(answer: tuple[Any, ...]) -> Any:
+        if int(answer[0]) != 0:
+            raise RuntimeError(f"the driver answers {answer[0]!r}")
+        return answer[1] if len(answer) > 1 else None
+
+    context = checked(driver.cuDevicePrimaryCtxRetain(ordinal))
+    checked(driver.cuCtxSetCurrent(context))
+    host = checked(driver.cuMemHostAlloc(n, 1))
+    memory = checked(driver.cuMemAlloc(n))
+    stream = checked(driver.cuStreamCreate(1))
+
+    def both(up: bool) -> float:
+        found = []
+        for i in range(rounds + 2):
+            start = time.perf_counter()
+            if up:
+                checked(driver.cuMemcpyHtoDAsync(memory, host, n, stream))
+            else:
+                checked(driver.cuMemcpyDtoHAsync(host, memory, n, stream))
+            checked(driver.cuStreamSynchronize(stream))
+            if i >= 2:
+                found.append(time.perf_counter() - start)
+        return median(found)
+
+    try:
+        return both(up=True), both(up=False)
+    finally:
+        checked(driver.cuStreamDestroy(stream))
+        checked(driver.cuMemFree(memory))
+        checked(driver.cuMemFreeHost(host))
 
 
 # -- parts
@@ -79,6 +131,9 @@ async def transfers(device: Device, *, quick: bool) -> list[Row]:
     rows = []
     kind = device.host_buffer_type
     assert kind is not None
+    digits = re.search(r"\d+$", device.name)
+    up, down = plain_copies(n, rounds, int(digits[0]) if digits else 0)
+    plain = {"pinned to device": up, "device to pinned": down}
     pinned = aggml.new_tensor("i8", ne=(n,), name="pinned")
     keep = kind.alloc_tensors([pinned])
     cpu = aggml.get_device("CPU").backend()
@@ -91,7 +146,13 @@ async def transfers(device: Device, *, quick: bool) -> list[Row]:
             ("pageable to device", lambda: be.set(here, array)),
             ("device to pageable", lambda: be.get(here, array)),
         ):
-            rows.append(absolute("transfers", what, n / await timed(rounds, work) / 1e9, "GB/s"))
+            speed = n / await timed(rounds, work) / 1e9
+            if what in plain:
+                other = n / plain[what] / 1e9
+                row = versus("transfers", what, speed, "GB/s", "plain copy", other, (">=", 0.9))
+            else:
+                row = absolute("transfers", what, speed, "GB/s")
+            rows.append(row)
         within = 2 * n / await timed(rounds, lambda: be.copy(here, there)) / 1e9
         rows.append(absolute("transfers", "within the device, read and written", within, "GB/s"))
     keep.close()
@@ -181,6 +242,61 @@ async def per_node(be: Backend, nodes: Sequence[Tensor], rounds: int) -> float:
     return median(found) / len(nodes)
 
 
+async def bandwidth(device: Device, *, quick: bool) -> float:
+    """GB/s of a copy within the device, bytes read and written."""
+    n = MIB if quick else 512 * MIB
+    async with device.backend() as be:
+        one, two = leaf(be, "i8", (n,), "one"), leaf(be, "i8", (n,), "two")
+        return 2 * n / await timed(2 if quick else 20, lambda: be.copy(one, two)) / 1e9
+
+
+async def decode(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
+    """Llamas, see gpu_model.py."""
+    roof = await bandwidth(device, quick=quick)
+    return await decoding(device, roof, quick=quick, missing=missing)
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+async def soak(device: Device, *, quick: bool) -> list[Row]:
+    """Submissions one after the other, and what memory they leave behind."""
+    n = 400 if quick else 100_000
+    async with device.backend() as be:
+        x = aggml.new_tensor("f32", ne=(64,), name="x")
+        await be.prepare(graph := Graph(ops.add(x, x)))
+        given = np.ones(64, np.float32)
+        before = 0
+        start = time.perf_counter()
+        for i in range(0, n, 8):
+            futures = [be.run(graph, {x: given}, graph.ends[0]) for _ in range(8)]
+            for future in futures:
+                await future
+            if i <= n // 10 < i + 8:
+                gc.collect()
+                before = resident()
+        seconds = time.perf_counter() - start
+        gc.collect()
+        grown = max(resident() - before, 1) / MIB
+    return [
+        absolute("soak", f"{n} submissions, memory grown since a tenth", grown, "MiB", ("<=", 8)),
+        absolute("soak", "submissions, 8 in flight", n / seconds, "1/s"),
+    ]
+
+
+def faults(device: Device, missing: list[str]) -> list[Row]:
+    """Out of memory, an illegal address and a lost device, in a process that they may end."""
+    digits = re.search(r"\d+$", device.name)
+    command = [sys.executable, "-m", "benchmarks.gpu_faults", digits[0] if digits else "0"]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        missing.append(f"faults: {done.stderr[-500:]}")
+    return [absolute("faults", "as they should be", float(done.returncode == 0), "", (">=", 1))]
+
+
 async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
     """mat-vec against the copy bandwidth, bf16 GEMM and attention against PyTorch."""
     from aggml.devices.cuda import CUDADevice
@@ -188,10 +304,8 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
     rows = []
     rounds = 2 if quick else 20
     k, m, copies = (256, 64, 2) if quick else (8192, 8192, 8)
+    roof = await bandwidth(device, quick=quick)
     async with device.backend() as be:
-        n = MIB if quick else 512 * MIB
-        one, two = leaf(be, "i8", (n,), "one"), leaf(be, "i8", (n,), "two")
-        roof = 2 * n / await timed(rounds, lambda: be.copy(one, two)) / 1e9
         for dtype in ("q4_0", "q8_0", "q4_K", "bf16"):
             weights = [leaf(be, dtype, (k, m), f"w{i}") for i in range(copies)]
             x = leaf(be, "f32", (k, 1), "x")
@@ -202,7 +316,7 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
                 continue
             speed = weights[0].nbytes / seconds / 1e9
             rows.append(versus("kernels", what, speed, "GB/s", "copy", roof, (">=", 0.8)))
-        size = 256 if quick else 4096
+        size = 128 if quick else 4096
         a, b = (leaf(be, "bf16", (size, size), name) for name in "ab")
         seconds = await per_node(be, [ops.mul_mat(a, b)], rounds)
         rows += _beside_torch(
@@ -264,7 +378,7 @@ def _torch_seconds(work: Callable[[], object]) -> float:
 def _torch_gemm(size: int) -> float:
     import torch
 
-    a, b = (torch.zeros(size, size, dtype=torch.bfloat16, device="cuda") for _ in "ab")
+    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in "ab")
     return _torch_seconds(lambda: a @ b)
 
 
@@ -272,7 +386,7 @@ def _torch_attention(heads: int, tokens: int, width: int) -> float:
     import torch
 
     shape = (1, heads, tokens, width)
-    q, k, v = (torch.zeros(shape, dtype=torch.float16, device="cuda") for _ in "qkv")
+    q, k, v = (torch.randn(shape, dtype=torch.float16, device="cuda") for _ in "qkv")
     return _torch_seconds(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
 
 
@@ -289,6 +403,8 @@ def measure(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
         ("latency", "trio", partial(latency, device, "trio", quick=quick)),
         ("relaunch", "asyncio", partial(relaunch, device, quick=quick)),
         ("kernels", "asyncio", partial(kernels, device, quick=quick, missing=missing)),
+        ("decode", "asyncio", partial(decode, device, quick=quick, missing=missing)),
+        ("soak", "asyncio", partial(soak, device, quick=quick)),
     ]
     for name, loop, part in parts:
         progress(name)
@@ -309,6 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     missing: list[str] = []
     rows = measure(device, quick=given.quick, missing=missing)
+    rows += faults(device, missing)
     print(table(rows))
     for line in missing:
         print(f"not measured: {line}")

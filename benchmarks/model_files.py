@@ -152,14 +152,17 @@ def tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any
     for i, (name, (m, k)) in enumerate(shape.matrices().items()):
         if k not in base:
             rows = np.random.default_rng(k).standard_normal((BASE, k), np.float32)
-            base[k] = _stored(rows / np.float32(np.sqrt(k)), dtype)
+            base[k] = stored(rows / np.float32(np.sqrt(k)), dtype)
         rows = np.roll(base[k], 37 * i, axis=0)
         yield name, np.ascontiguousarray(np.tile(rows, (-(-m // BASE), 1))[:m])
     for name in shape.norms():
         yield name, np.ones(shape.width, np.float32)
 
 
-def _stored(rows: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def stored(rows: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Rows of f32 in another type: bytes, but for f32 and f16."""
+    if dtype == "f16":
+        return rows.astype(np.float16)
     if dtype == "f32":
         return rows
     if dtype == "bf16":
@@ -215,13 +218,13 @@ def _write_minilm(path: Path, dtype: str, weights: Mapping[str, np.ndarray[Any, 
     for i in range(minilm.LAYERS):
         for ours, theirs in _PARTS.items():
             names[f"encoder.layer.{i}.{ours}"] = f"blk.{i}.{theirs}"
-    tensors = []
+    found = []
     for name, theirs in names.items():
         for part in ("weight", "bias"):
             data = weights.get(f"{name}.{part}")
             if data is None:
                 continue
             matrix = theirs.startswith("blk") and data.ndim == 2
-            stored = _stored(np.ascontiguousarray(data), dtype) if matrix else data
-            tensors.append((f"{theirs}.{part}", stored))
-    _finish(writer, tensors, dtype)
+            made = stored(np.ascontiguousarray(data), dtype) if matrix else data
+            found.append((f"{theirs}.{part}", made))
+    _finish(writer, found, dtype)
