@@ -1,8 +1,9 @@
-"""What a second process that burns one core costs: tokens of one sequence, ours and llama.cpp's.
+"""What a second process that burns one core costs, pinned to the first of the usable cores.
 
-In turns, with the burner stopped and running, pinned to the first of the usable cores. The figure
-is what part of the throughput is lost, less what part of the processor the burner took meanwhile: 0
-for a program that uses what is left, much more for one whose threads wait for each other.
+In turns, with the burner stopped and running. Tokens of one sequence, ours and llama.cpp's: the
+figure is what part of the throughput is lost, less what part of the processor the burner took
+meanwhile: 0 for a program that uses what is left, much more for one whose threads wait for each
+other. A graph of small and large nodes: its time beside the burner, of that of one thread in quiet.
 Not here: throughput in quiet (generation.py).
 """
 
@@ -20,17 +21,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 import aggml
+from aggml import DType, Graph, ops
 from benchmarks import model_files
 from benchmarks.generation import CTX, PEER, Peer
 from benchmarks.models import llama
 from benchmarks.peers import MissingPeerError
-from benchmarks.timing import Budget, Row, median, progress
+from benchmarks.timing import Budget, Row, computed_in, median, progress, versus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 PART: Final = "busy"
 DTYPE: Final = "q8_0"
+MANY: Final = 7000  # rows of 64 that gelu takes some 200 us for
 STEPS: Final = 24  # in a turn: about half a second
 ROUNDS: Final = 9
 MOST: Final = 0.2  # of the throughput, beyond what the burner took
@@ -39,10 +42,59 @@ BURN: Final = "import ctypes\nctypes.CDLL(None).prctl(1, 9)\nwhile True: pass"
 
 
 async def measure(threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
-    """One row."""
+    """Two rows."""
     if not hasattr(os, "sched_setaffinity"):
         missing.append(f"{PART}: this system pins no process to a core")
         return []
+    progress(f"{PART}: small and large nodes")
+    mixed = await _mixed(threads, rounds=2 if quick else ROUNDS)
+    return [mixed, *await _tokens(threads, quick=quick, missing=missing)]
+
+
+def _small_and_large() -> Graph:
+    """20 times 25 nodes of some 0.3 us, one behind the other, and one of some 200 us."""
+    weights = aggml.new_tensor(DType.F32, ne=(64, 64), name="weights")
+    many = aggml.new_tensor(DType.F32, ne=(64, MANY), name="many")
+    y = aggml.new_tensor(DType.F32, ne=(64,), name="x")
+    for _ in range(20):
+        for _ in range(25):
+            y = ops.mul_mat(weights, y)
+        y = ops.view_1d(ops.gelu(ops.add(many, y)), 64, 0)
+    return Graph(y)
+
+
+async def _mixed(threads: int, rounds: int) -> Row:
+    quiet, beside = [], []
+    device = aggml.get_device("CPU")
+    with _burner() as burner:
+        async with device.backend(n_threads=1) as one, device.backend(n_threads=threads) as all_:
+            graphs = [(backend, _small_and_large()) for backend in (one, all_)]
+            for backend, graph in graphs:
+                await backend.prepare(graph)
+                for t in graph.leafs:
+                    await backend.memset(t, 0)
+
+            async def turn(which: int) -> float:
+                backend, graph = graphs[which]
+                spans = []
+                for _ in range(50):
+                    future = backend.graph_compute(graph)
+                    await future
+                    spans.append(computed_in(future))
+                return 1e3 * sum(spans) / len(spans)
+
+            await turn(1)
+            for _ in range(rounds):
+                quiet.append(await turn(0))
+                burner.send_signal(signal.SIGCONT)
+                beside.append(await turn(1))
+                burner.send_signal(signal.SIGSTOP)
+    what = f"20 x 25 small nodes and a large one, {threads} threads beside a busy process"
+    peer = "one thread in quiet"
+    return versus(PART, what, median(beside), "ms", peer, median(quiet), ("<=", 1.05))
+
+
+async def _tokens(threads: int, *, quick: bool, missing: list[str]) -> list[Row]:
     shape = model_files.SMALL if quick else model_files.LARGE
     try:
         path = model_files.llama_file(DTYPE, shape)

@@ -201,3 +201,23 @@ def test_misuse_of_a_pool() -> None:
         pool.grow(2)
     with pytest.raises(aggml.InvalidState, match="closed"):
         aggml.Stream("mine", pool=pool)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads have no affinity here")
+async def test_workers_may_run_wherever_the_process_may(cpu_device: CPUDevice) -> None:
+    """Who is woken is kept off one core while it wakes, and only then."""
+    mine = os.sched_getaffinity(0)
+    before = set(os.listdir("/proc/self/task"))
+    x = aggml.new_tensor("f32", ne=(1024, 64))
+    graph = aggml.Graph(aggml.ops.gelu(x))
+    with ThreadPool(3, poll=0) as pool:  # they sleep at once
+        workers = [int(task) for task in set(os.listdir("/proc/self/task")) - before]
+        assert len(workers) >= 3
+        async with cpu_device.backend(pool=pool) as be:
+            be.alloc_graph(graph)
+            be.memset(x, 0)
+            for _ in range(100):
+                await be.graph_compute(graph)
+        with anyio.fail_after(15):
+            while any(os.sched_getaffinity(t) != mine for t in workers):  # noqa: ASYNC110
+                await anyio.sleep(0.001)

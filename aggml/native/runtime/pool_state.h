@@ -1,4 +1,5 @@
-/* The pool's state, for the files that make it up: threadpool.c (workers) and plan_run.c (plans under way). */
+/* The pool's state, for the files that make it up: threadpool.c (workers), pool_sleep.c (those that sleep), plan_run.c
+ * (plans under way). */
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 
@@ -35,10 +36,10 @@ struct ag_pool {
     ag_pool_params params;
     unsigned generation;
     pthread_mutex_t lock;
-    pthread_cond_t work;
     ag_stream *ready_head, *ready_tail;
     atomic_int n_ready;
     atomic_int sleepers;
+    atomic_uint_fast64_t crowded_until; /* ns: a worker that was sent to another core waited there */
     atomic_int spinners;
     atomic_int active_runs;
     atomic_bool stop, paused;
@@ -62,6 +63,9 @@ typedef enum ag_part { AG_IDLED, AG_HELPED, AG_LEFT } ag_part; /* LEFT: no longe
 
 /* Work on this run while there is something to claim; the plan's end or yield is handled inside. */
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *run);
-void ag_pool_wake(ag_pool *pool, int n); /* sleeping workers, up to n */
+void ag_pool_wake(ag_pool *pool, int n);        /* sleeping workers, up to n */
+void ag_pool_wake_locked(ag_pool *pool, int n); /* by who holds the pool's lock */
+bool ag_pool_anything(ag_pool *pool);           /* is there something to do? */
+void ag_pool_sleep(ag_pool *pool, ag_worker *worker);
 
 #endif

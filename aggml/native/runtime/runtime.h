@@ -348,6 +348,11 @@ typedef struct ag_worker {
     ag_pool *pool;
     int index;
     pthread_t thread;
+    pthread_cond_t wake; /* with the pool's lock */
+    bool asleep;         /* by that lock; false: somebody has woken it */
+    atomic_int cpu;      /* where it last lay down; -1: unknown */
+    int sent_from;       /* a core that it was told to keep off while it wakes, or -1 */
+    uint64_t sent;       /* ns: when */
     void *scratch;
     size_t scratch_size;
     uint64_t helped, turn_end; /* ns: when it last left a plan of others, until when such plans have their turn */

@@ -1,7 +1,8 @@
 /* Thread pool: workers that run ready streams and help with the plans of others.
  *
  * An idle worker spins with a yield every 32 pauses, then sleeps: that kept a graph beside a busy process at 1.0x of one
- * thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c). */
+ * thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c), who sleeps where
+ * and who is woken (pool_sleep.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -10,22 +11,9 @@
 
 #include "pool_state.h"
 
-_Atomic(void (*)(void)) ag_on_idle;          /* null at first */
 static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
 
-/* -- sleeping and waking -------------------------------------------------------------------------------------- */
-
-void ag_pool_wake(ag_pool *pool, int n)
-{
-    if (n <= 0 || atomic_load(&pool->sleepers) == 0) return;
-    pthread_mutex_lock(&pool->lock);
-    if (n == 1) {
-        pthread_cond_signal(&pool->work);
-    } else {
-        pthread_cond_broadcast(&pool->work);
-    }
-    pthread_mutex_unlock(&pool->lock);
-}
+/* -- ready streams ---------------------------------------------------------------------------------------------- */
 
 static void on_ready(ag_executor *executor, ag_stream *stream)
 {
@@ -40,7 +28,7 @@ static void on_ready(ag_executor *executor, ag_stream *stream)
     }
     pool->ready_tail = stream;
     atomic_fetch_add(&pool->n_ready, 1);
-    if (atomic_load(&pool->sleepers) > 0) pthread_cond_signal(&pool->work);
+    ag_pool_wake_locked(pool, 1);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -87,29 +75,6 @@ static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
     return true;
 }
 
-static bool anything(ag_pool *pool)
-{
-    if (atomic_load(&pool->n_ready) > 0) return true;
-    for (int i = 0; i < AG_N_RUNS; ++i) {
-        ag_run *r = &pool->runs[i];
-        if (ag_claimable(atomic_load(&r->word)) && atomic_load(&r->engaged) <= atomic_load(&r->limit)) return true;
-    }
-    return false;
-}
-
-static void sleep_until_work(ag_pool *pool)
-{
-    void (*on_idle)(void) = atomic_load(&ag_on_idle); /* once: the binding clears it when the process ends */
-    if (on_idle != NULL) on_idle();
-    pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add(&pool->sleepers, 1);
-    if (!atomic_load(&pool->stop) && !anything(pool)) {
-        pthread_cond_wait(&pool->work, &pool->lock); /* then spin once more even if another one was faster */
-    }
-    atomic_fetch_sub(&pool->sleepers, 1);
-    pthread_mutex_unlock(&pool->lock);
-}
-
 /* Look for work for a while. While a plan runs every worker does, else one: the event loop shares these cores. */
 static bool spin(ag_pool *pool)
 {
@@ -120,7 +85,7 @@ static bool spin(ag_pool *pool)
     do {
         for (int i = 0; i < 32 && !found; ++i) {
             ag_pause();
-            found = anything(pool);
+            found = ag_pool_anything(pool);
         }
         ag_relay_serve(cpu);
         if (found || atomic_load(&pool->stop) || atomic_load(&pool->paused)) break;
@@ -136,11 +101,11 @@ static void pool_free(ag_pool *pool)
 {
     int n = atomic_load(&pool->n_threads);
     for (int i = 0; i < n; ++i) {
+        pthread_cond_destroy(&pool->workers[i]->wake);
         free(pool->workers[i]->scratch);
         free(pool->workers[i]);
     }
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_destroy(&pool->runs[i].message_lock);
-    pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }
@@ -191,7 +156,7 @@ static void *work(void *argument)
         if (stream != NULL) {
             ag_stream_run(stream, worker);
         } else if (!help(pool, worker) && !spin(pool)) {
-            sleep_until_work(pool);
+            ag_pool_sleep(pool, worker);
         }
     }
     if (atomic_fetch_sub(&pool->alive, 1) == 1 && atomic_load(&pool->orphaned)) pool_free(pool);
@@ -218,11 +183,15 @@ bool ag_pool_grow(ag_pool *pool, int n_threads)
         if (!ok) break;
         worker->pool = pool;
         worker->index = i;
+        atomic_init(&worker->cpu, -1);
+        worker->sent_from = -1;
+        pthread_cond_init(&worker->wake, NULL);
         pool->workers[i] = worker;
         atomic_fetch_add(&pool->alive, 1);
         ok = pthread_create(&worker->thread, NULL, work, worker) == 0;
         if (!ok) {
             atomic_fetch_sub(&pool->alive, 1);
+            pthread_cond_destroy(&worker->wake);
             free(worker);
         } else {
             atomic_store(&pool->n_threads, i + 1);
@@ -244,7 +213,6 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     pool->params = *params;
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->work, NULL);
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
     if (!ag_pool_grow(pool, params->n_threads < 1 ? 1 : params->n_threads)) {
         ag_pool_unref(pool);
@@ -264,7 +232,7 @@ void ag_pool_stop(ag_pool *pool)
     if (!alive(pool)) return;
     pthread_mutex_lock(&pool->lock);
     bool first = !atomic_exchange(&pool->stop, true);
-    pthread_cond_broadcast(&pool->work);
+    ag_pool_wake_locked(pool, AG_MAX_THREADS);
     int n = atomic_load(&pool->n_threads);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; first && i < n; ++i) pthread_join(pool->workers[i]->thread, NULL);
@@ -285,7 +253,7 @@ void ag_pool_unref(ag_pool *pool)
     int n = atomic_load(&pool->n_threads);
     for (int i = 0; i < n; ++i) pthread_detach(pool->workers[i]->thread);
     atomic_store(&pool->stop, true);
-    pthread_cond_broadcast(&pool->work);
+    ag_pool_wake_locked(pool, AG_MAX_THREADS);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -308,7 +276,7 @@ void ag_pool_resume(ag_pool *pool)
     if (!alive(pool)) return;
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->paused, false);
-    pthread_cond_broadcast(&pool->work);
+    ag_pool_wake_locked(pool, AG_MAX_THREADS);
     pthread_mutex_unlock(&pool->lock);
 }
 
