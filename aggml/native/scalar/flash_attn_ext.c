@@ -10,9 +10,10 @@ enum {
     MOST_PARTS = 64,
     TERMS_ROWS = 24,        /* fewer rows of a tile leave half of its products unused */
     TERMS_MOST = 256 << 20, /* bytes of packed keys and values */
-    HELD_MOST = 512 << 10,  /* bytes of a converted head, half of L2: heads of 128 up to 512 keys */
-    HELD_CHUNKS = 32,       /* no more of them for the sake of balance, if tiles of a chunk are */
-    HELD_TILES = 4,         /* fewer than this */
+    HELD_MOST = 512
+        << 10, /* bytes of a converted head, half of L2: heads of 128 up to 512 keys; of longer ones half of it */
+    HELD_CHUNKS = 32, /* no more of them for the sake of balance, if tiles of a chunk are */
+    HELD_TILES = 4,   /* fewer than this */
 };
 
 static int64_t mask_planes(const agk_view *m)
@@ -168,13 +169,25 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, b
     plan->read_v.paired = AGK_PICK(flash_pairs, cpu);
 }
 
-/* Units of a chunk: whole heads where that makes enough chunks, and of a head that is converted first, many tiles: converting
- * takes a quarter of the time of one. */
-static int64_t units_of_chunk(const agk_flash_plan *plan, double unit_ns)
+/* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a quarter of
+ * the time of one. */
+static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t rows, int64_t sharing)
+{
+    const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
+    if (rows < AGK_FLASH_NARROW || k->ne[1] == 0 || plan->tiles * sharing < 2) return 0;
+    const int64_t key = (k->ne[0] + v->ne[0]) * (agk_flash_is(plan, AGK_FLASH_PAIRED) ? 2 : 4);
+    if (k->ne[1] * key <= HELD_MOST) return k->ne[1];
+    const int64_t some = HELD_MOST / 2 / key / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
+    return some < AGK_FLASH_KEYS ? AGK_FLASH_KEYS : some;
+}
+
+/* Units of a chunk: whole heads where that makes enough chunks, and many tiles for keys that are held. */
+static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bundle, double unit_ns)
 {
     int64_t most = agk_units_per_chunk(plan->units, unit_ns);
-    if (agk_flash_is(plan, AGK_FLASH_HELD)) {
-        const int64_t fewest = plan->units / HELD_CHUNKS < HELD_TILES ? HELD_TILES : plan->units / HELD_CHUNKS;
+    if (plan->held > 0) {
+        const int64_t share = plan->units / HELD_CHUNKS;
+        const int64_t fewest = !whole ? bundle : share < HELD_TILES ? HELD_TILES : share;
         if (most < fewest) most = fewest;
     }
     if (most > plan->tiles && most < plan->units) return most - most % plan->tiles;
@@ -193,16 +206,16 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int64_t rows = grouped ? group : q->ne[1];
     const bool narrow = rows < AGK_FLASH_NARROW, vectors = (lowering->cpu & AGK_AVX2) != 0;
     const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
-    agk_flash_plan plan = {.tiles = grouped ? 1 : (rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE};
+    agk_flash_plan plan = {.tiles = grouped ? 1 : (int32_t)((rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE)};
     plan.units = plan.tiles * (grouped ? k->ne[2] : q->ne[2]) * q->ne[3];
     const bool few = narrow && vectors; /* the scalar kernel is one for both, and takes f32 */
     if (agk_has(node, 3)) lowering->work_size = (size_t)(mask_planes(m) * plan.tiles) * sizeof(agk_flash_mask);
     const int terms = choose_terms(lowering, rows);
     if (terms != 0) lower_terms(lowering, &plan, terms);
     choose_kernels(lowering, &plan, narrow);
-    const int64_t held_bytes = n_keys * width * (agk_flash_is(&plan, AGK_FLASH_PAIRED) ? 2 : 4);
-    const bool small = held_bytes <= HELD_MOST && !narrow, held = small && rows > AGK_FLASH_TILE;
-    plan.flags |= (held ? AGK_FLASH_HELD : 0u) | (small && !grouped ? AGK_FLASH_AHEAD : 0u) |
+    plan.held = (int32_t)keys_held(lowering, &plan, rows, grouped ? 1 : group);
+    const bool small = n_keys * width * 4 <= HELD_MOST && !narrow;
+    plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small && !grouped ? AGK_FLASH_AHEAD : 0u) |
                   (grouped ? AGK_FLASH_GROUPED : 0u) | (few ? AGK_FLASH_FEW : 0u);
     /* A tile makes some 60 products per ns, half of that if it fills one vector only; a narrow one 10 per row. */
     const double each = narrow ? 0.1 + 0.05 * (double)rows : rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
@@ -213,11 +226,13 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
         lower_split(lowering, &plan);
         unit_ns /= (double)plan.as.parts.count;
     }
-    plan.per_chunk = units_of_chunk(&plan, unit_ns);
+    const int64_t bundle = agk_flash_bundle(node, plan.held);
+    plan.per_chunk = units_of_chunk(&plan, plan.held == n_keys, bundle, unit_ns);
     memcpy(&node->aux, &plan, sizeof plan);
 
-    const int64_t keys = held ? n_keys : AGK_FLASH_KEYS;
-    const size_t scratch = sizeof(float) * (size_t)(agk_flash_state_floats(q->ne[0], v->ne[0]) + keys * width);
+    const int64_t keys = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;
+    const int64_t floats = bundle * agk_flash_state_floats(q->ne[0], v->ne[0]) + keys * width;
+    const size_t scratch = (size_t)floats * sizeof(float);
     if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
     if (agk_has(node, 3)) agk_add_step(lowering, agk_flash_look_step, agk_flash_looks(node));
     if (terms != 0) {

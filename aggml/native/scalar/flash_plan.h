@@ -8,7 +8,7 @@
 
 /* How keys and values come to a kernel, and what a unit is; bits of `flags`. */
 enum {
-    AGK_FLASH_HELD = 1,    /* a whole head is converted once, and kept in scratch for all its tiles of a chunk */
+    AGK_FLASH_HELD = 1,    /* `held` keys of a head are converted once for some of its tiles */
     AGK_FLASH_AHEAD = 2,   /* the next head is fetched while one is computed */
     AGK_FLASH_FEW = 4,     /* few rows: lanes along the width */
     AGK_FLASH_GROUPED = 8, /* a unit is the heads that share a head of K, of one query */
@@ -18,7 +18,8 @@ enum {
 
 /* Kept in node->aux. */
 typedef struct agk_flash_plan {
-    int64_t per_chunk, units, tiles; /* units of a chunk, of all; tiles of a head */
+    int64_t per_chunk, units; /* units of a chunk, of all */
+    int32_t tiles, held;      /* tiles of a head; keys in scratch, an even number or all of them, 0: a block */
     uint32_t flags;
     int32_t terms; /* of matrix tiles; 0: lanes */
     int64_t room;  /* offset in the work memory: of what is packed for matrix tiles, or of what is known of each part */
@@ -64,7 +65,20 @@ static inline int64_t agk_flash_panels(const agk_node *node) /* of keys, for mat
     return agk_flash_up(node->src[1].ne[1]) / AGK_FLASH_PANEL;
 }
 
-enum { AGK_FLASH_PACK_PANELS = 8 }; /* in a chunk */
+enum {
+    AGK_FLASH_PACK_PANELS = 8,      /* in a chunk */
+    AGK_FLASH_BUNDLE = 8,           /* tiles that go over held keys together, at most */
+    AGK_FLASH_BUNDLE_MOST = 400000, /* bytes of their states */
+};
+
+/* How many that is. Of a head that is held whole one after the other: their states would push it out of L2. */
+static inline int64_t agk_flash_bundle(const agk_node *node, int64_t held)
+{
+    if (held == 0 || held == node->src[1].ne[1]) return 1;
+    const int64_t floats = agk_flash_state_floats(node->src[0].ne[0], node->src[2].ne[0]);
+    const int64_t most = AGK_FLASH_BUNDLE_MOST / (4 * floats);
+    return most < 1 ? 1 : most < AGK_FLASH_BUNDLE ? most : AGK_FLASH_BUNDLE;
+}
 
 int64_t agk_flash_looks(const agk_node *node);                   /* chunks of the look at the mask */
 int64_t agk_flash_combined(const agk_node *node, int64_t parts); /* rows in a chunk */
