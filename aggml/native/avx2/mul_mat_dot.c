@@ -1,14 +1,14 @@
-/* mul_mat of few columns, AVX2 + FMA: lanes run along k; f32, f16, bf16, q8_0 and q4_0 weights as they lie.
+/* mul_mat of few columns, AVX2 + FMA: lanes run along k; f32, f16, bf16 and q8_0 weights as they lie.
  *
- * 2 rows x up to 4 columns. Quantized: 8-bit products through 16 bits, exact; weights and columns of 32 k at a time.
- * Not here: many columns (mul_mat.c). */
+ * 2 rows x up to 4 columns. q8_0: 8-bit products through 16 bits, exact; weights and columns of 32 k at a time.
+ * Not here: other quantized types (mul_mat_dot_q.c), many columns (mul_mat.c). */
 #include <immintrin.h>
 
 #include "../inline.h"
 #include "../kernel_types.h"
 #include "../mul_mat.h"
 
-enum { F32, F16, BF16, Q8_0, Q4_0 };
+enum { F32, F16, BF16, Q8_0 };
 
 AGK_INLINE float sum8(__m256 x)
 {
@@ -71,32 +71,18 @@ AGK_INLINE void floats(int type, int R, int N, const agk_mm_block *block, const 
     }
 }
 
-AGK_INLINE size_t block_size(int type)
-{
-    return type == Q8_0 ? sizeof(agk_block_q8_0) : sizeof(agk_block_q4_0);
-}
-
-/* 32 weights as signed bytes in the order of k. */
-AGK_INLINE __m256i load_q(int type, const char *a)
-{
-    if (type == Q8_0) return _mm256_loadu_si256((const __m256i *)(const void *)(a + 2));
-    const __m128i pairs = _mm_loadu_si128((const __m128i *)(const void *)(a + 2));
-    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(pairs), _mm_srli_epi16(pairs, 4), 1);
-    return _mm256_sub_epi8(_mm256_and_si256(both, _mm256_set1_epi8(15)), _mm256_set1_epi8(8));
-}
-
-AGK_INLINE void quantized(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
+AGK_INLINE void quantized(int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
     __m256 acc[2][4];
     AGK_UNROLL for (int r = 0; r < R; ++r) AGK_UNROLL for (int n = 0; n < N; ++n) acc[r][n] = _mm256_setzero_ps();
     for (int64_t i = 0; i < block->k / AGK_MM_BLOCK; ++i) {
         AGK_UNROLL for (int r = 0; r < R; ++r)
         {
-            const char *weights = a + (size_t)r * block->lda + (size_t)i * block_size(type);
+            const char *weights = a + (size_t)r * block->lda + (size_t)i * sizeof(agk_block_q8_0);
             uint16_t half;
             memcpy(&half, weights, sizeof half);
             const float d = _cvtsh_ss(half);
-            const __m256i q = load_q(type, weights);
+            const __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(weights + 2));
             const __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
             const __m256i high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
             _mm_prefetch(weights + (size_t)R * block->lda, _MM_HINT_T0);
@@ -119,8 +105,8 @@ AGK_INLINE void quantized(int type, int R, int N, const agk_mm_block *block, con
 
 AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const char *a, const char *b, char *c)
 {
-    if (type >= Q8_0)
-        quantized(type, R, N, block, a, b, c);
+    if (type == Q8_0)
+        quantized(R, N, block, a, b, c);
     else
         floats(type, R, N, block, a, b, c);
 }
@@ -166,9 +152,4 @@ void agk_mm_dot_bf16_avx2(const agk_mm_block *block)
 void agk_mm_dot_q8_0_avx2(const agk_mm_block *block)
 {
     dot(Q8_0, block);
-}
-
-void agk_mm_dot_q4_0_avx2(const agk_mm_block *block)
-{
-    dot(Q4_0, block);
 }

@@ -101,8 +101,8 @@ static void rows_f32(agk_mm_plan *p, int type, uint32_t cpu)
 
 agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
 {
-    const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
-    const bool lanes = (cpu & vnni) == vnni;
+    const uint32_t needs = AGK_AVX2 | AGK_FMA | AGK_F16C;
+    const bool lanes = (cpu & needs) == needs;
     switch (type) {
     case AGK_Q8_0: return cpu & (AGK_AVX2 | AGK_NEON_DOTPROD) ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
     case AGK_Q4_0: return cpu & (AGK_AVX2 | AGK_NEON_DOTPROD) ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
