@@ -43,34 +43,48 @@ KERNEL(quantize_columns, 256, Node<1>)
     }
 }
 
-// One block. src: a, b, ids. Counts slots by expert, then puts them in order; results of slots without one are 0.
-KERNEL(group_slots, 256, Node<3>)
+// Expert of a slot, -1 where there is none.
+DEV int expert_at(const Tensor &ids, i64 slot, i64 slots)
+{
+    if (slot >= slots) return -1;
+    i64 i1, i0;
+    divide(slot, ids.ne[0], &i1, &i0);
+    return *(const int *)(ids.data + i0 * ids.nb[0] + i1 * ids.nb[1]);
+}
+
+// One block. src: a, b, ids. Counts slots by expert, then puts them in order; results of slots without one are 0. A warp
+// has an expert and looks at all slots, 32 at a time, so that the order is always the same.
+KERNEL(group_slots, 1024, Node<3>)
 {
     if (n.fault[0] != 0) return;
     const Tensor &ids = n.src[2];
-    const i64 experts = n.src[0].ne[2], slots = slots_of(n), used = ids.ne[0];
+    const i64 experts = n.src[0].ne[2], slots = slots_of(n);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     int *start = (int *)n.scratch, *order = start + experts + 1;
-    // A warp an expert: who else has it is found by looking at all, in order, so that the order is always the same.
-    for (i64 e = threadIdx.x; e <= experts; e += blockDim.x) {
-        int before = 0; // slots of earlier experts
-        for (i64 s = 0; s < slots; ++s) {
-            const int id = *(const int *)(ids.data + s % used * ids.nb[0] + s / used * ids.nb[1]);
-            before += id >= 0 && id < e;
+    for (i64 e = warp; e < experts; e += warps) {
+        int mine = 0;
+        for (i64 s = 0; s < slots; s += 32) {
+            mine += __popc(__ballot_sync(0xffffffffu, expert_at(ids, s + lane, slots) == (int)e));
         }
-        start[e] = before;
+        if (lane == 0) start[e + 1] = mine;
     }
     __syncthreads();
-    for (i64 e = threadIdx.x; e < experts; e += blockDim.x) {
+    if (threadIdx.x == 0) {
+        start[0] = 0;
+        for (i64 e = 0; e < experts; ++e) start[e + 1] += start[e];
+    }
+    __syncthreads();
+    for (i64 e = warp; e < experts; e += warps) {
         int to = start[e];
-        for (i64 s = 0; s < slots; ++s) {
-            const int id = *(const int *)(ids.data + s % used * ids.nb[0] + s / used * ids.nb[1]);
-            if (id == e) order[to++] = (int)s;
+        for (i64 s = 0; s < slots; s += 32) {
+            const bool here = expert_at(ids, s + lane, slots) == (int)e;
+            const u32 others = __ballot_sync(0xffffffffu, here);
+            if (here) order[to + __popc(others & ((1u << lane) - 1))] = (int)(s + lane);
+            to += __popc(others);
         }
     }
-    const int lane = threadIdx.x & 31;
-    for (i64 s = threadIdx.x / 32; s < slots; s += blockDim.x / 32) {
-        const int id = *(const int *)(ids.data + s % used * ids.nb[0] + s / used * ids.nb[1]);
-        if (id >= 0) continue;
+    for (i64 s = warp; s < slots; s += warps) {
+        if (expert_at(ids, s, slots) >= 0) continue;
         Columns none;
         float *y = (float *)result_at(n, none, s);
         for (i64 i = lane; i < n.dst.ne[0]; i += 32) y[i] = 0.0f;

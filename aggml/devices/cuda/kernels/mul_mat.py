@@ -135,6 +135,6 @@ def _by_expert(site: Site) -> list[Launch]:
     module, kernel = _kernel(a, "id_tiles")
     tiles = ceil(slots, _TILE) + min(a.ne[2], slots)
     return [
-        site.launch("columns", "group_slots", (1, 1, 1), (256, 1, 1), 3),
+        site.launch("columns", "group_slots", (1, 1, 1), (1024, 1, 1), 3),
         site.launch(module, kernel, (ceil(m, _TILE), tiles, 1), (128, 1, 1), 3, aux=[0, aligned]),
     ]

@@ -39,7 +39,7 @@ template <int N> DEV void fetch(uint4 v[Width<N>::each], const char *a, i64 nb, 
 DEV void take(const char *row, int g, Group &o)
 {
     if (Block<TYPE>::n != 32) {
-        unpack_row<TYPE>(row, g, o);
+        unpack_row<TYPE, true>(row, g, o);
         return;
     }
     enum { WORDS = (Block<TYPE>::bytes + 3) / 4 };
@@ -173,14 +173,20 @@ template <int N> DEV void few_columns(const Node<2> &n)
     }
 }
 
-// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each.
-KERNEL_OF(few_1, 128, 4, Node<2>) { few_columns<1>(n); }
+// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each (sm_75 needs more registers).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { FIT = 3 };
+#else
+enum { FIT = 4 };
+#endif
+
+KERNEL_OF(few_1, 128, FIT, Node<2>) { few_columns<1>(n); }
 KERNEL_OF(few_2, 128, 3, Node<2>) { few_columns<2>(n); }
 KERNEL_OF(few_4, 128, 2, Node<2>) { few_columns<4>(n); }
 KERNEL_OF(few_8, 128, 2, Node<2>) { few_columns<8>(n); }
 
 // grid: rows / aux[2], slots
-KERNEL_OF(id_few, 128, 4, Node<3>)
+KERNEL_OF(id_few, 128, FIT, Node<3>)
 {
     if (n.fault[0] != 0) return;
     bool split;

@@ -90,6 +90,26 @@ DEV u32 word4(const char *p)
     return *(const u32 *)p;
 }
 
+// Eight words from an even address. WHOLE: out of nine that are aligned, whatever lies around them, which in shared
+// memory is half the work.
+template <bool WHOLE> DEV void words8(const char *p, u32 out[8])
+{
+    if (!WHOLE) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) out[k] = word2(p + 4 * k);
+        return;
+    }
+    const u32 *from = (const u32 *)(p - ((u64)p & 2));
+    const u32 shift = 8 * (u32)((u64)p & 2);
+    u32 word = from[0];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+        const u32 next = from[k + 1];
+        out[k] = __funnelshift_r(word, next, shift);
+        word = next;
+    }
+}
+
 DEV float f16_at(const char *p)
 {
     return half_to_float(*(const u16 *)p);
@@ -208,8 +228,8 @@ static const u32 IQ1_UP = 0x000901f9u, IQ1_DOWN = 0x0007fff7u;          // 8 * (
 static const u32 IQ3_XXS_LOW = 0x1c140c04u, IQ3_XXS_HIGH = 0x3e342c24u; // 4, 12, .. 52, 62
 static const u32 IQ3_S_LOW = 0x07050301u, IQ3_S_HIGH = 0x0f0d0b09u;     // 1, 3, .. 15
 
-// Group s (of 32 elements) of the block at p.
-template <int T> DEV void unpack(const char *p, int s, Group &o)
+// Group s (of 32 elements) of the block at p. WHOLE: the words that the block touches may be read whole.
+template <int T, bool WHOLE = false> DEV void unpack(const char *p, int s, Group &o)
 {
     float d = 0.0f;
     o.m[0] = o.m[1] = 0.0f;
@@ -244,13 +264,15 @@ template <int T> DEV void unpack(const char *p, int s, Group &o)
     } else if (T == Q2_K || T == Q3_K) {
         const char *at = p + (T == Q2_K ? 16 : 32) + s / 4 * 32;
         const int shift = s % 4 * 2;
+        u32 low[8], high[8];
+        if (T == Q3_K) {
+            words8<WHOLE>(at, low);
+            words8<WHOLE>(p, high);
+        }
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            const u32 two = (T == Q2_K ? word4(at + 4 * k) : word2(at + 4 * k)) >> shift & 0x03030303u;
-            if (T == Q2_K)
-                o.q[k] = (int)two;
-            else
-                o.q[k] = minus4(two | (word2(p + 4 * k) >> s & 0x01010101u) << 2, 0x04040404u);
+            const u32 two = (T == Q2_K ? word4(at + 4 * k) : low[k]) >> shift & 0x03030303u;
+            o.q[k] = T == Q2_K ? (int)two : minus4(two | (high[k] >> s & 0x01010101u) << 2, 0x04040404u);
         }
         const float whole = f16_at(p + (T == Q2_K ? 80 : 108)), minimum = T == Q2_K ? f16_at(p + 82) : 0.0f;
 #pragma unroll
@@ -276,11 +298,13 @@ template <int T> DEV void unpack(const char *p, int s, Group &o)
             o.q[k] = (int)v;
         }
     } else if (T == Q6_K) {
-        const char *low = p + s / 4 * 64 + s % 2 * 32, *high = p + 128 + s / 4 * 32;
+        u32 low[8], high[8];
+        words8<WHOLE>(p + s / 4 * 64 + s % 2 * 32, low);
+        words8<WHOLE>(p + 128 + s / 4 * 32, high);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            const u32 v = word2(low + 4 * k) >> (s % 4 / 2 * 4) & 0x0f0f0f0fu;
-            o.q[k] = minus4(v | (word2(high + 4 * k) >> (s % 4 * 2) & 0x03030303u) << 4, 0x20202020u);
+            const u32 v = low[k] >> (s % 4 / 2 * 4) & 0x0f0f0f0fu;
+            o.q[k] = minus4(v | (high[k] >> (s % 4 * 2) & 0x03030303u) << 4, 0x20202020u);
         }
         const float whole = f16_at(p + 208);
         o.d[0] = whole * (float)(i8)byte_at(p + 192 + 2 * s);
@@ -407,10 +431,10 @@ template <int T> DEV void unpack(const char *p, int s, Group &o)
 }
 
 // Group number g of a row.
-template <int T> DEV void unpack_row(const char *row, i64 g, Group &o)
+template <int T, bool WHOLE = false> DEV void unpack_row(const char *row, i64 g, Group &o)
 {
     const int per_block = Block<T>::n / 32;
-    unpack<T>(row + g / per_block * Block<T>::bytes, (int)(g % per_block), o);
+    unpack<T, WHOLE>(row + g / per_block * Block<T>::bytes, (int)(g % per_block), o);
 }
 
 DEV float code_at(const Group &o, int e) // e known when compiled
