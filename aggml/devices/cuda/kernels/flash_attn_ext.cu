@@ -147,10 +147,12 @@ template <bool BF16> DEV void bring_values(TileRow *tile, int columns, const Ten
         const i64 key = first + 2 * pair;
         if (wanted >> 2 * pair & 1) bring8<BF16>(x, v.type, rows + key * v.nb[1], c, v.ne[0], aligned);
         if (wanted >> 2 * pair & 2) bring8<BF16>(y, v.type, rows + (key + 1) * v.nb[1], c, v.ne[0], aligned);
+        u32 turned[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            tile[c + i][pair] = __byte_perm(x[i / 2], y[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
-        }
+        for (int i = 0; i < 8; ++i) turned[i] = __byte_perm(x[i / 2], y[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
+        const int flip = task & KEYS / 2 ? 4 : 0; // the halves of a warp, 8 rows apart, meet other banks
+#pragma unroll
+        for (int i = 0; i < 8; ++i) tile[c + (i ^ flip)][pair] = flip != 0 ? turned[i ^ 4] : turned[i];
     }
 }
 
@@ -202,6 +204,20 @@ template <bool BF16, int DV> DEV void attend(const Node<5> &n)
 #pragma unroll
     for (int c = 0; c < DV / 8; ++c) o[c][0] = o[c][1] = o[c][2] = o[c][3] = 0.0f;
 
+    // A warp's queries stay in registers where they are not too many: it reads them with each tile otherwise.
+    const u32 *mine = queries + (warp * 16 + group) * stride + member;
+    const bool held = DV <= 128 && stride - 4 <= DV / 2;
+    u32 own[DV <= 128 ? DV / 16 : 1][4];
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < (DV <= 128 ? DV / 16 : 1); ++w) {
+        const bool there = held && 8 * w < stride - 4;
+        own[w][0] = there ? mine[8 * w] : 0;
+        own[w][1] = there ? mine[8 * w + 8 * stride] : 0;
+        own[w][2] = there ? mine[8 * w + 4] : 0;
+        own[w][3] = there ? mine[8 * w + 8 * stride + 4] : 0;
+    }
+
     for (i64 first = begin; first < end; first += KEYS) {
         // What the mask adds, -inf beyond the keys. What no row of the block sees is not looked at: a cache of keys has
         // places that nobody wrote yet, and 0 times NaN is NaN.
@@ -232,8 +248,19 @@ template <bool BF16, int DV> DEV void attend(const Node<5> &n)
         float s[4][4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
-        const u32 *mine = queries + (warp * 16 + group) * stride + member;
-        for (int w = 0; w < stride - 4; w += 8) {
+        if (held) {
+#pragma unroll
+            for (int w = 0; w < (DV <= 128 ? DV / 16 : 1); ++w) {
+                if (8 * w >= stride - 4) break;
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const u32 *from = keys + (8 * j + group) * stride + 8 * w + member;
+                    const u32 b[2] = {from[0], from[4]};
+                    multiply<BF16>(s[j], own[w], b);
+                }
+            }
+        }
+        for (int w = held ? stride - 4 : 0; w < stride - 4; w += 8) {
             const u32 a[4] = {mine[w], mine[w + 8 * stride], mine[w + 4], mine[w + 8 * stride + 4]};
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
