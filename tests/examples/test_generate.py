@@ -55,6 +55,19 @@ async def test_logits_are_those_of_numpy(files: dict[str, Path], architecture: s
             assert_near(got[0], wanted[len(PROMPT) + i])
 
 
+async def test_logits_of_300_positions_are_those_of_the_reference(files: dict[str, Path]) -> None:
+    """Fused, packed, in vectors and on several threads: within 1e-3 of one plain node after another."""
+    ids = np.random.default_rng(3).integers(0, 290, 300).tolist()
+    logits = {}
+    for reference in (True, False):
+        async with aggml.get_device("CPU").backend(use_ref=reference) as backend:
+            model = await load(backend, files["llama"])
+            steps = [await model.decode([token], [i]) for i, token in enumerate(ids)]
+            logits[reference] = np.concatenate([*steps, [await model.prefill(0, ids)]])
+    assert np.abs(logits[True]).max() > 1.0
+    np.testing.assert_allclose(logits[False], logits[True], rtol=0, atol=1e-3)
+
+
 async def test_a_prompt_in_pieces_gives_the_same(files: dict[str, Path]) -> None:
     async with aggml.get_device("CPU").backend() as backend:
         model = await load(backend, files["llama"])
