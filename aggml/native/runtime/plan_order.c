@@ -241,3 +241,14 @@ bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
     free(sorted);
     return ok;
 }
+
+void ag_order_count(ag_step *steps, size_t n)
+{
+    uint32_t ahead = 0;
+    for (size_t i = n; i-- > 0;) {
+        const int op = steps[i].node->op;
+        if (op >= AGK_OP_map_custom1 && op <= AGK_OP_custom) return; /* a user's function takes as long as it likes */
+        if ((steps[i].place & 1) != 0 && ahead < UINT32_MAX / 2) ahead += steps[i].n_chunks;
+        steps[i].ahead = ahead;
+    }
+}

@@ -106,6 +106,7 @@ typedef struct ag_step {
     int32_t writes_leaf; /* index into partial + full storages of a leaf that this node writes, or -1 */
     uint32_t place;      /* while the plan is made (plan_order.c) */
     uint32_t n_together; /* so many steps from here on run beside each other, chunks of all on any threads; 0 is 1 */
+    uint32_t ahead;      /* chunks that threads can share from here to the end; 0: it is not known how long they take */
 } ag_step;
 
 struct ag_plan {
