@@ -237,3 +237,19 @@ def test_windows_in_pairs(queries: int, keys: int, paired: aggml.Backend) -> Non
 @pytest.mark.parametrize(("dtype", "queries", "keys"), [("f32", 32, 140), ("f16", 20, 1001)])
 def test_windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) -> None:
     windows(dtype, queries, keys, backend)
+
+
+@pytest.mark.parametrize("keys", [500, 1100])
+def test_tiles_of_both_kinds(keys: int, backend: aggml.Backend) -> None:
+    # Some tiles of each head see a number that bf16 terms cannot hold: they are computed in lanes.
+    q, k, v = (floats(3, keys, 128, seed=n) for n in (1, 2, 3))
+    k[:, 300, 5] = 1e-37
+    mask = np.where(np.arange(keys) <= np.arange(keys)[:, None], 0, -np.inf).astype(np.float16)
+    tensors = {new_tensor("f32", ne=(128, keys, 3)): x for x in (q, k, v)}
+    left, right, values = tensors
+    seen = new_tensor("f16", ne=(keys, keys))
+    node = ops.flash_attn_ext(left, right, values, seen, float(1 / np.sqrt(128)))
+    found = compute(backend, node, {**tensors, seen: mask})
+    none = np.full(3, -np.inf)
+    expected = attention(q, k, v, mask, softcap=0.0, max_bias=0.0, sinks=none)
+    assert nmse(expected, found[0].astype(np.float64)) <= BOUND["f32"]

@@ -290,7 +290,15 @@ agk_status agk_flash_walk_step(const agk_task *task, const agk_node *node, int64
         job *x = &jobs[n];
         open_job(&w, x, unit);
         const int64_t its_head = kv_head_of(node, x->head, x->batch);
-        if (plan.terms != 0 && agk_flash_matrix_tile(task, node, &x->tile, its_head, x->begin, x->end)) continue;
+        if (plan.terms !=
+            0) { /* it takes scratch as it wants: tiles that wait have not begun, keys are no longer held */
+            float *own = x->tile.state;
+            x->tile.state = task->scratch;
+            w.have = -1;
+            const bool done = agk_flash_matrix_tile(task, node, &x->tile, its_head, x->begin, x->end);
+            x->tile.state = own;
+            if (done) continue;
+        }
         if (n > 0 && its_head != head) { /* a head ends here */
             run_jobs(&w, jobs, n, head);
             open_job(&w, jobs, unit);
