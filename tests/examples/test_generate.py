@@ -56,7 +56,7 @@ async def test_logits_are_those_of_numpy(files: dict[str, Path], architecture: s
 
 
 async def test_logits_of_300_positions_are_those_of_the_reference(files: dict[str, Path]) -> None:
-    """Fused, packed, in vectors, on several threads: within 1e-3 of one plain node after another."""
+    """Fused, packed, in vectors, on many threads: within 1e-3 of one plain node after another."""
     ids = np.random.default_rng(3).integers(0, 290, 300).tolist()
     logits = {}
     for reference in (True, False):

@@ -102,10 +102,10 @@ static void rows_f32(agk_mm_plan *p, int type, uint32_t cpu)
 agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
 {
     const uint32_t needs = AGK_AVX2 | AGK_FMA | AGK_F16C;
-    const bool lanes = (cpu & needs) == needs;
+    const bool lanes = (cpu & needs) == needs, neon = (cpu & AGK_NEON_DOTPROD) != 0;
     switch (type) {
-    case AGK_Q8_0: return cpu & (AGK_AVX2 | AGK_NEON_DOTPROD) ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
-    case AGK_Q4_0: return cpu & (AGK_AVX2 | AGK_NEON_DOTPROD) ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
+    case AGK_Q8_0: return (cpu & AGK_AVX2) != 0 || neon ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
+    case AGK_Q4_0: return (cpu & AGK_AVX2) != 0 || neon ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
     case AGK_Q4_1: return lanes ? AGK_PICK(mm_dot_q4_1, cpu) : NULL;
     case AGK_Q5_0: return lanes ? AGK_PICK(mm_dot_q5_0, cpu) : NULL;
     case AGK_Q5_1: return lanes ? AGK_PICK(mm_dot_q5_1, cpu) : NULL;
@@ -113,8 +113,8 @@ agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
     case AGK_MXFP4: return lanes ? AGK_PICK(mm_dot_mxfp4, cpu) : NULL;
     case AGK_Q2_K: return lanes ? AGK_PICK(mm_dot_q2_k, cpu) : NULL;
     case AGK_Q3_K: return lanes ? AGK_PICK(mm_dot_q3_k, cpu) : NULL;
-    case AGK_Q4_K: return lanes ? AGK_PICK(mm_dot_q4_k, cpu) : NULL;
-    case AGK_Q5_K: return lanes ? AGK_PICK(mm_dot_q5_k, cpu) : NULL;
+    case AGK_Q4_K: return lanes || neon ? AGK_PICK(mm_dot_q4_k, cpu) : NULL;
+    case AGK_Q5_K: return lanes || neon ? AGK_PICK(mm_dot_q5_k, cpu) : NULL;
     case AGK_Q6_K: return lanes ? AGK_PICK(mm_dot_q6_k, cpu) : NULL;
     case AGK_IQ4_XS: return lanes ? AGK_PICK(mm_dot_iq4_xs, cpu) : NULL;
     default: return NULL;
