@@ -173,8 +173,8 @@ template <int N> DEV void few_columns(const Node<2> &n)
     }
 }
 
-// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each (sm_75 needs more registers).
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each (before sm_90 it takes more registers).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { FIT = 3 };
 #else
 enum { FIT = 4 };
