@@ -135,6 +135,35 @@ def test_many_keys(backend: aggml.Backend) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_sequences_whose_heads_lie_side_by_side(dtype: str, backend: aggml.Backend) -> None:
+    # One query of each; rows of a cache hold 6 heads, which are read together where keys are cut.
+    sequences, keys, heads, kv_heads, d = 5, 300, 12, 6, 64
+    q = floats(sequences, heads, 1, d, seed=1)
+    k, v = (stored(floats(sequences, keys, kv_heads, d, seed=i), dtype) for i in (2, 3))
+    mask = np.zeros((sequences, 1, 1, keys), np.float16)
+    for i in range(sequences):
+        mask[i, ..., 40 * i + 90 :] = -np.inf
+    left, seen = (
+        new_tensor("f32", ne=(d, 1, heads, sequences)),
+        new_tensor("f16", ne=(keys, 1, 1, sequences)),
+    )
+    tensors: dict[aggml.Tensor, Array] = {left: q, seen: mask}
+    rows = []
+    for held, _ in (k, v):
+        cache = new_tensor(dtype, ne=(d, kv_heads, keys, sequences))
+        tensors[cache] = held
+        rows.append(ops.permute(cache, 0, 2, 1, 3))
+    found = compute(backend, ops.flash_attn_ext(left, rows[0], rows[1], seen, 0.125), tensors)
+    for i in range(sequences):
+        keys_read, values_read = (x[1][i].transpose(1, 0, 2) for x in (k, v))
+        hidden, sinks = mask[i, 0], np.full(heads, -np.inf)
+        expected = attention(
+            q[i], keys_read, values_read, hidden, softcap=0.0, max_bias=0.0, sinks=sinks
+        )
+        assert nmse(expected, found[i].astype(np.float64)) <= BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(("queries", "keys"), [(32, 80), (1, 700)])
 def test_a_cell_that_is_not_seen_counts_nothing(

@@ -194,6 +194,27 @@ static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bu
     return most < plan->tiles && plan->tiles <= 2 * most ? plan->tiles : most;
 }
 
+enum {
+    TOGETHER_MOST = 1 << 19, /* bytes of keys and values, which stay in L2 */
+    TOGETHER_CHUNKS = 8,
+};
+
+/* Heads of K that lie side by side are read as one stream, if that leaves enough chunks: memory then comes as fast as the
+ * hardware can foresee, where each head's own rows come a request at a time. */
+static void together(const agk_node *node, agk_flash_plan *plan)
+{
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    const int64_t k_row = (int64_t)agk_row_size(k->type, k->ne[0]), v_row = (int64_t)agk_row_size(v->type, v->ne[0]);
+    if (k->nb[2] != k_row || v->nb[2] != v_row) return;
+    for (int64_t heads = k->ne[2]; heads > plan->per_chunk; --heads) {
+        const bool fits = heads * (k_row + v_row) * plan->as.parts.keys <= TOGETHER_MOST;
+        if (k->ne[2] % heads != 0 || !fits || plan->units / heads < TOGETHER_CHUNKS) continue;
+        plan->flags |= AGK_FLASH_TOGETHER;
+        plan->per_chunk = heads;
+        return;
+    }
+}
+
 agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
@@ -228,6 +249,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     }
     const int64_t bundle = agk_flash_bundle(node, plan.held);
     plan.per_chunk = units_of_chunk(&plan, plan.held == n_keys, bundle, unit_ns);
+    if (split && grouped) together(node, &plan);
     memcpy(&node->aux, &plan, sizeof plan);
 
     const int64_t keys = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;

@@ -8,12 +8,13 @@
 
 /* How keys and values come to a kernel, and what a unit is; bits of `flags`. */
 enum {
-    AGK_FLASH_HELD = 1,    /* `held` keys of a head are converted once for some of its tiles */
-    AGK_FLASH_AHEAD = 2,   /* the next head is fetched while one is computed */
-    AGK_FLASH_FEW = 4,     /* few rows: lanes along the width */
-    AGK_FLASH_GROUPED = 8, /* a unit is the heads that share a head of K, of one query */
-    AGK_FLASH_SPLIT = 16,  /* a unit sees a part of the keys; run_combine puts parts together */
-    AGK_FLASH_PAIRED = 32, /* bf16 as it is, values in pairs of keys */
+    AGK_FLASH_HELD = 1,      /* `held` keys of a head are converted once for some of its tiles */
+    AGK_FLASH_AHEAD = 2,     /* the next head is fetched while one is computed */
+    AGK_FLASH_FEW = 4,       /* few rows: lanes along the width */
+    AGK_FLASH_GROUPED = 8,   /* a unit is the heads that share a head of K, of one query */
+    AGK_FLASH_SPLIT = 16,    /* a unit sees a part of the keys; run_combine puts parts together */
+    AGK_FLASH_PAIRED = 32,   /* bf16 as it is, values in pairs of keys */
+    AGK_FLASH_TOGETHER = 64, /* a chunk is heads side by side and a part of the keys: fetched together */
 };
 
 /* Kept in node->aux. */

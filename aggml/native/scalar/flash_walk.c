@@ -45,14 +45,20 @@ typedef struct job {
     int64_t i, part, head, batch;
 } job;
 
-/* Asks for rows that are wanted soon. Rows of a head lie apart: the hardware does not see where that leads. */
-static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
+/* Asks for rows that are wanted soon, of heads side by side. Those of one head lie apart: the hardware does not see where that
+ * leads. */
+static void fetch_heads(const agk_view *view, const char *rows, int64_t heads, int64_t first, int64_t last)
 {
-    const int64_t bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
+    const int64_t bytes = heads > 1 ? heads * view->nb[2] : (int64_t)agk_row_size(view->type, view->ne[0]);
     if (last > view->ne[1]) last = view->ne[1];
     for (int64_t j = first; j < last; ++j) {
         for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows + j * view->nb[1] + i, 0, 2);
     }
+}
+
+static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
+{
+    fetch_heads(view, rows, 1, first, last);
 }
 
 /* Rows first .. first+n-1 of k as the kernel wants them: where they lie, or in scratch, which has them from w->from on. */
@@ -101,10 +107,13 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
     const bool held = agk_flash_is(&w->plan, AGK_FLASH_HELD);
     const int64_t most = agk_flash_is(&w->plan, AGK_FLASH_PAIRED) ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS;
     const char *k_rows = head_of(k, w->k, head), *v_rows = head_of(v, w->v, head);
-    if (agk_flash_is(&w->plan, AGK_FLASH_FEW)) { /* all misses at once, and values while products are computed */
+    const int64_t heads = agk_flash_is(&w->plan, AGK_FLASH_TOGETHER) ? w->plan.per_chunk : 1;
+    const bool fetches = head % heads == 0; /* the first of a chunk fetches for all of them */
+    if (agk_flash_is(&w->plan, AGK_FLASH_FEW) &&
+        fetches) { /* all misses at once, and values while products are computed */
         const int64_t last = end < begin + AGK_FLASH_KEYS ? end : begin + AGK_FLASH_KEYS;
-        fetch(k, k_rows, begin, last);
-        fetch(v, v_rows, begin, last);
+        fetch_heads(k, k_rows, heads, begin, last);
+        fetch_heads(v, v_rows, heads, begin, last);
     }
     for (int64_t j = begin, n; j < end; j += n) {
         n = most - (j & 1); /* the next block begins with a pair */
@@ -112,8 +121,8 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
         if (!held) {
             const int64_t last = end < j + n + most ? end : j + n + most;
             bring(w, head, k_rows, v_rows, agk_flash_is(&w->plan, AGK_FLASH_PAIRED) ? j & ~(int64_t)1 : j, j + n);
-            fetch(k, k_rows, j + n, last);
-            fetch(v, v_rows, j + n, last);
+            if (fetches) fetch_heads(k, k_rows, heads, j + n, last);
+            if (fetches) fetch_heads(v, v_rows, heads, j + n, last);
         }
         if (x->seen != NULL) {
             const bool clear = x->seen->clear_begin <= j && j + n <= x->seen->clear_end;
