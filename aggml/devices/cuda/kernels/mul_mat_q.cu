@@ -128,6 +128,7 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
                 const float value = dot(o[r], low, high, scale);
                 sum[r][j] += there ? value : 0.0f;
             }
+            if (N > 4) __syncwarp(); // one column after the other
         }
     }
     __syncwarp();
@@ -173,8 +174,8 @@ template <int N> DEV void few_columns(const Node<2> &n)
     }
 }
 
-// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each (before sm_90 it takes more registers).
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+// What keeps memory busy is how many bytes are under way: 16 warps with 2 KiB each (elsewhere it takes more registers).
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
 enum { FIT = 3 };
 #else
 enum { FIT = 4 };
