@@ -285,36 +285,13 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
     }
 }
 
-AGK_INLINE void columns(kind t, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
-{
-    switch (n) {
-    case 1: panel(t, R, 1, block, a, b, c); break;
-    case 2: panel(t, R, 2, block, a, b, c); break;
-    case 3: panel(t, R, 3, block, a, b, c); break;
-    default: panel(t, R, 4, block, a, b, c); break;
-    }
-}
-
-AGK_INLINE void dot(kind t, const agk_mm_block *block)
-{
-    const char *a = block->a;
-    char *c = (char *)block->c;
-    for (int64_t rows = block->rows; rows > 0; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) {
-        for (int64_t col = 0; col < block->cols; col += 4) {
-            const char *b = (const char *)block->b + (size_t)col * block->ldb;
-            char *to = c + (size_t)col * block->ldc;
-            if (rows > 1)
-                columns(t, 2, block->cols - col, block, a, b, to);
-            else
-                columns(t, 1, block->cols - col, block, a, b, to);
-        }
-    }
-}
+/* Around the panel above. */
+#include "../mul_mat_dot_blocks.h"
 
 #define DOT(kernel, t) \
     void agk_mm_dot_##kernel##_avx2(const agk_mm_block *block) \
     { \
-        dot(t, block); \
+        agk_dot_blocks(t, block); \
     }
 DOT(q4_0, Q4_0)
 DOT(q4_1, Q4_1)

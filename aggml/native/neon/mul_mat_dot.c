@@ -206,36 +206,13 @@ AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const c
         quantized(type, R, N, block, a, b, c);
 }
 
-AGK_INLINE void columns(int type, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
-{
-    switch (n) {
-    case 1: panel(type, R, 1, block, a, b, c); break;
-    case 2: panel(type, R, 2, block, a, b, c); break;
-    case 3: panel(type, R, 3, block, a, b, c); break;
-    default: panel(type, R, 4, block, a, b, c); break;
-    }
-}
-
-AGK_INLINE void dot(int type, const agk_mm_block *block)
-{
-    const char *a = block->a;
-    char *c = (char *)block->c;
-    for (int64_t rows = block->rows; rows > 0; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) {
-        for (int64_t col = 0; col < block->cols; col += 4) {
-            const char *b = (const char *)block->b + (size_t)col * block->ldb;
-            char *to = c + (size_t)col * block->ldc;
-            if (rows > 1)
-                columns(type, 2, block->cols - col, block, a, b, to);
-            else
-                columns(type, 1, block->cols - col, block, a, b, to);
-        }
-    }
-}
+/* Around the panel above. */
+#include "../mul_mat_dot_blocks.h"
 
 #define DOT(name, type) \
     void agk_mm_dot_##name##_neon(const agk_mm_block *block) \
     { \
-        dot(type, block); \
+        agk_dot_blocks(type, block); \
     }
 DOT(f32, F32)
 DOT(f16, F16)

@@ -90,30 +90,30 @@ AGK_INLINE vf v_gelu_quick(vf x)
     return x / (v_set(1.0f) + v_exp(x * v_set(-1.702f)));
 }
 
-/* 2^x for x of some -200 to 0, 1 ulp. */
-AGK_INLINE vf v_exp2(vf x)
+/* 2^r for |r| <= 1/2. */
+AGK_INLINE vf v_exp2_near_0(vf r)
 {
-    const vf n = v_round(x), r = x - n; /* exact */
     vf p = v_set(0.000153458118f);
     p = v_fma(p, r, v_set(0.00133999312f));
     p = v_fma(p, r, v_set(0.00961848884f));
     p = v_fma(p, r, v_set(0.0555032866f));
     p = v_fma(p, r, v_set(0.240226464f));
     p = v_fma(p, r, v_set(0.693147181f));
-    return v_ldexp(v_fma(p, r, v_set(1.0f)), n);
+    return v_fma(p, r, v_set(1.0f));
+}
+
+/* 2^x for x of some -200 to 0, 1 ulp. */
+AGK_INLINE vf v_exp2(vf x)
+{
+    const vf n = v_round(x), r = x - n; /* exact */
+    return v_ldexp(v_exp2_near_0(r), n);
 }
 
 /* 2^x for x <= 0, 1 ulp; 0 below -125, NaN stays. 12 instructions of AVX-512, v_exp has 18. */
 AGK_INLINE vf v_exp2_down(vf x)
 {
     const vf n = v_round(x), r = x - n;
-    vf p = v_set(0.000153458118f);
-    p = v_fma(p, r, v_set(0.00133999312f));
-    p = v_fma(p, r, v_set(0.00961848884f));
-    p = v_fma(p, r, v_set(0.0555032866f));
-    p = v_fma(p, r, v_set(0.240226464f));
-    p = v_fma(p, r, v_set(0.693147181f));
-    return v_ldexp_from(v_set(-125.0f), x, v_fma(p, r, v_set(1.0f)), n);
+    return v_ldexp_from(v_set(-125.0f), x, v_exp2_near_0(r), n);
 }
 
 /* 0.5 erfc(u / sqrt2) = exp(-u^2 / 2) t P(t), t = 1 / (1 + 0.3 u / sqrt2); P is minimax, 2e-8 relative. */
