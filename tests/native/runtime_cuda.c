@@ -45,6 +45,7 @@ typedef struct driver_stream {
 } driver_stream;
 
 static atomic_int live_streams, live_events, live_rings, sticky, trouble; /* trouble: one call in so many fails */
+static atomic_uint fills;
 static pthread_rwlock_t breaking = PTHREAD_RWLOCK_INITIALIZER; /* a device that is lost touches no memory any more */
 static _Thread_local rng luck;
 static uint8_t device_memory[1 << 22], pinned_memory[1 << 20];
@@ -208,6 +209,7 @@ static int within(uint64_t dst, uint64_t src, size_t n, void *stream)
 
 static int fill(uint64_t dst, unsigned char value, size_t n, void *stream)
 {
+    atomic_fetch_add(&fills, 1);
     return enqueue(stream, (work){.dst = (uint8_t *)(uintptr_t)dst, .value = value, .size = n});
 }
 
@@ -448,6 +450,7 @@ int main(int argc, char **argv)
     atomic_store(&trouble, 0);
     atomic_store(&sticky, 0);
     ag_cuda_device *device = ag_cuda_device_new(0, "CUDA0");
+    const unsigned filled = atomic_load(&fills);
     for (int i = 0; i < SCALED(2000); ++i) { /* come and go, with and without work */
         ag_stream *stream = ag_cuda_stream(device, "CUDA0");
         CHECK(stream != NULL);
@@ -456,6 +459,8 @@ int main(int argc, char **argv)
         if (i % 16 == 0) check_nap(200);
     }
     ag_cuda_device_unref(device);
+    /* What is not issued when all is told to stop never is, and its stream stays with it. */
+    CHECK_SOON(atomic_load(&fills) - filled == SCALED(2000) / 2);
     /* Each thread ends by itself: the last of a queue gives back what it had. One stream is the memory's, of each device
      * that had a context; those stay for as long as the process. */
     CHECK_SOON(atomic_load(&live_events) == 0 && atomic_load(&live_rings) == 0);
