@@ -14,8 +14,9 @@ from anyio.lowlevel import checkpoint
 YOUNG: Final = 700  # objects made before the youngest are searched for cycles, as Python has it
 # Searches of the youngest before what outlived them is searched too; 10 is Python's. Such a search
 # takes 2 to 3 ms with 48 requests under way, whatever there is to find, for all that they hold is
-# walked; and most cycles, those of requests that were cancelled, are found by the first search.
-SECOND: Final = 200
+# walked, and at most 5 to 7 after 60, 11 after 200 (trio); most cycles, those of requests that were
+# cancelled, are found by the first search.
+SECOND: Final = 60
 # Such searches before all objects are: 10 to 15 ms.
 ALL: Final = 100
 
