@@ -112,7 +112,7 @@ static void same(agk_mm_terms_tile_fn *tile, agk_mm_terms_tile_fn *scalar, agk_m
         error += ((double)found[e] - expected[e]) * ((double)found[e] - expected[e]);
         size += (double)expected[e] * expected[e];
     }
-    CHECK(error <= 1e-12 * fmax(size, (double)n * square));
+    CHECK(error <= 1e-13 * fmax(size, (double)n * square));
     free(expected);
     free(found);
 }

@@ -202,7 +202,7 @@ def paired(cpu_device: CPUDevice) -> Iterator[aggml.Backend]:
 
 
 @pytest.mark.parametrize(
-    ("d", "dv", "queries", "keys", "heads", "kv_heads", "causal", "softcap", "max_bias"),
+    "shape",  # as above: d, dv, queries, keys, heads, kv_heads, causal, softcap, max_bias
     [
         (64, 64, 70, 70, 4, 2, True, 0.0, 0.0),
         (128, 96, 33, 301, 2, 1, False, 0.0, 0.0),
@@ -214,20 +214,9 @@ def paired(cpu_device: CPUDevice) -> Iterator[aggml.Backend]:
     ],
 )
 def test_pairs(
-    d: int,
-    dv: int,
-    queries: int,
-    keys: int,
-    heads: int,
-    kv_heads: int,
-    causal: bool,
-    softcap: float,
-    max_bias: float,
-    paired: aggml.Backend,
+    shape: tuple[int, int, int, int, int, int, bool, float, float], paired: aggml.Backend
 ) -> None:
-    test_against_numpy(
-        "bf16", d, dv, queries, keys, heads, kv_heads, causal, softcap, max_bias, paired
-    )
+    test_against_numpy("bf16", *shape, paired)
 
 
 def windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) -> None:
