@@ -123,15 +123,19 @@ check-c: $(VENV)/has-build
 	$(call C_BUILD,c)
 	$(CTEST) build/c
 
-# The variants for aarch64 against plain C, cross-compiled and run by an emulator: not part of make check, since few have both.
+# The variants for aarch64 against plain C, cross-compiled and run by an emulator, on processors with matrix products of bytes
+# and bf16, with dot products alone, with neither: not part of make check, since few have both. Some two minutes.
 CROSS ?= aarch64-linux-gnu-gcc
 QEMU ?= qemu-aarch64
+QEMU_CPUS ?= max:i8mm neoverse-n1:dotprod cortex-a72:neon
 check-neon: $(VENV)/has-build
 	@command -v $(CROSS) >/dev/null || { echo "check-neon: no cross compiler $(CROSS) (Debian: gcc-aarch64-linux-gnu; or CROSS=...)"; exit 1; }
 	@command -v $(QEMU) >/dev/null || { echo "check-neon: no emulator $(QEMU) (Debian: qemu-user; or QEMU=...)"; exit 1; }
 	$(call C_BUILD,neon,-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=$(CROSS) \
-	    "-DCMAKE_CROSSCOMPILING_EMULATOR=$(QEMU);-L;/usr/aarch64-linux-gnu") --target kernels_quantized
-	$(CTEST) build/neon -R kernels_quantized
+	    "-DCMAKE_CROSSCOMPILING_EMULATOR=$(QEMU);-L;/usr/aarch64-linux-gnu") --target kernels
+	for cpu in $(QEMU_CPUS); do \
+	    QEMU_CPU=$${cpu%:*} AGK_EXPECT=$${cpu#*:} $(CTEST) build/neon -R kernels_ || exit 1; \
+	done
 
 # setarch -R: older TSan runtimes refuse the addresses that a kernel with many random bits gives to libraries.
 check-tsan: $(VENV)/has-build

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "ops.md"
 NATIVE = ROOT / "aggml" / "native"
-ISAS = ("avx2", "avx512", "amx", "neon")
+ISAS = ("avx2", "avx512", "amx", "neon", "dotprod", "i8mm")
 CUDA = CudaKernels()
 CALLS = 6  # recorded calls that are tried for each builder, of different operand types
 # Builders without recorded calls: what one of their nodes is called, and the types of operands.

@@ -15,19 +15,32 @@ _AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/kernels.h
 _AVX512 = _AVX2 | 1 << 3
 _AMX = _AVX512 | 1 << 5 | 1 << 9 | 1 << 10  # with BF16, bf16 and int8 tiles
 
-_NEON = 1 << 8 | 1 << 11  # with dot products of bytes
+_NEON = 1 << 8
+_DOTPROD = _NEON | 1 << 11  # dot products of bytes
+_I8MM = _DOTPROD | 1 << 13  # matrix products of bytes
 
 #: What a plan may use under each name, the best last; "avx512" takes VNNI, BF16 and VBMI with it
-#: where the machine has them.
+#: where the machine has them, "i8mm" the matrix products of bf16.
 ISAS: dict[str, int] = {
     "scalar": 0,
     "avx2": _AVX2,
     "avx512": _AVX512 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 12,
     "amx": _AMX | 1 << 4 | 1 << 6,
     "neon": _NEON,
+    "dotprod": _DOTPROD,
+    "i8mm": _I8MM | 1 << 14,
     "native": 0xFFFFFFFF,
 }
-_NEEDED = {"scalar": 0, "avx2": _AVX2, "avx512": _AVX512, "amx": _AMX, "neon": _NEON, "native": 0}
+_NEEDED = {
+    "scalar": 0,
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "amx": _AMX,
+    "neon": _NEON,
+    "dotprod": _DOTPROD,
+    "i8mm": _I8MM,
+    "native": 0,
+}
 
 
 def isas() -> list[str]:

@@ -1,4 +1,4 @@
-/* What this CPU can run and the operating system lets it: cpuid, and xgetbv for the register state.
+/* What this CPU can run and the operating system lets it: cpuid, and xgetbv for the register state; getauxval, sysctl.
  *
  * Not here: what a plan may use (the caller masks the result), the choice of variants (dispatch.c). */
 #include <stdatomic.h>
@@ -9,6 +9,8 @@
 #include <unistd.h>
 #elif defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
@@ -74,14 +76,32 @@ static uint32_t detect(void)
     return found;
 }
 #elif defined(__aarch64__)
+#ifdef __APPLE__
+static bool apple_has(const char *name)
+{
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+}
+#endif
+
 static uint32_t detect(void)
 {
     uint32_t found = AGK_NEON; /* part of the base architecture */
+    bool dotprod = false, i8mm = false, bf16 = false;
 #if defined(__linux__)
-    if ((getauxval(AT_HWCAP) >> 20 & 1u) != 0) found |= AGK_NEON_DOTPROD;
+    /* bits of asm/hwcap.h; here as numbers, since older headers lack the newer names */
+    const unsigned long have = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
+    dotprod = (have >> 20 & 1u) != 0;
+    i8mm = (more >> 13 & 1u) != 0;
+    bf16 = (more >> 14 & 1u) != 0;
 #elif defined(__APPLE__)
-    found |= AGK_NEON_DOTPROD; /* all of them have it */
+    dotprod = true; /* all of them have it */
+    i8mm = apple_has("hw.optional.arm.FEAT_I8MM");
+    bf16 = apple_has("hw.optional.arm.FEAT_BF16");
 #endif
+    if (dotprod) found |= AGK_NEON_DOTPROD | (i8mm ? AGK_NEON_I8MM : 0);
+    if (bf16) found |= AGK_NEON_BF16;
     return found;
 }
 #else

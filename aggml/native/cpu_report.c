@@ -48,7 +48,7 @@
 
 typedef struct machine {
     bool sse3, ssse3, avx, bmi2;
-    bool fp16_va, dotprod, matmul_int8, sve, sme, sme2;
+    bool fp16_va, sve, sme, sme2;
     int sve_cnt, rvv_vlen;
     bool riscv_v, vsx, vxe;
 } machine;
@@ -76,9 +76,7 @@ static machine look(void)
 #if defined(__aarch64__)
     const unsigned long more = getauxval(AT_HWCAP2);
     m.fp16_va = (have >> 10 & 1u) != 0;
-    m.dotprod = (have >> 20 & 1u) != 0;
     m.sve = (have >> 22 & 1u) != 0;
-    m.matmul_int8 = (more >> 13 & 1u) != 0;
     m.sme = (more >> 23 & 1u) != 0;
     m.sme2 = (more >> 37 & 1u) != 0;
     if (m.sve) {
@@ -129,8 +127,8 @@ size_t agk_cpu_report(agk_cpu_fact *out, size_t room)
         FACT("neon", (cpu & AGK_NEON) != 0, BASE_NEON),
         FACT("arm_fma", (cpu & AGK_NEON) != 0, BASE_ARM_FMA),
         FACT("fp16_va", m.fp16_va, 0),
-        FACT("dotprod", m.dotprod, 0),
-        FACT("matmul_int8", m.matmul_int8, 0),
+        FACT("dotprod", (cpu & AGK_NEON_DOTPROD) != 0, 0),
+        FACT("matmul_int8", (cpu & AGK_NEON_I8MM) != 0, 0),
         FACT("sve", m.sve, 0),
         FACT("sve_cnt", m.sve_cnt, 0),
         FACT("sme", m.sme, 0),

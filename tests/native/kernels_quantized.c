@@ -7,6 +7,7 @@
 #include "check.h"
 #include "kernel_types.h"
 #include "mul_mat.h"
+#include "mul_mat_bytes.h"
 #include "packed.h"
 
 enum { N = 768 };
@@ -58,6 +59,34 @@ static int rows(rng *r, int type)
             scalar(x, expected, N);
             fast(x, found, N);
             for (int j = 0; j < N; ++j) CHECK(same(expected[j], found[j]));
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* Rows as bytes: (q - 128) * d + minimum is the element. Not the scalar one, which rounds. */
+static int byte_rows(rng *r, int type)
+{
+    const agk_bytes_traits traits = agk_bytes_traits_of(type);
+    int n_variants = 0;
+    for (size_t i = 0; traits.served && i < agk_n_variants; ++i) {
+        agk_mm_bytes_row_fn *fast = (agk_mm_bytes_row_fn *)variant(i, "mm_bytes_row");
+        if (fast == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue;
+        for (int round = 0; round < SCALED(100); ++round) {
+            uint8_t *x = random_bytes(r, agk_row_size(type, N));
+            agk_bytes_row found[N / 16];
+            float expected[N];
+            agk_traits(type)->to_float(x, expected, N);
+            fast(type, x, found, N);
+            for (int j = 0; j < N; ++j) {
+                const agk_bytes_row *y = &found[j / 16 & (traits.halves ? ~0 : ~1)];
+                const double value = (double)(found[j / 16].q[j % 16] - 128) * (double)y->d + (double)y->minimum;
+                const double size = 128.0 * fabs((double)y->d) + fabs((double)y->minimum);
+                if (isfinite(size) && isfinite(expected[j])) CHECK(fabs(value - (double)expected[j]) <= 1e-6 * size);
+                if (!traits.minimum) CHECK(y->minimum == 0.0f);
+            }
             free(x);
         }
         ++n_variants;
@@ -268,7 +297,7 @@ int main(void)
     int n_rows = 0, n_dots = 0, n_packed = 0;
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
         if (agk_traits(type)->blck_size == 1) continue;
-        n_rows += rows(&r, type);
+        n_rows += rows(&r, type) + byte_rows(&r, type);
         n_dots += dots(&r, type);
     }
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);

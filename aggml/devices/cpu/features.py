@@ -60,6 +60,7 @@ _BITS: Final = {
     "neon": 1 << 8,
     "amx_int8": 1 << 10,
     "dotprod": 1 << 11,
+    "matmul_int8": 1 << 13,
 }
 _IMPLIED: Final = {"avx2": ("sse3", "ssse3", "avx"), "avx512": ("avx2",)}
 # The order of ggml's list (ggml_backend_get_features).

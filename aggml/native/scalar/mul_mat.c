@@ -5,7 +5,7 @@
  * itself: packing costs 6 / rows of the product, and nothing crosses between threads. Where rows of a must be widened
  * first (f16, quantized), b is packed by a step of its own and each item widens 32 rows for some 100 columns.
  *
- * From 32 columns on, with AVX-512: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
+ * From 32 columns on, with AVX-512 or NEON: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
  * ggml_mul_mat. */
 #include "../chain.h"
 #include "../refuse.h"
@@ -216,10 +216,10 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
     const int64_t batches = b->ne[2] * b->ne[3];
     const bool amx = on_tiles(a, lowering->cpu);
     const double per_slice = amx ? amx_slice_flops : slice_flops;
-    p->k_block = (lowering->cpu & AGK_AVX2) == 0 && k > 0 && k < 1 << 30 ? (int32_t)k
-                 : amx && k > AMX_K_BLOCK                                ? AMX_K_BLOCK
-                 : amx                                                   ? (int32_t)(k > 0 ? k : 1)
-                                                                         : K_BLOCK;
+    p->k_block = (lowering->cpu & (AGK_AVX2 | AGK_NEON)) == 0 && k > 0 && k < 1 << 30 ? (int32_t)k
+                 : amx && k > AMX_K_BLOCK                                             ? AMX_K_BLOCK
+                 : amx                                                                ? (int32_t)(k > 0 ? k : 1)
+                                                                                      : K_BLOCK;
     p->tiles = (int32_t)agk_mm_ceil_div(units, AGK_MM_MAX_UNITS);
     p->tiles_per_item = 1;
     p->shared = p->row_form != AGK_MM_NATURAL || amx;

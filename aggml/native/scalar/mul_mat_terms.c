@@ -21,8 +21,9 @@ enum {
     MIN_ROWS = 192,       /* packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 % */
     LANES_MAX_ROWS = 128, /* in lanes, which need 1 byte a cycle of them; 512 KB of f32 columns and 256 KB of sums */
     LANES_MIN_ROWS = 64,
-    ITEMS = 16,           /* wanted, as far as MIN_ROWS allows */
-    UNIT_BYTES = 1 << 17, /* of b, in one chunk of packing */
+    BYTES_MIN_COLUMNS = 9, /* of NEON, where what dots do not take would be multiplied as floats */
+    ITEMS = 16,            /* wanted, as far as MIN_ROWS allows */
+    UNIT_BYTES = 1 << 17,  /* of b, in one chunk of packing */
 };
 
 static const double slice_flops = 2e7, lanes_slice_flops = 2.5e6, bytes_slice_flops = 7e6; /* some 10 us */
@@ -373,15 +374,17 @@ static bool on_tiles(uint32_t cpu)
 
 bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu)
 {
-    if (b->ne[1] < AGK_TERMS_MIN_COLUMNS || a->ne[1] < AGK_TERMS_COLS || a->ne[0] == 0) return false;
-    return on_tiles(cpu) || (cpu & AGK_AVX512) != 0;
+    const bool few = (cpu & AGK_NEON_DOTPROD) != 0 && agk_bytes_traits_of(a->type).served; /* else rows become floats */
+    if (b->ne[1] < (few ? BYTES_MIN_COLUMNS : AGK_TERMS_MIN_COLUMNS) || a->ne[1] < AGK_TERMS_COLS || a->ne[0] == 0)
+        return false;
+    return on_tiles(cpu) || (cpu & (AGK_AVX512 | AGK_NEON)) != 0;
 }
 
 static bool as_bytes(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
 {
     const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
     const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
-    if (on_tiles(cpu) || (cpu & vnni) != vnni || !bytes.served ||
+    if (on_tiles(cpu) || ((cpu & vnni) != vnni && (cpu & AGK_NEON_DOTPROD) == 0) || !bytes.served ||
         (b->type != AGK_F32 && (b->type != AGK_Q8_0 || bytes.wide))) {
         return false;
     }

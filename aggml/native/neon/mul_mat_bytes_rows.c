@@ -1,0 +1,114 @@
+/* Rows of quantized blocks as bytes with scales (mul_mat_bytes.h), NEON: what unpacks blocks to floats, before the product
+ * with the scale. */
+#include "../mul_mat_bytes.h"
+#include "bytes.h"
+#include "math.h"
+
+#define V_OUT
+/* 4 of 16 signed bytes, as scales are. */
+AGK_INLINE vf v_widen(__m128i q, int first)
+{
+    const int8x16_t s = vreinterpretq_s8_u8(q);
+    const int16x8_t x = first < 8 ? vmovl_s8(vget_low_s8(s)) : vmovl_s8(vget_high_s8(s));
+    return vcvtq_f32_s32(first % 8 == 0 ? vmovl_s16(vget_low_s16(x)) : vmovl_s16(vget_high_s16(x)));
+}
+
+AGK_INLINE void v_out_with(float *dst, __m128i q, float d, float m)
+{
+    agk_bytes_row *y = (agk_bytes_row *)(void *)dst;
+    vst1q_u8(y->q, veorq_u8(q, vdupq_n_u8(128)));
+    y->d = d;
+    y->minimum = m;
+}
+
+AGK_INLINE void v_out(float *dst, __m128i q, float d)
+{
+    v_out_with(dst, q, d, 0.0f);
+}
+
+#include "../vec/dequant_32.h"
+#include "../vec/dequant_iq.h"
+#include "../vec/dequant_k.h"
+
+AGK_INLINE void v_q8_0_to_f32(const agk_block_q8_0 *x, float *dst)
+{
+    for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_bytes(x->qs + 16 * h), v_half(x->d));
+}
+
+AGK_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
+{
+    for (int h = 0; h < 2; ++h) {
+        v_out(dst + 16 * h, vsubq_u8(v_bits(v_bytes(x->qs), 4 * h, 15), vdupq_n_u8(8)), v_half(x->d));
+    }
+}
+
+/* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
+AGK_INLINE __m128i v_digits(__m128i x, uint8_t power)
+{
+    const uint8x16_t rest = vmulq_u8(x, vdupq_n_u8(power)), three = vdupq_n_u8(3); /* 3 rest < 768 */
+    const uint8x8_t low = vshrn_n_u16(vmull_u8(vget_low_u8(rest), vget_low_u8(three)), 8);
+    return vsubq_u8(vcombine_u8(low, vshrn_n_u16(vmull_high_u8(rest, three), 8)), vdupq_n_u8(1));
+}
+
+/* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
+AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
+{
+    static const uint8_t powers[5] = {1, 3, 9, 27, 81};
+    const float d = v_half(x->d);
+    for (int n = 0; n < 5; ++n) {
+        v_out(dst + 32 * n, v_digits(v_bytes(x->qs), powers[n]), d);
+        v_out(dst + 32 * n + 16, v_digits(v_bytes(x->qs + 16), powers[n]), d);
+        v_out(dst + 160 + 16 * n, v_digits(v_bytes(x->qs + 32), powers[n]), d);
+    }
+    uint8_t last[16];
+    for (int i = 0; i < 16; ++i) last[i] = (uint8_t)(x->qh[i % 4] * powers[i / 4]);
+    v_out(dst + 240, v_digits(vld1q_u8(last), 1), d);
+}
+
+#undef V_ROWS
+#define V_ROWS(kernel, block, size) \
+    static void kernel##_bytes(const void *src, float *dst, int64_t n) \
+    { \
+        const block *x = src; \
+        for (; n >= (size); n -= (size), dst += (size), ++x) v_##kernel(x, dst); \
+    }
+V_ROWS_32
+V_ROWS_K
+V_ROWS_IQ
+V_ROWS(q8_0_to_f32, agk_block_q8_0, 32)
+V_ROWS(q4_0_to_f32, agk_block_q4_0, 32)
+V_ROWS(tq1_0_to_f32, agk_block_tq1_0, 256)
+
+void agk_mm_bytes_row_neon(int type, const void *src, void *out, int64_t n)
+{
+#define AGK_ROW(TYPE, name) \
+    case AGK_##TYPE: name##_to_f32_bytes(src, out, n); break;
+    switch (type) {
+        AGK_ROW(Q8_0, q8_0)
+        AGK_ROW(Q4_0, q4_0)
+        AGK_ROW(Q4_1, q4_1)
+        AGK_ROW(Q5_0, q5_0)
+        AGK_ROW(Q5_1, q5_1)
+        AGK_ROW(IQ4_NL, iq4_nl)
+        AGK_ROW(MXFP4, mxfp4)
+        AGK_ROW(NVFP4, nvfp4)
+        AGK_ROW(Q1_0, q1_0)
+        AGK_ROW(Q2_0, q2_0)
+        AGK_ROW(Q2_K, q2_k)
+        AGK_ROW(Q3_K, q3_k)
+        AGK_ROW(Q4_K, q4_k)
+        AGK_ROW(Q5_K, q5_k)
+        AGK_ROW(Q6_K, q6_k)
+        AGK_ROW(IQ4_XS, iq4_xs)
+        AGK_ROW(TQ2_0, tq2_0)
+        AGK_ROW(TQ1_0, tq1_0)
+        AGK_ROW(IQ2_XXS, iq2_xxs)
+        AGK_ROW(IQ2_XS, iq2_xs)
+        AGK_ROW(IQ2_S, iq2_s)
+        AGK_ROW(IQ3_XXS, iq3_xxs)
+        AGK_ROW(IQ3_S, iq3_s)
+        AGK_ROW(IQ1_S, iq1_s)
+        AGK_ROW(IQ1_M, iq1_m)
+    default: break;
+    }
+}
