@@ -46,6 +46,11 @@ typedef agk_mm_dot_q4_0_fn agk_mm_packed16_q8_0_fn, agk_mm_packed16_q4_0_fn, agk
     agk_mm_packed16_q2_k_fn, agk_mm_packed16_q3_k_fn, agk_mm_packed16_q4_k_fn, agk_mm_packed16_q5_k_fn,
     agk_mm_packed16_q6_k_fn, agk_mm_packed16_iq4_xs_fn;
 
+/* n columns of f32, `stride` bytes apart, quantized as by mm_col_q8 and laid out as by agk_packed_tiles. */
+struct agk_packed_layout;
+typedef void agk_mm_packed_lay_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
+                                  const char *columns, size_t stride, char *out);
+
 /* mul_mat_terms.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
  * quantized type as one term. */
 struct agk_terms_panel;

@@ -231,6 +231,46 @@ static int float_dots(rng *r, int type, const char *kernel)
     return n_variants;
 }
 
+/* A number that columns may have: mostly ordinary ones, some between two codes, some that no block can hold. */
+static float odd_float(rng *r, int block)
+{
+    const float x = random_float(r) * (float)(1 + block % 7);
+    if (block % 5 == 0) return (float)rng_below(r, 255) / 2.0f - 63.5f; /* halves, where the scale comes to 0.5 */
+    if (block % 11 == 0) return 0.0f;
+    if (block % 13 == 0) return x * 1e-39f;
+    if (block % 17 == 0 && rng_below(r, 20) == 0) return rng_below(r, 2) == 0 ? NAN : INFINITY;
+    return x;
+}
+
+/* Columns laid out for tiles: every byte as plain C has it. */
+static int lays(rng *r)
+{
+    static const int types[] = {AGK_Q8_0, AGK_Q5_1, AGK_Q6_K, AGK_Q2_K}; /* each of agk_packed_sums */
+    enum { COLS = 16 };
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_packed_lay_fn *fast = (agk_mm_packed_lay_fn *)variant(i, "mm_packed_lay");
+        if (fast == NULL) continue;
+        float *x = malloc(COLS * N * sizeof *x);
+        for (int n = 1; n <= COLS; ++n) {
+            const agk_packed_layout *layout = agk_packed_layout_of(types[n % 4]);
+            const int width = n <= COLS / 2 ? COLS / 2 : COLS, k = n % 8 >= 4 || layout->k == 256 ? N : N - 32;
+            for (int e = 0; e < COLS * N; ++e) x[e] = odd_float(r, e / 32);
+            const size_t size = agk_packed_tiles_bytes(layout, width, k);
+            char *expected = malloc(size), *found = malloc(size);
+            memset(found, 0x55, size);
+            agk_mm_packed_lay_scalar(layout, n, width, k, (const char *)x, N * sizeof *x, expected);
+            fast(layout, n, width, k, (const char *)x, N * sizeof *x, found);
+            CHECK(memcmp(expected, found, size) == 0);
+            free(expected);
+            free(found);
+        }
+        free(x);
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 /* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not change.
  * Then the variants against plain C. */
 static int packed(rng *r, int type, bool tiles)
@@ -303,6 +343,7 @@ int main(void)
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);
     n_dots += float_dots(&r, AGK_F32, "mm_dot_f32") + float_dots(&r, AGK_F16, "mm_dot_f16") +
               float_dots(&r, AGK_BF16, "mm_dot_bf16");
-    CHECK(n_rows >= 24 && n_dots >= 8 && n_packed == 26); /* the scalar ones are there on any machine */
+    CHECK(n_rows >= 24 && n_dots >= 8 && n_packed == 26 &&
+          lays(&r) >= 1); /* the scalar ones are there on any machine */
     return 0;
 }

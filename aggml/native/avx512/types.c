@@ -6,6 +6,7 @@
 
 #include "../kernel_types.h"
 #include "../mul_mat.h"
+#include "round.h"
 
 enum { BLOCK = AGK_MM_BLOCK };
 
@@ -90,17 +91,6 @@ void agk_q4_0_to_f32_avx512(const void *src, float *dst, int64_t n)
     }
 }
 
-/* Halves away from zero. */
-static inline __m512i round_away(__m512 x)
-{
-    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-    const __m512 rest = _mm512_abs_ps(_mm512_sub_ps(x, whole));
-    const __mmask16 up = _mm512_cmp_ps_mask(rest, _mm512_set1_ps(0.5f), _CMP_GE_OQ);
-    const __m512i sign = _mm512_or_si512(_mm512_srai_epi32(_mm512_castps_si512(x), 31), _mm512_set1_epi32(1));
-    const __m512i q = _mm512_cvttps_epi32(whole);
-    return _mm512_mask_add_epi32(q, up, q, sign);
-}
-
 /* 32 elements as bytes; *d is their scale. What does not fit (sources that are not finite, subnormal scales) is 0. */
 static inline __m256i quantize(const float *x, float *d)
 {
@@ -109,11 +99,8 @@ static inline __m256i quantize(const float *x, float *d)
     const __m512 sizes = _mm512_max_ps(_mm512_max_ps(_mm512_abs_ps(a), zero), _mm512_max_ps(_mm512_abs_ps(b), zero));
     *d = _mm512_reduce_max_ps(sizes) / 127.0f;
     const __m512 inverse = _mm512_set1_ps(*d != 0.0f ? 1.0f / *d : 0.0f);
-    const __m512 p = _mm512_mul_ps(a, inverse), q = _mm512_mul_ps(b, inverse), most = _mm512_set1_ps(127.5f);
-    const __mmask16 fits_p = _mm512_cmp_ps_mask(_mm512_abs_ps(p), most, _CMP_LT_OQ);
-    const __mmask16 fits_q = _mm512_cmp_ps_mask(_mm512_abs_ps(q), most, _CMP_LT_OQ);
-    const __m128i low = _mm512_cvtepi32_epi8(round_away(_mm512_maskz_mov_ps(fits_p, p)));
-    const __m128i high = _mm512_cvtepi32_epi8(round_away(_mm512_maskz_mov_ps(fits_q, q)));
+    const __m128i low = _mm512_cvtepi32_epi8(agk_round_fitting(_mm512_mul_ps(a, inverse)));
+    const __m128i high = _mm512_cvtepi32_epi8(agk_round_fitting(_mm512_mul_ps(b, inverse)));
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 

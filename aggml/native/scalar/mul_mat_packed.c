@@ -23,6 +23,7 @@ static const double slice_flops = 1.5e6, slice_read = 1e5;
 typedef struct plan {
     agk_mm_block_fn *product;
     agk_mm_convert_fn *quantize;
+    agk_mm_packed_lay_fn *lay; /* does that, too, and lays columns out for tiles; NULL: not for these */
     const agk_packed_layout *layout;
     agk_packed *packed;
     int64_t groups_per_chunk;
@@ -68,11 +69,16 @@ static agk_status columns_step(const agk_task *task, const agk_node *node, int64
     const size_t bytes = agk_mm_col_bytes(AGK_MM_Q8, kn);
     for (int64_t tile = 0; tile < p.tiles; ++tile) {
         const int64_t first = tile_start(node, &p, tile), n = tile_start(node, &p, tile + 1) - first;
-        for (int64_t j = 0; j < n; ++j) {
-            const char *column = (const char *)agk_data(task, b) + (first + j) * b->nb[1];
-            p.quantize(column + agk_row_size(b->type, k0), (char *)task->scratch + (size_t)j * bytes, kn);
-        }
+        const char *columns = (const char *)agk_data(task, b) + first * b->nb[1] + agk_row_size(b->type, k0);
         char *out = columns_of(task, node, &p, tile, first);
+        if (p.lay != NULL) {
+            p.lay(p.layout, n, width(n), kn, columns, (size_t)b->nb[1],
+                  out + agk_packed_tiles_bytes(p.layout, width(n), k0));
+            continue;
+        }
+        for (int64_t j = 0; j < n; ++j) {
+            p.quantize(columns + j * b->nb[1], (char *)task->scratch + (size_t)j * bytes, kn);
+        }
         if (p.on_tiles) {
             out += agk_packed_tiles_bytes(p.layout, width(n), k0);
             agk_packed_tiles(p.layout, n, width(n), kn, task->scratch, bytes, out);
@@ -158,6 +164,17 @@ static bool same_columns(const plan *p, const agk_node *node, const agk_node *ea
            memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
 }
 
+/* k of the columns for one thread to lay out: some 2 us of work, 0.2 to 0.4 ns an element, and an even number of such chunks
+ * for two threads; 1 ns where that takes two passes. */
+static int32_t k_of_chunk(int64_t k, int64_t n, bool one_pass)
+{
+    const int64_t elements = one_pass ? 6144 : 2 * K_MOST;
+    int64_t chunks = agk_mm_ceil_div(k * n, elements);
+    if (one_pass && chunks > 1) chunks += chunks % 2;
+    const int64_t least = agk_mm_ceil_div(agk_mm_ceil_div(k, chunks), 64) * 64;
+    return (int32_t)agk_mm_least(K_MOST, least);
+}
+
 bool agk_lower_mul_mat_packed(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
@@ -174,13 +191,14 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
     lowering->packed = p.packed;
     p.quantize = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_col_q8, lowering->cpu);
     p.on_tiles = tiles;
+    if (tiles && b->type == AGK_F32) p.lay = AGK_PICK(mm_packed_lay, lowering->cpu);
     p.tiles = (int32_t)agk_mm_ceil_div(n, tiles ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS);
     const double group = (double)agk_packed_group_bytes(p.layout, k);
     const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
     const int64_t groups = agk_mm_ceil_div(m, AGK_PACKED_ROWS);
     p.groups_per_chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
     if (groups >= TWO_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 1) / 2 * 2; /* multiplied two by two */
-    p.k_chunk = (int32_t)agk_mm_least(K_MOST, agk_mm_ceil_div(K_MOST * 2, n * 64) * 64);  /* 1 ns an element */
+    p.k_chunk = k_of_chunk(k, n, p.lay != NULL);
     const int64_t k_most = agk_mm_least(k, p.k_chunk);
     lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k_most);
     lowering->work_size =

@@ -239,6 +239,19 @@ void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width,
     }
 }
 
+void agk_mm_packed_lay_scalar(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                              size_t stride, char *out)
+{
+    agk_mm_col_q8 unit[AGK_PACKED_MOST];
+    for (int64_t i = 0; i < k; i += AGK_PACKED_UNIT, out += agk_packed_unit_bytes(layout, width)) {
+        const int64_t rest = k - i < AGK_PACKED_UNIT ? k - i : AGK_PACKED_UNIT;
+        for (int64_t j = 0; j < n; ++j) {
+            agk_mm_col_q8_scalar(columns + (size_t)j * stride + (size_t)i * sizeof(float), &unit[j], rest);
+        }
+        agk_packed_tiles(layout, n, width, rest, (const char *)unit, sizeof *unit, out);
+    }
+}
+
 /* -- products ------------------------------------------------------------------------------------------------- */
 
 static float half_at(const char *block, int which, int row)
