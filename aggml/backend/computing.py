@@ -127,7 +127,7 @@ class ComputingBackend(BackendBase):
             await anyio.lowlevel.checkpoint()
 
     async def prepare(self, graph: Graph) -> None:
-        """Place the graph (unless done) and compile it, giving way to the loop every 0.5 ms.
+        """Place the graph (unless done) and compile it, giving way to the loop every 0.2 ms.
 
         Cancellation: a graph that was placed stays placed.
         """

@@ -85,10 +85,17 @@ typedef struct agk_node {
 /* What a step gets from the thread that runs it. */
 typedef struct agk_task {
     uintptr_t arena;
-    void *scratch; /* scratch_size bytes of this thread alone, 64-byte aligned, undefined content */
-    char *message; /* AGK_MESSAGE bytes, to be filled when a step fails */
-    int threads;   /* how many may be at work on the step; no result may depend on it */
+    void *scratch;         /* scratch_size bytes of this thread alone, 64-byte aligned, undefined content */
+    char *message;         /* AGK_MESSAGE bytes, to be filled when a step fails */
+    int threads;           /* how many may be at work on the step; no result may depend on it */
+    void (*breathe)(void); /* see agk_breathe; NULL: need not be called */
 } agk_task;
+
+/* To be called by what may compute for more than 0.1 ms, some 10 to 100 us apart: an event loop may be waiting for this core. */
+static inline void agk_breathe(const agk_task *task)
+{
+    if (task->breathe != NULL) task->breathe();
+}
 
 /* Chunks are given out one by one, in turns. Which piece of its data a chunk takes, so that each thread goes on where it
  * was as long as they keep step: data streamed from memory comes 13 to 21 % faster than every other 73 KB do. */

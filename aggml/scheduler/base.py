@@ -293,7 +293,7 @@ class SchedulerBase:
         self._placed[graph] = buffers
 
     async def prepare(self, graph: Graph) -> None:
-        """Do all that `submit` needs for a graph first, giving way to the loop every 0.5 ms.
+        """Do all that `submit` needs for a graph first, giving way to the loop every 0.2 ms.
 
         Leafs without memory count as brought by each run.
 

@@ -7,6 +7,7 @@ static void in_child(void)
 {
     atomic_fetch_add(&ag_generation, 1);
     ag_error_forked();
+    ag_courtesy_forked();
     ag_notifiers_forked();
     ag_timer_forked();
     ag_relay_forked();

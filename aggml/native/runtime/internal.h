@@ -10,6 +10,14 @@ void ag_error_forked(void);
 void ag_notifiers_forked(void);
 void ag_timer_forked(void);
 void ag_relay_forked(void);
+void ag_courtesy_forked(void);
+
+/* Courtesy (courtesy.c). */
+int ag_courtesy_open(void); /* this thread runs an event loop; what to close, -1: it is not watched */
+void ag_courtesy_close(int loop);
+void ag_courtesy_worker(void);     /* this thread works for a pool: it looks whenever it breathes */
+void ag_courtesy_breathe(void);    /* between two pieces of work; 25 ns */
+uint64_t ag_courtesy_yields(void); /* of all workers so far */
 
 /* Relay (relay.c). Cores as ag_relay_cpu gives them; -1: unknown, for which all of these do nothing. */
 int ag_relay_cpu(void);

@@ -29,6 +29,7 @@ struct ag_notifier {
     atomic_int cpu;   /* where the loop was when it last drained it or watched a stream, and sleeps now if it does */
     atomic_int users; /* at the descriptors now: a write must not meet one that was closed and given out again */
     atomic_int read_fd, write_fd;
+    int courtesy;                    /* of the thread that made it, the loop's */
     struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
 };
 
@@ -60,6 +61,7 @@ static bool close_fds(ag_notifier *notifier)
     while (atomic_load(&notifier->users) != 0) nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
     if (write_fd != read_fd) close(write_fd);
     close(read_fd);
+    ag_courtesy_close(notifier->courtesy);
     return true;
 }
 
@@ -76,6 +78,7 @@ ag_notifier *ag_notifier_new(void)
     atomic_init(&notifier->refs, 1);
     atomic_init(&notifier->cpu, -1);
     atomic_init(&notifier->users, 0);
+    notifier->courtesy = ag_courtesy_open();
     atomic_init(&notifier->read_fd, fds[0]);
     atomic_init(&notifier->write_fd, fds[1]);
     pthread_mutex_lock(&list_lock);

@@ -31,10 +31,17 @@ static uint32_t word_next(uint64_t w)
     return (uint32_t)w & 0xfffff;
 }
 
+/* Pieces of work between two looks whether a loop waits: chunks, if there are several of a step, or 16 steps of one. */
+static bool breathes(const ag_plan *plan, size_t step)
+{
+    return plan->steps[step].n_chunks > 1 || step % 16 == 0;
+}
+
 static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step, uint32_t chunk, uintptr_t arena,
                             int threads, char *message)
 {
     void *scratch = NULL;
+    if (breathes(plan, step)) ag_courtesy_breathe();
     if (plan->scratch_size > 0) {
         if (worker->scratch_size < plan->scratch_size) {
             free(worker->scratch);
@@ -48,7 +55,8 @@ static agk_status run_chunk(ag_worker *worker, const ag_plan *plan, size_t step,
         }
         scratch = worker->scratch;
     }
-    agk_task task = {.arena = arena, .scratch = scratch, .message = message, .threads = threads};
+    agk_task task = {
+        .arena = arena, .scratch = scratch, .message = message, .threads = threads, .breathe = ag_courtesy_breathe};
     return plan->steps[step].run(&task, plan->steps[step].node, chunk);
 }
 

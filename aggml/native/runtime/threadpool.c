@@ -148,6 +148,7 @@ static void *work(void *argument)
     ag_worker *worker = argument;
     ag_pool *pool = worker->pool;
     my_pool = pool;
+    ag_courtesy_worker();
     set_affinity(&pool->params, worker->index);
     if (pool->params.priority == 0) ag_sched_worker();
     set_priority(pool->params.priority);

@@ -231,6 +231,7 @@ static void run_jobs(walk *w, job *x, int64_t n, int64_t head)
             fetch(v, v_rows, to + next * i / n, to + next * (i + 1) / n);
             const int64_t begin = x[i].begin > from ? x[i].begin : from, end = x[i].end < to ? x[i].end : to;
             if (begin < end) run_blocks(w, &x[i], head, begin, end);
+            agk_breathe(w->task);
         }
     }
     for (int64_t i = 0; i < n; ++i) close_job(w, &x[i]);
@@ -297,6 +298,7 @@ agk_status agk_flash_walk_step(const agk_task *task, const agk_node *node, int64
     int64_t n = 0, head = -1;
     for (int64_t unit = chunk * plan.per_chunk; unit < last; ++unit) {
         job *x = &jobs[n];
+        agk_breathe(task);
         open_job(&w, x, unit);
         const int64_t its_head = kv_head_of(node, x->head, x->batch);
         if (plan.terms !=

@@ -112,6 +112,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
                                     .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
                                     .ldc = (size_t)c->nb[1]};
         p.product(&block);
+        agk_breathe(task);
     }
     if (node->n_stages > 0) {
         agk_chain_run(task, node, &(agk_chain_block){.i0 = row, .n = rows, .rows = c->ne[1]}, false);

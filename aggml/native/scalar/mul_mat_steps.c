@@ -161,6 +161,7 @@ static void tiles_item(const agk_task *task, const agk_node *node, const agk_mm_
         }
         const int64_t step = p->row_form == AGK_MM_NATURAL ? last - first : AGK_MM_WIDENED_ROWS;
         for (int64_t row = first; row < last; row += step) {
+            agk_breathe(task);
             const char *rows = m.a + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
             agk_mm_block block = {.k = kn,
                                   .rows = agk_mm_least(step, last - row),
@@ -227,6 +228,7 @@ static void dots_item(const agk_task *task, const agk_node *node, const agk_mm_p
         block.b = columns + (size_t)k0 * item;
         block.add = k0 > 0;
         for (int64_t row = first; row < last; row += step) {
+            agk_breathe(task);
             block.rows = agk_mm_least(step, last - row);
             block.a = m.a + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
             block.c = (float *)(void *)m.c + row;

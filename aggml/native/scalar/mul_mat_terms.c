@@ -330,6 +330,7 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
                 x.next_rows = more ? agk_mm_least(AGK_TERMS_ROWS, t->rows) : 0;
             }
             p->tile(&x);
+            agk_breathe(task);
         }
         k0 += kn;
     } while (k0 < k);

@@ -1,0 +1,121 @@
+/* Courtesy: a worker leaves its core to an event loop that waits for just that one.
+ *
+ * What the kernel is told (sched.c) does not always suffice: a loop that used more than its share stays behind a worker until
+ * the kernel's tick, 4 ms away. So every 0.25 ms one of the workers looks where the thread of a loop is; if it is runnable on
+ * the core of a worker, it waits there, and that worker yields. Where no loop waits nobody else gets anything: workers that
+ * yielded at regular times got next to nothing beside two busy processes. Linux tells of a thread in /proc, 1.3 us for a look;
+ * elsewhere nobody looks. Embeddings on two cores: the ticks of 1 ms for which the loop waited for a core, p99.9 2.2 -> 1.0 ms;
+ * what is left waits behind other processes. Not here: where workers breathe (plan_run.c; kernels, by agk_breathe). */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define LOOK_NS 250000
+#define WATCHED 8    /* loops; further ones are as late as the kernel makes them */
+#define CPU_FIELD 39 /* of proc(5)'s stat; the state is the third */
+
+typedef struct watched {
+    _Alignas(64) atomic_int fd; /* the stat of a loop's thread, plus 1; 0: none, -1: being closed */
+    atomic_int users;   /* at the descriptor now: a look must not meet one that was closed and given out again */
+    atomic_int runs_on; /* the core it was runnable on at the last look, plus 1; 0: it slept */
+    atomic_uint_fast64_t looked;
+} watched;
+
+static watched loops[WATCHED];
+static atomic_int n_loops; /* as many of them were ever in use */
+static atomic_uint_fast64_t yields;
+static _Thread_local bool works;
+
+int ag_courtesy_open(void)
+{
+#ifdef __linux__
+    const int fd = open("/proc/thread-self/stat", O_RDONLY | O_CLOEXEC);
+    for (int i = 0; fd >= 0 && i < WATCHED; ++i) {
+        int none = 0;
+        if (!atomic_compare_exchange_strong(&loops[i].fd, &none, fd + 1)) continue;
+        int n = atomic_load(&n_loops);
+        while (n <= i && !atomic_compare_exchange_weak(&n_loops, &n, i + 1)) continue;
+        return i;
+    }
+    if (fd >= 0) close(fd);
+#endif
+    return -1;
+}
+
+void ag_courtesy_close(int loop)
+{
+    if (loop < 0) return;
+    const int fd = atomic_exchange(&loops[loop].fd, -1);
+    while (atomic_load(&loops[loop].users) != 0) sched_yield();
+    if (fd > 0) close(fd - 1);
+    atomic_store(&loops[loop].runs_on, 0);
+    atomic_store(&loops[loop].fd, 0);
+}
+
+void ag_courtesy_forked(void)
+{
+    for (int i = 0; i < WATCHED; ++i) atomic_store(&loops[i].users, 0); /* those threads are the parent's */
+}
+
+uint64_t ag_courtesy_yields(void)
+{
+    return atomic_load_explicit(&yields, memory_order_relaxed);
+}
+
+void ag_courtesy_worker(void)
+{
+    works = true;
+}
+
+#ifdef __linux__
+/* The core, plus 1, of a thread that is runnable, else 0. Its name, the second field, may hold anything; it ends at the last
+ * parenthesis. */
+static int runnable_on(const char *stat)
+{
+    const char *at = strrchr(stat, ')');
+    if (at == NULL || at[1] != ' ' || at[2] != 'R') return 0;
+    for (int field = 2; field < CPU_FIELD; ++field) {
+        at = strchr(at + 1, ' ');
+        if (at == NULL) return 0;
+    }
+    return (int)strtol(at + 1, NULL, 10) + 1;
+}
+
+static void look(watched *loop)
+{
+    char stat[512]; /* 200 to 350 bytes */
+    atomic_fetch_add(&loop->users, 1);
+    const int fd = atomic_load(&loop->fd) - 1;
+    const ssize_t n = fd < 0 ? 0 : pread(fd, stat, sizeof stat - 1, 0);
+    atomic_fetch_sub(&loop->users, 1);
+    if (n < 0) return; /* the thread has ended */
+    stat[n] = '\0';
+    const int core = runnable_on(stat);
+    atomic_store(&loop->runs_on, core);
+    if (core != sched_getcpu() + 1) return;
+    atomic_fetch_add_explicit(&yields, 1, memory_order_relaxed);
+    sched_yield(); /* this thread runs here, so that one does not */
+}
+
+void ag_courtesy_breathe(void)
+{
+    const int n = atomic_load_explicit(&n_loops, memory_order_relaxed);
+    if (n == 0 || !works) return;
+    const uint64_t now = ag_now();
+    for (int i = 0; i < n; ++i) {
+        uint64_t before = atomic_load_explicit(&loops[i].looked, memory_order_relaxed);
+        const int core = atomic_load_explicit(&loops[i].runs_on, memory_order_relaxed);
+        const bool due = now - before >= LOOK_NS && atomic_compare_exchange_strong(&loops[i].looked, &before, now);
+        if (due || (core != 0 && core == sched_getcpu() + 1)) look(&loops[i]);
+    }
+}
+#else
+void ag_courtesy_breathe(void)
+{
+}
+#endif
