@@ -30,8 +30,9 @@ enum {
     AGK_AMX_BF16 = 1u << 9, /* and the tiles, which the process has asked the system for */
     AGK_AMX_INT8 = 1u << 10,
     AGK_NEON_DOTPROD = 1u << 11,
-    AGK_NEON_I8MM = 1u << 13, /* products of 2 x 8 by 8 x 2 bytes */
-    AGK_NEON_BF16 = 1u << 14, /* of 2 x 4 by 4 x 2 bf16 */
+    AGK_NEON_I8MM = 1u << 13,          /* products of 2 x 8 by 8 x 2 bytes */
+    AGK_NEON_BF16 = 1u << 14,          /* of 2 x 4 by 4 x 2 bf16 */
+    AGK_VECTORS = AGK_AVX2 | AGK_NEON, /* either: there are kernels of vec/ */
     AGK_FAST_BF16 = 1u << 12, /* vdpbf16ps has twice the products of FMA: AMD's; Intel's have half, and tiles */
 };
 

@@ -199,7 +199,7 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
 {
     if (plan->order != NULL && !ag_order_steps(plan->order, plan->steps, plan->n_steps)) return false;
     /* Chunks are cut for vectors; plain C takes much longer for one. */
-    if ((plan->cpu & (AGK_AVX2 | AGK_NEON)) != 0) ag_order_count(plan->steps, plan->n_steps);
+    if ((plan->cpu & AGK_VECTORS) != 0) ag_order_count(plan->steps, plan->n_steps);
     ag_order_free(plan->order);
     plan->order = NULL;
     return take_storages(&plan->reads, &plan->n_reads, reads, n_reads) &&

@@ -160,7 +160,7 @@ agk_status agk_lower_backward(agk_lowering *lowering)
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = units;
-    const double vector = (lowering->cpu & AGK_AVX2) != 0 ? 1.0 : 12.0;
+    const double vector = (lowering->cpu & AGK_VECTORS) != 0 ? 1.0 : 12.0;
     const double ns = silu ? vector : node->op == AGK_OP_cross_entropy_loss_back ? 12.0 : 4.0;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
     agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));

@@ -114,7 +114,7 @@ agk_status agk_chain_prepare(agk_lowering *lowering, bool whole_rows)
 
 double agk_chain_ns(const agk_node *node, uint32_t cpu)
 {
-    const bool vectors = (cpu & AGK_AVX2) != 0;
+    const bool vectors = (cpu & AGK_VECTORS) != 0;
     double ns = 0.0;
     for (int i = 0; i < node->n_stages; ++i) {
         const kind k = kind_of(node->stage[i].op);

@@ -225,7 +225,7 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int64_t group = q->ne[2] / k->ne[2];
     const bool grouped = q->ne[1] == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
     const int64_t rows = grouped ? group : q->ne[1];
-    const bool narrow = rows < AGK_FLASH_NARROW, vectors = (lowering->cpu & AGK_AVX2) != 0;
+    const bool narrow = rows < AGK_FLASH_NARROW, vectors = (lowering->cpu & AGK_VECTORS) != 0;
     const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
     agk_flash_plan plan = {.tiles = grouped ? 1 : (int32_t)((rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE)};
     plan.units = plan.tiles * (grouped ? k->ne[2] : q->ne[2]) * q->ne[3];

@@ -216,10 +216,10 @@ static void lower_tiles(agk_lowering *lowering, agk_mm_plan *p)
     const int64_t batches = b->ne[2] * b->ne[3];
     const bool amx = on_tiles(a, lowering->cpu);
     const double per_slice = amx ? amx_slice_flops : slice_flops;
-    p->k_block = (lowering->cpu & (AGK_AVX2 | AGK_NEON)) == 0 && k > 0 && k < 1 << 30 ? (int32_t)k
-                 : amx && k > AMX_K_BLOCK                                             ? AMX_K_BLOCK
-                 : amx                                                                ? (int32_t)(k > 0 ? k : 1)
-                                                                                      : K_BLOCK;
+    p->k_block = (lowering->cpu & AGK_VECTORS) == 0 && k > 0 && k < 1 << 30 ? (int32_t)k
+                 : amx && k > AMX_K_BLOCK                                   ? AMX_K_BLOCK
+                 : amx                                                      ? (int32_t)(k > 0 ? k : 1)
+                                                                            : K_BLOCK;
     p->tiles = (int32_t)agk_mm_ceil_div(units, AGK_MM_MAX_UNITS);
     p->tiles_per_item = 1;
     p->shared = p->row_form != AGK_MM_NATURAL || amx;

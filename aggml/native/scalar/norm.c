@@ -88,7 +88,7 @@ agk_status agk_lower_norm(agk_lowering *lowering)
     const float eps = agk_param_f32(node, 0);
     if (!(eps >= 0.0f)) return agk_refuse(lowering, AGK_INVALID, "eps is %g, not 0 or more", (double)eps);
 
-    const bool vectors = (lowering->cpu & AGK_AVX2) != 0;
+    const bool vectors = (lowering->cpu & AGK_VECTORS) != 0;
     node->aux.fn[KERNEL] = node->op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, lowering->cpu)
                            : node->op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(rms_norm_f32, lowering->cpu)
                                                          : (agk_any_fn *)AGK_PICK(l2_norm_f32, lowering->cpu);

@@ -249,7 +249,7 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     const agk_view *a = &node->src[0];
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(a) == 0) return status;
-    const bool vectors = (lowering->cpu & AGK_AVX2) != 0;
+    const bool vectors = (lowering->cpu & AGK_VECTORS) != 0;
     const int64_t n_dims = turned(node), units = a->ne[2] * a->ne[3];
     const double table_ns = (vectors ? 1.5 : 25.0) * (double)n_dims,
                  row_ns = 10.0 + (vectors ? 0.2 : 1.0) * (double)a->ne[0];

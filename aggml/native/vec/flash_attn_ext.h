@@ -8,7 +8,7 @@
 #include "../flash.h"
 #include "math.h"
 
-enum { V_T = AGK_FLASH_TILE, V_R = VF == 16 ? 8 : 4 };
+enum { V_T = AGK_FLASH_TILE, V_R = VF == 8 ? 4 : 8 };
 
 #define V_LOG2E 1.44269504f
 

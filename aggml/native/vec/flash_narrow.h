@@ -6,7 +6,7 @@
 #include "../flash.h"
 #include "math.h"
 
-enum { V_NARROW = AGK_FLASH_NARROW, V_NR = VF == 16 ? 4 : 2 }; /* V_NR x 4 sums in registers */
+enum { V_NARROW = AGK_FLASH_NARROW, V_NR = VF == 8 ? 2 : 4 }; /* V_NR x 4 sums in registers */
 
 static inline void v_flash_begin_narrow(const agk_flash_tile *t)
 {
@@ -156,7 +156,7 @@ AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narro
 AGK_INLINE void v_narrow_values_all(int type, int rows, const agk_flash_tile *t, int64_t n, const float *p,
                                     const char *v, const float *shrink, float *o)
 {
-    enum { WIDE = VF == 16 ? 4 : 2 };
+    enum { WIDE = VF == 8 ? 2 : 4 };
     int64_t i = 0;
     for (; i + WIDE * VF <= t->dv; i += WIDE * VF) v_narrow_values(type, rows, WIDE, t, i, VF, n, p, v, shrink, o);
     for (; i < t->dv; i += VF) v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, shrink, o);

@@ -1,0 +1,20 @@
+/* norm, rms_norm and l2_norm, NEON. Against scalar/norm.c (sums in double): within 1e-6 of the row's largest
+ * element. */
+#include "math.h"
+
+#include "../vec/norm.h"
+
+void agk_norm_f32_neon(int64_t n, float *y, const float *x, float eps)
+{
+    v_norm(n, y, x, eps);
+}
+
+void agk_rms_norm_f32_neon(int64_t n, float *y, const float *x, float eps)
+{
+    v_rms_norm(n, y, x, eps);
+}
+
+void agk_l2_norm_f32_neon(int64_t n, float *y, const float *x, float eps)
+{
+    v_l2_norm(n, y, x, eps);
+}
