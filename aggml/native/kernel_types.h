@@ -55,10 +55,12 @@ typedef void agk_mm_packed_lay_fn(const struct agk_packed_layout *layout, int64_
  * quantized type as one term. */
 struct agk_terms_panel;
 typedef bool agk_mm_terms_cols_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef agk_mm_terms_cols_fn agk_mm_tiles_cols_fn;                                                /* mul_mat_tiles.h */
+typedef void agk_mm_tiles_rows_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
 typedef bool agk_mm_terms_row_fn(int terms, int64_t k, const float *x, void *out);
 typedef void agk_mm_terms_bf16_fn(const void *src, void *out, int64_t k);
 typedef void agk_mm_terms_tile_fn(const struct agk_terms_panel *p);
-typedef agk_mm_terms_tile_fn agk_mm_lanes_tile_fn;
+typedef agk_mm_terms_tile_fn agk_mm_lanes_tile_fn, agk_mm_tiles_panel_fn;
 typedef agk_mm_terms_tile_fn agk_mm_bytes_tile_fn; /* mul_mat_bytes.h */
 typedef void agk_mm_bytes_row_fn(int type, const void *src, void *out, int64_t n);
 typedef void agk_mm_col_q8_wide_fn(const void *src, void *dst, int64_t n);

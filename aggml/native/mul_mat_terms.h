@@ -4,15 +4,18 @@
  * a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six products of bf16. Where tiles
  * have 16 times the rate of f32 lanes that is 2.6 times faster, at the accuracy of f32. Two terms each, three products:
  * f16, whose 11 bits they hold. One: bf16, and quantized types, whose elements round to bf16 within 2^-9.
- *
- * Columns of b, a unit of 16: [k / 32][terms][16 pairs of k][16 columns][2]; rows of a, a panel of 32:
- * [k / 32][terms][32 rows][32 k]; zeros beyond k, rows and columns. In lanes an f32 stays whole, as wide as two terms: [k][16 columns],
- * [k / 16][32 rows][16]. Not here: bytes (mul_mat_bytes.h), fewer columns (mul_mat.h). */
+ * Not here: bytes (mul_mat_bytes.h), fewer columns (mul_mat.h). */
 #ifndef AGK_MUL_MAT_TERMS_H
 #define AGK_MUL_MAT_TERMS_H
 
 #include "kernels.h"
 
+/* In lanes: columns of b, a unit of 16: [k / 32][terms][16 pairs of k][16 columns][2]; rows of a, a panel of 32:
+ * [k / 32][terms][32 rows][32 k]; an f32 may stay whole, as wide as two terms: [k][16 columns], [k / 16][32 rows][16].
+ *
+ * On tiles columns are the rows of a tile and rows of weights its columns, so that a line of sums is 16 rows of one column, as
+ * they lie in the result: units are [k / 32][terms][16 columns][32 k], a panel is two of [k / 32][terms][16 pairs of k][16 rows][2],
+ * lda apart. All have zeros beyond k, rows and columns. */
 enum {
     AGK_TERMS_K = 32,           /* of a tile */
     AGK_TERMS_ROWS = 32,        /* of a panel */
@@ -22,13 +25,23 @@ enum {
     AGK_TERMS_MIN_COLUMNS = 32, /* below, making a panel costs more than it saves */
 };
 
+/* What sums become behind their last block of k, while they are in L1: c = act(sums + bias) + other. */
+typedef struct agk_terms_end {
+    float *c; /* from the first row of the panel and the first column on */
+    size_t ldc;
+    const float *bias; /* of the panel's rows; NULL: none */
+    int act;           /* agk_op of a function, one of agk_terms_act; -1: none */
+    const char *other; /* as c; NULL: none */
+    size_t ld_other;
+} agk_terms_end;
+
 /* One panel times some units, for one block of k: sums += a * b. */
 typedef struct agk_terms_panel {
     int terms;
     int64_t k; /* a multiple of 32 */
     int64_t rows, cols;
     const char *a, *b;
-    size_t lda;                 /* of bytes (mul_mat_bytes.h): between rows */
+    size_t lda;                 /* of bytes (mul_mat_bytes.h): between rows; on tiles: between halves of the panel */
     bool halves, minimum, wide; /* of bytes */
     size_t ldb;                 /* bytes between units */
     size_t next_b;              /* bytes from one block of k of a unit to the next */
@@ -38,7 +51,14 @@ typedef struct agk_terms_panel {
     const char *next_a; /* what the next panel is made of, to be prefetched: next_rows rows */
     size_t next_lda, next_bytes;
     int64_t next_rows;
+    const agk_terms_end *end; /* on tiles, of the last block of k; NULL: sums are kept */
 } agk_terms_panel;
+
+/* Functions that an end can have. */
+static inline bool agk_terms_act(int op)
+{
+    return op == AGK_OP_gelu_erf || op == AGK_OP_gelu || op == AGK_OP_silu || op == AGK_OP_relu;
+}
 
 static inline int64_t agk_terms_steps(int64_t k)
 {

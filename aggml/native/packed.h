@@ -25,18 +25,28 @@
  * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | (8 of qh,) 32 of qs    |
  * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 32 of ql, 16 of qh     |
  * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
- * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. */
+ * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i.
+ *
+ * f32, f16 and bf16 are packed for many columns on matrix tiles, as half a panel (mul_mat_terms.h): 1.5, 2 and 1 times the size
+ * of the file. Before the first block there are 64 bytes, of which the first tells whether all numbers have terms. */
 enum {
     AGK_PACKED_ROWS = 16,
     AGK_PACKED_COLUMNS = 8, /* of one product in lanes: their sums, 8 vectors of weights and scales fill 32 registers */
     AGK_PACKED_MOST = 16,   /* of one product on tiles, which takes 8 or 16 */
+    AGK_PACKED_HEAD = 64,
 };
 
 /* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
  *
  * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats; of
  * 32 elements (the second is unused) or of the first and the last 16. */
-typedef enum agk_packed_sums { AGK_OFFSET_32, AGK_OFFSET_16, AGK_MINIMUM_32, AGK_MINIMUM_16 } agk_packed_sums;
+typedef enum agk_packed_sums {
+    AGK_OFFSET_32,
+    AGK_OFFSET_16,
+    AGK_MINIMUM_32,
+    AGK_MINIMUM_16,
+    AGK_NO_SUMS
+} agk_packed_sums;
 
 typedef struct agk_packed_layout {
     int64_t k;    /* elements of a block */
@@ -82,7 +92,7 @@ void agk_packed_set_limit(size_t bytes); /* for those to come */
 
 static inline size_t agk_packed_group_bytes(const agk_packed_layout *layout, int64_t k)
 {
-    return (size_t)(k / layout->k) * layout->bytes;
+    return agk_mm_blocks(k, layout->k) * layout->bytes + (layout->sums == AGK_NO_SUMS ? AGK_PACKED_HEAD : 0);
 }
 
 static inline size_t agk_packed_columns_bytes(int64_t n, int64_t k)

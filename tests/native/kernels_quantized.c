@@ -277,7 +277,7 @@ static int packed(rng *r, int type, bool tiles)
 {
     enum { ROWS = 21, GROUPS = 2, COLS = 16 };
     const agk_packed_layout *layout = agk_packed_layout_of(type);
-    if (layout == NULL) return 0;
+    if (layout == NULL || layout->sums == AGK_NO_SUMS) return 0; /* the rest is in kernels_terms.c */
     const char *kernel = kernel_of(tiles ? "mm_packed16_" : "mm_packed_", type, "");
     agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
     CHECK(scalar != NULL);

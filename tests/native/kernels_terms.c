@@ -1,5 +1,5 @@
-/* Every variant of the kernels of mul_mat of many columns (bf16 terms, f32, bytes) against the scalar ones: packed bytes alike,
- * products within what sums in f32 cost, nothing read or written beyond. Memory has its exact size, so that ASan sees it. */
+/* Every variant of the kernels of mul_mat of many columns (bf16 terms in lanes and on tiles, f32, bytes) against the scalar ones:
+ * packed bytes alike, products within what sums in f32 cost, nothing read or written beyond. Memory has its exact size, so that ASan sees it. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -264,9 +264,125 @@ static int products(rng *r)
     return n_variants;
 }
 
+/* -- on tiles ------------------------------------------------------------------------------------------------- */
+
+static int packing_for_tiles(rng *r)
+{
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_tiles_cols_fn *cols = (agk_mm_tiles_cols_fn *)variant(i, "mm_tiles_cols");
+        agk_mm_tiles_rows_fn *rows = (agk_mm_tiles_rows_fn *)variant(i, "mm_tiles_rows");
+        for (int terms = 1; terms <= 3; ++terms) {
+            for (int64_t k = K - 33; k <= K; ++k) {
+                const size_t size = agk_terms_unit_bytes(terms, k);
+                char *expected = bytes(size), *found = bytes(size);
+                const int64_t n = 1 + k % 16;
+                float *x = numbers(r, n * k);
+                if (k % 3 == 0) x[n * k - 1] = k % 2 == 0 ? INFINITY : 1e-36f;
+                const bool fine = terms == 1 || k % 3 != 0;
+                if (cols != NULL) {
+                    CHECK(agk_mm_tiles_cols_scalar(terms, k, n, x, (size_t)k * 4, expected) == fine);
+                    CHECK(cols(terms, k, n, x, (size_t)k * 4, found) == fine);
+                    if (fine) CHECK(memcmp(expected, found, size) == 0);
+                }
+                if (rows != NULL && terms == 1) { /* any 16 bits, of their exact size */
+                    uint16_t *y = malloc((size_t)(n * k) * 2);
+                    CHECK(y != NULL);
+                    memcpy(y, x, (size_t)(n * k) * 2);
+                    agk_mm_tiles_rows_scalar(k, n, y, (size_t)k * 2, expected);
+                    rows(k, n, y, (size_t)k * 2, found);
+                    CHECK(memcmp(expected, found, size) == 0);
+                    free(y);
+                }
+                free(x);
+                free(expected);
+                free(found);
+            }
+        }
+        n_variants += (cols != NULL) + (rows != NULL);
+    }
+    return n_variants;
+}
+
+/* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart. */
+static float *ended(agk_mm_tiles_panel_fn *tile, agk_terms_panel p, agk_terms_end e, int64_t gap)
+{
+    const size_t n = (size_t)((p.cols + 31) / 32) * AGK_TERMS_SUMS;
+    const int64_t ldc = p.rows + gap, size = ldc * p.cols - gap;
+    float *c = malloc((size_t)size * sizeof *c);
+    CHECK(c != NULL);
+    for (int64_t i = 0; i < size; ++i) c[i] = 7.0f; /* between columns it stays */
+    p.sums = bytes(n * sizeof *p.sums);
+    p.first = true;
+    tile(&p);
+    p.first = false;
+    e.c = c;
+    e.ldc = (size_t)ldc * 4;
+    p.end = &e;
+    tile(&p);
+    free(p.sums);
+    for (int64_t i = 0; i < size; ++i) CHECK(i % ldc < p.rows || c[i] == 7.0f);
+    return c;
+}
+
+static void same_ends(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, int round)
+{
+    static const int acts[] = {-1, AGK_OP_gelu_erf, AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu};
+    float *bias = numbers(r, p.rows), *other = numbers(r, p.rows * p.cols);
+    const agk_terms_end e = {.bias = round % 4 == 0 ? NULL : bias,
+                             .act = acts[round % 5],
+                             .other = round % 3 == 0 ? NULL : (char *)other,
+                             .ld_other = (size_t)p.rows * 4};
+    const int64_t gap = round % 2 * 3, n = (p.rows + gap) * p.cols - gap;
+    float *expected = ended(agk_mm_tiles_panel_scalar, p, e, gap), *found = ended(tile, p, e, gap);
+    double error = 0.0, size = (double)n * SQUARE;
+    for (int64_t i = 0; i < n; ++i) {
+        error += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
+    }
+    CHECK(error <= 1e-13 * size);
+    free(expected);
+    free(found);
+    free(bias);
+    free(other);
+}
+
+static int products_on_tiles(rng *r)
+{
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_tiles_panel_fn *tile = (agk_mm_tiles_panel_fn *)variant(i, "mm_tiles_panel");
+        if (tile == NULL) continue;
+        for (int round = 0; round < SCALED(120); ++round) {
+            const int terms = 1 + round % 3;
+            const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % 81, units = (cols + 15) / 16;
+            const int64_t k = round % 2 == 0 ? K : 32; /* one step: nothing beside which the sums could end */
+            const size_t unit = agk_terms_unit_bytes(terms, k), half = unit + 64;
+            char *a = bytes(2 * half), *b = bytes((size_t)units * unit);
+            float *x = numbers(r, ROWS * k), *y = numbers(r, units * 16 * k);
+            for (int64_t h = 0; h < 2; ++h) {
+                agk_mm_terms_cols_scalar(terms, k, 16, x + h * 16 * k, (size_t)k * 4, a + (size_t)h * half);
+            }
+            for (int64_t u = 0; u < units; ++u) {
+                agk_mm_tiles_cols_scalar(terms, k, 16, y + u * 16 * k, (size_t)k * 4, b + (size_t)u * unit);
+            }
+            const agk_terms_panel p = {
+                .terms = terms, .k = k, .rows = rows, .cols = cols, .a = a, .lda = half, .b = b, .ldb = unit};
+            same_ends(r, tile, p, round);
+            free(a);
+            free(b);
+            free(x);
+            free(y);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 int main(void)
 {
     rng r = rng_new(0);
+    CHECK(packing_for_tiles(&r) >= 2);
+    CHECK(products_on_tiles(&r) >= 1);
     CHECK(packing(&r) >= 2);
     CHECK(products(&r) >= 1);
     CHECK(whole_numbers(&r) >= 1);

@@ -32,6 +32,8 @@ AVX512_VNNI = 1 << 3 | 1 << 4
 AMX_INT8 = 1 << 10
 PACKS = cpu_mask(None) & AVX512_VNNI == AVX512_VNNI
 TILES = cpu_mask(None) & AMX_INT8 != 0
+AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
+TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
 K, M = 512, 37  # the last group of 16 rows has 5
 
 
@@ -129,6 +131,28 @@ async def test_odd_numbers_of_blocks(backend: aggml.Backend, dtype: str, k: int,
     await backend.set(product.w, blocks)
     expected = await as_they_lie(backend, dtype, blocks, x, 100)
     assert nmse(await product.run(x), expected) < (1e-9 if PACKS else 1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("m", "k", "n"), [(M, K, 32), (100, 7, 70), (301, 557, 45)])
+async def test_panels_are_kept_for_many_columns(
+    backend: aggml.Backend, dtype: str, m: int, k: int, n: int
+) -> None:
+    """What matrix tiles read; the same bits as from panels that are made for each product."""
+    x, old, new = floats(n, k, seed=3), floats(m, k, seed=4), floats(m, k, seed=5)
+    new[m - 1, k - 1] = np.inf  # a number that has no terms
+    kept = Product(backend, dtype, n, BufferUsage.WEIGHTS, m, k)
+    made = Product(backend, dtype, n, BufferUsage.ANY, m, k)
+    for weights in (old, new):
+        held: Any = weights.astype(np.float16 if dtype == "f16" else np.float32)
+        if dtype == "bf16":
+            held = aggml.quantize(weights, dtype).view(np.uint16)
+        for product in (kept, made):
+            await backend.set(product.w, held)
+        found, expected = await kept.run(x), await made.run(x)
+        assert (kept.packed, made.packed) == (TILES_OF_BF16, 0)
+        assert np.array_equal(found, expected, equal_nan=True)
+        assert nmse(found[:, :-1], x @ weights[:-1].T) < 1e-4
 
 
 async def test_quantized_columns(backend: aggml.Backend) -> None:

@@ -122,6 +122,10 @@ AGK_INLINE vm v_eq(vf a, vf b)
 {
     return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
 }
+AGK_INLINE vm v_either(vm a, vm b)
+{
+    return _mm256_or_ps(a, b);
+}
 AGK_INLINE int v_any(vm m)
 {
     return _mm256_movemask_ps(m) != 0;

@@ -118,6 +118,10 @@ AGK_INLINE vm v_eq(vf a, vf b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
+AGK_INLINE vm v_either(vm a, vm b)
+{
+    return (vm)(a | b);
+}
 AGK_INLINE int v_any(vm m)
 {
     return m != 0;

@@ -4,9 +4,11 @@
  * Two steps. The first packs the columns of b. An item of the second is a block of rows times up to 512 columns: block of k
  * by block of k, 32 rows at a time are made a panel, which all columns pass by; so what is packed stays in L2 for all rows of the item,
  * and the sums stay with the thread. What cannot be split (not finite, or below 2^-110 among no larger) is found on the way and
- * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_terms.c), lanes (mul_mat.c). */
+ * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_tiles.c), lanes (mul_mat.c). */
 #include "../chain.h"
 #include "../mul_mat_bytes.h"
+#include "../packed.h"
+#include "../refuse.h"
 #include "../strided.h"
 #include "mul_mat_plan.h"
 
@@ -14,7 +16,8 @@ enum {
     K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term is then 16 KB of L1, of two 32 */
     K_MOST = 512,  /* of one term: k that is no longer is one block, whose sums enter and leave the tiles once */
     K_BLOCK_3 =
-        128, /* of three terms: 24 KB, and what an item has in L2 stays below the 1.3 MB that are really there */
+        128,        /* of three terms: 24 KB, and what an item has in L2 stays below the 1.3 MB that are really there */
+    K_MOST_3 = 384, /* the same of three terms: 1.2 MB of columns, without sums; 14 % faster than three blocks */
     COLUMNS =
         512, /* of an item: a block of k is 256 KB of packed columns, for each term; with the sums, 1.2 MB stay in L2 */
     MAX_ROWS = 256,       /* of an item, whose sums are then 512 KB */
@@ -36,19 +39,29 @@ typedef struct plan {
     } pack;
     union {
         agk_mm_terms_row_fn *terms;
+        agk_mm_terms_cols_fn *turned; /* on tiles */
         agk_mm_bytes_row_fn *bytes;
     } row;
     agk_mm_terms_tile_fn *tile;
-    agk_mm_terms_put_fn *put;
+    union {
+        agk_mm_terms_put_fn *put;  /* in lanes */
+        struct agk_packed *packed; /* on tiles: rows of a as panels; NULL: made for each item */
+    };
     agk_mm_block_fn *dot;      /* of what cannot be split */
     agk_to_float_fn *a_floats; /* NULL: f32 */
     union {
         agk_to_float_fn *floats; /* NULL: f32 */
         agk_mm_convert_fn *bytes;
     } col;
-    agk_mm_terms_bf16_fn *bf16; /* a row of a to a panel, at once; NULL: by a_floats */
-    int32_t terms, k_block, row_blocks, groups, per_chunk, units_per_chunk;
-    bool lanes, whole; /* not on tiles; numbers are f32, which take the room of two terms */
+    union {
+        agk_mm_terms_bf16_fn *bf16; /* a row of a to a panel, at once; NULL: by a_floats */
+        agk_mm_tiles_rows_fn *bf16_turned;
+    };
+    int32_t k_block, row_blocks, groups, per_chunk, units_per_chunk;
+    int8_t terms;
+    int8_t bias, act, other; /* stages that tiles carry out; -1: none */
+    bool ends;               /* all stages are these */
+    bool lanes, whole;       /* not on tiles; numbers are f32, which take the room of two terms */
     agk_bytes_traits bytes;
 } plan;
 
@@ -200,6 +213,29 @@ static void lay_row(int64_t k, const float *x, char *panel)
     }
 }
 
+/* The same for tiles: two units of 16 rows. `floats` has room for 16 times kn. */
+static bool make_turned_panel(const plan *p, const agk_view *a, const char *rows, int64_t n, int64_t kn, char *panel,
+                              float *floats)
+{
+    bool fine = true;
+    for (int64_t first = 0; first < n; first += AGK_TERMS_COLS, panel += unit_bytes(p, kn)) {
+        const char *from = rows + first * a->nb[1];
+        const int64_t some = agk_mm_least(AGK_TERMS_COLS, n - first);
+        size_t stride = (size_t)a->nb[1];
+        if (p->bf16_turned != NULL) {
+            p->bf16_turned(kn, some, from, stride, panel);
+            continue;
+        }
+        if (p->a_floats != NULL) {
+            for (int64_t i = 0; i < some; ++i) p->a_floats(from + i * a->nb[1], floats + i * kn, kn);
+            from = (const char *)floats;
+            stride = (size_t)kn * sizeof(float);
+        }
+        fine = p->row.turned(p->terms, kn, some, from, stride, panel) && fine;
+    }
+    return fine;
+}
+
 /* Rows of a, kn elements each, as a panel; missing ones are zero. False: some cannot be split. */
 static bool make_panel(const plan *p, const agk_view *a, const char *rows, int64_t n, int64_t kn, char *panel)
 {
@@ -266,7 +302,7 @@ static item item_at(const agk_task *task, const agk_node *node, const plan *p, i
     return t;
 }
 
-/* The sums to c; what is fused with the product follows while 32 columns of it are at hand. */
+/* In lanes: the sums to c; what is fused with the product follows while 32 columns of it are at hand. */
 static void store(const agk_task *task, const agk_node *node, const plan *p, const item *t, const float *sums,
                   char *out, bool stages)
 {
@@ -284,6 +320,72 @@ static void store(const agk_task *task, const agk_node *node, const plan *p, con
     }
 }
 
+/* Where a tile puts rows `row` on of an item, `out` is its first; with stages or without. */
+static agk_terms_end end_of(const agk_task *task, const agk_node *node, const plan *p, const item *t, int64_t row,
+                            char *out, bool stages)
+{
+    const agk_view *c = &node->dst;
+    agk_terms_end e = {.c = (float *)(void *)(out + 4 * row + t->col * c->nb[1]), .ldc = (size_t)c->nb[1], .act = -1};
+    if (!stages) return e;
+    if (p->bias >= 0) {
+        e.bias = (const float *)agk_data(task, &node->src[node->stage[p->bias].operand]) + t->row + row;
+    }
+    if (p->act >= 0) e.act = node->stage[p->act].op;
+    if (p->other >= 0) {
+        const agk_view *v = &node->src[node->stage[p->other].operand];
+        e.other = matrix(task, v, t->i2, t->i3) + 4 * (t->row + row) + t->col * v->nb[1];
+        e.ld_other = (size_t)v->nb[1];
+    }
+    return e;
+}
+
+/* Block k0 .. k0 + kn - 1 of the panel of rows `row` on of an item, and what to fetch meanwhile; false: some cannot be split. */
+static bool take_panel(const agk_task *task, const agk_node *node, const plan *p, const item *t, int64_t row,
+                       int64_t k0, int64_t kn, char *panel, agk_terms_panel *x)
+{
+    const agk_view *a = &node->src[0], *b = &node->src[1];
+    const int64_t k = a->ne[0], left = t->rows - row, i2 = t->i2 / (b->ne[2] / a->ne[2]),
+                  i3 = t->i3 / (b->ne[3] / a->ne[3]);
+    const bool more = k0 + kn < k;
+    x->rows = agk_mm_least(AGK_TERMS_ROWS, left);
+    x->a = panel;
+    if (!p->lanes && p->packed != NULL) {
+        const int64_t in_all = agk_mm_ceil_div(a->ne[1], AGK_PACKED_ROWS);
+        const int64_t group = (i3 * a->ne[2] + i2) * in_all + (t->row + row) / AGK_PACKED_ROWS;
+        const size_t size = unit_bytes(p, k) + AGK_PACKED_HEAD, at = AGK_PACKED_HEAD + unit_bytes(p, k0);
+        const bool two = x->rows > AGK_PACKED_ROWS;
+        const char *first = agk_packed_ready(p->packed, group);
+        const char *second = two ? agk_packed_ready(p->packed, group + 1) : first;
+        x->a = first + at;
+        x->lda = size;
+        x->next_lda = size;
+        x->next_bytes = unit_bytes(p, kn);
+        if (left > AGK_TERMS_ROWS) {
+            x->next_a = x->a + 2 * size;
+            x->next_rows = left > AGK_TERMS_ROWS + AGK_PACKED_ROWS ? 2 : 1;
+        } else {
+            x->next_a = x->a - (size_t)(row / AGK_PACKED_ROWS) * size + unit_bytes(p, kn);
+            x->next_rows = !more ? 0 : t->rows > AGK_PACKED_ROWS ? 2 : 1;
+        }
+        return p->terms == 1 || (*first != 0 && *second != 0);
+    }
+    const char *rows = matrix(task, a, i2, i3) + t->row * a->nb[1];
+    const char *from = rows + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
+    x->lda = p->lanes ? panel_bytes(p, kn) / AGK_TERMS_ROWS : unit_bytes(p, kn);
+    x->next_lda = (size_t)a->nb[1];
+    x->next_bytes = agk_row_size(a->type, kn);
+    if (left > AGK_TERMS_ROWS) {
+        x->next_a = from + AGK_TERMS_ROWS * a->nb[1];
+        x->next_rows = agk_mm_least(AGK_TERMS_ROWS, left - AGK_TERMS_ROWS);
+    } else {
+        x->next_a = rows + (int64_t)agk_row_size(a->type, k0 + kn);
+        x->next_rows = more ? agk_mm_least(AGK_TERMS_ROWS, t->rows) : 0;
+    }
+    if (p->lanes) return make_panel(p, a, from, x->rows, kn, panel);
+    float *floats = (float *)(void *)(panel + panel_bytes(p, p->k_block));
+    return make_turned_panel(p, a, from, x->rows, kn, panel, floats);
+}
+
 static void run_item(const agk_task *task, const agk_node *node, const plan *p, const item *t)
 {
     const agk_view *a = &node->src[0], *b = &node->src[1], *c = &node->dst;
@@ -296,13 +398,13 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
     char *panel = (char *)(sums + (size_t)(max_rows(p) / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS);
     bool fine[MAX_ROWS / AGK_TERMS_ROWS];
     for (int64_t i = 0; i < panels; ++i) fine[i] = true;
+    bool fine_columns = true;
+    for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && splits(p); ++u) fine_columns = fine_columns && t->fine[u];
     agk_terms_panel x = {.terms = p->terms,
                          .halves = p->bytes.halves,
                          .minimum = p->bytes.minimum,
                          .wide = p->bytes.wide,
-                         .cols = t->cols,
-                         .a = panel};
-    x.next_lda = (size_t)a->nb[1];
+                         .cols = t->cols};
     int64_t k0 = 0;
     do { /* once even if k is 0: the result is zeros */
         const int64_t kn = agk_mm_least(p->k_block, k - k0);
@@ -310,38 +412,32 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
         x.k = agk_terms_steps(kn) * AGK_TERMS_K;
         x.b = block_at(p, t->columns, units_of(b), t->col / AGK_TERMS_COLS, k0, kn);
         x.ldb = unit_bytes(p, kn);
-        x.lda = panel_bytes(p, kn) / AGK_TERMS_ROWS;
         x.next_b = (size_t)units_of(b) * x.ldb;
         x.first = k0 == 0;
         x.shares = more && k0 + 2 * kn <= k ? (int)panels : 0;
         for (int64_t i = 0; i < panels; ++i) {
             const int64_t row = i * AGK_TERMS_ROWS;
-            const char *from = rows + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
-            x.rows = agk_mm_least(AGK_TERMS_ROWS, t->rows - row);
-            fine[i] = make_panel(p, a, from, x.rows, kn, panel) && fine[i];
+            fine[i] = take_panel(task, node, p, t, row, k0, kn, panel, &x) && fine[i];
             x.share = (int)i;
             x.sums = sums + (size_t)i * panel_sums;
-            x.next_bytes = agk_row_size(a->type, kn);
-            if (i + 1 < panels) {
-                x.next_a = from + AGK_TERMS_ROWS * a->nb[1];
-                x.next_rows = agk_mm_least(AGK_TERMS_ROWS, t->rows - row - AGK_TERMS_ROWS);
-            } else {
-                x.next_a = rows + (int64_t)agk_row_size(a->type, k0 + kn);
-                x.next_rows = more ? agk_mm_least(AGK_TERMS_ROWS, t->rows) : 0;
+            agk_terms_end end;
+            if (!p->lanes && !more) {
+                end = end_of(task, node, p, t, row, out, p->ends && fine[i] && fine_columns);
+                x.end = &end;
             }
             p->tile(&x);
             agk_breathe(task);
         }
         k0 += kn;
     } while (k0 < k);
-    bool split = true; /* all that was multiplied */
+    bool split = fine_columns; /* all that was multiplied */
     for (int64_t i = 0; i < panels && splits(p); ++i) split = split && fine[i];
-    for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && splits(p); ++u) split = split && t->fine[u];
     const bool fused = node->n_stages > 0;
-    store(task, node, p, t, sums, out, fused && split);
-    if (split) return;
+    if (p->lanes) store(task, node, p, t, sums, out, fused && split);
+    if (split && (p->lanes || p->ends)) return;
     for (int64_t i = 0; i < panels; ++i) {
         const int64_t row = i * AGK_TERMS_ROWS;
+        if (split || (p->ends && fine[i] && fine_columns)) continue;
         agk_mm_block block = {.k = k, .cols = 1, .lda = (size_t)a->nb[1], .ldb = (size_t)b->nb[1]};
         block.a = rows + row * a->nb[1];
         block.ldc = (size_t)c->nb[1];
@@ -352,8 +448,13 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
             multiply_again(task, node, p, &block, matrix(task, b, t->i2, t->i3), out + 4 * row, first,
                            agk_mm_least(AGK_TERMS_COLS, t->col + t->cols - first));
         }
+        if (p->ends && fused) {
+            agk_chain_run(task, node, &(agk_chain_block){t->row + row, block.rows, t->col, t->cols, t->i2, t->i3},
+                          false);
+        }
     }
-    if (fused) agk_chain_run(task, node, &(agk_chain_block){t->row, t->rows, t->col, t->cols, t->i2, t->i3}, false);
+    if (fused && !p->ends)
+        agk_chain_run(task, node, &(agk_chain_block){t->row, t->rows, t->col, t->cols, t->i2, t->i3}, false);
 }
 
 static agk_status multiply(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -409,19 +510,44 @@ static void choose_kernels(plan *p, const agk_view *a, const agk_view *b, uint32
     p->lanes = !on_tiles(cpu);
     p->whole = p->lanes && (plain || (cpu & AGK_FAST_BF16) == 0);
     p->terms = p->whole ? 2 : a->type == AGK_F32 ? 3 : a->type == AGK_F16 ? 2 : 1;
-    p->put = AGK_PICK(mm_terms_put, cpu);
+    if (p->lanes) p->put = AGK_PICK(mm_terms_put, cpu);
     if (p->whole) {
         p->pack.floats = AGK_PICK(mm_pack_f32, cpu);
         p->tile = AGK_PICK(mm_lanes_tile, cpu);
     } else {
-        p->pack.cols = AGK_PICK(mm_terms_cols, cpu);
-        p->row.terms = AGK_PICK(mm_terms_row, cpu);
-        p->tile = AGK_PICK(mm_terms_tile, cpu);
+        p->pack.cols = p->lanes ? AGK_PICK(mm_terms_cols, cpu) : AGK_PICK(mm_tiles_cols, cpu);
+        p->tile = p->lanes ? AGK_PICK(mm_terms_tile, cpu) : AGK_PICK(mm_tiles_panel, cpu);
+        if (p->lanes)
+            p->row.terms = AGK_PICK(mm_terms_row, cpu);
+        else
+            p->row.turned = AGK_PICK(mm_terms_cols, cpu);
     }
     p->dot = a->type == AGK_F16 ? AGK_PICK(mm_dot_f16, cpu) : AGK_PICK(mm_dot_f32, cpu);
-    if (a->type == AGK_BF16 && !p->whole) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
+    if (a->type == AGK_BF16 && p->lanes && !p->whole) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
+    if (a->type == AGK_BF16 && !p->lanes) p->bf16_turned = AGK_PICK(mm_tiles_rows, cpu);
     if (a->type != AGK_F32) p->a_floats = agk_reader(a->type, cpu);
     if (b->type != AGK_F32) p->col.floats = agk_reader(b->type, cpu);
+}
+
+/* The operand of a sum, if a tile can read it: rows of floats. */
+static const agk_view *addend(const agk_node *node, int i)
+{
+    if (i >= node->n_stages || node->stage[i].op != AGK_OP_add || node->stage[i].operand < 0) return NULL;
+    const agk_view *v = agk_has(node, node->stage[i].operand) ? &node->src[node->stage[i].operand] : NULL;
+    return v != NULL && v->type == AGK_F32 && v->nb[0] == 4 ? v : NULL;
+}
+
+/* Stages as a tile can carry them out: a bias, a function, another addend, in this order, each or none. False: others. */
+static bool choose_end(plan *p, const agk_node *node)
+{
+    int8_t i = 0;
+    p->bias = p->act = p->other = -1;
+    const agk_view *bias = addend(node, i);
+    if (bias != NULL && bias->ne[0] == node->dst.ne[0] && agk_nrows(bias) == 1) p->bias = i++;
+    if (i < node->n_stages && agk_terms_act(node->stage[i].op)) p->act = i++;
+    const agk_view *other = addend(node, i);
+    if (other != NULL && agk_same_shape(other, &node->dst)) p->other = i++;
+    return i == node->n_stages;
 }
 
 void agk_mm_terms_lower(agk_lowering *lowering)
@@ -430,12 +556,17 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     const agk_view *a = &node->src[0], *b = &node->src[1];
     plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
-    if (p.terms == 3) p.k_block = K_BLOCK_3;
+    p.ends = !p.lanes && choose_end(&p, node);
+    const agk_packed_layout *layout = agk_packed_layout_of(a->type);
+    if (!p.lanes && lowering->weights != NULL && layout != NULL && layout->sums == AGK_NO_SUMS) {
+        p.packed = lowering->packed = agk_packed_acquire(lowering->weights, a);
+    }
+    if (p.terms == 3) p.k_block = a->ne[0] <= K_MOST_3 ? K_MOST_3 : K_BLOCK_3;
     if (p.terms == 1 && !p.lanes && a->ne[0] <= K_MOST) p.k_block = K_MOST;
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = units_of(b);
     p.groups = (int32_t)agk_mm_ceil_div(units, COLUMNS / AGK_TERMS_COLS);
-    const double products = p.whole ? 1.0 : p.terms * (p.terms + 1) / 2,
+    const double products = p.whole ? 1.0 : (double)(p.terms * (p.terms + 1) / 2),
                  flops = 2.0 * (double)k * (double)m * (double)b->ne[1] * products;
     const double slices = flops * (double)batches /
                           (!p.lanes         ? slice_flops
@@ -456,7 +587,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     const size_t floats = p.col.floats == NULL ? 0 : columns > (size_t)k * 4 ? columns : (size_t)k * 4;
     const size_t item_bytes =
         (size_t)(max_rows(&p) / AGK_TERMS_ROWS) * (COLUMNS / 32) * AGK_TERMS_SUMS * sizeof(float) +
-        panel_bytes(&p, agk_mm_least(k, p.k_block));
+        panel_bytes(&p, p.k_block) + (p.lanes ? 0 : (size_t)(AGK_TERMS_COLS * p.k_block) * sizeof(float));
     lowering->scratch_size = floats > item_bytes ? floats : item_bytes;
     lowering->work_size = (size_t)(units * batches) * (unit_bytes(&p, k) + 1);
     p.units_per_chunk = (int32_t)(slices <= 1.5 ? units * batches : 1 + UNIT_BYTES / (AGK_TERMS_COLS * 4 * k));

@@ -4,6 +4,7 @@
 #include "../kernel_types.h"
 #include "../mul_mat_terms.h"
 #include "quant.h"
+#include "unary.h"
 
 enum { STEP = AGK_TERMS_K, TILE = AGK_TERMS_TILE / 2, UNIT = AGK_TERMS_COLS };
 
@@ -76,6 +77,36 @@ void agk_mm_terms_bf16_scalar(const void *src, void *out, int64_t k)
     }
 }
 
+/* -- on tiles ------------------------------------------------------------------------------------------------- */
+
+bool agk_mm_tiles_cols_scalar(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+{
+    uint16_t *y = out;
+    bool fine = true;
+    memset(out, 0, agk_terms_unit_bytes(terms, k));
+    for (int64_t j = 0; j < cols; ++j) {
+        const float *x = (const float *)(const void *)((const char *)b + (size_t)j * ldb);
+        for (int64_t i = 0; i < k; ++i) {
+            uint16_t term[3];
+            fine = split(terms, x[i], term) && fine;
+            for (int t = 0; t < terms; ++t) y[(i / STEP * terms + t) * TILE + j * STEP + i % STEP] = term[t];
+        }
+    }
+    return fine;
+}
+
+void agk_mm_tiles_rows_scalar(int64_t k, int64_t rows, const void *a, size_t lda, void *out)
+{
+    uint16_t *y = out;
+    memset(out, 0, agk_terms_unit_bytes(1, k));
+    for (int64_t j = 0; j < rows; ++j) {
+        for (int64_t i = 0; i < k; ++i) {
+            memcpy(&y[i / STEP * TILE + i % STEP / 2 * (2 * UNIT) + 2 * j + (i & 1)],
+                   (const char *)a + (size_t)j * lda + 2 * i, 2);
+        }
+    }
+}
+
 static float bf16(const char *at, int64_t i)
 {
     uint16_t bits;
@@ -101,6 +132,45 @@ static double product(const agk_terms_panel *p, int64_t row, int64_t col)
     }
     return sum;
 }
+
+/* The products of a panel on tiles: the terms of both sides as in `product`, which lie otherwise. */
+static double product_on_tiles(const agk_terms_panel *p, int64_t row, int64_t col)
+{
+    const char *a = p->a + (size_t)(row / UNIT) * p->lda, *b = p->b + (size_t)(col / UNIT) * p->ldb;
+    double sum = 0.0;
+    for (int64_t i = 0; i < p->k; ++i) {
+        for (int t = 0; t < p->terms; ++t) {
+            for (int u = 0; t + u < p->terms; ++u) {
+                const int64_t pair = i % STEP / 2 * (2 * UNIT) + row % UNIT * 2 + (i & 1);
+                const float x = bf16(a, (i / STEP * p->terms + t) * TILE + pair);
+                sum += (double)x * (double)bf16(b, (i / STEP * p->terms + u) * TILE + col % UNIT * STEP + i % STEP);
+            }
+        }
+    }
+    return sum;
+}
+
+void agk_mm_tiles_panel_scalar(const agk_terms_panel *p)
+{
+    const agk_terms_end *e = p->end;
+    for (int64_t col = 0; col < p->cols; ++col) {
+        for (int64_t row = 0; row < p->rows; ++row) {
+            float *sum = &p->sums[col / 32 * AGK_TERMS_SUMS + row * 32 + col % 32];
+            float x = (float)((p->first ? 0.0 : (double)*sum) + product_on_tiles(p, row, col));
+            if (e == NULL) {
+                *sum = x;
+                continue;
+            }
+            if (e->bias != NULL) x += e->bias[row];
+            if (e->act >= 0) agk_unary_f32_scalar(e->act, 1, &x, &x);
+            const char *other = e->other + (size_t)col * e->ld_other;
+            if (e->other != NULL) x += ((const float *)(const void *)other)[row];
+            ((float *)(void *)((char *)e->c + (size_t)col * e->ldc))[row] = x;
+        }
+    }
+}
+
+/* -- in lanes ------------------------------------------------------------------------------------------------- */
 
 /* The sums of a pair of units are [32 rows][32 columns] here. */
 void agk_mm_terms_tile_scalar(const agk_terms_panel *p)

@@ -2,6 +2,7 @@
  *
  * Packing moves words of 4 bytes and keeps up with memory; no variant is worth its code. */
 #include "../kernel_types.h"
+#include "../mul_mat_terms.h"
 #include "../packed.h"
 #include "quant.h"
 
@@ -11,6 +12,9 @@ const agk_packed_layout *agk_packed_layout_of(int type)
 {
     enum { HALVES = 2 * ROWS };
     static const agk_packed_layout layouts[] = {
+        [AGK_F32] = {32, 3 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
+        [AGK_F16] = {32, 2 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
+        [AGK_BF16] = {32, AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
         [AGK_Q8_0] = {32, HALVES + 8 * VECTOR, HALVES, AGK_OFFSET_32, 128},
         [AGK_Q4_0] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 8},
         [AGK_Q4_1] = {32, 2 * HALVES + 4 * VECTOR, 2 * HALVES, AGK_MINIMUM_32, 0},
@@ -173,9 +177,34 @@ static void put_block(int type, const char *from, int row, char *block, char *da
     }
 }
 
+/* Half a panel of matrix tiles, behind whether all numbers have terms. All variants make the same bytes. */
+static void put_terms(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
+{
+    enum { MOST = 256 };
+    const uint32_t cpu = agk_cpu_features();
+    const size_t element = agk_traits(type)->type_size, tiles = agk_packed_layout_of(type)->bytes;
+    bool fine = true;
+    memset(out, 0, AGK_PACKED_HEAD);
+    char *to = out + AGK_PACKED_HEAD;
+    if (type == AGK_BF16) AGK_PICK(mm_tiles_rows, cpu)(k, n, rows, stride, to);
+    if (type == AGK_F32) fine = AGK_PICK(mm_terms_cols, cpu)(3, k, n, rows, stride, to);
+    for (int64_t i = 0; i < k && type == AGK_F16; i += MOST, to += MOST / AGK_TERMS_K * tiles) {
+        float x[ROWS][MOST];
+        const int64_t some = k - i < MOST ? k - i : MOST;
+        for (int64_t r = 0; r < n; ++r)
+            agk_reader(type, cpu)(rows + (size_t)r * stride + (size_t)i * element, x[r], some);
+        fine = AGK_PICK(mm_terms_cols, cpu)(2, some, n, x, sizeof x[0], to) && fine;
+    }
+    *out = (char)fine;
+}
+
 void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
 {
     const agk_packed_layout *layout = agk_packed_layout_of(type);
+    if (layout->sums == AGK_NO_SUMS) {
+        put_terms(type, rows, stride, n, k, out);
+        return;
+    }
     const size_t from = agk_traits(type)->type_size;
     if (n < ROWS) memset(out, 0, agk_packed_group_bytes(layout, k));
     for (int64_t i = 0; i < k / layout->k; ++i, rows += from, out += layout->bytes) {

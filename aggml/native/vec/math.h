@@ -135,9 +135,8 @@ AGK_INLINE vf v_far_tail(vf u)
 
 /* x Phi(x), Phi(-u) = 2^(u Q(u) - 1) for u up to 6.5: Q is minimax, so that 2e-8 at 0 and 5e-6 of 1e-10 at the end are
  * what is lost; no division, and one exponential. Beyond 6.5, which is rare, the other form. */
-AGK_INLINE vf v_gelu_erf(vf x)
+AGK_INLINE vf v_near_tail(vf u)
 {
-    const vf u = v_abs(x);
     vf q = v_set(2.08753392e-09f);
     q = v_fma(q, u, v_set(-8.17767116e-08f));
     q = v_fma(q, u, v_set(1.41178839e-06f));
@@ -149,10 +148,36 @@ AGK_INLINE vf v_gelu_erf(vf x)
     q = v_fma(q, u, v_set(-0.0524544865f));
     q = v_fma(q, u, v_set(-0.459215105f));
     q = v_fma(q, u, v_set(-1.15110493f));
-    vf tail = v_exp2(v_fma(q, u, v_set(-1.0f)));
+    return v_exp2(v_fma(q, u, v_set(-1.0f)));
+}
+
+AGK_INLINE vf v_gelu_erf_of(vf x, vf tail)
+{
+    return x * v_select(v_lt(x, v_zero()), tail, v_set(1.0f) - tail);
+}
+
+AGK_INLINE vf v_gelu_erf(vf x)
+{
+    const vf u = v_abs(x);
+    vf tail = v_near_tail(u);
     const vm far = v_lt(v_set(6.5f), u);
     if (v_any(far)) tail = v_select(far, v_far_tail(u), tail);
-    return x * v_select(v_lt(x, v_zero()), tail, v_set(1.0f) - tail);
+    return v_gelu_erf_of(x, tail);
+}
+
+/* The same of four vectors: their chains of 30 dependent instructions go forward together, without a branch between them. */
+AGK_INLINE void v_gelu_erf_4(vf x[4])
+{
+    const vf most = v_set(6.5f);
+    const vm a = v_either(v_lt(most, v_abs(x[0])), v_lt(most, v_abs(x[1])));
+    const vm b = v_either(v_lt(most, v_abs(x[2])), v_lt(most, v_abs(x[3])));
+    if (v_any(v_either(a, b))) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) x[i] = v_gelu_erf(x[i]);
+        return;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) x[i] = v_gelu_erf_of(x[i], v_near_tail(v_abs(x[i])));
 }
 
 #endif

@@ -1,0 +1,253 @@
+/* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles (mul_mat_terms.h).
+ *
+ * Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units from L2,
+ * loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles every 256 k leave 2060.
+ * Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3,
+ * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product. What sums become behind the
+ * last block of k is done beside the products of the next block, a part with each 32 k: products wait for each other, and leave
+ * both vector ports to it. Reached only through lines that need AGK_AMX_BF16. */
+#include "../mul_mat_terms.h"
+
+#include "../avx512/tiles_end.h"
+#include "tiles.h"
+
+enum { TILE = AGK_TERMS_TILE };
+
+/* Tiles 0 .. 3: sums of (low rows, first unit), (high rows, first unit), (low, second), (high, second); 4, 5: rows; 6, 7: units. */
+#define LOAD_A(t) \
+    do { \
+        _tile_loadd(4, a + (t) * TILE, 64); \
+        if (two_rows) _tile_loadd(5, a + lda + (t) * TILE, 64); \
+    } while (0)
+#define LOAD_B(t) \
+    do { \
+        _tile_stream_loadd(6, b + (t) * TILE, 64); \
+        if (two_cols) _tile_stream_loadd(7, b + ldb + (t) * TILE, 64); \
+    } while (0)
+#define MULTIPLY() \
+    do { \
+        _tile_dpbf16ps(0, 6, 4); \
+        if (two_rows) _tile_dpbf16ps(1, 6, 5); \
+        if (two_cols) _tile_dpbf16ps(2, 7, 4); \
+        if (two_rows && two_cols) _tile_dpbf16ps(3, 7, 5); \
+    } while (0)
+#define EACH(action) \
+    do { \
+        action(0); \
+        if (two_rows) action(1); \
+        if (two_cols) action(2); \
+        if (two_rows && two_cols) action(3); \
+    } while (0)
+#define ZERO(i) _tile_zero(i)
+#define RESUME(i) _tile_loadd(i, sums + 256 * (i), 64)
+#define KEEP(i) _tile_stored(i, sums + 256 * (i), 64)
+/* From one block to the next: a sum leaves its tile, the other one enters. */
+#define CHANGE(i) \
+    do { \
+        _tile_stored(i, done + 256 * (i), 64); \
+        if (zero) \
+            _tile_zero(i); \
+        else \
+            _tile_loadd(i, sums + 256 * (i), 64); \
+    } while (0)
+
+/* 32 k: each pair of terms whose ranks add up to less than `terms`, in an order that keeps one side loaded. */
+AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb)
+{
+    if (terms == 1) { /* a product as soon as its tiles are there */
+        _tile_loadd(4, a, 64);
+        _tile_stream_loadd(6, b, 64);
+        _tile_dpbf16ps(0, 6, 4);
+        if (two_rows) {
+            _tile_loadd(5, a + lda, 64);
+            _tile_dpbf16ps(1, 6, 5);
+        }
+        if (two_cols) {
+            _tile_stream_loadd(7, b + ldb, 64);
+            _tile_dpbf16ps(2, 7, 4);
+        }
+        if (two_rows && two_cols) _tile_dpbf16ps(3, 7, 5);
+        return;
+    }
+    LOAD_A(0);
+    if (terms == 3) {
+        LOAD_B(2);
+        MULTIPLY(); /* a0 b2 */
+    }
+    LOAD_B(1);
+    MULTIPLY(); /* a0 b1 */
+    if (terms == 3) {
+        LOAD_A(1);
+        MULTIPLY(); /* a1 b1 */
+        LOAD_B(0);
+        MULTIPLY(); /* a1 b0 */
+        LOAD_A(2);
+        MULTIPLY(); /* a2 b0 */
+        LOAD_A(0);
+    } else {
+        LOAD_A(1);
+        LOAD_B(0);
+        MULTIPLY(); /* a1 b0 */
+        LOAD_A(0);
+    }
+    MULTIPLY(); /* a0 b0 */
+}
+
+/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
+ * its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k. Here each leaves right
+ * before the product that wants its tile, beside the products of the others: 2060, if the new sums are in L1. */
+AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a, size_t lda, const char *b, size_t ldb,
+                              float *done, const float *sums)
+{
+    const bool two_cols = true;
+    const int first = terms == 3 ? 2 : terms == 2 ? 1 : 0; /* term of b */
+    _tile_loadd(4, a, 64);
+    _tile_stream_loadd(6, b + first * TILE, 64);
+    CHANGE(0);
+    _tile_dpbf16ps(0, 6, 4);
+    if (two_rows) {
+        _tile_loadd(5, a + lda, 64);
+        CHANGE(1);
+        _tile_dpbf16ps(1, 6, 5);
+    }
+    _tile_stream_loadd(7, b + ldb + first * TILE, 64);
+    CHANGE(2);
+    _tile_dpbf16ps(2, 7, 4);
+    if (two_rows) {
+        CHANGE(3);
+        _tile_dpbf16ps(3, 7, 5);
+    }
+    if (terms == 1) return;
+    if (terms == 3) {
+        LOAD_B(1);
+        MULTIPLY(); /* a0 b1 */
+    }
+    LOAD_A(1);
+    if (terms == 3) MULTIPLY(); /* a1 b1 */
+    LOAD_B(0);
+    MULTIPLY(); /* a1 b0 */
+    if (terms == 3) {
+        LOAD_A(2);
+        MULTIPLY(); /* a2 b0 */
+    }
+    LOAD_A(0);
+    MULTIPLY(); /* a0 b0 */
+}
+
+/* What to prefetch into L2 beside the products, a few lines with each 32 k: in bursts they would take the buffers through which
+ * the units themselves come into L1. */
+typedef struct requests {
+    const char *row; /* of what the next panel is made of */
+    int64_t line, lines, row_lines, each;
+    size_t lda;
+    const char *units, *units_end; /* of the next block of k: this panel's share */
+    int64_t units_each;
+} requests;
+
+AGK_INLINE void fetch_rows(requests *x)
+{
+    for (int64_t n = x->each; n > 0 && x->lines > 0; --n, --x->lines) {
+        _mm_prefetch(x->row + 64 * x->line, _MM_HINT_T1);
+        if (++x->line == x->row_lines) {
+            x->line = 0;
+            x->row += x->lda;
+        }
+    }
+}
+
+AGK_INLINE void fetch_units(requests *x)
+{
+    for (int64_t n = x->units_each; n > 0 && x->units < x->units_end; --n, x->units += 64) {
+        _mm_prefetch(x->units, _MM_HINT_T1);
+    }
+}
+
+/* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are none. */
+AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit, float *done,
+                      requests *ahead)
+{
+    float *sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
+    const size_t lda = p->lda, ldb = p->ldb;
+    const char *a = p->a, *b = p->b + (size_t)unit * ldb;
+    const bool zero = p->first;
+    const int64_t steps = p->k / 32, each = (64 + steps - 1) / steps; /* lines of the next sums, into L1 */
+    int64_t next = 0;
+    const int64_t last = unit + 2 < (p->cols + 15) / 16 && (p->end == NULL || !zero) ? 64 : 0;
+    const bool ends = p->end != NULL && done != NULL;
+    int part = 0;
+    for (int64_t k = 0; k < steps; ++k, a += terms * TILE, b += terms * TILE) {
+        if (k == 0 && done != NULL) {
+            if (zero)
+                step_changing(terms, two_rows, true, a, lda, b, ldb, done, sums);
+            else
+                step_changing(terms, two_rows, false, a, lda, b, ldb, done, sums);
+        } else {
+            if (k == 0 && zero) EACH(ZERO);
+            if (k == 0 && !zero) EACH(RESUME);
+            step(terms, two_rows, two_cols, a, lda, b, ldb);
+        }
+        for (int64_t n = 0; n < each && next < last; ++n, ++next) {
+            __builtin_prefetch(sums + AGK_TERMS_SUMS + 16 * next, 1, 3);
+        }
+        fetch_rows(ahead);
+        fetch_units(ahead);
+        if (ends && k > 0) {
+            const int to = (int)(PARTS * k / (steps - 1));
+            agk_end_parts(p, done, unit - 2, part, to);
+            part = to;
+        }
+    }
+    if (ends && part < PARTS) agk_end_parts(p, done, unit - 2, part, PARTS);
+}
+
+AGK_INLINE void all_units(int terms, bool two_rows, const agk_terms_panel *p)
+{
+    const int64_t units = (p->cols + 15) / 16, steps = (units + 1) / 2 * (p->k / 32);
+    requests ahead = {.row = p->next_a, .row_lines = (int64_t)(p->next_bytes + 63) / 64, .lda = p->next_lda};
+    ahead.lines = ahead.row_lines * p->next_rows;
+    ahead.each = steps == 0 ? 0 : (ahead.lines + steps - 1) / steps;
+    if (p->shares > 0) {
+        const int64_t lines = units * (int64_t)p->ldb / 64;
+        ahead.units = p->b + p->next_b + 64 * (lines * p->share / p->shares);
+        ahead.units_end = p->b + p->next_b + 64 * (lines * (p->share + 1) / p->shares);
+        ahead.units_each = steps == 0 ? 0 : (lines / p->shares + steps) / steps;
+    }
+    _Alignas(64) float last[AGK_TERMS_SUMS];
+    float *sums = NULL;
+    int64_t unit = 0;
+    for (; unit + 1 < units; unit += 2) {
+        block(terms, two_rows, true, p, unit, sums, &ahead);
+        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_TERMS_SUMS;
+    }
+    if (sums != NULL) {
+        const bool two_cols = true;
+        EACH(KEEP);
+        if (p->end != NULL) agk_end_parts(p, sums, unit - 2, 0, PARTS);
+    }
+    if (unit < units) {
+        const bool two_cols = false;
+        block(terms, two_rows, false, p, unit, NULL, &ahead);
+        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_TERMS_SUMS;
+        EACH(KEEP);
+        if (p->end != NULL) agk_end_parts(p, sums, unit, 0, PARTS / 2);
+    }
+}
+
+void agk_mm_tiles_panel_amx(const agk_terms_panel *p)
+{
+    agk_tiles_configure(
+        (const agk_tile_shape[8]){{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});
+    if (p->terms == 1 && p->rows > 16)
+        all_units(1, true, p);
+    else if (p->terms == 1)
+        all_units(1, false, p);
+    else if (p->terms == 2 && p->rows > 16)
+        all_units(2, true, p);
+    else if (p->terms == 2)
+        all_units(2, false, p);
+    else if (p->rows > 16)
+        all_units(3, true, p);
+    else
+        all_units(3, false, p);
+    _tile_release();
+}

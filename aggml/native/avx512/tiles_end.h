@@ -1,0 +1,67 @@
+/* What the sums of a block on tiles become (agk_terms_end), two columns of 32 rows at a time. Each line of a tile is 16 rows of one
+ * column, so nothing is turned. Not here: products (amx/mul_mat_tiles.c), other stages (scalar/chain.c). */
+#ifndef AGK_AVX512_TILES_END_H
+#define AGK_AVX512_TILES_END_H
+
+#include "../mul_mat_terms.h"
+#include "math.h"
+
+#include "../vec/unary.h"
+
+enum { PARTS = 16 }; /* of a pair of units; two columns each */
+
+AGK_INLINE void end_parts(int act, const agk_terms_panel *p, const float *sums, int64_t unit, int part, int to)
+{
+    const agk_terms_end *e = p->end;
+    const __mmask16 low = p->rows >= 16 ? 0xffff : (__mmask16)((1u << p->rows) - 1);
+    const __mmask16 high = p->rows >= 32 ? 0xffff : p->rows <= 16 ? 0 : (__mmask16)((1u << (p->rows - 16)) - 1);
+    vf bias[2] = {v_zero(), v_zero()};
+    if (e->bias != NULL) {
+        bias[0] = _mm512_maskz_loadu_ps(low, e->bias);
+        bias[1] = _mm512_maskz_loadu_ps(high, e->bias + 16);
+    }
+    const int64_t first = 16 * unit, left = (p->cols - first + 1) / 2;
+    if (to > left) to = (int)left;
+    for (; part < to; ++part) {
+        const int64_t col = first + 2 * part;
+        const bool two = col + 1 < p->cols;
+        const float *x = sums + part / 8 * 512 + part % 8 * 32;
+        vf t[4] = {v_load(x), v_load(x + 256), v_load(x + 16), v_load(x + 272)};
+        if (e->bias != NULL) {
+            AGK_UNROLL for (int i = 0; i < 4; ++i) t[i] = t[i] + bias[i & 1];
+        }
+        if (act == AGK_OP_gelu_erf) {
+            v_gelu_erf_4(t);
+        } else if (act >= 0) {
+            AGK_UNROLL for (int i = 0; i < 4; ++i) t[i] = v_unary_1(act, t[i]);
+        }
+        char *c = (char *)e->c + (size_t)col * e->ldc;
+        const __mmask16 low2 = two ? low : 0, high2 = two ? high : 0;
+        if (e->other != NULL) {
+            const char *y = e->other + (size_t)col * e->ld_other, *z = y + e->ld_other;
+            t[0] = t[0] + _mm512_maskz_loadu_ps(low, y);
+            t[1] = t[1] + _mm512_maskz_loadu_ps(high, y + 64);
+            t[2] = t[2] + _mm512_maskz_loadu_ps(low2, z);
+            t[3] = t[3] + _mm512_maskz_loadu_ps(high2, z + 64);
+        }
+        _mm512_mask_storeu_ps(c, low, t[0]);
+        _mm512_mask_storeu_ps(c + 64, high, t[1]);
+        _mm512_mask_storeu_ps(c + e->ldc, low2, t[2]);
+        _mm512_mask_storeu_ps(c + e->ldc + 64, high2, t[3]);
+    }
+}
+
+/* Parts `from` to `to` - 1 of the pair of units from `unit` on. */
+static __attribute__((noinline)) void agk_end_parts(const agk_terms_panel *p, const float *sums, int64_t unit, int from,
+                                                    int to)
+{
+    switch (p->end->act) {
+    case AGK_OP_gelu_erf: end_parts(AGK_OP_gelu_erf, p, sums, unit, from, to); return;
+    case AGK_OP_gelu: end_parts(AGK_OP_gelu, p, sums, unit, from, to); return;
+    case AGK_OP_silu: end_parts(AGK_OP_silu, p, sums, unit, from, to); return;
+    case AGK_OP_relu: end_parts(AGK_OP_relu, p, sums, unit, from, to); return;
+    default: end_parts(-1, p, sums, unit, from, to); return;
+    }
+}
+
+#endif
