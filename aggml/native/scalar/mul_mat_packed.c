@@ -11,8 +11,9 @@
 #include "mul_mat_plan.h"
 
 enum {
-    K_MOST = 2048,        /* of the columns, per chunk; a multiple of 64 */
-    TWO_GROUPS_FROM = 16, /* fewer are cut finer: both threads shall have some */
+    K_MOST = 2048,         /* of the columns, per chunk; a multiple of 64 */
+    TWO_GROUPS_FROM = 16,  /* fewer are cut finer: both threads shall have some */
+    FOUR_GROUPS_FROM = 64, /* of tiles: twice as many before the next claim, 4 % of a step; 16 threads have some yet */
     MOST_IN_LANES = 16,
     MOST_ON_TILES = 31, /* from 32 on columns are worth a panel: mul_mat_terms.c */
 };
@@ -199,6 +200,7 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
     const int64_t groups = agk_mm_ceil_div(m, AGK_PACKED_ROWS);
     p.groups_per_chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
     if (groups >= TWO_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 1) / 2 * 2; /* multiplied two by two */
+    if (tiles && groups >= FOUR_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 3) / 4 * 4;
     p.k_chunk = k_of_chunk(k, n, p.lay != NULL);
     const int64_t k_most = agk_mm_least(k, p.k_chunk);
     lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k_most);

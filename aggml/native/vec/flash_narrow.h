@@ -188,6 +188,10 @@ static inline void v_flash_block_narrow(const agk_flash_tile *t, int64_t first, 
     const agk_flash_narrow f = agk_flash_narrow_of(t->state);
     int64_t r = 0;
     for (; r + V_NR <= t->n_rows; r += V_NR) v_narrow_rows(V_NR, t, &f, r, first, n, k, v);
+    if (V_NR > 3 && r + 3 == t->n_rows) { /* keys and values are read and widened once, not twice */
+        v_narrow_rows(3, t, &f, r, first, n, k, v);
+        return;
+    }
     for (; r + 2 <= t->n_rows; r += 2) v_narrow_rows(2, t, &f, r, first, n, k, v);
     for (; r < t->n_rows; ++r) v_narrow_rows(1, t, &f, r, first, n, k, v);
 }
