@@ -70,7 +70,8 @@ enum { AGK_FLASH_PANEL = 32, AGK_FLASH_AT_ONCE = 256 /* keys of a block: S is 32
 
 typedef struct agk_flash_terms {
     int terms;
-    int64_t n_keys, begin, end; /* of the head; those that a row of the tile may see */
+    int64_t n_keys, begin, end;     /* of the head; those that a row of the tile may see */
+    int64_t clear_begin, clear_end; /* for keys within the mask is 0 */
     const char *k, *v;
 } agk_flash_terms;
 
@@ -82,6 +83,13 @@ static inline int64_t agk_flash_up(int64_t n)
 static inline size_t agk_flash_terms_k_bytes(int terms, int64_t n_keys, int64_t d)
 {
     return (size_t)(agk_flash_up(n_keys) * agk_flash_up(d) * terms * 2);
+}
+
+/* One term alone has keys turned and values as they lie, in pairs (amx/flash_bf16.c): as many bytes. */
+static inline size_t agk_flash_bf16_state_bytes(int64_t d, int64_t dv)
+{
+    const int64_t p = 2 * 4 * 2048, s = 3 * 4096;
+    return (size_t)(2048 + 4096 + 64 * agk_flash_up(d) + p + s + 128 * agk_flash_up(dv));
 }
 
 /* Scratch of a tile: Q [32][d], Q^T, S^T, P, O^T [dv][32] in tiles, and what the scalar kernel makes of a panel. */

@@ -121,6 +121,12 @@ struct agk_flash_terms;
 typedef bool agk_flash_terms_pack_fn(int terms, int64_t n, int64_t d, const float *k, int64_t dv, const float *v,
                                      void *k_out, void *v_out, size_t v_step);
 typedef bool agk_flash_terms_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x);
+/* One term, rows of keys and values as they lie, floats or bf16. A tile of rows is begun (NULL: none), the one before is
+ * ended, false: lanes must do that one; first: there is none before. */
+typedef bool agk_flash_bf16_pack_fn(bool floats, int64_t n, int64_t d, const void *k, int64_t k_step, int64_t dv,
+                                    const void *v, int64_t v_step, void *k_out, void *v_out, size_t v_out_step);
+typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x, bool first,
+                                    void *state);
 
 /* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
 typedef void agk_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);

@@ -252,22 +252,58 @@ def test_windows_in_pairs(queries: int, keys: int, paired: aggml.Backend) -> Non
     windows("bf16", queries, keys, paired)
 
 
-@pytest.mark.parametrize(("dtype", "queries", "keys"), [("f32", 32, 140), ("f16", 20, 1001)])
+@pytest.mark.parametrize(
+    ("dtype", "queries", "keys"),
+    [("f32", 32, 140), ("f16", 20, 1001), ("bf16", 24, 140), ("bf16", 70, 1001)],
+)
 def test_windows(dtype: str, queries: int, keys: int, backend: aggml.Backend) -> None:
     windows(dtype, queries, keys, backend)
 
 
-@pytest.mark.parametrize("keys", [500, 1100])
-def test_tiles_of_both_kinds(keys: int, backend: aggml.Backend) -> None:
-    # Some tiles of each head see a number that bf16 terms cannot hold: they are computed in lanes.
+@pytest.mark.parametrize(("dtype", "keys"), [("f32", 500), ("f32", 1100), ("bf16", 500)])
+def test_tiles_of_both_kinds(dtype: str, keys: int, backend: aggml.Backend) -> None:
+    # Some tiles of each head see a number that terms of bf16 cannot hold, or values too large for
+    # sums that are not yet divided: they are computed in lanes.
     q, k, v = (floats(3, keys, 128, seed=n) for n in (1, 2, 3))
-    k[:, 300, 5] = 1e-37
+    if dtype == "f32":
+        k[:, 300, 5] = 1e-37
+    else:
+        v[:, 300, 5] = 1e20
     mask = np.where(np.arange(keys) <= np.arange(keys)[:, None], 0, -np.inf).astype(np.float16)
-    tensors = {new_tensor("f32", ne=(128, keys, 3)): x for x in (q, k, v)}
-    left, right, values = tensors
+    (k_held, k), (v_held, v) = (stored(x, dtype) for x in (k, v))
+    left, right, values = (new_tensor(t, ne=(128, keys, 3)) for t in ("f32", dtype, dtype))
+    tensors = {left: q, right: k_held, values: v_held}
     seen = new_tensor("f16", ne=(keys, keys))
     node = ops.flash_attn_ext(left, right, values, seen, float(1 / np.sqrt(128)))
     found = compute(backend, node, {**tensors, seen: mask})
     none = np.full(3, -np.inf)
     expected = attention(q, k, v, mask, softcap=0.0, max_bias=0.0, sinks=none)
-    assert nmse(expected, found[0].astype(np.float64)) <= BOUND["f32"]
+    for rows in (slice(0, 300), slice(300, keys)):  # of which the second are much larger
+        assert nmse(expected[rows], found[0][rows].astype(np.float64)) <= BOUND[dtype]
+
+
+@pytest.mark.parametrize("queries", [7, 30, 70])
+@pytest.mark.parametrize("most", [30.0, 90.0, 3000.0])
+@pytest.mark.parametrize("down", [False, True])
+def test_maxima_that_come_late(
+    down: bool, most: float, queries: int, backend: aggml.Backend
+) -> None:
+    # Logits climb to `most` over the keys, or fall: whatever a kernel takes a row's probabilities
+    # relative to. All of them are numbers that a bf16 holds, so that they are exact.
+    keys = 300
+    q = np.zeros((1, queries, 64), np.float32)
+    q[0, :, 0], q[0, :, 1] = 1, np.arange(queries) % 3
+    k, v = np.zeros((1, keys, 64), np.float32), floats(1, keys, 64, seed=3)
+    k[0, :, 0] = np.round(np.linspace(0, most, keys)[:: -1 if down else 1] / 16) * 16
+    k[0, :, 1] = np.arange(keys) % 5
+    (k_held, k_read), (v_held, v_read) = (stored(x, "bf16") for x in (k, v))
+    left, right, values = (
+        new_tensor("f32", ne=(64, queries)),
+        *(new_tensor("bf16", ne=(64, keys)) for _ in "kv"),
+    )
+    node = ops.flash_attn_ext(left, right, values, None, 0.125)
+    found = compute(backend, node, {left: q[0] * 8.0, right: k_held[0], values: v_held[0]})
+    expected = attention(
+        q * 8.0, k_read, v_read, None, softcap=0.0, max_bias=0.0, sinks=np.full(1, -np.inf)
+    )
+    assert nmse(expected, found[0].astype(np.float64)) <= BOUND["bf16"]

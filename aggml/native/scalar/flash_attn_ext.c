@@ -134,8 +134,13 @@ static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
     const agk_node *node = lowering->node;
     const agk_view *k = &node->src[1], *v = &node->src[2];
     plan->terms = terms;
-    plan->as.matrix.pack = AGK_PICK(flash_terms_pack, lowering->cpu);
-    plan->as.matrix.tile = AGK_PICK(flash_terms_tile, lowering->cpu);
+    if (terms == 1) {
+        plan->as.bf16.pack = AGK_PICK(flash_bf16_pack, lowering->cpu);
+        plan->as.bf16.tile = AGK_PICK(flash_bf16_tile, lowering->cpu);
+    } else {
+        plan->as.matrix.pack = AGK_PICK(flash_terms_pack, lowering->cpu);
+        plan->as.matrix.tile = AGK_PICK(flash_terms_tile, lowering->cpu);
+    }
     plan->room = (int64_t)((lowering->work_size + 63) / 64 * 64);
     const int64_t heads = k->ne[2] * k->ne[3], all = agk_flash_panels(node) * heads;
     const size_t head_bytes =
@@ -254,7 +259,8 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
 
     const int64_t keys = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;
     const int64_t floats = bundle * agk_flash_state_floats(q->ne[0], v->ne[0]) + keys * width;
-    const size_t scratch = (size_t)floats * sizeof(float);
+    size_t scratch = (size_t)floats * sizeof(float);
+    if (terms == 1) scratch = (scratch + 63) / 64 * 64 + agk_flash_bf16_state_bytes(q->ne[0], v->ne[0]); /* beside it */
     if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
     if (agk_has(node, 3)) agk_add_step(lowering, agk_flash_look_step, agk_flash_looks(node));
     if (terms != 0) {

@@ -40,12 +40,33 @@ agk_status agk_flash_pack_step(const agk_task *task, const agk_node *node, int64
         const char *v_rows = (const char *)agk_data(task, v) + i2 * v->nb[2] + i3 * v->nb[3];
         float *keys = task->scratch, *values = keys + AGK_FLASH_PANEL * k->ne[0];
         const packed p = packed_at(task, node, head);
+        char *k_out = p.k + (size_t)panel * k_step, *v_out = p.v + (size_t)panel * (size_t)terms * 2048;
+        if (terms == 1 && k->type == AGK_BF16 && v->type == AGK_BF16) {
+            p.fine[panel] = plan.as.bf16.pack(false, n, k->ne[0], k_rows + first * k->nb[1], k->nb[1], v->ne[0],
+                                              v_rows + first * v->nb[1], v->nb[1], k_out, v_out, p.v_step);
+            continue;
+        }
         agk_flash_floats(k, k_rows, plan.read_k.floats, first, n, keys);
         agk_flash_floats(v, v_rows, plan.read_v.floats, first, n, values);
-        p.fine[panel] = plan.as.matrix.pack(terms, n, k->ne[0], keys, v->ne[0], values, p.k + (size_t)panel * k_step,
-                                            p.v + (size_t)panel * (size_t)terms * 2048, p.v_step);
+        if (terms == 1)
+            p.fine[panel] = plan.as.bf16.pack(true, n, k->ne[0], keys, 4 * k->ne[0], v->ne[0], values, 4 * v->ne[0],
+                                              k_out, v_out, p.v_step);
+        else
+            p.fine[panel] = plan.as.matrix.pack(terms, n, k->ne[0], keys, v->ne[0], values, k_out, v_out, p.v_step);
     }
     return AGK_OK;
+}
+
+bool agk_flash_bf16_of(const agk_task *task, const agk_node *node, int64_t head, int64_t begin, int64_t end,
+                       agk_flash_terms *x)
+{
+    const packed p = packed_at(task, node, head);
+    for (int64_t i = begin / AGK_FLASH_PANEL; i * AGK_FLASH_PANEL < end; ++i) {
+        if (!p.fine[i]) return false;
+    }
+    *x = (agk_flash_terms){
+        .terms = 1, .n_keys = node->src[1].ne[1], .begin = begin, .end = end, .clear_end = end, .k = p.k, .v = p.v};
+    return begin < end;
 }
 
 bool agk_flash_matrix_tile(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t head,

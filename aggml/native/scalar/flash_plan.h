@@ -30,6 +30,10 @@ typedef struct agk_flash_plan {
             agk_flash_terms_tile_fn *tile;
         } matrix;
         struct {
+            agk_flash_bf16_pack_fn *pack;
+            agk_flash_bf16_tile_fn *tile;
+        } bf16; /* one term */
+        struct {
             int64_t keys, count;
         } parts;
     } as;
@@ -91,6 +95,9 @@ void agk_flash_floats(const agk_view *view, const char *rows, agk_to_float_fn *r
 /* One tile on matrix tiles; false: a number without terms is among what it sees, so lanes must do it. */
 bool agk_flash_matrix_tile(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t head,
                            int64_t begin, int64_t end);
+/* The same of one term: whether its panels have all numbers, and what the kernel is given. */
+bool agk_flash_bf16_of(const agk_task *task, const agk_node *node, int64_t head, int64_t begin, int64_t end,
+                       agk_flash_terms *x);
 /* What is known of a tile after a part of the keys; any: it saw one. */
 void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t batch,
                          int64_t part, int64_t row, bool any);

@@ -34,7 +34,9 @@ typedef struct walk {
     float *keys, *values;
     bool k_as_is, v_as_is;
     int64_t have,
-        from; /* the head of k and v, of all batches, whose rows from this on lie in keys and values; -1: none */
+        from;     /* the head of k and v, of all batches, whose rows from this on lie in keys and values; -1: none */
+    void *engine; /* of tiles with one term, and how many it has begun */
+    int64_t begun;
 } walk;
 
 /* A tile on its way: which keys it may see, and where its rows are. */
@@ -271,6 +273,33 @@ static agk_flash_tile common_tile(const walk *w)
     return t;
 }
 
+/* One tile on matrix tiles, one term: what is begun with it ends with the next. NULL: the last ends. */
+static void run_bf16(walk *w, const job *x, job slots[2])
+{
+    const agk_node *node = w->node;
+    job *own = x != NULL ? &slots[w->begun & 1] : NULL;
+    agk_flash_terms terms = {0};
+    if (x != NULL) {
+        *own = *x;
+        const int64_t head = kv_head_of(node, x->head, x->batch);
+        if (!agk_flash_bf16_of(w->task, node, head, x->begin, x->end, &terms)) {
+            run_jobs(w, own, 1, head);
+            return;
+        }
+        if (x->seen != NULL) {
+            terms.clear_begin = x->seen->clear_begin;
+            terms.clear_end = x->seen->clear_end;
+        }
+    }
+    if (x == NULL && w->begun == 0) return;
+    const bool fine = w->plan.as.bf16.tile(own != NULL ? &own->tile : NULL, &terms, w->begun == 0, w->engine);
+    if (!fine) {
+        job *before = &slots[(w->begun & 1) ^ 1];
+        run_jobs(w, before, 1, kv_head_of(node, before->head, before->batch));
+    }
+    ++w->begun;
+}
+
 agk_status agk_flash_walk_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2];
@@ -295,6 +324,18 @@ agk_status agk_flash_walk_step(const agk_task *task, const agk_node *node, int64
     w.keys = (float *)task->scratch + most * floats;
     w.values = w.keys + (plan.held > 0 ? plan.held : AGK_FLASH_KEYS) * q->ne[0];
     const int64_t last = agk_chunk_end(chunk, plan.per_chunk, plan.units);
+    if (plan.terms == 1) {
+        job on_way[2];
+        const int64_t held = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;
+        const size_t lanes = (size_t)(most * floats + held * (q->ne[0] + v->ne[0])) * sizeof(float);
+        w.engine = (char *)task->scratch + (lanes + 63) / 64 * 64;
+        for (int64_t unit = chunk * plan.per_chunk; unit < last; ++unit) {
+            open_job(&w, &jobs[0], unit);
+            run_bf16(&w, &jobs[0], on_way);
+        }
+        run_bf16(&w, NULL, on_way);
+        return AGK_OK;
+    }
     int64_t n = 0, head = -1;
     for (int64_t unit = chunk * plan.per_chunk; unit < last; ++unit) {
         job *x = &jobs[n];
