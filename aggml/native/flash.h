@@ -85,11 +85,19 @@ static inline size_t agk_flash_terms_k_bytes(int terms, int64_t n_keys, int64_t 
     return (size_t)(agk_flash_up(n_keys) * agk_flash_up(d) * terms * 2);
 }
 
-/* One term alone has keys turned and values as they lie, in pairs (amx/flash_bf16.c): as many bytes. */
+/* One term alone has keys turned and values as they lie, in pairs (amx/flash_bf16.c): as many bytes. Blocks are as small as
+ * they are, and chunks of S that wait as few, because all of it should stay in L1 beside keys and values that pass. */
+enum {
+    AGK_FLASH_BF16_PANELS = 4,  /* of 32 keys, in a block */
+    AGK_FLASH_BF16_SLOTS = 2,   /* for S of 32 keys */
+    AGK_FLASH_BF16_HEAD = 2048, /* bytes of what is known of all */
+};
+
+/* Head, sums [2][32][16], Q [32][d], P [2][32][keys of a block], S [slots and one][32][32], O [dv][32]. */
 static inline size_t agk_flash_bf16_state_bytes(int64_t d, int64_t dv)
 {
-    const int64_t p = 2 * 4 * 2048, s = 3 * 4096;
-    return (size_t)(2048 + 4096 + 64 * agk_flash_up(d) + p + s + 128 * agk_flash_up(dv));
+    const int64_t p = 2 * AGK_FLASH_BF16_PANELS * 2048, s = (AGK_FLASH_BF16_SLOTS + 1) * 4096;
+    return (size_t)(AGK_FLASH_BF16_HEAD + 4096 + 64 * agk_flash_up(d) + p + s + 128 * agk_flash_up(dv));
 }
 
 /* Scratch of a tile: Q [32][d], Q^T, S^T, P, O^T [dv][32] in tiles, and what the scalar kernel makes of a panel. */

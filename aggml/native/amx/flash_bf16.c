@@ -18,10 +18,10 @@
 enum {
     TILE = 1024,
     PANEL = 2 * TILE,
-    BLOCK = 4,   /* panels of 32 keys */
-    SLOTS = 4,   /* of S */
+    BLOCK = AGK_FLASH_BF16_PANELS,
+    SLOTS = AGK_FLASH_BF16_SLOTS,
     SUMS = 1024, /* floats of four tiles */
-    HEAD = 2048, /* bytes of what is known of all */
+    HEAD = AGK_FLASH_BF16_HEAD,
 };
 
 /* -- keys and values to panels ---------------------------------------------------------------------------------- */
