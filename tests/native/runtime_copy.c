@@ -96,6 +96,33 @@ static void overlapping_neighbours_move(void)
     for (int i = 1; i < 8; ++i) CHECK_EQ(bytes[i], i);
 }
 
+/* In pieces, and past the caches; from and to addresses of any alignment, and onto themselves. */
+static void long_runs(rng *r)
+{
+    enum { ROOM = 36 << 20, SHORT = 3 << 20, LONG = 33 << 20, GUARD = 64 };
+    uint8_t *from = malloc(ROOM), *to = malloc(ROOM);
+    CHECK(from != NULL && to != NULL);
+    for (size_t i = 0; i < ROOM; i += 8) memcpy(from + i, &(uint64_t){rng_next(r)}, 8);
+    for (int i = 0; i < 8; ++i) {
+        const size_t s = rng_below(r, GUARD), d = GUARD + rng_below(r, GUARD);
+        const size_t n = (i % 2 == 0 ? LONG : SHORT) + rng_below(r, 1 << 20);
+        memset(to, 0xee, ROOM);
+        ag_copy c = {.dst = to + d, .src = from + s, .ne = {1, 1, 1, 1}, .item = n};
+        ag_copy_run(&c);
+        CHECK(memcmp(to + d, from + s, n) == 0);
+        CHECK(to[d - 1] == 0xee && to[d + n] == 0xee);
+    }
+    for (int i = 0; i < 2; ++i) { /* forwards and backwards, by less than a piece */
+        const size_t s = i == 0 ? 0 : 1000, d = i == 0 ? 1000 : 0;
+        memcpy(to, from, ROOM);
+        ag_copy c = {.dst = to + d, .src = to + s, .ne = {1, 1, 1, 1}, .item = LONG};
+        ag_copy_run(&c);
+        CHECK(memcmp(to + d, from + s, LONG) == 0);
+    }
+    free(from);
+    free(to);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -104,5 +131,6 @@ int main(int argc, char **argv)
     for (int i = 0; i < SCALED(20000); ++i) one(&r);
     contiguous_is_one_item();
     overlapping_neighbours_move();
+    long_runs(&r);
     return 0;
 }
