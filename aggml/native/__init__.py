@@ -12,6 +12,7 @@ from aggml.native import _native
 __all__ = ["ISAS", "cpu_mask", "isas"]
 
 _AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/kernels.h
+_AVXVNNI = _AVX2 | 1 << 7
 _AVX512 = _AVX2 | 1 << 3
 _AMX = _AVX512 | 1 << 5 | 1 << 9 | 1 << 10  # with BF16, bf16 and int8 tiles
 
@@ -24,6 +25,7 @@ _I8MM = _DOTPROD | 1 << 13  # matrix products of bytes
 ISAS: dict[str, int] = {
     "scalar": 0,
     "avx2": _AVX2,
+    "avxvnni": _AVXVNNI,
     "avx512": _AVX512 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 12,
     "amx": _AMX | 1 << 4 | 1 << 6,
     "neon": _NEON,
@@ -34,6 +36,7 @@ ISAS: dict[str, int] = {
 _NEEDED = {
     "scalar": 0,
     "avx2": _AVX2,
+    "avxvnni": _AVXVNNI,
     "avx512": _AVX512,
     "amx": _AMX,
     "neon": _NEON,

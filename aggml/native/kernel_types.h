@@ -66,6 +66,9 @@ typedef void agk_mm_bytes_row_fn(int type, const void *src, void *out, int64_t n
 typedef void agk_mm_col_q8_wide_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_bytes_pack_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
                                   void *out);
+typedef agk_mm_terms_tile_fn agk_mm_short_tile_fn; /* mul_mat_short.h */
+typedef void agk_mm_short_row_fn(int type, bool words, const void *src, void *out, int64_t n);
+typedef agk_mm_bytes_pack_fn agk_mm_short_pack_fn;
 typedef void agk_mm_terms_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
                                  size_t ldc);
 

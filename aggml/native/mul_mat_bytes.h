@@ -29,9 +29,9 @@ typedef struct agk_bytes_unit {
 
 /* Whether elements of the type can be bytes; then where scales change, and whether there are minimums. */
 typedef struct agk_bytes_traits {
-    bool served, minimum;
-    bool halves; /* a scale for each 16, not 32 */
-    bool wide;   /* scales of columns are for 256 elements, which are a block of k */
+    bool served : 1, minimum : 1;
+    bool halves : 1; /* a scale for each 16, not 32 */
+    bool wide : 1;   /* scales of columns are for 256 elements, which are a block of k */
 } agk_bytes_traits;
 
 agk_bytes_traits agk_bytes_traits_of(int type);

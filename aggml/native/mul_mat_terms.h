@@ -38,6 +38,7 @@ typedef struct agk_terms_end {
 /* One panel times some units, for one block of k: sums += a * b. */
 typedef struct agk_terms_panel {
     int terms;
+    int fours; /* of mul_mat_short.h */
     int64_t k; /* a multiple of 32 */
     int64_t rows, cols;
     const char *a, *b;

@@ -6,7 +6,9 @@
 
 #include "check.h"
 #include "kernel_types.h"
+#include "blocks.h"
 #include "mul_mat_bytes.h"
+#include "mul_mat_short.h"
 
 enum { K = 96, COLS = 49, ROWS = 32 };
 
@@ -235,6 +237,174 @@ static int bytes_in_lanes(rng *r)
     return n_variants;
 }
 
+/* Rows of k elements as they are made of a type, whatever their values. */
+static void *short_rows(rng *r, agk_bytes_traits t, int fours, int64_t k)
+{
+    const size_t size = agk_short_row_bytes(fours == 0);
+    const int most = fours == 0 ? 128 : 64 / fours;
+    char *rows = bytes((size_t)(ROWS * k / 32) * size);
+    for (int64_t i = 0; i < ROWS * k / 32; ++i) {
+        agk_short_row *x = (agk_short_row *)(void *)(rows + (size_t)i * size);
+        agk_short_row *first = (agk_short_row *)(void *)(rows + (size_t)(i - i % (k / 32)) * size);
+        x->unit = first->unit = x == first ? 0.01f * (float)(1 + rng_below(r, 100)) : first->unit;
+        x->total = 0;
+        for (int h = 0; h < 2; ++h) {
+            const int factor = (int)rng_below(r, 1017) - 508; /* of q6_K up to 1016 */
+            x->d[h] = t.wide ? x->unit * (float)factor : 0.01f * (float)(1 + rng_below(r, 100));
+            x->minimum[h] = -0.1f * (float)rng_below(r, 100);
+            x->factor[h] = (factor & 0xffff) * 0x10001;
+            x->start[h] = 0;
+        }
+        if (!t.halves) x->d[1] = x->d[0], x->minimum[1] = x->minimum[0], x->factor[1] = x->factor[0];
+        for (int e = 0; e < 32; ++e) {
+            const int q = i % 3 == 0                ? -most
+                          : i % 3 == 1 && fours > 0 ? most
+                                                    : (int)rng_below(r, (uint32_t)(2 * most)) - most;
+            if (fours == 0)
+                x->words[e] = (int16_t)q; /* which of four it is makes no difference: 16 stay 16 */
+            else
+                x->q[e] = (int8_t)q;
+            x->start[t.halves ? e / 16 : 0] -= 128 * q;
+        }
+        for (int h = 0; h < (t.halves ? 2 : 1); ++h) first->total += x->start[h] * (int16_t)(x->factor[h] & 0xffff);
+    }
+    return rows;
+}
+
+/* The mean square of products of these: that of scaled codes and minimums, which may take each other away, times that of columns. */
+static double square_of(const agk_terms_panel *p)
+{
+    double rows = 0.0, cols = 0.0;
+    for (int64_t i = 0; i < p->rows * p->k; ++i) {
+        const char *row = p->a + (size_t)(i / p->k) * p->lda;
+        const agk_short_row *x =
+            (const agk_short_row *)(const void *)(row + (size_t)(i % p->k / 32) * agk_short_row_bytes(p->fours == 0));
+        const double q = p->fours == 0 ? x->words[i % 32] : x->q[i % 32], d = x->d[i % 32 / 16];
+        const double minimum = p->minimum ? x->minimum[i % 32 / 16] : 0.0;
+        rows += (q * d * q * d + minimum * minimum) / (double)p->rows;
+    }
+    for (int64_t i = 0; i < p->cols * p->k; ++i) {
+        const int64_t col = i / p->k, k = i % p->k;
+        const agk_short_unit *y = (const agk_short_unit *)(const void *)(p->b + (size_t)(col / 16) * p->ldb) + k / 32;
+        const double x = (double)y->d[col % 16] * (y->q[k % 32 / 4][col % 16][k % 4] - 128);
+        cols += x * x / (double)(p->cols * p->k);
+    }
+    return 2.0 * rows * cols;
+}
+
+static int sums_of_16_bits(rng *r)
+{
+    enum { LONG = 256, COL = LONG / 64, UNIT = LONG / 32 * sizeof(agk_short_unit) };
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_short_pack_fn *pack = (agk_mm_short_pack_fn *)variant(i, "mm_short_pack");
+        agk_mm_short_tile_fn *tile = (agk_mm_short_tile_fn *)variant(i, "mm_short_tile");
+        if (pack == NULL && tile == NULL) continue;
+        for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
+            const agk_bytes_traits t = agk_bytes_traits_of(type);
+            if (!t.served) continue;
+            const bool whole = tile != NULL && strcmp(agk_variants[i].isa, "avxvnni") == 0;
+            const int fours = whole ? 8 : agk_short_fours(type); /* sums of 32 bits: all rows are bytes */
+            for (int round = 0; round < SCALED(8); ++round) {
+                const int64_t rows = 1 + (round * 7 + type) % ROWS, cols = 1 + (round * 11 + type) % COLS;
+                const int64_t units = (cols + 15) / 16;
+                char *b = bytes((size_t)units * UNIT), *other = bytes((size_t)units * UNIT);
+                for (int64_t u = 0; u < units; ++u) {
+                    const int64_t n = cols - 16 * u < 16 ? cols - 16 * u : 16;
+                    agk_mm_col_q8 *x = columns(r, n * COL, t.wide);
+                    for (int64_t j = 0; j < n * COL; j += 2) { /* the largest sums */
+                        memset(x[j].q, j % 4 == 0 ? 127 : -128, sizeof x[j].q);
+                    }
+                    agk_mm_short_pack_scalar(t.halves, t.wide, LONG, n, x, COL * sizeof *x, b + u * UNIT);
+                    if (pack != NULL) pack(t.halves, t.wide, LONG, n, x, COL * sizeof *x, other + u * UNIT);
+                    free(x);
+                }
+                for (int64_t u = 0; u < units * LONG / 32 && pack != NULL; ++u) {
+                    agk_short_unit *left = (agk_short_unit *)(void *)b + u,
+                                   *right = (agk_short_unit *)(void *)other + u;
+                    if (!t.halves) memcpy(right->sum[1], left->sum[1], sizeof left->sum[1]); /* not used */
+                    CHECK(memcmp(left, right, sizeof *left) == 0);
+                }
+                void *a = short_rows(r, t, fours, LONG);
+                const agk_terms_panel p = {.k = LONG,
+                                           .rows = rows,
+                                           .cols = cols,
+                                           .fours = fours,
+                                           .a = a,
+                                           .lda = LONG / 32 * agk_short_row_bytes(fours == 0),
+                                           .halves = t.halves,
+                                           .minimum = t.minimum,
+                                           .wide = t.wide,
+                                           .b = b,
+                                           .ldb = UNIT};
+                if (tile != NULL) same(tile, agk_mm_short_tile_scalar, put_of(&agk_variants[i]), p, square_of(&p));
+                free(a);
+                free(b);
+                free(other);
+            }
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* Rows of any bits, made short, against the same rows as floats; what is said twice agrees. */
+static int short_rows_of_types(rng *r)
+{
+    enum { N = 512 };
+    int n_variants = 0;
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        agk_mm_short_row_fn *row = (agk_mm_short_row_fn *)variant(i, "mm_short_row");
+        if (row == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue; /* which rounds */
+        for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
+            const agk_bytes_traits t = agk_bytes_traits_of(type);
+            const int fours = t.served ? agk_short_fours(type) : 8, most = fours == 0 ? 128 : 64 / fours;
+            for (int round = 0; t.served && round < SCALED(60); ++round) {
+                const bool words = fours == 0 && round % 2 == 0;
+                const size_t size = agk_row_size(type, N), each = agk_short_row_bytes(words);
+                uint8_t *src = malloc(size);
+                char *rows = bytes(N / 32 * each);
+                float x[N];
+                for (size_t e = 0; e < size; ++e) src[e] = (uint8_t)rng_next(r);
+                agk_traits(type)->to_float(src, x, N);
+                row(type, words, src, rows, N);
+                int64_t total = 0;
+                for (int e = 0; e < N; ++e) {
+                    static const int at[4] = {0, 2, 1, 3};
+                    const agk_short_row *y = (const agk_short_row *)(const void *)(rows + (size_t)(e / 32) * each);
+                    const int j = e % 32, h = j / 16, q = words ? y->words[j / 4 * 4 + at[j % 4]] : y->q[j];
+                    const agk_short_row *first =
+                        (const agk_short_row *)(const void *)(rows + (size_t)(e / 256 * 8) * each);
+                    const int factor = (int16_t)(y->factor[h] & 0xffff);
+                    CHECK(q >= -most && q <= most && (words || fours != 0 || q < 128));
+                    CHECK(t.halves || (y->d[0] == y->d[1] || isnan(y->d[0])));
+                    if (isfinite(x[e]) && isfinite(y->d[h]) && isfinite(y->minimum[h])) {
+                        const double product = (double)y->d[h] * q, minimum = t.minimum ? (double)y->minimum[h] : 0.0;
+                        const double room = 1e-6 * (fabs(product) + fabs(minimum)) + 1e-30;
+                        CHECK(fabs(product + minimum - (double)x[e]) <= room);
+                        if (t.wide)
+                            CHECK(fabs((double)first->unit * factor - (double)y->d[h]) <= fabs((double)y->d[h]) * 1e-6);
+                    }
+                    if (t.wide) CHECK(y->factor[h] == (factor & 0xffff) * 0x10001);
+                    total -= 128 * q * (t.wide ? factor : 0);
+                    if (t.wide && e % 256 == 255) {
+                        CHECK(first->total == total);
+                        total = 0;
+                    }
+                    if (j != 31) continue;
+                    int64_t sum[2] = {0, 0};
+                    for (int c = 0; c < 32; ++c) sum[t.halves ? c / 16 : 0] += words ? y->words[c] : y->q[c];
+                    CHECK(y->start[0] == -128 * sum[0] && (!t.halves || y->start[1] == -128 * sum[1]));
+                }
+                free(src);
+                free(rows);
+            }
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 static int products(rng *r)
 {
     int n_variants = 0;
@@ -387,5 +557,7 @@ int main(void)
     CHECK(products(&r) >= 1);
     CHECK(whole_numbers(&r) >= 1);
     CHECK(bytes_in_lanes(&r) >= 1);
+    CHECK(sums_of_16_bits(&r) >= 1);
+    short_rows_of_types(&r); /* of no machine but AVX2 */
     return 0;
 }

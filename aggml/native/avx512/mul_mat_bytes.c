@@ -7,7 +7,7 @@
  * Not here: rows as bytes (mul_mat_bytes_rows.c), few columns (packed.h, mul_mat_dot_q.c). */
 #include "../mul_mat_bytes.h"
 #include "mul_mat_tile.h"
-#include "panels.h"
+#include "../vec/panels.h"
 
 /* 256 elements with one scale: what is not finite is 0. */
 void agk_mm_col_q8_wide_avx512(const void *src, void *dst, int64_t n)

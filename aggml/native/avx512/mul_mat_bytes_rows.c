@@ -25,46 +25,9 @@ AGK_INLINE void v_out(float *dst, __m128i q, float d)
 }
 
 #include "../vec/dequant_32.h"
+#include "../vec/dequant_bytes.h"
 #include "../vec/dequant_iq.h"
 #include "../vec/dequant_k.h"
-
-AGK_INLINE void v_q8_0_to_f32(const agk_block_q8_0 *x, float *dst)
-{
-    for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_bytes(x->qs + 16 * h), v_half(x->d));
-}
-
-AGK_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
-{
-    for (int h = 0; h < 2; ++h) {
-        v_out(dst + 16 * h, _mm_sub_epi8(v_bits(v_bytes(x->qs), 4 * h, 15), _mm_set1_epi8(8)), v_half(x->d));
-    }
-}
-
-/* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
-AGK_INLINE __m128i v_digits(__m128i x, __m256i power)
-{
-    const __m256i wide = _mm256_mullo_epi16(_mm256_cvtepu8_epi16(x), power);
-    const __m256i rest = _mm256_and_si256(wide, _mm256_set1_epi16(255));
-    const __m256i digit = _mm256_srli_epi16(_mm256_add_epi16(rest, _mm256_slli_epi16(rest, 1)), 8);
-    return _mm_sub_epi8(_mm256_cvtepi16_epi8(digit), _mm_set1_epi8(1));
-}
-
-/* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
-AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
-{
-    const float d = v_half(x->d);
-    short power = 1;
-    for (int n = 0; n < 5; ++n, power = (short)(3 * power)) {
-        const __m256i all = _mm256_set1_epi16(power);
-        v_out(dst + 32 * n, v_digits(v_bytes(x->qs), all), d);
-        v_out(dst + 32 * n + 16, v_digits(v_bytes(x->qs + 16), all), d);
-        v_out(dst + 160 + 16 * n, v_digits(v_bytes(x->qs + 32), all), d);
-    }
-    int32_t last;
-    memcpy(&last, x->qh, sizeof last);
-    const __m256i powers = _mm256_setr_epi16(1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27);
-    v_out(dst + 240, v_digits(_mm_set1_epi32(last), powers), d);
-}
 
 #undef V_ROWS
 #define V_ROWS(kernel, block, size) \

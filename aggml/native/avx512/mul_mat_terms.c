@@ -5,7 +5,7 @@
  * stay in L1 for the four times 8 rows of a panel, which itself comes from L1 or L2, 32 bytes for 12 cycles. On one core of a
  * Granite Rapids the loop has 94 % of the peak of FMA on units in L1 and 90 % on units in L2; prefetches into L1 are no faster. Sums stay in the layout of the loop until the last block of k.
  * Not here: tiles (amx/mul_mat_tiles.c), the steps (scalar/mul_mat_terms.c). */
-#include "panels.h"
+#include "../vec/panels.h"
 #include "terms.h"
 
 /* -- terms ---------------------------------------------------------------------------------------------------- */

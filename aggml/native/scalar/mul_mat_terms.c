@@ -1,5 +1,6 @@
 /* mul_mat of panels and units (mul_mat_terms.h). On matrix tiles f32 is three bf16 terms, f16 two, bf16 and quantized rows one;
- * in lanes f32 and f16 are f32, quantized rows are bytes (mul_mat_bytes.h), and the rest is one term where vdpbf16ps is fast.
+ * in lanes f32 and f16 are f32, quantized rows are bytes (mul_mat_bytes.h; mul_mat_short.h without AVX-512, which serves nothing
+ * else then), and the rest is one term where vdpbf16ps is fast.
  *
  * Two steps. The first packs the columns of b. An item of the second is a block of rows times up to 512 columns: block of k
  * by block of k, 32 rows at a time are made a panel, which all columns pass by; so what is packed stays in L2 for all rows of the item,
@@ -7,6 +8,7 @@
  * multiplied once more by a dot. Not here: the kernels (amx/mul_mat_tiles.c), lanes (mul_mat.c). */
 #include "../chain.h"
 #include "../mul_mat_bytes.h"
+#include "../mul_mat_short.h"
 #include "../packed.h"
 #include "../refuse.h"
 #include "../strided.h"
@@ -24,7 +26,7 @@ enum {
     MIN_ROWS = 192,       /* packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 % */
     LANES_MAX_ROWS = 128, /* in lanes, which need 1 byte a cycle of them; 512 KB of f32 columns and 256 KB of sums */
     LANES_MIN_ROWS = 64,
-    BYTES_MIN_COLUMNS = 9, /* of NEON, where what dots do not take would be multiplied as floats */
+    BYTES_MIN_COLUMNS = 9, /* of NEON and AVX2, where what dots do not take would be multiplied as floats */
     ITEMS = 16,            /* wanted, as far as MIN_ROWS allows */
     UNIT_BYTES = 1 << 17,  /* of b, in one chunk of packing */
 };
@@ -41,6 +43,7 @@ typedef struct plan {
         agk_mm_terms_row_fn *terms;
         agk_mm_terms_cols_fn *turned; /* on tiles */
         agk_mm_bytes_row_fn *bytes;
+        agk_mm_short_row_fn *shorts;
     } row;
     agk_mm_terms_tile_fn *tile;
     union {
@@ -60,6 +63,8 @@ typedef struct plan {
     int32_t k_block, row_blocks, groups, per_chunk, units_per_chunk;
     int8_t terms;
     int8_t bias, act, other; /* stages that tiles carry out; -1: none */
+    int8_t fours;            /* of shorts */
+    bool shorts;             /* bytes as in mul_mat_short.h */
     bool ends;               /* all stages are these */
     bool lanes, whole;       /* not on tiles; numbers are f32, which take the room of two terms */
     agk_bytes_traits bytes;
@@ -83,12 +88,14 @@ static bool splits(const plan *p)
 /* Of k elements of 16 columns, and of 32 rows. */
 static size_t unit_bytes(const plan *p, int64_t k)
 {
+    if (p->shorts) return (size_t)(k / AGK_MM_BLOCK) * sizeof(agk_short_unit);
     if (p->bytes.served) return (size_t)(k / AGK_MM_BLOCK) * sizeof(agk_bytes_unit);
     return agk_terms_unit_bytes(p->terms, k);
 }
 
 static size_t panel_bytes(const plan *p, int64_t k)
 {
+    if (p->shorts) return (size_t)(AGK_TERMS_ROWS * k / AGK_MM_BLOCK) * agk_short_row_bytes(p->fours == 0);
     if (p->bytes.served) return (size_t)(AGK_TERMS_ROWS * k / 16) * sizeof(agk_bytes_row);
     return agk_terms_panel_bytes(p->terms, k);
 }
@@ -243,7 +250,11 @@ static bool make_panel(const plan *p, const agk_view *a, const char *rows, int64
     bool fine = true;
     if (n < AGK_TERMS_ROWS) memset(panel, 0, panel_bytes(p, kn));
     for (int64_t i = 0; i < n && p->bytes.served; ++i, rows += a->nb[1]) {
-        p->row.bytes(a->type, rows, panel + (size_t)i * panel_bytes(p, kn) / AGK_TERMS_ROWS, kn);
+        char *to = panel + (size_t)i * panel_bytes(p, kn) / AGK_TERMS_ROWS;
+        if (p->shorts)
+            p->row.shorts(a->type, p->fours == 0, rows, to, kn);
+        else
+            p->row.bytes(a->type, rows, to, kn);
     }
     if (p->bytes.served) return true;
     for (int64_t i = 0; i < n; ++i, rows += a->nb[1], panel += 2 * AGK_TERMS_K) {
@@ -401,6 +412,7 @@ static void run_item(const agk_task *task, const agk_node *node, const plan *p, 
     bool fine_columns = true;
     for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && splits(p); ++u) fine_columns = fine_columns && t->fine[u];
     agk_terms_panel x = {.terms = p->terms,
+                         .fours = p->fours,
                          .halves = p->bytes.halves,
                          .minimum = p->bytes.minimum,
                          .wide = p->bytes.wide,
@@ -474,29 +486,57 @@ static bool on_tiles(uint32_t cpu)
     return (cpu & needs) == needs;
 }
 
+/* Quantized rows without AVX-512. */
+static bool in_shorts(const agk_view *a, const agk_view *b, uint32_t cpu)
+{
+    const uint32_t needs = AGK_AVX2 | AGK_FMA | AGK_F16C;
+    const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
+    return (cpu & (needs | AGK_AVX512)) == needs && bytes.served &&
+           (b->type == AGK_F32 || (b->type == AGK_Q8_0 && !bytes.wide));
+}
+
 bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu)
 {
-    const bool few = (cpu & AGK_NEON_DOTPROD) != 0 && agk_bytes_traits_of(a->type).served; /* else rows become floats */
+    const bool bytes = (cpu & AGK_NEON_DOTPROD) != 0 && agk_bytes_traits_of(a->type).served;
+    const bool shorts = in_shorts(a, b, cpu), few = bytes || shorts; /* else rows become floats */
     if (b->ne[1] < (few ? BYTES_MIN_COLUMNS : AGK_TERMS_MIN_COLUMNS) || a->ne[1] < AGK_TERMS_COLS || a->ne[0] == 0)
         return false;
-    return on_tiles(cpu) || (cpu & (AGK_AVX512 | AGK_NEON)) != 0;
+    return on_tiles(cpu) || shorts || (cpu & (AGK_AVX512 | AGK_NEON)) != 0;
+}
+
+/* Sums of 16 bits, if vpdpbusd does not do without them: then all rows are bytes. */
+static int8_t fours_of(int type, uint32_t cpu)
+{
+#ifdef AGK_BUILD_AVXVNNI
+    if ((cpu & AGK_AVX_VNNI) != 0) return 8;
+#endif
+    (void)cpu;
+    return (int8_t)agk_short_fours(type);
 }
 
 static bool as_bytes(plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
 {
     const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
     const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
-    if (on_tiles(cpu) || ((cpu & vnni) != vnni && (cpu & AGK_NEON_DOTPROD) == 0) || !bytes.served ||
-        (b->type != AGK_F32 && (b->type != AGK_Q8_0 || bytes.wide))) {
+    p->shorts = in_shorts(a, b, cpu);
+    if (!p->shorts && (on_tiles(cpu) || ((cpu & vnni) != vnni && (cpu & AGK_NEON_DOTPROD) == 0) || !bytes.served ||
+                       (b->type != AGK_F32 && (b->type != AGK_Q8_0 || bytes.wide)))) {
         return false;
     }
     p->bytes = bytes;
     p->lanes = true;
     p->terms = 1;
     p->put = AGK_PICK(mm_terms_put, cpu);
-    p->pack.bytes = AGK_PICK(mm_bytes_pack, cpu);
-    p->row.bytes = AGK_PICK(mm_bytes_row, cpu);
-    p->tile = AGK_PICK(mm_bytes_tile, cpu);
+    if (p->shorts) {
+        p->fours = fours_of(a->type, cpu);
+        p->pack.bytes = AGK_PICK(mm_short_pack, cpu);
+        p->row.shorts = AGK_PICK(mm_short_row, cpu);
+        p->tile = AGK_PICK(mm_short_tile, cpu);
+    } else {
+        p->pack.bytes = AGK_PICK(mm_bytes_pack, cpu);
+        p->row.bytes = AGK_PICK(mm_bytes_row, cpu);
+        p->tile = AGK_PICK(mm_bytes_tile, cpu);
+    }
     p->col.bytes = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0
                    : bytes.wide        ? AGK_PICK(mm_col_q8_wide, cpu)
                                        : AGK_PICK(mm_col_q8, cpu);

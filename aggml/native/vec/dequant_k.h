@@ -1,4 +1,4 @@
-/* Blocks of 256 values with scales of 16 or 32 to f32: q2_K to q6_K, iq4_xs, tq2_0. Included after math.h.
+/* Blocks of 256 values with scales of 16 or 32 to f32: q2_K to q6_K, iq4_xs, tq2_0; tq1_0, to codes alone. Included after math.h.
  *
  * Scales are unpacked together and multiplied by d (minimums by -m) as if they were values. */
 #ifndef AGK_VEC_DEQUANT_K_H
@@ -110,6 +110,33 @@ AGK_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, float *dst)
         const __m128i q = v_bits(v_bytes(x->qs + i / 8 * 32 + i % 2 * 16), i % 8 / 2 * 2, 3);
         v_out(dst + 16 * i, _mm_sub_epi8(q, _mm_set1_epi8(1)), d);
     }
+}
+
+/* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
+AGK_INLINE __m128i v_digits(__m128i x, __m256i power)
+{
+    const __m256i wide = _mm256_mullo_epi16(_mm256_cvtepu8_epi16(x), power);
+    const __m256i rest = _mm256_and_si256(wide, _mm256_set1_epi16(255));
+    const __m256i digit = _mm256_srli_epi16(_mm256_add_epi16(rest, _mm256_slli_epi16(rest, 1)), 8);
+    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(digit), _mm256_extracti128_si256(digit, 1));
+    return _mm_sub_epi8(bytes, _mm_set1_epi8(1));
+}
+
+/* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
+AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
+{
+    const float d = v_half(x->d);
+    short power = 1;
+    for (int n = 0; n < 5; ++n, power = (short)(3 * power)) {
+        const __m256i all = _mm256_set1_epi16(power);
+        v_out(dst + 32 * n, v_digits(v_bytes(x->qs), all), d);
+        v_out(dst + 32 * n + 16, v_digits(v_bytes(x->qs + 16), all), d);
+        v_out(dst + 160 + 16 * n, v_digits(v_bytes(x->qs + 32), all), d);
+    }
+    int32_t last;
+    memcpy(&last, x->qh, sizeof last);
+    const __m256i powers = _mm256_setr_epi16(1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27);
+    v_out(dst + 240, v_digits(_mm_set1_epi32(last), powers), d);
 }
 
 #define V_ROWS_K \

@@ -1,8 +1,8 @@
 /* What products of panels and units in lanes (mul_mat_terms.h) ask for ahead, into L2, a few lines with each block of rows: the
  * rows of which the next panel is made, from memory, and their share of the next block of k of the units, from L3. In bursts
  * they would hold up what the block itself loads. */
-#ifndef AGK_AVX512_PANELS_H
-#define AGK_AVX512_PANELS_H
+#ifndef AGK_VEC_PANELS_H
+#define AGK_VEC_PANELS_H
 
 #include <immintrin.h>
 
