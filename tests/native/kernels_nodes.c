@@ -42,15 +42,15 @@ static void products(rng *r)
         const agk_type_traits *t = agk_traits(type);
         if (t->vec_dot_type == AGK_NONE || t->to_float == NULL || (t->from_float == NULL && t->quantize == NULL))
             continue;
-        const int64_t k = t->blck_size == 256 ? 512 : t->blck_size == 32 ? 544 : 640;
+        const int64_t k = t->blck_size == 256 ? 512 : t->blck_size == 32 ? 288 : 384;
         for (size_t i = 0; i < sizeof columns / sizeof *columns; ++i) {
-            mul_mat(r, type, k, 37, columns[i], false);
-            if (columns[i] <= 9) mul_mat(r, type, k, 37, columns[i], true);
+            mul_mat(r, type, k, 21, columns[i], false);
+            if (columns[i] <= 9) mul_mat(r, type, k, 21, columns[i], true);
         }
     }
     mul_mat(r, AGK_F32, 201, 99, 49, false);
     mul_mat(r, AGK_F16, 77, 99, 50, false);
-    mul_mat(r, AGK_Q8_0, 1024, 150, 600, false);
+    mul_mat(r, AGK_Q8_0, 512, 70, 530, false);
 }
 
 int main(void)
