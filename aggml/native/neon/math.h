@@ -130,6 +130,10 @@ AGK_INLINE vm v_eq(vf a, vf b)
 {
     return vceqq_f32(a, b);
 }
+AGK_INLINE vm v_either(vm a, vm b)
+{
+    return vorrq_u32(a, b);
+}
 AGK_INLINE int v_any(vm m)
 {
     return vmaxvq_u32(m) != 0;
