@@ -16,14 +16,16 @@
 #include "internal.h"
 
 #define LOOK_NS 250000
+#define SELDOM_NS \
+    10000000         /* where a look takes long, as under an emulated kernel: 1 % of the time, but at least so often */
 #define WATCHED 8    /* loops; further ones are as late as the kernel makes them */
 #define CPU_FIELD 39 /* of proc(5)'s stat; the state is the third */
 
 typedef struct watched {
     _Alignas(64) atomic_int fd; /* the stat of a loop's thread, plus 1; 0: none, -1: being closed */
-    atomic_int users;   /* at the descriptor now: a look must not meet one that was closed and given out again */
-    atomic_int runs_on; /* the core it was runnable on at the last look, plus 1; 0: it slept */
-    atomic_uint_fast64_t looked;
+    atomic_int users;         /* at the descriptor now: a look must not meet one that was closed and given out again */
+    atomic_int runs_on;       /* the core it was runnable on at the last look, plus 1; 0: it slept */
+    atomic_uint_fast64_t due; /* the next look */
 } watched;
 
 static watched loops[WATCHED];
@@ -91,10 +93,12 @@ static void look(watched *loop)
     char stat[512]; /* 200 to 350 bytes */
     atomic_fetch_add(&loop->users, 1);
     const int fd = atomic_load(&loop->fd) - 1;
+    const uint64_t begin = ag_now();
     const ssize_t n = fd < 0 ? 0 : pread(fd, stat, sizeof stat - 1, 0);
+    const uint64_t end = ag_now(), pause = 100 * (end - begin);
     atomic_fetch_sub(&loop->users, 1);
-    if (n < 0) return; /* the thread has ended */
-    stat[n] = '\0';
+    if (pause > LOOK_NS) atomic_store(&loop->due, end + (pause < SELDOM_NS ? pause : SELDOM_NS));
+    stat[n > 0 ? n : 0] = '\0'; /* nothing: the thread has ended */
     const int core = runnable_on(stat);
     atomic_store(&loop->runs_on, core);
     if (core != sched_getcpu() + 1) return;
@@ -108,10 +112,10 @@ void ag_courtesy_breathe(void)
     if (n == 0 || !works) return;
     const uint64_t now = ag_now();
     for (int i = 0; i < n; ++i) {
-        uint64_t before = atomic_load_explicit(&loops[i].looked, memory_order_relaxed);
+        uint64_t due = atomic_load_explicit(&loops[i].due, memory_order_relaxed);
         const int core = atomic_load_explicit(&loops[i].runs_on, memory_order_relaxed);
-        const bool due = now - before >= LOOK_NS && atomic_compare_exchange_strong(&loops[i].looked, &before, now);
-        if (due || (core != 0 && core == sched_getcpu() + 1)) look(&loops[i]);
+        const bool mine = now >= due && atomic_compare_exchange_strong(&loops[i].due, &due, now + LOOK_NS);
+        if (mine || (core != 0 && core == sched_getcpu() + 1)) look(&loops[i]);
     }
 }
 #else
