@@ -551,13 +551,13 @@ static int products_on_tiles(rng *r)
 int main(void)
 {
     rng r = rng_new(0);
-    CHECK(packing_for_tiles(&r) >= 2);
-    CHECK(products_on_tiles(&r) >= 1);
     CHECK(packing(&r) >= 2);
     CHECK(products(&r) >= 1);
     CHECK(whole_numbers(&r) >= 1);
     CHECK(bytes_in_lanes(&r) >= 1);
     CHECK(sums_of_16_bits(&r) >= 1);
     short_rows_of_types(&r); /* of no machine but AVX2 */
+    CHECK(packing_for_tiles(&r) >= 2);
+    CHECK(products_on_tiles(&r) >= 1);
     return 0;
 }

@@ -162,6 +162,23 @@ AGK_INLINE void fetch_units(requests *x)
     }
 }
 
+/* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2 would hold up
+ * the loads behind them. Without this a result of 36 MB takes 1.8 times as long, k being 384; one that is in L2 0.98. */
+AGK_INLINE void fetch_ends(const agk_terms_panel *p, int64_t unit, int64_t from, int64_t to)
+{
+    const agk_terms_end *e = p->end;
+    const int64_t left = p->cols - 16 * unit;
+    for (int64_t j = from; j < to && j < left; ++j) {
+        const char *c = (const char *)e->c + (size_t)(16 * unit + j) * e->ldc;
+        _mm_prefetch(c, _MM_HINT_T1);
+        _mm_prefetch(c + 64, _MM_HINT_T1);
+        if (e->other == NULL) continue;
+        const char *other = e->other + (size_t)(16 * unit + j) * e->ld_other;
+        _mm_prefetch(other, _MM_HINT_T1);
+        _mm_prefetch(other + 64, _MM_HINT_T1);
+    }
+}
+
 /* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are none. */
 AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit, float *done,
                       requests *ahead)
@@ -191,6 +208,7 @@ AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_p
         }
         fetch_rows(ahead);
         fetch_units(ahead);
+        if (p->end != NULL) fetch_ends(p, unit, 32 * k / steps, 32 * (k + 1) / steps);
         if (ends && k > 0) {
             const int to = (int)(PARTS * k / (steps - 1));
             agk_end_parts(p, done, unit - 2, part, to);

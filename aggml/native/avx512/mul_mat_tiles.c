@@ -9,19 +9,17 @@ AGK_INLINE bool cols(int terms, int64_t k, int64_t n, const char *b, size_t ldb,
     __mmask16 bad = 0;
     const size_t unit = agk_terms_unit_bytes(terms, k);
     if (n < 16) memset(out, 0, unit);
-    for (int64_t j = 0; j < n; ++j) {
-        const float *x = (const float *)(const void *)(b + (size_t)j * ldb);
-        char *y = out + 64 * j;
-        for (int64_t i = 0; i < k; i += 32, x += 32, y += terms * TILE) {
+    for (int64_t i = 0; i < k;
+         i += 32, out += terms * TILE) { /* lines are stored as they lie: column by column takes 1.3 */
+        const uint32_t mask = k - i >= 32 ? ~0u : (1u << (k - i)) - 1;
+        for (int64_t j = 0; j < n; ++j) {
+            const float *x = (const float *)(const void *)(b + (size_t)j * ldb) + i;
+            _mm_prefetch((const char *)x + 256, _MM_HINT_T0);
+            _mm_prefetch((const char *)x + 320, _MM_HINT_T0);
             __m512i t[3];
-            if (k - i >= 32) {
-                bad |= split(terms, _mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), t);
-            } else {
-                const uint32_t mask = (1u << (k - i)) - 1;
-                bad |= split(terms, _mm512_maskz_loadu_ps((__mmask16)mask, x),
-                             _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16), t);
-            }
-            AGK_UNROLL for (int u = 0; u < terms; ++u) _mm512_store_si512(y + u * TILE, t[u]);
+            bad |= split(terms, _mm512_maskz_loadu_ps((__mmask16)mask, x),
+                         _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + 16), t);
+            AGK_UNROLL for (int u = 0; u < terms; ++u) _mm512_store_si512(out + u * TILE + 64 * j, t[u]);
         }
     }
     return bad == 0;
