@@ -418,7 +418,10 @@ static void pack_rows(const agk_flash_tile *t, int64_t rows, char *out)
         for (int64_t i = 0; i < t->d; i += 32, to += PANEL) {
             const int64_t left = t->d - i;
             vf low = v_zero(), high = v_zero();
-            if (r < t->n_rows) {
+            if (r < t->n_rows && left >= 32) {
+                low = v_load(q + i) * scale;
+                high = v_load(q + i + 16) * scale;
+            } else if (r < t->n_rows) {
                 low = v_load_n(q + i, left < 16 ? left : 16) * scale;
                 if (left > 16) high = v_load_n(q + i + 16, left < 32 ? left - 16 : 16) * scale;
             }

@@ -1,9 +1,7 @@
-/* flash_attn_ext in bf16 terms on AMX: 32 rows, 256 keys at a time. S^T = K Q^T and O^T = V^T P^T have rows of Q in the
- * lanes, so that softmax needs no sums across them, keys are used in their natural order and only values are turned.
+/* flash_attn_ext in two or three bf16 terms on AMX: 32 rows, 256 keys at a time. S^T = K Q^T and O^T = V^T P^T have rows of Q in
+ * the lanes, so that softmax needs no sums across them, keys are used in their natural order and only values are turned.
  *
- * 32 rows, 256 keys and a width of 64 are 128 products of tiles, 2050 cycles for each product of terms; their 8192
- * exponentials take as long with 9 instructions a vector (one term: degree 4, 3e-6, since P becomes bf16), twice that at
- * full accuracy. Not here: the steps (scalar/flash_panels.c), f32 lanes (vec/flash_attn_ext.h). */
+ * Not here: one term (flash_bf16.c), the steps (scalar/flash_panels.c), f32 lanes (vec/flash_attn_ext.h). */
 #include "../flash.h"
 #include "terms.h"
 
@@ -11,18 +9,6 @@
 #include "../vec/math.h"
 
 enum { UNIT = 16, KEYS = AGK_FLASH_AT_ONCE, PANEL_SUMS = AGK_TERMS_SUMS };
-
-/* A key that is not finite would reach rows that do not see it. */
-AGK_INLINE bool finite(const float *x, int64_t n)
-{
-    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
-    __mmask16 bad = 0;
-    for (int64_t i = 0; i < n; i += 16) {
-        const __m512i bits = _mm512_castps_si512(v_load_n(x + i, n - i < 16 ? n - i : 16));
-        bad |= _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, infinity), infinity);
-    }
-    return bad == 0;
-}
 
 bool agk_flash_terms_pack_amx(int terms, int64_t n, int64_t d, const float *k, int64_t dv, const float *v, void *k_out,
                               void *v_out, size_t v_step)
@@ -46,14 +32,12 @@ bool agk_flash_terms_pack_amx(int terms, int64_t n, int64_t d, const float *k, i
         AGK_UNROLL for (int j = 0; j < 16; ++j)
         {
             __m512i t[3];
-            bad |= terms == 1   ? split(1, half[0][j], half[1][j], t)
-                   : terms == 2 ? split(2, half[0][j], half[1][j], t)
-                                : split(3, half[0][j], half[1][j], t);
+            bad |= terms == 2 ? split(2, half[0][j], half[1][j], t) : split(3, half[0][j], half[1][j], t);
             for (int y = 0; y < terms; ++y) _mm512_store_si512(out + y * PAIR + 64 * j, t[y]);
         }
         fine = fine && bad == 0;
     }
-    return fine && (terms > 1 || (finite(k, n * d) && finite(v, n * dv)));
+    return fine;
 }
 
 typedef struct state {
@@ -117,20 +101,6 @@ AGK_INLINE void finish_logits(const agk_flash_tile *t, const agk_flash_terms *x,
     }
 }
 
-/* 2^y, 3e-6, as zero below 2^-125: a subnormal result of vscalefps costs 150 cycles, and masked keys are -inf. NaN stays. */
-AGK_INLINE vf exp2_short(vf y)
-{
-    const vf least = v_set(-125.0f);
-    const __mmask16 normal = _mm512_cmp_ps_mask(y, least, _CMP_NLT_UQ);
-    y = v_max(least, y);
-    const vf n = v_round(y), r = y - n;
-    vf p = v_fma(v_set(0.00956051021f), r, v_set(0.0559170392f));
-    p = v_fma(p, r, v_set(0.240249811f));
-    p = v_fma(p, r, v_set(0.693121968f));
-    p = v_fma(p, r, v_set(0.999999191f));
-    return _mm512_maskz_scalef_ps(normal, p, n);
-}
-
 /* The terms of the probabilities of two keys, as pairs. */
 AGK_INLINE void put_pair(int terms, vf even, vf odd, char *out)
 {
@@ -151,7 +121,7 @@ AGK_INLINE void put_pair(int terms, vf even, vf odd, char *out)
 AGK_INLINE void soft_max(int terms, const agk_flash_tile *t, state *f, int u, int64_t panels)
 {
     const float *s = f->s + 512 * u;
-    const vf low = v_set(-__builtin_inff()), log2e = v_set(1.44269504f), old = f->max[u];
+    const vf low = v_set(-__builtin_inff()), old = f->max[u];
     vf most[4] = {old, old, old, old}, sum[2] = {v_zero(), v_zero()};
     for (int64_t p = 0; p < panels; ++p) {
         for (int j = 0; j < 32; j += 4) {
@@ -174,7 +144,6 @@ AGK_INLINE void soft_max(int terms, const agk_flash_tile *t, state *f, int u, in
         }
         f->max[u] = max;
     }
-    const vf least = safe * log2e;
     for (int64_t p = 0; p < panels; ++p) {
         const float *from = s + p * PANEL_SUMS;
         char *out = f->p + (size_t)u * f->p_unit + (size_t)(p * terms) * TILE;
@@ -183,8 +152,7 @@ AGK_INLINE void soft_max(int terms, const agk_flash_tile *t, state *f, int u, in
             vf e[2];
             AGK_UNROLL for (int i = 0; i < 2; ++i)
             {
-                const vf x = v_load(from + 16 * (j + i));
-                e[i] = terms == 1 ? exp2_short(_mm512_fmsub_ps(x, log2e, least)) : v_exp(x - safe);
+                e[i] = v_exp(v_load(from + 16 * (j + i)) - safe);
                 sum[i] = sum[i] + e[i];
             }
             put_pair(terms, e[0], e[1], out + 32 * j);
@@ -292,5 +260,5 @@ AGK_INLINE bool tile(int terms, const agk_flash_tile *t, const agk_flash_terms *
 
 bool agk_flash_terms_tile_amx(const agk_flash_tile *t, const agk_flash_terms *x)
 {
-    return x->terms == 1 ? tile(1, t, x) : x->terms == 2 ? tile(2, t, x) : tile(3, t, x);
+    return x->terms == 2 ? tile(2, t, x) : tile(3, t, x);
 }

@@ -98,7 +98,7 @@ static int choose_terms(const agk_lowering *lowering, int64_t rows)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
-    if ((lowering->cpu & needs) != needs || rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL) return 0;
+    if ((lowering->cpu & needs) != needs || rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL || k->ne[0] == 0) return 0;
     const int of_k = k->type == AGK_F32 ? 3 : k->type == AGK_F16 ? 2 : 1;
     const int of_v = v->type == AGK_F32 ? 3 : v->type == AGK_F16 ? 2 : 1;
     const int terms = of_k > of_v ? of_k : of_v;
