@@ -47,7 +47,7 @@ AGK_INLINE __m128i _mm_setr_epi32(int a, int b, int c, int d)
     const int32_t x[4] = {a, b, c, d};
     return vreinterpretq_u8_s32(vld1q_s32(x));
 }
-#define _mm_setr_epi8(...) vreinterpretq_u8_s8(vld1q_s8((const int8_t[16]){__VA_ARGS__}))
+#define _mm_setr_epi8(...) vreinterpretq_u8_s8(vld1q_s8(((const int8_t[16]){__VA_ARGS__})))
 
 AGK_INLINE __m128i _mm_and_si128(__m128i a, __m128i b)
 {

@@ -27,20 +27,9 @@ AGK_INLINE void v_out(float *dst, __m128i q, float d)
 }
 
 #include "../vec/dequant_32.h"
+#include "../vec/dequant_bytes.h"
 #include "../vec/dequant_iq.h"
 #include "../vec/dequant_k.h"
-
-AGK_INLINE void v_q8_0_to_f32(const agk_block_q8_0 *x, float *dst)
-{
-    for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_bytes(x->qs + 16 * h), v_half(x->d));
-}
-
-AGK_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
-{
-    for (int h = 0; h < 2; ++h) {
-        v_out(dst + 16 * h, vsubq_u8(v_bits(v_bytes(x->qs), 4 * h, 15), vdupq_n_u8(8)), v_half(x->d));
-    }
-}
 
 /* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
 AGK_INLINE __m128i v_digits(__m128i x, uint8_t power)

@@ -112,6 +112,8 @@ AGK_INLINE void v_tq2_0_to_f32(const agk_block_tq2_0 *x, float *dst)
     }
 }
 
+#ifdef __AVX2__ /* NEON has its own, neon/mul_mat_bytes_rows.c */
+
 /* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
 AGK_INLINE __m128i v_digits(__m128i x, __m256i power)
 {
@@ -138,6 +140,8 @@ AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
     const __m256i powers = _mm256_setr_epi16(1, 1, 1, 1, 3, 3, 3, 3, 9, 9, 9, 9, 27, 27, 27, 27);
     v_out(dst + 240, v_digits(_mm_set1_epi32(last), powers), d);
 }
+
+#endif
 
 #define V_ROWS_K \
     V_ROWS(q2_k_to_f32, agk_block_q2_k, 256) \
