@@ -135,8 +135,8 @@ agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu)
 {
 #define AGK_PRODUCT(TYPE, name) \
     case AGK_##TYPE: return tiles ? AGK_PICK(mm_packed16_##name, cpu) : AGK_PICK(mm_packed_##name, cpu);
-    const uint32_t needs = AGK_AVX512 | AGK_AVX512_VNNI;
-    if ((cpu & needs) != needs && (cpu & AGK_NEON_DOTPROD) == 0) return NULL;
+    const uint32_t needs = AGK_AVX512 | AGK_AVX512_VNNI, narrow = AGK_AVX2 | AGK_FMA | AGK_F16C;
+    if ((cpu & needs) != needs && (cpu & narrow) != narrow && (cpu & AGK_NEON_DOTPROD) == 0) return NULL;
     switch (type) {
         AGK_PRODUCT(Q8_0, q8_0)
         AGK_PRODUCT(Q4_0, q4_0)
