@@ -102,9 +102,27 @@ static agk_mm_terms_put_fn *put_of(const agk_variant *tile)
     return NULL;
 }
 
+/* Squares of errors and of what is compared, summed over the cases of a variant. */
+typedef struct account {
+    double error, size;
+} account;
+
+/* Of n results. The few of a small case are further off now and then: of one, 3e-13 is seen in 40 runs. */
+static void enter(account *all, double error, double size, size_t n)
+{
+    CHECK(error <= 1e-13 * size * (1.0 + 20.0 / sqrt((double)n)));
+    all->error += error;
+    all->size += size;
+}
+
+static void settle(const account *all)
+{
+    CHECK(all->error <= 1e-13 * all->size);
+}
+
 /* b: the units as the tile wants them. `square`: what that of a product is in the mean, or 0; a single one may be near 0 by chance, and its error is not. */
 static void same_of(agk_mm_terms_tile_fn *tile, const char *b, agk_mm_terms_tile_fn *scalar, agk_mm_terms_put_fn *put,
-                    agk_terms_panel p, double square)
+                    agk_terms_panel p, double square, account *all)
 {
     const size_t n = (size_t)(p.rows * p.cols);
     float *expected = bytes(n * 4), *found = bytes(n * 4);
@@ -116,15 +134,15 @@ static void same_of(agk_mm_terms_tile_fn *tile, const char *b, agk_mm_terms_tile
         error += ((double)found[e] - expected[e]) * ((double)found[e] - expected[e]);
         size += (double)expected[e] * expected[e];
     }
-    CHECK(error <= 1e-13 * fmax(size, (double)n * square));
+    enter(all, error, fmax(size, (double)n * square), n);
     free(expected);
     free(found);
 }
 
 static void same(agk_mm_terms_tile_fn *tile, agk_mm_terms_tile_fn *scalar, agk_mm_terms_put_fn *put, agk_terms_panel p,
-                 double square)
+                 double square, account *all)
 {
-    same_of(tile, p.b, scalar, put, p, square);
+    same_of(tile, p.b, scalar, put, p, square, all);
 }
 
 static int whole_numbers(rng *r)
@@ -133,6 +151,7 @@ static int whole_numbers(rng *r)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         agk_mm_lanes_tile_fn *tile = (agk_mm_lanes_tile_fn *)variant(i, "mm_lanes_tile");
         if (tile == NULL) continue;
+        account all = {0};
         for (int round = 0; round < SCALED(60); ++round) {
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
             float *x = numbers(r, ROWS * K), *y = numbers(r, units * 16 * K);
@@ -141,12 +160,13 @@ static int whole_numbers(rng *r)
             memcpy(b, y, (size_t)(units * 16 * K) * 4);
             const agk_terms_panel p = {
                 .k = K, .rows = rows, .cols = cols, .a = (char *)a, .b = (char *)b, .ldb = K * 16 * 4};
-            same(tile, agk_mm_lanes_tile_scalar, put_of(&agk_variants[i]), p, SQUARE);
+            same(tile, agk_mm_lanes_tile_scalar, put_of(&agk_variants[i]), p, SQUARE, &all);
             free(a);
             free(b);
             free(x);
             free(y);
         }
+        settle(&all);
         ++n_variants;
     }
     return n_variants;
@@ -195,6 +215,7 @@ static int bytes_in_lanes(rng *r)
         agk_mm_bytes_pack_fn *pack = (agk_mm_bytes_pack_fn *)variant(i, "mm_bytes_pack");
         agk_mm_bytes_tile_fn *tile = (agk_mm_bytes_tile_fn *)variant(i, "mm_bytes_tile");
         if (pack == NULL && tile == NULL) continue;
+        account all = {0};
         for (int round = 0; round < SCALED(80); ++round) {
             const bool halves = (round & 1) != 0, wide = (round & 2) != 0, minimum = (round & 4) != 0;
             if (halves && minimum && !wide) continue; /* no type has them */
@@ -227,11 +248,12 @@ static int bytes_in_lanes(rng *r)
                                        .wide = wide,
                                        .b = b,
                                        .ldb = UNIT};
-            if (tile != NULL) same_of(tile, other, agk_mm_bytes_tile_scalar, put_of(&agk_variants[i]), p, 0.0);
+            if (tile != NULL) same_of(tile, other, agk_mm_bytes_tile_scalar, put_of(&agk_variants[i]), p, 0.0, &all);
             free(a);
             free(b);
             free(other);
         }
+        settle(&all);
         ++n_variants;
     }
     return n_variants;
@@ -300,6 +322,7 @@ static int sums_of_16_bits(rng *r)
         agk_mm_short_pack_fn *pack = (agk_mm_short_pack_fn *)variant(i, "mm_short_pack");
         agk_mm_short_tile_fn *tile = (agk_mm_short_tile_fn *)variant(i, "mm_short_tile");
         if (pack == NULL && tile == NULL) continue;
+        account all = {0};
         for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
             const agk_bytes_traits t = agk_bytes_traits_of(type);
             if (!t.served) continue;
@@ -337,12 +360,14 @@ static int sums_of_16_bits(rng *r)
                                            .wide = t.wide,
                                            .b = b,
                                            .ldb = UNIT};
-                if (tile != NULL) same(tile, agk_mm_short_tile_scalar, put_of(&agk_variants[i]), p, square_of(&p));
+                if (tile != NULL)
+                    same(tile, agk_mm_short_tile_scalar, put_of(&agk_variants[i]), p, square_of(&p), &all);
                 free(a);
                 free(b);
                 free(other);
             }
         }
+        settle(&all);
         ++n_variants;
     }
     return n_variants;
@@ -411,6 +436,7 @@ static int products(rng *r)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         agk_mm_terms_tile_fn *tile = (agk_mm_terms_tile_fn *)variant(i, "mm_terms_tile");
         if (tile == NULL) continue;
+        account all = {0};
         agk_mm_terms_put_fn *put = put_of(&agk_variants[i]);
         for (int round = 0; round < SCALED(60); ++round) {
             const int terms = 1 + round % 3;
@@ -423,12 +449,13 @@ static int products(rng *r)
                 agk_mm_terms_cols_scalar(terms, K, 16, y + u * 16 * K, K * 4, b + (size_t)u * unit);
             }
             const agk_terms_panel p = {.terms = terms, .k = K, .rows = rows, .cols = cols, .a = a, .b = b, .ldb = unit};
-            same(tile, agk_mm_terms_tile_scalar, put, p, SQUARE);
+            same(tile, agk_mm_terms_tile_scalar, put, p, SQUARE, &all);
             free(a);
             free(b);
             free(x);
             free(y);
         }
+        settle(&all);
         ++n_variants;
     }
     return n_variants;
@@ -495,7 +522,7 @@ static float *ended(agk_mm_tiles_panel_fn *tile, agk_terms_panel p, agk_terms_en
     return c;
 }
 
-static void same_ends(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, int round)
+static void same_ends(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, int round, account *all)
 {
     static const int acts[] = {-1, AGK_OP_gelu_erf, AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu};
     float *bias = numbers(r, p.rows), *other = numbers(r, p.rows * p.cols);
@@ -509,7 +536,7 @@ static void same_ends(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, in
     for (int64_t i = 0; i < n; ++i) {
         error += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
     }
-    CHECK(error <= 1e-13 * size);
+    enter(all, error, size, (size_t)n);
     free(expected);
     free(found);
     free(bias);
@@ -522,6 +549,7 @@ static int products_on_tiles(rng *r)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         agk_mm_tiles_panel_fn *tile = (agk_mm_tiles_panel_fn *)variant(i, "mm_tiles_panel");
         if (tile == NULL) continue;
+        account all = {0};
         for (int round = 0; round < SCALED(120); ++round) {
             const int terms = 1 + round % 3;
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % 81, units = (cols + 15) / 16;
@@ -537,12 +565,13 @@ static int products_on_tiles(rng *r)
             }
             const agk_terms_panel p = {
                 .terms = terms, .k = k, .rows = rows, .cols = cols, .a = a, .lda = half, .b = b, .ldb = unit};
-            same_ends(r, tile, p, round);
+            same_ends(r, tile, p, round, &all);
             free(a);
             free(b);
             free(x);
             free(y);
         }
+        settle(&all);
         ++n_variants;
     }
     return n_variants;
