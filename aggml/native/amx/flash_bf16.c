@@ -1,11 +1,7 @@
-/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time, products of tiles beside exponentials.
- *
- * S = Q K^T and O = P V have rows of Q in the lines of tiles: a row of two tiles of S becomes a line of P by one conversion, and
- * only keys are turned. One thread has the tiles and the vector units at work together if the two kinds of instructions
- * stand side by side, so a step of products (four tiles of sums, 32 deep) is followed by the exponentials of some rows of S
- * that came before: while S of one block is made, S of the chunks before it becomes P, and the block before that goes into O.
- * What is begun with one tile of rows therefore ends with the next.
- *
+/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time, products of tiles beside exponentials. S = Q K^T and O = P V have
+ * rows of Q in the lines of tiles, so only keys are turned. Tiles and vector units work together if their instructions stand side
+ * by side: a step of products (four tiles of sums, 32 deep) is followed by exponentials of some rows of S. While S of one block is
+ * made, S of the chunks before it becomes P, and the block before that goes into O; what one tile of rows begins ends with the next.
  * No maximum is looked for, but one of each row in the first 32 keys that it sees: a bf16 has the range of an f32, so P may be
  * 2^40. Sums beyond that are for lanes, as are values above 2^64 and what is not finite. exp2: 8 instructions, 7.5e-5, of which
  * half is common to all of a row. Not here: more terms (flash_terms.c), the steps (scalar/flash_panels.c). */
