@@ -4,7 +4,7 @@
  * order in which they are read, so neither strides of a nor its type matter here. A unit of 256 k is 16 KB (f32): three of them
  * stay in L1 for the four times 8 rows of a panel, which itself comes from L1 or L2, 32 bytes for 12 cycles. On one core of a
  * Granite Rapids the loop has 94 % of the peak of FMA on units in L1 and 90 % on units in L2; prefetches into L1 are no faster. Sums stay in the layout of the loop until the last block of k.
- * Not here: tiles (amx/mul_mat_tiles.c), the steps (scalar/mul_mat_terms.c). */
+ * Not here: tiles (amx/mul_mat_tiles.c), the steps (scalar/mul_mat_terms_items.c). */
 #include "../vec/panels.h"
 #include "terms.h"
 
