@@ -28,6 +28,7 @@ import aggml
 from aggml import Graph, ops
 from benchmarks.gpu_model import decoding
 from benchmarks.model_files import stored
+from benchmarks.peers import module
 from benchmarks.timing import Row, absolute, computed_in, machine, median, progress, table, versus
 
 if TYPE_CHECKING:
@@ -362,7 +363,7 @@ def _beside_torch(
 
 
 def _torch_seconds(work: Callable[[], object]) -> float:
-    import torch
+    torch = module("torch")
 
     found = []
     for i in range(23):
@@ -376,14 +377,14 @@ def _torch_seconds(work: Callable[[], object]) -> float:
 
 
 def _torch_gemm(size: int) -> float:
-    import torch
+    torch = module("torch")
 
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in "ab")
     return _torch_seconds(lambda: a @ b)
 
 
 def _torch_attention(heads: int, tokens: int, width: int) -> float:
-    import torch
+    torch = module("torch")
 
     shape = (1, heads, tokens, width)
     q, k, v = (torch.randn(shape, dtype=torch.float16, device="cuda") for _ in "qkv")
