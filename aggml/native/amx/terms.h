@@ -1,4 +1,4 @@
-/* Products of panels and units in tiles (mul_mat_terms.h), for mul_mat and attention. All static inline. */
+/* Products of panels and units in tiles (mul_mat_terms.h), for attention. All static inline. */
 #ifndef AGK_AMX_TERMS_H
 #define AGK_AMX_TERMS_H
 
@@ -32,15 +32,6 @@
 #define ZERO(i) _tile_zero(i)
 #define RESUME(i) _tile_loadd(i, sums + 256 * (i), 64)
 #define KEEP(i) _tile_stored(i, sums + 256 * (i), 64)
-/* From one block to the next: a sum leaves its tile, the other one enters. */
-#define CHANGE(i) \
-    do { \
-        _tile_stored(i, done + 256 * (i), 64); \
-        if (zero) \
-            _tile_zero(i); \
-        else \
-            _tile_loadd(i, sums + 256 * (i), 64); \
-    } while (0)
 
 /* 32 k: each pair of terms whose ranks add up to less than `terms`, in an order that keeps one side loaded. */
 AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, const char *b, size_t ldb)
@@ -81,47 +72,6 @@ AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, con
         MULTIPLY(); /* a1 b0 */
         LOAD_A(0);
     }
-    MULTIPLY(); /* a0 b0 */
-}
-
-/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
- * its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k. Here each leaves right
- * before the product that wants its tile, beside the products of the others: 2060, if the new sums are in L1. */
-AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a, const char *b, size_t ldb,
-                              float *done, const float *sums)
-{
-    const bool two_cols = true;
-    const int first = terms == 3 ? 2 : terms == 2 ? 1 : 0; /* term of b */
-    _tile_loadd(4, a, 64);
-    _tile_stream_loadd(6, b + first * TILE, 64);
-    CHANGE(0);
-    _tile_dpbf16ps(0, 4, 6);
-    if (two_rows) {
-        _tile_loadd(5, a + TILE, 64);
-        CHANGE(1);
-        _tile_dpbf16ps(1, 5, 6);
-    }
-    _tile_stream_loadd(7, b + ldb + first * TILE, 64);
-    CHANGE(2);
-    _tile_dpbf16ps(2, 4, 7);
-    if (two_rows) {
-        CHANGE(3);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    if (terms == 1) return;
-    if (terms == 3) {
-        LOAD_B(1);
-        MULTIPLY(); /* a0 b1 */
-    }
-    LOAD_A(1);
-    if (terms == 3) MULTIPLY(); /* a1 b1 */
-    LOAD_B(0);
-    MULTIPLY(); /* a1 b0 */
-    if (terms == 3) {
-        LOAD_A(2);
-        MULTIPLY(); /* a2 b0 */
-    }
-    LOAD_A(0);
     MULTIPLY(); /* a0 b0 */
 }
 

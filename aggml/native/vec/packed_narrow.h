@@ -11,28 +11,12 @@
 #include "../inline.h"
 #include "../kernel_types.h"
 #include "../packed.h"
+#include "../packed_kinds.h"
 
 enum { AHEAD = 2048, AT_ONCE = 4 }; /* bytes of the stream of weights; columns */
 
-typedef enum kind { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } kind;
-
 /* The compiler's own order has more values at a time than there are registers. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
-
-AGK_INLINE bool of_256(kind t)
-{
-    return t >= Q2_K;
-}
-
-AGK_INLINE bool scale_per_16(kind t)
-{
-    return t == Q2_K || t == Q3_K || t == Q6_K;
-}
-
-AGK_INLINE bool has_minimum(kind t)
-{
-    return t == Q4_1 || t == Q5_1 || t == Q2_K || t == Q4_K || t == Q5_K;
-}
 
 /* As bytes they are unsigned, and beyond 63: two nibbles for sums of 16 bits. */
 AGK_INLINE bool wide_codes(kind t)
@@ -44,28 +28,6 @@ AGK_INLINE bool wide_codes(kind t)
 AGK_INLINE int fours_of(kind t)
 {
     return t == Q6_K ? 2 : t == Q5_0 || t == Q5_1 || t == Q5_K || t == MXFP4 ? 4 : 8;
-}
-
-/* Where the vectors of a block begin, and how many of 64 bytes there are; the table of scalar/packed.c has the same. */
-AGK_INLINE size_t data_at(kind t)
-{
-    return t == Q4_1 || t == Q5_1                ? 64
-           : t == Q2_K || t == Q4_K || t == Q5_K ? 320
-           : t == Q3_K || t == Q6_K              ? 288
-           : t == IQ4_XS                         ? 160
-                                                 : 32;
-}
-
-AGK_INLINE size_t vectors(kind t)
-{
-    return t == Q8_0                  ? 8
-           : t == Q5_0 || t == Q5_1   ? 5
-           : t == Q2_K                ? 16
-           : t == Q3_K                ? 24
-           : t == Q4_K || t == IQ4_XS ? 32
-           : t == Q5_K                ? 40
-           : t == Q6_K                ? 48
-                                      : 4;
 }
 
 /* 8 of 16 rows. */

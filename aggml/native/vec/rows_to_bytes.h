@@ -1,0 +1,43 @@
+/* Quantized rows to what their products as bytes want, on any vectors: what makes a block of each type is taken from the readers of
+ * floats (dequant_*.h) by who has given them v_out and its like; here each becomes a loop over a row, name_bytes, and
+ * AGK_OF_ALL(ROW) names them all. q8_0, q4_0, tq1_0: v_q8_0_to_f32 and so on, by the includer. */
+#undef V_ROWS
+#define V_ROWS(kernel, block, size) \
+    static void kernel##_bytes(const void *src, float *dst, int64_t n) \
+    { \
+        const block *x = src; \
+        for (; n >= (size); n -= (size), dst += (size), ++x) v_##kernel(x, dst); \
+    }
+V_ROWS_32
+V_ROWS_K
+V_ROWS_IQ
+V_ROWS(q8_0_to_f32, agk_block_q8_0, 32)
+V_ROWS(q4_0_to_f32, agk_block_q4_0, 32)
+V_ROWS(tq1_0_to_f32, agk_block_tq1_0, 256)
+
+#define AGK_OF_ALL(ROW) \
+    ROW(Q8_0, q8_0) \
+    ROW(Q4_0, q4_0) \
+    ROW(Q4_1, q4_1) \
+    ROW(Q5_0, q5_0) \
+    ROW(Q5_1, q5_1) \
+    ROW(IQ4_NL, iq4_nl) \
+    ROW(MXFP4, mxfp4) \
+    ROW(NVFP4, nvfp4) \
+    ROW(Q1_0, q1_0) \
+    ROW(Q2_0, q2_0) \
+    ROW(Q2_K, q2_k) \
+    ROW(Q3_K, q3_k) \
+    ROW(Q4_K, q4_k) \
+    ROW(Q5_K, q5_k) \
+    ROW(Q6_K, q6_k) \
+    ROW(IQ4_XS, iq4_xs) \
+    ROW(TQ2_0, tq2_0) \
+    ROW(TQ1_0, tq1_0) \
+    ROW(IQ2_XXS, iq2_xxs) \
+    ROW(IQ2_XS, iq2_xs) \
+    ROW(IQ2_S, iq2_s) \
+    ROW(IQ3_XXS, iq3_xxs) \
+    ROW(IQ3_S, iq3_s) \
+    ROW(IQ1_S, iq1_s) \
+    ROW(IQ1_M, iq1_m)
