@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "variants.h"
 #include "flash.h"
 #include "kernel_types.h"
 
@@ -17,20 +18,6 @@ typedef struct shape {
         window; /* keys that a query sees, the last of them as far before the end as it is itself; 0: all, no mask */
     float softcap, huge; /* huge: a value of the last key, 0: none */
 } shape;
-
-static agk_any_fn *variant(size_t i, const char *kernel)
-{
-    const agk_variant *v = &agk_variants[i];
-    return (v->needs & ~agk_cpu_features()) == 0 && strcmp(v->kernel, kernel) == 0 ? v->fn : NULL;
-}
-
-static void *bytes(size_t n)
-{
-    char *p = aligned_alloc(64, (n + 63) / 64 * 64);
-    CHECK(p != NULL);
-    memset(p, 0xa5, (n + 63) / 64 * 64);
-    return p;
-}
 
 static void *exact(int64_t n)
 {

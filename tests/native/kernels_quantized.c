@@ -5,18 +5,13 @@
 #include <string.h>
 
 #include "check.h"
+#include "variants.h"
 #include "kernel_types.h"
 #include "mul_mat.h"
 #include "mul_mat_bytes.h"
 #include "packed.h"
 
 enum { N = 768 };
-
-static agk_any_fn *variant(size_t i, const char *kernel)
-{
-    const agk_variant *v = &agk_variants[i];
-    return (v->needs & ~agk_cpu_features()) == 0 && strcmp(v->kernel, kernel) == 0 ? v->fn : NULL;
-}
 
 /* prefix + the type's name in small letters + suffix */
 static const char *kernel_of(const char *prefix, int type, const char *suffix)

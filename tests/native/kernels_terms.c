@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "variants.h"
 #include "kernel_types.h"
 #include "blocks.h"
 #include "mul_mat_bytes.h"
@@ -14,20 +15,6 @@ enum { K = 96, COLS = 49, ROWS = 32 };
 
 #define MOST 1.7 /* of a number; they are even between it and its negative */
 #define SQUARE (2 * K * (MOST * MOST / 3.0) * (MOST * MOST / 3.0)) /* of the sum of 2 K products, in the mean */
-
-static agk_any_fn *variant(size_t i, const char *kernel)
-{
-    const agk_variant *v = &agk_variants[i];
-    return (v->needs & ~agk_cpu_features()) == 0 && strcmp(v->kernel, kernel) == 0 ? v->fn : NULL;
-}
-
-static void *bytes(size_t n)
-{
-    char *p = aligned_alloc(64, (n + 63) / 64 * 64);
-    CHECK(p != NULL);
-    memset(p, 0xa5, (n + 63) / 64 * 64);
-    return p;
-}
 
 static float *numbers(rng *r, int64_t n)
 {
