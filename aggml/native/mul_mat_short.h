@@ -29,6 +29,12 @@ typedef struct agk_short_row {
     };
 } agk_short_row;
 
+/* A factor of 16 bits, twice. */
+static inline int32_t agk_short_twice(int32_t factor)
+{
+    return (int32_t)((uint32_t)(factor & 0xffff) * 0x10001u);
+}
+
 /* 32 k of 16 columns: q is x + 128; sum: d * sum(x), without d if wide; of the first and the last 16, or of all 32 in the first. */
 typedef struct agk_short_unit {
     float d[16];

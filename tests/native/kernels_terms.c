@@ -261,7 +261,7 @@ static void *short_rows(rng *r, agk_bytes_traits t, int fours, int64_t k)
             const int factor = (int)rng_below(r, 1017) - 508; /* of q6_K up to 1016 */
             x->d[h] = t.wide ? x->unit * (float)factor : 0.01f * (float)(1 + rng_below(r, 100));
             x->minimum[h] = -0.1f * (float)rng_below(r, 100);
-            x->factor[h] = (factor & 0xffff) * 0x10001;
+            x->factor[h] = agk_short_twice(factor);
             x->start[h] = 0;
         }
         if (!t.halves) x->d[1] = x->d[0], x->minimum[1] = x->minimum[0], x->factor[1] = x->factor[0];
@@ -397,7 +397,7 @@ static int short_rows_of_types(rng *r)
                         if (t.wide)
                             CHECK(fabs((double)first->unit * factor - (double)y->d[h]) <= fabs((double)y->d[h]) * 1e-6);
                     }
-                    if (t.wide) CHECK(y->factor[h] == (factor & 0xffff) * 0x10001);
+                    if (t.wide) CHECK(y->factor[h] == agk_short_twice(factor));
                     total -= 128 * q * (t.wide ? factor : 0);
                     if (t.wide && e % 256 == 255) {
                         CHECK(first->total == total);

@@ -92,7 +92,7 @@ AGK_INLINE char *finish(const piece *x, int n, bool wide, bool halves, bool mini
             y->factor[h] = 0;
             if (wide) {
                 const int32_t factor = (int32_t)(8.0f * x[h].d);
-                y->factor[h] = (factor & 0xffff) * 0x10001;
+                y->factor[h] = agk_short_twice(factor);
                 if (halves || h == 0) total += y->start[h] * factor;
             }
         }
