@@ -155,11 +155,12 @@ check-asan: $(ASAN)/has-native
 	$(CTEST) build/asan
 
 # Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw. PYTHONMALLOC=malloc lets ASan see
-# each object; leaks are not counted, the interpreter has its own. --capture=sys leaves the reports to the terminal.
+# each object; leaks are not counted, the interpreter has its own. Freed memory is kept to the last 8 MB, so that tests of
+# memory see what they would without ASan. --capture=sys leaves the reports to the terminal.
 ASAN_TESTS ?= tests/runtime tests/ops
 check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
-	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	    ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(ASAN)/bin/python -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 $(ASAN_TESTS)
 
 # The recorded calls of ggml on every variant of the kernels that this machine has, with 1, 2 and 3 threads: all within
