@@ -1,8 +1,9 @@
 """Tokens per second of examples/generate.py's model, beside llama.cpp on the same files.
 
 A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together
-(tg128 x 8), in turns of a few steps. Both are fed the same random tokens, and both give logits.
-Not here: the files (model_files.py), how llama.cpp is driven (llamacpp.py).
+(tg128 x 8), in turns of a few steps. Steps of ours are those of examples/generate.py where it takes
+the best token: each chooses what the next is fed. llama.cpp is fed random tokens, and nothing is
+chosen. Not here: the files (model_files.py), how llama.cpp is driven (llamacpp.py).
 """
 
 from __future__ import annotations
@@ -117,6 +118,16 @@ class Peer:
             self.child = None
 
 
+async def _generate(model: llama.Llama, ids: list[int], first: int, steps: int) -> list[int]:
+    """Take the best token so many times, with one step queued behind the one that is awaited."""
+    ahead = await model.follow([first] * len(ids), ids)
+    for at in range(first + 1, first + steps):
+        step, ahead = ahead, await model.follow([at] * len(ids))
+        await step
+    found: list[int] = (await ahead).tolist()
+    return found
+
+
 @dataclass
 class _Spans:
     """Seconds of ours and theirs, and what the machine could do meanwhile."""
@@ -170,15 +181,15 @@ class _Measurement:
         found = _Spans()
         steps = 2 * SLICE if self.quick else STEPS
         ids = np.random.default_rng(n).integers(0, self.shape.vocabulary, (steps, n)).tolist()
-        await model.decode(ids[0], [0] * n)  # its graph is built
+        await _generate(model, ids[0], 0, 1)  # its graph is built
         self.peer.call("begin")
+        last = ids[0]
         for at in range(0, steps, SLICE):
             if self.roofline is not None:
                 found.roofs.setdefault("read", []).append(self.roofline.read())
             some = ids[at : at + SLICE]
             start = time.perf_counter()
-            for i, tokens in enumerate(some):
-                await model.decode(tokens, [at + i] * n)
+            last = await _generate(model, last, at, len(some))
             found.ours.append(time.perf_counter() - start)
             seconds = self.peer.call("steps", some)
             if seconds is not None:

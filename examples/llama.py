@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from aggml import Backend
+    from aggml import Backend, Future
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 KV_STEP: Final = 256  # attention reads so many positions more at a time: fewer different graphs
 CHUNK: Final = 512  # tokens of a prompt computed at once
+CHAINED: Final = -1  # instead of how many best ones: one, which stays on the device
 
 F32 = npt.NDArray[np.float32]
 
@@ -121,12 +122,14 @@ class Shape:
 
     Keys and values are written at one place; those of the last part, if ``staged``, at a second one
     as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones.
+    If ``chained`` the tokens are those that the step before chose, as this one does for the next.
     """
 
     parts: tuple[Part, ...]
     ends: int = 0
     staged: bool = False
     best: int = 0
+    chained: bool = False
 
     @property
     def tokens(self) -> int:
@@ -150,8 +153,8 @@ class Step:
     staged: Tensor | None  # where the last part is written as well
     masks: tuple[Tensor, ...]  # one for each part
     last: Tensor | None  # which rows go on after the last attention; None: all
-    logits: Tensor  # [vocabulary, ends] f32; of the best: [1, best, ends]
-    best: Tensor | None  # [best, ends] i32
+    logits: Tensor | None  # [vocabulary, ends] f32; of the best: [1, best, ends]; None: chained
+    best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,8 @@ class Llama:
     """A model on a backend, and the KV cache of ``sequences`` sequences of up to ``ctx`` positions.
 
     ``model = await Llama.load(backend, path)``; then `prefill` each sequence, and `decode` them
-    together as often as wanted. One step at a time: the caller awaits one before the next.
+    together as often as wanted. One step at a time: the caller awaits one before the next, but for
+    steps that `follow` each other.
     """
 
     def __init__(
@@ -232,6 +236,8 @@ class Llama:
         self._w = weights
         self._max_graphs = max_graphs
         self._steps: OrderedDict[Shape, Step] = OrderedDict()  # least recently used first
+        self._foreseen: tuple[tuple[int, ...], Step, dict[Tensor, Any]] | None = None
+        self._chosen: dict[int, Tensor] = {}  # by the number of sequences
         self._k = self._cache("k", config.key_length)
         self._v = self._cache("v", config.value_length)
         self._memory = self._allocate()
@@ -317,13 +323,80 @@ class Llama:
 
         Cancellation: aborts the computation; these positions are undefined.
         """
+        step, inputs = await self._one_more(positions, 0)
+        inputs[step.tokens] = np.array(ids, np.int32)
+        assert step.logits is not None
+        future = self.backend.run(step.graph, inputs, step.logits)
+        self._foresee(step, positions, 0)
+        return np.asarray(await future).reshape(-1, self.vocabulary)
+
+    async def decode_best(self, ids: Sequence[int], positions: Sequence[int], best: int) -> Best:
+        """As `decode`, but of the logits the ``best`` ones alone.
+
+        Cancellation: as `decode`.
+        """
+        step, inputs = await self._one_more(positions, best)
+        inputs[step.tokens] = np.array(ids, np.int32)
+        assert step.best is not None
+        assert step.logits is not None
+        future = self.backend.run(step.graph, inputs, [step.best, step.logits])
+        self._foresee(step, positions, best)
+        chosen, logits = await future
+        return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
+
+    async def follow(
+        self, positions: Sequence[int], ids: Sequence[int] | None = None
+    ) -> Future[npt.NDArray[np.int32]]:
+        """Queue one more token for each of the sequences 0, 1, ..., and the choice of the best.
+
+        The choice stays where the next step finds it, so that one can be queued before anybody has
+        seen it: the device goes from one to the other while the tokens are on their way.
+
+        Args:
+            positions: where the token goes.
+            ids: the token of each; if not given, what the step before chose. That must have been
+                queued by `follow` for as many sequences.
+
+        Returns:
+            A Future of the best token of each, (sequences,) int32; of equal ones the first.
+
+        Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
+        it; these positions are undefined then, and steps that follow it fail or have no meaning.
+        Abort them too, and give ``ids`` to the next one.
+        """
+        step, inputs = await self._one_more(positions, CHAINED)
+        if ids is None:
+            del inputs[step.tokens]
+        else:
+            inputs[step.tokens] = np.array(ids, np.int32)
+        assert step.best is not None
+        return self.backend.run(step.graph, inputs, step.best)
+
+    async def _one_more(
+        self, positions: Sequence[int], best: int
+    ) -> tuple[Step, dict[Tensor, Any]]:
+        """The step for one token of each sequence, and its inputs; as tokens, any."""
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and foreseen[0] == (best, *positions):
+            await checkpoint()
+            return foreseen[1:]
         if max(positions) >= self.ctx:
             raise ModelError(f"the context of {self.ctx} tokens is full")
+        return await self._fed(self._batch_of_one(positions), best)
+
+    def _batch_of_one(self, positions: Sequence[int]) -> Batch:
+        """One token of each sequence, any."""
         # No more than this: what weights pushed out of the caches comes back at 0.2 us a line.
         at = np.array(positions, np.int32)[:, None]
-        rows, kv = at + self._first_rows[: len(ids)], self._seen_positions(max(positions))
-        group = Group(np.array(ids, np.int32)[:, None], at, rows, 0, kv)
-        return await self._logits(Batch((group,)))
+        rows, kv = at + self._first_rows[: len(at)], self._seen_positions(max(positions))
+        return Batch((Group(at, at, rows, 0, kv),))
+
+    def _foresee(self, step: Step, positions: Sequence[int], best: int) -> None:
+        """Make the inputs of the next step while this one is computed, if that has its graph."""
+        if (max(positions) + 1) % KV_STEP:
+            after = [position + 1 for position in positions]
+            inputs = self._inputs(step, self._batch_of_one(after))
+            self._foreseen = ((best, *after), step, inputs)
 
     async def share(self, n: int) -> None:
         """Copy the first ``n`` positions of sequence 0 to all others."""
@@ -356,6 +429,7 @@ class Llama:
     async def _logits(self, batch: Batch) -> F32:
         """(logits of the batch, vocabulary)."""
         step, inputs = await self._fed(batch, 0)
+        assert step.logits is not None
         logits = await self.backend.run(step.graph, inputs, step.logits)
         return np.asarray(logits).reshape(-1, self.vocabulary)
 
@@ -373,15 +447,22 @@ class Llama:
         """
         step, inputs = await self._fed(batch, best)
         assert step.best is not None
+        assert step.logits is not None
         ids, logits = await self.backend.run(step.graph, inputs, [step.best, step.logits])
         return Best(np.asarray(ids).reshape(-1, best), np.asarray(logits).reshape(-1, best))
 
     async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
-        """The step for a batch, and its inputs."""
-        groups = batch.groups
+        """The step for a batch, and its inputs; ``best`` may be CHAINED."""
         ends = 0 if batch.last is None else len(batch.last)
-        parts = tuple(group.part for group in groups)
-        step = await self._step(Shape(parts, ends, batch.staged is not None, best))
+        parts = tuple(group.part for group in batch.groups)
+        chained = best == CHAINED
+        shape = Shape(parts, ends, batch.staged is not None, 0 if chained else best, chained)
+        step = await self._step(shape)
+        return step, self._inputs(step, batch)
+
+    @staticmethod
+    def _inputs(step: Step, batch: Batch) -> dict[Tensor, Any]:
+        groups = batch.groups
         inputs: dict[Tensor, Any] = {
             step.tokens: _joined([group.ids for group in groups]),
             step.positions: _joined([group.positions for group in groups]),
@@ -394,7 +475,7 @@ class Llama:
             inputs[step.staged] = batch.staged
         if step.last is not None:
             inputs[step.last] = batch.last
-        return step, inputs
+        return inputs
 
     async def _step(self, shape: Shape) -> Step:
         step = self._steps.get(shape)
@@ -416,9 +497,8 @@ class Llama:
         def given(name: str, n: int) -> Tensor:
             return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
 
-        tokens, positions, rows = (
-            given(name, shape.tokens) for name in ("tokens", "positions", "rows")
-        )
+        positions, rows = (given(name, shape.tokens) for name in ("positions", "rows"))
+        tokens = await self._kept(shape.tokens) if shape.chained else given("tokens", shape.tokens)
         copied = shape.parts[-1]
         staged = given("staged", copied.sequences * copied.tokens) if shape.staged else None
         last = given("last", shape.ends) if shape.ends else None
@@ -443,6 +523,10 @@ class Llama:
         x = ops.mul(ops.rms_norm(x, c.rms_eps), w["output_norm.weight"])
         head = w.get("output.weight", w["token_embd.weight"])
         logits = ops.mul_mat(head, x)
+        if shape.chained:  # top_k, since of equal ones argmax takes the last
+            best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
+            best = ops.cpy(best, tokens).set_output()
+            return Step(Graph(best), tokens, positions, rows, staged, masks, last, None, best)
         if not shape.best:
             graph = Graph(logits.set_output())
             return Step(graph, tokens, positions, rows, staged, masks, last, logits, None)
@@ -451,6 +535,15 @@ class Llama:
         logits = ops.get_rows(each, best).set_output()
         graph = Graph(best, logits)
         return Step(graph, tokens, positions, rows, staged, masks, last, logits, best)
+
+    async def _kept(self, n: int) -> Tensor:
+        """Where chained steps of ``n`` sequences leave their tokens."""
+        kept = self._chosen.get(n)
+        if kept is None:
+            kept = aggml.new_tensor(DType.I32, ne=n, name="chosen")
+            await self.backend.alloc_async([kept])
+            self._chosen[n] = kept
+        return kept
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         y = ops.mul_mat(self._w[f"{name}.weight"], x)

@@ -2,7 +2,9 @@
  *
  * Each element becomes a 64-bit key: its value as an unsigned number that ascends in the wanted order, then its
  * index. So keys are distinct, equal values keep the order of their indices, NaN comes last in either order, and -0
- * equals 0. */
+ * equals 0. The first one alone is found without keys. */
+#include <math.h>
+
 #include "../kernel_types.h"
 #include "../refuse.h"
 #include "../strided.h"
@@ -72,16 +74,73 @@ static void sift_down(uint64_t *heap, int64_t n, int64_t at)
     heap[at] = key;
 }
 
+enum { LANES = 16, PART = 32, BLOCK = 512 };
+
+/* The largest of a block; NaN is passed over. */
+static float block_max(const char *x, int64_t n)
+{
+    float most[LANES], values[LANES];
+    for (int j = 0; j < LANES; ++j) most[j] = -INFINITY;
+    for (; n >= LANES; n -= LANES, x += sizeof values) {
+        memcpy(values, x, sizeof values);
+        for (int j = 0; j < LANES; ++j) most[j] = values[j] > most[j] ? values[j] : most[j];
+    }
+    memcpy(values, x, (size_t)n * sizeof *values);
+    for (int64_t j = 0; j < n; ++j) most[j] = values[j] > most[j] ? values[j] : most[j];
+    for (int j = 1; j < LANES; ++j) most[0] = most[j] > most[0] ? most[j] : most[0];
+    return most[0];
+}
+
+static inline float value_at(const char *row, int64_t step, int64_t i)
+{
+    float value;
+    memcpy(&value, row + i * step, sizeof value);
+    return value;
+}
+
+/* The index of the smallest key of a dense row. */
+static int32_t first_of_largest(const char *row, int64_t n)
+{
+    float most = -INFINITY;
+    int64_t in = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const float here = block_max(row + i * (int64_t)sizeof(float), n - i < BLOCK ? n - i : BLOCK);
+        if (here > most) {
+            most = here;
+            in = i;
+        }
+    }
+    for (int64_t i = in; i < n; ++i)
+        if (value_at(row, sizeof(float), i) >= most) return (int32_t)i;
+    return 0; /* none is a number */
+}
+
+/* Whether none of PART elements of a dense row comes before the key of one, by comparing in lanes: of a long row nearly all
+ * of them are passed over like that, at a tenth of the time. */
+static bool all_behind(const char *row, int64_t i, uint64_t key)
+{
+    const float least = value_at(row, sizeof(float), (int64_t)(key & UINT32_MAX));
+    float values[PART];
+    memcpy(values, row + i * (int64_t)sizeof(float), sizeof values);
+    int before = least != least; /* what is no number comes behind all that is */
+    for (int j = 0; j < PART; ++j) before |= values[j] > least;
+    return !before;
+}
+
 /* The k smallest keys in order: a heap with the largest of them on top, then taken off from the end. */
 static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t step, int64_t n)
 {
     for (int64_t i = 0; i < k; ++i) heap[i] = key_of(row + i * step, i, true);
     for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i);
-    for (int64_t i = k; i < n; ++i) {
-        const uint64_t key = key_of(row + i * step, i, true);
-        if (key > heap[0]) continue;
-        heap[0] = key;
-        sift_down(heap, k, 0);
+    for (int64_t i = k, end; i < n; i = end) {
+        end = n - i < PART ? n : i + PART;
+        if (step == sizeof(float) && end - i == PART && all_behind(row, i, heap[0])) continue;
+        for (; i < end; ++i) {
+            const uint64_t key = key_of(row + i * step, i, true);
+            if (key > heap[0]) continue;
+            heap[0] = key;
+            sift_down(heap, k, 0);
+        }
     }
     for (int64_t left = k - 1; left > 0; --left) {
         const uint64_t largest = heap[0];
@@ -104,6 +163,11 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[ROWS]); ++row) {
         const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
         char *y = (char *)agk_data(task, dst) + agk_row_at(dst, row);
+        if (k == 1 && a->nb[0] == sizeof(float) && node->op == AGK_OP_top_k) {
+            const int32_t index = first_of_largest(x, n);
+            memcpy(y, &index, sizeof index);
+            continue;
+        }
         uint64_t *keys = task->scratch;
         const uint64_t *sorted = keys;
         if (by_heap(n, k)) {
