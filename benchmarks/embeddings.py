@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import anyio
 import numpy as np
 
-import aggml
 from benchmarks import model_files, peers
 from benchmarks.child import Child, ChildError
 from benchmarks.models import minilm
@@ -72,8 +71,8 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
 
 
 async def _ours(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
-    backend = await stack.enter_async_context(aggml.get_device("CPU").backend(n_threads=threads))
-    model = await minilm.MiniLM.load(backend, dtype=dtype)
+    backends = await stack.enter_async_context(minilm.lanes(n_threads=threads))
+    model = await minilm.MiniLM.load(backends, dtype=dtype)
 
     async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:
         start = time.perf_counter()

@@ -12,7 +12,8 @@ import embed
 import generate
 import llama
 import minilm
+import minilm_rows
 from sampling import Sampler
 from serve import small
 
-__all__ = ["Sampler", "embed", "generate", "llama", "minilm", "small"]
+__all__ = ["Sampler", "embed", "generate", "llama", "minilm", "minilm_rows", "small"]

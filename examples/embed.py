@@ -23,7 +23,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import numpy as np
 from batcher import Batcher, BatchError
-from minilm import F32, WIDTH, Ids, MiniLM, ModelError, model_folder
+from minilm import WIDTH, MiniLM, ModelError, lanes, model_folder
 
 import aggml
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
+    from minilm_rows import F32, Ids
     from tokenizers import Tokenizer
 
 MAX_TOKENS: Final = 256  # of a sentence; what the model was trained for
@@ -102,9 +103,8 @@ class Embedder:
         folder = self._folder or model_folder()
         self._tokenizer = await anyio.to_thread.run_sync(load_tokenizer, folder)
         async with AsyncExitStack() as stack:
-            backend = aggml.get_device(self._device).backend(n_threads=self._threads)
-            await stack.enter_async_context(backend)
-            model = await MiniLM.load(backend, folder, dtype=self._dtype)
+            backends = await stack.enter_async_context(lanes(self._device, self._threads))
+            model = await MiniLM.load(backends, folder, dtype=self._dtype)
 
             async def compute(sentences: list[Ids]) -> list[F32]:
                 return list(await model.embed(sentences))

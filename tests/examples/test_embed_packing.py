@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from minilm import Packing, Shape, fill, pack
+from minilm_rows import FEWEST_TOKENS, PART_TOKENS, Packing, Shape, fill, pack, parts_of
 
 LENGTHS = st.lists(st.integers(1, 256), min_size=1, max_size=100)
 
@@ -55,3 +55,24 @@ def test_short_sentences_share_a_row() -> None:
     assert pack([3, 16, 5, 8]) == Packing(
         Shape(2, 16, 4, masked=True), ((1, 13, 2), (0, 0, 0), (1, 8, 1), (1, 0, 0))
     )
+
+
+@given(st.integers(1, 300), st.integers(1, 512), st.integers(1, 16))
+def test_parts_are_all_rows_in_order_and_as_long_as_each_other(
+    rows: int, tokens: int, lanes: int
+) -> None:
+    parts = parts_of(Shape(rows, tokens, 1, masked=False), lanes)
+    assert [row for part in parts for row in part] == list(range(rows))
+    lengths = {len(part) for part in parts}
+    assert max(lengths) - min(lengths) <= 1
+    if len(parts) > 1:
+        assert rows * tokens / len(parts) >= FEWEST_TOKENS
+    assert min(lengths) == 1 or min(lengths) * tokens <= PART_TOKENS
+    enough = rows * tokens >= lanes * FEWEST_TOKENS and rows >= len(parts) + lanes
+    assert not enough or len(parts) % lanes == 0
+
+
+def test_a_large_batch_is_parts_for_each_lane() -> None:
+    parts = parts_of(Shape(64, 122, 1, masked=False), 2)
+    assert parts == [range(i, i + 4) for i in range(0, 64, 4)]
+    assert parts_of(Shape(1, 14, 1, masked=False), 2) == [range(1)]

@@ -1,0 +1,117 @@
+"""Which sentence lies where in a batch, and which rows of it are computed together.
+
+Here: packing, the arrays of a packed batch, its parts. Not here: the model (minilm.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+F32 = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
+
+#: What a layer makes of so many tokens stays in a core's L2, from its first product to its last:
+#: 64 sentences of 122 tokens take two thirds of the time that they take as one graph.
+PART_TOKENS: Final = 512
+#: With fewer, reading the weights takes longer than waiting for another thread after each node.
+FEWEST_TOKENS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph is built for: rows of tokens, each with up to ``segments`` sentences.
+
+    Without ``masked`` every row is one sentence that fills it.
+    """
+
+    rows: int
+    tokens: int
+    segments: int
+    masked: bool
+
+    def part(self, rows: range) -> Shape:
+        """The shape of some of the rows."""
+        return replace(self, rows=len(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where each sentence of a batch lies: row, first token there, number within the row."""
+
+    shape: Shape
+    places: tuple[tuple[int, int, int], ...]
+
+
+def pack(lengths: Sequence[int]) -> Packing:
+    """Pack sentences into few rows, so that hardly any token is computed for nothing.
+
+    Rows are as long as the longest sentence. The rest goes, longest first, to the first row with
+    room; a block mask keeps the sentences of a row apart. What a row spends on attending to masked
+    tokens is little: at 64 tokens attention is 3 % of a layer's arithmetic.
+
+    Args:
+        lengths: tokens of each sentence, at least one sentence, each at least 1.
+    """
+    longest = max(lengths)
+    if min(lengths) == longest:
+        shape = Shape(len(lengths), longest, 1, masked=False)
+        return Packing(shape, tuple((row, 0, 0) for row in range(len(lengths))))
+    tokens = -(-longest // 8) * 8  # multiples of 8: fewer different graphs
+    used: list[int] = []  # tokens taken, by row
+    count: list[int] = []  # sentences, by row
+    places = [(0, 0, 0)] * len(lengths)
+    first_open: dict[int, int] = {}  # length -> rows before this one have no room for it
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        length = lengths[index]
+        row = first_open.get(length, 0)
+        while row < len(used) and used[row] + length > tokens:
+            row += 1
+        first_open[length] = row
+        if row == len(used):
+            used.append(0)
+            count.append(0)
+        places[index] = (row, used[row], count[row])
+        used[row] += length
+        count[row] += 1
+    segments = 1 << (max(count) - 1).bit_length()  # powers of 2, for the same reason
+    return Packing(Shape(len(used), tokens, segments, masked=True), tuple(places))
+
+
+def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
+    """Arrays of a packed batch: ids and positions (rows, tokens), members (rows, tokens, segments).
+
+    A member is 1 where the token belongs to that sentence of its row; padding is nobody's.
+    """
+    shape = packing.shape
+    ids = np.zeros((shape.rows, shape.tokens), np.int32)
+    positions = np.zeros((shape.rows, shape.tokens), np.int32)
+    member = np.zeros((shape.rows, shape.tokens, shape.segments), np.float32)
+    # All sentences at once: one by one takes a millisecond of the loop for a batch of forty.
+    row, start, segment = np.array(packing.places).T
+    lengths = np.fromiter(map(len, sentences), np.intp, len(sentences))
+    position = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+    token = np.repeat(row * shape.tokens + start, lengths) + position
+    ids.reshape(-1)[token] = np.concatenate(sentences)
+    positions.reshape(-1)[token] = position
+    member.reshape(-1)[token * shape.segments + np.repeat(segment, lengths)] = 1
+    return ids, positions, member
+
+
+def parts_of(shape: Shape, lanes: int) -> list[range]:
+    """Rows of a batch in parts that are computed apart, so that each of ``lanes`` has as many.
+
+    No more than `PART_TOKENS` each where rows allow it, nor many less; they differ by one row.
+    """
+    tokens = shape.rows * shape.tokens
+    count = -(-tokens // PART_TOKENS)
+    count = min(-(-count // lanes) * lanes, tokens // FEWEST_TOKENS, shape.rows)
+    ends = [shape.rows * i // max(count, 1) for i in range(max(count, 1) + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
