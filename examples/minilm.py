@@ -27,7 +27,6 @@ from minilm_rows import F32, Ids, Shape, fill, pack, parts_of
 
 import aggml
 from aggml import Backend, DType, Graph, Tensor, ops
-from aggml.devices.cpu import CPUBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -262,13 +261,15 @@ async def lanes(device: str = "CPU", n_threads: int | None = None) -> AsyncGener
     Parts of a batch on streams of their own need not wait for each other; a thread whose own are
     done helps with the others. Closed at the end.
     """
+    on = aggml.get_device(device)
+    count = 1
+    if on.type is aggml.DeviceType.CPU:
+        count = min(aggml.ThreadPoolParams(n_threads).n_threads or 1, MOST_LANES)
     async with AsyncExitStack() as stack:
-        first = aggml.get_device(device).backend(n_threads=n_threads)
-        opened = [await stack.enter_async_context(first)]
-        if isinstance(first, CPUBackend):
-            for _ in range(1, min(first.n_threads, MOST_LANES)):
-                beside = aggml.get_device(device).backend(n_threads=first.n_threads)
-                opened.append(await stack.enter_async_context(beside))
+        opened: list[Backend] = []
+        while len(opened) < count:
+            backend = on.backend(n_threads=n_threads)
+            opened.append(await stack.enter_async_context(backend))
         yield opened
 
 
