@@ -9,11 +9,9 @@
 #include "mul_mat_terms_plan.h"
 
 enum {
-    K_BLOCK = 256, /* a multiple of every quantized block; a panel of one term is then 16 KB of L1, of two 32 */
-    K_BLOCK_3 =
-        128,        /* of three terms: 24 KB, and what an item has in L2 stays below the 1.3 MB that are really there */
-    K_MOST_3 = 384, /* the same of three terms: 1.2 MB of columns, without sums; 14 % faster than three blocks */
-    MIN_ROWS = 192, /* packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 % */
+    K_BLOCK = 256,       /* a multiple of every quantized block; a panel of one term is then 16 KB of L1 */
+    K_BLOCK_SPLIT = 128, /* of several terms: what an item has in L2 stays below the 1.3 MB that are really there */
+    MIN_ROWS = 192,      /* packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 % */
     LANES_MIN_ROWS = 64,
     BYTES_MIN_COLUMNS = 9, /* of NEON and AVX2, where what dots do not take would be multiplied as floats */
     ITEMS = 16,            /* wanted, as far as MIN_ROWS allows */
@@ -143,7 +141,7 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     if (!p.lanes && lowering->weights != NULL && layout != NULL && layout->sums == AGK_NO_SUMS) {
         p.packed = lowering->packed = agk_packed_acquire(lowering->weights, a);
     }
-    if (p.terms == 3) p.k_block = a->ne[0] <= K_MOST_3 ? K_MOST_3 : K_BLOCK_3;
+    if (agk_terms_splits(&p)) p.k_block = K_BLOCK_SPLIT;
     if (p.terms == 1 && !p.lanes && a->ne[0] <= AGK_TERMS_K_MOST) p.k_block = AGK_TERMS_K_MOST;
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = agk_terms_units(b);
