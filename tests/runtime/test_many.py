@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from runtime.support import holding, ramp, sum_on
 
+import aggml
+from aggml import ops
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from conftest import AnyDevice
 
-    import aggml
     from aggml.devices.cpu import CPUDevice
 
 
@@ -54,6 +56,36 @@ async def test_200_tasks_by_hand_without_an_await_in_between(be: aggml.Backend) 
     async with anyio.create_task_group() as tasks:
         for i in range(200):
             tasks.start_soon(client, i)
+
+
+async def test_who_waits_for_a_run_is_woken_whatever_is_queued_behind_it() -> None:
+    """A plan that threads share, one of a single chunk, one that was aborted, none."""
+    rng = np.random.default_rng(0)
+    async with aggml.get_device("CPU").backend(n_threads=2) as be:
+        wide, narrow = aggml.new_tensor("f32", ne=(256, 512)), aggml.new_tensor("f32", ne=(300,))
+        product = ops.mul_mat(wide, ops.sqr(wide))
+        line = ops.sum(ops.exp(ops.sqr(narrow)))
+        big, small = rng.normal(size=(512, 256)), rng.normal(size=(300,))
+        big, small = big.astype(np.float32), small.astype(np.float32)
+        graphs = [(aggml.Graph(product), wide, big, product)]
+        graphs += [(aggml.Graph(line), narrow, small, line)]
+        for graph, *_ in graphs:
+            await be.prepare(graph)
+        for _ in range(24):
+            which = rng.integers(0, 2, 5)
+            runs = [be.run(graphs[k][0], {graphs[k][1]: graphs[k][2]}, graphs[k][3]) for k in which]
+            given_up = int(rng.integers(-1, 5))
+            if given_up >= 0:
+                runs[given_up].abort()
+            with anyio.fail_after(60):
+                for i, (k, run) in enumerate(zip(which, runs, strict=True)):
+                    try:
+                        got = await run
+                    except aggml.Aborted:
+                        assert i == given_up
+                        continue
+                    wanted = (big**2 @ big.T) if k == 0 else np.exp(small**2).sum()
+                    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-2)
 
 
 async def test_threads_and_loops_share_one_backend(be: aggml.Backend) -> None:

@@ -26,7 +26,8 @@ void ag_relay_serve(int cpu);
 void ag_relay_leave(int cpu);
 bool ag_relay_hand(ag_notifier *notifier, int cpu); /* false: nobody there took it, the caller writes */
 void ag_notifier_write(ag_notifier *notifier);
-void ag_notifier_here(ag_notifier *notifier); /* by the thread that will sleep: it is on this core */
+void ag_notifier_here(ag_notifier *notifier);     /* by the thread that will sleep: it is on this core */
+int ag_notifier_cpu(const ag_notifier *notifier); /* where it was then */
 
 /* Experts (experts.c). */
 ag_error *ag_experts_look(ag_slot *slot, const char *device); /* which are used, how long it takes; NULL: all is well */

@@ -139,6 +139,11 @@ void ag_notifier_drain(ag_notifier *notifier)
     ag_notifier_here(notifier);
 }
 
+int ag_notifier_cpu(const ag_notifier *notifier)
+{
+    return atomic_load_explicit(&notifier->cpu, memory_order_relaxed);
+}
+
 void ag_notifier_here(ag_notifier *notifier)
 {
     int cpu = ag_relay_cpu();

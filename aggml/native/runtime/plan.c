@@ -85,7 +85,7 @@ static bool reserve(ag_plan *plan)
 }
 
 /* Rough on purpose: it only has to tell some hundred ns from some us. */
-static uint64_t cost(const agk_node *node)
+uint64_t ag_node_cost(const agk_node *node)
 {
     int64_t products = agk_nelements(&node->dst);
     if (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom) return 1000000; /* nobody knows */
@@ -117,7 +117,7 @@ static bool add_steps(ag_plan *plan, agk_lowering *lowering, int writes_leaf)
                        .steps = plan->steps + plan->n_steps,
                        .n_steps = lowering->n_steps,
                        .writes_leaf = writes_leaf,
-                       .cost = cost(node),
+                       .cost = ag_node_cost(node),
                        .work_size = lowering->work_size,
                        .lays_columns = lowering->lays_columns,
                        .alone = plan->cpu == 0};

@@ -176,8 +176,10 @@ static ag_error *failure(const ag_run *r)
     return error;
 }
 
-/* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published. */
-static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, ag_error **error)
+/* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published, and who waits
+ * for `due` is woken. */
+static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, uint64_t *due,
+                             ag_error **error)
 {
     const ag_plan *plan = r->plan;
     size_t step = *step_out;
@@ -207,11 +209,13 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             int limit = atomic_load(&r->limit);
             const uint32_t ahead = plan->steps[step].ahead;
             r->head = step;
+            ag_stream *stream = r->stream;
             atomic_store_explicit(&r->done, 0, memory_order_relaxed);
             atomic_store(&r->word, pack(step, chunks, 0)); /* from here on others may end the plan, and free it */
             if (ahead == 0 || ahead >= WORTH_WAKING) {
                 ag_pool_wake(pool, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             }
+            if (*due != 0) ag_stream_tell(stream, due); /* before this thread has a chunk that others would wait for */
             return AG_RUN_ELSEWHERE;
         }
         agk_status status = run_chunk(worker, plan, step, 0, r->arena, 1, worker->message);
@@ -261,7 +265,8 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
         if (claimed == LAST) {
             ag_error *error = NULL;
             ag_stream *stream = r->stream;
-            ag_run_result next = advance(pool, worker, r, &step, &error);
+            uint64_t due = 0;
+            ag_run_result next = advance(pool, worker, r, &step, &due, &error);
             if (next != AG_RUN_ELSEWHERE) {
                 atomic_fetch_sub(&r->engaged, 1); /* the stream's next operations may take long */
                 if (next == AG_RUN_FINISHED) {
@@ -288,12 +293,15 @@ static ag_run *take_run(ag_pool *pool)
 }
 
 ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               ag_error **error)
+                               uint64_t *due, ag_error **error)
 {
     int limit = ag_stream_n_threads(stream), threads = atomic_load(&pool->n_threads);
     if (limit <= 0 || limit > threads) limit = threads;
     ag_run *r = worker != NULL && limit > 1 ? take_run(pool) : NULL;
-    if (r == NULL) return run_alone(pool, worker, stream, slot, step, error);
+    if (r == NULL) {
+        if (*due != 0) ag_stream_tell(stream, due);
+        return run_alone(pool, worker, stream, slot, step, error);
+    }
     r->stream = stream;
     r->slot = slot;
     r->plan = slot->u.plan.plan;
@@ -306,7 +314,7 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     r->n_streams = limit;
     atomic_fetch_add(&r->engaged, 1);
     atomic_fetch_add(&pool->active_runs, 1);
-    ag_run_result result = advance(pool, worker, r, step, error);
+    ag_run_result result = advance(pool, worker, r, step, due, error);
     /* Published: claim in the pool's loop like everybody else. That thread counts as engaged until the run ends,
      * whoever ends it. */
     return result;

@@ -141,6 +141,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
 bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
                   ag_storage **partial, size_t n_partial);
 size_t ag_plan_arena_size(const ag_plan *plan);
+uint64_t ag_node_cost(const agk_node *node); /* rough ns on one thread */
 ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message);
 
 /* -- strided copies ------------------------------------------------------------------------------------------- */
@@ -382,8 +383,10 @@ typedef enum ag_run_result {
     AG_RUN_YIELDED,
     AG_RUN_CALLS /* `*step` is one for the thread that serves calls */
 } ag_run_result;
+/* `due`: 0, or a ticket for ag_stream_tell once a step of several chunks is published. */
 ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
-                               ag_error **error);
+                               uint64_t *due, ag_error **error);
+void ag_stream_tell(ag_stream *stream, uint64_t *due); /* wake who waits for it, drop the reference; 0 from then on */
 /* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on. */
 void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error);
 void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* to be resumed there */

@@ -87,8 +87,8 @@ static void note_writes(ag_slot *slot)
     for (size_t i = 0; i < plan->n_partial; ++i) ag_storage_written(plan->partial[i]);
 }
 
-/* End the current operation; takes the reference to `error`. */
-void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
+/* End the current operation; takes the reference to `error`. Whether somebody waits for it. */
+static bool complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
 {
     if (error != NULL) {
         poison_writes(slot, error);
@@ -114,7 +114,12 @@ void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *
     ag_slot_drop(slot);
     ag_stream_unref(other);
     atomic_store(&s->completed, ticket);
-    if (ticket >= atomic_load(&s->wanted)) ag_stream_wake(s, ticket);
+    return ticket >= atomic_load(&s->wanted);
+}
+
+void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error)
+{
+    if (complete(s, slot, ticket, error)) ag_stream_wake(s, ticket);
 }
 
 /* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it, under the lock:
@@ -295,7 +300,7 @@ static uint64_t copied(const ag_copy *copy)
     return copy->item * (uint64_t)(copy->ne[0] * copy->ne[1] * copy->ne[2] * copy->ne[3]);
 }
 
-static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, ag_error **error)
+static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, uint64_t *due, ag_error **error)
 {
     bool first = slot->started == 0;
     if (first) {
@@ -339,7 +344,7 @@ static progress step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *wo
         after_call(s, slot, *error);
         if (*error != NULL) return DONE;
     }
-    switch (ag_pool_run_plan(s->pool, worker, s, slot, &s->plan_step, error)) {
+    switch (ag_pool_run_plan(s->pool, worker, s, slot, &s->plan_step, due, error)) {
     case AG_RUN_FINISHED: return DONE;
     case AG_RUN_ELSEWHERE: return GONE;
     case AG_RUN_CALLS: return ask_call(s, slot, ticket, s->plan_step);
@@ -379,8 +384,41 @@ static bool cheap(ag_slot *slot, const ag_inline *here)
     }
 }
 
-/* `worker` is NULL on a thread that is none: that one does the cheap operations at the head, for a while (ag_inline). */
-static void run_on(ag_stream *s, ag_worker *worker)
+/* Whether a step that threads share comes within some us. A step of one chunk that prepares another one of its node is
+ * short, or it would be cut. */
+static bool starts_wide(const ag_plan *plan)
+{
+    enum { COST = 20000 };
+    uint64_t cost = 0;
+    for (size_t i = 0; i < plan->n_steps && cost < COST; ++i) {
+        const ag_step *step = &plan->steps[i];
+        if (step->n_chunks > 1) return true;
+        if (i + 1 == plan->n_steps || step->node != step[1].node) cost += ag_node_cost(step->node);
+    }
+    return false;
+}
+
+/* Whether other threads get work before long: what is queued from `ticket` on is small copies and then a plan that they
+ * share. */
+static bool work_follows(ag_stream *s, uint64_t ticket)
+{
+    enum { OPERATIONS = 12, BYTES = 16384 };
+    const uint64_t last = atomic_load(&s->submitted);
+    ag_block *block = s->head;
+    for (int i = 0; i < OPERATIONS && ticket <= last; ++i, ++ticket) {
+        while (ticket - block->base >= AG_BLOCK_SLOTS) block = atomic_load_explicit(&block->next, memory_order_acquire);
+        const ag_slot *slot = &block->slots[ticket - block->base];
+        if (slot->pace > 0) return false;
+        if (slot->kind == AG_KIND_PLAN) {
+            const ag_plan *plan = slot->u.plan.plan;
+            return plan->device == NULL && starts_wide(plan);
+        }
+        if (slot->kind != AG_KIND_COPY || copied(&slot->u.copy) > BYTES) return false;
+    }
+    return false;
+}
+
+static void run_until_rest(ag_stream *s, ag_worker *worker, uint64_t *due)
 {
     const ag_inline *here = worker == NULL ? ag_inline_here() : NULL;
     for (;;) {
@@ -394,9 +432,30 @@ static void run_on(ag_stream *s, ag_worker *worker)
             return;
         }
         ag_error *error = NULL;
-        if (step(s, slot, ticket, worker, &error) == GONE) return;
-        ag_stream_complete(s, slot, ticket, error);
+        if (step(s, slot, ticket, worker, due, &error) == GONE) return;
+        const bool plan = slot->kind == AG_KIND_PLAN;
+        const bool wanted = complete(s, slot, ticket, error);
+        if (!wanted) continue;
+        if (worker == NULL || plan || !work_follows(s, ticket + 1) ||
+            (*due == 0 && !ag_stream_awaited_here(s, ticket))) {
+            ag_stream_wake(s, ticket);
+            continue;
+        }
+        if (*due == 0) ag_stream_ref(s);
+        *due = ticket;
     }
+}
+
+/* `worker` is NULL on a thread that is none: that one does the cheap operations at the head, for a while (ag_inline).
+ *
+ * A loop that sleeps on this very core takes it the moment it is woken, for 0.2 to 0.5 ms, and what is queued would wait
+ * that long: half of the steps of a generation did. So it is woken once other threads can go on: `due` is the ticket that
+ * it waits for, and means a reference to the stream. */
+static void run_on(ag_stream *s, ag_worker *worker)
+{
+    uint64_t due = 0;
+    run_until_rest(s, worker, &due);
+    if (due != 0) ag_stream_tell(s, &due);
 }
 
 void ag_stream_run(ag_stream *stream, ag_worker *worker)

@@ -105,6 +105,7 @@ const ag_inline *ag_inline_here(void); /* of this thread, or NULL */
 void ag_stream_unpark(ag_stream *s);   /* by whoever ended the wait: back to the executor */
 void ag_stream_set_state(ag_stream *s, stream_state to);
 void ag_stream_wake(ag_stream *s, uint64_t completed); /* all that waits for a ticket up to `completed` */
+bool ag_stream_awaited_here(ag_stream *s, uint64_t completed);
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);
 
 #endif

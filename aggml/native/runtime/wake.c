@@ -107,6 +107,26 @@ void ag_stream_wake(ag_stream *s, uint64_t completed)
     }
 }
 
+/* Whether a loop that sleeps on this core waits for a ticket up to `completed`. */
+bool ag_stream_awaited_here(ag_stream *s, uint64_t completed)
+{
+    const int here = ag_relay_cpu();
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    for (const watch *w = s->watches; w != NULL; w = w->next)
+        found = found || (w->ticket <= completed && ag_notifier_cpu(w->notifier) == here);
+    pthread_mutex_unlock(&s->lock);
+    return found && here >= 0;
+}
+
+void ag_stream_tell(ag_stream *s, uint64_t *due)
+{
+    const uint64_t ticket = *due;
+    *due = 0;
+    ag_stream_wake(s, ticket);
+    ag_stream_unref(s);
+}
+
 /* Park `s` until `ticket` of `target` is done. False: it is done already and `s` runs on. */
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket)
 {
