@@ -28,6 +28,7 @@ from benchmarks import (
     generation,
     kernels,
     lag,
+    ops,
     roofline,
     service,
 )
@@ -43,6 +44,7 @@ PARTS: Final = {
     kernels.MATVEC: "mul_mat of 1 and 8 columns, weights from memory; ggml, PyTorch",
     kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
+    ops.PART: "every op, out of L2 and in cache; ggml",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
     busy.PART: "the same beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
@@ -107,6 +109,11 @@ class Bench:
                 kernels.measure, name, self.threads, self.roofline,
                 quick=quick, match=self.match, missing=missing,
             )  # fmt: skip
+        if name == ops.PART:
+            return partial(
+                ops.measure, self.threads, self.roofline,
+                quick=quick, match=self.match, missing=missing,
+            )  # fmt: skip
         if name == embeddings.PART:
             return partial(
                 embeddings.measure, self.threads, quick=quick, match=self.match, missing=missing
@@ -134,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         "--match",
         default="",
         metavar="TEXT",
-        help="only rows with TEXT in their name: kernels, generate, embeddings, service",
+        help="only rows with TEXT in their name: kernels, ops, generate, embeddings, service",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: whether it runs, not how fast"

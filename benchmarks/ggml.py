@@ -53,6 +53,7 @@ class GGML:
 
     def __init__(self) -> None:
         base, cpu, _ = _libraries()
+        self.base = base
         p, n, f = c_void_p, c_int64, c_float
         self.init = _typed(base.ggml_init, p, _InitParams)
         self.free = _typed(base.ggml_free, None, p)
@@ -100,6 +101,12 @@ class GGML:
         while (one := listed[len(types)]) is not None:
             types.append(one)
         return types
+
+
+def context_of(g: GGML, size: int) -> int:
+    """A context for tensors and graphs of so many bytes, their data elsewhere."""
+    context: int = g.init(_InitParams(size, None, True))
+    return context
 
 
 def _typed(function: Any, result: Any, *arguments: Any) -> Any:

@@ -81,6 +81,16 @@ static inline void agk_store(int type, char *p, float value)
         agk_traits(type)->from_float(&value, p, 1);
 }
 
+/* n elements of 4 bytes, from `step` bytes apart to side by side. */
+static inline void agk_gather_32(char *to, const char *from, int64_t step, int64_t n)
+{
+    if (step == 4) {
+        if (n > 0) memcpy(to, from, (size_t)n * 4);
+        return;
+    }
+    for (int64_t i = 0; i < n; ++i) memcpy(to + 4 * i, from + i * step, 4);
+}
+
 /* n elements of a float type, `step` bytes apart, as f32. */
 static inline void agk_load_row(int type, const char *p, int64_t step, int64_t n, float *out)
 {

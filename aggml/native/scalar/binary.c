@@ -74,6 +74,12 @@ typedef struct rows {
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
+    if (r->y.direct && r->a.direct && r->b.direct) {
+        const agk_binary_rows whole = {
+            .y = agk_port_at(&r->y, at[0], i), .a = agk_port_at(&r->a, at[1], i), .b = agk_port_at(&r->b, at[2], i)};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(r->node->op, n, 1, &whole);
+        return;
+    }
     float a_block[AGK_BLOCK], b_block[AGK_BLOCK], y_block[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
@@ -117,6 +123,12 @@ static agk_status run_strided(const agk_task *task, const agk_node *node, int64_
 static void scale_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
+    if (r->y.direct && r->a.direct) {
+        ((agk_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, (float *)(void *)agk_port_at(&r->y, at[0], i),
+                                                      (const float *)(const void *)agk_port_at(&r->a, at[1], i),
+                                                      agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
+        return;
+    }
     float x_block[AGK_BLOCK], y_block[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
@@ -161,6 +173,12 @@ static void add1_row(void *context, int64_t n, int64_t i, const int64_t *at)
     const rows *r = context;
     float a_block[AGK_BLOCK], y_block[AGK_BLOCK], one;
     const float *b = agk_port_read(&r->b, 0, 0, 1, &one);
+    if (r->y.direct && r->a.direct) {
+        const agk_binary_rows whole = {
+            .y = agk_port_at(&r->y, at[0], i), .a = agk_port_at(&r->a, at[1], i), .b = (const char *)b, .one_b = true};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(AGK_OP_add, n, 1, &whole);
+        return;
+    }
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         float *y = agk_port_target(&r->y, at[0], i, y_block);

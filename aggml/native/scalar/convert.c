@@ -1,6 +1,10 @@
 /* f32 to i32, defined for all numbers: as the nearest there is, and as the ops convert. */
 #include <limits.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "quant.h"
 
 void agk_f32_to_i32(const float *src, void *dst, int64_t n)
@@ -18,7 +22,13 @@ void agk_f32_to_i32(const float *src, void *dst, int64_t n)
 void agk_i32_from_float(const float *src, void *dst, int64_t n)
 {
     int32_t *y = dst;
-    for (int64_t i = 0; i < n; ++i) {
+    int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 4 <= n; i += 4) {
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm_cvttps_epi32(_mm_loadu_ps(src + i)));
+    }
+#endif
+    for (; i < n; ++i) {
         const float x = src[i];
         y[i] = x >= -2147483648.0f && x < 2147483648.0f ? (int32_t)x : INT_MIN;
     }

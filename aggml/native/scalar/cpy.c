@@ -95,6 +95,17 @@ static agk_status run_convert(const agk_task *task, const agk_node *node, int64_
     _Alignas(64) char in[8 * AGK_BLOCK], out[8 * AGK_BLOCK];
     _Alignas(64) float middle[AGK_BLOCK];
     const int64_t last = agk_chunk_end(chunk, per_chunk, total);
+    if (node->aux.i[DENSE_X] && node->aux.i[DENSE_Y] && src->type != dst->type &&
+        (src->type == AGK_F32 || dst->type == AGK_F32)) { /* one conversion, nothing to be gathered */
+        const int64_t first = chunk * per_chunk;
+        const char *from = dense_at(src, x, first);
+        char *to = dense_at(dst, y, first);
+        if (src->type == AGK_F32)
+            write((const float *)(const void *)from, to, last - first);
+        else
+            read(from, (float *)(void *)to, last - first);
+        return AGK_OK;
+    }
     for (int64_t i = chunk * per_chunk; i < last; i += AGK_BLOCK) {
         const int64_t n = last - i < AGK_BLOCK ? last - i : AGK_BLOCK;
         char *from = in, *to = node->aux.i[DENSE_Y] ? dense_at(dst, y, i) : out;

@@ -16,6 +16,12 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
         char *y = (char *)agk_data(task, dst) + agk_row_at(dst, row);
         const int64_t seen = node->params[0] + row % a->ne[1] + 1, kept = seen < n ? seen : n;
+        if (dst->nb[0] == 4 && a->nb[0] == 4) {
+            float *to = (float *)(void *)y;
+            if (y != x) memcpy(y, x, (size_t)kept * sizeof *to);
+            for (int64_t i = kept; i < n; ++i) to[i] = value;
+            continue;
+        }
         if (y != x) {
             for (int64_t i = 0; i < kept; ++i) memcpy(y + i * dst->nb[0], x + i * a->nb[0], sizeof value);
         }
@@ -35,7 +41,7 @@ agk_status agk_lower_diag_mask(agk_lowering *lowering)
     if (agk_nelements(dst) == 0) return AGK_OK;
     const int64_t rows = agk_nrows(dst);
     node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, 0.5 * (double)dst->ne[0] + 10.0);
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, 0.2 * (double)dst->ne[0] + 10.0);
     agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
     return AGK_OK;
 }

@@ -50,10 +50,9 @@ void agk_f32_to_q4_0(const float *src, void *dst, int64_t n)
     for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
         const float d = agk_extreme(BLOCK, src) / -8.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
         y->d = agk_f16_from_float(d);
-        for (int i = 0; i < BLOCK / 2; ++i) {
-            y->qs[i] = (uint8_t)(agk_code(src[i] * inverse + 8.5f, 15) |
-                                 agk_code(src[i + BLOCK / 2] * inverse + 8.5f, 15) << 4);
-        }
+        uint8_t codes[BLOCK];
+        agk_codes(BLOCK, src, inverse, 8.5f, 15, codes);
+        for (int i = 0; i < BLOCK / 2; ++i) y->qs[i] = (uint8_t)(codes[i] | codes[i + BLOCK / 2] << 4);
     }
 }
 

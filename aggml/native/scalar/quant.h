@@ -23,6 +23,20 @@ static inline uint8_t agk_code(float x, int top)
     return x < (float)top ? (uint8_t)x : (uint8_t)top;
 }
 
+/* The same of n (32 at most, a multiple of 4) numbers x * inverse + shift: minimum and maximum are instructions. */
+static inline void agk_codes(int n, const float *x, float inverse, float shift, int top, uint8_t *codes)
+{
+    int32_t whole[32];
+    const float most = (float)top;
+    for (int i = 0; i < n; ++i) {
+        float v = x[i] * inverse + shift;
+        v = v > 0.0f ? v : 0.0f;
+        v = v < most ? v : most;
+        whole[i] = (int32_t)v;
+    }
+    for (int i = 0; i < n; ++i) codes[i] = (uint8_t)whole[i];
+}
+
 /* Halves away from zero; what does not fit (from infinities, NaN or a subnormal scale) becomes 0. */
 static inline int8_t agk_round_i8(float x)
 {

@@ -27,25 +27,27 @@ static uint8_t e4m3_of(float x)
     return (uint8_t)(code < 0x7e ? code : 0x7e);
 }
 
-/* The code whose value is nearest to x; the first of equals. */
-static uint8_t nearest_code(float x, float d)
+/* The codes whose values are nearest, the one nearer to 0 of equals; 0 for what is as far from all of them. Sizes are
+ * compared with the 7 numbers halfway between values, which are exact. */
+static void nearest_codes(int n, const float *x, float d, uint8_t *codes)
 {
-    int best = 0;
-    float least = agk_absf((float)doubled[0] * d - x);
-    for (int i = 1; i < 16; ++i) {
-        const float error = agk_absf((float)doubled[i] * d - x);
-        if (error < least) {
-            least = error;
-            best = i;
-        }
+    int32_t count[BLOCK] = {0};
+    for (int j = 0; j < 7; ++j) {
+        const float half = 0.5f * (float)(doubled[j] + doubled[j + 1]) * d;
+        for (int i = 0; i < n; ++i) count[i] += agk_absf(x[i]) > half;
     }
-    return (uint8_t)best;
+    for (int i = 0; i < n; ++i) {
+        const bool near = d > 0.0f && agk_absf(x[i]) < INFINITY;
+        codes[i] = (uint8_t)(near && count[i] > 0 ? count[i] | (x[i] < 0.0f ? 8 : 0) : 0);
+    }
 }
 
 /* n elements, those of the second half in the high nibbles. */
 static void put_codes(int n, const float *x, float d, uint8_t *qs)
 {
-    for (int i = 0; i < n / 2; ++i) qs[i] = (uint8_t)(nearest_code(x[i], d) | nearest_code(x[i + n / 2], d) << 4);
+    uint8_t codes[BLOCK];
+    nearest_codes(n, x, d, codes);
+    for (int i = 0; i < n / 2; ++i) qs[i] = (uint8_t)(codes[i] | codes[i + n / 2] << 4);
 }
 
 static void get_codes(int n, const uint8_t *qs, float d, float *y)

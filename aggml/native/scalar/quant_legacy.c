@@ -24,7 +24,11 @@ static void put_nibbles(uint8_t *qs, const uint8_t *codes)
 static void put_five_bits(uint8_t *qh, uint8_t *qs, const uint8_t *codes)
 {
     uint32_t bits = 0;
-    for (int i = 0; i < BLOCK; ++i) bits |= (uint32_t)(codes[i] >> 4 & 1) << i;
+    for (int i = 0; i < BLOCK; i += 8) { /* one bit of each of 8 bytes, gathered by a product */
+        uint64_t eight;
+        memcpy(&eight, codes + i, sizeof eight);
+        bits |= (uint32_t)((eight >> 4 & 0x0101010101010101u) * 0x0102040810204080u >> 56) << i;
+    }
     memcpy(qh, &bits, sizeof bits);
     put_nibbles(qs, codes);
 }
@@ -82,10 +86,19 @@ void agk_q8_1_to_f32(const void *src, float *dst, int64_t n)
 
 static void range_of(const float *x, float *least, float *most)
 {
-    *least = *most = x[0];
-    for (int i = 1; i < BLOCK; ++i) {
-        *least = x[i] < *least ? x[i] : *least;
-        *most = x[i] > *most ? x[i] : *most;
+    float low[8], high[8];
+    for (int k = 0; k < 8; ++k) low[k] = high[k] = x[0]; /* if that is not a number, nothing is less or more */
+    for (int i = 0; i < BLOCK; i += 8) {
+        for (int k = 0; k < 8; ++k) {
+            low[k] = x[i + k] < low[k] ? x[i + k] : low[k];
+            high[k] = x[i + k] > high[k] ? x[i + k] : high[k];
+        }
+    }
+    *least = low[0];
+    *most = high[0];
+    for (int k = 1; k < 8; ++k) {
+        *least = low[k] < *least ? low[k] : *least;
+        *most = high[k] > *most ? high[k] : *most;
     }
 }
 
@@ -95,7 +108,9 @@ static float even_codes(const float *x, int top, uint8_t *codes, float *least)
     float most;
     range_of(x, least, &most);
     const float d = (most - *least) / (float)top, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-    for (int i = 0; i < BLOCK; ++i) codes[i] = agk_code((x[i] - *least) * inverse + 0.5f, top);
+    float above[BLOCK];
+    for (int i = 0; i < BLOCK; ++i) above[i] = x[i] - *least;
+    agk_codes(BLOCK, above, inverse, 0.5f, top, codes);
     return d;
 }
 
@@ -117,7 +132,7 @@ void agk_f32_to_q5_0(const float *src, void *dst, int64_t n)
     for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
         uint8_t codes[BLOCK];
         const float d = agk_extreme(BLOCK, src) / -16.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-        for (int i = 0; i < BLOCK; ++i) codes[i] = agk_code(src[i] * inverse + 16.5f, 31);
+        agk_codes(BLOCK, src, inverse, 16.5f, 31, codes);
         y->d = agk_f16_from_float(d);
         put_five_bits(y->qh, y->qs, codes);
     }

@@ -5,11 +5,19 @@
 
 float agk_extreme(int n, const float *x)
 {
-    float best = 0.0f;
-    for (int i = 0; i < n; ++i) {
-        if (agk_absf(x[i]) > agk_absf(best)) best = x[i];
+    float most[8] = {0};
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (int k = 0; k < 8; ++k) {
+            const float size = agk_absf(x[i + k]);
+            most[k] = size > most[k] ? size : most[k];
+        }
     }
-    return best;
+    for (int k = 1; k < 8; ++k) most[0] = most[k] > most[0] ? most[k] : most[0];
+    for (; i < n; ++i) most[0] = agk_absf(x[i]) > most[0] ? agk_absf(x[i]) : most[0];
+    if (!(most[0] > 0.0f)) return 0.0f;
+    for (i = 0; !(agk_absf(x[i]) >= most[0]); ++i) continue; /* the first of equals */
+    return x[i];
 }
 
 /* For given levels l the error sum(w * (x - d * l)^2) is least at d = product / square, and d * product less than

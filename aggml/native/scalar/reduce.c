@@ -56,8 +56,15 @@ static void count_unit(void *context, int64_t n, int64_t i, const int64_t *at)
     totals *t = context;
     const char *a = agk_port_at(&t->a, at[0], i), *b = agk_port_at(&t->b, at[1], i);
     int64_t *next = t->next, count = 0;
-    for (int64_t k = 0; k < n; ++k) {
-        count += memcmp(a + k * t->a.step, b + k * t->b.step, sizeof(int32_t)) == 0;
+    if (t->a.step == 4 && t->b.step == 4) {
+        const int32_t *x = (const int32_t *)(const void *)a, *y = (const int32_t *)(const void *)b;
+        int32_t equal = 0; /* n is AGK_SEGMENT at most */
+        for (int64_t k = 0; k < n; ++k) equal += x[k] == y[k];
+        count = equal;
+    } else {
+        for (int64_t k = 0; k < n; ++k) {
+            count += memcmp(a + k * t->a.step, b + k * t->b.step, sizeof(int32_t)) == 0;
+        }
     }
     *next = count;
     t->next = next + 1;
@@ -151,11 +158,46 @@ static double row_sum(const char *row, int64_t step, int64_t n)
     return sum;
 }
 
-/* The last of the largest; NaN is passed over. */
+/* The largest of n elements side by side, -inf if there is none, 16 lanes at a time. */
+static float largest(int64_t n, const float *x)
+{
+    float most[16];
+    for (int k = 0; k < 16; ++k) most[k] = -INFINITY;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (int k = 0; k < 16; ++k) most[k] = x[i + k] > most[k] ? x[i + k] : most[k];
+    }
+    for (; i < n; ++i) most[0] = x[i] > most[0] ? x[i] : most[0];
+    for (int k = 1; k < 16; ++k) most[0] = most[k] > most[0] ? most[k] : most[0];
+    return most[0];
+}
+
+/* The last of the largest; NaN is passed over. Only the block that has it is looked through one by one. */
+static int32_t dense_argmax(const float *x, int64_t n)
+{
+    float max = -INFINITY;
+    int64_t block = -1;
+    for (int64_t i = 0; i < n; i += AGK_BLOCK) {
+        const float here = largest(n - i < AGK_BLOCK ? n - i : AGK_BLOCK, x + i);
+        if (here > -INFINITY && here >= max) {
+            max = here;
+            block = i;
+        }
+    }
+    if (!(max > -INFINITY)) return -1; /* of -inf and NaN alone: one by one */
+    const int64_t end = n - block < AGK_BLOCK ? n : block + AGK_BLOCK;
+    for (int64_t i = end - 1; i >= block; --i) {
+        if (x[i] >= max) return (int32_t)i;
+    }
+    return 0;
+}
+
 static int32_t row_argmax(const char *row, int64_t step, int64_t n)
 {
     float max = -INFINITY;
-    int32_t at = 0;
+    int32_t at = step == 4 ? dense_argmax((const float *)(const void *)row, n) : -1;
+    if (at >= 0) return at;
+    at = 0;
     for (int64_t i = 0; i < n; ++i) {
         float x;
         memcpy(&x, row + i * step, sizeof x);

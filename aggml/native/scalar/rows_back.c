@@ -43,9 +43,12 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         }
         for (int64_t i = 0; i < a->ne[1]; ++i) {
             float *sum = (float *)(void *)(y + index_at(node, ids, i) * dst->nb[1] + first * dst->nb[0]);
+            const char *from = x + i * a->nb[1] + first * a->nb[0];
             float part[COLUMNS];
-            agk_load_row(a->type, x + i * a->nb[1] + first * a->nb[0], a->nb[0], n, part);
-            for (int64_t k = 0; k < n; ++k) sum[k] += part[k];
+            const bool direct = a->type == AGK_F32 && a->nb[0] == 4;
+            const float *row = direct ? (const float *)(const void *)from : part;
+            if (!direct) agk_load_row(a->type, from, a->nb[0], n, part);
+            for (int64_t k = 0; k < n; ++k) sum[k] += row[k];
         }
     }
     return AGK_OK;

@@ -16,7 +16,18 @@ static agk_status run_fill(const agk_task *task, const agk_node *node, int64_t c
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
         char *to = y + agk_row_offset(dst, row);
-        for (int64_t i = 0; i < dst->ne[0]; ++i) agk_store(dst->type, to + i * dst->nb[0], value);
+        if (dst->type == AGK_F32 && dst->nb[0] == 4) {
+            float *line = (float *)(void *)to;
+            for (int64_t i = 0; i < dst->ne[0]; ++i) line[i] = value;
+            continue;
+        }
+        char one[4];
+        agk_store(dst->type, one, value);
+        if (dst->type == AGK_F32) {
+            for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], one, 4);
+        } else {
+            for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], one, 2);
+        }
     }
     return AGK_OK;
 }
@@ -43,9 +54,10 @@ static agk_status run_tri(const agk_task *task, const agk_node *node, int64_t ch
         const int64_t edge = i1 + (upper == diagonal ? 0 : 1); /* where what is kept begins, or ends */
         const char *from = x + agk_row_offset(a, row);
         float *to = (float *)(void *)(y + agk_row_offset(dst, row));
-        for (int64_t i = 0; i < dst->ne[0]; ++i) {
-            to[i] = (i >= edge) == upper ? agk_load(AGK_F32, from + i * a->nb[0]) : 0.0f;
-        }
+        const int64_t n = dst->ne[0], cut = edge < n ? edge : n, first = upper ? cut : 0, last = upper ? n : cut;
+        memset(to, 0, (size_t)first * sizeof *to);
+        agk_gather_32((char *)(to + first), from + first * a->nb[0], a->nb[0], last - first);
+        memset(to + last, 0, (size_t)(n - last) * sizeof *to);
     }
     return AGK_OK;
 }
@@ -97,7 +109,7 @@ agk_status agk_lower_shape_fill(agk_lowering *lowering)
     }
     bool fits = true;
     agk_step_fn *run = run_fill;
-    double ns = 10.0 + 2.0 * (double)dst->ne[0];
+    double ns = 10.0 + 0.2 * (double)dst->ne[0];
     switch (node->op) {
     case AGK_OP_fill: break;
     case AGK_OP_arange:

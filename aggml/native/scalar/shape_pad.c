@@ -25,6 +25,29 @@ static int64_t place(const agk_node *node, int d, int64_t i)
     return at < 0 ? at + n : at;
 }
 
+/* A row of the result, from the row of the source that it shows: run by run of neighbours. */
+static void show(const agk_node *node, float *to, const char *from)
+{
+    const int64_t step = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
+    const bool reflects = node->op == AGK_OP_pad_reflect_1d;
+    for (int64_t i = 0, run = 1; i < all; i += run) {
+        const int64_t at = place(node, 0, i), ahead = all - i;
+        if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* the other way round */
+            run = i < node->params[0] ? at : ahead;
+            for (int64_t k = 0; k < run; ++k) to[i + k] = agk_load(AGK_F32, from + (at - k) * step);
+            continue;
+        }
+        if (at < 0) { /* before the source, or behind it */
+            const int64_t before = node->params[0] - i;
+            run = before > 0 && before < ahead ? before : ahead;
+            memset(to + i, 0, (size_t)run * sizeof *to);
+            continue;
+        }
+        run = n - at < ahead ? n - at : ahead;
+        agk_gather_32((char *)(to + i), from + at * step, step, run);
+    }
+}
+
 /* A unit is a row of the result. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -37,14 +60,10 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         const int64_t i3 = place(node, 3, row / dst->ne[1] / dst->ne[2]);
         float *to = (float *)(void *)(y + agk_row_offset(dst, row));
         if (i1 < 0 || i2 < 0 || i3 < 0) {
-            for (int64_t i = 0; i < dst->ne[0]; ++i) to[i] = 0.0f;
+            memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
             continue;
         }
-        const char *from = x + i1 * a->nb[1] + i2 * a->nb[2] + i3 * a->nb[3];
-        for (int64_t i = 0; i < dst->ne[0]; ++i) {
-            const int64_t i0 = place(node, 0, i);
-            to[i] = i0 < 0 ? 0.0f : agk_load(AGK_F32, from + i0 * a->nb[0]);
-        }
+        show(node, to, x + i1 * a->nb[1] + i2 * a->nb[2] + i3 * a->nb[3]);
     }
     return AGK_OK;
 }
@@ -71,6 +90,6 @@ agk_status agk_lower_shape_pad(agk_lowering *lowering)
     if (agk_nelements(a) == 0 && (node->op != AGK_OP_pad || p[CIRCULAR] != 0)) {
         return agk_refuse(lowering, AGK_INVALID, "nothing to be shown");
     }
-    agk_add_units(lowering, run, agk_nrows(dst), 10.0 + 2.0 * (double)dst->ne[0]);
+    agk_add_units(lowering, run, agk_nrows(dst), 30.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;
 }

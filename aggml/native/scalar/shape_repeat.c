@@ -24,6 +24,12 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     for (int64_t row = units.first; row < units.last; ++row) {
         const char *from = x + source_row(dst, a, row);
         char *to = y + agk_row_offset(dst, row);
+        if (n == 1 && size == 4 && dst->nb[0] == 4) { /* one element all along the row */
+            uint32_t bits;
+            memcpy(&bits, from, sizeof bits);
+            for (int64_t k = 0; k < times; ++k) ((uint32_t *)(void *)to)[k] = bits;
+            continue;
+        }
         if (a->nb[0] == (int64_t)size) {
             memcpy(to, from, (size_t)n * size);
         } else {
@@ -52,6 +58,11 @@ static agk_status run_back(const agk_task *task, const agk_node *node, int64_t c
                                (i2 + k / times[1] % times[2] * dst->ne[2]) * a->nb[2] +
                                (i3 + k / times[1] / times[2] * dst->ne[3]) * a->nb[3];
             for (int64_t k0 = 0; k0 < times[0]; ++k0, from += dst->ne[0] * a->nb[0]) {
+                const float *line = (const float *)(const void *)from;
+                if (a->nb[0] == 4) {
+                    for (int64_t i = 0; i < dst->ne[0]; ++i) sum[i] += line[i];
+                    continue;
+                }
                 for (int64_t i = 0; i < dst->ne[0]; ++i) sum[i] += agk_load(AGK_F32, from + i * a->nb[0]);
             }
         }

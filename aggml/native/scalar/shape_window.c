@@ -17,8 +17,11 @@ static agk_status run_part(const agk_task *task, const agk_node *node, int64_t c
         const int64_t i1 = window % across * size + row % size, i2 = window / across * size + row / size % size;
         float *to = (float *)(void *)(y + agk_row_offset(dst, row));
         const bool inside = i1 < a->ne[1] && i2 < a->ne[2];
-        const char *from = inside ? x + i1 * a->nb[1] + i2 * a->nb[2] : x;
-        for (int64_t i = 0; i < dst->ne[0]; ++i) to[i] = inside ? agk_load(AGK_F32, from + i * a->nb[0]) : 0.0f;
+        if (inside) {
+            agk_gather_32((char *)to, x + i1 * a->nb[1] + i2 * a->nb[2], a->nb[0], dst->ne[0]);
+        } else {
+            memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
+        }
     }
     return AGK_OK;
 }
@@ -34,8 +37,7 @@ static agk_status run_unpart(const agk_task *task, const agk_node *node, int64_t
     for (int64_t row = units.first; row < units.last; ++row) {
         const int64_t i1 = row % dst->ne[1], i2 = row / dst->ne[1], window = i2 / size * across + i1 / size;
         const char *from = x + i1 % size * a->nb[1] + i2 % size * a->nb[2] + window * a->nb[3];
-        float *to = (float *)(void *)(y + agk_row_offset(dst, row));
-        for (int64_t i = 0; i < dst->ne[0]; ++i) to[i] = agk_load(AGK_F32, from + i * a->nb[0]);
+        agk_gather_32(y + agk_row_offset(dst, row), from, a->nb[0], dst->ne[0]);
     }
     return AGK_OK;
 }
@@ -49,9 +51,13 @@ static agk_status run_rel_pos(const agk_task *task, const agk_node *node, int64_
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
         const int64_t distance = dst->ne[1] - 1 - row % dst->ne[1] + row / dst->ne[1];
-        for (int64_t i = 0; i < dst->ne[0]; ++i) {
-            memcpy(y + agk_row_offset(dst, row) + i * dst->nb[0], x + distance * a->nb[1] + i * a->nb[0], 2);
+        const char *from = x + distance * a->nb[1];
+        char *to = y + agk_row_offset(dst, row);
+        if (a->nb[0] == 2 && dst->nb[0] == 2) {
+            memcpy(to, from, (size_t)dst->ne[0] * 2);
+            continue;
         }
+        for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], from + i * a->nb[0], 2);
     }
     return AGK_OK;
 }
@@ -68,8 +74,16 @@ static agk_status run_add(const agk_task *task, const agk_node *node, int64_t ch
         const char *from = x + agk_row_offset(a, row);
         const char *columns = wide + agk_row_offset(pw, row), *lines = high + agk_row_offset(ph, row);
         char *to = y + agk_row_offset(dst, row);
+        const bool dense = a->nb[0] == 4 && pw->nb[0] == 4 && dst->nb[0] == 4;
         for (int64_t i = 0; i < n; ++i) {
             const float line = agk_load(AGK_F32, lines + i * ph->nb[0]);
+            if (dense) {
+                const float *value = (const float *)(const void *)from + i * n;
+                const float *column = (const float *)(const void *)columns;
+                float *sum = (float *)(void *)to + i * n;
+                for (int64_t j = 0; j < n; ++j) sum[j] = value[j] + line + column[j];
+                continue;
+            }
             for (int64_t j = 0; j < n; ++j) {
                 const float value = agk_load(AGK_F32, from + (i * n + j) * a->nb[0]);
                 agk_store(AGK_F32, to + (i * n + j) * dst->nb[0],
@@ -129,6 +143,6 @@ agk_status agk_lower_shape_window(agk_lowering *lowering)
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)a->ne[0],
                           (long long)a->ne[1], (long long)a->ne[2]);
     }
-    agk_add_units(lowering, run, agk_nelements(dst) == 0 ? 0 : agk_nrows(dst), 10.0 + 2.0 * (double)dst->ne[0]);
+    agk_add_units(lowering, run, agk_nelements(dst) == 0 ? 0 : agk_nrows(dst), 10.0 + 0.3 * (double)dst->ne[0]);
     return AGK_OK;
 }

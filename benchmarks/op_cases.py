@@ -1,0 +1,96 @@
+"""What the part "ops" computes: a row for each op and type, out of L2 and in cache.
+
+A case is its operands and a function that builds the nodes: from `aggml.ops`, or from an object
+with the same names that calls ggml (op_ggml.py). Here: operands, cases, their data, which follow
+from the operand alone. Not here: the rows (op_rows.py), who computes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import aggml
+from aggml import DType
+
+Build = Callable[..., Any]
+"""Takes the ops and the operands, gives the result."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor that is given.
+
+    Attributes:
+        dtype: its type; quantized ones are made of f32.
+        ne: its extents.
+        fill: "normal", "positive", "small" (normal, a tenth), "ids:N" (numbers below N), "rows:N"
+            (distinct ones), "mask" (0 or -inf), "triangle", "adamw", "sgd".
+    """
+
+    dtype: str
+    ne: tuple[int, ...]
+    fill: str = "normal"
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """One row.
+
+    Attributes:
+        inputs: the operands, in the order in which ``build`` takes them.
+        copies: how many nodes one run computes, each into memory of its own; many where one would
+            be too short to be timed.
+    """
+
+    inputs: tuple[Operand, ...]
+    build: Build
+    copies: int = 1
+
+
+def given(dtype: str, *ne: int, fill: str = "normal") -> Operand:
+    """An operand."""
+    return Operand(dtype, ne, fill)
+
+
+def data(operand: Operand, number: int) -> np.ndarray[Any, Any]:
+    """Numpy order; of quantized types the bytes of rows."""
+    shape, rng = tuple(reversed(operand.ne)), np.random.default_rng(number + 1)
+    kind, _, most = operand.fill.partition(":")
+    if kind == "rows":
+        plane = rng.permutation(int(most))[: operand.ne[0]]
+        return np.broadcast_to(plane, shape).astype(DType.parse(operand.dtype).numpy)
+    if kind == "ids":
+        return rng.integers(0, int(most), shape).astype(DType.parse(operand.dtype).numpy)
+    if kind == "adamw":
+        return np.array([1e-3, 0.9, 0.999, 1e-8, 1e-2, 10.0, 1000.0], np.float32)
+    if kind == "sgd":
+        return np.array([1e-3, 1e-2], np.float32)
+    if kind == "mask":
+        made = np.where(np.tri(shape[-2], shape[-1]) > 0, np.float32(0), np.float32(-np.inf))
+        made = np.broadcast_to(made, shape)
+    else:
+        # Tiled: drawing millions of numbers for each row would take longer than measuring it.
+        count = math.prod(shape)
+        base = rng.standard_normal(min(count, 1 << 16), np.float32)
+        made = np.resize(base, count).reshape(shape)
+    if kind == "positive":
+        made = np.abs(made) + np.float32(0.1)
+    elif kind == "small":
+        made = made * np.float32(0.1)
+    elif kind == "triangle":
+        made = np.tril(made) * np.float32(0.02) + np.eye(shape[-1], dtype=np.float32)
+    if operand.dtype == "f32":
+        return np.ascontiguousarray(made)
+    if operand.dtype in ("f16", "bf16"):
+        return made.astype(np.float16 if operand.dtype == "f16" else ml_dtypes.bfloat16)
+    if DType.parse(operand.dtype).numpy is not None:
+        return made.astype(DType.parse(operand.dtype).numpy)
+    rows = made.reshape(-1, operand.ne[0])
+    few = aggml.quantize(rows[:16], operand.dtype, imatrix=np.ones(operand.ne[0], np.float32))
+    return np.resize(few, (len(rows), DType.parse(operand.dtype).row_size(operand.ne[0])))

@@ -1,0 +1,198 @@
+"""Every op beside ggml, out of L2 and in cache: cases of op_cases.py, in turns.
+
+The figure is bytes of operands and results for each second; of what computes more than it moves it
+says little, the ratio is the same. Not here: products and attention of models' sizes (kernels.py).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+import aggml
+from aggml import Graph, ops
+from benchmarks.child import Child, ChildError
+from benchmarks.op_cases import data
+from benchmarks.op_ggml import SAMPLE
+from benchmarks.op_rows import all_cases
+from benchmarks.timing import Budget, Row, computed_in, median, progress
+
+if TYPE_CHECKING:
+    from aggml import Backend, Tensor
+    from benchmarks.op_cases import OpCase
+    from benchmarks.roofline import Roofline
+
+PART: Final = "ops"
+MOMENT: Final = 0.05  # seconds for each contender of a row, and three turns at least
+TURN: Final = 0.003  # seconds of a turn: what is shorter runs several times
+
+
+class Builders:
+    """`aggml.ops`, and what is spelled otherwise in ggml."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ops, name)
+
+    def param(self, x: Tensor) -> Tensor:
+        """x, marked as a parameter."""
+        return x.set_param()
+
+    def sinks(self, x: Tensor, sinks: Tensor) -> Tensor:
+        """Attention with sinks."""
+        return ops.flash_attn_ext_add_sinks(x, sinks)
+
+
+class Ours:
+    """A case on a backend of ours."""
+
+    def __init__(self, be: Backend, case: OpCase) -> None:
+        self.be, self.case = be, case
+        self._inputs = [aggml.new_tensor(x.dtype, ne=x.ne).set_input() for x in case.inputs]
+        self._ends = [
+            case.build(Builders(), *self._inputs).set_output() for _ in range(case.copies)
+        ]
+        self.graph = Graph(*self._ends)
+
+    async def prepare(self) -> None:
+        """Place, fill; one run, so that nothing is left to be done."""
+        await self.be.prepare(self.graph)
+        for number, (operand, tensor) in enumerate(
+            zip(self.case.inputs, self._inputs, strict=True)
+        ):
+            if tensor.buffer is None:
+                continue
+            await self.be.set(tensor, data(operand, number))
+        await self.be.graph_compute(self.graph)
+
+    async def run(self, times: int) -> list[float]:
+        """Seconds of each, from its first instruction to its last."""
+        found = []
+        for _ in range(times):
+            future = self.be.graph_compute(self.graph)
+            await future
+            found.append(computed_in(future))
+        return found
+
+    async def values(self) -> np.ndarray[Any, Any] | None:
+        """Results, evenly spread, if they are f32."""
+        got = (await self.be.get(self._ends[0])).ravel()
+        if self._ends[0].dtype is not aggml.DType.F32:
+            return None
+        return got[:: -(-got.size // SAMPLE)]
+
+    def bytes_moved(self) -> float:
+        """Of operands and results, each once."""
+        given = sum(x.nbytes for x in self._inputs)
+        return float(given + self.case.copies * self._ends[0].nbytes)
+
+
+class _Peer:
+    """ggml's process, made anew when it has died."""
+
+    def __init__(self, threads: int, missing: list[str]) -> None:
+        self._threads, self._missing = threads, missing
+        self._child: Child | None = None
+        self.note = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drop()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """What it answers; None if it cannot, which is noted."""
+        if self._child is None:
+            self._child = Child("benchmarks.op_ggml", {"GGML_NO_BACKTRACE": "1"})
+        try:
+            return self._child.call(name, *arguments)
+        except ChildError as error:
+            self._drop()
+            self.note = f"ggml: {error}"
+            if "MissingPeerError" in self.note and self.note not in self._missing:
+                self._missing.append(self.note)
+            return None
+
+    def prepare(self, what: str) -> bool:
+        """Whether it can compute this."""
+        self.note = ""
+        self.call("prepare", what, self._threads)
+        if not self.note:
+            self.call("run", 1)
+        return not self.note
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.close()
+        self._child = None
+
+
+async def measure(
+    threads: int, roofline: Roofline | None, *, quick: bool, match: str, missing: list[str]
+) -> list[Row]:
+    """The rows whose names contain ``match``."""
+    rows = []
+    with _Peer(threads, missing) as peer:
+        async with aggml.get_device("CPU").backend(n_threads=threads) as be:
+            for what, case in all_cases().items():
+                if match.lower() not in what.lower():
+                    continue
+                progress(f"{PART}: {what}")
+                ours = Ours(be, case)
+                await ours.prepare()
+                taking_part = peer.prepare(what)
+                rows.append(
+                    await _row(what, ours, peer if taking_part else None, roofline, peer, quick)
+                )
+                peer.call("close")
+    return rows
+
+
+async def _row(
+    what: str, ours: Ours, peer: _Peer | None, roofline: Roofline | None, told: _Peer, quick: bool
+) -> Row:
+    moved = ours.bytes_moved()
+    own: list[float] = []
+    theirs: list[float] = []
+    heights: list[float] = []
+    begin, turns = time.perf_counter(), 0
+    while turns < 3 or (not quick and turns < 30 and time.perf_counter() - begin < 2 * MOMENT):
+        turns += 1
+        if roofline is not None and turns <= 3:
+            heights.append(roofline.copy(max(4096, int(moved) // 2)))
+        own += (await ours.run(_times(own)))[-1:] if not own else await ours.run(_times(own))
+        if peer is not None:
+            found = peer.call("run", _times(theirs))
+            theirs += [] if found is None else found[-1:] if not theirs else found
+    seconds = median(own)
+    note, more = told.note, {"microseconds": seconds * 1e6, "least": min(own) * 1e6}
+    if theirs and peer is not None:
+        more["theirs least"] = min(theirs) * 1e6
+        got, wanted = await ours.values(), np.array(peer.call("values"), np.float32)
+        if got is not None and wanted.size == got.size:
+            square = float(np.nansum(wanted.astype(np.float64) ** 2)) or 1.0
+            difference = float(np.nansum((got.astype(np.float64) - wanted) ** 2)) / square
+            more["nmse"] = difference
+            if not math.isfinite(difference) or difference > 1e-2:
+                note = f"results differ: nmse {difference:.2g}"
+    rates = {"ggml": moved / 1e9 / median(theirs)} if theirs else {}
+    tops = {"a copy": median(heights) / 1e9} if heights else {}
+    return Row(
+        PART,
+        what,
+        moved / 1e9 / seconds,
+        "GB/s",
+        rates,
+        tops,
+        (Budget("ggml", ">=", 1),),
+        note,
+        more,
+    )
+
+
+def _times(found: list[float]) -> int:
+    """How often it runs in a turn; the first of the first turn wakes it up and does not count."""
+    return 2 if not found else max(1, min(100, int(TURN / (min(found) + 1e-9))))
