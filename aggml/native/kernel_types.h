@@ -76,6 +76,7 @@ typedef void agk_mm_terms_put_fn(const float *sums, size_t panel_sums, int64_t r
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
 typedef void agk_swiglu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
+typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);
 typedef void agk_silu_back_f32_fn(int64_t n, float *y, const float *g, const float *x);
 
 /* binary. Rows of n floats, steps in bytes; one_b: a single element of b for a row. y may be a or b. */
@@ -92,6 +93,9 @@ typedef void agk_scale_f32_fn(int64_t n, float *y, const float *x, float scale, 
 typedef void agk_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
 typedef void agk_rms_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
 typedef void agk_l2_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef double agk_row_sum_f32_fn(bool squares, int64_t n, const float *x, float shift); /* of x, or (x - shift)^2 */
+typedef void agk_row_scale_f32_fn(int64_t n, float *y, const float *x, float shift,
+                                  float scale); /* (x - shift) scale */
 typedef struct agk_soft_max_row {
     float scale, slope; /* logit = scale * x + slope * mask */
     float sink;         /* a further logit that takes its share of the sum; -inf: none */
@@ -99,6 +103,31 @@ typedef struct agk_soft_max_row {
     bool mask_f16;
 } agk_soft_max_row;
 typedef void agk_soft_max_f32_fn(int64_t n, float *y, const float *x, const agk_soft_max_row *row);
+
+/* backward, reduce. One row. entropy: the sum of label * log(soft_max(logit)). */
+typedef void agk_rms_norm_back_f32_fn(int64_t n, float *out, const float *grad, const float *x, float eps);
+typedef void agk_soft_max_back_f32_fn(int64_t n, float *out, const float *grad, const float *y, float scale);
+typedef double agk_entropy_f32_fn(int64_t n, const float *logit, const float *label);
+typedef void agk_entropy_back_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
+
+/* recurrent. One token of one head, `rows` rows of n floats of its state; what a kernel does not name it does not read.
+ * outer (gla): row_i = decay_i row_i + k_i v, y = the sum of r_i scale row_i
+ * outer:       y = the sum of r_i (row_i + first_i k_i v) with the rows before, then the same
+ * wkv7:        row_i = decay row_i + v_i k + (a . row_i) b, y_i = r . row_i
+ * delta:       row_i = decay row_i; row_i += (v_i - k . row_i) beta k, y_i = r . row_i scale
+ * scan:        row_i = decay row_i + v_i scale k, y_i = r . row_i
+ * decay is a row, or one number for all if one_decay is set. decays: y = e^(scale x). */
+typedef struct agk_token {
+    int64_t n, rows;
+    float *state, *y;
+    const float *k, *v, *r, *decay, *first, *a, *b;
+    float scale, beta;
+    bool one_decay;
+} agk_token;
+typedef void agk_token_outer_fn(bool gla, const agk_token *t);
+typedef void agk_token_wkv7_fn(const agk_token *t);
+typedef agk_token_wkv7_fn agk_token_delta_fn, agk_token_scan_fn;
+typedef void agk_token_decays_fn(int64_t n, float *y, const float *x, float scale);
 
 /* rope. The table has n cosines and sines of position * freq, times magnitude; a rotation turns `half` pairs. */
 typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, float magnitude, float *cosine,

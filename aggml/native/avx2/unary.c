@@ -8,3 +8,8 @@ void agk_unary_f32_avx2(int op, int64_t n, float *y, const float *x)
 {
     v_unary(op, n, y, x);
 }
+
+void agk_unary_params_f32_avx2(int op, int64_t n, float *y, const float *x, const float *p)
+{
+    v_unary_params(op, n, y, x, p);
+}

@@ -1,6 +1,6 @@
 /* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
  *
- * Here: the lowering and the exact kernels, row by row; vec/glu.h has silu_back on vectors. The result may lie where an operand of its shape lies: what a
+ * Here: the lowering and the exact kernels, row by row; vec/backward.h has them on vectors, vec/glu.h silu_back. The result may lie where an operand of its shape lies: what a
  * row needs as a whole is summed before its first element is written. */
 #include <math.h>
 
@@ -65,7 +65,7 @@ static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t c
 /* -- whole rows --------------------------------------------------------------------------------------------------- */
 
 /* y = x / sqrt(mean(x^2) + eps) */
-static void rms_norm_row(int64_t n, float *out, const float *grad, const float *x, float eps)
+void agk_rms_norm_back_f32_scalar(int64_t n, float *out, const float *grad, const float *x, float eps)
 {
     double square = 0.0, dot = 0.0;
     for (int64_t i = 0; i < n; ++i) {
@@ -78,7 +78,7 @@ static void rms_norm_row(int64_t n, float *out, const float *grad, const float *
 }
 
 /* y = soft_max(scale * x) */
-static void soft_max_row(int64_t n, float *out, const float *grad, const float *y, float scale)
+void agk_soft_max_back_f32_scalar(int64_t n, float *out, const float *grad, const float *y, float scale)
 {
     double dot = 0.0;
     for (int64_t i = 0; i < n; ++i) dot += (double)y[i] * (double)grad[i];
@@ -86,7 +86,7 @@ static void soft_max_row(int64_t n, float *out, const float *grad, const float *
 }
 
 /* The gradient where labels add up to 1: soft_max(logit) - label, times what comes in for a row. */
-static void entropy_row(int64_t n, float *out, const float *logit, const float *label, double times)
+void agk_entropy_back_f32_scalar(int64_t n, float *out, const float *logit, const float *label, double times)
 {
     double max = -INFINITY, sum = 0.0;
     for (int64_t i = 0; i < n; ++i) max = (double)logit[i] > max ? (double)logit[i] : max;
@@ -108,11 +108,9 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
         const float *x = (const float *)(const void *)((const char *)agk_data(task, a) + agk_row_at(a, row));
         const float *z = (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row));
         if (entropy)
-            entropy_row(n, y, x, z, times);
-        else if (node->op == AGK_OP_rms_norm_back)
-            rms_norm_row(n, y, x, z, param);
-        else
-            soft_max_row(n, y, x, z, param);
+            ((agk_entropy_back_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, times);
+        else /* that of rms_norm has the same signature */
+            ((agk_soft_max_back_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, param);
     }
     return AGK_OK;
 }
@@ -156,12 +154,17 @@ agk_status agk_lower_backward(agk_lowering *lowering)
     const bool silu = node->op == AGK_OP_silu_back;
     const agk_loop loop = silu_loop(node);
     const int64_t units = silu ? agk_loop_units(&loop) : agk_nrows(dst);
-    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(silu_back_f32, lowering->cpu);
+    const uint32_t cpu = lowering->cpu;
+    node->aux.fn[KERNEL] = silu                               ? (agk_any_fn *)AGK_PICK(silu_back_f32, cpu)
+                           : node->op == AGK_OP_rms_norm_back ? (agk_any_fn *)AGK_PICK(rms_norm_back_f32, cpu)
+                           : node->op == AGK_OP_cross_entropy_loss_back
+                               ? (agk_any_fn *)AGK_PICK(entropy_back_f32, cpu)
+                               : (agk_any_fn *)AGK_PICK(soft_max_back_f32, cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = units;
     const double vector = (lowering->cpu & AGK_VECTORS) != 0 ? 1.0 : 12.0;
-    const double ns = silu ? vector : node->op == AGK_OP_cross_entropy_loss_back ? 12.0 : 4.0;
+    const double ns = silu || node->op == AGK_OP_cross_entropy_loss_back ? vector : vector > 1.0 ? 4.0 : 0.5;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
     agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;

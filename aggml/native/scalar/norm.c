@@ -35,6 +35,22 @@ void agk_l2_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
     for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
 }
 
+double agk_row_sum_f32_scalar(bool squares, int64_t n, const float *x, float shift)
+{
+    double sum = 0.0;
+    if (!squares) {
+        for (int64_t i = 0; i < n; ++i) sum += (double)x[i];
+    } else {
+        for (int64_t i = 0; i < n; ++i) sum += ((double)x[i] - (double)shift) * ((double)x[i] - (double)shift);
+    }
+    return sum;
+}
+
+void agk_row_scale_f32_scalar(int64_t n, float *y, const float *x, float shift, float scale)
+{
+    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - shift) * scale;
+}
+
 /* The loop over rows: its dimension 0 is dimension 1 of the operands. */
 static agk_loop rows_of(const agk_node *node)
 {

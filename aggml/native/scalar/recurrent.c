@@ -9,6 +9,69 @@
 #include "../kernel_types.h"
 #include "../recurrent.h"
 
+enum { TOKEN, DECAYS }; /* slots of node->aux: kernels */
+
+void agk_token_outer_scalar(bool gla, const agk_token *t)
+{
+    const int64_t d = t->n;
+    for (int64_t j = 0; j < d; ++j) t->y[j] = 0.0f;
+    for (int64_t i = 0; i < t->rows; ++i) {
+        float *row = t->state + i * d;
+        const float key = t->k[i], decay = t->decay[i], r = t->r[i];
+        if (gla) {
+            for (int64_t j = 0; j < d; ++j) {
+                row[j] = row[j] * decay + key * t->v[j];
+                t->y[j] += row[j] * (r * t->scale);
+            }
+        } else {
+            const float first = t->first[i];
+            for (int64_t j = 0; j < d; ++j) {
+                const float kv = key * t->v[j];
+                t->y[j] += (kv * first + row[j]) * r;
+                row[j] = row[j] * decay + kv;
+            }
+        }
+    }
+}
+
+void agk_token_wkv7_scalar(const agk_token *t)
+{
+    const int64_t d = t->n;
+    for (int64_t i = 0; i < t->rows; ++i) {
+        float *row = t->state + i * d;
+        const float along = agk_short_dot(d, t->a, row);
+        for (int64_t j = 0; j < d; ++j) row[j] = row[j] * t->decay[j] + t->v[i] * t->k[j] + along * t->b[j];
+        t->y[i] = agk_short_dot(d, row, t->r);
+    }
+}
+
+void agk_token_delta_scalar(const agk_token *t)
+{
+    const int64_t d = t->n;
+    for (int64_t i = 0; i < t->rows; ++i) {
+        float *row = t->state + i * d;
+        for (int64_t j = 0; j < d; ++j) row[j] *= t->decay[t->one_decay ? 0 : j];
+        const float delta = (t->v[i] - agk_short_dot(d, row, t->k)) * t->beta;
+        for (int64_t j = 0; j < d; ++j) row[j] += delta * t->k[j];
+        t->y[i] = agk_short_dot(d, row, t->r) * t->scale;
+    }
+}
+
+void agk_token_scan_scalar(const agk_token *t)
+{
+    for (int64_t p = 0; p < t->rows; ++p) {
+        float *row = t->state + p * t->n;
+        const float in = t->v[p] * t->scale;
+        for (int64_t i = 0; i < t->n; ++i) row[i] = row[i] * t->decay[t->one_decay ? 0 : i] + t->k[i] * in;
+        t->y[p] = agk_short_dot(t->n, row, t->r);
+    }
+}
+
+void agk_token_decays_scalar(int64_t n, float *y, const float *x, float scale)
+{
+    for (int64_t i = 0; i < n; ++i) y[i] = expf(scale * x[i]);
+}
+
 static float *result_at(const agk_task *task, const agk_node *node, int64_t i)
 {
     return (float *)agk_data(task, &node->dst) + i;
@@ -79,19 +142,6 @@ static float softplus(float x)
     return x <= 20.0f ? log1pf(expf(x)) : x;
 }
 
-/* One token: each of p rows of the state decays, takes in its x, and is read through c. */
-static void scan_token(const agk_view *s, float *state, const float *decay, float dt, const float *x, const float *b,
-                       const float *c, float *y)
-{
-    const int64_t n = s->ne[0];
-    for (int64_t p = 0; p < s->ne[1]; ++p) {
-        float *row = state + p * n;
-        const float in = x[p] * dt;
-        for (int64_t i = 0; i < n; ++i) row[i] = row[i] * decay[i] + b[i] * in;
-        y[p] = agk_short_dot(n, row, c);
-    }
-}
-
 /* Scratch: a state, then the decays of its columns. */
 static agk_status run_scan(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -111,11 +161,18 @@ static agk_status run_scan(const agk_task *task, const agk_node *node, int64_t c
         keep_initial(&kept, tokens, state);
         for (int64_t t = 0; t < tokens; ++t) {
             const float dt = softplus(agk_f32_row(&src[DT], data[DT], t, seq, 0)[h]);
-            const bool scalar = src[A].ne[0] == 1;
-            for (int64_t i = 0; i < n; ++i) decay[i] = scalar && i > 0 ? decay[0] : expf(dt * a[scalar ? 0 : i]);
-            scan_token(s, state, decay, dt, agk_f32_row(x, data[X], h, t, seq),
-                       agk_f32_row(&src[B], data[B], group, t, seq), agk_f32_row(&src[C], data[C], group, t, seq),
-                       result_at(task, node, ((seq * tokens + t) * heads + h) * s->ne[1]));
+            const agk_token token = {.n = n,
+                                     .rows = s->ne[1],
+                                     .state = state,
+                                     .y = result_at(task, node, ((seq * tokens + t) * heads + h) * s->ne[1]),
+                                     .k = agk_f32_row(&src[B], data[B], group, t, seq),
+                                     .v = agk_f32_row(x, data[X], h, t, seq),
+                                     .r = agk_f32_row(&src[C], data[C], group, t, seq),
+                                     .decay = decay,
+                                     .scale = dt,
+                                     .one_decay = src[A].ne[0] == 1};
+            ((agk_token_decays_fn *)node->aux.fn[DECAYS])(token.one_decay ? 1 : n, decay, a, dt);
+            ((agk_token_scan_fn *)node->aux.fn[TOKEN])(&token);
             keep(&kept, tokens - 1 - t, state);
         }
     }
@@ -147,27 +204,18 @@ static agk_status run_outer(const agk_task *task, const agk_node *node, int64_t 
         float *rows = result_at(task, node, all * heads * d + unit * size);
         memcpy(rows, data[gla ? 4 : 5] + unit * size * (int64_t)sizeof *rows, (size_t)size * sizeof *rows);
         for (int64_t t = seq * tokens; t < (seq + 1) * tokens; ++t) {
-            float *y = result_at(task, node, (t * heads + h) * d);
-            const float *key = agk_f32_row(k, data[0], h, t, 0), *v = agk_f32_row(&src[1], data[1], h, t, 0);
-            const float *r = agk_f32_row(&src[2], data[2], h, t, 0);
-            const float *decay = gla ? agk_f32_row(&src[3], data[3], h, t, 0) : agk_f32_row(&src[4], data[4], h, t, 0);
-            const float *first = gla ? NULL : agk_f32_row(&src[3], data[3], h, 0, 0);
-            for (int64_t j = 0; j < d; ++j) y[j] = 0.0f;
-            for (int64_t i = 0; i < d; ++i) {
-                float *row = rows + i * d;
-                if (gla) {
-                    for (int64_t j = 0; j < d; ++j) {
-                        row[j] = row[j] * decay[i] + key[i] * v[j];
-                        y[j] += row[j] * (r[i] * scale);
-                    }
-                } else {
-                    for (int64_t j = 0; j < d; ++j) {
-                        const float kv = key[i] * v[j];
-                        y[j] += (kv * first[i] + row[j]) * r[i];
-                        row[j] = row[j] * decay[i] + kv;
-                    }
-                }
-            }
+            const agk_token token = {.n = d,
+                                     .rows = d,
+                                     .state = rows,
+                                     .y = result_at(task, node, (t * heads + h) * d),
+                                     .k = agk_f32_row(k, data[0], h, t, 0),
+                                     .v = agk_f32_row(&src[1], data[1], h, t, 0),
+                                     .r = agk_f32_row(&src[2], data[2], h, t, 0),
+                                     .decay = gla ? agk_f32_row(&src[3], data[3], h, t, 0)
+                                                  : agk_f32_row(&src[4], data[4], h, t, 0),
+                                     .first = gla ? NULL : agk_f32_row(&src[3], data[3], h, 0, 0),
+                                     .scale = scale};
+            ((agk_token_outer_fn *)node->aux.fn[TOKEN])(gla, &token);
         }
     }
     return AGK_OK;
@@ -189,30 +237,20 @@ static agk_status run_wkv7(const agk_task *task, const agk_node *node, int64_t c
         for (int64_t t = seq * tokens; t < (seq + 1) * tokens; ++t) {
             const float *in[6];
             for (int i = 0; i < 6; ++i) in[i] = agk_f32_row(&src[i], data[i], h, t, 0);
-            const float *r = in[0], *w = in[1], *k = in[2], *v = in[3], *a = in[4], *b = in[5];
-            float *y = result_at(task, node, (t * heads + h) * d);
-            for (int64_t i = 0; i < d; ++i) {
-                float *row = rows + i * d;
-                const float along = agk_short_dot(d, a, row);
-                for (int64_t j = 0; j < d; ++j) row[j] = row[j] * w[j] + v[i] * k[j] + along * b[j];
-                y[i] = agk_short_dot(d, row, r);
-            }
+            const agk_token token = {.n = d,
+                                     .rows = d,
+                                     .state = rows,
+                                     .y = result_at(task, node, (t * heads + h) * d),
+                                     .r = in[0],
+                                     .decay = in[1],
+                                     .k = in[2],
+                                     .v = in[3],
+                                     .a = in[4],
+                                     .b = in[5]};
+            ((agk_token_wkv7_fn *)node->aux.fn[TOKEN])(&token);
         }
     }
     return AGK_OK;
-}
-
-/* One token: row_v decays, then takes in what v differs from its answer to k, and answers q. `decay` is e^g, or 1 value. */
-static void delta_token(int64_t d, float *rows, const float *decay, bool one, const float *q, const float *k,
-                        const float *v, float beta, float scale, float *y)
-{
-    for (int64_t i = 0; i < d; ++i) {
-        float *row = rows + i * d;
-        for (int64_t j = 0; j < d; ++j) row[j] *= decay[one ? 0 : j];
-        const float delta = (v[i] - agk_short_dot(d, row, k)) * beta;
-        for (int64_t j = 0; j < d; ++j) row[j] += delta * k[j];
-        y[i] = agk_short_dot(d, row, q) * scale;
-    }
 }
 
 /* src q, k [d, hk, t, s], v [d, h, t, s], g [1 or d, h, t, s], beta [1, h, t, s], state [d, d, h, s]. Scratch: a state
@@ -234,11 +272,19 @@ static agk_status run_delta(const agk_task *task, const agk_node *node, int64_t 
         keep_initial(&kept, tokens, rows);
         for (int64_t t = 0; t < tokens; ++t) {
             const float *gate = agk_f32_row(g, data[3], h, t, s);
-            for (int64_t j = 0; j < g->ne[0]; ++j) decay[j] = expf(gate[j]);
-            delta_token(d, rows, decay, g->ne[0] == 1, agk_f32_row(&src[0], data[0], h % src[0].ne[1], t, s),
-                        agk_f32_row(&src[1], data[1], h % src[1].ne[1], t, s), agk_f32_row(v, data[2], h, t, s),
-                        *agk_f32_row(&src[4], data[4], h, t, s), scale,
-                        result_at(task, node, ((s * tokens + t) * heads + h) * d));
+            const agk_token token = {.n = d,
+                                     .rows = d,
+                                     .state = rows,
+                                     .y = result_at(task, node, ((s * tokens + t) * heads + h) * d),
+                                     .k = agk_f32_row(&src[1], data[1], h % src[1].ne[1], t, s),
+                                     .v = agk_f32_row(v, data[2], h, t, s),
+                                     .r = agk_f32_row(&src[0], data[0], h % src[0].ne[1], t, s),
+                                     .decay = decay,
+                                     .scale = scale,
+                                     .beta = *agk_f32_row(&src[4], data[4], h, t, s),
+                                     .one_decay = g->ne[0] == 1};
+            ((agk_token_decays_fn *)node->aux.fn[DECAYS])(g->ne[0], decay, gate, 1.0f);
+            ((agk_token_delta_fn *)node->aux.fn[TOKEN])(&token);
             keep(&kept, tokens - 1 - t, rows);
         }
     }
@@ -329,7 +375,13 @@ static agk_status lower_delta(agk_lowering *lowering)
 
 agk_status agk_lower_recurrent(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
+    const uint32_t cpu = lowering->cpu;
+    node->aux.fn[TOKEN] = node->op == AGK_OP_ssm_scan          ? (agk_any_fn *)AGK_PICK(token_scan, cpu)
+                          : node->op == AGK_OP_rwkv_wkv7       ? (agk_any_fn *)AGK_PICK(token_wkv7, cpu)
+                          : node->op == AGK_OP_gated_delta_net ? (agk_any_fn *)AGK_PICK(token_delta, cpu)
+                                                               : (agk_any_fn *)AGK_PICK(token_outer, cpu);
+    node->aux.fn[DECAYS] = (agk_any_fn *)AGK_PICK(token_decays, cpu);
     const int floats = node->op == AGK_OP_ssm_scan ? IDS : node->n_src;
     for (int i = 0; i < floats; ++i) {
         const agk_status status = agk_expect_rows(lowering, i);

@@ -222,7 +222,7 @@ static void row_cumsum(const char *row, int64_t step, int64_t n, char *out, int6
 }
 
 /* Sum of label * log(soft_max(logit)). */
-static double row_entropy(int64_t n, const float *logit, const float *label)
+double agk_entropy_f32_scalar(int64_t n, const float *logit, const float *label)
 {
     double max = -INFINITY, sum = 0.0, loss = 0.0;
     for (int64_t i = 0; i < n; ++i) max = (double)logit[i] > max ? (double)logit[i] : max;
@@ -248,9 +248,9 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
         }
         case AGK_OP_cumsum: row_cumsum(x, a->nb[0], n, out + agk_row_at(dst, row), dst->nb[0]); break;
         case AGK_OP_cross_entropy_loss:
-            ((double *)agk_work(task, node))[row] =
-                row_entropy(n, (const float *)(const void *)x,
-                            (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row)));
+            ((double *)agk_work(task, node))[row] = ((agk_entropy_f32_fn *)node->aux.fn[READ])(
+                n, (const float *)(const void *)x,
+                (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row)));
             break;
         default: {
             double sum = row_sum(x, a->nb[0], n);
@@ -301,9 +301,11 @@ agk_status agk_lower_reduce(agk_lowering *lowering)
     if (status != AGK_OK || (!entropy && agk_nelements(&node->dst) == 0)) return status;
     const int64_t rows = agk_nrows(a);
     node->aux.i[UNITS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (entropy ? 12.0 : 1.0) * (double)a->ne[0] + 10.0);
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(
+        rows, (entropy ? (lowering->cpu & AGK_VECTORS) != 0 ? 1.5 : 12.0 : 0.5) * (double)a->ne[0] + 10.0);
     if (rows > 0) agk_add_step(lowering, run_rows, agk_chunks(rows, node->aux.i[PER_CHUNK]));
     if (entropy) {
+        node->aux.fn[READ] = (agk_any_fn *)AGK_PICK(entropy_f32, lowering->cpu);
         node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(AGK_F32, lowering->cpu);
         lowering->work_size = (size_t)rows * sizeof(double);
         agk_add_step(lowering, finish, 1);

@@ -9,7 +9,7 @@
 #include "../strided.h"
 #include "unary.h"
 
-enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE }; /* slots of node->aux */
+enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE, PARAMS }; /* slots of node->aux */
 
 /* 0.5 x (1 + tanh(u)), written so that nothing cancels for negative x; ggml's table ends at 10. */
 static inline float gelu(float x)
@@ -74,11 +74,10 @@ void agk_unary_f32_scalar(int op, int64_t n, float *y, const float *x)
 }
 
 /* Functions with parameters. xielu: 1 alpha_n + beta, 2 alpha_p, both after softplus, 3 beta, 4 eps. */
-static void with_params(const agk_node *node, int64_t n, float *y, const float *x)
+void agk_unary_params_f32_scalar(int op, int64_t n, float *y, const float *x, const float *p)
 {
-    const float p0 = agk_param_f32(node, 0), p1 = agk_param_f32(node, 1), p2 = agk_param_f32(node, 2);
-    const float p3 = agk_param_f32(node, 3), p4 = agk_param_f32(node, 4);
-    switch (node->op) {
+    const float p0 = p[0], p1 = p[1], p2 = p[2], p3 = p[3], p4 = p[4];
+    switch (op) {
         LOOP(clamp, v < p1 ? (v > p0 ? v : p0) : (p1 > p0 ? p1 : p0)) /* NaN gives max */
         LOOP(leaky_relu, v > 0.0f ? v : v < 0.0f ? v * p0 : 0.0f)
         LOOP(xielu, v > 0.0f ? p2 * v * v + p3 * v : (expm1f(fminf(v, p4)) - v) * p1 + p3 * v)
@@ -89,10 +88,13 @@ static void with_params(const agk_node *node, int64_t n, float *y, const float *
 static inline void apply(const agk_node *node, int64_t n, float *y, const float *x)
 {
     agk_unary_f32_fn *kernel = (agk_unary_f32_fn *)node->aux.fn[KERNEL];
-    if (kernel != NULL)
+    if (kernel != NULL) {
         kernel(node->op, n, y, x);
-    else
-        with_params(node, n, y, x);
+        return;
+    }
+    float params[5];
+    memcpy(params, node->params, sizeof params);
+    ((agk_unary_params_f32_fn *)node->aux.fn[PARAMS])(node->op, n, y, x, params);
 }
 
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -152,11 +154,10 @@ double agk_unary_ns(int op, bool vectors)
     case AGK_OP_round:
     case AGK_OP_trunc: return vectors ? 0.2 : 0.5;
     case AGK_OP_clamp:
-    case AGK_OP_leaky_relu: return 0.5;
+    case AGK_OP_leaky_relu: return vectors ? 0.25 : 0.5;
     case AGK_OP_log:
     case AGK_OP_sin:
-    case AGK_OP_cos:
-    case AGK_OP_xielu: return 10.0;
+    case AGK_OP_cos: return 10.0;
     default: return vectors ? 0.4 : 10.0;
     }
 }
@@ -190,6 +191,7 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     if (agk_nelements(dst) == 0) return AGK_OK;
 
     node->aux.fn[KERNEL] = agk_unary_kernel(node->op, lowering->cpu);
+    node->aux.fn[PARAMS] = (agk_any_fn *)AGK_PICK(unary_params_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const double ns = agk_unary_ns(node->op, (lowering->cpu & AGK_VECTORS) != 0);

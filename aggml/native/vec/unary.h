@@ -66,6 +66,40 @@ AGK_INLINE vf v_unary_1(int op, vf x)
     }
 }
 
+/* Functions with parameters, as scalar/unary.c has them: p is the node's, vectors of one value. NaN becomes the maximum of
+ * clamp, 0 of leaky_relu. */
+AGK_INLINE vf v_unary_params_1(int op, vf x, const vf *p)
+{
+    const vf zero = v_zero();
+    switch (op) {
+    case AGK_OP_clamp: return v_select(v_lt(x, p[1]), v_select(v_lt(p[0], x), x, p[0]), v_max(p[0], p[1]));
+    case AGK_OP_leaky_relu: return v_select(v_lt(zero, x), x, v_select(v_lt(x, zero), x * p[0], zero));
+    default: {
+        const vf bent = (v_expm1(v_min(p[4], x)) - x) * p[1] + p[3] * x;
+        return v_select(v_lt(zero, x), p[2] * x * x + p[3] * x, bent);
+    }
+    }
+}
+
+AGK_INLINE void v_unary_params_loop(int op, int64_t n, float *y, const float *x, const float *params)
+{
+    vf p[5];
+    for (int i = 0; i < 5; ++i) p[i] = v_set(params[i]);
+    int64_t i = 0;
+#pragma GCC unroll 2
+    for (; i + VF <= n; i += VF) v_store(y + i, v_unary_params_1(op, v_load(x + i), p));
+    if (i < n) v_store_n(y + i, v_unary_params_1(op, v_load_n(x + i, n - i), p), n - i);
+}
+
+static inline void v_unary_params(int op, int64_t n, float *y, const float *x, const float *params)
+{
+    switch (op) {
+    case AGK_OP_clamp: v_unary_params_loop(AGK_OP_clamp, n, y, x, params); return;
+    case AGK_OP_leaky_relu: v_unary_params_loop(AGK_OP_leaky_relu, n, y, x, params); return;
+    default: v_unary_params_loop(AGK_OP_xielu, n, y, x, params); return;
+    }
+}
+
 AGK_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
 {
     int64_t i = 0;
