@@ -128,8 +128,11 @@ typedef struct agk_lowering {
         agk_step_fn *run;
         int64_t n_chunks; /* >= 1; 1 is run without any synchronisation */
     } step[AGK_MAX_STEPS];
-    bool fused;                /* the steps carry out the stages of the node, too */
-    size_t work_size;          /* bytes of the arena that the steps of this node share */
+    const char
+        *weights_at;    /* what the last step reads once, its chunks one behind the other; NULL: nothing of that kind */
+    size_t chunk_bytes; /* of each of them */
+    bool fused;         /* the steps carry out the stages of the node, too */
+    size_t work_size;   /* bytes of the arena that the steps of this node share */
     size_t scratch_size;       /* bytes each thread needs of its own */
     char message[AGK_MESSAGE]; /* why not, if not AGK_OK */
 } agk_lowering;

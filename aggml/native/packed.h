@@ -83,6 +83,8 @@ typedef struct agk_packed agk_packed;
 agk_packed *agk_packed_acquire(struct ag_storage *weights, const agk_view *a);
 void agk_packed_release(agk_packed *packed);
 
+const char *agk_packed_data(const agk_packed *packed); /* where they are, packed or not yet */
+
 /* Group `i` of all, 16 rows of one matrix after the other; packed now if the weights were written meanwhile. */
 const char *agk_packed_ready(agk_packed *packed, int64_t i);
 

@@ -1,5 +1,6 @@
 /* Plans of many steps and random numbers of chunks, several streams at once: every chunk runs exactly once, steps overlap only
  * where they run together, and what they wrote the next ones see. */
+#include "../../aggml/native/runtime/plan_order.h"
 #include "rig.h"
 
 #define MAX_STEPS 40
@@ -11,6 +12,8 @@ typedef struct record { /* of one run of one plan; reached by the arena */
     atomic_uint chunk[MAX_STEPS][MAX_CHUNKS];
     uint32_t value[MAX_STEPS][MAX_CHUNKS]; /* not atomic: TSan sees an order that is missing */
 } record;
+
+static const char some_weights[4096];
 
 typedef struct graph {
     ag_plan *plan;
@@ -64,6 +67,11 @@ static graph *make_graph(rng *r)
         g->first[i] = i > 0 && rng_below(r, 3) == 0 ? g->first[i - 1] : i;
         g->plan->steps[g->first[i]].n_together = i + 1 - g->first[i];
     }
+    for (uint32_t i = 0; i < g->n_steps; ++i) { /* that who waits asks for: here of no use, and no harm */
+        g->plan->steps[i].weights = rng_below(r, 2) ? some_weights : NULL;
+        g->plan->steps[i].chunk_bytes = rng_below(r, 5000);
+    }
+    ag_order_fetches(g->plan->steps, g->n_steps);
     return g;
 }
 
@@ -182,6 +190,22 @@ static void empty_plan(void)
     rig_end(pool);
 }
 
+/* The weights that come next are those of the first shared step behind a group, if it is not far. */
+static void what_is_fetched(void)
+{
+    enum { N = 24 };
+    static const uint32_t wanted[N] = {2, 2, 5, 5, 5, 0, 0, 23, 23, 23};
+    ag_step steps[N];
+    for (int i = 0; i < N; ++i) steps[i] = (ag_step){.n_chunks = 8, .n_together = 1};
+    steps[2].weights = steps[3].weights = steps[5].weights = steps[N - 1].weights = some_weights;
+    steps[2].n_together = 3; /* the second one of them has weights that are read at once */
+    steps[0].weights = steps[1].weights = some_weights;
+    steps[1].n_chunks = 1; /* nobody else would read them */
+    ag_order_fetches(steps, N);
+    for (int i = 0; i < 10; ++i) CHECK_EQ(steps[i].fetches, wanted[i]);
+    CHECK_EQ(steps[N - 1].fetches, 0);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -190,5 +214,6 @@ int main(int argc, char **argv)
     many_streams(&r);
     short_plans();
     empty_plan();
+    what_is_fetched();
     return 0;
 }

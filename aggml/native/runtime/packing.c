@@ -147,6 +147,11 @@ static void pack(const agk_packed *p, int64_t i)
                      p->data + (size_t)i * p->group_bytes);
 }
 
+const char *agk_packed_data(const agk_packed *p)
+{
+    return p->data;
+}
+
 const char *agk_packed_ready(agk_packed *p, int64_t i)
 {
     const uint64_t now = atomic_load_explicit(p->writes, memory_order_acquire) + 1;

@@ -135,6 +135,10 @@ static bool add_steps(ag_plan *plan, agk_lowering *lowering, int writes_leaf)
                                .writes_leaf = writes_leaf,
                                .n_together = 1};
     }
+    if (n.n_steps > 0) {
+        n.steps[n.n_steps - 1].weights = lowering->weights_at;
+        n.steps[n.n_steps - 1].chunk_bytes = lowering->chunk_bytes;
+    }
     if (plan->order != NULL && !ag_order_add(plan->order, &n)) return false;
     plan->n_steps += (size_t)n.n_steps;
     plan->cost += n.cost;
@@ -200,6 +204,7 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
     if (plan->order != NULL && !ag_order_steps(plan->order, plan->steps, plan->n_steps)) return false;
     /* Chunks are cut for vectors; plain C takes much longer for one. */
     if ((plan->cpu & AGK_VECTORS) != 0) ag_order_count(plan->steps, plan->n_steps);
+    ag_order_fetches(plan->steps, plan->n_steps);
     ag_order_free(plan->order);
     plan->order = NULL;
     return take_storages(&plan->reads, &plan->n_reads, reads, n_reads) &&

@@ -252,3 +252,15 @@ void ag_order_count(ag_step *steps, size_t n)
         steps[i].ahead = ahead;
     }
 }
+
+void ag_order_fetches(ag_step *steps, size_t n)
+{
+    enum { SOON = 16 };
+    /* 0 is none: the first step is behind no other. */
+    for (size_t i = n; i-- > 0;) {
+        const size_t end = i + (steps[i].n_together > 1 ? steps[i].n_together : 1);
+        size_t at = end < n && steps[end].weights != NULL && steps[end].n_chunks > 1 ? end : 0;
+        if (at == 0 && end < n) at = steps[end].fetches;
+        steps[i].fetches = at != 0 && at - i <= SOON ? (uint32_t)at : 0;
+    }
+}

@@ -22,7 +22,9 @@ void ag_order_free(ag_order *order);
 size_t ag_order_work(ag_order *order, size_t size);         /* where a node's work memory begins, from work_base on */
 bool ag_order_add(ag_order *order, const ag_node_steps *n); /* false: no memory */
 bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n); /* sorts them; false: no memory */
-void ag_order_count(ag_step *steps, size_t n);                        /* of steps in order: what is ahead of each */
+/* Fill in `fetches` of each step. */
+void ag_order_fetches(ag_step *steps, size_t n);
+void ag_order_count(ag_step *steps, size_t n); /* of steps in order: what is ahead of each */
 
 uintptr_t ag_view_end(const agk_view *v);
 bool ag_writes_more(const agk_node *node); /* than its result, or nobody knows what */

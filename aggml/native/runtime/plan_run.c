@@ -165,6 +165,47 @@ static uint32_t chunks_of(const ag_plan *plan, size_t step)
     return chunks;
 }
 
+/* -- what comes next, asked for by who waits ----------------------------------------------------------------------- */
+
+enum {
+    FETCH_BYTES = 512,
+    FETCH_MOST = 131072, /* of a stream: 10 us of one thread, which is more than it waits */
+};
+
+static void offer_fetch(ag_pool *pool, const ag_plan *plan, size_t step, int streams)
+{
+    ag_fetch *f = &pool->fetch;
+    const ag_step *next = &plan->steps[plan->steps[step].fetches];
+    const uintptr_t base = plan->steps[step].fetches != 0 && streams > 1 ? (uintptr_t)next->weights : 0;
+    if (atomic_load_explicit(&f->base, memory_order_relaxed) == base) return;
+    atomic_store_explicit(&f->base, 0, memory_order_relaxed);
+    atomic_store_explicit(&f->chunk_bytes, next->chunk_bytes, memory_order_relaxed);
+    atomic_store_explicit(&f->chunks, next->n_chunks, memory_order_relaxed);
+    atomic_store_explicit(&f->streams, (unsigned)streams, memory_order_relaxed);
+    atomic_store_explicit(&f->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&f->base, base, memory_order_release);
+}
+
+bool ag_pool_fetch(ag_pool *pool)
+{
+    ag_fetch *f = &pool->fetch;
+    const uintptr_t base = atomic_load_explicit(&f->base, memory_order_acquire);
+    if (base == 0) return false;
+    const size_t chunks = atomic_load_explicit(&f->chunks, memory_order_relaxed);
+    size_t streams = atomic_load_explicit(&f->streams, memory_order_relaxed);
+    if (streams > chunks) streams = chunks;
+    if (streams < 2 ||
+        atomic_load_explicit(&f->done, memory_order_relaxed) >= (streams - 1) * (FETCH_MOST / FETCH_BYTES))
+        return false;
+    const size_t piece = atomic_fetch_add_explicit(&f->done, 1, memory_order_relaxed);
+    const size_t stream = 1 + piece % (streams - 1), at = piece / (streams - 1) * FETCH_BYTES;
+    const size_t each = chunks / streams, more = chunks % streams, bytes = atomic_load(&f->chunk_bytes);
+    if (at >= each * bytes) return false;
+    const uintptr_t from = base + (stream * each + (stream < more ? stream : more)) * bytes + at;
+    for (uintptr_t i = 0; i < FETCH_BYTES; i += 64) __builtin_prefetch((const void *)(from + i), 0, 2);
+    return true;
+}
+
 /* Why the plan fails. A leaf that was written beside the step that failed may hold a part of its new value. */
 static ag_error *failure(const ag_run *r)
 {
@@ -210,6 +251,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             const uint32_t ahead = plan->steps[step].ahead;
             r->head = step;
             ag_stream *stream = r->stream;
+            offer_fetch(pool, plan, step, limit);
             atomic_store_explicit(&r->done, 0, memory_order_relaxed);
             atomic_store(&r->word, pack(step, chunks, 0)); /* from here on others may end the plan, and free it */
             if (ahead == 0 || ahead >= WORTH_WAKING) {

@@ -9,6 +9,16 @@
 #define AG_SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
 
 /* A plan under way. Runs live in the pool for ever, so looking at one that has just ended is harmless. */
+/* What comes next is in memory, and who waits for the last chunk of others has nothing to do: it asks for it, into L2.
+ *
+ * Weights of one step, each stream of its chunks (agk_in_streams) from its begin on but the first, which the leader takes. Read
+ * by other threads while it is changed: what they ask for then is of no use, and harmless. */
+typedef struct ag_fetch {
+    _Alignas(64) atomic_uintptr_t base; /* 0: nothing to fetch */
+    atomic_size_t chunk_bytes;
+    atomic_uint chunks, streams, done; /* pieces that somebody has asked for */
+} ag_fetch;
+
 typedef struct ag_run {
     _Alignas(64) atomic_uint_fast64_t word;
     _Alignas(64) atomic_uint_fast32_t done;
@@ -46,6 +56,7 @@ struct ag_pool {
     atomic_int n_threads;
     atomic_int alive;
     atomic_bool orphaned;
+    ag_fetch fetch;
     ag_worker *workers[AG_MAX_THREADS];
     ag_run runs[]; /* AG_MAX_THREADS are too many to scan: n_runs, one per thread that can lead */
 };
@@ -61,6 +72,7 @@ static inline bool ag_claimable(uint64_t word)
 
 typedef enum ag_part { AG_IDLED, AG_HELPED, AG_LEFT } ag_part; /* LEFT: no longer counted as engaged in the run */
 
+bool ag_pool_fetch(ag_pool *pool); /* one piece of what comes next; false: there is none */
 /* Work on this run while there is something to claim; the plan's end or yield is handled inside. */
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *run);
 void ag_pool_wake(ag_pool *pool, int n);        /* sleeping workers, up to n */

@@ -107,6 +107,9 @@ typedef struct ag_step {
     uint32_t place;      /* while the plan is made (plan_order.c) */
     uint32_t n_together; /* so many steps from here on run beside each other, chunks of all on any threads; 0 is 1 */
     uint32_t ahead;      /* chunks that threads can share from here to the end; 0: it is not known how long they take */
+    uint32_t fetches;    /* the first step behind those beside this one that has weights; 0: none comes soon */
+    const char *weights; /* that it reads once, a chunk behind the other; NULL: none */
+    size_t chunk_bytes;  /* of them */
 } ag_step;
 
 struct ag_plan {

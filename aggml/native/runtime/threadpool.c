@@ -84,7 +84,7 @@ static bool spin(ag_pool *pool)
     uint64_t end = ag_now() + (uint64_t)pool->params.spin_us * 1000u;
     do {
         for (int i = 0; i < 32 && !found; ++i) {
-            ag_pause();
+            if (!ag_pool_fetch(pool)) ag_pause();
             found = ag_pool_anything(pool);
         }
         ag_relay_serve(cpu);

@@ -211,6 +211,8 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
         agk_add_step(lowering, columns_step, agk_mm_ceil_div(k, p.k_chunk));
     }
     agk_add_step(lowering, product_step, agk_mm_ceil_div(groups, p.groups_per_chunk));
+    lowering->weights_at = agk_packed_data(p.packed);
+    lowering->chunk_bytes = (size_t)p.groups_per_chunk * agk_packed_group_bytes(p.layout, k);
     memcpy(&node->aux, &p, sizeof p);
     return true;
 }
