@@ -2,7 +2,8 @@
 
 Here: chains. One begins with a product or with rows of f32; each further node reads the one before
 element by element or row by row, and nobody else does. The kernels are those of the nodes one by
-one, so the bits are, too. Not here: lowering (plan.py), how a chain is carried out
+one, so the bits are, too. And which nodes only one product reads, so that they may be written as it
+packs them. Not here: lowering (plan.py), how a chain is carried out
 (native/scalar/chain.c).
 """
 
@@ -79,8 +80,10 @@ class Chain(NamedTuple):
         return [t for t in (*begin, *others) if t is not None]
 
 
-def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[dict[Tensor, Chain]]:
-    """Find the chains of a graph, in small steps.
+def chaining(
+    graph: Graph, span: Callable[[Tensor], Span]
+) -> Steps[tuple[dict[Tensor, Chain], set[Tensor]]]:
+    """Find the chains of a graph, in small steps, and the columns of products.
 
     A value is left out only if it has no memory that anybody could read (it is scratch, no end and
     no OUTPUT), nothing views it, and just one node reads it. So a value that is watched keeps its
@@ -91,7 +94,9 @@ def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[dict[Tensor,
         span: where the bytes of a tensor lie.
 
     Returns:
-        Chains by their last node, which tells when they are computed.
+        Chains by their last node, which tells when they are computed; and the nodes that nobody
+        reads but one product, as its columns: they may be stored as it packs them. Packed, what is
+        rounded to bf16 is computed to that accuracy.
     """
     readers: dict[Tensor, Tensor | None] = {}  # None: several
     viewed: set[Tensor] = set()
@@ -106,6 +111,7 @@ def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[dict[Tensor,
         yield
     ends = set(graph.ends)
     taken: set[Tensor] = set()
+    columns: set[Tensor] = set()
     found: dict[Tensor, Chain] = {}
 
     def next_of(value: Tensor) -> Tensor | None:
@@ -128,8 +134,11 @@ def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[dict[Tensor,
             if chain is not None:
                 taken.update(chain.nodes)
                 found[chain.nodes[-1]] = chain
+        read = _source(node, 1) if node.op == "mul_mat" else None
+        if read is not None and read.op != "none" and next_of(read) is node:
+            columns.add(read)
         yield
-    return found
+    return found, columns
 
 
 def _longest(

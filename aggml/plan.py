@@ -328,6 +328,7 @@ def lowering(
             number,
             (),
             packable(node),
+            node in columns,
         )
         if problem is not None:
             status, message = problem
@@ -363,10 +364,14 @@ def lowering(
             number,
             stages,
             packable(lead),
+            last in columns,
         )
         return problem is None  # else each node gets a lowering of its own, or says why not
 
-    chains = (yield from chaining(graph, span)) if fuse and cpu else {}
+    chains: dict[Tensor, Chain] = {}
+    columns: set[Tensor] = set()
+    if fuse and cpu:
+        chains, columns = yield from chaining(graph, span)
     waiting = {node for chain in chains.values() for node in chain.nodes[:-1]}
     number = -1
     for node in graph.nodes:

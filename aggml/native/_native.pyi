@@ -177,6 +177,7 @@ class Plan(metaclass=_NbType):
         number: int = 0,
         stages: tuple[tuple[int, int, bool, bytes], ...] = (),
         weights: Storage | None = None,
+        for_columns: bool = False,
     ) -> tuple[int, str] | None: ...
     def seal(
         self, reads: tuple[Storage, ...], writes: tuple[Storage, ...], partial: tuple[Storage, ...]

@@ -74,7 +74,11 @@ typedef struct agk_node {
     int32_t params[16];        /* layouts in ops.def */
     int32_t n_stages;          /* 0: nothing is fused */
     agk_stage stage[AGK_MAX_STAGES];
-    size_t work; /* offset in the arena of what the node's steps share, 64-byte aligned */
+    size_t work;        /* offset in the arena of what the node's steps share, 64-byte aligned */
+    bool for_columns;   /* nobody reads dst but one product, whose columns it is */
+    bool gives_columns; /* and this node can write them as that product packs them */
+    bool has_columns;   /* src[1] was written so */
+    int32_t columns_k;  /* dst is: so many k a block (mul_mat_terms_plan.h); 0: it is what it says */
     union {
         int64_t i[12];
         double f[12];
@@ -120,6 +124,8 @@ typedef struct agk_lowering {
     agk_node *node;
     struct ag_storage *weights; /* where src[0] lies, if it may be packed (packed.h); else NULL */
     struct agk_packed *packed;  /* what the lowering made of it; the plan keeps it */
+    const agk_node *source;     /* the node that makes src[1] of a product, if it can give columns; NULL: none */
+    int32_t source_k;           /* it is to write them, in blocks of so many k; 0: it is not */
     const agk_node *columns;    /* a node before this one whose columns are still in the work memory; NULL: none */
     bool lays_columns;          /* those of this node are there behind it */
     uint32_t cpu;               /* features the plan may use; 0 asks for the exact scalar kernels */

@@ -29,6 +29,9 @@ enum {
 typedef struct agk_terms_end {
     float *c; /* from the first row of the panel and the first column on */
     size_t ldc;
+    char *
+        units; /* instead of c: units of one term of the product that takes c as its columns, from these 32 k on; NULL: none */
+    size_t ld_unit;
     const float *bias; /* of the panel's rows; NULL: none */
     int act;           /* agk_op of a function, one of agk_terms_act; -1: none */
     const char *other; /* as c; NULL: none */

@@ -465,7 +465,7 @@ static int packing_for_tiles(rng *r)
     return n_variants;
 }
 
-/* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart. */
+/* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart; or in units. */
 static float *ended(agk_mm_tiles_panel_fn *tile, agk_terms_panel p, agk_terms_end e, int64_t gap)
 {
     const size_t n = (size_t)((p.cols + 31) / 32) * AGK_TERMS_SUMS;
@@ -507,6 +507,46 @@ static void same_ends(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, in
     free(other);
 }
 
+static float widened(const char *at)
+{
+    uint16_t half;
+    float x;
+    memcpy(&half, at, sizeof half);
+    const uint32_t whole = (uint32_t)half << 16;
+    memcpy(&x, &whole, sizeof x);
+    return x;
+}
+
+/* The same as columns of the next product: those floats, packed. gelu_erf may be as exact as its rounding. */
+static void same_units(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, int round)
+{
+    static const int acts[] = {-1, AGK_OP_gelu_erf, AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu};
+    float *bias = numbers(r, p.rows);
+    const size_t units = (size_t)((p.cols + 15) / 16), gap = 64, all = units * (AGK_TERMS_TILE + gap);
+    agk_terms_end e = {.bias = bias, .act = acts[round % 5]};
+    float *floats = ended(tile, p, e, 0);
+    char *found = bytes(all), *expected = bytes(AGK_TERMS_TILE);
+    memset(found, 0x55, all);
+    e.units = found;
+    e.ld_unit = AGK_TERMS_TILE + gap;
+    free(ended(tile, p, e, 0)); /* which stays as it was */
+    for (int64_t j = 0; j < p.cols; j += 16) {
+        const int64_t n = p.cols - j < 16 ? p.cols - j : 16;
+        const char *unit = found + (size_t)(j / 16) * e.ld_unit;
+        agk_mm_tiles_cols_scalar(1, p.rows, n, floats + j * p.rows, (size_t)p.rows * 4, expected);
+        for (int64_t i = 0; i < n * AGK_TERMS_K; ++i) {
+            const float x = widened(expected + 2 * i), y = widened(unit + 2 * i);
+            CHECK(memcmp(&x, &y, sizeof x) == 0 ||
+                  (e.act == AGK_OP_gelu_erf && fabsf(x - y) <= fabsf(x) * 0x1p-7f + 1e-10f));
+        }
+        for (size_t i = 0; i < gap; ++i) CHECK(unit[AGK_TERMS_TILE + i] == 0x55);
+    }
+    free(floats);
+    free(found);
+    free(expected);
+    free(bias);
+}
+
 static int products_on_tiles(const rng *start)
 {
     int n_variants = 0;
@@ -530,6 +570,7 @@ static int products_on_tiles(const rng *start)
             const agk_terms_panel p = {
                 .terms = terms, .k = k, .rows = rows, .cols = cols, .a = a, .lda = half, .b = b, .ldb = unit};
             same_ends(r, tile, p, round);
+            same_units(r, tile, p, round);
             free(a);
             free(b);
             free(x);

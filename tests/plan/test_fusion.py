@@ -52,7 +52,7 @@ def chains(*ends: Tensor, at: dict[Tensor, tuple[int, int]] | None = None) -> li
             return True, start, end
         return True, start + tensor.view_offs, start + tensor.view_offs + tensor.nbytes
 
-    found = finish(chaining(graph, span))
+    found, _ = finish(chaining(graph, span))
     return [[node.op for node in chain.nodes] for chain in found.values()]
 
 
@@ -172,7 +172,7 @@ def test_not_where_a_node_in_between_writes_what_is_read() -> None:
             start, end = at.get(tensor, (id(tensor) << 16, (id(tensor) << 16) + tensor.nbytes))
             return True, start, end
 
-        (chain,) = finish(chaining(Graph(both), span)).values()
+        (chain,) = finish(chaining(Graph(both), span))[0].values()
         return chain.nodes[0]
 
     assert lead({}) is one
@@ -279,3 +279,23 @@ async def test_what_no_step_takes_is_computed_one_by_one(
     x = {t: np.ones(t.shape, np.float32) for t in graph.leafs}
     y = await be.run(graph, x, graph.ends[0])
     np.testing.assert_allclose(y, np.ones((5, 48)), rtol=1e-6)
+
+
+def test_columns_are_what_one_product_alone_reads() -> None:
+    def columns(*ends: Tensor) -> set[Tensor]:
+        def span(tensor: Tensor) -> tuple[bool, int, int]:
+            return True, id(tensor) << 16, (id(tensor) << 16) + tensor.nbytes
+
+        return finish(chaining(Graph(*ends), span))[1]
+
+    product, total = two()
+    weights = leaf(48, 7)
+    y = ops.mul_mat(weights, total)
+    assert columns(y) == {total}
+    assert columns(y, total) == set()
+    assert columns(ops.mul_mat(total, leaf(48, 7))) == set()  # as rows
+    assert columns(y, ops.scale(total, 2.0)) == set()
+    assert columns(ops.mul_mat(weights, leaf(48, 5))) == set()
+    assert columns(ops.mul_mat(weights, ops.reshape_2d(total, 48, 5))) == set()
+    other = ops.add(product, leaf(48)).set_output()
+    assert columns(ops.mul_mat(weights, other)) == set()

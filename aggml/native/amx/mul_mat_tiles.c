@@ -196,6 +196,10 @@ AGK_INLINE void fetch_ends(const agk_terms_panel *p, int64_t unit, int64_t from,
     const agk_terms_end *e = p->end;
     const int64_t left = p->cols - 16 * unit;
     for (int64_t j = from; j < to && j < left; ++j) {
+        if (e->units != NULL) {
+            _mm_prefetch(e->units + (size_t)(unit + j / 16) * e->ld_unit + j % 16 * 64, _MM_HINT_T1);
+            continue;
+        }
         const char *c = (const char *)e->c + (size_t)(16 * unit + j) * e->ldc;
         _mm_prefetch(c, _MM_HINT_T1);
         _mm_prefetch(c + 64, _MM_HINT_T1);

@@ -72,10 +72,11 @@ static void take_stages(agk_node &node, nb::tuple stages)
 
 // None, or (status, message): why this node cannot be part of a plan.
 static nb::object plan_add(Plan &self, int op, const char *name, nb::tuple dst, nb::tuple srcs, nb::bytes params,
-                           int writes_leaf, int number, nb::tuple stages, nb::object weights)
+                           int writes_leaf, int number, nb::tuple stages, nb::object weights, bool for_columns)
 {
     agk_node node = node_of(op, dst, srcs, params);
     node.number = number;
+    node.for_columns = for_columns;
     take_stages(node, stages);
     char message[AGK_MESSAGE] = "";
     agk_status status = ag_plan_add(self.plan, &node, name, writes_leaf,
@@ -125,7 +126,7 @@ void bind_plan(nb::module_ &m)
     nb::class_<Plan>(m, "Plan")
         .def(nb::init<uint32_t, size_t>(), "cpu"_a, "work_base"_a)
         .def("add", plan_add, "op"_a, "name"_a, "dst"_a, "srcs"_a, "params"_a, "writes_leaf"_a, "number"_a = 0,
-             "stages"_a = nb::tuple(), "weights"_a.none() = nb::none())
+             "stages"_a = nb::tuple(), "weights"_a.none() = nb::none(), "for_columns"_a = false)
         .def("seal", plan_seal, "reads"_a, "writes"_a, "partial"_a)
         .def("steps", plan_steps)
         .def_prop_ro("n_steps", [](Plan &p) { return p.plan->n_steps; })

@@ -100,6 +100,26 @@ uint64_t ag_node_cost(const agk_node *node)
     return 30 + (uint64_t)products / 4;
 }
 
+/* The node whose result is the columns of product `node`, if it can write them packed and nobody else reads it. */
+static agk_node *source_of_columns(const ag_plan *plan, const agk_node *node)
+{
+    enum { FAR = 32 };
+    const agk_view *b = &node->src[1];
+    if (node->op != AGK_OP_mul_mat || agk_nelements(b) == 0) return NULL;
+    for (size_t i = plan->n_nodes; i > 0 && i + FAR > plan->n_nodes; --i) {
+        agk_node *other = plan->nodes[i - 1];
+        const agk_view *dst = &other->dst;
+        if (ag_writes_more(other)) return NULL;
+        if (agk_nelements(dst) == 0 || dst->arena_mask != b->arena_mask || dst->addr >= ag_view_end(b) ||
+            b->addr >= ag_view_end(dst))
+            continue;
+        const bool same = dst->addr == b->addr && dst->type == b->type && memcmp(dst->ne, b->ne, sizeof b->ne) == 0 &&
+                          memcmp(dst->nb, b->nb, sizeof b->nb) == 0;
+        return same && other->gives_columns ? other : NULL;
+    }
+    return NULL;
+}
+
 /* Whether `node` may write what `columns` were made of, or where they lie. */
 static bool ends_columns(const agk_lowering *lowering, const agk_node *node, const agk_node *columns)
 {
@@ -158,7 +178,9 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     }
     *copy = *node;
     copy->work = plan->work_base;
-    agk_lowering lowering = {.node = copy, .cpu = plan->cpu, .weights = weights, .columns = plan->columns};
+    agk_node *source = source_of_columns(plan, copy);
+    agk_lowering lowering = {
+        .node = copy, .cpu = plan->cpu, .weights = weights, .source = source, .columns = plan->columns};
     agk_status status = agk_lower(&lowering);
     for (int i = 0; status == AGK_OK && i < lowering.n_steps; ++i) {
         if (lowering.step[i].n_chunks < 1 || lowering.step[i].n_chunks > MAX_CHUNKS) {
@@ -179,6 +201,7 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
         free(copy);
         return AGK_NO_MEMORY;
     }
+    if (lowering.source_k > 0) source->columns_k = lowering.source_k;
     if (lowering.lays_columns) plan->columns = copy;
     if (plan->columns != NULL && ends_columns(&lowering, copy, plan->columns)) plan->columns = NULL;
     if (lowering.packed != NULL) plan->packed[plan->n_packed++] = lowering.packed;

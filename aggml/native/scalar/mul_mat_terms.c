@@ -130,13 +130,23 @@ static bool choose_end(agk_terms_plan *p, const agk_node *node)
     return i == node->n_stages;
 }
 
+/* Whether columns of one term fit where their floats would be: the node that makes them can then write them at once. */
+static bool fit_their_floats(const agk_view *b)
+{
+    const int64_t k = b->ne[0], n = b->ne[1];
+    const bool dense = b->type == AGK_F32 && b->nb[0] == 4 && b->nb[1] == 4 * k && b->ne[2] == 1 && b->ne[3] == 1;
+    return dense && (size_t)agk_terms_units(b) * agk_terms_unit_bytes(1, k) <= (size_t)(4 * k * n);
+}
+
 void agk_mm_terms_lower(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *b = &node->src[1];
     agk_terms_plan p = {.k_block = K_BLOCK};
     choose_kernels(&p, a, b, lowering->cpu);
     p.ends = !p.lanes && choose_end(&p, node);
+    node->gives_columns = node->for_columns && p.ends && p.terms == 1;
+    node->has_columns = lowering->source != NULL && !p.lanes && p.terms == 1 && fit_their_floats(b);
     const agk_packed_layout *layout = agk_packed_layout_of(a->type);
     if (!p.lanes && lowering->weights != NULL && layout != NULL && layout->sums == AGK_NO_SUMS) {
         p.packed = lowering->packed = agk_packed_acquire(lowering->weights, a);
@@ -170,9 +180,12 @@ void agk_mm_terms_lower(agk_lowering *lowering)
                               agk_terms_panel_of(&p, p.k_block) +
                               (p.lanes ? 0 : (size_t)(AGK_TERMS_COLS * p.k_block) * sizeof(float));
     lowering->scratch_size = floats > item_bytes ? floats : item_bytes;
-    lowering->work_size = (size_t)(units * batches) * (agk_terms_unit_of(&p, k) + 1);
+    if (!node->has_columns) lowering->work_size = (size_t)(units * batches) * (agk_terms_unit_of(&p, k) + 1);
     p.units_per_chunk = (int32_t)(slices <= 1.5 ? units * batches : 1 + UNIT_BYTES / (AGK_TERMS_COLS * 4 * k));
     memcpy(&lowering->node->aux, &p, sizeof p);
-    agk_add_step(lowering, agk_terms_columns_step, agk_mm_ceil_div(units * batches, p.units_per_chunk));
+    if (node->has_columns)
+        lowering->source_k = p.k_block;
+    else
+        agk_add_step(lowering, agk_terms_columns_step, agk_mm_ceil_div(units * batches, p.units_per_chunk));
     agk_add_step(lowering, agk_terms_items_step, agk_mm_ceil_div(items, p.per_chunk));
 }

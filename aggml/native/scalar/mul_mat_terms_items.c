@@ -147,6 +147,10 @@ static agk_terms_end end_of(const agk_task *task, const agk_node *node, const ag
         e.other = agk_terms_matrix(task, v, t->i2, t->i3) + 4 * (t->row + row) + t->col * v->nb[1];
         e.ld_other = (size_t)v->nb[1];
     }
+    if (node->columns_k > 0) {
+        e.units = agk_terms_given(agk_data(task, c), agk_mm_ceil_div(c->ne[1], AGK_TERMS_COLS), c->ne[0],
+                                  node->columns_k, t->row + row, t->col / AGK_TERMS_COLS, &e.ld_unit);
+    }
     return e;
 }
 

@@ -165,8 +165,16 @@ void agk_mm_tiles_panel_scalar(const agk_terms_panel *p)
             if (e->act >= 0) agk_unary_f32_scalar(e->act, 1, &x, &x);
             const char *other = e->other + (size_t)col * e->ld_other;
             if (e->other != NULL) x += ((const float *)(const void *)other)[row];
-            ((float *)(void *)((char *)e->c + (size_t)col * e->ldc))[row] = x;
+            if (e->units == NULL) {
+                ((float *)(void *)((char *)e->c + (size_t)col * e->ldc))[row] = x;
+                continue;
+            }
+            const uint16_t bits = rounded(x);
+            memcpy(e->units + (size_t)(col / UNIT) * e->ld_unit + col % UNIT * (2 * STEP) + 2 * row, &bits, 2);
         }
+        if (e == NULL || e->units == NULL) continue;
+        char *line = e->units + (size_t)(col / UNIT) * e->ld_unit + col % UNIT * (2 * STEP);
+        memset(line + 2 * p->rows, 0, (size_t)(2 * (STEP - p->rows)));
     }
 }
 

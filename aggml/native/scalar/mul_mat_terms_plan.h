@@ -105,6 +105,7 @@ static inline char *agk_terms_columns(const agk_task *task, const agk_node *node
                                       int64_t batch)
 {
     const agk_view *b = &node->src[1];
+    if (node->has_columns) return agk_data(task, b);
     return (char *)agk_work(task, node) + (size_t)(batch * agk_terms_units(b)) * agk_terms_unit_of(p, b->ne[0]);
 }
 
@@ -113,6 +114,17 @@ static inline char *agk_terms_block(const agk_terms_plan *p, char *of_matrix, in
                                     int64_t kn)
 {
     return of_matrix + (size_t)units * agk_terms_unit_of(p, k0) + (size_t)unit * agk_terms_unit_of(p, kn);
+}
+
+/* Where row `row`, a multiple of 32, and the first column of unit `unit` are among columns of one term that a product of k gets
+ * from the node before; ld_unit: to the next unit. */
+static inline char *agk_terms_given(char *columns, int64_t units, int64_t k, int64_t k_block, int64_t row, int64_t unit,
+                                    size_t *ld_unit)
+{
+    const int64_t k0 = row / k_block * k_block;
+    *ld_unit = agk_terms_unit_bytes(1, agk_mm_least(k_block, k - k0));
+    return columns + (size_t)units * agk_terms_unit_bytes(1, k0) + (size_t)unit * *ld_unit +
+           agk_terms_unit_bytes(1, row - k0);
 }
 
 static inline bool *agk_terms_split(const agk_task *task, const agk_node *node, const agk_terms_plan *p)
