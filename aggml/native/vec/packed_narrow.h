@@ -2,7 +2,8 @@
  *
  * 32 k of 16 rows are taken apart once for all columns, and lie in L1 while up to 4 columns at a time, broadcast four by four, pass
  * by. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with AGK_NARROW_KERNELS. Without
- * vpdpbusd sums have 16 bits: codes of 8 bits are two nibbles. Not here: AVX-512 (avx512/packed.h). */
+ * vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32 products, where two nibbles took 4.5 and as
+ * many loads again. Not here: AVX-512 (avx512/packed.h). */
 #ifndef AGK_VEC_PACKED_NARROW_H
 #define AGK_VEC_PACKED_NARROW_H
 
@@ -18,7 +19,7 @@ enum { AHEAD = 2048, AT_ONCE = 4 }; /* bytes of the stream of weights; columns *
 /* The compiler's own order has more values at a time than there are registers. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
 
-/* As bytes they are unsigned, and beyond 63: two nibbles for sums of 16 bits. */
+/* As bytes they are unsigned, and beyond 63: the even ones are words, then the odd ones. */
 AGK_INLINE bool wide_codes(kind t)
 {
     return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
@@ -137,6 +138,37 @@ AGK_INLINE __m256 one(const char *p)
     return _mm256_castsi256_ps(four(p));
 }
 
+#if !NARROW_VNNI
+/* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the others. */
+AGK_INLINE void words_of(int C, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
+{
+    _Alignas(32) char words[AT_ONCE][2][32];
+    AGK_UNROLL for (int c = 0; c < C; ++c)
+    {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(q + 32 * c));
+        const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+        _mm256_store_si256((__m256i *)(void *)words[c][0], even);
+        _mm256_store_si256((__m256i *)(void *)words[c][1], _mm256_srai_epi16(x, 8));
+    }
+    __asm__ volatile("" : "+m"(words)); /* broadcast out of memory, not shifted out of registers */
+    AGK_UNROLL for (int v = 0; v < 8; ++v) AGK_UNROLL for (int odd = 0; odd < 2; ++odd)
+    {
+        __m256i both[2] = {w[odd][v][0], w[odd][v][1]};
+        AGK_UNROLL for (int g = 0; g < 2; ++g) IN_ORDER(both[g]); /* one load for all columns */
+        AGK_UNROLL for (int c = 0; c < C; ++c)
+        {
+            const __m256i x = four(words[c][odd] + 4 * v);
+            AGK_UNROLL for (int g = 0; g < 2; ++g)
+            {
+                const __m256i y = _mm256_madd_epi16(both[g], x);
+                s[c][g] = v == 0 && odd == 0 ? y : _mm256_add_epi32(s[c][g], y);
+                IN_ORDER(s[c][g]);
+            }
+        }
+    }
+}
+#endif
+
 /* Sums of fours first .. last - 1 of C columns, 32 bytes apart at q, with 16 rows. */
 AGK_INLINE void sums_of(kind t, int C, int first, int last, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
 {
@@ -153,29 +185,34 @@ AGK_INLINE void sums_of(kind t, int C, int first, int last, __m256i w[2][8][2], 
         }
     }
 #else
-    const int parts = wide_codes(t) ? 2 : 1, fours = fours_of(t);
-    AGK_UNROLL for (int part = 0; part < parts; ++part) /* the second: high nibbles */
+    const int fours = fours_of(t);
+    if (wide_codes(t)) {
+        words_of(C, w, q, s);
+        return;
+    }
+    AGK_UNROLL for (int v = first; v < last; v += fours)
     {
-        const __m256i weight = _mm256_set1_epi16(part == 0 ? 1 : 16);
-        AGK_UNROLL for (int v = first; v < last; v += fours)
+        const int end = v + fours < last ? v + fours : last;
+        __m256i p[AT_ONCE][2];
+        AGK_UNROLL for (int u = v; u < end; ++u)
         {
-            const int end = v + fours < last ? v + fours : last;
-            __m256i p[AT_ONCE][2];
-            AGK_UNROLL for (int u = v; u < end; ++u) AGK_UNROLL for (int c = 0; c < C; ++c)
+            __m256i both[2] = {w[0][u][0], w[0][u][1]};
+            AGK_UNROLL for (int g = 0; g < 2; ++g) IN_ORDER(both[g]);
+            AGK_UNROLL for (int c = 0; c < C; ++c)
             {
                 const __m256i x = four(q + 32 * c + 4 * u);
                 AGK_UNROLL for (int g = 0; g < 2; ++g)
                 {
-                    const __m256i y = _mm256_maddubs_epi16(w[part][u][g], x);
+                    const __m256i y = _mm256_maddubs_epi16(both[g], x);
                     p[c][g] = u == v ? y : _mm256_add_epi16(p[c][g], y);
                     IN_ORDER(p[c][g]);
                 }
             }
-            AGK_UNROLL for (int c = 0; c < C; ++c) AGK_UNROLL for (int g = 0; g < 2; ++g)
-            {
-                const __m256i y = _mm256_madd_epi16(p[c][g], weight);
-                s[c][g] = part == 0 && v == first ? y : _mm256_add_epi32(s[c][g], y);
-            }
+        }
+        AGK_UNROLL for (int c = 0; c < C; ++c) AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            const __m256i y = _mm256_madd_epi16(p[c][g], _mm256_set1_epi16(1));
+            s[c][g] = v == first ? y : _mm256_add_epi32(s[c][g], y);
         }
     }
 #endif
@@ -215,8 +252,8 @@ AGK_INLINE void codes(kind t, const char *block, int64_t half, int part, __m256i
     AGK_UNROLL for (int g = 0; g < 2; ++g) AGK_UNROLL for (int v = 0; v < 8; ++v)
     {
         const __m256i q = code(t, block + data_at(t) + 32 * g, half, part, v);
-        w[0][v][g] = wide_codes(t) ? shifted(q, 0, 15) : q;
-        if (wide_codes(t)) w[1][v][g] = shifted(q, 4, 15);
+        w[0][v][g] = wide_codes(t) ? _mm256_and_si256(q, _mm256_set1_epi16(255)) : q;
+        if (wide_codes(t)) w[1][v][g] = _mm256_srli_epi16(q, 8);
     }
 }
 
