@@ -38,6 +38,8 @@ typedef agk_mm_dot_q4_0_fn agk_mm_dot_q4_1_fn, agk_mm_dot_q5_0_fn, agk_mm_dot_q5
     agk_mm_dot_mxfp4_fn;
 typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4_k_fn, agk_mm_dot_q5_k_fn,
     agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
+typedef agk_mm_dot_q4_0_fn agk_mm_dot_iq2_xxs_fn, agk_mm_dot_iq2_xs_fn, agk_mm_dot_iq2_s_fn, agk_mm_dot_iq3_xxs_fn,
+    agk_mm_dot_iq3_s_fn, agk_mm_dot_iq1_s_fn, agk_mm_dot_iq1_m_fn, agk_mm_dot_tq1_0_fn, agk_mm_dot_tq2_0_fn;
 typedef agk_mm_dot_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
     agk_mm_packed_q5_1_fn, agk_mm_packed_iq4_nl_fn, agk_mm_packed_mxfp4_fn, agk_mm_packed_q2_k_fn,
     agk_mm_packed_q3_k_fn, agk_mm_packed_q4_k_fn, agk_mm_packed_q5_k_fn, agk_mm_packed_q6_k_fn, agk_mm_packed_iq4_xs_fn;

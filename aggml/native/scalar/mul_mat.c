@@ -117,6 +117,15 @@ agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
     case AGK_Q5_K: return lanes || neon ? AGK_PICK(mm_dot_q5_k, cpu) : NULL;
     case AGK_Q6_K: return lanes ? AGK_PICK(mm_dot_q6_k, cpu) : NULL;
     case AGK_IQ4_XS: return lanes ? AGK_PICK(mm_dot_iq4_xs, cpu) : NULL;
+    case AGK_IQ2_XXS: return lanes ? AGK_PICK(mm_dot_iq2_xxs, cpu) : NULL;
+    case AGK_IQ2_XS: return lanes ? AGK_PICK(mm_dot_iq2_xs, cpu) : NULL;
+    case AGK_IQ2_S: return lanes ? AGK_PICK(mm_dot_iq2_s, cpu) : NULL;
+    case AGK_IQ3_XXS: return lanes ? AGK_PICK(mm_dot_iq3_xxs, cpu) : NULL;
+    case AGK_IQ3_S: return lanes ? AGK_PICK(mm_dot_iq3_s, cpu) : NULL;
+    case AGK_IQ1_S: return lanes ? AGK_PICK(mm_dot_iq1_s, cpu) : NULL;
+    case AGK_IQ1_M: return lanes ? AGK_PICK(mm_dot_iq1_m, cpu) : NULL;
+    case AGK_TQ1_0: return lanes ? AGK_PICK(mm_dot_tq1_0, cpu) : NULL;
+    case AGK_TQ2_0: return lanes ? AGK_PICK(mm_dot_tq2_0, cpu) : NULL;
     default: return NULL;
     }
 }

@@ -2,8 +2,10 @@
  * measured by. Columns are agk_mm_col_q8; rows are read as floats, a block at a time.
  *
  * Not here: q8_0 and q4_0 (mul_mat_kernels.c). */
+#include "../blocks_iq.h"
 #include "../kernel_types.h"
 #include "../mul_mat.h"
+#include "quant.h"
 
 enum { MOST = 256 }; /* elements of a block */
 
@@ -27,11 +29,12 @@ static void dot(const agk_mm_block *block, int64_t n, size_t block_size, agk_to_
     }
 }
 
-#define DOT(type, n) \
+#define DOT_OF(type, n, read) \
     void agk_mm_dot_##type##_scalar(const agk_mm_block *block) \
     { \
-        dot(block, n, sizeof(agk_block_##type), agk_##type##_to_f32_scalar); \
+        dot(block, n, sizeof(agk_block_##type), read); \
     }
+#define DOT(type, n) DOT_OF(type, n, agk_##type##_to_f32_scalar)
 DOT(q4_1, 32)
 DOT(q5_0, 32)
 DOT(q5_1, 32)
@@ -43,3 +46,12 @@ DOT(q4_k, 256)
 DOT(q5_k, 256)
 DOT(q6_k, 256)
 DOT(iq4_xs, 256)
+DOT(iq2_xxs, 256)
+DOT(iq2_xs, 256)
+DOT(iq2_s, 256)
+DOT(iq3_xxs, 256)
+DOT(iq3_s, 256)
+DOT(iq1_s, 256)
+DOT(iq1_m, 256)
+DOT_OF(tq1_0, 256, agk_tq1_0_to_f32)
+DOT(tq2_0, 256)

@@ -1,0 +1,506 @@
+/* mul_mat of the codebook and ternary types with few columns, AVX2: blocks of 256 are taken apart into L1, one of each of 2 rows,
+ * and multiplied by up to 8 columns; with one column they need not lie anywhere.
+ *
+ * A magnitude of at most 63 times a byte that has taken on its sign: sums of two products fit in 16 bits, and whole factors
+ * multiply them as they are widened. No element of a column is -128: none was q8_0 before. One scale for 256 of a column, as for
+ * many columns and in ggml, would be 10 to 20 % faster (ternary types 50 %) with three times the error.
+ * Not here: other types (mul_mat_dot_q.c), many columns (mul_mat_short.c). */
+#include <immintrin.h>
+
+#include "../blocks.h"
+#include "../blocks_iq.h"
+#include "../inline.h"
+#include "../kernel_types.h"
+#include "../mul_mat.h"
+#include "../scalar/quant_iq_grid.h"
+
+enum { WIDE = 256, GROUPS = WIDE / 32, MOST = 8 };
+
+/* A block: elements are unit * factor * magnitude with the sign of `sign`, which is not 0; of a ternary type unit * (magnitude - 1). */
+typedef struct apart {
+    _Alignas(32) int8_t sign[WIDE];
+    uint8_t magnitude[WIDE];
+    int16_t factor[GROUPS][16]; /* of each pair of elements */
+    float unit;
+} apart;
+
+typedef void take_apart_fn(const void *block, apart *to);
+
+typedef struct kind {
+    take_apart_fn *take_apart;
+    size_t block_size;
+    bool ternary;
+} kind;
+
+/* Read it out of memory, not piece by piece out of the registers it came from. */
+#define IN_MEMORY(x) __asm__ volatile("" : "+m"(x))
+
+/* --- parts ------------------------------------------------------------------------------------------------------- */
+
+AGK_INLINE float half_at(const void *p)
+{
+    uint16_t d;
+    memcpy(&d, p, sizeof d);
+    return _cvtsh_ss(d);
+}
+
+AGK_INLINE __m256i load(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+AGK_INLINE void store(void *p, __m256i x)
+{
+    _mm256_storeu_si256((__m256i *)p, x);
+}
+
+AGK_INLINE __m128i load8(const void *p)
+{
+    return _mm_loadl_epi64((const __m128i *)p);
+}
+
+AGK_INLINE __m256i both(__m128i low, __m128i high)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+/* Scales 2 i of eight pairs in the low half, 2 i + 1 in the high one, become factors 2 s + 1. */
+AGK_INLINE void put_factors(apart *to, __m256i s)
+{
+    const __m256i f = _mm256_add_epi16(_mm256_add_epi16(s, s), _mm256_set1_epi16(1));
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        store(to->factor[g], _mm256_shuffle_epi8(f, _mm256_set1_epi16((short)(2 * g | (2 * g + 1) << 8))));
+    }
+}
+
+/* A scale of 4 bits for each 16. */
+AGK_INLINE void put_nibble_factors(apart *to, const uint8_t scales[8])
+{
+    const __m128i words = _mm_cvtepu8_epi16(load8(scales));
+    put_factors(to, both(_mm_and_si128(words, _mm_set1_epi16(15)), _mm_srli_epi16(words, 4)));
+}
+
+/* Eight scales in 32-bit lanes. */
+AGK_INLINE void put_wide_factors(apart *to, __m256i s)
+{
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    put_factors(to, both(words, words));
+}
+
+/* 32 magnitudes, negative where the bit is set. */
+AGK_INLINE void put_signed(apart *to, int g, __m256i magnitude, const void *signs)
+{
+    int32_t word;
+    memcpy(&word, signs, sizeof word);
+    const __m256i each = _mm256_set1_epi64x((int64_t)0x8040201008040201);
+    const __m256i spread = _mm256_shuffle_epi8(
+        _mm256_set1_epi32(word), _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+    const __m256i mask = _mm256_cmpeq_epi8(_mm256_and_si256(spread, each), each);
+    store(to->magnitude + 32 * g, magnitude);
+    store(to->sign + 32 * g, _mm256_or_si256(mask, _mm256_set1_epi8(1)));
+}
+
+/* 7 bits in each byte, and an eighth that makes their number even. */
+AGK_INLINE __m256i even_signs(__m256i seven)
+{
+    const __m256i odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
+    const __m256i low = _mm256_and_si256(seven, _mm256_set1_epi8(15));
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(seven, 4), _mm256_set1_epi8(15));
+    return _mm256_or_si256(seven, _mm256_xor_si256(_mm256_shuffle_epi8(odd, low), _mm256_shuffle_epi8(odd, high)));
+}
+
+/* Four times 7 bits in each of 8 words. */
+AGK_INLINE __m256i even_signs_of_words(__m256i w)
+{
+    const __m256i first = _mm256_and_si256(w, _mm256_set1_epi32(0x7f));
+    const __m256i second = _mm256_and_si256(_mm256_slli_epi32(w, 1), _mm256_set1_epi32(0x7f00));
+    const __m256i third = _mm256_and_si256(_mm256_slli_epi32(w, 2), _mm256_set1_epi32(0x7f0000));
+    const __m256i fourth = _mm256_and_si256(_mm256_slli_epi32(w, 3), _mm256_set1_epi32(0x7f000000));
+    return even_signs(_mm256_or_si256(_mm256_or_si256(first, second), _mm256_or_si256(third, fourth)));
+}
+
+/* Numbers of 16 points: 8 bits each, and what multiplying the high bits and `mask` bring to their place. */
+AGK_INLINE void put_points(uint16_t *to, const uint8_t *low, __m256i high, __m256i times, int mask)
+{
+    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)low));
+    const __m256i bits = _mm256_and_si256(_mm256_mullo_epi16(high, times), _mm256_set1_epi16((short)mask));
+    store(to, _mm256_or_si256(words, bits));
+}
+
+/* Bytes `at` of 8, each 8 of 16 words, 4 or 2 in turn. */
+AGK_INLINE __m256i spread_bytes(const void *eight, int each, int at)
+{
+    int64_t x;
+    memcpy(&x, eight, sizeof x);
+    const int step = 8 / each; /* in a half */
+    uint8_t order[32];
+    AGK_UNROLL for (int i = 0; i < 16; ++i)
+    {
+        order[2 * i] = (uint8_t)(at + i / 8 * step + i % 8 / each);
+        order[2 * i + 1] = 0x80;
+    }
+    return _mm256_shuffle_epi8(_mm256_set1_epi64x(x), load(order));
+}
+
+AGK_INLINE __m256i four_points(const void *a, const void *b, const void *c, const void *d)
+{
+    return both(_mm_unpacklo_epi64(load8(a), load8(b)), _mm_unpacklo_epi64(load8(c), load8(d)));
+}
+
+AGK_INLINE __m128i four_small_points(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
+{
+    int32_t word[4];
+    memcpy(&word[0], a, 4);
+    memcpy(&word[1], b, 4);
+    memcpy(&word[2], c, 4);
+    memcpy(&word[3], d, 4);
+    return _mm_setr_epi32(word[0], word[1], word[2], word[3]);
+}
+
+/* --- blocks ------------------------------------------------------------------------------------------------------ */
+
+AGK_INLINE void iq2_xxs(const void *block, apart *to)
+{
+    const agk_block_iq2_xxs *x = block;
+    uint32_t signs[GROUPS];
+    const __m256i low = load(x->qs), high = load(x->qs + 16); /* points, then signs and scale, of 4 groups each */
+    const __m256i words = _mm256_permute4x64_epi64(
+        _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0xdd)), 0xd8);
+    store(signs, even_signs_of_words(words));
+    put_wide_factors(to, _mm256_srli_epi32(words, 28));
+    IN_MEMORY(signs);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint8_t *k = (const uint8_t *)(x->qs + 4 * g);
+        put_signed(
+            to, g,
+            four_points(agk_iq2_xxs_grid[k[0]], agk_iq2_xxs_grid[k[1]], agk_iq2_xxs_grid[k[2]], agk_iq2_xxs_grid[k[3]]),
+            &signs[g]);
+    }
+    to->unit = 0.125f * half_at(&x->d);
+}
+
+AGK_INLINE void iq2_xs(const void *block, apart *to)
+{
+    const agk_block_iq2_xs *x = block;
+    uint32_t signs[GROUPS];
+    const __m256i bytes =
+        _mm256_packus_epi16(_mm256_srli_epi16(load(x->qs), 9), _mm256_srli_epi16(load(x->qs + 16), 9));
+    store(signs, even_signs(_mm256_permute4x64_epi64(bytes, 0xd8)));
+    put_nibble_factors(to, x->scales);
+    uint16_t points[32];
+    store(points, _mm256_and_si256(load(x->qs), _mm256_set1_epi16(511)));
+    store(points + 16, _mm256_and_si256(load(x->qs + 16), _mm256_set1_epi16(511)));
+    IN_MEMORY(signs);
+    IN_MEMORY(points);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint16_t *k = points + 4 * g;
+        put_signed(
+            to, g,
+            four_points(agk_iq2_xs_grid[k[0]], agk_iq2_xs_grid[k[1]], agk_iq2_xs_grid[k[2]], agk_iq2_xs_grid[k[3]]),
+            &signs[g]);
+    }
+    to->unit = 0.125f * half_at(&x->d);
+}
+
+AGK_INLINE void iq2_s(const void *block, apart *to)
+{
+    const agk_block_iq2_s *x = block;
+    put_nibble_factors(to, x->scales);
+    uint16_t points[32];
+    AGK_UNROLL for (int i = 0; i < 2; ++i)
+    {
+        put_points(points + 16 * i, x->qs + 16 * i, spread_bytes(x->qh, 4, 4 * i),
+                   _mm256_set1_epi64x(0x0004001000400100), 0x300);
+    }
+    IN_MEMORY(points);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint16_t *k = points + 4 * g;
+        put_signed(to, g,
+                   four_points(agk_iq2_s_grid[k[0]], agk_iq2_s_grid[k[1]], agk_iq2_s_grid[k[2]], agk_iq2_s_grid[k[3]]),
+                   x->signs + 4 * g);
+    }
+    to->unit = 0.125f * half_at(&x->d);
+}
+
+AGK_INLINE void iq3_xxs(const void *block, apart *to)
+{
+    const agk_block_iq3_xxs *x = block;
+    uint32_t signs[GROUPS];
+    const __m256i words = load(x->scales_and_signs);
+    store(signs, even_signs_of_words(words));
+    put_wide_factors(to, _mm256_srli_epi32(words, 28));
+    IN_MEMORY(signs);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint8_t *k = x->qs + 8 * g;
+        put_signed(to, g,
+                   both(four_small_points(agk_iq3_xxs_grid[k[0]], agk_iq3_xxs_grid[k[1]], agk_iq3_xxs_grid[k[2]],
+                                          agk_iq3_xxs_grid[k[3]]),
+                        four_small_points(agk_iq3_xxs_grid[k[4]], agk_iq3_xxs_grid[k[5]], agk_iq3_xxs_grid[k[6]],
+                                          agk_iq3_xxs_grid[k[7]])),
+                   &signs[g]);
+    }
+    to->unit = 0.25f * half_at(&x->d);
+}
+
+AGK_INLINE void iq3_s(const void *block, apart *to)
+{
+    const agk_block_iq3_s *x = block;
+    int32_t scales;
+    memcpy(&scales, x->scales, sizeof scales);
+    const __m256i nibbles =
+        _mm256_srlv_epi32(_mm256_set1_epi32(scales), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    put_wide_factors(to, _mm256_and_si256(nibbles, _mm256_set1_epi32(15)));
+    uint16_t points[64];
+    AGK_UNROLL for (int i = 0; i < 4; ++i)
+    {
+        put_points(points + 16 * i, x->qs + 16 * i, spread_bytes(x->qh, 8, 2 * i),
+                   _mm256_setr_epi16(256, 128, 64, 32, 16, 8, 4, 2, 256, 128, 64, 32, 16, 8, 4, 2), 256);
+    }
+    IN_MEMORY(points);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint16_t *k = points + 8 * g;
+        put_signed(to, g,
+                   both(four_small_points(agk_iq3_s_grid[k[0]], agk_iq3_s_grid[k[1]], agk_iq3_s_grid[k[2]],
+                                          agk_iq3_s_grid[k[3]]),
+                        four_small_points(agk_iq3_s_grid[k[4]], agk_iq3_s_grid[k[5]], agk_iq3_s_grid[k[6]],
+                                          agk_iq3_s_grid[k[7]])),
+                   x->signs + 4 * g);
+    }
+    to->unit = half_at(&x->d);
+}
+
+/* 8 times points of -1, 0, 1, and their shifts: -1 or 1. */
+AGK_INLINE void put_shifted(apart *to, int g, __m256i points, __m256i shift)
+{
+    const __m256i eight = _mm256_and_si256(_mm256_slli_epi16(points, 3), _mm256_set1_epi8(-8));
+    const __m256i q = _mm256_add_epi8(eight, shift);
+    store(to->sign + 32 * g, q);
+    store(to->magnitude + 32 * g, _mm256_abs_epi8(q));
+}
+
+AGK_INLINE void iq1_s(const void *block, apart *to)
+{
+    const agk_block_iq1_s *x = block;
+    const __m128i heads = _mm_loadu_si128((const __m128i *)(const void *)x->qh);
+    const __m128i scales = _mm_and_si128(_mm_srli_epi16(heads, 12), _mm_set1_epi16(7));
+    put_factors(to, both(scales, scales));
+    uint16_t points[32];
+    AGK_UNROLL for (int i = 0; i < 2; ++i)
+    {
+        const __m256i twice = _mm256_broadcastsi128_si256(i == 0 ? heads : _mm_unpackhi_epi64(heads, heads));
+        const __m256i each = _mm256_shuffle_epi8(
+            twice, _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+        const __m256i high = _mm256_blend_epi16(each, _mm256_srli_epi16(each, 1), 0x88); /* each fourth */
+        put_points(points + 16 * i, x->qs + 16 * i, high, _mm256_set1_epi64x(0x0001000400200100), 0x700);
+    }
+    IN_MEMORY(points);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint16_t *k = points + 4 * g;
+        put_shifted(to, g, four_points(agk_iq1_grid[k[0]], agk_iq1_grid[k[1]], agk_iq1_grid[k[2]], agk_iq1_grid[k[3]]),
+                    _mm256_set1_epi8((char)(1 - (x->qh[g] >> 15 << 1))));
+    }
+    to->unit = 0.125f * half_at(&x->d);
+}
+
+AGK_INLINE void iq1_m(const void *block, apart *to)
+{
+    const agk_block_iq1_m *x = block;
+    uint16_t w[4];
+    memcpy(w, x->scales, sizeof w);
+    const __m128i words = _mm_cvtepu16_epi32(load8(x->scales)), three = _mm_set1_epi32(7);
+    const __m128i a = _mm_and_si128(words, three), b = _mm_and_si128(_mm_srli_epi32(words, 3), three);
+    const __m128i c = _mm_and_si128(_mm_srli_epi32(words, 6), three),
+                  d = _mm_and_si128(_mm_srli_epi32(words, 9), three);
+    put_factors(to, both(_mm_or_si128(a, _mm_slli_epi32(c, 16)), _mm_or_si128(b, _mm_slli_epi32(d, 16))));
+    const __m256i down = _mm256_setr_epi64x(0x0808080808080808, (int64_t)0x8080808080808080, 0x0808080808080808,
+                                            (int64_t)0x8080808080808080);
+    uint16_t points[32];
+    AGK_UNROLL for (int i = 0; i < 2; ++i)
+    {
+        put_points(points + 16 * i, x->qs + 16 * i, spread_bytes(x->qh + 8 * i, 2, 0), _mm256_set1_epi32(0x00100100),
+                   0x700);
+    }
+    IN_MEMORY(points);
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const uint16_t *k = points + 4 * g;
+        const __m256i heads = both(_mm_set1_epi8((char)x->qh[2 * g]), _mm_set1_epi8((char)x->qh[2 * g + 1]));
+        const __m256i is_down = _mm256_cmpeq_epi8(_mm256_and_si256(heads, down), down);
+        put_shifted(to, g, four_points(agk_iq1_grid[k[0]], agk_iq1_grid[k[1]], agk_iq1_grid[k[2]], agk_iq1_grid[k[3]]),
+                    _mm256_or_si256(is_down, _mm256_set1_epi8(1)));
+    }
+    const uint16_t bits = (uint16_t)(w[0] >> 12 | (w[1] >> 8 & 0xf0) | (w[2] >> 4 & 0xf00) | (w[3] & 0xf000));
+    to->unit = 0.125f * _cvtsh_ss(bits);
+}
+
+AGK_INLINE void tq2_0(const void *block, apart *to)
+{
+    const agk_block_tq2_0 *x = block;
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const __m256i q = _mm256_srli_epi16(load(x->qs + 32 * (g / 4)), 2 * (g % 4));
+        store(to->magnitude + 32 * g, _mm256_and_si256(q, _mm256_set1_epi8(3)));
+    }
+    to->unit = half_at(&x->d);
+}
+
+/* The first digit of base 3 of fractions of 256, 128 less than they are: 0, 1 or 2. The rest comes to the front by tripling, with
+ * or without these 128. */
+AGK_INLINE __m256i first_digit(__m256i x)
+{
+    const __m256i one = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(85 - 128));
+    return _mm256_abs_epi8(_mm256_add_epi8(one, _mm256_cmpgt_epi8(x, _mm256_set1_epi8(170 - 128))));
+}
+
+AGK_INLINE __m256i tripled(__m256i x)
+{
+    return _mm256_add_epi8(x, _mm256_add_epi8(x, x));
+}
+
+/* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
+AGK_INLINE void tq1_0(const void *block, apart *to)
+{
+    const agk_block_tq1_0 *x = block;
+    const __m256i less = _mm256_set1_epi8(-128);
+    __m256i q = _mm256_xor_si256(load(x->qs), less);
+    const __m128i middle = _mm_loadu_si128((const __m128i *)(const void *)(x->qs + 32));
+    __m256i twice = _mm256_xor_si256(_mm256_broadcastsi128_si256(middle), less); /* the next digit in the high half */
+    twice = _mm256_blend_epi32(twice, tripled(twice), 0xf0);
+    AGK_UNROLL for (int g = 0; g < 5; ++g, q = tripled(q)) store(to->magnitude + 32 * g, first_digit(q));
+    AGK_UNROLL for (int g = 5; g < 8; ++g, twice = tripled(tripled(twice)))
+        store(to->magnitude + 32 * g, first_digit(twice));
+    int32_t last;
+    memcpy(&last, x->qh, sizeof last);
+    __m256i four = _mm256_xor_si256(_mm256_set1_epi32(last), less);
+    four = _mm256_blend_epi32(four, tripled(four), 0xaa);
+    four = _mm256_blend_epi32(four, tripled(tripled(four)), 0xcc);
+    _mm_storeu_si128((__m128i *)(void *)(to->magnitude + 240), _mm256_castsi256_si128(first_digit(four)));
+    to->unit = half_at(&x->d);
+}
+
+/* --- products ---------------------------------------------------------------------------------------------------- */
+
+AGK_INLINE float sum8(__m256 x)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* Sums of R rows and a column, each in 8 lanes. */
+AGK_INLINE void sums_of(int R, const apart x[2], const agk_mm_col_q8 *col, __m256 sum[2])
+{
+    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_ps();
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const __m256i y = load(col[g / 2].q + g % 2 * 32);
+        const __m256 d = _mm256_broadcast_ss(&col[g / 2].d[g % 2]);
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const __m256i with_sign = _mm256_sign_epi8(y, load(x[r].sign + 32 * g));
+            const __m256i p = _mm256_maddubs_epi16(load(x[r].magnitude + 32 * g), with_sign);
+            sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(p, load(x[r].factor[g]))), d, sum[r]);
+        }
+    }
+}
+
+/* Those of ternary codes: what their offset of 1 adds too much is a 128th of the start of the column, for all rows. */
+AGK_INLINE void ternary_sums_of(int R, const apart x[2], const agk_mm_col_q8 *col, __m256 sum[2])
+{
+    __m256 start = _mm256_setzero_ps();
+    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_ps();
+    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
+    {
+        const __m256i y = load(col[g / 2].q + g % 2 * 32);
+        const __m256 d = _mm256_broadcast_ss(&col[g / 2].d[g % 2]);
+        start = _mm256_fmadd_ps(_mm256_cvtepi32_ps(load(col[g / 2].start + g % 2 * 8)), d, start);
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const __m256i p = _mm256_maddubs_epi16(load(x[r].magnitude + 32 * g), y);
+            sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(p, _mm256_set1_epi16(1))), d, sum[r]);
+        }
+    }
+    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_fmadd_ps(start, _mm256_set1_ps(1.0f / 128.0f), sum[r]);
+}
+
+/* R rows times n columns, at most MOST. */
+AGK_INLINE void panel(kind t, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
+{
+    __m256 acc[MOST][2];
+    for (int64_t j = 0; j < n; ++j) acc[j][0] = acc[j][1] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < block->k; k += WIDE, a += t.block_size, b += WIDE / 64 * sizeof(agk_mm_col_q8)) {
+        apart x[2];
+        AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            const char *row = a + (size_t)r * block->lda;
+            AGK_UNROLL for (size_t line = 0; line < t.block_size; line += 64) /* of the rows that come next */
+            {
+                _mm_prefetch(row + (size_t)R * block->lda + line, _MM_HINT_T0);
+            }
+            t.take_apart(row, &x[r]);
+        }
+        for (int64_t j = 0; j < n; ++j) {
+            const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)j * block->ldb);
+            __m256 sum[2];
+            if (t.ternary)
+                ternary_sums_of(R, x, col, sum);
+            else
+                sums_of(R, x, col, sum);
+            AGK_UNROLL for (int r = 0; r < R; ++r)
+            {
+                acc[j][r] = _mm256_fmadd_ps(sum[r], _mm256_set1_ps(x[r].unit), acc[j][r]);
+            }
+        }
+    }
+    for (int64_t j = 0; j < n; ++j) AGK_UNROLL for (int r = 0; r < R; ++r)
+        {
+            ((float *)(void *)(c + (size_t)j * block->ldc))[r] = sum8(acc[j][r]);
+        }
+}
+
+AGK_INLINE void all(kind t, bool single, const agk_mm_block *block)
+{
+    const char *a = block->a;
+    char *c = (char *)block->c;
+    int64_t rows = block->rows;
+    for (; rows > 1; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) {
+        for (int64_t col = 0; col < block->cols; col += MOST) {
+            const int64_t left = block->cols - col;
+            panel(t, 2,
+                  single        ? 1
+                  : left < MOST ? left
+                                : MOST,
+                  block, a, (const char *)block->b + (size_t)col * block->ldb, c + (size_t)col * block->ldc);
+        }
+    }
+    for (int64_t col = 0; rows > 0 && col < block->cols; ++col) {
+        panel(t, 1, 1, block, a, (const char *)block->b + (size_t)col * block->ldb, c + (size_t)col * block->ldc);
+    }
+}
+
+#define DOT(name, ternary) \
+    void agk_mm_dot_##name##_avx2(const agk_mm_block *block) \
+    { \
+        const kind t = {name, sizeof(agk_block_##name), ternary}; \
+        if (block->cols == 1) \
+            all(t, true, block); \
+        else \
+            all(t, false, block); \
+    }
+DOT(iq2_xxs, false)
+DOT(iq2_xs, false)
+DOT(iq2_s, false)
+DOT(iq3_xxs, false)
+DOT(iq3_s, false)
+DOT(iq1_s, false)
+DOT(iq1_m, false)
+DOT(tq1_0, true)
+DOT(tq2_0, true)
