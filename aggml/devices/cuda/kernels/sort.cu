@@ -2,7 +2,7 @@
 //
 // An element becomes a key of 64 bits: its value as a number that ascends in the wanted order, then its index. So keys
 // are distinct, equal values keep their order, NaN comes last, and -0 equals 0. Rows of up to 4096 are sorted in shared
-// memory, longer ones in scratch.
+// memory, longer ones in scratch. The first one alone is found without sorting.
 #include "common.cuh"
 
 DEV u64 key_of(const char *p, i64 index, bool descending)
@@ -46,6 +46,29 @@ template <bool SHARED_KEYS> DEV void sort(const Node<1> &n, u64 *keys)
         for (i64 e = threadIdx.x; e < n.dst.ne[0]; e += blockDim.x) {
             *(int *)(n.dst.data + at(n.dst, i) + e * n.dst.nb[0]) = (int)(keys[e] & 0xffffffffu);
         }
+        __syncthreads();
+    }
+}
+
+// top_k of 1: the least key alone.
+KERNEL(sort_first, 512, Node<1>)
+{
+    const Tensor &a = n.src[0];
+    const i64 rows = row_count(a), width = a.ne[0];
+    for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        const Index i = row_index(a, row);
+        const char *x = a.data + at(a, i);
+        u64 mine = ~(u64)0;
+        for (i64 e = threadIdx.x; e < width; e += blockDim.x) {
+            const u64 key = key_of(x + e * a.nb[0], e, true);
+            if (key < mine) mine = key;
+        }
+        __shared__ u64 least;
+        if (threadIdx.x == 0) least = ~(u64)0;
+        __syncthreads();
+        atomicMin(&least, mine);
+        __syncthreads();
+        if (threadIdx.x == 0) *(int *)(n.dst.data + at(n.dst, i)) = (int)(least & 0xffffffffu);
         __syncthreads();
     }
 }
