@@ -184,6 +184,20 @@ AGK_INLINE void add_unit(kind t, int W, const stages *p, int tile, int odd, cons
     }
 }
 
+/* n bytes from `next` on were asked for. What the hardware asks for beyond them ends with a page: where they enter one, the first
+ * lines of the one behind it are asked for as well. From memory, 32 k of 16 rows: q4_0 24.1 -> 22.4 ns, q4_K 26.2 -> 25.3, q8_0 39.1
+ * -> 37.2; one line or four, or two pages ahead, are the same. In lanes it costs 8 %: up to 4 columns nothing but memory bounds
+ * them. */
+AGK_INLINE void fetch_next_page(const char *next, size_t n)
+{
+    enum { PAGE = 4096, LINE = 64 };
+    const uintptr_t before = (uintptr_t)next - 1, last = before + n;
+    if (before / PAGE == last / PAGE) return;
+    const char *page = (const char *)((last / PAGE + 1) * PAGE);
+    _mm_prefetch(page, _MM_HINT_T0);
+    _mm_prefetch(page + LINE, _MM_HINT_T0);
+}
+
 /* What is fetched ahead goes on `skip` bytes behind the end of the group. */
 AGK_INLINE void take_unit_apart(kind t, __m512i *to, int odd, const unit *u, const char *end, size_t skip)
 {
@@ -191,6 +205,7 @@ AGK_INLINE void take_unit_apart(kind t, __m512i *to, int odd, const unit *u, con
     const char *next = u->a + AGK_PACKED_AHEAD + (of_256(t) ? (size_t)(2 * u->half + odd) * n : 0);
     if (next >= end) next += skip;
     for (size_t line = 0; line < n; line += 64) _mm_prefetch(next + line, _MM_HINT_T0);
+    fetch_next_page(next, n);
     AGK_UNROLL for (int i = 0; i < 2; ++i)
     {
         __m512i *w = to + 8 * i;
