@@ -53,6 +53,7 @@ template <bool SHARED_KEYS> DEV void sort(const Node<1> &n, u64 *keys)
 // top_k of 1: the least key alone.
 KERNEL(sort_first, 512, Node<1>)
 {
+    SHARED(u64, keys);
     const Tensor &a = n.src[0];
     const i64 rows = row_count(a), width = a.ne[0];
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -63,12 +64,11 @@ KERNEL(sort_first, 512, Node<1>)
             const u64 key = key_of(x + e * a.nb[0], e, true);
             if (key < mine) mine = key;
         }
-        __shared__ u64 least;
-        if (threadIdx.x == 0) least = ~(u64)0;
+        if (threadIdx.x == 0) keys[0] = ~(u64)0;
         __syncthreads();
-        atomicMin(&least, mine);
+        atomicMin(&keys[0], mine);
         __syncthreads();
-        if (threadIdx.x == 0) *(int *)(n.dst.data + at(n.dst, i)) = (int)(least & 0xffffffffu);
+        if (threadIdx.x == 0) *(int *)(n.dst.data + at(n.dst, i)) = (int)(keys[0] & 0xffffffffu);
         __syncthreads();
     }
 }

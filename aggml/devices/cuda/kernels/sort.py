@@ -42,7 +42,7 @@ def launches(site: Site) -> list[Launch]:
     node = site.node
     size, blocks = _size(node)
     if _first_alone(node):
-        return [site.launch("sort", "sort_first", (blocks, 1, 1), (512, 1, 1), 1)]
+        return [site.launch("sort", "sort_first", (blocks, 1, 1), (512, 1, 1), 1, shared=8)]
     down = node.op == "top_k" or int.from_bytes(node.op_params[:4], "little", signed=True) != 0
     threads = max(32, min(512, size // 2))
     kernel = "sort_scratch" if size > _SHARED else "sort_shared"
