@@ -93,4 +93,5 @@ def data(operand: Operand, number: int) -> np.ndarray[Any, Any]:
         return made.astype(DType.parse(operand.dtype).numpy)
     rows = made.reshape(-1, operand.ne[0])
     few = aggml.quantize(rows[:16], operand.dtype, imatrix=np.ones(operand.ne[0], np.float32))
-    return np.resize(few, (len(rows), DType.parse(operand.dtype).row_size(operand.ne[0])))
+    size = DType.parse(operand.dtype).row_size(operand.ne[0])
+    return np.resize(few, (*shape[:-1], size))

@@ -33,7 +33,7 @@ class Builders:
         self._g, self._context = g, context
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        function = getattr(self._g.base, f"ggml_{name}")
+        function = self._g.base[f"ggml_{name}"]  # made anew: those of GGML have their own types
         function.restype = c_void_p
         return lambda *given: int(function(c_void_p(self._context), *map(_as_c, given)))
 

@@ -24,7 +24,8 @@ static const int functions[] = {AGK_OP_abs,         AGK_OP_sgn,        AGK_OP_ne
                                 AGK_OP_elu,         AGK_OP_relu,       AGK_OP_sigmoid,  AGK_OP_gelu, AGK_OP_silu,
                                 AGK_OP_exp,         AGK_OP_gelu_quick, AGK_OP_gelu_erf, AGK_OP_sqr,  AGK_OP_ceil,
                                 AGK_OP_expm1,       AGK_OP_softplus,   AGK_OP_floor,    AGK_OP_sqrt, AGK_OP_hardswish,
-                                AGK_OP_hardsigmoid, AGK_OP_round,      AGK_OP_trunc};
+                                AGK_OP_hardsigmoid, AGK_OP_round,      AGK_OP_trunc,    AGK_OP_log,  AGK_OP_sin,
+                                AGK_OP_cos};
 
 /* Each variant of unary_f32 at special numbers: what is not finite is so everywhere. */
 static void special(void)
@@ -63,10 +64,11 @@ static void elements(rng *r)
         float *x = floats(r, (size_t)(n * rows)), *y = floats(r, (size_t)(n * rows));
         for (int64_t j = 0; j < n * rows; ++j) y[j] = fabsf(y[j]) + 0.1f;
         for (size_t f = 0; f < sizeof functions / sizeof *functions; ++f) {
-            for (int64_t j = 0; j < n * rows; ++j) x[j] = functions[f] == AGK_OP_sqrt ? y[j] : x[j] * 8.0f;
+            for (int64_t j = 0; j < n * rows; ++j)
+                x[j] = functions[f] == AGK_OP_sqrt || functions[f] == AGK_OP_log ? y[j] : x[j] * 8.0f;
             agk_node node = of_rows(functions[f], x, n, rows);
             compare(&node, false, 2e-6);
-            for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f;
+            for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f; /* y, where it was that: as good */
         }
         static const int two[] = {AGK_OP_add,       AGK_OP_sub,         AGK_OP_mul,      AGK_OP_div,
                                   AGK_OP_reglu,     AGK_OP_geglu,       AGK_OP_swiglu,   AGK_OP_swiglu_oai,
@@ -100,6 +102,68 @@ static void *halves(rng *r, int type, size_t n)
     return y;
 }
 
+/* Of rows as a whole; also functions with parameters. */
+static void gradients(rng *r, float *x, int64_t n, int64_t rows)
+{
+    static const int two[] = {AGK_OP_rms_norm_back, AGK_OP_soft_max_back, AGK_OP_cross_entropy_loss};
+    static const int one[] = {AGK_OP_clamp, AGK_OP_leaky_relu, AGK_OP_xielu};
+    float *y = floats(r, (size_t)(n * rows)), grad = 0.7f;
+    for (size_t f = 0; f < sizeof two / sizeof *two; ++f) {
+        agk_node node = of_rows(two[f], x, n, rows);
+        node.n_src = 2;
+        node.src[1] = view_of(AGK_F32, y, n, rows, 1);
+        if (two[f] == AGK_OP_cross_entropy_loss) node.dst = view_of(AGK_F32, NULL, 1, 1, 1);
+        set_param(&node, 0, two[f] == AGK_OP_soft_max_back ? 0.5f : 1e-5f);
+        compare(&node, false, 4e-6);
+    }
+    agk_node back = of_rows(AGK_OP_cross_entropy_loss_back, &grad, n, rows);
+    back.n_src = 3;
+    back.src[0] = view_of(AGK_F32, &grad, 1, 1, 1);
+    back.src[1] = view_of(AGK_F32, x, n, rows, 1);
+    back.src[2] = view_of(AGK_F32, y, n, rows, 1);
+    compare(&back, false, 4e-6);
+    for (size_t f = 0; f < sizeof one / sizeof *one; ++f) {
+        static const float params[5] = {-0.5f, 0.8f, 0.7f, 0.5f, -1e-6f};
+        agk_node node = of_rows(one[f], x, n, rows);
+        for (int i = 0; i < 5; ++i) set_param(&node, i, params[i]);
+        compare(&node, false, 2e-6);
+    }
+    free(y);
+}
+
+/* Two heads of width d, three tokens, one sequence. */
+static void recurrences(rng *r)
+{
+    enum { HEADS = 2, TOKENS = 3 };
+    static const int ops[] = {AGK_OP_rwkv_wkv6, AGK_OP_rwkv_wkv7, AGK_OP_gated_linear_attn, AGK_OP_gated_delta_net};
+    static const int operands[] = {5, 6, 4, 5};
+    static const int64_t widths[] = {1, 5, 16, 64, 70};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; ++w) {
+        const int64_t d = widths[w];
+        float *x[6], *state = floats(r, (size_t)(d * d) * HEADS);
+        for (int i = 0; i < 6; ++i) x[i] = floats(r, (size_t)d * HEADS * TOKENS);
+        for (size_t f = 0; f < sizeof ops / sizeof *ops; ++f) {
+            const bool delta = ops[f] == AGK_OP_gated_delta_net;
+            agk_node node = {.op = ops[f], .n_src = operands[f] + 1};
+            for (int i = 0; i < operands[f]; ++i) node.src[i] = view_of(AGK_F32, x[i], d, HEADS, TOKENS);
+            if (ops[f] == AGK_OP_rwkv_wkv6) node.src[3] = view_of(AGK_F32, x[3], d, HEADS, 1);
+            if (delta) {
+                node.src[3] = view_of(AGK_F32, x[3], w % 2 == 0 ? d : 1, HEADS, TOKENS);
+                node.src[4] = view_of(AGK_F32, x[4], 1, HEADS, TOKENS);
+                node.params[0] = 1;
+            } else {
+                set_param(&node, 0, 0.5f);
+            }
+            node.src[operands[f]] =
+                delta ? view_of(AGK_F32, state, d, d, HEADS) : view_of(AGK_F32, state, d * d * HEADS, 1, 1);
+            node.dst = view_of(AGK_F32, NULL, d * HEADS, TOKENS + d, 1);
+            compare(&node, false, 1e-5);
+        }
+        for (int i = 0; i < 6; ++i) free(x[i]);
+        free(state);
+    }
+}
+
 static void rows_of_numbers(rng *r)
 {
     static const int norms[] = {AGK_OP_norm, AGK_OP_rms_norm, AGK_OP_l2_norm};
@@ -112,6 +176,11 @@ static void rows_of_numbers(rng *r)
             set_param(&node, 0, 1e-5f);
             if (n > 1 || f > 0) compare(&node, false, 2e-6);
         }
+        agk_node group = of_rows(AGK_OP_group_norm, x, n, rows);
+        group.params[0] = 1;
+        set_param(&group, 1, 1e-5f);
+        if (n > 1) compare(&group, false, 2e-6);
+        gradients(r, x, n, rows);
         uint16_t *mask = halves(r, AGK_F16, (size_t)(n * rows));
         for (int64_t j = 2; j < n * rows; j += 3) mask[j] = 0xfc00; /* -inf */
         agk_node node = of_rows(AGK_OP_soft_max, x, n, rows);
@@ -286,6 +355,7 @@ int main(void)
     moves(&r);
     elements(&r);
     rows_of_numbers(&r);
+    recurrences(&r);
     rotations(&r);
     attentions(&r);
     copies(&r);

@@ -6,6 +6,8 @@
 #include "../kernel_types.h"
 #include "../units.h"
 
+enum { WRITE }; /* slot of node->aux */
+
 /* The image and its windows; index 0 is the width. Unused dimensions have one element and one place. */
 typedef struct geometry {
     int64_t in[3], step[3]; /* extents of the image, bytes from one to the next */
@@ -63,10 +65,41 @@ static geometry geometry_of(const agk_node *node)
                                           : of_image(node, &node->src[1], &node->src[0], &node->dst);
 }
 
+/* A window of f32 that lies within the image, its elements side by side. */
+static void copy_row(const geometry *g, const char *x, float *row)
+{
+    const int64_t n = g->kernel[0];
+    for (int64_t c = 0; c < g->channels; ++c, x += g->channel_step) {
+        for (int64_t k2 = 0; k2 < g->kernel[2]; ++k2) {
+            const char *line = x + k2 * g->dilation[2] * g->step[2];
+            for (int64_t k1 = 0; k1 < g->kernel[1]; ++k1, row += n, line += g->dilation[1] * g->step[1]) {
+                const float *from = (const float *)(const void *)line;
+                if (n == 3) {
+                    row[0] = from[0];
+                    row[1] = from[1];
+                    row[2] = from[2];
+                } else if (n < 8) {
+                    for (int64_t k0 = 0; k0 < n; ++k0) row[k0] = from[k0];
+                } else {
+                    memcpy(row, from, (size_t)n * sizeof *row);
+                }
+            }
+        }
+    }
+}
+
 static void fill_row(const geometry *g, const agk_view *image, const char *x, const int64_t *at, float *row)
 {
     int64_t from[3];
-    for (int d = 0; d < 3; ++d) from[d] = at[d] * g->stride[d] - g->pad[d];
+    bool within = image->type == AGK_F32 && g->step[0] == 4 && (g->dilation[0] == 1 || g->kernel[0] == 1);
+    for (int d = 0; d < 3; ++d) {
+        from[d] = at[d] * g->stride[d] - g->pad[d];
+        within = within && from[d] >= 0 && from[d] + (g->kernel[d] - 1) * g->dilation[d] < g->in[d];
+    }
+    if (within) {
+        copy_row(g, x + from[0] * g->step[0] + from[1] * g->step[1] + from[2] * g->step[2], row);
+        return;
+    }
     for (int64_t c = 0; c < g->channels; ++c) {
         for (int64_t k2 = 0; k2 < g->kernel[2]; ++k2) {
             const int64_t i2 = from[2] + k2 * g->dilation[2];
@@ -76,6 +109,11 @@ static void fill_row(const geometry *g, const agk_view *image, const char *x, co
                 const char *line = x + c * g->channel_step + (inside ? i2 * g->step[2] + i1 * g->step[1] : 0);
                 for (int64_t k0 = 0; k0 < g->kernel[0]; ++k0, ++row) {
                     const int64_t i0 = from[0] + k0 * g->dilation[0];
+                    if (image->type == AGK_F32) {
+                        *row = 0.0f;
+                        if (inside && i0 >= 0 && i0 < g->in[0]) memcpy(row, line + i0 * g->step[0], sizeof *row);
+                        continue;
+                    }
                     *row = inside && i0 >= 0 && i0 < g->in[0] ? agk_load(image->type, line + i0 * g->step[0]) : 0.0f;
                 }
             }
@@ -97,7 +135,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         char *to = y + agk_row_offset(dst, unit);
         float *row = dst->type == AGK_F32 ? (float *)(void *)to : task->scratch;
         fill_row(&g, image, x + n * g.batch_step, at, row);
-        if (dst->type != AGK_F32) agk_traits(dst->type)->from_float(row, to, dst->ne[0]);
+        if (dst->type != AGK_F32) ((agk_from_float_fn *)node->aux.fn[WRITE])(row, to, dst->ne[0]);
     }
     return AGK_OK;
 }
@@ -177,6 +215,7 @@ agk_status agk_lower_conv(agk_lowering *lowering)
         return agk_refuse(lowering, AGK_UNSUPPORTED, "%s as %s", agk_type_name(type), agk_type_name(dst->type));
     }
     if (dst->type != AGK_F32) lowering->scratch_size = (size_t)dst->ne[0] * sizeof(float);
-    agk_add_units(lowering, run, agk_nelements(dst) == 0 ? 0 : agk_nrows(dst), 10.0 + 1.5 * (double)dst->ne[0]);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    agk_add_units(lowering, run, agk_nelements(dst) == 0 ? 0 : agk_nrows(dst), 10.0 + 0.8 * (double)dst->ne[0]);
     return AGK_OK;
 }

@@ -2,63 +2,12 @@
  * and two dimensions, and col2im_1d, the second half of a transposed convolution through a product.
  *
  * A row of the result is summed in f32, one weight times a line of the input after the other: the loop over the line
- * is what the compiler vectorises. Here: the lowering and the steps. Not here: im2col (conv.c). */
+ * is what the compiler vectorises. Here: the lowering and the steps. Not here: im2col (conv.c), those
+ * that are products of matrices after all, in place (conv_product.c): what is left are single channels and odd strides. */
 #include "../kernel_types.h"
 #include "../units.h"
+#include "conv_geometry.h"
 #include "quant.h"
-
-/* Index 0 is the width. Bytes from one weight, element or place to the next. */
-typedef struct geometry {
-    int64_t in[3], kernel[3], out[3];
-    int64_t in_step[3], kernel_step[3], out_step[3];
-    int64_t stride[3], pad[3], dilation[3];
-    int64_t channels, in_channel, kernel_channel; /* summed over */
-    int64_t out_channels, in_group, kernel_group, out_group;
-    int64_t batch, in_batch, out_batch;
-} geometry;
-
-static geometry geometry_of(const agk_node *node)
-{
-    const agk_view *a = &node->src[0], *b = &node->src[1], *y = &node->dst;
-    const int32_t *p = node->params;
-    const int n_dims = node->op == AGK_OP_conv_3d ? 3 : 2;
-    geometry g = {.in = {1, 1, 1}, .kernel = {1, 1, 1}, .out = {1, 1, 1}, .stride = {1, 1, 1}, .dilation = {1, 1, 1}};
-    for (int d = 0; d < n_dims; ++d) {
-        g.in[d] = b->ne[d];
-        g.kernel[d] = a->ne[d];
-        g.out[d] = y->ne[d];
-        g.in_step[d] = b->nb[d];
-        g.kernel_step[d] = a->nb[d];
-        g.out_step[d] = y->nb[d];
-        g.stride[d] = p[d];
-        g.pad[d] = p[n_dims + d];
-        g.dilation[d] = p[2 * n_dims + d];
-    }
-    if (n_dims == 3) {
-        g.channels = p[9];
-        g.batch = p[10];
-        g.out_channels = p[11];
-        g.in_channel = b->nb[3];
-        g.kernel_channel = a->nb[3];
-        g.kernel_group = g.channels * a->nb[3];
-        g.out_group = y->nb[3];
-        g.in_batch = g.channels * b->nb[3];
-        g.out_batch = g.out_channels * y->nb[3];
-        return g;
-    }
-    const bool each = node->op == AGK_OP_conv_2d_dw;
-    g.channels = each ? 1 : b->ne[2];
-    g.in_channel = b->nb[2];
-    g.kernel_channel = a->nb[2];
-    g.out_channels = y->ne[2];
-    g.in_group = each ? b->nb[2] : 0;
-    g.kernel_group = a->nb[3];
-    g.out_group = y->nb[2];
-    g.batch = y->ne[3];
-    g.in_batch = b->nb[3];
-    g.out_batch = y->nb[3];
-    return g;
-}
 
 /* sum[i] += weight * x[i * stride + offset] where that is inside the line. */
 static void add_line(float *sum, int64_t n, float weight, const char *x, int64_t step, int64_t inside, int64_t stride,
@@ -75,7 +24,7 @@ static void add_line(float *sum, int64_t n, float weight, const char *x, int64_t
     for (int64_t i = first; i < last; ++i) sum[i] += weight * agk_load(AGK_F32, x + (i * stride + offset) * step);
 }
 
-static void sum_row(const geometry *g, int kernel_type, const char *a, const char *b, const int64_t *at, float *sum)
+static void sum_row(const agk_conv *g, int kernel_type, const char *a, const char *b, const int64_t *at, float *sum)
 {
     for (int64_t i = 0; i < g->out[0]; ++i) sum[i] = 0.0f;
     for (int64_t c = 0; c < g->channels; ++c) {
@@ -99,7 +48,7 @@ static void sum_row(const geometry *g, int kernel_type, const char *a, const cha
 /* A unit is a row of the result; a whole row is summed by one thread, in one order. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
-    const geometry g = geometry_of(node);
+    const agk_conv g = agk_conv_of(node);
     const agk_view *dst = &node->dst;
     const char *a = agk_data(task, &node->src[0]), *b = agk_data(task, &node->src[1]);
     char *y = agk_data(task, dst);
@@ -186,7 +135,7 @@ static agk_status lower_direct(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *b = &node->src[1], *dst = &node->dst;
-    const geometry g = geometry_of(node);
+    const agk_conv g = agk_conv_of(node);
     const bool each = node->op == AGK_OP_conv_2d_dw;
     if (b->type != AGK_F32 || dst->type != AGK_F32 || (a->type != AGK_F32 && a->type != AGK_F16)) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a kernel of %s over %s", agk_type_name(a->type),
@@ -208,6 +157,7 @@ static agk_status lower_direct(agk_lowering *lowering)
                           (long long)a->ne[2], (long long)a->ne[3], (long long)b->ne[2]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
+    if (!each && agk_lower_conv_product(lowering)) return AGK_OK;
     lowering->scratch_size = (size_t)g.out[0] * sizeof(float);
     const double weights = (double)(g.channels * g.kernel[0] * g.kernel[1] * g.kernel[2]);
     agk_add_units(lowering, run, agk_nelements(dst) / g.out[0], 10.0 + weights * (4.0 + 0.3 * (double)g.out[0]));
@@ -235,6 +185,7 @@ static agk_status lower_transposed(agk_lowering *lowering)
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)stride, (long long)b->ne[0]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
+    if (agk_lower_conv_transpose(lowering)) return AGK_OK;
     lowering->scratch_size = (size_t)n0 * sizeof(float);
     const double products = (double)(a->ne[0] * a->ne[plane ? 3 : 2] * b->ne[0]) * (plane ? (double)a->ne[1] : 1.0);
     agk_add_units(lowering, run_transposed, agk_nrows(dst), 10.0 + products);

@@ -28,6 +28,60 @@ static agk_range inside(const window *w, int d, int64_t place, int64_t n)
     return (agk_range){first < 0 ? 0 : first, last > n ? n : last};
 }
 
+/* A window of f32 side by side; the width is a constant where this is inlined. */
+static inline float pool_one(bool max, int64_t n0, int64_t n1, const char *x, int64_t step, float *sum)
+{
+    float most = -FLT_MAX, total = 0.0f;
+    for (int64_t i1 = 0; i1 < n1; ++i1, x += step) {
+        const float *line = (const float *)(const void *)x;
+        for (int64_t i0 = 0; i0 < n0; ++i0) {
+            if (max)
+                most = line[i0] > most ? line[i0] : most;
+            else
+                total += line[i0];
+        }
+    }
+    *sum = total;
+    return most;
+}
+
+/* Results first .. last - 1 of a row, whose windows are not cut off at the sides. */
+static inline void pool_line(bool max, int64_t width, agk_range places, const window *w, const char *x, int64_t lines,
+                             int64_t step, float count, float *to)
+{
+    for (int64_t o0 = places.first; o0 < places.last; ++o0) {
+        float sum;
+        const float most = pool_one(max, width, lines, x + 4 * (o0 * w->stride[0] - w->pad[0]), step, &sum);
+        to[o0] = max ? most : sum / count;
+    }
+}
+
+static void pool_dense(const window *w, agk_range places, const char *x, int64_t lines, int64_t step, float count,
+                       float *to)
+{
+    if (w->size[0] == 2 && w->max)
+        pool_line(true, 2, places, w, x, lines, step, count, to);
+    else if (w->size[0] == 2)
+        pool_line(false, 2, places, w, x, lines, step, count, to);
+    else if (w->size[0] == 3 && w->max)
+        pool_line(true, 3, places, w, x, lines, step, count, to);
+    else if (w->size[0] == 3)
+        pool_line(false, 3, places, w, x, lines, step, count, to);
+    else if (w->max)
+        pool_line(true, w->size[0], places, w, x, lines, step, count, to);
+    else
+        pool_line(false, w->size[0], places, w, x, lines, step, count, to);
+}
+
+/* The places whose windows of line elements are whole. */
+static agk_range whole_windows(const window *w, int64_t n, int64_t places)
+{
+    agk_range r = {(w->pad[0] + w->stride[0] - 1) / w->stride[0], 0};
+    if (n + w->pad[0] >= w->size[0]) r.last = (n + w->pad[0] - w->size[0]) / w->stride[0] + 1;
+    if (r.last > places) r.last = places;
+    return r;
+}
+
 /* A unit is a row of the result. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -42,7 +96,16 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         const agk_range lines = plane ? inside(&w, 1, o1, a->ne[1]) : (agk_range){o1, o1 + 1};
         const char *from = x + i2 * a->nb[2] + i3 * a->nb[3];
         float *to = (float *)(void *)(y + agk_row_offset(dst, unit));
+        agk_range easy = {0, 0};
+        if (a->type == AGK_F32 && a->nb[0] == 4 && lines.last > lines.first) {
+            easy = whole_windows(&w, a->ne[0], dst->ne[0]);
+            if (easy.last < easy.first) easy.last = easy.first;
+            pool_dense(&w, easy, from + lines.first * a->nb[1], lines.last - lines.first, a->nb[1],
+                       (float)(plane ? w.size[0] * w.size[1] : w.size[0]), to);
+        }
         for (int64_t o0 = 0; o0 < dst->ne[0]; ++o0) {
+            if (o0 == easy.first && easy.last > easy.first) o0 = easy.last;
+            if (o0 == dst->ne[0]) break;
             const agk_range line = inside(&w, 0, o0, a->ne[0]);
             float most = -FLT_MAX, sum = 0.0f;
             for (int64_t i1 = lines.first; i1 < lines.last; ++i1) {
@@ -135,7 +198,7 @@ agk_status agk_lower_conv_pool(agk_lowering *lowering)
                           (long long)image->ne[0], (long long)image->ne[1]);
     }
     if (agk_nelements(dst) == 0) return AGK_OK;
-    const double ns = 5.0 + 2.0 * (double)(w.size[0] * w.size[1]);
+    const double ns = 2.0 + 1.0 * (double)(w.size[0] * w.size[1]);
     if (back) {
         lowering->scratch_size = (size_t)(dst->ne[0] * dst->ne[1]) * sizeof(float);
         agk_add_units(lowering, run_back, dst->ne[2] * dst->ne[3], ns * (double)(places->ne[0] * places->ne[1]));

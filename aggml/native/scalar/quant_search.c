@@ -5,18 +5,26 @@
 
 float agk_extreme(int n, const float *x)
 {
-    float most[8] = {0};
+    float high[8] = {0}, low[8] = {0};
     int i = 0;
     for (; i + 8 <= n; i += 8) {
         for (int k = 0; k < 8; ++k) {
-            const float size = agk_absf(x[i + k]);
-            most[k] = size > most[k] ? size : most[k];
+            high[k] = x[i + k] > high[k] ? x[i + k] : high[k];
+            low[k] = x[i + k] < low[k] ? x[i + k] : low[k];
         }
     }
-    for (int k = 1; k < 8; ++k) most[0] = most[k] > most[0] ? most[k] : most[0];
-    for (; i < n; ++i) most[0] = agk_absf(x[i]) > most[0] ? agk_absf(x[i]) : most[0];
-    if (!(most[0] > 0.0f)) return 0.0f;
-    for (i = 0; !(agk_absf(x[i]) >= most[0]); ++i) continue; /* the first of equals */
+    for (; i < n; ++i) {
+        high[0] = x[i] > high[0] ? x[i] : high[0];
+        low[0] = x[i] < low[0] ? x[i] : low[0];
+    }
+    for (int k = 1; k < 8; ++k) {
+        high[0] = high[k] > high[0] ? high[k] : high[0];
+        low[0] = low[k] < low[0] ? low[k] : low[0];
+    }
+    if (high[0] > -low[0]) return high[0]; /* no search for its place: where it ends no processor can guess */
+    if (high[0] < -low[0]) return low[0];
+    if (!(high[0] > 0.0f)) return 0.0f;
+    for (i = 0; !(agk_absf(x[i]) >= high[0]); ++i) continue; /* the first of equals */
     return x[i];
 }
 

@@ -49,12 +49,22 @@ static agk_status run_rel_pos(const agk_task *task, const agk_node *node, int64_
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
+    const bool dense = a->nb[0] == 2 && dst->nb[0] == 2;
+    const int64_t n = dst->ne[1], bytes = dst->ne[0] * 2;
+    int64_t k = units.first % n, q = units.first / n;
     for (int64_t row = units.first; row < units.last; ++row) {
-        const int64_t distance = dst->ne[1] - 1 - row % dst->ne[1] + row / dst->ne[1];
-        const char *from = x + distance * a->nb[1];
-        char *to = y + agk_row_offset(dst, row);
-        if (a->nb[0] == 2 && dst->nb[0] == 2) {
-            memcpy(to, from, (size_t)dst->ne[0] * 2);
+        const char *from = x + (n - 1 - k + q) * a->nb[1];
+        char *to = y + k * dst->nb[1] + q * dst->nb[2];
+        if (++k == n) {
+            k = 0;
+            ++q;
+        }
+        if (dense && bytes % 16 == 0 && bytes <= 256) { /* less than a call of memcpy takes */
+            for (int64_t i = 0; i < bytes; i += 16) memcpy(to + i, from + i, 16);
+            continue;
+        }
+        if (dense) {
+            memcpy(to, from, (size_t)bytes);
             continue;
         }
         for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], from + i * a->nb[0], 2);

@@ -1,7 +1,6 @@
 /* Functions of one operand: abs .. leaky_relu of ops.def, on f32, f16 and bf16 of any strides.
  *
- * Here: the lowering, and the exact kernel (libm), which is the only one of log, sin, cos and of the functions
- * with parameters. Not here: gated units (glu.c), the vector kernels (vec/unary.h). */
+ * Here: the lowering, and the exact kernel (libm). Not here: gated units (glu.c), the vector kernels (vec/unary.h). */
 #include <math.h>
 
 #include "../kernel_types.h"
@@ -155,9 +154,8 @@ double agk_unary_ns(int op, bool vectors)
     case AGK_OP_trunc: return vectors ? 0.2 : 0.5;
     case AGK_OP_clamp:
     case AGK_OP_leaky_relu: return vectors ? 0.25 : 0.5;
-    case AGK_OP_log:
     case AGK_OP_sin:
-    case AGK_OP_cos: return 10.0;
+    case AGK_OP_cos: return vectors ? 1.0 : 10.0;
     default: return vectors ? 0.4 : 10.0;
     }
 }
@@ -172,7 +170,6 @@ static bool no_bf16(int op)
 agk_any_fn *agk_unary_kernel(int op, uint32_t cpu)
 {
     if (op == AGK_OP_clamp || op == AGK_OP_leaky_relu || op == AGK_OP_xielu) return NULL;
-    if (op == AGK_OP_log || op == AGK_OP_sin || op == AGK_OP_cos) cpu = 0;
     return (agk_any_fn *)AGK_PICK(unary_f32, cpu);
 }
 

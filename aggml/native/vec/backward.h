@@ -24,8 +24,13 @@ AGK_INLINE double v_dot(int64_t n, const float *x, const float *y)
     return total;
 }
 
+/* Of a few elements what is left of the gradient may be very small beside it: these keep doubles. */
 static inline void v_rms_norm_back(int64_t n, float *out, const float *grad, const float *x, float eps)
 {
+    if (n < VF) {
+        agk_rms_norm_back_f32_scalar(n, out, grad, x, eps);
+        return;
+    }
     const double mean = v_norm_sum(1, n, x, 0.0f) / (double)n + (double)eps;
     const vf scale = v_set((float)(1.0 / sqrt(mean))), along = v_set((float)(-v_dot(n, x, grad) / (mean * (double)n)));
     int64_t i = 0;
@@ -35,6 +40,10 @@ static inline void v_rms_norm_back(int64_t n, float *out, const float *grad, con
 
 static inline void v_soft_max_back(int64_t n, float *out, const float *grad, const float *y, float scale)
 {
+    if (n < VF) {
+        agk_soft_max_back_f32_scalar(n, out, grad, y, scale);
+        return;
+    }
     const vf dot = v_set((float)v_dot(n, y, grad)), s = v_set(scale);
     int64_t i = 0;
     for (; i + VF <= n; i += VF) v_store(out + i, (v_load(grad + i) - dot) * v_load(y + i) * s);
@@ -92,6 +101,10 @@ static inline double v_entropy(int64_t n, const float *logit, const float *label
 
 static inline void v_entropy_back(int64_t n, float *out, const float *logit, const float *label, double times)
 {
+    if (n < VF) {
+        agk_entropy_back_f32_scalar(n, out, logit, label, times);
+        return;
+    }
     const float most = v_most(n, logit);
     const vf s = v_set(most), part = v_set((float)(1.0 / v_exp_sum(n, logit, most))), t = v_set((float)times);
     int64_t i = 0;

@@ -19,6 +19,15 @@ AGK_INLINE vf v_decay(const agk_token *t, int64_t j)
     return v_part(t->decay + j, t->n - j);
 }
 
+/* out[i] = the sum of the lanes of x[i], of 4 or 1. */
+AGK_INLINE void v_sums(int count, const vf *x, float *out)
+{
+    if (count == 4)
+        v_sum4(x, out);
+    else
+        out[0] = v_sum(x[0]);
+}
+
 AGK_INLINE void v_put(float *p, vf x, int64_t n)
 {
     if (n >= VF)
@@ -71,7 +80,7 @@ AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
         const vf a = v_part(t->a + j, d - j);
         for (int c = 0; c < count; ++c) sum[c] = v_fma(a, v_part(t->state + (i + c) * d + j, d - j), sum[c]);
     }
-    for (int c = 0; c < count; ++c) along[c] = v_sum(sum[c]);
+    v_sums(count, sum, along);
     for (int c = 0; c < count; ++c) sum[c] = v_zero();
     for (int64_t j = 0; j < d; j += VF) {
         const vf w = v_part(t->decay + j, d - j), k = v_part(t->k + j, d - j), b = v_part(t->b + j, d - j);
@@ -84,7 +93,7 @@ AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
             sum[c] = v_fma(x, r, sum[c]);
         }
     }
-    for (int c = 0; c < count; ++c) t->y[i + c] = v_sum(sum[c]);
+    v_sums(count, sum, t->y + i);
 }
 
 AGK_INLINE void v_wkv7(const agk_token *t)
@@ -106,7 +115,8 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
             sum[c] = v_fma(v_part(t->state + (i + c) * d + j, d - j) * decay, k, sum[c]);
         }
     }
-    for (int c = 0; c < count; ++c) delta[c] = (t->v[i + c] - v_sum(sum[c])) * t->beta;
+    v_sums(count, sum, delta);
+    for (int c = 0; c < count; ++c) delta[c] = (t->v[i + c] - delta[c]) * t->beta;
     for (int c = 0; c < count; ++c) sum[c] = v_zero();
     for (int64_t j = 0; j < d; j += VF) {
         const vf k = v_part(t->k + j, d - j), decay = v_decay(t, j);
@@ -118,7 +128,8 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
             sum[c] = v_fma(x, q, sum[c]);
         }
     }
-    for (int c = 0; c < count; ++c) t->y[i + c] = v_sum(sum[c]) * t->scale;
+    v_sums(count, sum, t->y + i);
+    for (int c = 0; c < count; ++c) t->y[i + c] *= t->scale;
 }
 
 AGK_INLINE void v_delta(const agk_token *t)
@@ -147,7 +158,7 @@ AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
             sum[c] = v_fma(x, out, sum[c]);
         }
     }
-    for (int c = 0; c < count; ++c) t->y[p + c] = v_sum(sum[c]);
+    v_sums(count, sum, t->y + p);
 }
 
 AGK_INLINE void v_scan(const agk_token *t)

@@ -1,9 +1,10 @@
-/* The unary functions on vectors; not log, sin, cos and those with parameters. Included after an ISA's math.h. */
+/* The unary functions on vectors. Included after an ISA's math.h. */
 #ifndef AGK_VEC_UNARY_H
 #define AGK_VEC_UNARY_H
 
 #include "../kernel_types.h"
 #include "math.h"
+#include "rope.h"
 
 /* From the nearest integer, which is one too many where it lies above x. */
 AGK_INLINE vf v_floor(vf x)
@@ -36,6 +37,52 @@ AGK_INLINE vf v_hardsigmoid(vf x)
     return v_min(v_max((x + v_set(3.0f)) / v_set(6.0f), v_zero()), v_set(1.0f));
 }
 
+/* log, 1 ulp: x = 2^e m, m from sqrt(1/2) to sqrt(2), log(m) by the series of atanh. Below 0 it is NaN, of 0 -inf. */
+AGK_INLINE vf v_log(vf x)
+{
+    typedef int32_t vi __attribute__((vector_size(sizeof(vf))));
+    const vf tiny = v_set(0x1p-126f), inf = v_set(__builtin_inff());
+    const vm small = v_lt(x, tiny);
+    const vi bits = (vi)v_select(small, x * v_set(0x1p23f), x);
+    const vi above = bits - 0x3f3504f3, exponent = above >> 23;
+    const vf m = (vf)(bits - (exponent << 23));
+    const vf e = __builtin_convertvector(exponent, vf) - v_select(small, v_set(23.0f), v_zero());
+    const vf f = m - v_set(1.0f), s = f / (f + v_set(2.0f)), w = s * s, half = v_set(0.5f) * f * f;
+    vf p = v_fma(v_set(2.0f / 11.0f), w, v_set(2.0f / 9.0f));
+    p = v_fma(p, w, v_set(2.0f / 7.0f));
+    p = v_fma(p, w, v_set(2.0f / 5.0f));
+    p = v_fma(p, w, v_set(2.0f / 3.0f)) * w;
+    const vf low = v_fma(e, v_set(1.42860677e-6f), s * (half + p)); /* 15 bits of ln2 in the other part: exact */
+    vf y = v_fma(e, v_set(0.693145752f), f - (half - low));
+    y = v_select(v_lt(x, inf), y, x); /* infinity and NaN as they are */
+    y = v_select(v_lt(x, v_zero()), v_set(__builtin_nanf("")), y);
+    return v_select(v_eq(x, v_zero()), v_zero() - inf, y);
+}
+
+/* sin and cos, 2 ulp: phases in double (rope.h). What is beyond 10^7, where a phase loses bits, is left to libm. */
+AGK_INLINE void v_sincos_loop(bool cosine, int64_t n, float *y, const float *x)
+{
+    for (int64_t i = 0; i < n; i += VF) {
+        const int64_t rest = n - i < VF ? n - i : VF;
+        double turns[VF] = {0.0};
+        vf s, c;
+        int far = 0;
+        for (int64_t k = 0; k < rest; ++k) {
+            turns[k] = (double)x[i + k] * 0.15915494309189533577;
+            far |= !(__builtin_fabsf(x[i + k]) < 1e7f);
+        }
+        if (far) {
+            for (int64_t k = 0; k < rest; ++k) y[i + k] = cosine ? cosf(x[i + k]) : sinf(x[i + k]);
+            continue;
+        }
+        v_sincos_turns(turns, &s, &c);
+        if (rest == VF)
+            v_store(y + i, cosine ? c : s);
+        else
+            v_store_n(y + i, cosine ? c : s, rest);
+    }
+}
+
 AGK_INLINE vf v_unary_1(int op, vf x)
 {
     const vf zero = v_zero(), one = v_set(1.0f);
@@ -61,6 +108,7 @@ AGK_INLINE vf v_unary_1(int op, vf x)
     case AGK_OP_ceil: return v_ceil(x);
     case AGK_OP_round: return v_round_away(x);
     case AGK_OP_trunc: return v_trunc(x);
+    case AGK_OP_log: return v_log(x);
     case AGK_OP_sqr: return x * x;
     default: return v_sqrt(x);
     }
@@ -111,6 +159,8 @@ AGK_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
 static inline void v_unary(int op, int64_t n, float *y, const float *x)
 {
     switch (op) {
+    case AGK_OP_sin: v_sincos_loop(false, n, y, x); return;
+    case AGK_OP_cos: v_sincos_loop(true, n, y, x); return;
 #define V_CASE(name) \
     case AGK_OP_##name: v_unary_loop(AGK_OP_##name, n, y, x); return;
         V_CASE(abs)
@@ -134,6 +184,7 @@ static inline void v_unary(int op, int64_t n, float *y, const float *x)
         V_CASE(ceil)
         V_CASE(round)
         V_CASE(trunc)
+        V_CASE(log)
         V_CASE(sqr)
         V_CASE(sqrt)
 #undef V_CASE
