@@ -7,6 +7,7 @@
 #include "../kernel_types.h"
 #include "../units.h"
 
+enum { ZERO_ROWS };     /* slot of node->aux: rows of a chunk */
 enum { COLUMNS = 256 }; /* of a unit: all rows of these columns belong to one thread, which adds in their order */
 
 static int32_t index_at(const agk_node *node, const char *ids, int64_t i)
@@ -30,6 +31,18 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
     return AGK_OK;
 }
 
+/* Whole rows, one behind the other: memory is written once, in its order. */
+static agk_status zero(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst;
+    char *y = agk_data(task, dst);
+    const int64_t rows = node->aux.i[ZERO_ROWS];
+    for (int64_t row = chunk * rows; row < agk_chunk_end(chunk, rows, dst->ne[1]); ++row) {
+        memset(y + row * dst->nb[1], 0, (size_t)dst->ne[0] * sizeof(float));
+    }
+    return AGK_OK;
+}
+
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;
@@ -38,9 +51,6 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t first = unit * COLUMNS, rest = dst->ne[0] - first, n = rest < COLUMNS ? rest : COLUMNS;
-        for (int64_t row = 0; row < dst->ne[1]; ++row) {
-            memset(y + row * dst->nb[1] + first * dst->nb[0], 0, (size_t)n * sizeof(float));
-        }
         for (int64_t i = 0; i < a->ne[1]; ++i) {
             float *sum = (float *)(void *)(y + index_at(node, ids, i) * dst->nb[1] + first * dst->nb[0]);
             const char *from = x + i * a->nb[1] + first * a->nb[0];
@@ -56,7 +66,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 
 agk_status agk_lower_rows_back(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *ids = &node->src[1], *dst = &node->dst;
     if ((a->type != AGK_F32 && a->type != AGK_F16) || ids->type != AGK_I32 || dst->type != AGK_F32) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "rows of %s at indices of %s", agk_type_name(a->type),
@@ -70,7 +80,8 @@ agk_status agk_lower_rows_back(agk_lowering *lowering)
     if (agk_nelements(dst) == 0 && agk_nelements(a) == 0) return AGK_OK;
     agk_add_step(lowering, look, 1);
     if (agk_nelements(dst) == 0) return AGK_OK;
-    agk_add_units(lowering, run, (dst->ne[0] + COLUMNS - 1) / COLUMNS,
-                  COLUMNS * 0.3 * (double)(dst->ne[1] + 2 * a->ne[1]));
+    node->aux.i[ZERO_ROWS] = agk_units_per_chunk(dst->ne[1], 0.2 * (double)dst->ne[0] + 5.0);
+    agk_add_step(lowering, zero, agk_chunks(dst->ne[1], node->aux.i[ZERO_ROWS]));
+    agk_add_units(lowering, run, (dst->ne[0] + COLUMNS - 1) / COLUMNS, COLUMNS * 0.5 * (double)a->ne[1] + 5.0);
     return AGK_OK;
 }

@@ -41,6 +41,7 @@ AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t
 {
     const int64_t d = t->n;
     vf v[4], y[4];
+#pragma GCC unroll 4
     for (int c = 0; c < width; ++c) {
         v[c] = v_part(t->v + j + c * VF, d - j - c * VF);
         y[c] = v_zero();
@@ -49,6 +50,7 @@ AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t
         float *row = t->state + i * d + j;
         const vf key = v_set(t->k[i]), decay = v_set(t->decay[i]), r = v_set(gla ? t->r[i] * t->scale : t->r[i]);
         const vf first = v_set(gla ? 0.0f : t->first[i]);
+#pragma GCC unroll 4
         for (int c = 0; c < width; ++c) {
             const int64_t rest = d - j - c * VF;
             const vf kv = key * v[c], old = v_part(row + c * VF, rest), new = v_fma(old, decay, kv);
@@ -59,6 +61,7 @@ AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t
             v_put(row + c * VF, new, rest);
         }
     }
+#pragma GCC unroll 4
     for (int c = 0; c < width; ++c) v_put(t->y + j + c * VF, y[c], d - j - c * VF);
 }
 
@@ -73,21 +76,28 @@ AGK_INLINE void v_outer(bool gla, const agk_token *t)
 AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
 {
     const int64_t d = t->n;
-    vf sum[4];
+    vf sum[4], v[4];
     float along[4];
+#pragma GCC unroll 4
     for (int c = 0; c < count; ++c) sum[c] = v_zero();
     for (int64_t j = 0; j < d; j += VF) {
         const vf a = v_part(t->a + j, d - j);
+#pragma GCC unroll 4
         for (int c = 0; c < count; ++c) sum[c] = v_fma(a, v_part(t->state + (i + c) * d + j, d - j), sum[c]);
     }
     v_sums(count, sum, along);
-    for (int c = 0; c < count; ++c) sum[c] = v_zero();
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) {
+        sum[c] = v_zero();
+        v[c] = v_set(t->v[i + c]);
+    }
     for (int64_t j = 0; j < d; j += VF) {
         const vf w = v_part(t->decay + j, d - j), k = v_part(t->k + j, d - j), b = v_part(t->b + j, d - j);
         const vf r = v_part(t->r + j, d - j);
+#pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
             float *row = t->state + (i + c) * d + j;
-            vf x = v_fma(v_part(row, d - j), w, v_set(t->v[i + c]) * k);
+            vf x = v_fma(v_part(row, d - j), w, v[c] * k);
             x = v_fma(v_set(along[c]), b, x);
             v_put(row, x, d - j);
             sum[c] = v_fma(x, r, sum[c]);
@@ -108,19 +118,24 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
     const int64_t d = t->n;
     vf sum[4];
     float delta[4];
+#pragma GCC unroll 4
     for (int c = 0; c < count; ++c) sum[c] = v_zero();
     for (int64_t j = 0; j < d; j += VF) {
         const vf k = v_part(t->k + j, d - j), decay = v_decay(t, j);
+#pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
             sum[c] = v_fma(v_part(t->state + (i + c) * d + j, d - j) * decay, k, sum[c]);
         }
     }
     v_sums(count, sum, delta);
+#pragma GCC unroll 4
     for (int c = 0; c < count; ++c) delta[c] = (t->v[i + c] - delta[c]) * t->beta;
+#pragma GCC unroll 4
     for (int c = 0; c < count; ++c) sum[c] = v_zero();
     for (int64_t j = 0; j < d; j += VF) {
         const vf k = v_part(t->k + j, d - j), decay = v_decay(t, j);
         const vf q = v_part(t->r + j, d - j);
+#pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
             float *row = t->state + (i + c) * d + j;
             const vf x = v_fma(v_set(delta[c]), k, v_part(row, d - j) * decay);
@@ -129,6 +144,7 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
         }
     }
     v_sums(count, sum, t->y + i);
+#pragma GCC unroll 4
     for (int c = 0; c < count; ++c) t->y[i + c] *= t->scale;
 }
 
@@ -144,6 +160,7 @@ AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
 {
     const int64_t n = t->n;
     vf sum[4], in[4];
+#pragma GCC unroll 4
     for (int c = 0; c < count; ++c) {
         sum[c] = v_zero();
         in[c] = v_set(t->v[p + c] * t->scale);
@@ -151,6 +168,7 @@ AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
     for (int64_t j = 0; j < n; j += VF) {
         const vf decay = v_decay(t, j);
         const vf b = v_part(t->k + j, n - j), out = v_part(t->r + j, n - j);
+#pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
             float *row = t->state + (p + c) * n + j;
             const vf x = v_fma(v_part(row, n - j), decay, b * in[c]);
