@@ -25,6 +25,12 @@ AGK_INLINE bool wide_codes(kind t)
     return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
 }
 
+/* With one column levels keep their signs, which the column's take away: 4 instructions as well, but nothing is made words. */
+AGK_INLINE bool signed_codes(kind t, bool single)
+{
+    return single && !NARROW_VNNI && (t == IQ4_NL || t == IQ4_XS);
+}
+
 /* How many products of fours have a sum of 16 bits: 16 * 128 * 15 = 30720. */
 AGK_INLINE int fours_of(kind t)
 {
@@ -51,17 +57,18 @@ AGK_INLINE __m256i bits_of(const char *data, int64_t half, int v)
     return _mm256_srl_epi16(vector(data, v), _mm_cvtsi32_si128((int)(4 * half)));
 }
 
-/* Levels of iq4 + 128; of mxfp4 + 16, which have 5 bits. */
-AGK_INLINE __m256i levels(kind t, __m256i codes)
+/* Levels of iq4 + 128, unless they are to keep their signs; of mxfp4 + 16, which have 5 bits. */
+AGK_INLINE __m256i levels(kind t, bool with_sign, __m256i codes)
 {
     const __m128i fp4 = _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
     const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
                                       (char)181, (char)197, (char)217, (char)241);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t == MXFP4 ? fp4 : iq4), codes);
+    const __m128i table = t == MXFP4 ? fp4 : with_sign ? _mm_xor_si128(iq4, _mm_set1_epi8(-128)) : iq4;
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
 }
 
-/* Codes v of 32 k of 8 rows, unsigned, in the order of k: `data` is where their lanes begin. */
-AGK_INLINE __m256i code(kind t, const char *data, int64_t half, int part, int v)
+/* Codes v of 32 k of 8 rows, unsigned but for levels with their signs, in the order of k: `data` is where their lanes begin. */
+AGK_INLINE __m256i code(kind t, bool with_sign, const char *data, int64_t half, int part, int v)
 {
     if (t == Q8_0) return vector(data, v);
     if (t == Q2_K) return shifted(vector(data + 512 * half, v), 2 * part, 3);
@@ -81,7 +88,7 @@ AGK_INLINE __m256i code(kind t, const char *data, int64_t half, int part, int v)
     const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
     const __m256i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
     if (t == Q5_0 || t == Q5_1) return _mm256_or_si256(q, shifted(vector(data, 0), v - 4, 16));
-    return t == Q4_0 || t == Q4_1 ? q : levels(t, q);
+    return t == Q4_0 || t == Q4_1 ? q : levels(t, with_sign, q);
 }
 
 AGK_INLINE __m256 halves(const char *p)
@@ -139,6 +146,21 @@ AGK_INLINE __m256 one(const char *p)
 }
 
 #if !NARROW_VNNI
+/* Sums of 32 signed codes, none of them -128, of one column with 16 rows. */
+AGK_INLINE void signed_sums_of(__m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
+{
+    AGK_UNROLL for (int v = 0; v < 8; ++v)
+    {
+        const __m256i x = four(q + 4 * v), size = _mm256_abs_epi8(x); /* -128 becomes 128 */
+        AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            const __m256i p = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w[0][v][g], x));
+            const __m256i y = _mm256_madd_epi16(p, _mm256_set1_epi16(1));
+            s[0][g] = v == 0 ? y : _mm256_add_epi32(s[0][g], y);
+        }
+    }
+}
+
 /* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the others. */
 AGK_INLINE void words_of(int C, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
 {
@@ -219,14 +241,19 @@ AGK_INLINE void sums_of(kind t, int C, int first, int last, __m256i w[2][8][2], 
 }
 
 /* C of N columns from n on: their sums times the scales. */
-AGK_INLINE void columns(kind t, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2], __m256 scale[2][2],
-                        __m256 minimum[2][2], __m256 acc[AGK_PACKED_COLUMNS][2])
+AGK_INLINE void columns(kind t, bool single, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2],
+                        __m256 scale[2][2], __m256 minimum[2][2], __m256 acc[AGK_PACKED_COLUMNS][2])
 {
     const int parts = scale_per_16(t) ? 2 : 1;
     AGK_UNROLL for (int h = 0; h < parts; ++h)
     {
         __m256i s[AT_ONCE][2];
-        sums_of(t, C, h == 0 ? 0 : 4, parts == 2 && h == 0 ? 4 : 8, w, x + 12 * N + 32 * n, s);
+#if !NARROW_VNNI
+        if (signed_codes(t, single))
+            signed_sums_of(w, x + 12 * N + 32 * n, s);
+        else
+#endif
+            sums_of(t, C, h == 0 ? 0 : 4, parts == 2 && h == 0 ? 4 : 8, w, x + 12 * N + 32 * n, s);
         AGK_UNROLL for (int c = 0; c < C; ++c)
         {
             const char *sum = x + 4 * ((h + 1) * N + n + c);
@@ -234,7 +261,7 @@ AGK_INLINE void columns(kind t, int C, int64_t N, int64_t n, const char *x, __m2
             AGK_UNROLL for (int g = 0; g < 2; ++g)
             {
                 __m256i whole = s[c][g];
-                if (!has_minimum(t)) {
+                if (!has_minimum(t) && !signed_codes(t, single)) {
                     const __m256i add = four(sum); /* for the offset of 128 that AVX-512 has for mxfp4, too */
                     whole = _mm256_add_epi32(whole, t == MXFP4 ? _mm256_srai_epi32(add, 3) : add);
                 }
@@ -247,13 +274,15 @@ AGK_INLINE void columns(kind t, int C, int64_t N, int64_t n, const char *x, __m2
 }
 
 /* The codes of a sub-block, 32 k. */
-AGK_INLINE void codes(kind t, const char *block, int64_t half, int part, __m256i w[2][8][2])
+AGK_INLINE void codes(kind t, bool single, const char *block, int64_t half, int part, __m256i w[2][8][2])
 {
     AGK_UNROLL for (int g = 0; g < 2; ++g) AGK_UNROLL for (int v = 0; v < 8; ++v)
     {
-        const __m256i q = code(t, block + data_at(t) + 32 * g, half, part, v);
-        w[0][v][g] = wide_codes(t) ? _mm256_and_si256(q, _mm256_set1_epi16(255)) : q;
-        if (wide_codes(t)) w[1][v][g] = _mm256_srli_epi16(q, 8);
+        const __m256i q = code(t, signed_codes(t, single), block + data_at(t) + 32 * g, half, part, v);
+        w[0][v][g] = q;
+        if (!wide_codes(t) || signed_codes(t, single)) continue;
+        w[0][v][g] = _mm256_and_si256(q, _mm256_set1_epi16(255));
+        w[1][v][g] = _mm256_srli_epi16(q, 8);
     }
 }
 
@@ -264,13 +293,13 @@ AGK_INLINE void sub_block(kind t, bool single, int64_t N, const char *block, int
     __m256i w[2][8][2];
     __m256 scale[2][2], minimum[2][2];
     if (single || !of_256(t)) {
-        codes(t, block, half, part, w);
+        codes(t, single, block, half, part, w);
     } else {
         switch (part) {
-        case 0: codes(t, block, half, 0, w); break;
-        case 1: codes(t, block, half, 1, w); break;
-        case 2: codes(t, block, half, 2, w); break;
-        default: codes(t, block, half, 3, w);
+        case 0: codes(t, false, block, half, 0, w); break;
+        case 1: codes(t, false, block, half, 1, w); break;
+        case 2: codes(t, false, block, half, 2, w); break;
+        default: codes(t, false, block, half, 3, w);
         }
     }
     AGK_UNROLL for (int g = 0; g < 2; ++g)
@@ -279,15 +308,15 @@ AGK_INLINE void sub_block(kind t, bool single, int64_t N, const char *block, int
         scales_of(t, block + bytes + 8 * g, 4 * half + part, d[g], m[g], scale[g], minimum[g]);
     }
     if (single) {
-        columns(t, 1, 1, 0, x, w, scale, minimum, acc);
+        columns(t, true, 1, 1, 0, x, w, scale, minimum, acc);
         return;
     }
     int64_t n = 0;
-    for (; N - n >= AT_ONCE; n += AT_ONCE) columns(t, AT_ONCE, N, n, x, w, scale, minimum, acc);
+    for (; N - n >= AT_ONCE; n += AT_ONCE) columns(t, false, AT_ONCE, N, n, x, w, scale, minimum, acc);
     switch (N - n) {
-    case 3: columns(t, 3, N, n, x, w, scale, minimum, acc); break;
-    case 2: columns(t, 2, N, n, x, w, scale, minimum, acc); break;
-    case 1: columns(t, 1, N, n, x, w, scale, minimum, acc); break;
+    case 3: columns(t, false, 3, N, n, x, w, scale, minimum, acc); break;
+    case 2: columns(t, false, 2, N, n, x, w, scale, minimum, acc); break;
+    case 1: columns(t, false, 1, N, n, x, w, scale, minimum, acc); break;
     default: break;
     }
 }
