@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.steps import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["VIEW_OPS", "Chain", "Stage", "chaining"]
+__all__ = ["VIEW_OPS", "Chain", "Stage", "chaining", "without_last"]
 
 #: (is it in the arena?, first byte, end) of a tensor
 Span = tuple[bool, int, int]
@@ -130,7 +130,7 @@ def chaining(
         if node not in taken:
             chain = _longest(node, next_of, taken)
             while chain is not None and not _is_safe(chain, graph, order, span):
-                chain = _without_last(chain)
+                chain = without_last(chain)
             if chain is not None:
                 taken.update(chain.nodes)
                 found[chain.nodes[-1]] = chain
@@ -161,6 +161,10 @@ def _longest(
     while len(stages) < _MAX_STAGES:
         value = nodes[-1]
         node = next_of(value)
+        if node is not None and product and node not in taken and _narrows(node, value):
+            nodes.append(node)
+            stages.append(Stage(node, None, False))
+            break
         if node is None or node in taken or node.op not in _STAGES:
             break
         if node.op in _WHOLE_ROWS and (product or node.ne[0] > _LONGEST_ROW):
@@ -177,7 +181,14 @@ def _longest(
     return Chain(tuple(nodes), tuple(stages)) if len(nodes) > 1 else None
 
 
-def _without_last(chain: Chain) -> Chain | None:
+def _narrows(node: Tensor, value: Tensor) -> bool:
+    """Whether ``node`` is ``value`` in bf16, as a product may store it."""
+    whole = node.op == "cpy" and node.view_src is None and node.dtype is DType.BF16
+    return whole and node.ne == value.ne and node.nb[0] == 2
+
+
+def without_last(chain: Chain) -> Chain | None:
+    """The chain that ends one node earlier; None if that is no chain."""
     if len(chain.nodes) == 2:
         return None
     return Chain(chain.nodes[:-1], chain.stages[:-1])

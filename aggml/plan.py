@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from aggml import errors
 from aggml.buffer import BufferUsage
 from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
-from aggml.fusion import VIEW_OPS, chaining
+from aggml.fusion import VIEW_OPS, chaining, without_last
 from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 from aggml.ops.custom import CustomParams
@@ -385,8 +385,10 @@ def lowering(
         if chain is None:
             add(node, number, leaf)
         elif not add_chain(chain, number, leaf):
-            for member in chain.nodes[:-1]:
-                add(member, number, -1)
+            shorter = without_last(chain) if node.op == "cpy" else None
+            if shorter is None or not add_chain(shorter, number, -1):
+                for member in chain.nodes[:-1]:
+                    add(member, number, -1)
             add(node, number, leaf)
         yield
     native.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))

@@ -199,7 +199,7 @@ async def build(w: Weights, shape: Shape) -> Program:
     x = _layer_norm(w, "embeddings.LayerNorm", x)
     for i in range(LAYERS):
         prefix = f"encoder.layer.{i}"
-        y = _attention(_linear(w, f"{prefix}.qkv", x), mask, shape, narrow=narrow)
+        y = _attention(_qkv(w, f"{prefix}.qkv", x, narrow=narrow), mask, shape)
         y = _linear(w, f"{prefix}.attention.output.dense", y)
         x = _layer_norm(w, f"{prefix}.attention.output.LayerNorm", ops.add(y, x))
         y = ops.gelu_erf(_linear(w, f"{prefix}.intermediate.dense", x))
@@ -233,8 +233,24 @@ def _mask(member: Tensor, shape: Shape) -> Tensor:
     return ops.reshape_4d(mask, shape.tokens, shape.tokens, 1, shape.rows)
 
 
-def _attention(qkv: Tensor, mask: Tensor | None, shape: Shape, *, narrow: bool) -> Tensor:
-    """Qkv [3 * 384, rows * tokens] -> [384, rows * tokens]; ``narrow``: keys and values as bf16."""
+def _qkv(w: Weights, name: str, x: Tensor, *, narrow: bool) -> tuple[tuple[Tensor, int], ...]:
+    """Queries, keys, values: the rows they lie in, which 384 of these; ``narrow``: two in bf16."""
+    if not narrow:
+        qkv = _linear(w, name, x)
+        return (qkv, 0), (qkv, 1), (qkv, 2)
+    weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
+
+    def part(first: int, n: int) -> Tensor:
+        rows = ops.view_2d(weight, WIDTH, n, weight.nb[1], weight.nb[1] * first)
+        return ops.add(ops.mul_mat(rows, x), ops.view_1d(bias, n, bias.nb[0] * first))
+
+    # A product that is only wanted in bf16 stores it so.
+    kv = ops.cast(part(WIDTH, 2 * WIDTH), DType.BF16)
+    return (part(0, WIDTH), 0), (kv, 0), (kv, 1)
+
+
+def _attention(qkv: tuple[tuple[Tensor, int], ...], mask: Tensor | None, shape: Shape) -> Tensor:
+    """Attention of all heads: [384, rows * tokens]."""
     rows, tokens = shape.rows, shape.tokens
 
     def heads(x: Tensor, at: int) -> Tensor:
@@ -244,12 +260,7 @@ def _attention(qkv: Tensor, mask: Tensor | None, shape: Shape, *, narrow: bool) 
         )
         return ops.permute(view, 0, 2, 1, 3)
 
-    if narrow:
-        kv = ops.view_2d(qkv, 2 * WIDTH, rows * tokens, qkv.nb[1], qkv.nb[0] * WIDTH)
-        kv = ops.cast(kv, DType.BF16)
-        q, k, v = heads(qkv, 0), heads(kv, 0), heads(kv, 1)
-    else:
-        q, k, v = (heads(qkv, i) for i in range(3))
+    q, k, v = (heads(x, at) for x, at in qkv)
     y = ops.flash_attn_ext(q, k, v, mask, 1 / math.sqrt(HEAD), 0.0, 0.0)
     return ops.reshape_2d(y, WIDTH, rows * tokens)
 

@@ -29,8 +29,8 @@ enum {
 typedef struct agk_terms_end {
     float *c; /* from the first row of the panel and the first column on */
     size_t ldc;
-    char *
-        units; /* instead of c: units of one term of the product that takes c as its columns, from these 32 k on; NULL: none */
+    bool narrow; /* c is bf16 */
+    char *units; /* instead of c: columns of the product that takes it, in one term, from these 32 k on; NULL: none */
     size_t ld_unit;
     const float *bias; /* of the panel's rows; NULL: none */
     int act;           /* agk_op of a function, one of agk_terms_act; -1: none */
@@ -89,5 +89,12 @@ static inline bool agk_terms_can_split(uint32_t bits)
 /* Whether this way serves a product; then the node's steps. The node was checked, and its result is not empty. */
 bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu);
 void agk_mm_terms_lower(agk_lowering *lowering);
+
+/* Whether the last stage of a product makes its result bf16; such a node gets its steps, or false. */
+static inline bool agk_mm_narrows(const agk_node *node)
+{
+    return node->n_stages > 0 && node->stage[node->n_stages - 1].op == AGK_OP_cpy && node->dst.type == AGK_BF16;
+}
+bool agk_mm_terms_narrow(agk_lowering *lowering);
 
 #endif

@@ -541,6 +541,23 @@ static void same_units(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, i
         }
         for (size_t i = 0; i < gap; ++i) CHECK(unit[AGK_TERMS_TILE + i] == 0x55);
     }
+    uint16_t *narrow = malloc((size_t)(p.rows * p.cols) * sizeof *narrow);
+    CHECK(narrow != NULL);
+    e = (agk_terms_end){.bias = bias, .act = e.act, .narrow = true};
+    e.c = (float *)(void *)narrow;
+    e.ldc = (size_t)p.rows * 2;
+    p.sums = bytes(units * AGK_TERMS_SUMS * sizeof *p.sums);
+    p.first = true;
+    tile(&p);
+    p.first = false;
+    p.end = &e;
+    tile(&p);
+    free(p.sums);
+    for (int64_t i = 0; i < p.rows * p.cols; ++i) {
+        const float x = floats[i], y = widened((const char *)(narrow + i));
+        CHECK(fabsf(x - y) <= fabsf(x) * 0x1p-8f + 1e-37f);
+    }
+    free(narrow);
     free(floats);
     free(found);
     free(expected);

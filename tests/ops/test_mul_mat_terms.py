@@ -147,3 +147,27 @@ def test_columns_that_only_the_next_product_reads(
         assert nmse(expected, found) <= 1e-6  # that of bf16 columns is 1e-5
     else:
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n"), [(64, 96, 64), (40, 50, 33), (300, 560, 513), (64, 48, 5)]
+)
+def test_a_product_that_is_only_wanted_in_bf16(
+    k: int, m: int, n: int, backend: aggml.Backend
+) -> None:
+    a, x, bias = (
+        new_tensor(t, ne=ne) for t, ne in (("bf16", (k, m)), ("f32", (k, n)), ("f32", (m,)))
+    )
+    values: dict[aggml.Tensor, Array] = {
+        a: aggml.quantize(floats(m, k, seed=1), DType.BF16).view(np.uint16),
+        x: floats(n, k, seed=3),
+        bias: floats(m, seed=4),
+    }
+
+    def value(*, watched: bool) -> Array:
+        y = ops.relu(ops.add(ops.mul_mat(a, x), bias))
+        if watched:
+            y.set_output()
+        return compute(backend, ops.cast(y, "bf16"), values)
+
+    assert np.array_equal(value(watched=False).view(np.uint16), value(watched=True).view(np.uint16))

@@ -202,7 +202,7 @@ AGK_INLINE void fetch_ends(const agk_terms_panel *p, int64_t unit, int64_t from,
         }
         const char *c = (const char *)e->c + (size_t)(16 * unit + j) * e->ldc;
         _mm_prefetch(c, _MM_HINT_T1);
-        _mm_prefetch(c + 64, _MM_HINT_T1);
+        if (!e->narrow) _mm_prefetch(c + 64, _MM_HINT_T1);
         if (e->other == NULL) continue;
         const char *other = e->other + (size_t)(16 * unit + j) * e->ld_other;
         _mm_prefetch(other, _MM_HINT_T1);

@@ -84,6 +84,12 @@ AGK_INLINE void end_parts(int act, const agk_terms_panel *p, const float *sums, 
             continue;
         }
         char *c = (char *)e->c + (size_t)col * e->ldc;
+        if (e->narrow) {
+            const __mmask32 both = (__mmask32)high << 16 | low;
+            _mm512_mask_storeu_epi16(c, both, (__m512i)_mm512_cvtne2ps_pbh(t[1], t[0]));
+            _mm512_mask_storeu_epi16(c + e->ldc, two ? both : 0, (__m512i)_mm512_cvtne2ps_pbh(t[3], t[2]));
+            continue;
+        }
         _mm512_mask_storeu_ps(c, low, t[0]);
         _mm512_mask_storeu_ps(c + 64, high, t[1]);
         _mm512_mask_storeu_ps(c + e->ldc, low2, t[2]);

@@ -54,7 +54,8 @@ static agk_status check(agk_lowering *lowering)
     if (tb->to_float == NULL) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "b is %s", agk_type_name(b->type));
     }
-    if (dst->type != AGK_F32) {
+    const bool narrows = agk_mm_narrows(node);
+    if (dst->type != AGK_F32 && !narrows) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "the result must be f32, not %s", agk_type_name(dst->type));
     }
     if (a->ne[0] != b->ne[0] || a->ne[0] % ta->blck_size != 0) {
@@ -72,7 +73,7 @@ static agk_status check(agk_lowering *lowering)
                           (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)dst->ne[3],
                           (long long)a->ne[1], (long long)b->ne[1], (long long)b->ne[2], (long long)b->ne[3]);
     }
-    if (a->nb[0] != (int64_t)ta->type_size || b->nb[0] != (int64_t)tb->type_size || dst->nb[0] != 4) {
+    if (a->nb[0] != (int64_t)ta->type_size || b->nb[0] != (int64_t)tb->type_size || dst->nb[0] != (narrows ? 2 : 4)) {
         return agk_refuse(lowering, AGK_UNSUPPORTED,
                           "rows must be contiguous, elements are %lld, %lld and %lld bytes apart", (long long)a->nb[0],
                           (long long)b->nb[0], (long long)dst->nb[0]);
@@ -283,6 +284,10 @@ agk_status agk_lower_mul_mat(agk_lowering *lowering)
     const agk_status status = check(lowering);
     const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
     if (status != AGK_OK || agk_nelements(&lowering->node->dst) == 0) return status;
+    if (agk_mm_narrows(lowering->node)) {
+        return agk_mm_terms_narrow(lowering) ? AGK_OK
+                                             : agk_refuse(lowering, AGK_UNSUPPORTED, "only tiles make it bf16");
+    }
     if (agk_lower_mul_mat_packed(lowering)) return agk_chain_prepare(lowering, false);
     if (agk_mm_terms_serve(a, b, lowering->cpu)) {
         agk_mm_terms_lower(lowering);

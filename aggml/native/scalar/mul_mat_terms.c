@@ -117,7 +117,8 @@ static const agk_view *addend(const agk_node *node, int i)
     return v != NULL && v->type == AGK_F32 && v->nb[0] == 4 ? v : NULL;
 }
 
-/* Stages as a tile can carry them out: a bias, a function, another addend, in this order, each or none. False: others. */
+/* Stages as a tile can carry them out: a bias, a function, another addend or that it becomes bf16, in this order, each or none.
+ * False: others. */
 static bool choose_end(agk_terms_plan *p, const agk_node *node)
 {
     int8_t i = 0;
@@ -127,6 +128,7 @@ static bool choose_end(agk_terms_plan *p, const agk_node *node)
     if (i < node->n_stages && agk_terms_act(node->stage[i].op)) p->act = i++;
     const agk_view *other = addend(node, i);
     if (other != NULL && agk_same_shape(other, &node->dst)) p->other = i++;
+    if (p->other < 0 && agk_mm_narrows(node)) ++i;
     return i == node->n_stages;
 }
 
@@ -136,6 +138,16 @@ static bool fit_their_floats(const agk_view *b)
     const int64_t k = b->ne[0], n = b->ne[1];
     const bool dense = b->type == AGK_F32 && b->nb[0] == 4 && b->nb[1] == 4 * k && b->ne[2] == 1 && b->ne[3] == 1;
     return dense && (size_t)agk_terms_units(b) * agk_terms_unit_bytes(1, k) <= (size_t)(4 * k * n);
+}
+
+bool agk_mm_terms_narrow(agk_lowering *lowering)
+{
+    const agk_view *a = &lowering->node->src[0], *b = &lowering->node->src[1];
+    if (!on_tiles(lowering->cpu) || !agk_mm_terms_serve(a, b, lowering->cpu)) return false;
+    agk_mm_terms_lower(lowering);
+    const agk_terms_plan p = agk_terms_plan_of(lowering->node);
+    lowering->fused = p.ends && p.terms == 1;
+    return lowering->fused;
 }
 
 void agk_mm_terms_lower(agk_lowering *lowering)

@@ -136,7 +136,10 @@ static agk_terms_end end_of(const agk_task *task, const agk_node *node, const ag
                             int64_t row, char *out, bool stages)
 {
     const agk_view *c = &node->dst;
-    agk_terms_end e = {.c = (float *)(void *)(out + 4 * row + t->col * c->nb[1]), .ldc = (size_t)c->nb[1], .act = -1};
+    agk_terms_end e = {.c = (float *)(void *)(out + c->nb[0] * row + t->col * c->nb[1]),
+                       .ldc = (size_t)c->nb[1],
+                       .narrow = c->type == AGK_BF16,
+                       .act = -1};
     if (!stages) return e;
     if (p->bias >= 0) {
         e.bias = (const float *)agk_data(task, &node->src[node->stage[p->bias].operand]) + t->row + row;
@@ -206,7 +209,7 @@ static void run_item(const agk_task *task, const agk_node *node, const agk_terms
     const agk_view *a = &node->src[0], *b = &node->src[1], *c = &node->dst;
     const char *rows =
         agk_terms_matrix(task, a, t->i2 / (b->ne[2] / a->ne[2]), t->i3 / (b->ne[3] / a->ne[3])) + t->row * a->nb[1];
-    char *out = (char *)agk_data(task, c) + t->i2 * c->nb[2] + t->i3 * c->nb[3] + t->row * 4;
+    char *out = (char *)agk_data(task, c) + t->i2 * c->nb[2] + t->i3 * c->nb[3] + t->row * c->nb[0];
     const int64_t k = a->ne[0], panels = agk_mm_ceil_div(t->rows, AGK_TERMS_ROWS);
     const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_TERMS_COLS) * AGK_TERMS_SUMS;
     float *sums = task->scratch;

@@ -165,6 +165,11 @@ void agk_mm_tiles_panel_scalar(const agk_terms_panel *p)
             if (e->act >= 0) agk_unary_f32_scalar(e->act, 1, &x, &x);
             const char *other = e->other + (size_t)col * e->ld_other;
             if (e->other != NULL) x += ((const float *)(const void *)other)[row];
+            if (e->units == NULL && e->narrow) {
+                const uint16_t bits = rounded(x);
+                memcpy((char *)e->c + (size_t)col * e->ldc + 2 * row, &bits, 2);
+                continue;
+            }
             if (e->units == NULL) {
                 ((float *)(void *)((char *)e->c + (size_t)col * e->ldc))[row] = x;
                 continue;
