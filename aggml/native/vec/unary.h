@@ -41,11 +41,12 @@ AGK_INLINE vf v_hardsigmoid(vf x)
 AGK_INLINE vf v_log(vf x)
 {
     typedef int32_t vi __attribute__((vector_size(sizeof(vf))));
+    typedef uint32_t vu __attribute__((vector_size(sizeof(vf))));
     const vf tiny = v_set(0x1p-126f), inf = v_set(__builtin_inff());
     const vm small = v_lt(x, tiny);
-    const vi bits = (vi)v_select(small, x * v_set(0x1p23f), x);
-    const vi above = bits - 0x3f3504f3, exponent = above >> 23;
-    const vf m = (vf)(bits - (exponent << 23));
+    const vu bits = (vu)v_select(small, x * v_set(0x1p23f), x); /* below 0 the differences wrap */
+    const vi exponent = (vi)(bits - 0x3f3504f3u) >> 23;
+    const vf m = (vf)(bits - ((vu)exponent << 23));
     const vf e = __builtin_convertvector(exponent, vf) - v_select(small, v_set(23.0f), v_zero());
     const vf f = m - v_set(1.0f), s = f / (f + v_set(2.0f)), w = s * s, half = v_set(0.5f) * f * f;
     vf p = v_fma(v_set(2.0f / 11.0f), w, v_set(2.0f / 9.0f));
