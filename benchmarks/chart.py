@@ -33,6 +33,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     need("matplotlib")
     module("matplotlib").use("Agg")
     plt = module("matplotlib.pyplot")
+    rows = [row for row in rows if row.part != "ops"]  # hundreds, too many to be seen
     # Shares of time, and what stands beside the lag, are no speeds.
     speeds = [row for row in rows if row.unit != "%" and row.part != "lag"]
     beside = [(row, name) for row in speeds for name in row.peers]
