@@ -138,7 +138,7 @@ static void packed_strides(const ag_copy *c, int64_t *nb)
 static int stage(ag_cuda_issue *issue, const ag_copy *piece, bool up, bool last)
 {
     ag_cuda_queue *q = issue->queue;
-    size_t size = piece->item * (size_t)(piece->ne[0] * piece->ne[1] * piece->ne[2] * piece->ne[3]);
+    size_t size = ag_copy_size(piece);
     uint64_t end;
     int code;
     issue->call = "cuMemHostAlloc";

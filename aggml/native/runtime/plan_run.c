@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "pool_state.h"
+#include "stream_tell.h"
 
 /* Chunks of 5 to 10 us. A sleeper costs the leader 10 us and comes after 30 to 60: for 120 us of work two threads took 1.05 to
  * 1.28 times as long as one, for 170 us 0.84. Workers that spin help with less. */

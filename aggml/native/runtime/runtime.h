@@ -160,6 +160,11 @@ typedef struct ag_copy {
 void ag_copy_simplify(ag_copy *copy); /* merges dimensions that are contiguous on both sides */
 void ag_copy_run(const ag_copy *copy);
 
+static inline size_t ag_copy_size(const ag_copy *copy) /* bytes */
+{
+    return copy->item * (size_t)(copy->ne[0] * copy->ne[1] * copy->ne[2] * copy->ne[3]);
+}
+
 /* -- streams -------------------------------------------------------------------------------------------------- */
 
 typedef enum ag_kind {
@@ -386,10 +391,9 @@ typedef enum ag_run_result {
     AG_RUN_YIELDED,
     AG_RUN_CALLS /* `*step` is one for the thread that serves calls */
 } ag_run_result;
-/* `due`: 0, or a ticket for ag_stream_tell once a step of several chunks is published. */
+/* `due`: 0, or a ticket for ag_stream_tell (stream_tell.h) once a step of several chunks is published. */
 ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stream, ag_slot *slot, size_t *step,
                                uint64_t *due, ag_error **error);
-void ag_stream_tell(ag_stream *stream, uint64_t *due); /* wake who waits for it, drop the reference; 0 from then on */
 /* Called by the thread that finished a plan in the pool's loop: completes the operation and goes on. */
 void ag_stream_plan_finished(ag_stream *stream, ag_worker *worker, ag_error *error);
 void ag_stream_plan_yielded(ag_stream *stream, size_t step); /* to be resumed there */

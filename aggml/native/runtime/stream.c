@@ -4,8 +4,8 @@
  * publishes each by raising `completed`. An operation that has to wait for something (another stream, a timer, a
  * Python thread, a release) parks the stream: the thread goes on with other work, whoever ends the wait makes the
  * stream ready again. While a stream is not idle it holds a reference to itself. Not here: enqueuing (submit.c),
- * waiting and waking (wake.c), running and failing (stream_run.c), plans over several threads (plan_run.c), streams
- * of devices that are issued ahead (stream_ahead.c). */
+ * running (stream_run.c), failing (stream_end.c), waiting and waking (wake.c), plans over several threads (plan_run.c),
+ * streams of devices that are issued ahead (stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

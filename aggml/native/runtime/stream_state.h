@@ -1,4 +1,4 @@
-/* The stream's state, for the files that make it up: stream.c, submit.c, wake.c, stream_run.c. */
+/* The stream's state, for the files that make it up: stream*.c, submit.c, wake.c, wait_graph.c. */
 #ifndef AG_STREAM_STATE_H
 #define AG_STREAM_STATE_H
 
@@ -80,32 +80,33 @@ static inline bool ag_stream_lock(ag_stream *s)
 ag_block *ag_block_new(void);
 ag_storage **ag_slot_storages(ag_slot *slot); /* reads, then full writes, then partial writes */
 
-/* stream_run.c, for stream_ahead.c */
+/* stream_run.c */
 ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket);
-void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error);
+bool ag_stream_rest(ag_stream *s, uint64_t ticket);
+
+/* stream_step.c */
 ag_error *ag_stream_aborted(ag_stream *s, const ag_slot *slot);
 ag_error *ag_slot_poisoned(ag_slot *slot); /* what its reads are poisoned with: a reference, or NULL */
-bool ag_stream_rest(ag_stream *s, uint64_t ticket);
-/* False: the stream is parked, and runs on when what the operation waits for has come. */
+/* False: the stream is parked, yielded, or another thread has it. `due`: as in stream_tell.h. */
+bool ag_stream_step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, uint64_t *due, ag_error **error);
+/* The part of it that the host does on any device. False: the stream is parked, and runs on when what the operation waits
+ * for has come. */
 bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error);
 
+/* stream_call.c */
+bool ag_stream_call_ended(ag_stream *s, ag_error **error); /* that the operation asked for; tells once */
+/* The thread that serves calls has the stream from here on. `step` of the plan, or NO_STEP. */
+void ag_stream_ask_call(ag_stream *s, const ag_slot *slot, uint64_t ticket, size_t step);
+
+/* stream_end.c: both end the current operation and take the reference to `error`. */
+bool ag_stream_end(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error); /* whether somebody waits for it */
+void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error); /* and wakes who does */
+
 /* wake.c */
-/* What a thread that is no worker carries out of the streams that it made ready: until `until`, what is cheap. A worker
- * that has to be woken takes 5 to 50 us, and milliseconds on a machine that is busy. */
-typedef struct ag_inline {
-    struct ag_inline *outer;
-    ag_stream *first, **end; /* streams that it made ready meanwhile */
-    uint64_t until;
-    size_t bytes; /* of a copy or a fill, at most */
-    uint64_t ns;  /* of a plan, about, at most */
-} ag_inline;
-void ag_inline_begin(ag_inline *here, uint64_t ns, size_t bytes, uint64_t plan_ns); /* for `ns` in all */
-void ag_inline_end(ag_inline *here);   /* goes on with those streams first */
-const ag_inline *ag_inline_here(void); /* of this thread, or NULL */
-void ag_stream_unpark(ag_stream *s);   /* by whoever ended the wait: back to the executor */
+void ag_stream_unpark(ag_stream *s);    /* by whoever ended the wait: back to the executor */
+void ag_stream_hand_over(ag_stream *s); /* by the thread that runs it: the same */
 void ag_stream_set_state(ag_stream *s, stream_state to);
 void ag_stream_wake(ag_stream *s, uint64_t completed); /* all that waits for a ticket up to `completed` */
-bool ag_stream_awaited_here(ag_stream *s, uint64_t completed);
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);
 
 #endif

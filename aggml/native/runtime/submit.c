@@ -3,6 +3,7 @@
  * Not here: running them (stream_run.c), though a submitting thread runs the cheapest ones itself. */
 #include <stdlib.h>
 
+#include "stream_inline.h"
 #include "stream_state.h"
 
 /* Append one slot; the lock is held and enough spare blocks are there. */
@@ -110,17 +111,12 @@ static bool publish(ag_stream *s)
     return ready;
 }
 
-/* A submitting thread carries out what costs less than a hand-over: it is usually an event loop that is about to await
- * the result. It stops at an operation that may take long, and after as much time as the hand-over would have taken. */
-#define INLINE_NS 5000
-#define INLINE_BYTES 16384
-#define INLINE_PLAN_NS 2000
-
-/* Streams that nobody ran, in the order of the submission: what comes later waits for what came before. */
+/* Carry out, of streams that nobody ran, what costs less than a hand-over. In the order of the submission: what comes later
+ * waits for what came before. */
 static void run_here(ag_stream **ready, size_t count, const ag_batch *batches, size_t n)
 {
     ag_inline here;
-    ag_inline_begin(&here, INLINE_NS, INLINE_BYTES, INLINE_PLAN_NS);
+    ag_inline_begin(&here, &ag_inline_submit);
     for (size_t i = 0; i < n; ++i) {
         for (size_t j = 0; j < count; ++j) {
             if (ready[j] == NULL || ready[j] != batches[i].stream) continue;

@@ -4,9 +4,8 @@
  * wanted: one of the two sees the other. */
 #include <stdlib.h>
 
+#include "stream_inline.h"
 #include "stream_state.h"
-
-static _Thread_local ag_inline *inline_here; /* what this thread carries out by itself, if it does */
 
 void ag_stream_unpark(ag_stream *s)
 {
@@ -14,40 +13,14 @@ void ag_stream_unpark(ag_stream *s)
     bool ready = s->state == PARKED;
     if (ready) s->state = READY;
     pthread_mutex_unlock(&s->lock);
-    if (!ready) return;
-    ag_inline *here = s->ahead == NULL ? inline_here : NULL;
-    if (here == NULL) {
-        s->executor->ready(s->executor, s);
-        return;
-    }
-    *ag_stream_link(s) = NULL;
-    *here->end = s;
-    here->end = ag_stream_link(s);
+    if (!ready || (s->ahead == NULL && ag_inline_keep(s))) return;
+    s->executor->ready(s->executor, s);
 }
 
-/* -- streams that a thread which is no worker made ready: it goes on with them itself, no worker is woken */
-
-void ag_inline_begin(ag_inline *here, uint64_t ns, size_t bytes, uint64_t plan_ns)
+void ag_stream_hand_over(ag_stream *s)
 {
-    *here = (ag_inline){.outer = inline_here, .until = ag_now() + ns, .bytes = bytes, .ns = plan_ns};
-    here->end = &here->first;
-    inline_here = here;
-}
-
-void ag_inline_end(ag_inline *here)
-{
-    while (here->first != NULL) {
-        ag_stream *s = here->first;
-        here->first = *ag_stream_link(s);
-        if (here->first == NULL) here->end = &here->first;
-        ag_stream_run(s, NULL);
-    }
-    inline_here = here->outer;
-}
-
-const ag_inline *ag_inline_here(void)
-{
-    return inline_here;
+    ag_stream_set_state(s, READY);
+    s->executor->ready(s->executor, s);
 }
 
 void ag_stream_set_state(ag_stream *s, stream_state to)
@@ -105,26 +78,6 @@ void ag_stream_wake(ag_stream *s, uint64_t completed)
         due = due->next;
         ag_stream_unpark(waiting);
     }
-}
-
-/* Whether a loop that sleeps on this core waits for a ticket up to `completed`. */
-bool ag_stream_awaited_here(ag_stream *s, uint64_t completed)
-{
-    const int here = ag_relay_cpu();
-    bool found = false;
-    pthread_mutex_lock(&s->lock);
-    for (const watch *w = s->watches; w != NULL; w = w->next)
-        found = found || (w->ticket <= completed && ag_notifier_cpu(w->notifier) == here);
-    pthread_mutex_unlock(&s->lock);
-    return found && here >= 0;
-}
-
-void ag_stream_tell(ag_stream *s, uint64_t *due)
-{
-    const uint64_t ticket = *due;
-    *due = 0;
-    ag_stream_wake(s, ticket);
-    ag_stream_unref(s);
 }
 
 /* Park `s` until `ticket` of `target` is done. False: it is done already and `s` runs on. */

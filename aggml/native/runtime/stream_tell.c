@@ -1,0 +1,70 @@
+/* When a loop is woken that waits for a small operation, while a worker goes on with what is queued behind it.
+ *
+ * A loop that sleeps on this very core takes it the moment it is woken, for 0.2 to 0.5 ms, and what is queued would wait
+ * that long: half of the steps of a generation did. So it is woken once other threads can go on: the ticket that it waits
+ * for is due until then. Not here: the waking itself (wake.c), where a plan has got that far (plan_run.c). */
+#include "stream_tell.h"
+
+#include "stream_state.h"
+
+/* Whether a step that threads share comes within some us. A step of one chunk that prepares another one of its node is
+ * short, or it would be cut. */
+static bool starts_wide(const ag_plan *plan)
+{
+    enum { COST = 20000 };
+    uint64_t cost = 0;
+    for (size_t i = 0; i < plan->n_steps && cost < COST; ++i) {
+        const ag_step *step = &plan->steps[i];
+        if (step->n_chunks > 1) return true;
+        if (i + 1 == plan->n_steps || step->node != step[1].node) cost += ag_node_cost(step->node);
+    }
+    return false;
+}
+
+/* Whether other threads get work before long: what is queued from `ticket` on is small copies and then a plan that they
+ * share. */
+static bool work_follows(ag_stream *s, uint64_t ticket)
+{
+    enum { OPERATIONS = 12, BYTES = 16384 };
+    const uint64_t last = atomic_load(&s->submitted);
+    ag_block *block = s->head;
+    for (int i = 0; i < OPERATIONS && ticket <= last; ++i, ++ticket) {
+        while (ticket - block->base >= AG_BLOCK_SLOTS) block = atomic_load_explicit(&block->next, memory_order_acquire);
+        const ag_slot *slot = &block->slots[ticket - block->base];
+        if (slot->pace > 0) return false;
+        if (slot->kind == AG_KIND_PLAN) {
+            const ag_plan *plan = slot->u.plan.plan;
+            return plan->device == NULL && starts_wide(plan);
+        }
+        if (slot->kind != AG_KIND_COPY || ag_copy_size(&slot->u.copy) > BYTES) return false;
+    }
+    return false;
+}
+
+/* Whether a loop that sleeps on this core waits for a ticket up to `completed`. */
+static bool awaited_here(ag_stream *s, uint64_t completed)
+{
+    const int here = ag_relay_cpu();
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    for (const watch *w = s->watches; w != NULL; w = w->next)
+        found = found || (w->ticket <= completed && ag_notifier_cpu(w->notifier) == here);
+    pthread_mutex_unlock(&s->lock);
+    return found && here >= 0;
+}
+
+bool ag_stream_tell_later(ag_stream *s, uint64_t ticket, uint64_t *due)
+{
+    if (!work_follows(s, ticket + 1) || (*due == 0 && !awaited_here(s, ticket))) return false;
+    if (*due == 0) ag_stream_ref(s);
+    *due = ticket;
+    return true;
+}
+
+void ag_stream_tell(ag_stream *s, uint64_t *due)
+{
+    const uint64_t ticket = *due;
+    *due = 0;
+    ag_stream_wake(s, ticket);
+    ag_stream_unref(s);
+}
