@@ -1,205 +1,42 @@
 """Llama-architecture models of GGUF files (llama, qwen2, qwen3), any number of sequences together.
 
-Here: hyperparameters, weights, the graph of one step, the KV cache. Not here: text and tokens
-(vocabulary.py), which token to take (sampling.py), a command line (generate.py).
+Here: a model with its KV cache, the running of steps. Not here: the file (llama_file.py), what a
+step takes in (llama_batch.py), its graph (llama_graph.py), text and tokens (vocabulary.py), which
+token to take (sampling.py), a command line (generate.py).
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import anyio.to_thread
 import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
+from llama_batch import CHAINED, Batch, Group
+from llama_file import Config, ModelError, load_weights, open_model
+from llama_graph import Builder
 
 import aggml
-from aggml import DType, GGUFFile, Graph, Tensor, ops
+from aggml import DType, Graph, Tensor, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
-    from aggml import Backend, Future
+    from llama_batch import Shape
+    from llama_graph import Step
 
-ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
+    from aggml import Backend, Future, GGUFFile
+
+__all__ = [
+    "F32", "KV_STEP", "Batch", "Best", "Config", "Group", "Llama", "ModelError", "open_model",
+]  # fmt: skip
+
 KV_STEP: Final = 256  # attention reads so many positions more at a time: fewer different graphs
 CHUNK: Final = 512  # tokens of a prompt computed at once
-CHAINED: Final = -1  # instead of how many best ones: one, which stays on the device
 
 F32 = npt.NDArray[np.float32]
-
-
-class ModelError(Exception):
-    """The file is no model that this example can run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Hyperparameters under the names of GGUF's metadata; lengths in elements."""
-
-    architecture: str
-    block_count: int
-    embedding_length: int
-    head_count: int
-    head_count_kv: int
-    key_length: int
-    value_length: int
-    context_length: int
-    rms_eps: float
-    rope_dims: int
-    rope_base: float
-    rope_scale: float
-    yarn: float  # share of YaRN's extrapolation
-    original_context: int
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> Config:
-        """Read them.
-
-        Raises:
-            ModelError: another architecture, experts, or a value that is missing.
-        """
-        architecture = metadata.get("general.architecture")
-        if architecture not in ARCHITECTURES:
-            raise ModelError(
-                f"the architecture is {architecture!r}, not one of {', '.join(ARCHITECTURES)}"
-            )
-
-        def value(name: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
-            found = metadata.get(f"{architecture}.{name}", default)
-            if found is None:
-                raise ModelError(f"the file says nothing of {architecture}.{name}")
-            return found
-
-        if value("expert_count", 0):
-            raise ModelError("models with experts are not supported")
-        heads = int(value("attention.head_count"))
-        width = int(value("embedding_length"))
-        head = int(value("attention.key_length", width // heads))
-        scaling = value("rope.scaling.type", "none")
-        factor = float(value("rope.scaling.factor", 1.0))
-        return cls(
-            architecture=architecture,
-            block_count=int(value("block_count")),
-            embedding_length=width,
-            head_count=heads,
-            head_count_kv=int(value("attention.head_count_kv", heads)),
-            key_length=head,
-            value_length=int(value("attention.value_length", head)),
-            context_length=int(value("context_length")),
-            rms_eps=float(value("attention.layer_norm_rms_epsilon")),
-            rope_dims=int(value("rope.dimension_count", head)),
-            rope_base=float(value("rope.freq_base", 10000.0)),
-            rope_scale=1.0 / factor if scaling in ("linear", "yarn") and factor > 0 else 1.0,
-            yarn=1.0 if scaling == "yarn" else 0.0,
-            original_context=int(
-                value("rope.scaling.original_context_length", value("context_length"))
-            ),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """``tokens`` of each of ``sequences``; attention looks at the first ``kv`` positions.
-
-    The first of these sequences is ``slot`` of the cache, the others follow it there.
-    """
-
-    sequences: int
-    tokens: int
-    slot: int
-    kv: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a graph depends on: its parts, one behind the other in all that is no attention.
-
-    Keys and values are written at one place; those of the last part, if ``staged``, at a second one
-    as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones.
-    If ``chained`` the tokens are those that the step before chose, as this one does for the next.
-    """
-
-    parts: tuple[Part, ...]
-    ends: int = 0
-    staged: bool = False
-    best: int = 0
-    chained: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """Of all parts."""
-        return sum(part.sequences * part.tokens for part in self.parts)
-
-    @property
-    def logits(self) -> int:
-        """How many tokens they follow."""
-        return self.ends or self.tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A graph and its inputs, all i32 but the masks: [kv, tokens, 1, sequences] f16, 0 or -inf."""
-
-    graph: Graph
-    tokens: Tensor
-    positions: Tensor
-    rows: Tensor  # where in the cache
-    staged: Tensor | None  # where the last part is written as well
-    masks: tuple[Tensor, ...]  # one for each part
-    last: Tensor | None  # which rows go on after the last attention; None: all
-    logits: Tensor | None  # [vocabulary, ends] f32; of the best: [1, best, ends]; None: chained
-    best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What one part of a step takes in: arrays of (sequences, tokens).
-
-    ``rows`` are those of the cache. The mask, (sequences, 1, tokens, kv) float16, hides what comes
-    behind each token's own position, if not given.
-    """
-
-    ids: npt.NDArray[np.int32]
-    positions: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.int32]
-    slot: int
-    kv: int
-    mask: npt.NDArray[np.float16] | None = None
-
-    @property
-    def part(self) -> Part:
-        """What a graph depends on."""
-        sequences, tokens = self.ids.shape
-        return Part(sequences, tokens, self.slot, self.kv)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one step takes in.
-
-    ``staged`` are rows to which the last group's keys and values are written as well; logits follow
-    the tokens ``last``, counted over all groups (None: each).
-    """
-
-    groups: tuple[Group, ...]
-    last: npt.NDArray[np.int32] | None = None
-    staged: npt.NDArray[np.int32] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Inputs of every attention, as `Step` has them."""
-
-    positions: Tensor
-    rows: Tensor
-    staged: Tensor | None
-    masks: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +78,7 @@ class Llama:
         self._k = self._cache("k", config.key_length)
         self._v = self._cache("v", config.value_length)
         self._memory = self._allocate()
+        self._builder = Builder(config, weights, self._k, self._v, self.ctx)
 
     def _allocate(self) -> object:
         """Give the caches memory, zeros: masked rows must be finite; it lives as long as this."""
@@ -281,16 +119,9 @@ class Llama:
         Raises:
             ModelError: the file is no model that this example can run.
         """
-        config = Config.of(file.metadata)
-        missing = [name for name in _needed(config) if name not in file.tensors]
-        if missing:
-            raise ModelError(f"the file has no tensor {missing[0]!r} ({len(missing)} are missing)")
-        try:
-            file.map(backend.device)
-        except (aggml.Unsupported, aggml.Misaligned):
-            await file.load(backend, progress=progress)
+        config, weights = await load_weights(backend, file, progress)
         limit = ctx or min(config.context_length, 4096)
-        return cls(backend, config, file.tensors, ctx=limit, sequences=sequences)
+        return cls(backend, config, weights, ctx=limit, sequences=sequences)
 
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
         """Take in ``ids`` at positions ``start ..`` of sequence ``slot``.
@@ -395,7 +226,7 @@ class Llama:
         """Make the inputs of the next step while this one is computed, if that has its graph."""
         if (max(positions) + 1) % KV_STEP:
             after = [position + 1 for position in positions]
-            inputs = self._inputs(step, self._batch_of_one(after))
+            inputs = step.inputs(self._batch_of_one(after))
             self._foreseen = ((best, *after), step, inputs)
 
     async def share(self, n: int) -> None:
@@ -453,34 +284,14 @@ class Llama:
 
     async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
         """The step for a batch, and its inputs; ``best`` may be CHAINED."""
-        ends = 0 if batch.last is None else len(batch.last)
-        parts = tuple(group.part for group in batch.groups)
-        chained = best == CHAINED
-        shape = Shape(parts, ends, batch.staged is not None, 0 if chained else best, chained)
-        step = await self._step(shape)
-        return step, self._inputs(step, batch)
-
-    @staticmethod
-    def _inputs(step: Step, batch: Batch) -> dict[Tensor, Any]:
-        groups = batch.groups
-        inputs: dict[Tensor, Any] = {
-            step.tokens: _joined([group.ids for group in groups]),
-            step.positions: _joined([group.positions for group in groups]),
-            step.rows: _joined([group.rows for group in groups]),
-        }
-        for to, group in zip(step.masks, groups, strict=True):
-            mask = group.mask
-            inputs[to] = _mask(group.positions, group.kv) if mask is None else mask
-        if step.staged is not None:
-            inputs[step.staged] = batch.staged
-        if step.last is not None:
-            inputs[step.last] = batch.last
-        return inputs
+        step = await self._step(batch.shape(best))
+        return step, step.inputs(batch)
 
     async def _step(self, shape: Shape) -> Step:
         step = self._steps.get(shape)
         if step is None:
-            step = await self._build(shape)
+            chosen = await self._kept(shape.tokens) if shape.chained else None
+            step = await self._builder.build(shape, chosen)
             await self.backend.prepare(step.graph)
             self._steps[shape] = step
             if len(self._steps) > self._max_graphs:
@@ -488,53 +299,6 @@ class Llama:
         else:
             self._steps.move_to_end(shape)
         return step
-
-    # -- the graph
-
-    async def _build(self, shape: Shape) -> Step:
-        w, c = self._w, self.config
-
-        def given(name: str, n: int) -> Tensor:
-            return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
-
-        positions, rows = (given(name, shape.tokens) for name in ("positions", "rows"))
-        tokens = await self._kept(shape.tokens) if shape.chained else given("tokens", shape.tokens)
-        copied = shape.parts[-1]
-        staged = given("staged", copied.sequences * copied.tokens) if shape.staged else None
-        last = given("last", shape.ends) if shape.ends else None
-        masks = tuple(
-            aggml.new_tensor(
-                DType.F16, ne=(part.kv, part.tokens, 1, part.sequences), name="mask"
-            ).set_input()
-            for part in shape.parts
-        )
-        places = Places(positions, rows, staged, masks)
-        x = ops.get_rows(w["token_embd.weight"], tokens)
-        for i in range(c.block_count):
-            h = ops.mul(ops.rms_norm(x, c.rms_eps), w[f"blk.{i}.attn_norm.weight"])
-            y = self._attention(i, h, places, shape)
-            if last is not None and i == c.block_count - 1:
-                x, y = ops.get_rows(x, last), ops.get_rows(y, last)
-            x = ops.add(self._linear(f"blk.{i}.attn_output", y), x)
-            h = ops.mul(ops.rms_norm(x, c.rms_eps), w[f"blk.{i}.ffn_norm.weight"])
-            gate, up = (self._linear(f"blk.{i}.ffn_{part}", h) for part in ("gate", "up"))
-            x = ops.add(self._linear(f"blk.{i}.ffn_down", ops.swiglu_split(gate, up)), x)
-            await checkpoint()
-        x = ops.mul(ops.rms_norm(x, c.rms_eps), w["output_norm.weight"])
-        head = w.get("output.weight", w["token_embd.weight"])
-        logits = ops.mul_mat(head, x)
-        if shape.chained:  # top_k, since of equal ones argmax takes the last
-            best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
-            best = ops.cpy(best, tokens).set_output()
-            return Step(Graph(best), tokens, positions, rows, staged, masks, last, None, best)
-        if not shape.best:
-            graph = Graph(logits.set_output())
-            return Step(graph, tokens, positions, rows, staged, masks, last, logits, None)
-        best = ops.top_k(logits, shape.best).set_output()
-        each = ops.reshape_3d(logits, 1, self.vocabulary, shape.logits)
-        logits = ops.get_rows(each, best).set_output()
-        graph = Graph(best, logits)
-        return Step(graph, tokens, positions, rows, staged, masks, last, logits, best)
 
     async def _kept(self, n: int) -> Tensor:
         """Where chained steps of ``n`` sequences leave their tokens."""
@@ -544,129 +308,3 @@ class Llama:
             await self.backend.alloc_async([kept])
             self._chosen[n] = kept
         return kept
-
-    def _linear(self, name: str, x: Tensor) -> Tensor:
-        y = ops.mul_mat(self._w[f"{name}.weight"], x)
-        bias = self._w.get(f"{name}.bias")
-        return y if bias is None else ops.add(y, bias)
-
-    def _attention(self, i: int, h: Tensor, places: Places, shape: Shape) -> Tensor:
-        """[width, n] -> [value_length * head_count, n]."""
-        c, total = self.config, shape.tokens
-        q = ops.reshape_3d(self._linear(f"blk.{i}.attn_q", h), c.key_length, c.head_count, total)
-        k = ops.reshape_3d(self._linear(f"blk.{i}.attn_k", h), c.key_length, c.head_count_kv, total)
-        v = self._linear(f"blk.{i}.attn_v", h)
-        q, k = (self._placed(i, part, x, places.positions) for part, x in (("q", q), ("k", k)))
-        # Written, then read: what set_rows returns is the cache with the new rows in it.
-        new_k, new_v = ops.reshape_2d(k, self._k[i].ne[0], total), v
-        k, v = (
-            ops.set_rows(cache, new, places.rows)
-            for cache, new in ((self._k[i], new_k), (self._v[i], new_v))
-        )
-        if places.staged is not None:
-            n = places.staged.ne[0]
-            k, v = (
-                ops.set_rows(cache, _columns(new, total - n, n), places.staged)
-                for cache, new in ((k, new_k), (v, new_v))
-            )
-        found, first = None, 0
-        for part, mask in zip(shape.parts, places.masks, strict=True):
-            n = part.sequences * part.tokens
-            mine = ops.view_4d(
-                q, c.key_length, c.head_count, part.tokens, part.sequences,
-                q.nb[1], q.nb[2], part.tokens * q.nb[2], first * q.nb[2],
-            )  # fmt: skip
-            keys, values = self._seen(k, c.key_length, part), self._seen(v, c.value_length, part)
-            scale = 1 / math.sqrt(c.key_length)
-            mine = ops.permute(mine, 0, 2, 1, 3)
-            y = ops.flash_attn_ext(mine, keys, values, mask, scale, 0.0, 0.0)
-            y = ops.reshape_2d(y, c.value_length * c.head_count, n)
-            found = y if found is None else ops.concat(found, y, 1)
-            first += n
-        assert found is not None
-        return found
-
-    def _placed(self, i: int, part: str, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys, [key_length, heads, n], turned by their positions."""
-        c = self.config
-        norm = self._w.get(f"blk.{i}.attn_{part}_norm.weight")
-        if norm is not None:
-            x = ops.mul(ops.rms_norm(x, c.rms_eps), norm)
-        return ops.rope_ext(
-            x,
-            positions,
-            self._w.get("rope_freqs.weight"),
-            c.rope_dims,
-            mode="normal" if c.architecture == "llama" else "neox",
-            n_ctx_orig=c.original_context,
-            freq_base=c.rope_base,
-            freq_scale=c.rope_scale,
-            ext_factor=c.yarn,
-        )
-
-    def _seen(self, cache: Tensor, head: int, part: Part) -> Tensor:
-        """[head, kv, heads, sequences] of a cache."""
-        row, size = cache.nb[1], cache.dtype.type_size
-        return ops.permute(
-            ops.view_4d(
-                cache, head, self.config.head_count_kv, part.kv, part.sequences,
-                head * size, row, self.ctx * row, part.slot * self.ctx * row,
-            ),
-            0, 2, 1, 3,
-        )  # fmt: skip
-
-
-def _columns(x: Tensor, first: int, n: int) -> Tensor:
-    """``n`` columns of a matrix, without a copy."""
-    return ops.view_2d(x, x.ne[0], n, x.nb[1], first * x.nb[1])
-
-
-def _joined(parts: list[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
-    """All elements in one line."""
-    return (
-        parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([x.reshape(-1) for x in parts])
-    )
-
-
-def _mask(positions: npt.NDArray[np.int32], kv: int) -> npt.NDArray[np.float16]:
-    """(sequences, 1, tokens, kv): 0 up to each token's own position, -inf behind it.
-
-    Each row is a window into one row of ``kv`` zeros and ``kv`` infinities. Of one prompt each is
-    one to the left of the row before, and the worker that takes the mask reads the windows: written
-    out on the loop, those of 512 tokens that look at 4096 would hold it up for 3 ms.
-    """
-    windows = _windows(kv)
-    sequences, tokens = positions.shape
-    first = int(positions[0, 0])
-    if sequences == 1 and np.array_equal(positions[0], np.arange(first, first + tokens)):
-        return windows[kv - first - tokens : kv - first][None, None, ::-1]
-    found: npt.NDArray[np.float16] = windows[kv - 1 - positions][:, None]
-    return found
-
-
-@functools.lru_cache(maxsize=16)
-def _windows(kv: int) -> npt.NDArray[np.float16]:
-    """Row i ends with i infinities behind ``kv`` - i zeros; nobody may write to it."""
-    line = np.zeros(2 * kv, np.float16)
-    line[kv:] = -np.inf
-    return np.lib.stride_tricks.sliding_window_view(line, kv)
-
-
-def _needed(config: Config) -> list[str]:
-    parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"]
-    parts += ["ffn_norm", "ffn_gate", "ffn_up", "ffn_down"]
-    blocks = range(config.block_count)
-    names = [f"blk.{i}.{part}.weight" for i in blocks for part in parts]
-    return ["token_embd.weight", "output_norm.weight", *names]
-
-
-async def open_model(path: Path) -> GGUFFile:
-    """Open a GGUF file without holding up the loop.
-
-    Raises:
-        ModelError: it cannot be read, or is no GGUF file.
-    """
-    try:
-        return await anyio.to_thread.run_sync(GGUFFile.open, path)
-    except (OSError, aggml.AggmlError) as error:
-        raise ModelError(f"cannot open the model: {error}") from error

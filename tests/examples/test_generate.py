@@ -13,7 +13,8 @@ import anyio
 import generate
 import numpy as np
 import pytest
-from llama import Config, Llama, ModelError, _mask, open_model
+from llama import Config, Llama, ModelError, open_model
+from llama_batch import mask_of
 from sampling import Sampler, choose
 from vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
 
@@ -108,7 +109,7 @@ async def test_a_prompt_longer_than_a_step_of_the_cache(files: dict[str, Path]) 
 def test_mask_shows_what_came_before(positions: list[list[int]]) -> None:
     at = np.array(positions, np.int32)
     wanted = np.where(np.arange(256) <= at[:, None, :, None], 0, -np.inf)
-    assert np.array_equal(_mask(at, 256), wanted)
+    assert np.array_equal(mask_of(at, 256), wanted)
 
 
 async def collect(model: Llama, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
