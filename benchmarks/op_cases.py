@@ -2,7 +2,7 @@
 
 A case is its operands and a function that builds the nodes: from `aggml.ops`, or from an object
 with the same names that calls ggml (op_ggml.py). Here: operands, cases, their data, which follow
-from the operand alone. Not here: the rows (op_rows.py), who computes them.
+from the operand alone. Not here: the rows (op_rows/), who computes them.
 """
 
 from __future__ import annotations

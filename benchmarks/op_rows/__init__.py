@@ -1,0 +1,38 @@
+"""The rows of the part "ops", by family. Not here: what a case is, its data (op_cases.py).
+
+Products and attention of models' sizes have parts of their own (kernels.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.op_rows import convolutions, copies, elementwise, products, rows, sequences
+
+if TYPE_CHECKING:
+    from benchmarks.op_rows.row import Cases
+
+__all__ = ["all_cases"]
+
+
+def all_cases() -> Cases:
+    """The name and the case of each row."""
+    found: Cases = {}
+    for add in (
+        elementwise.binary,
+        elementwise.unary,
+        elementwise.glu,
+        rows.norms,
+        rows.reductions,
+        copies.copies,
+        copies.shapes,
+        copies.rows_by_number,
+        rows.softmax_and_rope,
+        convolutions.convolutions,
+        rows.order,
+        sequences.sequences,
+        sequences.training,
+        products.products,
+    ):
+        add(found)
+    return found
