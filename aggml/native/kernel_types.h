@@ -59,6 +59,7 @@ struct agk_terms_panel;
 typedef bool agk_mm_terms_cols_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef agk_mm_terms_cols_fn agk_mm_tiles_cols_fn;                                                /* mul_mat_tiles.h */
 typedef void agk_mm_tiles_rows_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
+typedef void agk_mm_iq_bf16_fn(int type, const void *src, void *out, int64_t n); /* of codebook types */
 typedef bool agk_mm_terms_row_fn(int terms, int64_t k, const float *x, void *out);
 typedef void agk_mm_terms_bf16_fn(const void *src, void *out, int64_t k);
 typedef void agk_mm_terms_tile_fn(const struct agk_terms_panel *p);

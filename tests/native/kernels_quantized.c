@@ -90,6 +90,69 @@ static int byte_rows(rng *r, int type)
     return n_variants;
 }
 
+/* A row of random codes and scales, d between 1 and 2: of types that take long to quantize. */
+static void random_row(rng *r, int type, char *row)
+{
+    const size_t size = agk_row_size(type, 256);
+    for (char *x = row; x < row + agk_row_size(type, N); x += size) {
+        const uint16_t d = (uint16_t)(0x3c00 + rng_below(r, 0x400));
+        for (size_t i = 0; i < size; ++i) x[i] = (char)rng_next(r);
+        if (type == AGK_IQ1_M) {
+            agk_block_iq1_m block;
+            memcpy(&block, x, sizeof block);
+            for (int i = 0; i < 4; ++i) {
+                block.scales[2 * i + 1] = (uint8_t)((block.scales[2 * i + 1] & 15) | (d >> 4 * i & 15) << 4);
+            }
+            memcpy(x, &block, sizeof block);
+        } else {
+            memcpy(type == AGK_TQ1_0 || type == AGK_TQ2_0 ? x + size - 2 : x, &d, sizeof d);
+        }
+    }
+}
+
+/* Those, whose columns are never q8_0 before. */
+static bool is_codebook(int type)
+{
+    const agk_bytes_traits t = agk_bytes_traits_of(type);
+    return t.wide && type != AGK_IQ4_XS && !(type >= AGK_Q2_K && type <= AGK_Q6_K);
+}
+
+/* What an f32 is as one term of a product on tiles: rounded, zero with its sign if that is subnormal. */
+static uint16_t as_term(float x)
+{
+    uint16_t bits;
+    const float kept = fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+    agk_f32_to_bf16_scalar(&kept, &bits, 1);
+    return bits;
+}
+
+/* Rows of codebook types as bf16: what their floats are rounded to. Any bits, and ordinary scales. */
+static int bf16_rows(rng *r, int type)
+{
+    const bool points = is_codebook(type) && agk_bytes_traits_of(type).served && type != AGK_TQ1_0 && type != AGK_TQ2_0;
+    int n_variants = 0;
+    for (size_t i = 0; points && i < agk_n_variants; ++i) {
+        agk_mm_iq_bf16_fn *fast = (agk_mm_iq_bf16_fn *)variant(i, "mm_iq_bf16");
+        if (fast == NULL) continue;
+        const bool scalar = strcmp(agk_variants[i].isa, "scalar") == 0;
+        for (int round = 0; round < SCALED(200); ++round) {
+            char *x = (char *)random_bytes(r, agk_row_size(type, N));
+            if (scalar || round % 2 == 0) random_row(r, type, x);
+            float expected[N];
+            uint16_t found[N];
+            agk_traits(type)->to_float(x, expected, N);
+            fast(type, x, found, N);
+            for (int j = 0; j < N; ++j) {
+                const bool nan = (found[j] & 0x7fff) > 0x7f80;
+                CHECK(isnan(expected[j]) ? nan : found[j] == as_term(expected[j]));
+            }
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
 /* `rows` rows of the type times `cols` columns, by `dot`, into c. */
 static void multiply(agk_mm_block_fn *dot, int type, int64_t k, int n_rows, int n_cols, const void *a, const void *b,
                      float *c)
@@ -124,33 +187,6 @@ static double length_of_column(int64_t k, const agk_mm_col_q8 *col)
         sum += x * x;
     }
     return sum;
-}
-
-/* A row of random codes and scales, d between 1 and 2: of types that take long to quantize. */
-static void random_row(rng *r, int type, char *row)
-{
-    const size_t size = agk_row_size(type, 256);
-    for (char *x = row; x < row + agk_row_size(type, N); x += size) {
-        const uint16_t d = (uint16_t)(0x3c00 + rng_below(r, 0x400));
-        for (size_t i = 0; i < size; ++i) x[i] = (char)rng_next(r);
-        if (type == AGK_IQ1_M) {
-            agk_block_iq1_m block;
-            memcpy(&block, x, sizeof block);
-            for (int i = 0; i < 4; ++i) {
-                block.scales[2 * i + 1] = (uint8_t)((block.scales[2 * i + 1] & 15) | (d >> 4 * i & 15) << 4);
-            }
-            memcpy(x, &block, sizeof block);
-        } else {
-            memcpy(type == AGK_TQ1_0 || type == AGK_TQ2_0 ? x + size - 2 : x, &d, sizeof d);
-        }
-    }
-}
-
-/* Those, whose columns are never q8_0 before. */
-static bool is_codebook(int type)
-{
-    const agk_bytes_traits t = agk_bytes_traits_of(type);
-    return t.wide && type != AGK_IQ4_XS && !(type >= AGK_Q2_K && type <= AGK_Q6_K);
 }
 
 static void compare_dots(rng *r, int type, agk_mm_block_fn *scalar, agk_mm_block_fn *fast, int64_t k, int n_rows,
@@ -365,7 +401,7 @@ int main(void)
     int n_rows = 0, n_dots = 0, n_packed = 0;
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
         if (agk_traits(type)->blck_size == 1) continue;
-        n_rows += rows(&r, type) + byte_rows(&r, type);
+        n_rows += rows(&r, type) + byte_rows(&r, type) + bf16_rows(&r, type);
         n_dots += dots(&r, type);
     }
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);

@@ -13,6 +13,7 @@
 #include "../kernel_types.h"
 #include "../mul_mat.h"
 #include "../scalar/quant_iq_grid.h"
+#include "../vec/even_signs.h"
 
 enum { WIDE = 256, GROUPS = WIDE / 32, MOST = 8 };
 
@@ -101,26 +102,6 @@ AGK_INLINE void put_signed(apart *to, int g, __m256i magnitude, const void *sign
     store(to->sign + 32 * g, _mm256_or_si256(mask, _mm256_set1_epi8(1)));
 }
 
-/* 7 bits in each byte, and an eighth that makes their number even. */
-AGK_INLINE __m256i even_signs(__m256i seven)
-{
-    const __m256i odd = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
-    const __m256i low = _mm256_and_si256(seven, _mm256_set1_epi8(15));
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(seven, 4), _mm256_set1_epi8(15));
-    return _mm256_or_si256(seven, _mm256_xor_si256(_mm256_shuffle_epi8(odd, low), _mm256_shuffle_epi8(odd, high)));
-}
-
-/* Four times 7 bits in each of 8 words. */
-AGK_INLINE __m256i even_signs_of_words(__m256i w)
-{
-    const __m256i first = _mm256_and_si256(w, _mm256_set1_epi32(0x7f));
-    const __m256i second = _mm256_and_si256(_mm256_slli_epi32(w, 1), _mm256_set1_epi32(0x7f00));
-    const __m256i third = _mm256_and_si256(_mm256_slli_epi32(w, 2), _mm256_set1_epi32(0x7f0000));
-    const __m256i fourth = _mm256_and_si256(_mm256_slli_epi32(w, 3), _mm256_set1_epi32(0x7f000000));
-    return even_signs(_mm256_or_si256(_mm256_or_si256(first, second), _mm256_or_si256(third, fourth)));
-}
-
 /* Numbers of 16 points: 8 bits each, and what multiplying the high bits and `mask` bring to their place. */
 AGK_INLINE void put_points(uint16_t *to, const uint8_t *low, __m256i high, __m256i times, int mask)
 {
@@ -168,7 +149,7 @@ AGK_INLINE void iq2_xxs(const void *block, apart *to)
     const __m256i low = load(x->qs), high = load(x->qs + 16); /* points, then signs and scale, of 4 groups each */
     const __m256i words = _mm256_permute4x64_epi64(
         _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0xdd)), 0xd8);
-    store(signs, even_signs_of_words(words));
+    store(signs, agk_even_signs_of_words(words));
     put_wide_factors(to, _mm256_srli_epi32(words, 28));
     IN_MEMORY(signs);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
@@ -188,7 +169,7 @@ AGK_INLINE void iq2_xs(const void *block, apart *to)
     uint32_t signs[GROUPS];
     const __m256i bytes =
         _mm256_packus_epi16(_mm256_srli_epi16(load(x->qs), 9), _mm256_srli_epi16(load(x->qs + 16), 9));
-    store(signs, even_signs(_mm256_permute4x64_epi64(bytes, 0xd8)));
+    store(signs, agk_even_signs(_mm256_permute4x64_epi64(bytes, 0xd8)));
     put_nibble_factors(to, x->scales);
     uint16_t points[32];
     store(points, _mm256_and_si256(load(x->qs), _mm256_set1_epi16(511)));
@@ -232,7 +213,7 @@ AGK_INLINE void iq3_xxs(const void *block, apart *to)
     const agk_block_iq3_xxs *x = block;
     uint32_t signs[GROUPS];
     const __m256i words = load(x->scales_and_signs);
-    store(signs, even_signs_of_words(words));
+    store(signs, agk_even_signs_of_words(words));
     put_wide_factors(to, _mm256_srli_epi32(words, 28));
     IN_MEMORY(signs);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)

@@ -83,6 +83,12 @@ static bool as_bytes(agk_terms_plan *p, const agk_view *a, const agk_view *b, ui
     return true;
 }
 
+static bool of_codebook(int type)
+{
+    return type == AGK_IQ2_XXS || type == AGK_IQ2_XS || type == AGK_IQ2_S || type == AGK_IQ3_XXS || type == AGK_IQ3_S ||
+           type == AGK_IQ1_S || type == AGK_IQ1_M;
+}
+
 static void choose_kernels(agk_terms_plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
 {
     const bool plain = a->type == AGK_F32 || a->type == AGK_F16;
@@ -104,8 +110,12 @@ static void choose_kernels(agk_terms_plan *p, const agk_view *a, const agk_view 
     }
     p->dot = a->type == AGK_F16 ? AGK_PICK(mm_dot_f16, cpu) : AGK_PICK(mm_dot_f32, cpu);
     if (a->type == AGK_BF16 && p->lanes && !p->whole) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
-    if (a->type == AGK_BF16 && !p->lanes) p->bf16_turned = AGK_PICK(mm_tiles_rows, cpu);
-    if (a->type != AGK_F32) p->a_floats = agk_reader(a->type, cpu);
+    p->codebooks = !p->lanes && of_codebook(a->type);
+    if ((a->type == AGK_BF16 && !p->lanes) || p->codebooks) p->bf16_turned = AGK_PICK(mm_tiles_rows, cpu);
+    if (p->codebooks)
+        p->a_bf16 = AGK_PICK(mm_iq_bf16, cpu);
+    else if (a->type != AGK_F32)
+        p->a_floats = agk_reader(a->type, cpu);
     if (b->type != AGK_F32) p->col.floats = agk_reader(b->type, cpu);
 }
 

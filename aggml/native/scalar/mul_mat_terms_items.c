@@ -29,6 +29,14 @@ static bool make_turned_panel(const agk_terms_plan *p, const agk_view *a, const 
         const char *from = rows + first * a->nb[1];
         const int64_t some = agk_mm_least(AGK_TERMS_COLS, n - first);
         size_t stride = (size_t)a->nb[1];
+        if (p->codebooks) {
+            const size_t line = 2 * (size_t)kn;
+            for (int64_t i = 0; i < some; ++i) {
+                p->a_bf16(a->type, from + i * a->nb[1], (char *)floats + (size_t)i * line, kn);
+            }
+            from = (const char *)floats;
+            stride = line;
+        }
         if (p->bf16_turned != NULL) {
             p->bf16_turned(kn, some, from, stride, panel);
             continue;

@@ -107,6 +107,18 @@ void agk_mm_tiles_rows_scalar(int64_t k, int64_t rows, const void *a, size_t lda
     }
 }
 
+void agk_mm_iq_bf16_scalar(int type, const void *src, void *out, int64_t n)
+{
+    const size_t size = agk_row_size(type, 256);
+    const char *x = src;
+    uint16_t *y = out;
+    float values[256];
+    for (; n >= 256; n -= 256, x += size, y += 256) {
+        agk_traits(type)->to_float(x, values, 256);
+        agk_f32_to_bf16_scalar(values, y, 256);
+    }
+}
+
 static float bf16(const char *at, int64_t i)
 {
     uint16_t bits;

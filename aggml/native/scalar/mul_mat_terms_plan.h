@@ -34,8 +34,11 @@ typedef struct agk_terms_plan {
         agk_mm_terms_put_fn *put;  /* in lanes */
         struct agk_packed *packed; /* on tiles: rows of a as panels; NULL: made for each item */
     };
-    agk_mm_block_fn *dot;      /* of what cannot be split */
-    agk_to_float_fn *a_floats; /* NULL: f32 */
+    agk_mm_block_fn *dot; /* of what cannot be split */
+    union {
+        agk_to_float_fn *a_floats; /* NULL: f32 */
+        agk_mm_iq_bf16_fn *a_bf16; /* codebooks: on tiles, for bf16_turned */
+    };
     union {
         agk_to_float_fn *floats; /* NULL: f32 */
         agk_mm_convert_fn *bytes;
@@ -50,6 +53,7 @@ typedef struct agk_terms_plan {
     int8_t fours;            /* of shorts */
     bool shorts;             /* bytes as in mul_mat_short.h */
     bool ends;               /* all stages are these */
+    bool codebooks;          /* rows of a become bf16 */
     bool lanes, whole;       /* not on tiles; numbers are f32, which take the room of two terms */
     agk_bytes_traits bytes;
 } agk_terms_plan;
