@@ -1,59 +1,16 @@
-/* mul_mat of the codebook and ternary types with few columns, AVX2: blocks of 256 are taken apart into L1, one of each of 2 rows,
- * and multiplied by up to 8 columns; with one column they need not lie anywhere.
+/* mul_mat of the codebook types with few columns, AVX2: how their blocks are taken apart.
  *
- * A magnitude of at most 63 times a byte that has taken on its sign: sums of two products fit in 16 bits, and whole factors
- * multiply them as they are widened. No element of a column is -128: none was q8_0 before. One scale for 256 of a column, as for
- * many columns and in ggml, would be 10 to 20 % faster (ternary types 50 %) with three times the error.
- * Not here: other types (mul_mat_dot_q.c), many columns (mul_mat_short.c). */
-#include <immintrin.h>
-
-#include "../blocks.h"
+ * Not here: products of what comes of it (mul_mat_apart.h), ternary types (mul_mat_dot_tq.c), others (mul_mat_dot_q.c), many
+ * columns (mul_mat_short.c). */
 #include "../blocks_iq.h"
-#include "../inline.h"
-#include "../kernel_types.h"
-#include "../mul_mat.h"
 #include "../scalar/quant_iq_grid.h"
 #include "../vec/even_signs.h"
-
-enum { WIDE = 256, GROUPS = WIDE / 32, MOST = 8 };
-
-/* A block: elements are unit * factor * magnitude with the sign of `sign`, which is not 0; of a ternary type unit * (magnitude - 1). */
-typedef struct apart {
-    _Alignas(32) int8_t sign[WIDE];
-    uint8_t magnitude[WIDE];
-    int16_t factor[GROUPS][16]; /* of each pair of elements */
-    float unit;
-} apart;
-
-typedef void take_apart_fn(const void *block, apart *to);
-
-typedef struct kind {
-    take_apart_fn *take_apart;
-    size_t block_size;
-    bool ternary;
-} kind;
+#include "mul_mat_apart.h"
 
 /* Read it out of memory, not piece by piece out of the registers it came from. */
 #define IN_MEMORY(x) __asm__ volatile("" : "+m"(x))
 
 /* --- parts ------------------------------------------------------------------------------------------------------- */
-
-AGK_INLINE float half_at(const void *p)
-{
-    uint16_t d;
-    memcpy(&d, p, sizeof d);
-    return _cvtsh_ss(d);
-}
-
-AGK_INLINE __m256i load(const void *p)
-{
-    return _mm256_loadu_si256((const __m256i *)p);
-}
-
-AGK_INLINE void store(void *p, __m256i x)
-{
-    _mm256_storeu_si256((__m256i *)p, x);
-}
 
 AGK_INLINE __m128i load8(const void *p)
 {
@@ -322,160 +279,6 @@ AGK_INLINE void iq1_m(const void *block, apart *to)
     to->unit = 0.125f * _cvtsh_ss(bits);
 }
 
-AGK_INLINE void tq2_0(const void *block, apart *to)
-{
-    const agk_block_tq2_0 *x = block;
-    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
-    {
-        const __m256i q = _mm256_srli_epi16(load(x->qs + 32 * (g / 4)), 2 * (g % 4));
-        store(to->magnitude + 32 * g, _mm256_and_si256(q, _mm256_set1_epi8(3)));
-    }
-    to->unit = half_at(&x->d);
-}
-
-/* The first digit of base 3 of fractions of 256, 128 less than they are: 0, 1 or 2. The rest comes to the front by tripling, with
- * or without these 128. */
-AGK_INLINE __m256i first_digit(__m256i x)
-{
-    const __m256i one = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(85 - 128));
-    return _mm256_abs_epi8(_mm256_add_epi8(one, _mm256_cmpgt_epi8(x, _mm256_set1_epi8(170 - 128))));
-}
-
-AGK_INLINE __m256i tripled(__m256i x)
-{
-    return _mm256_add_epi8(x, _mm256_add_epi8(x, x));
-}
-
-/* 32 bytes of five digits, the first of all first; then 16; then 4 of four. */
-AGK_INLINE void tq1_0(const void *block, apart *to)
-{
-    const agk_block_tq1_0 *x = block;
-    const __m256i less = _mm256_set1_epi8(-128);
-    __m256i q = _mm256_xor_si256(load(x->qs), less);
-    const __m128i middle = _mm_loadu_si128((const __m128i *)(const void *)(x->qs + 32));
-    __m256i twice = _mm256_xor_si256(_mm256_broadcastsi128_si256(middle), less); /* the next digit in the high half */
-    twice = _mm256_blend_epi32(twice, tripled(twice), 0xf0);
-    AGK_UNROLL for (int g = 0; g < 5; ++g, q = tripled(q)) store(to->magnitude + 32 * g, first_digit(q));
-    AGK_UNROLL for (int g = 5; g < 8; ++g, twice = tripled(tripled(twice)))
-        store(to->magnitude + 32 * g, first_digit(twice));
-    int32_t last;
-    memcpy(&last, x->qh, sizeof last);
-    __m256i four = _mm256_xor_si256(_mm256_set1_epi32(last), less);
-    four = _mm256_blend_epi32(four, tripled(four), 0xaa);
-    four = _mm256_blend_epi32(four, tripled(tripled(four)), 0xcc);
-    _mm_storeu_si128((__m128i *)(void *)(to->magnitude + 240), _mm256_castsi256_si128(first_digit(four)));
-    to->unit = half_at(&x->d);
-}
-
-/* --- products ---------------------------------------------------------------------------------------------------- */
-
-AGK_INLINE float sum8(__m256 x)
-{
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-/* Sums of R rows and a column, each in 8 lanes. */
-AGK_INLINE void sums_of(int R, const apart x[2], const agk_mm_col_q8 *col, __m256 sum[2])
-{
-    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_ps();
-    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
-    {
-        const __m256i y = load(col[g / 2].q + g % 2 * 32);
-        const __m256 d = _mm256_broadcast_ss(&col[g / 2].d[g % 2]);
-        AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            const __m256i with_sign = _mm256_sign_epi8(y, load(x[r].sign + 32 * g));
-            const __m256i p = _mm256_maddubs_epi16(load(x[r].magnitude + 32 * g), with_sign);
-            sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(p, load(x[r].factor[g]))), d, sum[r]);
-        }
-    }
-}
-
-/* Those of ternary codes: what their offset of 1 adds too much is a 128th of the start of the column, for all rows. */
-AGK_INLINE void ternary_sums_of(int R, const apart x[2], const agk_mm_col_q8 *col, __m256 sum[2])
-{
-    __m256 start = _mm256_setzero_ps();
-    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_setzero_ps();
-    AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
-    {
-        const __m256i y = load(col[g / 2].q + g % 2 * 32);
-        const __m256 d = _mm256_broadcast_ss(&col[g / 2].d[g % 2]);
-        start = _mm256_fmadd_ps(_mm256_cvtepi32_ps(load(col[g / 2].start + g % 2 * 8)), d, start);
-        AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            const __m256i p = _mm256_maddubs_epi16(load(x[r].magnitude + 32 * g), y);
-            sum[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(p, _mm256_set1_epi16(1))), d, sum[r]);
-        }
-    }
-    AGK_UNROLL for (int r = 0; r < R; ++r) sum[r] = _mm256_fmadd_ps(start, _mm256_set1_ps(1.0f / 128.0f), sum[r]);
-}
-
-/* R rows times n columns, at most MOST. */
-AGK_INLINE void panel(kind t, int R, int64_t n, const agk_mm_block *block, const char *a, const char *b, char *c)
-{
-    __m256 acc[MOST][2];
-    for (int64_t j = 0; j < n; ++j) acc[j][0] = acc[j][1] = _mm256_setzero_ps();
-    for (int64_t k = 0; k < block->k; k += WIDE, a += t.block_size, b += WIDE / 64 * sizeof(agk_mm_col_q8)) {
-        apart x[2];
-        AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            const char *row = a + (size_t)r * block->lda;
-            AGK_UNROLL for (size_t line = 0; line < t.block_size; line += 64) /* of the rows that come next */
-            {
-                _mm_prefetch(row + (size_t)R * block->lda + line, _MM_HINT_T0);
-            }
-            t.take_apart(row, &x[r]);
-        }
-        for (int64_t j = 0; j < n; ++j) {
-            const agk_mm_col_q8 *col = (const agk_mm_col_q8 *)(const void *)(b + (size_t)j * block->ldb);
-            __m256 sum[2];
-            if (t.ternary)
-                ternary_sums_of(R, x, col, sum);
-            else
-                sums_of(R, x, col, sum);
-            AGK_UNROLL for (int r = 0; r < R; ++r)
-            {
-                acc[j][r] = _mm256_fmadd_ps(sum[r], _mm256_set1_ps(x[r].unit), acc[j][r]);
-            }
-        }
-    }
-    for (int64_t j = 0; j < n; ++j) AGK_UNROLL for (int r = 0; r < R; ++r)
-        {
-            ((float *)(void *)(c + (size_t)j * block->ldc))[r] = sum8(acc[j][r]);
-        }
-}
-
-AGK_INLINE void all(kind t, bool single, const agk_mm_block *block)
-{
-    const char *a = block->a;
-    char *c = (char *)block->c;
-    int64_t rows = block->rows;
-    for (; rows > 1; rows -= 2, a += 2 * block->lda, c += 2 * sizeof(float)) {
-        for (int64_t col = 0; col < block->cols; col += MOST) {
-            const int64_t left = block->cols - col;
-            panel(t, 2,
-                  single        ? 1
-                  : left < MOST ? left
-                                : MOST,
-                  block, a, (const char *)block->b + (size_t)col * block->ldb, c + (size_t)col * block->ldc);
-        }
-    }
-    for (int64_t col = 0; rows > 0 && col < block->cols; ++col) {
-        panel(t, 1, 1, block, a, (const char *)block->b + (size_t)col * block->ldb, c + (size_t)col * block->ldc);
-    }
-}
-
-#define DOT(name, ternary) \
-    void agk_mm_dot_##name##_avx2(const agk_mm_block *block) \
-    { \
-        const kind t = {name, sizeof(agk_block_##name), ternary}; \
-        if (block->cols == 1) \
-            all(t, true, block); \
-        else \
-            all(t, false, block); \
-    }
 DOT(iq2_xxs, false)
 DOT(iq2_xs, false)
 DOT(iq2_s, false)
@@ -483,5 +286,3 @@ DOT(iq3_xxs, false)
 DOT(iq3_s, false)
 DOT(iq1_s, false)
 DOT(iq1_m, false)
-DOT(tq1_0, true)
-DOT(tq2_0, true)
