@@ -4,11 +4,8 @@
  * columns (mul_mat_short.c). */
 #include "../blocks_iq.h"
 #include "../scalar/quant_iq_grid.h"
-#include "../vec/even_signs.h"
+#include "../vec/iq_parts.h"
 #include "mul_mat_apart.h"
-
-/* Read it out of memory, not piece by piece out of the registers it came from. */
-#define IN_MEMORY(x) __asm__ volatile("" : "+m"(x))
 
 /* --- parts ------------------------------------------------------------------------------------------------------- */
 
@@ -59,29 +56,6 @@ AGK_INLINE void put_signed(apart *to, int g, __m256i magnitude, const void *sign
     store(to->sign + 32 * g, _mm256_or_si256(mask, _mm256_set1_epi8(1)));
 }
 
-/* Numbers of 16 points: 8 bits each, and what multiplying the high bits and `mask` bring to their place. */
-AGK_INLINE void put_points(uint16_t *to, const uint8_t *low, __m256i high, __m256i times, int mask)
-{
-    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)low));
-    const __m256i bits = _mm256_and_si256(_mm256_mullo_epi16(high, times), _mm256_set1_epi16((short)mask));
-    store(to, _mm256_or_si256(words, bits));
-}
-
-/* Bytes `at` of 8, each 8 of 16 words, 4 or 2 in turn. */
-AGK_INLINE __m256i spread_bytes(const void *eight, int each, int at)
-{
-    int64_t x;
-    memcpy(&x, eight, sizeof x);
-    const int step = 8 / each; /* in a half */
-    uint8_t order[32];
-    AGK_UNROLL for (int i = 0; i < 16; ++i)
-    {
-        order[2 * i] = (uint8_t)(at + i / 8 * step + i % 8 / each);
-        order[2 * i + 1] = 0x80;
-    }
-    return _mm256_shuffle_epi8(_mm256_set1_epi64x(x), load(order));
-}
-
 AGK_INLINE __m256i four_points(const void *a, const void *b, const void *c, const void *d)
 {
     return both(_mm_unpacklo_epi64(load8(a), load8(b)), _mm_unpacklo_epi64(load8(c), load8(d)));
@@ -103,12 +77,10 @@ AGK_INLINE void iq2_xxs(const void *block, apart *to)
 {
     const agk_block_iq2_xxs *x = block;
     uint32_t signs[GROUPS];
-    const __m256i low = load(x->qs), high = load(x->qs + 16); /* points, then signs and scale, of 4 groups each */
-    const __m256i words = _mm256_permute4x64_epi64(
-        _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0xdd)), 0xd8);
+    const __m256i words = agk_iq2_xxs_words(x);
     store(signs, agk_even_signs_of_words(words));
     put_wide_factors(to, _mm256_srli_epi32(words, 28));
-    IN_MEMORY(signs);
+    AGK_IN_MEMORY(signs);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint8_t *k = (const uint8_t *)(x->qs + 4 * g);
@@ -124,15 +96,12 @@ AGK_INLINE void iq2_xs(const void *block, apart *to)
 {
     const agk_block_iq2_xs *x = block;
     uint32_t signs[GROUPS];
-    const __m256i bytes =
-        _mm256_packus_epi16(_mm256_srli_epi16(load(x->qs), 9), _mm256_srli_epi16(load(x->qs + 16), 9));
-    store(signs, agk_even_signs(_mm256_permute4x64_epi64(bytes, 0xd8)));
+    store(signs, agk_iq2_xs_signs(x));
     put_nibble_factors(to, x->scales);
     uint16_t points[32];
-    store(points, _mm256_and_si256(load(x->qs), _mm256_set1_epi16(511)));
-    store(points + 16, _mm256_and_si256(load(x->qs + 16), _mm256_set1_epi16(511)));
-    IN_MEMORY(signs);
-    IN_MEMORY(points);
+    agk_iq2_xs_points(x, points);
+    AGK_IN_MEMORY(signs);
+    AGK_IN_MEMORY(points);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint16_t *k = points + 4 * g;
@@ -149,12 +118,8 @@ AGK_INLINE void iq2_s(const void *block, apart *to)
     const agk_block_iq2_s *x = block;
     put_nibble_factors(to, x->scales);
     uint16_t points[32];
-    AGK_UNROLL for (int i = 0; i < 2; ++i)
-    {
-        put_points(points + 16 * i, x->qs + 16 * i, spread_bytes(x->qh, 4, 4 * i),
-                   _mm256_set1_epi64x(0x0004001000400100), 0x300);
-    }
-    IN_MEMORY(points);
+    agk_iq2_s_points(x, points);
+    AGK_IN_MEMORY(points);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint16_t *k = points + 4 * g;
@@ -172,7 +137,7 @@ AGK_INLINE void iq3_xxs(const void *block, apart *to)
     const __m256i words = load(x->scales_and_signs);
     store(signs, agk_even_signs_of_words(words));
     put_wide_factors(to, _mm256_srli_epi32(words, 28));
-    IN_MEMORY(signs);
+    AGK_IN_MEMORY(signs);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint8_t *k = x->qs + 8 * g;
@@ -195,12 +160,8 @@ AGK_INLINE void iq3_s(const void *block, apart *to)
         _mm256_srlv_epi32(_mm256_set1_epi32(scales), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     put_wide_factors(to, _mm256_and_si256(nibbles, _mm256_set1_epi32(15)));
     uint16_t points[64];
-    AGK_UNROLL for (int i = 0; i < 4; ++i)
-    {
-        put_points(points + 16 * i, x->qs + 16 * i, spread_bytes(x->qh, 8, 2 * i),
-                   _mm256_setr_epi16(256, 128, 64, 32, 16, 8, 4, 2, 256, 128, 64, 32, 16, 8, 4, 2), 256);
-    }
-    IN_MEMORY(points);
+    agk_iq3_s_points(x, points);
+    AGK_IN_MEMORY(points);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint16_t *k = points + 8 * g;
@@ -230,15 +191,8 @@ AGK_INLINE void iq1_s(const void *block, apart *to)
     const __m128i scales = _mm_and_si128(_mm_srli_epi16(heads, 12), _mm_set1_epi16(7));
     put_factors(to, both(scales, scales));
     uint16_t points[32];
-    AGK_UNROLL for (int i = 0; i < 2; ++i)
-    {
-        const __m256i twice = _mm256_broadcastsi128_si256(i == 0 ? heads : _mm_unpackhi_epi64(heads, heads));
-        const __m256i each = _mm256_shuffle_epi8(
-            twice, _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
-        const __m256i high = _mm256_blend_epi16(each, _mm256_srli_epi16(each, 1), 0x88); /* each fourth */
-        put_points(points + 16 * i, x->qs + 16 * i, high, _mm256_set1_epi64x(0x0001000400200100), 0x700);
-    }
-    IN_MEMORY(points);
+    agk_iq1_s_points(x, points);
+    AGK_IN_MEMORY(points);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint16_t *k = points + 4 * g;
@@ -261,12 +215,8 @@ AGK_INLINE void iq1_m(const void *block, apart *to)
     const __m256i down = _mm256_setr_epi64x(0x0808080808080808, (int64_t)0x8080808080808080, 0x0808080808080808,
                                             (int64_t)0x8080808080808080);
     uint16_t points[32];
-    AGK_UNROLL for (int i = 0; i < 2; ++i)
-    {
-        put_points(points + 16 * i, x->qs + 16 * i, spread_bytes(x->qh + 8 * i, 2, 0), _mm256_set1_epi32(0x00100100),
-                   0x700);
-    }
-    IN_MEMORY(points);
+    agk_iq1_m_points(x, points);
+    AGK_IN_MEMORY(points);
     AGK_UNROLL for (int g = 0; g < GROUPS; ++g)
     {
         const uint16_t *k = points + 4 * g;

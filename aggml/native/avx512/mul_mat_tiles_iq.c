@@ -11,7 +11,7 @@
 #include "../blocks_iq.h"
 #include "../inline.h"
 #include "../kernel_types.h"
-#include "../vec/even_signs.h"
+#include "../vec/iq_parts.h"
 
 enum { WIDE = 256, GROUPS = WIDE / 32 };
 

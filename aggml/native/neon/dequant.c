@@ -12,7 +12,7 @@ AGK_INLINE vf v_widen(__m128i q, int first)
 
 #define V_NAME(kernel) agk_##kernel##_neon
 #include "../vec/dequant_32.h"
-#include "../vec/dequant_iq.h"
+#include "dequant_iq.h"
 #include "../vec/dequant_k.h"
 
 V_ROWS_32

@@ -28,7 +28,7 @@ AGK_INLINE void v_out(float *dst, __m128i q, float d)
 
 #include "../vec/dequant_32.h"
 #include "../vec/dequant_bytes.h"
-#include "../vec/dequant_iq.h"
+#include "dequant_iq.h"
 #include "../vec/dequant_k.h"
 
 /* Digits of base 3, the first of x in each byte as a fraction of 256; -1, 0 or 1. */
