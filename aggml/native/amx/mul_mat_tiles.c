@@ -84,7 +84,37 @@ AGK_INLINE void fetch(requests *x, int i, int n)
     }
 }
 
-/* 32 k: each pair of terms whose ranks add up to less than `terms`, in an order that keeps one side loaded. */
+/* What follows the first four products of 32 k: the other pairs of terms, in an order that keeps one side loaded. */
+AGK_INLINE void others(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
+                       requests *ahead)
+{
+    if (terms == 3) {
+        fetch(ahead, 0, 6);
+        LOAD_B(1);
+        MULTIPLY(); /* a0 b1 */
+        fetch(ahead, 1, 6);
+        LOAD_A(1);
+        MULTIPLY(); /* a1 b1 */
+        fetch(ahead, 2, 6);
+        LOAD_B(0);
+        MULTIPLY(); /* a1 b0 */
+        fetch(ahead, 3, 6);
+        LOAD_A(2);
+        MULTIPLY(); /* a2 b0 */
+        fetch(ahead, 4, 6);
+    } else {
+        fetch(ahead, 0, 3);
+        LOAD_A(1);
+        LOAD_B(0);
+        MULTIPLY(); /* a1 b0 */
+        fetch(ahead, 1, 3);
+    }
+    LOAD_A(0);
+    MULTIPLY(); /* a0 b0 */
+    fetch(ahead, terms == 3 ? 5 : 2, terms == 3 ? 6 : 3);
+}
+
+/* 32 k: each pair of terms whose ranks add up to less than `terms`. */
 AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
                      requests *ahead)
 {
@@ -105,34 +135,9 @@ AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, siz
         return;
     }
     LOAD_A(0);
-    if (terms == 3) {
-        LOAD_B(2);
-        MULTIPLY(); /* a0 b2 */
-        fetch(ahead, 0, 6);
-        LOAD_B(1);
-        MULTIPLY(); /* a0 b1 */
-        fetch(ahead, 1, 6);
-        LOAD_A(1);
-        MULTIPLY(); /* a1 b1 */
-        fetch(ahead, 2, 6);
-        LOAD_B(0);
-        MULTIPLY(); /* a1 b0 */
-        fetch(ahead, 3, 6);
-        LOAD_A(2);
-        MULTIPLY(); /* a2 b0 */
-        fetch(ahead, 4, 6);
-    } else {
-        LOAD_B(1);
-        MULTIPLY(); /* a0 b1 */
-        fetch(ahead, 0, 3);
-        LOAD_A(1);
-        LOAD_B(0);
-        MULTIPLY(); /* a1 b0 */
-        fetch(ahead, 1, 3);
-    }
-    LOAD_A(0);
-    MULTIPLY(); /* a0 b0 */
-    fetch(ahead, terms == 3 ? 5 : 2, terms == 3 ? 6 : 3);
+    LOAD_B(terms - 1);
+    MULTIPLY();
+    others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
 }
 
 /* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
@@ -142,7 +147,7 @@ AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a
                               float *done, const float *sums, requests *ahead)
 {
     const bool two_cols = true;
-    const int first = terms == 3 ? 2 : terms == 2 ? 1 : 0; /* term of b */
+    const int first = terms - 1; /* term of b */
     _tile_loadd(4, a, 64);
     _tile_stream_loadd(6, b + first * TILE, 64);
     CHANGE(0);
@@ -159,34 +164,10 @@ AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a
         CHANGE(3);
         _tile_dpbf16ps(3, 7, 5);
     }
-    if (terms == 1) {
+    if (terms == 1)
         fetch(ahead, 0, 1);
-        return;
-    }
-    if (terms == 3) {
-        fetch(ahead, 0, 6);
-        LOAD_B(1);
-        MULTIPLY(); /* a0 b1 */
-        fetch(ahead, 1, 6);
-        LOAD_A(1);
-        MULTIPLY(); /* a1 b1 */
-        fetch(ahead, 2, 6);
-        LOAD_B(0);
-        MULTIPLY(); /* a1 b0 */
-        fetch(ahead, 3, 6);
-        LOAD_A(2);
-        MULTIPLY(); /* a2 b0 */
-        fetch(ahead, 4, 6);
-    } else {
-        fetch(ahead, 0, 3);
-        LOAD_A(1);
-        LOAD_B(0);
-        MULTIPLY(); /* a1 b0 */
-        fetch(ahead, 1, 3);
-    }
-    LOAD_A(0);
-    MULTIPLY(); /* a0 b0 */
-    fetch(ahead, terms == 3 ? 5 : 2, terms == 3 ? 6 : 3);
+    else
+        others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
 }
 
 /* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2 would hold up
