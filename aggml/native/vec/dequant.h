@@ -73,4 +73,26 @@ AGK_INLINE __m128i v_mask(uint32_t bits)
     return _mm_cmpeq_epi8(_mm_and_si128(spread, each), each);
 }
 
+/* Points of the codebook types: 16 of their magnitudes, from two of 8 or four of 4. */
+
+AGK_INLINE __m128i v_eight(const void *p)
+{
+    return _mm_loadl_epi64((const __m128i *)p);
+}
+
+AGK_INLINE __m128i v_two_points(const void *a, const void *b)
+{
+    return _mm_unpacklo_epi64(v_eight(a), v_eight(b));
+}
+
+AGK_INLINE __m128i v_four_points(const uint8_t *a, const uint8_t *b, const uint8_t *c, const uint8_t *d)
+{
+    int32_t word[4];
+    memcpy(&word[0], a, 4);
+    memcpy(&word[1], b, 4);
+    memcpy(&word[2], c, 4);
+    memcpy(&word[3], d, 4);
+    return _mm_setr_epi32(word[0], word[1], word[2], word[3]);
+}
+
 #endif
