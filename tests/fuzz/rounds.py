@@ -1,0 +1,90 @@
+"""What fuzzers share: what one looks like, what a round gives back, how a failure is told.
+
+Not here: the fuzzers (the other modules), the command (__main__.py), the rounds of the test suite
+(test_short_rounds.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LOOPS", "SHORT", "Failure", "Fuzzer", "Report", "draw", "fuzzers", "loops_of", "short"]
+
+LOOPS = ("asyncio", "trio")
+SHORT = 20
+
+
+class Report(NamedTuple):
+    """What a round did: how many programs it ran, and what was in them, by name."""
+
+    programs: int
+    counts: dict[str, int]
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{n:,} {name}" for name, n in self.counts.items())
+        return f"{self.programs:,} programs agree: {found}"
+
+
+class Failure(AssertionError):
+    """Program ``k`` of a round did not do what it has to; says how to run it again."""
+
+    def __init__(self, seed: int, k: int, loop: str, what: str) -> None:
+        super().__init__(f"{what}\n(again: --seed {seed} --first {k} --programs 1 --loop {loop})")
+
+
+class Fuzzer(Protocol):
+    """A module of this folder that defines ``run``.
+
+    It may define ``SHORT``, the programs of a round in the test suite, and ``LOOPS``, those on
+    which it runs.
+    """
+
+    def run(self, seed: int, programs: int, loop: str, first: int = 0) -> Report:
+        """Run programs ``first`` to ``first + programs - 1`` and compare each with what has to be.
+
+        Program ``k`` is drawn from ``draw(seed, k)`` alone, so that it can be run by itself.
+
+        Args:
+            seed: of the round.
+            programs: how many.
+            loop: "asyncio" or "trio"; a fuzzer that needs no loop has one name in ``LOOPS``.
+            first: number of the first.
+
+        Raises:
+            Failure: of the first program that does not agree.
+        """
+        ...
+
+
+def draw(seed: int, k: int) -> random.Random:
+    """The source of all choices of program ``k``."""
+    return random.Random(f"{seed} {k}")
+
+
+def fuzzers() -> dict[str, Fuzzer]:
+    """All modules of this folder that define ``run``, by name."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
+    modules = {
+        name: importlib.import_module(f"fuzz.{name}")
+        for name in names
+        if name != "__main__" and not name.startswith("test_")
+    }
+    return {name: cast("Fuzzer", m) for name, m in modules.items() if hasattr(m, "run")}
+
+
+def loops_of(fuzzer: Fuzzer) -> Sequence[str]:
+    """The loops on which a fuzzer runs."""
+    found: Sequence[str] = getattr(fuzzer, "LOOPS", LOOPS)
+    return found
+
+
+def short(fuzzer: Fuzzer) -> int:
+    """How many programs a round in the test suite has."""
+    found: int = getattr(fuzzer, "SHORT", SHORT)
+    return found
