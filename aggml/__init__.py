@@ -36,7 +36,7 @@ from aggml.event import Event
 from aggml.exchange import from_dlpack
 from aggml.family import API_VERSION, Family
 from aggml.future import Future, Times, as_completed, gather
-from aggml.gguf import GGUFError, GGUFFile
+from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer
 from aggml.multi_buffer import MultiBuffer
@@ -103,6 +103,7 @@ __all__ = [
     "Future",
     "GGUFError",
     "GGUFFile",
+    "GGUFWriter",
     "Graph",
     "GraphAllocator",
     "GraphBuffer",

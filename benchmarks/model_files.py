@@ -8,7 +8,6 @@ Not here: who runs them (generation.py, llamacpp.py).
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,13 +16,14 @@ import numpy as np
 
 import aggml
 from benchmarks.models import minilm
-from benchmarks.peers import model_folder, module, need
+from benchmarks.peers import model_folder
 from benchmarks.roofline import CACHE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+MEAN: Final = 1  # of llama.cpp's kinds of pooling
 BASE: Final = 512  # rows of random numbers; a matrix is made of them, turned by a different number
 
 
@@ -83,11 +83,7 @@ def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) ->
         dtype: of the matrices.
         shape: of the model.
         vocabulary: with names for the tokens, each a word of its own, so that it can be served.
-
-    Raises:
-        MissingPeerError: the gguf package is not installed.
     """
-    need("gguf")
     mark = hashlib.sha256(repr(asdict(shape)).encode()).hexdigest()[:8]
     words = "-words" * vocabulary
     name = f"llama-{shape.width}x{shape.layers}-{mark}-{dtype}{words}.gguf"
@@ -95,55 +91,46 @@ def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) ->
 
 
 def _made(name: str, write: Callable[[Path], None]) -> Path:
-    """The file of that name, whole or not at all."""
+    """The file of that name; `aggml.GGUFWriter` puts it there whole or not at all."""
     path = CACHE / name
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        made = path.with_suffix(f".{os.getpid()}")
-        try:
-            write(made)
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
+        write(path)
     return path
 
 
 def _write_llama(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> None:
-    gguf = module("gguf")
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(shape.layers)
-    writer.add_context_length(4096)
-    writer.add_embedding_length(shape.width)
-    writer.add_feed_forward_length(shape.inner)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(shape.head)
-    writer.add_vocab_size(shape.vocabulary)
-    if vocabulary:
-        names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-        names += [f"\u2581w{i}" for i in range(len(names), shape.vocabulary)]
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list(names)
-        writer.add_token_scores([0.0] * len(names))
-        writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * (len(names) - 259)])
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-    else:
-        writer.add_tokenizer_model("no_vocab")
-    _finish(writer, ((f"{name}.weight", x) for name, x in tensors(dtype, shape)), dtype)
-
-
-def _finish(writer: Any, tensors: Iterable[tuple[str, np.ndarray[Any, Any]]], dtype: str) -> None:
-    """Add tensors, of which uint8 ones are rows of ``dtype``, and write everything."""
-    raw = module("gguf").GGMLQuantizationType(aggml.DType.parse(dtype).value)
-    for name, data in tensors:
-        writer.add_tensor(name, data, raw_dtype=raw if data.dtype == np.uint8 else None)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", "llama")
+        for key, value in {
+            "block_count": shape.layers,
+            "context_length": 4096,
+            "embedding_length": shape.width,
+            "feed_forward_length": shape.inner,
+            "attention.head_count": shape.heads,
+            "attention.head_count_kv": shape.kv_heads,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 10000.0,
+            "rope.dimension_count": shape.head,
+            "vocab_size": shape.vocabulary,
+        }.items():
+            writer.add(f"llama.{key}", value)
+        if vocabulary:
+            names = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+            names += [f"\u2581w{i}" for i in range(len(names), shape.vocabulary)]
+            for key, of_tokens in {
+                "model": "llama",
+                "tokens": names,
+                "scores": [0.0] * len(names),
+                "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(names) - 259)],
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+            }.items():
+                writer.add(f"tokenizer.ggml.{key}", of_tokens)
+        else:
+            writer.add("tokenizer.ggml.model", "no_vocab")
+        for name, data in tensors(dtype, shape):
+            writer.add_tensor(f"{name}.weight", data, dtype if data.dtype == np.uint8 else None)
 
 
 def tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
@@ -188,27 +175,13 @@ def minilm_file(dtype: str) -> Path:
     """The package's weights under llama.cpp's names, matrices of one type; made at the first call.
 
     Raises:
-        MissingPeerError: the gguf package or the model's package is not installed.
+        MissingPeerError: the model's package is not installed.
     """
-    need("gguf")
     weights = minilm.read_safetensors(model_folder() / "model.safetensors")
     return _made(f"minilm-{dtype}.gguf", lambda path: _write_minilm(path, dtype, weights))
 
 
 def _write_minilm(path: Path, dtype: str, weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    gguf = module("gguf")
-    writer = gguf.GGUFWriter(path, "bert")
-    writer.add_block_count(minilm.LAYERS)
-    writer.add_context_length(minilm.POSITIONS)
-    writer.add_embedding_length(minilm.WIDTH)
-    writer.add_feed_forward_length(minilm.INNER)
-    writer.add_head_count(minilm.HEADS)
-    writer.add_layer_norm_eps(minilm.EPS)
-    writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
-    writer.add_token_type_count(2)
-    writer.add_vocab_size(len(weights["embeddings.word_embeddings.weight"]))
-    writer.add_tokenizer_model("no_vocab")
     names = {
         "embeddings.word_embeddings": "token_embd",
         "embeddings.position_embeddings": "position_embd",
@@ -218,13 +191,28 @@ def _write_minilm(path: Path, dtype: str, weights: Mapping[str, np.ndarray[Any, 
     for i in range(minilm.LAYERS):
         for ours, theirs in _PARTS.items():
             names[f"encoder.layer.{i}.{ours}"] = f"blk.{i}.{theirs}"
-    found = []
-    for name, theirs in names.items():
-        for part in ("weight", "bias"):
-            data = weights.get(f"{name}.{part}")
-            if data is None:
-                continue
-            matrix = theirs.startswith("blk") and data.ndim == 2
-            made = stored(np.ascontiguousarray(data), dtype) if matrix else data
-            found.append((f"{theirs}.{part}", made))
-    _finish(writer, found, dtype)
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", "bert")
+        for key, value in {
+            "block_count": minilm.LAYERS,
+            "context_length": minilm.POSITIONS,
+            "embedding_length": minilm.WIDTH,
+            "feed_forward_length": minilm.INNER,
+            "attention.head_count": minilm.HEADS,
+            "attention.layer_norm_epsilon": minilm.EPS,
+            "attention.causal": False,
+            "pooling_type": MEAN,
+            "vocab_size": len(weights["embeddings.word_embeddings.weight"]),
+        }.items():
+            writer.add(f"bert.{key}", value)
+        writer.add("tokenizer.ggml.token_type_count", 2)
+        writer.add("tokenizer.ggml.model", "no_vocab")
+        for name, theirs in names.items():
+            for part in ("weight", "bias"):
+                data = weights.get(f"{name}.{part}")
+                if data is None:
+                    continue
+                matrix = theirs.startswith("blk") and data.ndim == 2
+                made = stored(np.ascontiguousarray(data), dtype) if matrix else data
+                kind = dtype if made.dtype == np.uint8 else None
+                writer.add_tensor(f"{theirs}.{part}", made, kind)

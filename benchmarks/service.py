@@ -114,7 +114,7 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
 
     Only numbers for which "N clients" contains ``match``.
     """
-    need("httpx", "gguf")
+    need("httpx")
     shape = model_files.SMALL if quick else model_files.LARGE
     path = model_files.llama_file("q8_0", shape, vocabulary=True)
     ours = ["examples/serve", "--model", str(path), "--no-embeddings", "--port", "0"]

@@ -181,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--loop", choices=("asyncio", "trio"), help="default: one after the other")
     given = parser.parse_args(arguments)
-    need("httpx", "gguf", "hypercorn", "uvicorn")
+    need("httpx", "hypercorn", "uvicorn")
     from benchmarks.models import small
 
     status = 0

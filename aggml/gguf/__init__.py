@@ -1,6 +1,7 @@
-"""GGUF: model files. Here: the public names. Not here: files (file.py), headers (header.py)."""
+"""GGUF: model files. Here: the public names. Not here: reading (file.py), writing (writer.py)."""
 
 from aggml.gguf.file import GGUFFile
 from aggml.gguf.header import GGUFError
+from aggml.gguf.writer import GGUFWriter
 
-__all__ = ["GGUFError", "GGUFFile"]
+__all__ = ["GGUFError", "GGUFFile", "GGUFWriter"]

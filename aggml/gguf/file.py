@@ -45,6 +45,8 @@ class GGUFFile:
         metadata: values by key, in the file's order: int, float, bool, str, a read-only numpy array
             of numbers, or a list of the others. Strings that are not UTF-8 keep their bytes as
             surrogate escapes.
+        types: GGUF's names of the values' types by key ("uint32", "string"); of an array, the name
+            of its elements' type. `GGUFWriter.add` takes them.
         tensors: leaves by full name, in the file's order; not placed until `map` or `load`.
     """
 
@@ -52,6 +54,7 @@ class GGUFFile:
     version: int
     alignment: int
     metadata: dict[str, Value]
+    types: dict[str, str]
     tensors: dict[str, Tensor]
     _bytes: npt.NDArray[np.uint8]
     _offsets: dict[str, int]  # of the tensors, from the file's beginning
@@ -84,7 +87,7 @@ class GGUFFile:
             self._bytes = _map(file.fileno(), size) if mmap and size else _read(file, size)
         self._closed = False
         header = parse(self.path, self._bytes)
-        self.version, self.metadata, self.alignment, entries = header
+        self.version, self.metadata, self.types, self.alignment, entries = header
         self.tensors = {x.name: new_tensor(x.dtype, ne=x.ne or (1,), name=x.name) for x in entries}
         self._offsets = {x.name: x.offset for x in entries}
         return self

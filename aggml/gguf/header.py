@@ -16,6 +16,16 @@ import numpy.typing as npt
 
 from aggml.dtype import DType
 from aggml.errors import AggmlError, InvalidArgument
+from aggml.gguf.kinds import (
+    ALIGNMENT_KEY,
+    ARRAY,
+    BOOL,
+    DEFAULT_ALIGNMENT,
+    KINDS,
+    MAX_ALIGNMENT,
+    STRING,
+    UINT32,
+)
 from aggml.tensor import MAX_DIMS
 
 if TYPE_CHECKING:
@@ -24,18 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["GGUFError", "Header", "TensorEntry", "Value", "parse"]
 
 VERSIONS: Final = (2, 3)
-DEFAULT_ALIGNMENT: Final = 32
-MAX_ALIGNMENT: Final = 1 << 30  # a larger one is a damaged file, not a layout
 MAX_NESTING: Final = 4  # of arrays in arrays; bounds the recursion
 MAX_NAME: Final = 65535  # bytes of a key or tensor name
-# The format's value types, as codes of struct.
-_SCALARS: Final[dict[int, str]] = dict(
-    zip((0, 1, 2, 3, 4, 5, 6, 10, 11, 12), "BbHhIifQqd", strict=True)
-)
-_BOOL, _STRING, _ARRAY = 7, 8, 9
-_UINT32 = 4
 _MAX_EMPTY: Final = 1 << 40  # bytes that an empty tensor's other extents may stand for
-_FORMS: Final = {code: struct.Struct(f"<{code}") for code in "BbHhIifQqd"}
+_COUNT: Final = struct.Struct("<I")
+_LENGTH: Final = struct.Struct("<Q")
 Value = Any  # of metadata; GGUFFile.metadata says what there is
 
 
@@ -65,12 +68,14 @@ class Header(NamedTuple):
     Attributes:
         version: 2 or 3.
         metadata: values by key, in order.
+        types: names of their types by key; of an array, the name of its elements' type.
         alignment: of the tensors' bytes.
         tensors: the directory, in order.
     """
 
     version: int
     metadata: dict[str, Value]
+    types: dict[str, str]
     alignment: int
     tensors: list[TensorEntry]
 
@@ -110,12 +115,11 @@ class _Parser:
         self.at += size
         return start
 
-    def number(self, code: str, what: str) -> Value:
-        form = _FORMS[code]
+    def number(self, form: struct.Struct, what: str) -> Value:
         return form.unpack_from(self.view, self.take(form.size, what))[0]
 
     def text(self, what: str, *, limit: int | None = None, errors: str = "surrogateescape") -> str:
-        size = self.number("Q", f"length of {what}")
+        size = self.number(_LENGTH, f"length of {what}")
         if limit is not None and size > limit:
             self.fail(f"{what} at byte {self.at} is {size} bytes long, at most {limit} make sense")
         start = self.take(size, what)
@@ -126,8 +130,8 @@ class _Parser:
 
     def parse(self) -> Header:
         version = self.version()
-        tensors = self.number("Q", "number of tensors")
-        values = self.number("Q", "number of metadata values")
+        tensors = self.number(_LENGTH, "number of tensors")
+        values = self.number(_LENGTH, "number of metadata values")
         # The smallest entries there can be: an empty name, no extents; an empty key and a byte.
         self.count(tensors, 24, "tensors")
         self.count(values, 13, "metadata values")
@@ -136,14 +140,14 @@ class _Parser:
         entries = self.directory(tensors)
         start = -(-self.at // alignment) * alignment
         placed = self.check_offsets(entries, start, alignment)
-        return Header(version, metadata, alignment, placed)
+        return Header(version, metadata, self._types, alignment, placed)
 
     def version(self) -> int:
         if bytes(self.view[:4]) != b"GGUF":
             found = bytes(self.view[:4])
             self.fail(f"begins with {found!r} instead of b'GGUF': this is no GGUF file")
         self.at = 4
-        version: int = self.number("I", "version")
+        version: int = self.number(_COUNT, "version")
         if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
             self.fail("is big-endian; only little-endian files can be read")
         if version not in VERSIONS:
@@ -160,47 +164,50 @@ class _Parser:
     def metadata(self, count: int) -> dict[str, Value]:
         found: dict[str, Value] = {}
         self._kinds: dict[str, int] = {}
+        self._types: dict[str, str] = {}
         for index in range(count):
             key = self.text(f"key of metadata value {index}", limit=MAX_NAME, errors="strict")
             if key in found:
                 self.fail(f"metadata key {key!r} occurs twice")
-            kind = self.number("I", f"type of {key!r}")
+            kind = self.number(_COUNT, f"type of {key!r}")
             found[key] = self.value(kind, f"value of {key!r}", 0)
             self._kinds[key] = kind
+            self._types[key] = KINDS[self._element if kind == ARRAY.number else kind].name
         return found
 
     def value(self, kind: int, what: str, depth: int) -> Value:
-        code = _SCALARS.get(kind)
-        if code is not None:
-            return self.number(code, what)
-        if kind == _BOOL:
+        form = KINDS[kind].form if kind < len(KINDS) else None
+        if form is not None:
+            return self.number(form, what)
+        if kind == BOOL.number:
             return self.bools(1, what)[0]
-        if kind == _STRING:
+        if kind == STRING.number:
             return self.text(what)
-        if kind != _ARRAY:
+        if kind != ARRAY.number:
             self.fail(f"{what} at byte {self.at} is of type {kind}, which does not exist")
         if depth == MAX_NESTING:
             self.fail(f"{what} is an array nested more than {MAX_NESTING} deep")
         return self.array(what, depth)
 
     def array(self, what: str, depth: int) -> Value:
-        kind = self.number("I", f"element type of {what}")
-        count = self.number("Q", f"length of {what}")
-        code = _SCALARS.get(kind)
-        if code is not None:
-            form = np.dtype(f"<{_FORMS[code].format[1:]}")
-            start = self.take(count * form.itemsize, f"{what}, {count} elements,")
+        kind = self.number(_COUNT, f"element type of {what}")
+        if depth == 0:
+            self._element = kind
+        count = self.number(_LENGTH, f"length of {what}")
+        form = KINDS[kind].form if kind < len(KINDS) else None
+        if form is not None:
+            start = self.take(count * form.size, f"{what}, {count} elements,")
             # A copy: the header need not be aligned, and the metadata may outlive the file.
-            items = np.frombuffer(self.view[start : self.at], form).copy()
+            items = np.frombuffer(self.view[start : self.at], np.dtype(form.format)).copy()
             items.flags.writeable = False
             return items
-        if kind == _BOOL:
+        if kind == BOOL.number:
             return self.bools(count, what)
-        smallest = {_STRING: 8, _ARRAY: 12}.get(kind)
+        smallest = {STRING.number: 8, ARRAY.number: 12}.get(kind)
         if smallest is None:
             self.fail(f"{what} at byte {self.at} has elements of type {kind}, which does not exist")
         self.count(count, smallest, f"elements of {what}")
-        if kind == _STRING:
+        if kind == STRING.number:
             return self.strings(count, what)
         return [self.value(kind, what, depth + 1) for _ in range(count)]
 
@@ -214,7 +221,7 @@ class _Parser:
     def strings(self, count: int, what: str) -> list[str]:
         # A vocabulary has 100,000 of them: `text` for each would take three times as long.
         view, size, at = self.view, self.size, self.at
-        unpack = _FORMS["Q"].unpack_from
+        unpack = _LENGTH.unpack_from
         found = []
         for index in range(count):
             end = at + 8
@@ -227,10 +234,14 @@ class _Parser:
         return found
 
     def alignment(self, metadata: dict[str, Value]) -> int:
-        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        kind = self._kinds.get("general.alignment", _UINT32)
-        if kind != _UINT32 or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-            self.fail(f"general.alignment = {alignment!r} is no uint32 that is a power of two")
+        alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
+        kind = self._kinds.get(ALIGNMENT_KEY, UINT32.number)
+        if (
+            kind != UINT32.number
+            or not 0 < alignment <= MAX_ALIGNMENT
+            or alignment & (alignment - 1)
+        ):
+            self.fail(f"{ALIGNMENT_KEY} = {alignment!r} is no uint32 that is a power of two")
         return int(alignment)
 
     def directory(self, count: int) -> list[TensorEntry]:
@@ -241,12 +252,12 @@ class _Parser:
             if name in names:
                 self.fail(f"tensor {name!r} occurs twice")
             names.add(name)
-            dims = self.number("I", f"number of extents of tensor {name!r}")
+            dims = self.number(_COUNT, f"number of extents of tensor {name!r}")
             if dims > MAX_DIMS:
                 self.fail(f"tensor {name!r} has {dims} extents, at most {MAX_DIMS} are possible")
-            ne = tuple(self.number("Q", f"extents of tensor {name!r}") for _ in range(dims))
-            kind = self.number("I", f"type of tensor {name!r}")
-            offset = self.number("Q", f"offset of tensor {name!r}")
+            ne = tuple(self.number(_LENGTH, f"extents of tensor {name!r}") for _ in range(dims))
+            kind = self.number(_COUNT, f"type of tensor {name!r}")
+            offset = self.number(_LENGTH, f"offset of tensor {name!r}")
             try:
                 dtype = DType(kind)
             except (ValueError, AggmlError):

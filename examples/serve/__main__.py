@@ -82,11 +82,7 @@ def small_model() -> Path:
 
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path(tempfile.gettempdir()))) / "aggml"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"small-{os.getpid()}.gguf"
-    write_small(path)
-    final = folder / "small.gguf"
-    path.replace(final)  # whole or not at all
-    return final
+    return write_small(folder / "small.gguf")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import gguf
 import numpy as np
+
+import aggml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,44 +33,47 @@ def write_small(path: Path, *, context: int = 4096, seed: int = 0) -> Path:
     """Write the model; 4 layers of width 256, f32."""
     random = np.random.default_rng(seed)
     names, kinds = tokens()
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("small-random-llama")
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(context)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(names)
-    writer.add_token_scores([0.0] * len(names))
-    writer.add_token_types(kinds)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", "llama")
+        writer.add("general.name", "small-random-llama")
+        for key, value in {
+            "block_count": LAYERS,
+            "context_length": context,
+            "embedding_length": WIDTH,
+            "feed_forward_length": INNER,
+            "attention.head_count": HEADS,
+            "attention.head_count_kv": KV_HEADS,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 10000.0,
+        }.items():
+            writer.add(f"llama.{key}", value)
+        for key, of_tokens in {
+            "model": "llama",
+            "tokens": names,
+            "scores": [0.0] * len(names),
+            "token_type": kinds,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        }.items():
+            writer.add(f"tokenizer.ggml.{key}", of_tokens)
 
-    def add(name: str, *shape: int) -> None:
-        values = random.standard_normal(shape).astype(np.float32)
-        values = values / np.sqrt(shape[-1]) if len(shape) > 1 else 1 + 0.1 * values
-        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
+        def add(name: str, *shape: int) -> None:
+            values = random.standard_normal(shape).astype(np.float32)
+            values = values / np.sqrt(shape[-1]) if len(shape) > 1 else 1 + 0.1 * values
+            writer.add_tensor(f"{name}.weight", values.astype(np.float32))
 
-    kv = WIDTH // HEADS * KV_HEADS
-    add("token_embd", len(names), WIDTH)
-    add("output_norm", WIDTH)
-    add("output", len(names), WIDTH)
-    for i in range(LAYERS):
-        add(f"blk.{i}.attn_norm", WIDTH)
-        add(f"blk.{i}.attn_q", WIDTH, WIDTH)
-        add(f"blk.{i}.attn_k", kv, WIDTH)
-        add(f"blk.{i}.attn_v", kv, WIDTH)
-        add(f"blk.{i}.attn_output", WIDTH, WIDTH)
-        add(f"blk.{i}.ffn_norm", WIDTH)
-        add(f"blk.{i}.ffn_gate", INNER, WIDTH)
-        add(f"blk.{i}.ffn_up", INNER, WIDTH)
-        add(f"blk.{i}.ffn_down", WIDTH, INNER)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        kv = WIDTH // HEADS * KV_HEADS
+        add("token_embd", len(names), WIDTH)
+        add("output_norm", WIDTH)
+        add("output", len(names), WIDTH)
+        for i in range(LAYERS):
+            add(f"blk.{i}.attn_norm", WIDTH)
+            add(f"blk.{i}.attn_q", WIDTH, WIDTH)
+            add(f"blk.{i}.attn_k", kv, WIDTH)
+            add(f"blk.{i}.attn_v", kv, WIDTH)
+            add(f"blk.{i}.attn_output", WIDTH, WIDTH)
+            add(f"blk.{i}.ffn_norm", WIDTH)
+            add(f"blk.{i}.ffn_gate", INNER, WIDTH)
+            add(f"blk.{i}.ffn_up", INNER, WIDTH)
+            add(f"blk.{i}.ffn_down", WIDTH, INNER)
     return path

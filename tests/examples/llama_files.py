@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import gguf
 import numpy as np
 
 import aggml
@@ -119,30 +118,32 @@ def write(
     dtype: str = "f32",
 ) -> Path:
     """A model file of `weights`, or of ``tensors``, whose uint8 ones are blocks of ``dtype``."""
-    raw = gguf.GGMLQuantizationType(aggml.DType.parse(dtype).value)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(512)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(EPS)
-    writer.add_rope_freq_base(BASE)
-    if vocabulary:
-        tokens, scores, types = pieces()
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list(tokens)
-        writer.add_token_scores(scores)
-        writer.add_token_types(types)
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-    for name, values in (tensors or weights(architecture)).items():
-        writer.add_tensor(name, values, raw_dtype=raw if values.dtype == np.uint8 else None)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", architecture)
+        for key, value in {
+            "block_count": LAYERS,
+            "context_length": 512,
+            "embedding_length": WIDTH,
+            "feed_forward_length": INNER,
+            "attention.head_count": HEADS,
+            "attention.head_count_kv": KV_HEADS,
+            "attention.layer_norm_rms_epsilon": EPS,
+            "rope.freq_base": BASE,
+        }.items():
+            writer.add(f"{architecture}.{key}", value)
+        if vocabulary:
+            tokens, scores, types = pieces()
+            for key, of_tokens in {
+                "model": "llama",
+                "tokens": tokens,
+                "scores": scores,
+                "token_type": types,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+            }.items():
+                writer.add(f"tokenizer.ggml.{key}", of_tokens)
+        for name, values in (tensors or weights(architecture)).items():
+            writer.add_tensor(name, values, dtype if values.dtype == np.uint8 else None)
     return path
 
 

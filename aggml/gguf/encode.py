@@ -1,0 +1,216 @@
+"""GGUF in bytes: metadata values and the directory of tensors, as a writer needs them.
+
+Here: which type a Python value gets, and how values and entries are spelt. Not here: files
+(writer.py), reading (header.py), the table of types (kinds.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from aggml.errors import InvalidArgument
+from aggml.gguf.kinds import ARRAY, BOOL, BY_NAME, STRING, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.dtype import DType
+
+Values: TypeAlias = list[Any] | tuple[Any, ...] | np.ndarray[Any, Any]
+
+__all__ = ["directory_entry", "encoded", "header", "string"]
+
+VERSION: Final = 3
+LARGEST_KEY: Final = 65535  # bytes; what the specification allows
+DEEPEST: Final = 4  # arrays in arrays; readers refuse more
+# Which type a whole number gets: the first that holds it. llama.cpp reads counts and token ids as
+# uint32, and refuses another width; the elements of its arrays (token types, heads of each layer)
+# are int32.
+_OF_VALUE: Final = ("uint32", "int32", "uint64", "int64")
+_OF_ELEMENTS: Final = ("int32", "uint32", "int64", "uint64")
+
+
+def encoded(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 GGUF's word for it
+    """A key and its value, as they stand in a file.
+
+    Args:
+        key: name of the value.
+        value: as `GGUFWriter.add` takes it.
+        type: name of the value's type, or of the type of an array's elements.
+
+    Raises:
+        InvalidArgument: the key is none, or the value cannot be of that type or of any.
+    """
+    if not _is_key(key):
+        raise InvalidArgument(f"[GGUFWriter.add] {key!r} is no key: give a string of 1 to 65535")
+    name = string(key, f"key {key!r}")
+    if len(name) - 8 > LARGEST_KEY:
+        raise InvalidArgument(
+            f"[GGUFWriter.add] key {key[:40]!r}... has {len(name) - 8} bytes, at most "
+            f"{LARGEST_KEY} are possible"
+        )
+    kind = None if type is None else _kind(key, type)
+    return name + _value(key, value, kind)
+
+
+def string(text: str | bytes, what: str) -> bytes:
+    """A length and the bytes of a text. Surrogate escapes stand for bytes that are no UTF-8."""
+    try:
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"[GGUFWriter] {what} is no UTF-8: {error.reason}") from error
+    return struct.pack("<Q", len(data)) + data
+
+
+def directory_entry(name: str, ne: Sequence[int], dtype: DType, offset: int) -> bytes:
+    """What the directory says of a tensor; ``offset`` counts from where the tensors begin."""
+    extents = struct.pack(f"<I{len(ne)}Q", len(ne), *ne)
+    return string(name, "the name") + extents + struct.pack("<IQ", dtype.value, offset)
+
+
+def header(values: Sequence[bytes], entries: Sequence[bytes]) -> bytes:
+    """All that comes before the tensors, without the padding behind it."""
+    counts = struct.pack("<IQQ", VERSION, len(entries), len(values))
+    return b"".join([b"GGUF", counts, *values, *entries])
+
+
+# -- values
+
+
+def _kind(key: str, name: str) -> Kind:
+    kind = BY_NAME.get(name)
+    if kind is None or kind is ARRAY:
+        known = ", ".join(x for x in BY_NAME if x != ARRAY.name)
+        raise InvalidArgument(f"[GGUFWriter.add] {key!r}: type {name!r} is none of {known}")
+    return kind
+
+
+def _value(key: str, value: object, kind: Kind | None) -> bytes:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return _number(ARRAY) + _array(key, value, kind, 1)
+    kind = kind or _kind_of(key, [value], _OF_VALUE)
+    return _number(kind) + _elements(key, [value], kind)
+
+
+def _array(key: str, values: Values, kind: Kind | None, depth: int) -> bytes:
+    """Element type, length, elements."""
+    if depth > DEEPEST:
+        raise InvalidArgument(
+            f"[GGUFWriter.add] {key!r}: arrays are nested more than {DEEPEST} deep"
+        )
+    if len(values) and all(isinstance(x, (list, tuple, np.ndarray)) and np.ndim(x) for x in values):
+        parts = [_array(key, x, kind, depth + 1) for x in values]
+        return _number(ARRAY) + struct.pack("<Q", len(parts)) + b"".join(parts)
+    if isinstance(values, np.ndarray):
+        kind = kind or _kind_of_numpy(key, values.dtype)
+    elif kind is None and not values:
+        raise InvalidArgument(
+            f"[GGUFWriter.add] {key!r}: of an empty array the type of the elements must be named, "
+            'for example add(key, [], "string")'
+        )
+    kind = kind or _kind_of(key, values, _OF_ELEMENTS)
+    return _number(kind) + struct.pack("<Q", len(values)) + _elements(key, values, kind)
+
+
+def _number(kind: Kind) -> bytes:
+    return struct.pack("<I", kind.number)
+
+
+def _kind_of(key: str, values: Values, integers: Sequence[str]) -> Kind:
+    """The type that fits all of these Python values."""
+    numpy = {np.dtype(type(x)) for x in values if isinstance(x, np.generic) and not _is_text(x)}
+    if len(numpy) == 1 and all(isinstance(x, np.generic) for x in values):
+        return _kind_of_numpy(key, numpy.pop())
+    if all(_is_text(x) for x in values):
+        return STRING
+    if all(isinstance(x, (bool, np.bool_)) for x in values):
+        return BOOL
+    if all(_is_integer(x) for x in values):
+        for name in integers:
+            low, high = _range(BY_NAME[name])
+            if all(low <= int(x) <= high for x in values):
+                return BY_NAME[name]
+        low, high = min(values), max(values)
+        raise InvalidArgument(f"[GGUFWriter.add] {key!r}: no type holds all from {low} to {high}")
+    if all(_is_integer(x) or isinstance(x, (float, np.floating)) for x in values):
+        return BY_NAME["float32"]
+    wrong = next((x for x in values if not _is_plain(x)), values)
+    raise InvalidArgument(
+        f"[GGUFWriter.add] {key!r}: {wrong!r} is no number, bool, string, nor a list of such"
+    )
+
+
+def _kind_of_numpy(key: str, dtype: np.dtype[Any]) -> Kind:
+    kind = STRING if dtype.kind in "US" else BY_NAME.get(dtype.name)
+    if kind is None:
+        raise InvalidArgument(f"[GGUFWriter.add] {key!r}: GGUF has no values of numpy's {dtype}")
+    return kind
+
+
+def _is_key(x: object) -> bool:
+    return isinstance(x, str) and x != ""
+
+
+def _is_text(x: object) -> bool:
+    return isinstance(x, (str, bytes))
+
+
+def _is_integer(x: object) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+
+
+def _is_plain(x: object) -> bool:
+    return _is_text(x) or isinstance(x, (bool, int, float, np.number, np.bool_))
+
+
+def _range(kind: Kind) -> tuple[int, int]:
+    limits = np.iinfo(kind.name)
+    return int(limits.min), int(limits.max)
+
+
+def _elements(key: str, values: Values, kind: Kind) -> bytes:
+    """Values of one type, one behind the other."""
+    if kind is STRING:
+        if not all(_is_text(x) for x in values):
+            wrong = next(x for x in values if not _is_text(x))
+            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {wrong!r} is no string")
+        return b"".join([string(x, f"a value of {key!r}") for x in values])
+    if kind is BOOL:
+        if not all(isinstance(x, (bool, np.bool_)) for x in values):
+            wrong = next(x for x in values if not isinstance(x, (bool, np.bool_)))
+            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {wrong!r} is no bool")
+        return bytes(map(bool, values))
+    return _numbers(key, values, kind)
+
+
+def _numbers(key: str, values: Values, kind: Kind) -> bytes:
+    """Numbers of one type, each within its range."""
+    assert kind.form is not None
+    form = np.dtype(kind.form.format)
+    if isinstance(values, np.ndarray) and values.dtype == form:
+        return values.tobytes()
+    whole = form.kind in "iu"
+    least, most = _range(kind) if whole else (0, 0)
+    for x in values:
+        if not (_is_integer(x) or (not whole and isinstance(x, (float, np.floating)))):
+            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {x!r} is no {kind.name}")
+        if whole and not least <= int(x) <= most:
+            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {x!r} is outside of {kind.name}")
+    try:
+        with np.errstate(over="ignore"):
+            made = np.asarray(values, form)
+        wide = made if whole else np.asarray(values, np.float64)
+    except OverflowError as error:
+        raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {error}") from error
+    if not whole and not np.array_equal(np.isinf(made), np.isinf(wide)):
+        wrong = wide[np.isinf(made) & ~np.isinf(wide)][0]
+        raise InvalidArgument(
+            f"[GGUFWriter.add] {key!r}: {wrong!r} is outside of {kind.name}; "
+            'name the type "float64"'
+        )
+    return made.tobytes()

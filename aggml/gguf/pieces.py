@@ -1,0 +1,177 @@
+"""The bytes of a tensor for a file, in pieces: as they are, converted or quantized.
+
+Not here: where they go (writer.py), the conversions themselves (quant.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+import numpy as np
+
+from aggml.dtype import DType
+from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, LayoutMismatch
+from aggml.quant import quantize
+from aggml.tensor import MAX_DIMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Pieces"]
+
+PIECE: Final = 16 << 20  # bytes of an array that are gathered, or converted, at once
+_FLOATS: Final = (DType.F32, DType.F16, DType.BF16, DType.F64)
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tensor on its way to a file: iterate for its bytes, at most some 16 MB at a time.
+
+    Attributes:
+        dtype: its type in the file.
+        ne: extents in ggml order, as many as it has axes.
+    """
+
+    dtype: DType
+    ne: tuple[int, ...]
+    _array: Array  # of one axis or more
+    _convert: bool  # floats of another type, to be made ``dtype``; rows of ne[0]
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        array: Any,  # noqa: ANN401 whatever numpy takes for an array
+        dtype: DType | str | None,
+        ne: Sequence[int] | None,
+    ) -> Self:
+        """Check an array and find what it becomes; ``what`` begins the messages.
+
+        Raises:
+            InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported: as `GGUFWriter.add_tensor`.
+        """
+        array = _array(what, array)
+        own = _own(array)
+        if dtype is None and own is None:
+            raise InvalidArgument(
+                f"{what}: ggml has no type for numpy's {array.dtype}; for blocks name their type, "
+                'for example dtype="q8_0"'
+            )
+        kind = own if dtype is None else DType.parse(dtype)
+        assert kind is not None
+        convert = False
+        shape: tuple[int, ...] = array.shape
+        if own is None:
+            shape = _shape_of_blocks(what, array, kind, flat=ne is not None)
+        elif own is not kind:
+            _check_conversion(what, own, kind)
+            convert = True
+        if ne is not None:
+            shape = _reshaped(what, math.prod(shape), ne)
+        if len(shape) > MAX_DIMS:
+            raise LayoutMismatch(f"{what} has {len(shape)} axes, at most {MAX_DIMS} are possible")
+        if shape[-1] % kind.blck_size:
+            raise LayoutMismatch(
+                f"{what}: rows of {shape[-1]} elements are no multiple of the {kind.blck_size} in "
+                f"a block of {kind.type_name}"
+            )
+        if convert:
+            array = array.reshape(shape)
+        return cls(kind, shape[::-1], array, convert)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """The bytes, from first to last."""
+        for part in _parts(self._array):
+            made = _converted(part, self.dtype) if self._convert else part
+            whole = np.ascontiguousarray(made, made.dtype.newbyteorder("<"))
+            if whole.size:
+                yield whole.reshape(-1).view(np.uint8).data
+
+
+def _array(what: str, given: Any) -> Array:  # noqa: ANN401 as above
+    """The array that was given, of one axis or more."""
+    if isinstance(given, (bytes, bytearray)):
+        return np.frombuffer(given, np.uint8)
+    if not isinstance(given, (np.ndarray, np.generic, memoryview)) and not hasattr(
+        given, "__array__"
+    ):
+        raise InvalidHandle(
+            f"{what}: {type(given).__name__} is no array: give one of numpy's, or the bytes of "
+            "blocks (of a placed tensor, what `await backend.get(tensor)` returns)"
+        )
+    array = np.asarray(given)
+    return array.reshape(1) if array.ndim == 0 else array
+
+
+def _own(array: Array) -> DType | None:
+    """The type whose elements an array holds; None: ggml has no such type."""
+    return _PLAIN.get(array.dtype.newbyteorder("="))
+
+
+_PLAIN: Final = {kind.numpy: kind for kind in DType if kind.numpy is not None}
+
+
+def _shape_of_blocks(what: str, array: Array, kind: DType, *, flat: bool) -> tuple[int, ...]:
+    """The shape in elements of an array that holds a type's bytes, or its bits as uint16."""
+    if array.dtype.newbyteorder("=") == np.uint16 and (kind.type_size, kind.blck_size) == (2, 1):
+        return tuple(array.shape)
+    if array.dtype != np.uint8:
+        raise LayoutMismatch(f"{what}: numpy's {array.dtype} holds no {kind.type_name}")
+    size: int = array.size if flat else array.shape[-1]
+    if size % kind.type_size:
+        raise LayoutMismatch(
+            f"{what}: {'' if flat else 'rows of '}{size} bytes are no multiple of the "
+            f"{kind.type_size} of a block of {kind.type_name}"
+        )
+    n = size // kind.type_size * kind.blck_size
+    return (n,) if flat else (*array.shape[:-1], n)
+
+
+def _check_conversion(what: str, own: DType, kind: DType) -> None:
+    if own not in _FLOATS or not (kind in _FLOATS or kind.is_quantized):
+        raise LayoutMismatch(
+            f"{what}: {own.type_name} elements do not become {kind.type_name}; convert the array "
+            "first, for example with .astype"
+        )
+    if kind.is_quantized:
+        try:
+            quantize(np.zeros(kind.blck_size, np.float32), kind)
+        except AggmlError as error:  # there is no quantizer, or it needs an importance matrix
+            raise type(error)(f"{what}: {error}; give blocks that are quantized already") from error
+
+
+def _reshaped(what: str, size: int, ne: Sequence[int]) -> tuple[int, ...]:
+    try:
+        extents = tuple([index(n) for n in ne])
+    except TypeError as error:
+        raise InvalidArgument(f"{what}: ne={ne!r} are no extents: {error}") from error
+    if not extents or min(extents) < 0 or math.prod(extents) != size:
+        raise LayoutMismatch(f"{what}: ne={list(ne)} are not the {size} elements of the array")
+    return extents[::-1]
+
+
+def _parts(array: Array) -> Iterator[Array]:
+    """The array cut along its first axes into parts of at most PIECE bytes, rows left whole."""
+    first = math.prod(array.shape[1:]) * array.itemsize  # bytes of one item of the first axis
+    if array.ndim == 1 or array.nbytes <= PIECE:
+        n = array.shape[0] if array.ndim > 1 else max(1, PIECE // array.itemsize)
+        yield from (array[at : at + n] for at in range(0, array.shape[0], max(n, 1)))
+    elif first > PIECE:
+        for item in array:
+            yield from _parts(item)
+    else:
+        n = PIECE // first
+        yield from (array[at : at + n] for at in range(0, array.shape[0], n))
+
+
+def _converted(part: Array, kind: DType) -> Array:
+    """Floats as another type: elements, or the bytes of blocks."""
+    with np.errstate(over="ignore"):  # beyond f32 is infinite, as in C
+        if kind is DType.F64:
+            return part.astype(np.float64)
+        floats = np.ascontiguousarray(part, np.float32)
+    return floats if kind is DType.F32 else quantize(floats, kind)
