@@ -2,6 +2,7 @@
 
 from aggml import devices, errors, ops, unsafe
 from aggml.allocator import GraphAllocator, HeapAllocator, TensorAllocator
+from aggml.arrays import empty
 from aggml.backend import Backend, GraphPlan
 from aggml.buffer import Buffer, BufferType, BufferUsage
 from aggml.compare import (
@@ -151,6 +152,7 @@ __all__ = [
     "dequantize",
     "dequantize_async",
     "devices",
+    "empty",
     "errors",
     "from_dlpack",
     "gather",

@@ -122,6 +122,10 @@ class BufferType(ABC):
         """Bytes to reserve for a tensor: ``nbytes`` or more (ggml_backend_buft_get_alloc_size)."""
         return tensor.nbytes
 
+    def alignment_of(self, tensor: Tensor) -> int:
+        """What the address of this tensor has to be a multiple of; ``alignment`` or less."""
+        return self.alignment
+
     @abstractmethod
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes; 0 is legal.
@@ -405,10 +409,12 @@ class Buffer:
                 f"[Buffer.place] {tensor!r} needs {size} bytes at {offset}, "
                 f"beyond the {self.size} of {self!r}"
             )
-        if size and (self.base + offset) % self._type.alignment:
+        address, needed = self.base + offset, self._type.alignment_of(tensor)
+        if size and address % needed:
             raise Misaligned(
-                f"[Buffer.place] offset {offset} of {self!r} "
-                f"is no multiple of {self._type.alignment}"
+                f"[Buffer.place] offset {offset} of {self!r}: {tensor!r} would lie at {address:#x}, "
+                f"no multiple of {needed}; "
+                "aggml.empty(shape, dtype) makes arrays that suit every device"
             )
         tensor.placement = Placement(self, offset, tensor.name)
         self._tensors.add(tensor)

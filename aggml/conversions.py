@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
 from aggml.native import _native, cpu_mask
 from aggml.spans import bits_of
@@ -22,7 +22,7 @@ _TO_F32 = {DType.F32, DType.F16, DType.BF16}
 
 
 def convert(
-    x: Array | np.generic, dtype: DType | str, *, out: Array | None = None, isa: str | None = None
+    x: Array | np.generic, dtype: DTypeLike, *, out: Array | None = None, isa: str | None = None
 ) -> Array:
     """Convert numbers as ggml's row functions do, without the GIL.
 

@@ -7,14 +7,22 @@ which are C (native/scalar/quant.c).
 from __future__ import annotations
 
 import enum
-from typing import Self
+from difflib import get_close_matches
+from typing import Self, TypeAlias, Union
 
 import ml_dtypes
 import numpy as np
 
 from aggml.errors import InvalidArgument, InvalidHandle
 
-__all__ = ["DType"]
+__all__ = ["DType", "DTypeLike"]
+
+# What `DType.parse` takes: wherever a type is asked for.
+DTypeLike: TypeAlias = Union["DType", str, np.dtype[np.generic], type[np.generic]]
+
+# Of the structs in native/blocks.h by id: most begin with a scale of two bytes; mxfp4 and nvfp4
+# hold bytes only, q8_K begins with a float.
+_BLOCK_ALIGNMENT = {39: 1, 40: 1, 15: 4}
 
 
 class DType(enum.Enum):
@@ -28,6 +36,7 @@ class DType(enum.Enum):
         type_size: bytes of a block.
         type_name: ggml's name: lower case, but ``q4_K``.
         is_quantized: whether a block holds more than one element.
+        alignment: what the address of an element (of a block) has to be a multiple of, in bytes.
         numpy: the numpy type of an element, None for quantized types; bf16 is
             ``ml_dtypes.bfloat16``.
     """
@@ -73,6 +82,7 @@ class DType(enum.Enum):
     type_size: int
     type_name: str
     is_quantized: bool
+    alignment: int
     numpy: np.dtype[np.generic] | None
 
     def __new__(cls, number: int, blck_size: int, type_size: int, numpy: object = None) -> Self:
@@ -82,6 +92,7 @@ class DType(enum.Enum):
         self.blck_size = blck_size
         self.type_size = type_size
         self.is_quantized = blck_size > 1
+        self.alignment = _BLOCK_ALIGNMENT.get(number, 2) if blck_size > 1 else type_size
         self.numpy = None if numpy is None else np.dtype(numpy)  # type: ignore[call-overload]
         return self
 
@@ -104,8 +115,9 @@ class DType(enum.Enum):
         """Return the type that ``x`` names.
 
         Args:
-            x: a DType; ggml's name of one, case ignored ("f32", "q4_K"); or the numpy type of a
-                plain one (``np.dtype("f2")``, ``np.float32``, ``ml_dtypes.bfloat16``).
+            x: a DType; ggml's name of one ("f32", "q4_K") or numpy's name of a plain one
+                ("float32", "bfloat16"), case ignored; or the numpy type of a plain one
+                (``np.dtype("f2")``, ``np.float32``, ``ml_dtypes.bfloat16``).
 
         Raises:
             InvalidArgument: a name or numpy type that stands for none.
@@ -116,7 +128,10 @@ class DType(enum.Enum):
         if isinstance(x, str):
             found = _BY_NAME.get(x.lower())
             if found is None:
-                raise InvalidArgument(f"[DType.parse] no type is named {x!r}")
+                near = get_close_matches(x.lower(), _BY_NAME, 4) or ["f32", "float32", "q4_0"]
+                raise InvalidArgument(
+                    f"[DType.parse] no type is named {x!r}; there are {', '.join(near)}, ..."
+                )
             return found
         if not isinstance(x, np.dtype) and not (isinstance(x, type) and issubclass(x, np.generic)):
             raise InvalidHandle(f"[DType.parse] {x!r} is neither a type nor the name of one")
@@ -140,5 +155,6 @@ class DType(enum.Enum):
         return n // self.blck_size * self.type_size
 
 
-_BY_NAME = {x.type_name.lower(): x for x in DType}
 _BY_NUMPY = {x.numpy: x for x in DType if x.numpy is not None}
+# Both ggml's names and, of plain types, numpy's: "f32" and "float32".
+_BY_NAME = {x.type_name.lower(): x for x in DType} | {n.name: x for n, x in _BY_NUMPY.items()}

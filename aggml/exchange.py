@@ -12,6 +12,7 @@ import numpy as np
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
 from aggml.registry import get_device
+from aggml.spans import bits_of
 from aggml.tensor import MAX_DIMS, new_tensor
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ def from_dlpack(x: object, *, name: str = "", device: Device | None = None) -> T
     """A leaf that lies in the memory of ``x``, which it keeps alive; nothing is copied.
 
     Args:
-        x: speaks DLPack (numpy, PyTorch, JAX, ...): contiguous, in host memory, at most 4 axes,
-            beginning at a multiple of 32 bytes. What is read-only there is so here.
+        x: speaks DLPack (numpy, PyTorch, JAX, ...): contiguous, in host memory, at most 4 axes.
+            What is read-only there is so here. Where it begins is of no account as long as it is a
+            whole element; arrays of `aggml.empty` suit devices that want more.
         name: of the tensor.
         device: who is to use it; the CPU if not given.
 
@@ -39,7 +41,8 @@ def from_dlpack(x: object, *, name: str = "", device: Device | None = None) -> T
         InvalidHandle: ``x`` does not speak DLPack.
         Unsupported: not host memory; an element type that has no counterpart.
         LayoutMismatch: not contiguous, or more than 4 axes.
-        Misaligned: it does not begin at a multiple of 32 bytes; copy it with `Backend.set`.
+        Misaligned: it begins in the middle of an element (a view of bytes), or elsewhere than the
+            device wants it: copy it to an array of `aggml.empty`, or with `Backend.set`.
     """
     what = "from_dlpack"
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
@@ -60,6 +63,6 @@ def from_dlpack(x: object, *, name: str = "", device: Device | None = None) -> T
         )
     tensor = new_tensor(dtype, tuple(reversed(array.shape)) or (1,), name)
     owner = get_device("CPU") if device is None else device
-    flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+    flat = bits_of(array.reshape(-1)) if array.size else np.empty(0, np.uint8)
     owner.buffer_from_host(flat).place(tensor, 0)
     return tensor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument, LayoutMismatch, Unsupported
 from aggml.future import Future
 from aggml.native import _native, cpu_mask
@@ -34,7 +34,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 _MANY = 1 << 15
 
 
-def quantize(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Blocks:
+def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks:
     """Convert rows of floats to blocks, bit for bit as ggml_quantize_chunk does.
 
     Large arrays are cut over the worker threads; the calling thread waits without the GIL.
@@ -59,7 +59,7 @@ def quantize(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Bloc
     return job.now() if job.size < _MANY else _result(job.queued())
 
 
-def quantize_async(x: Array, dtype: DType | str, imatrix: Array | None = None) -> Future[Blocks]:
+def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Future[Blocks]:
     """Do what `quantize` does on the worker threads, off the loop; to be awaited.
 
     Arguments, result and errors are those of `quantize`; what is wrong raises at the call. ``x``
@@ -71,7 +71,7 @@ def quantize_async(x: Array, dtype: DType | str, imatrix: Array | None = None) -
     return _Quantize("quantize_async", x, dtype, imatrix).queued()
 
 
-def dequantize(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Floats:
+def dequantize(blocks: Array, dtype: DTypeLike, ne: Sequence[int]) -> Floats:
     """Convert blocks back to float32, exactly.
 
     Large arrays are cut over the worker threads; the calling thread waits without the GIL.
@@ -94,7 +94,7 @@ def dequantize(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Floats:
     return job.now() if job.size < _MANY else _result(job.queued())
 
 
-def dequantize_async(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Future[Floats]:
+def dequantize_async(blocks: Array, dtype: DTypeLike, ne: Sequence[int]) -> Future[Floats]:
     """Do what `dequantize` does on the worker threads, off the loop; to be awaited.
 
     Arguments, result and errors are those of `dequantize`; what is wrong raises at the call.
@@ -108,7 +108,7 @@ def dequantize_async(blocks: Array, dtype: DType | str, ne: Sequence[int]) -> Fu
 class _Quantize:
     """One call of `quantize`: checked arguments and the array for the result."""
 
-    def __init__(self, what: str, x: Array, dtype: DType | str, imatrix: Array | None) -> None:
+    def __init__(self, what: str, x: Array, dtype: DTypeLike, imatrix: Array | None) -> None:
         self.what = what
         self.kind = kind = DType.parse(dtype)
         x = np.asarray(x)
@@ -145,7 +145,7 @@ class _Quantize:
 class _Dequantize:
     """One call of `dequantize`."""
 
-    def __init__(self, what: str, blocks: Array, dtype: DType | str, ne: Sequence[int]) -> None:
+    def __init__(self, what: str, blocks: Array, dtype: DTypeLike, ne: Sequence[int]) -> None:
         self.what = what
         self.kind = kind = DType.parse(dtype)
         try:

@@ -31,7 +31,8 @@ def buffer_from_ptr(
     caller's word, until buffer, tensors and queued work are gone.
 
     Args:
-        address: of the first byte, a multiple of 32.
+        address: of the first byte, a multiple of 2. Tensors in it lie at multiples of their
+            `DType.alignment`.
         size: bytes.
         keep: kept alive for as long as the buffer, such as the owner of the memory.
         device: who is to use it; the CPU if not given.
@@ -40,7 +41,7 @@ def buffer_from_ptr(
         InvalidHandle: not integers.
         InvalidArgument: no address, or a negative number.
         OutOfBounds: beyond the end of the address space.
-        Misaligned: the address is no multiple of 32.
+        Misaligned: the address is odd.
         Unsupported: the device cannot use host memory.
     """
     address = integer(address, "address", "buffer_from_ptr")

@@ -42,7 +42,7 @@ LAYERS = [
     ],
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
     ["aggml.tensor", "aggml.future", "aggml.numa"],
-    ["aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer"],
+    ["aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer", "aggml.arrays"],
     [
         *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.plan_call"),
         *("aggml.buffer", "aggml.multi_buffer", "aggml.admission", "aggml.conversions"),

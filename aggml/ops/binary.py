@@ -7,9 +7,8 @@ with a part (patch.py).
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.ops._common import (
     BF16,
     F16,
@@ -24,9 +23,6 @@ from aggml.ops._common import (
     suffix,
 )
 from aggml.tensor import Tensor, can_repeat, describe, new_node, new_view
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "add",
@@ -95,7 +91,7 @@ def add_inplace(a: Tensor, b: Tensor) -> Tensor:
     return _build("add", a, b, True)
 
 
-def add_cast(a: Tensor, b: Tensor, type: DType | str | np.dtype[np.generic]) -> Tensor:  # noqa: A002 - ggml's name
+def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - ggml's name
     """`add` with a result of type ``type`` (``ggml_add_cast``).
 
     Args:

@@ -10,7 +10,7 @@ import math
 import struct
 from typing import TYPE_CHECKING
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument
 from aggml.ops._common import (
     F16,
@@ -31,8 +31,6 @@ from aggml.tensor import Tensor, new_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from aggml.tensor import Extents
 
@@ -70,7 +68,7 @@ def im2col(
     d0: int = 1,
     d1: int = 1,
     is_2D: bool = True,
-    dst_type: DType | str | np.dtype[np.generic] = "f16",
+    dst_type: DTypeLike = "f16",
 ) -> Tensor:
     """Lay out every window of an image as a row, zeros where it juts out (``ggml_im2col``).
 
@@ -186,7 +184,7 @@ def im2col_3d(
     d0: int = 1,
     d1: int = 1,
     d2: int = 1,
-    dst_type: DType | str | np.dtype[np.generic] = "f16",
+    dst_type: DTypeLike = "f16",
 ) -> Tensor:
     """`im2col` in three dimensions (``ggml_im2col_3d``).
 

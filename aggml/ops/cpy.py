@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.ops._common import (
     F32,
     FLOATS,
@@ -24,8 +24,6 @@ from aggml.ops._common import (
 from aggml.tensor import Tensor, new_node, new_view
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from aggml.tensor import Extents
 
 __all__ = ["cast", "cont", "cont_1d", "cont_2d", "cont_3d", "cont_4d", "cpy", "dup", "dup_inplace"]
@@ -74,7 +72,7 @@ def _check_types(op: str, a: Tensor, kind: DType) -> None:
         need_rows(op, "a", a)
 
 
-def cast(a: Tensor, type: DType | str | np.dtype[np.generic]) -> Tensor:  # noqa: A002 - ggml's name
+def cast(a: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - ggml's name
     """Copy ``a`` into a new tensor of type ``type`` (``ggml_cast``); conversions as of `cpy`.
 
     Returns:

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument, InvalidHandle
 from aggml.ops._common import all_tensors, suffix, whole
 from aggml.tensor import Tensor, new_node, new_view
@@ -223,7 +223,7 @@ def _sources(op: str, args: Sequence[Tensor], n_args: SupportsIndex | None, most
 
 
 def custom_4d(
-    type: DType | str,  # noqa: A002 - the C name
+    type: DTypeLike,  # noqa: A002 - the C name
     ne0: SupportsIndex,
     ne1: SupportsIndex,
     ne2: SupportsIndex,

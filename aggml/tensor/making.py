@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Final, SupportsIndex
+from typing import Final, SupportsIndex
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.tensor.layout import (
     MAX_BYTES,
@@ -24,9 +24,6 @@ from aggml.tensor.layout import (
     span,
 )
 from aggml.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "MAX_SRC",
@@ -44,7 +41,7 @@ _new = object.__new__
 
 
 def new_tensor(
-    dtype: DType | str | np.dtype[np.generic],
+    dtype: DTypeLike,
     ne: SupportsIndex | Sequence[SupportsIndex],
     name: str = "",
 ) -> Tensor:

@@ -170,7 +170,7 @@ def test_bf16_scalars_and_nothing() -> None:
         (3, aggml.InvalidHandle),
         ([1.0], aggml.InvalidHandle),
         (None, aggml.InvalidHandle),
-        (aligned(ramp(), 4), aggml.Misaligned),
+        (np.frombuffer(bytearray(66), np.float32, 16, 1), aggml.Misaligned),
         (aligned(ramp())[::2], aggml.LayoutMismatch),
         (aligned(ramp(32)).reshape(1, 2, 2, 2, 4), aggml.LayoutMismatch),
         (np.zeros(4, np.complex64), aggml.Unsupported),
@@ -181,6 +181,100 @@ def test_bf16_scalars_and_nothing() -> None:
 def test_what_cannot_be_a_tensor(x: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"from_dlpack|buffer_from_host"):
         aggml.from_dlpack(x)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64"], ids=lambda name: str(name)
+)
+async def test_an_array_may_begin_at_any_element(cpu: CPUBackend, dtype: str) -> None:
+    """Also as numpy makes them: glibc aligns to 16, where 32 were asked for."""
+    kind = aggml.DType.parse(dtype)
+    for first in range(1, 9):
+        room = aligned(np.arange(9 + N).astype(kind.numpy))
+        x = room[first : first + N]
+        t = aggml.from_dlpack(x)
+        assert t.address == x.ctypes.data
+        assert np.array_equal(await cpu.get(t), x)
+
+
+@pytest.mark.parametrize("offset", [16, 4, 2])
+async def test_a_buffer_may_begin_where_its_owner_likes(
+    cpu: CPUBackend, cpu_device: CPUDevice, offset: int
+) -> None:
+    room = np.zeros(256, np.uint8)
+    start = -room.ctypes.data % 64 + offset
+    buffer = cpu_device.buffer_from_host(room[start : start + 128])
+    half = vector(N, "half", "f16")
+    buffer.place(half, 0)
+    await cpu.set(half, ramp().astype(np.float16))
+    assert np.array_equal(room[start : start + 32].view(np.float16), ramp())
+    single = vector(4, "single")
+    wrong, right = (32, 34) if offset == 2 else (33, 32)
+    with pytest.raises(aggml.Misaligned, match=r"single.*no multiple of 4; aggml\.empty"):
+        buffer.place(single, wrong)
+    buffer.place(single, right)
+
+
+def test_memory_that_begins_amid_an_element_is_refused_and_the_cure_named(
+    cpu_device: CPUDevice,
+) -> None:
+    room = np.zeros(66, np.uint8)
+    odd = room[1 - room.ctypes.data % 2 :][:64]
+    for refused in (odd, odd.view("f2"), odd.view("f4"), memoryview(odd.data)):
+        with pytest.raises(aggml.Misaligned, match=r"0x.*aggml\.empty\(shape, dtype\)"):
+            cpu_device.buffer_from_host(refused)
+    with pytest.raises(aggml.Misaligned, match=r"aggml\.empty"):
+        aggml.from_dlpack(odd.view("f4"))
+
+
+@pytest.mark.parametrize("shape", [(), 0, 7, (3, 0), (2, 3, 5), [4, 8]], ids=str)
+@pytest.mark.parametrize("dtype", ["f32", "float16", "bf16", aggml.DType.I64, np.int8, np.uint8])
+def test_empty_makes_arrays_that_every_device_takes(shape: Any, dtype: Any) -> None:
+    x = aggml.empty(shape, dtype)
+    like = np.empty(shape)
+    assert x.shape == like.shape
+    assert x.flags.c_contiguous
+    assert x.flags.writeable
+    assert x.ctypes.data % 256 == 0 or not x.size
+    if dtype is not np.uint8:
+        assert x.dtype == aggml.DType.parse(dtype).numpy
+        assert aggml.from_dlpack(x).shape == (like.shape or (1,)) or x.ndim == 0 or not x.size
+    else:
+        assert x.dtype == np.uint8
+
+
+async def test_empty_of_blocks_holds_the_bytes_of_rows(
+    cpu: CPUBackend, cpu_device: CPUDevice
+) -> None:
+    x = aggml.empty((3, 512), "q4_K")
+    assert (x.dtype, x.shape) == (np.uint8, (3, 288))
+    w = aggml.new_tensor("q4_K", (512, 3))
+    x[...] = aggml.quantize(ramp(3 * 512).reshape(3, 512), "q4_K")
+    cpu_device.buffer_from_host(x).place(w, 0)
+    assert np.array_equal(await cpu.get(w), x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error"),
+    [
+        ((2, -1), "f32", aggml.InvalidArgument),
+        ("4", "f32", aggml.InvalidHandle),
+        (2.5, "f32", aggml.InvalidHandle),
+        (None, "f32", aggml.InvalidHandle),
+        (4, "f33", aggml.InvalidArgument),
+        (4, None, aggml.InvalidHandle),
+        (4, object, aggml.InvalidHandle),
+        (4, np.dtype("O"), aggml.InvalidArgument),
+        ((2, 100), "q4_0", aggml.LayoutMismatch),
+        ((), "q4_0", aggml.LayoutMismatch),
+        ((1 << 40, 1 << 40), "f32", aggml.AllocFailed),
+        ((1 << 70,), "f32", aggml.AllocFailed),
+    ],
+    ids=str,
+)
+def test_what_empty_refuses(shape: Any, dtype: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^\[(empty|DType)"):
+        aggml.empty(shape, dtype)
 
 
 def test_a_device_that_reads_no_host_memory(sim: aggml.Backend) -> None:

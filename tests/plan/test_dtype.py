@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from corpus_loader import type_table
 
-from aggml import DType, InvalidArgument, InvalidHandle
+import aggml
+from aggml import DType, InvalidArgument, InvalidHandle, ops
 
 PLAIN = {
     DType.F32: np.float32,
@@ -53,6 +54,43 @@ def test_plain_types_are_numpy_s(dtype: DType, scalar: type[np.generic]) -> None
     assert dtype.numpy.itemsize == dtype.type_size
     assert DType.parse(np.dtype(scalar)) is dtype
     assert DType.parse(scalar) is dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("float32", DType.F32),
+        ("float16", DType.F16),
+        ("bfloat16", DType.BF16),
+        ("float64", DType.F64),
+        ("int8", DType.I8),
+        ("int16", DType.I16),
+        ("int32", DType.I32),
+        ("int64", DType.I64),
+    ],
+)
+def test_numpy_s_names_name_the_plain_types_wherever_a_type_is_taken(
+    name: str, dtype: DType
+) -> None:
+    for x in (name, name.upper(), np.dtype(dtype.numpy)):
+        assert DType.parse(x) is dtype
+        assert aggml.new_tensor(x, 4).dtype is dtype
+    a = aggml.new_tensor("float32", (4, 4))
+    if dtype in {DType.F32, DType.F16, DType.BF16, DType.I32}:
+        assert ops.cast(a, name).dtype is dtype
+        assert aggml.convert(np.ones(4, np.float32), name).dtype == dtype.numpy
+    if dtype in {DType.F16, DType.BF16}:
+        ones = np.ones((2, 4), np.float32)
+        assert np.array_equal(aggml.dequantize(aggml.quantize(ones, name), name, ne=(4, 2)), ones)
+        total = ops.add_cast(aggml.new_tensor(name, 4), aggml.new_tensor("f32", 4), "float32")
+        assert total.dtype is DType.F32
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_near() -> None:
+    with pytest.raises(InvalidArgument, match="q4_k"):
+        DType.parse("q4_m")
+    with pytest.raises(InvalidArgument, match="float32"):
+        DType.parse("float33")
 
 
 def test_quantized_types_have_no_numpy_counterpart() -> None:

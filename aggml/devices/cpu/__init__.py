@@ -59,6 +59,14 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 
+class _MappedType(HostBufferType):
+    """Memory of somebody else, where tensors lie as they lie."""
+
+    def alignment_of(self, tensor: Tensor) -> int:
+        """That of an element: views begin at any element as well, so all kernels can read it."""
+        return tensor.dtype.alignment
+
+
 class CPUBackend(Backend):
     """Ordered work on the worker threads.
 
@@ -166,7 +174,7 @@ class CPUDevice(Device):
 
     def __init__(self) -> None:
         self.description = _model_name()
-        self._mapped = HostBufferType("CPU_Mapped")
+        self._mapped = _MappedType("CPU_Mapped")
 
     @property
     def buffer_type(self) -> BufferType:
@@ -225,15 +233,18 @@ class CPUDevice(Device):
     def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
         """Wrap bytes, an array, a memory map, ... without copying; read-only serves for weights.
 
-        What speaks DLPack but has no buffer protocol will do, too.
+        What speaks DLPack but has no buffer protocol will do, too. `Buffer.place` checks that each
+        tensor lies at a multiple of its `DType.alignment`.
 
         Raises:
             InvalidHandle: not a contiguous buffer object.
-            Misaligned: it does not begin at a multiple of 32 bytes.
+            Misaligned: it does not begin at a whole element; where its elements are plain bytes, at
+                a multiple of 2. `aggml.empty` gives memory that suits every device.
         """
         try:
             if not isinstance(memory, np.ndarray) and hasattr(memory, "__dlpack__"):
                 memory = np.from_dlpack(cast("Any", memory)).reshape(-1)
+            kind = memory.dtype if isinstance(memory, np.ndarray) else np.dtype(np.uint8)
             flat = (
                 np.empty(0, np.uint8)
                 if getattr(memory, "nbytes", None) == 0  # frombuffer takes none of no bytes
@@ -245,10 +256,12 @@ class CPUDevice(Device):
                 f"{error}"
             ) from error
         address = flat.__array_interface__["data"][0]
-        if flat.nbytes and address % HOST.alignment:
+        # What lies in plain bytes is not known yet, but next to nothing may lie at an odd address.
+        needed = 2 if kind == np.uint8 else kind.alignment
+        if flat.nbytes and address % needed:
             raise Misaligned(
                 f"[CPUDevice.buffer_from_host] the memory begins at {address:#x}, no multiple of "
-                f"{HOST.alignment}"
+                f"{needed}; aggml.empty(shape, dtype) makes arrays that suit every device"
             )
         buffer = Buffer(
             self._mapped,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aggml.dtype import DType
+from aggml.dtype import DType, DTypeLike
 from aggml.native import _native
 
 __all__ = ["TypeTraits", "type_traits"]
@@ -36,7 +36,7 @@ class TypeTraits(NamedTuple):
     n_rows: int = 1
 
 
-def type_traits(dtype: DType | str) -> TypeTraits:
+def type_traits(dtype: DTypeLike) -> TypeTraits:
     """What the CPU kernels do with a type (ggml_get_type_traits_cpu).
 
     Raises:
