@@ -359,7 +359,7 @@ class _Completions(Generic[T]):
 
     def __init__(self, futures: Iterable[Future[T]]) -> None:
         self._ready: deque[Future[T]] = deque()
-        self._entries: list[list[Any]] = []
+        self._entries: list[_native.Waiter] = []
         self._waited: set[Future[T]] = set()
         self._futures = list(dict.fromkeys(futures))
         for future in self._futures:
@@ -411,7 +411,7 @@ class _Completions(Generic[T]):
         """Wait for nothing any more."""
         self._left = 0
         for entry in self._entries:
-            entry[2] = None
+            entry.cancel()
         while self._waited:
             self._waited.pop()._leave(cancelled=cancelled)
 

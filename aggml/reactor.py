@@ -1,9 +1,9 @@
 """Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
 
 Here: all that knows which of the two runs; one reactor and one file descriptor per loop. A callback
-waits for a (stream, ticket). The native side writes the descriptor when the least ticket waited for
-on a stream is done; the reactor then calls whatever is done and arms the next. Not here: what a
-Future is (future.py).
+waits for a (stream, ticket). The native side keeps who waits, writes the descriptor when a ticket
+is done, and gives out what is due; the reactor calls that and looks at nothing else. Not here: what
+a Future is (future.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import sys
 import threading
 import weakref
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from aggml.errors import InvalidState
@@ -38,10 +36,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("aggml")
-_sequence = count()
-
-# (ticket, sequence, callback), mutable: a cancelled waiter takes its callback out in O(1).
-Entry = list[Any]
 
 
 class Reactor:
@@ -50,50 +44,31 @@ class Reactor:
     def __init__(self) -> None:
         self.notifier = _native.Notifier()
         _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
-        self._waiting: dict[_native.Stream, list[Entry]] = {}
 
-    def arm(self, op: _native.Op, callback: Callable[[], object]) -> Entry | None:
+    def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
         """Have ``callback`` called in this loop once ``op`` is done.
 
         Returns:
-            The entry, whose callback may be taken out; None if ``op`` is done, nothing is called
-            then.
+            The wait, which may be cancelled: nothing of it is left then. None if ``op`` is done,
+            nothing is called then.
 
         Raises:
             InvalidState: ``op`` belongs to the parent process of a fork.
         """
-        stream, ticket = op.stream, op.ticket
-        if not stream.alive:
+        if not op.stream.alive:
             raise InvalidState("[Future] the operation belongs to the parent process of a fork")
-        entry: Entry = [ticket, next(_sequence), callback]
-        heap = self._waiting.get(stream)
-        if heap is None:
-            heap = self._waiting[stream] = []
-        heappush(heap, entry)
-        if heap[0] is entry and stream.watch(self.notifier, ticket):
-            heappop(heap)  # left in, it would pass for one that is armed, and hide the next
-            if heap:
-                stream.watch(self.notifier, heap[0][0])
-            return None
-        return entry
+        return self.notifier.watch(op, callback)
 
     def wake(self) -> None:
         """Call back all that is done; runs in the loop whenever the descriptor is readable."""
-        self.notifier.drain()
-        for stream, heap in list(self._waiting.items()):
-            while heap:
-                completed = stream.completed
-                while heap and heap[0][0] <= completed:
-                    callback = heappop(heap)[2]
-                    if callback is not None:
-                        self._call(callback)
-                while heap and heap[0][2] is None:  # cancelled: not worth waking up for
-                    heappop(heap)
-                if heap and not stream.watch(self.notifier, heap[0][0]):
-                    break
-            if not heap:
-                self._waiting.pop(stream, None)
-                stream.release_finished()
+        notifier = self.notifier
+        notifier.drain()
+        try:
+            while (callback := notifier.next_due()) is not None:
+                self._call(callback)
+        except BaseException:
+            notifier.signal()  # an interrupt, say: the others have their turn in the next one
+            raise
 
     @staticmethod
     def _call(callback: Callable[[], object]) -> None:
@@ -105,7 +80,7 @@ class Reactor:
     def close(self) -> None:
         """Close the descriptor; nobody is called back any more. The loop has ended."""
         self.notifier.close()
-        self._waiting.clear()
+        self.notifier.cancel_all()
 
 
 # -- which loop runs here
@@ -241,7 +216,7 @@ def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[
         try:
             yield from waiter
         finally:
-            entry[2] = None
+            entry.cancel()
 
 
 def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
@@ -254,8 +229,8 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
         if entry is None:
             return
 
-        def abort(_: object, entry: Entry = entry) -> trio.lowlevel.Abort:
-            entry[2] = None
+        def abort(_: object, entry: _native.Waiter = entry) -> trio.lowlevel.Abort:
+            entry.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()

@@ -150,8 +150,17 @@ class ThreadPool:
         """How many workers there are."""
         return self.native.n_threads
 
-    def grow(self, n_threads: int) -> None:
+    @property
+    def width(self) -> int:
+        """How many of them one plan uses whose stream names no number."""
+        return self.native.width
+
+    def grow(self, n_threads: int, *, widen: bool = True) -> None:
         """Have at least ``n_threads`` workers.
+
+        Args:
+            n_threads: 1 to 512.
+            widen: streams that name no number use that many from now on; else as many as before.
 
         Raises:
             InvalidHandle, InvalidArgument: ``n_threads`` is no integer within 1..512.
@@ -163,7 +172,7 @@ class ThreadPool:
             raise InvalidState(f"[ThreadPool.grow] {self!r} is closed")
         assert wanted is not None
         n_threads = wanted
-        if n_threads > self.native.n_threads and not self.native.grow(n_threads):
+        if n_threads > self.native.width and not self.native.grow(n_threads, widen):
             raise AllocFailed(f"[ThreadPool.grow] the system refuses {n_threads} threads")
 
     def pause(self) -> None:

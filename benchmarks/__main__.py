@@ -26,6 +26,7 @@ from benchmarks import (
     embeddings,
     executor,
     generation,
+    growth,
     kernels,
     lag,
     ops,
@@ -52,6 +53,7 @@ PARTS: Final = {
     awaits.PART: "what an await costs; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",
+    growth.PART: "what one of up to 10,000 futures, streams, backends, inputs, calls costs",
     conversions.PART: "f16 and bf16 to f32 and back; a plain copy",
 }
 LOOPS: Final = ("asyncio", "trio")
@@ -86,11 +88,11 @@ class Bench:
             if self.roofline is None:
                 return []
             return roofline.measure(self.roofline, quick=self.quick)
-        if name in (awaits.PART, lag.PART):
-            module = awaits if name == awaits.PART else lag
+        if name in (awaits.PART, lag.PART, growth.PART):
+            on_loops = {awaits.PART: awaits, lag.PART: lag, growth.PART: growth}
             rows: list[Row] = []
             for loop in LOOPS:
-                on_loop = partial(module.measure, loop, quick=self.quick)
+                on_loop = partial(on_loops[name].measure, loop, quick=self.quick)
                 rows += anyio.run(on_loop, backend=loop)
             return rows
         return anyio.run(self._measure(name))

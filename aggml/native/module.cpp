@@ -19,6 +19,7 @@ NB_MODULE(_native, m)
     binding::bind_plan(m);
     binding::bind_operations(m);
     binding::bind_stream(m);
+    binding::bind_waits(m);
     binding::bind_lineup(m);
     binding::bind_script(m);
     binding::bind_cuda(m);

@@ -7,6 +7,8 @@
 #include "../../aggml/native/runtime/runtime.h"
 #include "check.h"
 
+#include <poll.h>
+
 static inline ag_pool *rig_pool(int n_threads)
 {
     ag_pool_params params = {.n_threads = n_threads, .spin_us = 50};
@@ -152,6 +154,23 @@ static inline void rig_abort(op o)
 static inline void rig_drop(op o)
 {
     ag_block_unref(o.block);
+}
+
+/* As a loop waits: arm, sleep, drain, take. What else is due for the notifier is taken, too. How often it slept. */
+static inline int rig_sleep(op o, ag_notifier *notifier)
+{
+    ag_wait wait = {0};
+    int slept = 0;
+    if (!ag_wait_arm(&wait, o.stream, notifier, o.ticket)) return 0;
+    while (wait.stream != NULL) {
+        struct pollfd fd = {.fd = ag_notifier_fd(notifier), .events = POLLIN};
+        CHECK(poll(&fd, 1, PATIENCE_S * 1000) == 1); /* a lost wake-up ends here */
+        ag_notifier_drain(notifier);
+        while (ag_notifier_take(notifier) != NULL) continue;
+        ++slept;
+    }
+    CHECK(rig_done(o));
+    return slept;
 }
 
 /* Wait, tell the code of the failure (0: none), let go. */

@@ -367,11 +367,7 @@ static trip begin_trip(rng *r, int thread, uint32_t turn, ag_storage *storage)
 static void end_trip(trip *t, ag_notifier *notifier)
 {
     if (t->x == NULL) return;
-    while (!rig_done(t->down) && !ag_stream_watch(t->down.stream, notifier, t->down.ticket)) {
-        struct pollfd fd = {.fd = ag_notifier_fd(notifier), .events = POLLIN};
-        CHECK(poll(&fd, 1, PATIENCE_S * 1000) == 1); /* a lost wake-up ends here */
-        ag_notifier_drain(notifier);
-    }
+    rig_sleep(t->down, notifier);
     rig_wait(t->up);
     if (rig_result(t->down) == 0) {
         CHECK(memcmp(t->x, t->y, t->size) == 0);
@@ -405,7 +401,6 @@ static void *travel(void *argument)
         }
         end_trip(&t, notifier);
     }
-    for (int i = 0; i < STREAMS; ++i) ag_stream_unwatch(streams[i], notifier);
     ag_notifier_close(notifier);
     ag_notifier_unref(notifier);
     ag_storage_unref(storage);

@@ -39,6 +39,7 @@ typedef struct inherited {
     ag_notifier *notifier;
     ag_storage *storage;
     op pending;
+    ag_wait armed; /* for it */
     ag_plan *plan;
 } inherited;
 
@@ -54,8 +55,9 @@ static void *disturb(void *argument)
         CHECK_EQ(rig_result(rig_start(p->stream, rig_slot(AG_KIND_NOP))), 0);
         rig_send(p->stream, rig_delay(100));
         rig_send(p->stream, rig_plan_slot(p->plan, &ticks));
-        ag_stream_watch(p->stream, p->notifier, ag_stream_submitted(p->stream));
-        ag_stream_unwatch(p->stream, p->notifier);
+        ag_wait wait = {0};
+        ag_wait_arm(&wait, p->stream, p->notifier, ag_stream_submitted(p->stream));
+        ag_wait_cancel(&wait);
         ag_storage_set_poison(p->storage, error);
         ag_storage_set_poison(p->storage, NULL);
     }
@@ -86,8 +88,11 @@ static void what_is_the_parents_is_refused(inherited *p)
     CHILD_CHECK(!ag_stream_release(s));
     ag_stream_abort(s, p->pending.block, p->pending.ticket);
     ag_stream_abort_all(s);
-    (void)ag_stream_watch(s, p->notifier, p->pending.ticket);
-    ag_stream_unwatch(s, p->notifier);
+    ag_wait wait = {0};
+    CHILD_CHECK(!ag_wait_arm(&wait, s, p->notifier, p->pending.ticket));
+    ag_wait_cancel(&wait);
+    ag_wait_cancel(&p->armed);
+    CHILD_CHECK(ag_notifier_take(p->notifier) == NULL);
     ag_error *errors[1];
     CHILD_CHECK(ag_stream_take_failures(s, errors, 1) == 0);
     uint64_t ticket;
@@ -96,7 +101,7 @@ static void what_is_the_parents_is_refused(inherited *p)
     CHILD_CHECK(ag_notifier_fd(p->notifier) == -1);
     ag_notifier_signal(p->notifier);
     ag_notifier_close(p->notifier);
-    CHILD_CHECK(!ag_pool_grow(p->pool, 8));
+    CHILD_CHECK(!ag_pool_grow(p->pool, 8, true));
     ag_pool_pause(p->pool);
     ag_pool_resume(p->pool);
     ag_pool_stop(p->pool);
@@ -112,7 +117,7 @@ static void what_is_its_own_works(inherited *p)
     CHILD_CHECK(notifier != NULL && ag_stream_alive(stream));
     rig_send(stream, rig_plan_slot(p->plan, &ticks)); /* plans are plain memory */
     op o = rig_start(stream, rig_delay(1000000));
-    ag_stream_watch(stream, notifier, o.ticket);
+    rig_sleep(o, notifier);
     rig_drain(stream);
     CHILD_CHECK(atomic_load(&ticks) == 4);
     /* To wait for what only the parent can end would be to wait for ever. */
@@ -172,6 +177,7 @@ int main(int argc, char **argv)
     ag_stream *sleeping = rig_stream(p.pool, 0);
     rig_add(p.plan, tick, 4, -1, NULL, 0);
     p.pending = rig_start(sleeping, rig_delay(3600000000000u));
+    CHECK(ag_wait_arm(&p.armed, sleeping, p.notifier, p.pending.ticket));
     let_all_settle(&p);
     for (int i = 0; i < SCALED(40); ++i) fork_once(&p, CHILD_MAY_START_THREADS);
     pthread_t thread;
@@ -184,6 +190,7 @@ int main(int argc, char **argv)
     pthread_join(thread, NULL);
     rig_abort(p.pending);
     CHECK_EQ(rig_result(p.pending), AG_ABORTED);
+    ag_wait_cancel(&p.armed);
     ag_stream_unref(sleeping);
     ag_stream_unref(p.stream);
     ag_plan_unref(p.plan);

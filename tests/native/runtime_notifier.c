@@ -1,5 +1,5 @@
-/* Watches and notifiers from several threads at once: no wake-up is lost, none comes after an unwatch or a close. */
-#include <poll.h>
+/* Waits and notifiers from several threads at once: no wake-up is lost, none comes after a cancel or a close; and what a wait
+ * costs does not grow with those that are there besides. */
 #include <pthread.h>
 
 #include "rig.h"
@@ -20,17 +20,6 @@ static bool readable(ag_notifier *notifier, int timeout_ms)
     return poll(&fd, 1, timeout_ms) == 1;
 }
 
-/* As a reactor waits: watch, sleep, drain, look. A watch that says `done` armed nothing. */
-static void sleep_until(ag_stream *stream, ag_notifier *notifier, uint64_t ticket)
-{
-    while (ag_stream_completed(stream) < ticket) {
-        if (ag_stream_watch(stream, notifier, ticket)) break;
-        CHECK(readable(notifier, PATIENCE_S * 1000));
-        ag_notifier_drain(notifier);
-    }
-    CHECK(ag_stream_completed(stream) >= ticket);
-}
-
 typedef struct shared {
     ag_stream *own[THREADS], *common;
     ag_plan *plan;
@@ -47,21 +36,22 @@ static void *many_times(void *argument)
     for (int i = 0; i < SCALED(100000) / THREADS; ++i) {
         ag_stream *stream = rng_below(&r, 2) ? s->own[index] : s->common;
         op o = rig_start(stream, rng_below(&r, 8) ? rig_plan_slot(s->plan, NULL) : rig_delay(rng_below(&r, 30000)));
-        if (rng_below(&r, 4) == 0) { /* an early ticket beside a late one: the least is what counts */
+        if (rng_below(&r, 4) == 0) { /* one that is cancelled, armed or due */
             op later = rig_start(stream, rig_plan_slot(s->plan, NULL));
-            if (rng_below(&r, 2)) ag_stream_watch(stream, notifier, later.ticket);
-            sleep_until(stream, notifier, o.ticket);
-            sleep_until(stream, notifier, later.ticket);
+            ag_wait given_up = {0};
+            ag_wait_arm(&given_up, stream, notifier, rng_below(&r, 2) ? o.ticket : later.ticket);
+            check_spin(rng_below(&r, 4000));
+            ag_wait_cancel(&given_up);
+            CHECK(ag_notifier_take(notifier) == NULL);
+            rig_sleep(o, notifier);
+            rig_sleep(later, notifier);
             rig_drop(later);
         } else {
             check_spin(rng_below(&r, 2000));
-            sleep_until(stream, notifier, o.ticket);
+            rig_sleep(o, notifier);
         }
-        if (rng_below(&r, 16) == 0) ag_stream_unwatch(stream, notifier);
         rig_drop(o);
     }
-    ag_stream_unwatch(s->own[index], notifier);
-    ag_stream_unwatch(s->common, notifier);
     ag_notifier_close(notifier);
     ag_notifier_unref(notifier);
     return NULL;
@@ -82,21 +72,24 @@ static void no_wake_up_is_lost(void)
     rig_end(pool);
 }
 
-static void unwatch_is_silent(void)
+static void cancel_is_silent(void)
 {
     ag_pool *pool = rig_pool(1);
     ag_stream *stream = rig_stream(pool, 0);
     ag_notifier *notifier = ag_notifier_new(), *other = ag_notifier_new();
+    ag_wait mine = {0}, theirs = {0};
     ag_stream_hold(stream);
     op o = rig_start(stream, rig_slot(AG_KIND_NOP));
-    CHECK(!ag_stream_watch(stream, notifier, o.ticket));
-    CHECK(!ag_stream_watch(stream, other, o.ticket));
-    ag_stream_unwatch(stream, notifier);
-    ag_stream_unwatch(stream, notifier); /* harmless */
+    CHECK(ag_wait_arm(&mine, stream, notifier, o.ticket));
+    CHECK(ag_wait_arm(&theirs, stream, other, o.ticket));
+    ag_wait_cancel(&mine);
+    ag_wait_cancel(&mine); /* harmless */
     ag_stream_release(stream);
     CHECK(readable(other, PATIENCE_S * 1000));
+    CHECK(ag_notifier_take(other) == &theirs);
+    CHECK(ag_notifier_take(other) == NULL);
     CHECK(!readable(notifier, 0));
-    CHECK(ag_stream_watch(stream, notifier, o.ticket)); /* done: nothing is armed */
+    CHECK(!ag_wait_arm(&mine, stream, notifier, o.ticket)); /* done: nothing is armed */
     CHECK(!readable(notifier, 0));
     ag_notifier_signal(notifier);
     ag_notifier_signal(notifier);
@@ -106,6 +99,134 @@ static void unwatch_is_silent(void)
     rig_drop(o);
     ag_notifier_unref(notifier);
     ag_notifier_unref(other);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+/* -- growth ------------------------------------------------------------------------------------------------------ */
+
+enum { MANY = 8192, FEW_STEPS = 40 /* for one that comes and goes, on average: 2 log2(8192) and some */ };
+
+static uint32_t least(const ag_heap *heap)
+{
+    return heap->least != NULL ? (uint32_t)heap->least->key : UINT32_MAX;
+}
+
+/* Against a plain array: keys come, go and are taken in random order, many of them equal. */
+static void the_heap_is_in_order(void)
+{
+    static ag_node nodes[MANY];
+    static bool in[MANY];
+    ag_heap heap = {0};
+    rng r = rng_new(99);
+    memset(in, 0, sizeof in);
+    for (int i = 0; i < MANY; ++i) {
+        ag_heap_add(&heap, &nodes[i], rng_below(&r, 1000));
+        in[i] = true;
+    }
+    for (int i = 0; i < MANY / 2; ++i) {
+        const uint32_t k = rng_below(&r, MANY);
+        if (in[k]) ag_heap_remove(&heap, &nodes[k]);
+        in[k] = !in[k];
+        if (in[k]) ag_heap_add(&heap, &nodes[k], rng_below(&r, 1000));
+    }
+    uint64_t key = 0, turn = 0;
+    for (ag_node *n = heap.least; n != NULL; n = heap.least) {
+        CHECK(n->key > key || (n->key == key && n->turn >= turn)); /* equal ones in the order in which they came */
+        key = n->key;
+        turn = n->turn;
+        CHECK(in[n - nodes]);
+        in[n - nodes] = false;
+        ag_heap_remove(&heap, n);
+        CHECK(least(&heap) >= key);
+    }
+    for (int i = 0; i < MANY; ++i) CHECK(!in[i]);
+    CHECK(heap.compared < (uint64_t)FEW_STEPS * MANY * 2);
+}
+
+/* Loops that wait for many tickets of one stream, and give half of them up: what is left comes in order. */
+static void many_waits_on_one_stream(bool backwards)
+{
+    static ag_wait waits[MANY];
+    ag_pool *pool = rig_pool(1);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_notifier *notifier = ag_notifier_new();
+    memset(waits, 0, sizeof waits);
+    ag_stream_hold(stream);
+    for (int i = 0; i < MANY; ++i) rig_send(stream, rig_slot(AG_KIND_NOP));
+    for (uint64_t i = 0; i < MANY; ++i) {
+        const uint64_t at = backwards ? MANY - 1 - i : i;
+        CHECK(ag_wait_arm(&waits[at], stream, notifier, at + 1));
+    }
+    for (int i = 0; i < MANY; i += 2) ag_wait_cancel(&waits[backwards ? MANY - 2 - i : i]);
+    ag_stream_release(stream);
+    rig_drain(stream);
+    CHECK(readable(notifier, PATIENCE_S * 1000));
+    int expected = 1;
+    for (int left = MANY / 2; left > 0;) {
+        ag_wait *wait = ag_notifier_take(notifier);
+        if (wait == NULL) {
+            check_nap(20); /* published, not woken yet */
+            continue;
+        }
+        CHECK_EQ(wait - waits, expected);
+        expected += 2;
+        --left;
+    }
+    CHECK(ag_stream_compared(stream) < (uint64_t)FEW_STEPS * MANY);
+    ag_notifier_unref(notifier);
+    ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+/* As many streams wait for one. */
+static void many_streams_on_one(void)
+{
+    static ag_stream *streams[MANY];
+    ag_pool *pool = rig_pool(2);
+    ag_stream *first = rig_stream(pool, 0);
+    ag_stream_hold(first);
+    op o = rig_start(first, rig_slot(AG_KIND_NOP));
+    for (int i = 0; i < MANY; ++i) {
+        streams[i] = rig_stream(pool, 0);
+        rig_send(streams[i], rig_wait_slot(first, o.ticket));
+    }
+    CHECK(ag_stream_compared(first) < (uint64_t)FEW_STEPS * MANY);
+    ag_stream_release(first);
+    for (int i = 0; i < MANY; ++i) {
+        rig_drain(streams[i]);
+        ag_stream_unref(streams[i]);
+    }
+    CHECK(ag_stream_compared(first) < (uint64_t)FEW_STEPS * MANY);
+    rig_drop(o);
+    ag_stream_unref(first);
+    rig_end(pool);
+}
+
+/* More loops than are signalled at one go. */
+static void many_loops_on_one_stream(void)
+{
+    enum { LOOPS = 40 };
+    ag_pool *pool = rig_pool(1);
+    ag_stream *stream = rig_stream(pool, 0);
+    ag_notifier *notifiers[LOOPS];
+    ag_wait waits[3][LOOPS] = {0};
+    ag_stream_hold(stream);
+    op o = rig_start(stream, rig_slot(AG_KIND_NOP));
+    for (int i = 0; i < LOOPS; ++i) notifiers[i] = ag_notifier_new();
+    for (int k = 0; k < 3; ++k) {
+        for (int i = 0; i < LOOPS; ++i) CHECK(ag_wait_arm(&waits[k][i], stream, notifiers[i], o.ticket));
+    }
+    ag_stream_release(stream);
+    for (int i = 0; i < LOOPS; ++i) {
+        CHECK(readable(notifiers[i], PATIENCE_S * 1000));
+        for (int k = 0; k < 3;) {
+            ag_wait *wait = ag_notifier_take(notifiers[i]);
+            if (wait != NULL) CHECK(wait == &waits[k++][i]);
+        }
+        ag_notifier_unref(notifiers[i]);
+    }
+    rig_drop(o);
     ag_stream_unref(stream);
     rig_end(pool);
 }
@@ -150,24 +271,31 @@ static void closed_while_signalled(void)
     }
 }
 
-/* A watch keeps its notifier, a stream that ends lets go of it. */
-static void watches_die_with_their_stream(void)
+/* A wait keeps both, until it is cancelled. */
+static void waits_keep_what_they_need(void)
 {
     ag_pool *pool = rig_pool(1);
     ag_stream *stream = rig_stream(pool, 0);
     ag_notifier *notifier = ag_notifier_new();
-    CHECK(!ag_stream_watch(stream, notifier, 5));
+    ag_wait wait = {0};
+    CHECK(ag_wait_arm(&wait, stream, notifier, 5));
     ag_notifier_unref(notifier);
     ag_stream_unref(stream);
+    ag_wait_cancel(&wait);
     rig_end(pool);
 }
 
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
+    the_heap_is_in_order();
+    many_waits_on_one_stream(false);
+    many_waits_on_one_stream(true);
+    many_streams_on_one();
+    many_loops_on_one_stream();
     no_wake_up_is_lost();
-    unwatch_is_silent();
+    cancel_is_silent();
     closed_while_signalled();
-    watches_die_with_their_stream();
+    waits_keep_what_they_need();
     return 0;
 }

@@ -39,16 +39,40 @@ static void grows(void)
     ag_pool *pool = rig_pool(1);
     ag_stream *stream = rig_stream(pool, 0);
     for (int n = 1; n <= 4; ++n) {
-        CHECK(ag_pool_grow(pool, n));
+        CHECK(ag_pool_grow(pool, n, true));
         CHECK_EQ(ag_pool_n_threads(pool), n);
         atomic_store(&inside, 0);
         ag_plan *plan = plan_of(meet, 1, (uint32_t)n, n);
         CHECK_EQ(rig_result(rig_start(stream, rig_plan_slot(plan, NULL))), 0);
         ag_plan_unref(plan);
     }
-    CHECK(ag_pool_grow(pool, 2)); /* never fewer */
+    CHECK(ag_pool_grow(pool, 2, true)); /* never fewer */
     CHECK_EQ(ag_pool_n_threads(pool), 4);
     ag_stream_unref(stream);
+    rig_end(pool);
+}
+
+/* Who asks for more threads for itself does not change how many others use. */
+static void grows_for_one(void)
+{
+    ag_pool *pool = rig_pool(2);
+    ag_stream *others = rig_stream(pool, 0), *own = rig_stream(pool, 4);
+    CHECK(ag_pool_grow(pool, 4, false));
+    CHECK_EQ(ag_pool_n_threads(pool), 4);
+    CHECK_EQ(ag_pool_width(pool), 2);
+    ag_plan *plan = plan_of(meet, 1, 4, 4);
+    atomic_store(&inside, 0);
+    CHECK_EQ(rig_result(rig_start(own, rig_plan_slot(plan, NULL))), 0); /* all four meet */
+    ag_plan_unref(plan);
+    plan = plan_of(crowd, 6, 12, 0);
+    atomic_store(&inside, 0);
+    atomic_store(&most, 0);
+    for (int i = 0; i < SCALED(200); ++i) rig_send(others, rig_plan_slot(plan, NULL));
+    rig_drain(others);
+    CHECK(atomic_load(&most) <= 2);
+    ag_plan_unref(plan);
+    ag_stream_unref(own);
+    ag_stream_unref(others);
     rig_end(pool);
 }
 
@@ -106,7 +130,7 @@ static void stops_for_good(void)
         ag_pool *pool = rig_pool(1 + i % 4);
         ag_pool_stop(pool);
         ag_pool_stop(pool);
-        CHECK(!ag_pool_grow(pool, 6));
+        CHECK(!ag_pool_grow(pool, 6, true));
         ag_pool_unref(pool);
     }
 }
@@ -132,6 +156,7 @@ int main(int argc, char **argv)
 {
     check_begin(argc, argv);
     grows();
+    grows_for_one();
     no_more_threads_than_allowed();
     pauses();
     stops_for_good();

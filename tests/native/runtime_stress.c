@@ -1,6 +1,5 @@
 /* Everything at once for five seconds: submissions, joint ones, aborts, failures, holds, calls, watches, streams that
  * come and go, on two pools. In the end all is done, and what succeeded is whole. */
-#include <poll.h>
 #include <pthread.h>
 
 #include "rig.h"
@@ -95,13 +94,7 @@ static ag_slot random_slot(rng *r, record **rec, ag_stream *other)
 
 static void settle(handle *h, ag_notifier *notifier)
 {
-    while (!rig_done(h->o)) {
-        if (ag_stream_watch(h->o.stream, notifier, h->o.ticket)) break;
-        struct pollfd fd = {.fd = ag_notifier_fd(notifier), .events = POLLIN};
-        CHECK(poll(&fd, 1, PATIENCE_S * 1000) == 1);
-        ag_notifier_drain(notifier);
-        atomic_fetch_add(&counted[3], 1);
-    }
+    atomic_fetch_add(&counted[3], (unsigned)rig_sleep(h->o, notifier));
     CHECK(rig_done(h->o));
     ag_error *error = atomic_load(&rig_slot_of(h->o)->error);
     if (h->rec != NULL) {
@@ -113,7 +106,6 @@ static void settle(handle *h, ag_notifier *notifier)
     }
     free(h->rec);
     rig_drop(h->o);
-    ag_stream_unwatch(h->o.stream, notifier); /* nothing is left in a stream that may end now */
     ag_stream_unref(h->o.stream);
 }
 

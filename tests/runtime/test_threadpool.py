@@ -99,6 +99,22 @@ async def test_a_pool_from_parameters_computes(cpu_device: CPUDevice) -> None:
     pool.close()
 
 
+async def test_more_threads_for_one_backend_are_not_the_others_default(
+    cpu_device: CPUDevice,
+) -> None:
+    usual = cpu_device.backend().n_threads
+    async with cpu_device.backend(n_threads=usual + 3) as wide, cpu_device.backend() as be:
+        assert wide.n_threads == usual + 3
+        assert be.n_threads == usual
+        wide.n_threads = usual + 4
+        assert be.n_threads == usual
+        assert wide.pool is be.pool
+        assert be.pool.n_threads >= usual + 4
+    with ThreadPool(2) as pool, cpu_device.backend(pool=pool) as own:
+        pool.grow(4)  # of a pool as a whole: meant for all that use it
+        assert own.n_threads == 4
+
+
 @pytest.mark.feature("TP-05")
 def test_workers_run_where_the_mask_says() -> None:
     mine = sorted(os.sched_getaffinity(0))

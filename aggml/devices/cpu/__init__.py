@@ -93,7 +93,7 @@ class CPUBackend(Backend):
             raise InvalidArgument(f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512")
         workers = default_pool() if pool is None else pool
         if n_threads is not None and pool is None:
-            workers.grow(n_threads)  # who asks for more threads than cores gets them
+            workers.grow(n_threads, widen=False)  # more threads than cores for who asks for them
         self.cpu = cpu_mask("scalar" if use_ref else isa)
         self._use_ref = use_ref
         super().__init__(
@@ -115,13 +115,13 @@ class CPUBackend(Backend):
     @property
     def n_threads(self) -> int:
         """The most threads that one graph uses."""
-        return self.stream.native.n_threads or self.stream.pool.n_threads
+        return self.stream.native.n_threads or self.stream.pool.width
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
         if integer(n, "n_threads", "CPUBackend.n_threads") not in range(1, 513):
             raise InvalidArgument(f"[CPUBackend.n_threads] {n} is not within 1..512")
-        self.stream.pool.grow(n)
+        self.stream.pool.grow(n, widen=False)
         self.stream.native.n_threads = n
 
     def _sibling(self) -> CPUBackend:

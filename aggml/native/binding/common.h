@@ -19,6 +19,7 @@ using std::atomic_uint_fast64_t;
 #define AG_RUNTIME_CPP 1
 extern "C" {
 #include "../packed.h"
+#include "../runtime/rest.h"
 #include "../runtime/runtime.h"
 
 #include "../scalar/quant.h"
@@ -69,6 +70,7 @@ void bind_objects(nb::module_ &m);
 void bind_plan(nb::module_ &m);
 void bind_operations(nb::module_ &m);
 void bind_stream(nb::module_ &m);
+void bind_waits(nb::module_ &m);
 void bind_script(nb::module_ &m);
 void bind_lineup(nb::module_ &m);
 void bind_cuda(nb::module_ &m);

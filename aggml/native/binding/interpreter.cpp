@@ -1,5 +1,5 @@
 // The interpreter's side: threads that come back for the GIL, the exit, the classes of exceptions.
-#include "common.h"
+#include "objects.h"
 
 #include <algorithm>
 #include <chrono>
@@ -70,6 +70,8 @@ void bind_interpreter(nb::module_ &m)
     m.def("shutdown", shutdown);
     m.def("usable_cpus", ag_usable_cpus);
     m.def("sched_loop", ag_sched_loop);
+    m.def("streams_seen", streams_seen);
+    m.def("timers_compared", ag_timer_compared);
     m.def("cpu_features", agk_cpu_features);
     m.def("cpu_report", cpu_report);
     m.def("now", [] { return static_cast<double>(ag_now()) * 1e-9; });

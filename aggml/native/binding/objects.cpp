@@ -124,24 +124,18 @@ void bind_objects(nb::module_ &m)
         .def_prop_ro("address", [](Memory &memory) { return reinterpret_cast<uintptr_t>(memory.data); })
         .def_prop_ro("size", [](Memory &memory) { return memory.size; });
 
-    nb::class_<Notifier>(m, "Notifier")
-        .def(nb::init<>())
-        .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
-        .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
-        .def("drain", [](Notifier &n) { ag_notifier_drain(n.notifier); })
-        .def("close", [](Notifier &n) { ag_notifier_close(n.notifier); });
-
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, int, int, bool, nb::sequence>(), "n_threads"_a, "spin_us"_a, "priority"_a, "strict"_a,
              "mask"_a)
         .def_prop_ro("n_threads", [](Pool &p) { return ag_pool_n_threads(p.pool); })
         .def(
             "grow",
-            [](Pool &p, int n) {
+            [](Pool &p, int n, bool widen) {
                 Unlocked unlocked;
-                return ag_pool_grow(p.pool, n);
+                return ag_pool_grow(p.pool, n, widen);
             },
-            "n_threads"_a)
+            "n_threads"_a, "widen"_a)
+        .def_prop_ro("width", [](Pool &p) { return ag_pool_width(p.pool); })
         .def("pause", [](Pool &p) { ag_pool_pause(p.pool); })
         .def_prop_ro("paused", [](Pool &p) { return ag_pool_paused(p.pool); })
         .def_prop_ro("sleepers", [](Pool &p) { return ag_pool_sleepers(p.pool); })

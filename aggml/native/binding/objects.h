@@ -49,8 +49,12 @@ struct Memory {
     ~Memory();
 };
 
+struct Waiter;
+
+// A loop's descriptor, and the waits that are armed for it: it keeps them, and the collector sees that it does.
 struct Notifier {
     ag_notifier *notifier;
+    Waiter *armed = nullptr;
     Notifier() : notifier(ag_notifier_new())
     {
         if (notifier == nullptr) raise(exceptions.alloc_failed, "[Notifier] no file descriptor is left");
@@ -58,9 +62,27 @@ struct Notifier {
     Notifier(const Notifier &) = delete;
     ~Notifier()
     {
+        cancel_all();
         ag_notifier_close(notifier);
         ag_notifier_unref(notifier);
     }
+    void cancel_all();
+};
+
+// What is called once a ticket is done: the notifier gives `callback` out then. Unlinked: not armed (any more).
+struct Waiter {
+    ag_wait wait = {};
+    Notifier *notifier = nullptr; // in whose list it is, with a reference to the object of this
+    Waiter *next = nullptr, **link = nullptr;
+    PyObject *self = nullptr;
+    nb::object owner, callback; // the Stream object
+    Waiter() = default;
+    Waiter(const Waiter &) = delete;
+    ~Waiter()
+    {
+        ag_wait_cancel(&wait);
+    }
+    void cancel(); // leaves the heap of its stream at once; may drop the last reference to this
 };
 
 struct Pool {
@@ -83,16 +105,28 @@ struct Plan {
     }
 };
 
-// Python objects that native work keeps alive, by the ticket after which they may go.
-using Kept = std::deque<std::pair<uint64_t, PyObject *>>;
-void release_prefix(ag_stream *stream, Kept &kept);
-void release_finished(); // of all streams
+// Python objects that native work of a stream keeps alive, by the ticket after which they may go. It outlives the Stream object
+// as long as it keeps any.
+struct Keeper {
+    ag_stream *stream; // a reference
+    std::deque<std::pair<uint64_t, PyObject *>> kept;
+    bool told = false;     // the stream tells when it comes to rest
+    bool orphaned = false; // nobody else frees it
+    int releasing = 0;     // calls of release() under way: what goes may run Python that comes back
+    explicit Keeper(ag_stream *s) : stream(s)
+    {
+    }
+    Keeper(const Keeper &) = delete;
+    void release(); // what is finished; after every submission
+};
+void release_finished(); // of the streams that came to rest
+uint64_t streams_seen(); // by it so far: the work that it was, for tests
 void on_idle(); // by a worker that is about to sleep: a stream that ran dry holds no arrays until the next call
 void drop_user(void *user); // an exception that native code held, from any thread
 
 struct Stream {
     ag_stream *stream;
-    Kept kept;
+    Keeper *keeper;
     nb::object pool;
     Stream(ag_stream *s, nb::object p);
     Stream(const Stream &) = delete;

@@ -152,7 +152,7 @@ nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
             n_ops += slot.kind != AG_KIND_WAIT;
         }
         Stream &stream = nb::cast<Stream &>(group.owner);
-        release_prefix(stream.stream, stream.kept);
+        stream.keeper->release();
         batch(g, stream.stream, at, built.n - at);
         ++g;
     }
@@ -167,7 +167,7 @@ nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
     for (Group &group : script.groups) {
         Stream &stream = nb::cast<Stream &>(group.owner);
         for (Entry &entry : group.entries) {
-            if (kept[i].is_valid()) stream.kept.emplace_back(tickets[i], kept[i].release().ptr());
+            if (kept[i].is_valid()) stream.keeper->kept.emplace_back(tickets[i], kept[i].release().ptr());
             if (entry.slot.slot().kind == AG_KIND_WAIT) {
                 ag_block_unref(blocks[i]);
             } else {
@@ -179,7 +179,7 @@ nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
     }
     for (Group &group : script.groups) { // what was small has been done here already: let go of it at once
         Stream &stream = nb::cast<Stream &>(group.owner);
-        release_prefix(stream.stream, stream.kept);
+        stream.keeper->release();
     }
     return nb::cast<nb::tuple>(ops);
 }

@@ -43,7 +43,7 @@ nb::list submit(nb::sequence groups)
         nb::object group = groups[i];
         owners[i] = group[0];
         Stream &stream = nb::cast<Stream &>(owners[i]);
-        release_prefix(stream.stream, stream.kept);
+        stream.keeper->release();
         nb::object list = group[1];
         for (nb::handle h : list) {
             Desc *d = &nb::cast<Desc &>(h);
@@ -66,7 +66,7 @@ nb::list submit(nb::sequence groups)
         for (size_t k = 0; k < descs[i].size(); ++k) {
             Desc *d = descs[i][k];
             d->used = true;
-            if (d->keep != nullptr) stream.kept.emplace_back(tickets[i][k], std::exchange(d->keep, nullptr));
+            if (d->keep != nullptr) stream.keeper->kept.emplace_back(tickets[i][k], std::exchange(d->keep, nullptr));
             ops.append(
                 nb::cast(new Op(stream.stream, blocks[i][k], tickets[i][k], owners[i]), nb::rv_policy::take_ownership));
         }
@@ -74,7 +74,7 @@ nb::list submit(nb::sequence groups)
     }
     for (nb::object &owner : owners) { // what was small has been done here already: let go of it at once
         Stream &stream = nb::cast<Stream &>(owner);
-        release_prefix(stream.stream, stream.kept);
+        stream.keeper->release();
     }
     return out;
 }
@@ -84,7 +84,7 @@ nb::tuple submit_one(nb::object owner, Desc &desc)
 {
     Stream &stream = nb::cast<Stream &>(owner);
     if (desc.used) throw nb::value_error("an operation can be submitted once");
-    release_prefix(stream.stream, stream.kept);
+    stream.keeper->release();
     SlotBytes slot;
     memcpy(static_cast<void *>(&slot), &desc.slot, sizeof desc.slot);
     ag_block *block;
@@ -96,8 +96,8 @@ nb::tuple submit_one(nb::object owner, Desc &desc)
     nb::object op = nb::cast(new Op(stream.stream, block, ticket, owner), nb::rv_policy::take_ownership);
     PyObject *keep = std::exchange(desc.keep, nullptr);
     if (keep != nullptr) {
-        stream.kept.emplace_back(ticket, keep);
-        release_prefix(stream.stream, stream.kept); // what was small has been done here already: let go of it at once
+        stream.keeper->kept.emplace_back(ticket, keep);
+        stream.keeper->release(); // what was small has been done here already: let go of it at once
     }
     return nb::steal<nb::tuple>(PyTuple_Pack(1, op.ptr()));
 }
@@ -108,7 +108,7 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
                      nb::list arrays)
 {
     Stream &stream = nb::cast<Stream &>(owner);
-    release_prefix(stream.stream, stream.kept);
+    stream.keeper->release();
     size_t n_spans = nb::len(spans), n = n_spans + 1;
     if (nb::len(arrays) != n_spans || n_sets > n_spans) throw nb::value_error("an array for each span is needed");
     struct Slots { // drops what was built if a later array is refused
@@ -152,13 +152,13 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
     slots.queued = true;
     nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n)));
     for (size_t i = 0; i < n; ++i) {
-        stream.kept.emplace_back(tickets[i], kept[i].release().ptr());
+        stream.keeper->kept.emplace_back(tickets[i], kept[i].release().ptr());
         PyTuple_SET_ITEM(ops.ptr(), static_cast<Py_ssize_t>(i),
                          nb::cast(new Op(stream.stream, blocks[i], tickets[i], owner), nb::rv_policy::take_ownership)
                              .release()
                              .ptr());
     }
-    release_prefix(stream.stream, stream.kept); // what was small has been done here already
+    stream.keeper->release(); // what was small has been done here already
     return nb::cast<nb::tuple>(ops);
 }
 
@@ -192,11 +192,19 @@ bool op_wait(Op &op, double timeout)
     if (!ag_stream_alive(op.stream))
         raise(exceptions.invalid_state, "[Future.wait] the operation belongs to the parent process");
     Notifier notifier;
+    struct Armed { // leaves the stream's heap whichever way this function ends
+        ag_wait wait = {};
+        ~Armed()
+        {
+            ag_wait_cancel(&wait);
+        }
+    } armed;
     for (;;) {
         double left = timeout < 0 ? -1 : timeout - static_cast<double>(ag_now() - begin) * 1e-9;
         if (op.done()) return true;
         if (timeout >= 0 && left <= 0) break;
-        if (ag_stream_watch(op.stream, notifier.notifier, op.ticket)) return true;
+        if (armed.wait.stream == nullptr && !ag_wait_arm(&armed.wait, op.stream, notifier.notifier, op.ticket))
+            return true;
         int rc, error;
         {
             Unlocked unlocked;
@@ -204,13 +212,10 @@ bool op_wait(Op &op, double timeout)
             rc = poll(&fd, 1, timeout < 0 ? -1 : static_cast<int>(left < 2e6 ? left * 1e3 + 1 : 2e9));
             error = errno;
         }
-        if (rc < 0 && error == EINTR && PyErr_CheckSignals() != 0) {
-            ag_stream_unwatch(op.stream, notifier.notifier);
-            throw nb::python_error();
-        }
+        if (rc < 0 && error == EINTR && PyErr_CheckSignals() != 0) throw nb::python_error();
         ag_notifier_drain(notifier.notifier);
+        (void)ag_notifier_take(notifier.notifier);
     }
-    ag_stream_unwatch(op.stream, notifier.notifier);
     return op.done();
 }
 
@@ -305,21 +310,16 @@ void bind_stream(nb::module_ &m)
         .def_prop_rw(
             "n_threads", [](Stream &s) { return ag_stream_n_threads(s.stream); },
             [](Stream &s, int n) { ag_stream_set_n_threads(s.stream, n); })
-        .def_prop_ro("kept", [](Stream &s) { return s.kept.size(); })
+        .def_prop_ro("kept", [](Stream &s) { return s.keeper->kept.size(); })
         .def_prop_ro("lost", [](Stream &s) { return wrap_error(ag_error_ref(ag_stream_lost(s.stream))); })
-        .def("release_finished", [](Stream &s) { release_prefix(s.stream, s.kept); })
+        .def("release_finished", [](Stream &s) { s.keeper->release(); })
         .def("hold", [](Stream &s) { ag_stream_hold(s.stream); })
         .def("release", [](Stream &s) { return ag_stream_release(s.stream); })
         .def("close", [](Stream &s) { ag_stream_close(s.stream); })
         .def(
             "lose", [](Stream &s, Error &error) { ag_stream_lose(s.stream, error.error); }, "error"_a)
         .def("abort_all", [](Stream &s) { ag_stream_abort_all(s.stream); })
-        .def(
-            "watch",
-            [](Stream &s, Notifier &n, uint64_t ticket) { return ag_stream_watch(s.stream, n.notifier, ticket); },
-            "notifier"_a, "ticket"_a)
-        .def(
-            "unwatch", [](Stream &s, Notifier &n) { ag_stream_unwatch(s.stream, n.notifier); }, "notifier"_a)
+        .def_prop_ro("compared", [](Stream &s) { return ag_stream_compared(s.stream); })
         .def("take_failures", take_failures)
         .def("next_call", next_call, "timeout"_a)
         .def("call_step", call_step)

@@ -29,6 +29,10 @@ void ag_notifier_write(ag_notifier *notifier);
 void ag_notifier_here(ag_notifier *notifier);     /* by the thread that will sleep: it is on this core */
 int ag_notifier_cpu(const ag_notifier *notifier); /* where it was then */
 
+/* Waits (wake.c, notifier.c): both by who holds the lock of the wait's stream. */
+void ag_notifier_put(ag_notifier *notifier, ag_wait *wait);    /* it is due from here on; signals nobody */
+void ag_notifier_forget(ag_notifier *notifier, ag_wait *wait); /* it is not any more, if it was */
+
 /* Experts (experts.c). */
 ag_error *ag_experts_look(ag_slot *slot, const char *device); /* which are used, how long it takes; NULL: all is well */
 void ag_experts_run(const ag_slot *slot);

@@ -3,6 +3,9 @@
  * eventfd on Linux, a pipe elsewhere. Written at most once between two drains. In the child of a fork all
  * descriptors of the parent's loops are closed, so that the child cannot wake them.
  *
+ * Waits whose tickets are done lie in a list of their notifier, in that order, until the loop takes them: it looks at what
+ * happened, not at all that it waits for.
+ *
  * No lock around a write: the loop that it wakes takes the core from the thread that writes, at once, and would then sleep on
  * that lock (5 us of the 25 from the end of work to the resumed task). Who uses a descriptor counts himself in; who closes
  * it takes it away first and waits for those. */
@@ -29,7 +32,10 @@ struct ag_notifier {
     atomic_int cpu;   /* where the loop was when it last drained it or watched a stream, and sleeps now if it does */
     atomic_int users; /* at the descriptors now: a write must not meet one that was closed and given out again */
     atomic_int read_fd, write_fd;
-    int courtesy;                    /* of the thread that made it, the loop's */
+    int courtesy; /* of the thread that made it, the loop's */
+    unsigned generation;
+    pthread_mutex_t due_lock;
+    ag_wait *first, *last;           /* whose tickets are done, until the loop takes them */
     struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
 };
 
@@ -79,6 +85,8 @@ ag_notifier *ag_notifier_new(void)
     atomic_init(&notifier->cpu, -1);
     atomic_init(&notifier->users, 0);
     notifier->courtesy = ag_courtesy_open();
+    notifier->generation = atomic_load(&ag_generation);
+    pthread_mutex_init(&notifier->due_lock, NULL);
     atomic_init(&notifier->read_fd, fds[0]);
     atomic_init(&notifier->write_fd, fds[1]);
     pthread_mutex_lock(&list_lock);
@@ -99,6 +107,7 @@ void ag_notifier_unref(ag_notifier *notifier)
 {
     if (notifier == NULL || atomic_fetch_sub_explicit(&notifier->refs, 1, memory_order_acq_rel) != 1) return;
     ag_notifier_close(notifier);
+    pthread_mutex_destroy(&notifier->due_lock);
     free(notifier);
 }
 
@@ -149,6 +158,49 @@ void ag_notifier_here(ag_notifier *notifier)
     int cpu = ag_relay_cpu();
     if (atomic_load_explicit(&notifier->cpu, memory_order_relaxed) != cpu)
         atomic_store_explicit(&notifier->cpu, cpu, memory_order_relaxed);
+}
+
+/* -- what is due ------------------------------------------------------------------------------------------------ */
+
+void ag_notifier_put(ag_notifier *notifier, ag_wait *wait)
+{
+    pthread_mutex_lock(&notifier->due_lock);
+    wait->state = AG_WAIT_DUE;
+    wait->next = NULL;
+    wait->prev = notifier->last;
+    *(notifier->last != NULL ? &notifier->last->next : &notifier->first) = wait;
+    notifier->last = wait;
+    pthread_mutex_unlock(&notifier->due_lock);
+}
+
+static void take_out(ag_notifier *notifier, ag_wait *wait)
+{
+    *(wait->prev != NULL ? &wait->prev->next : &notifier->first) = wait->next;
+    *(wait->next != NULL ? &wait->next->prev : &notifier->last) = wait->prev;
+    wait->next = wait->prev = NULL;
+    wait->state = AG_WAIT_IDLE;
+}
+
+void ag_notifier_forget(ag_notifier *notifier, ag_wait *wait)
+{
+    pthread_mutex_lock(&notifier->due_lock);
+    if (wait->state == AG_WAIT_DUE) take_out(notifier, wait);
+    pthread_mutex_unlock(&notifier->due_lock);
+}
+
+ag_wait *ag_notifier_take(ag_notifier *notifier)
+{
+    if (notifier->generation != atomic_load(&ag_generation)) return NULL; /* a thread of the parent may hold the lock */
+    pthread_mutex_lock(&notifier->due_lock);
+    ag_wait *wait = notifier->first;
+    if (wait != NULL) take_out(notifier, wait);
+    pthread_mutex_unlock(&notifier->due_lock);
+    if (wait == NULL) return NULL;
+    ag_stream *stream = wait->stream;
+    wait->stream = NULL;
+    ag_stream_unref(stream);
+    ag_notifier_unref(notifier); /* the caller has a reference of its own */
+    return wait;
 }
 
 void ag_notifier_close(ag_notifier *notifier)

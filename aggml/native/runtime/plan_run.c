@@ -339,7 +339,8 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
                                uint64_t *due, ag_error **error)
 {
     int limit = ag_stream_n_threads(stream), threads = atomic_load(&pool->n_threads);
-    if (limit <= 0 || limit > threads) limit = threads;
+    if (limit <= 0) limit = ag_pool_width(pool);
+    if (limit > threads) limit = threads;
     ag_run *r = worker != NULL && limit > 1 ? take_run(pool) : NULL;
     if (r == NULL) {
         if (*due != 0) ag_stream_tell(stream, due);

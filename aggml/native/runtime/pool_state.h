@@ -54,6 +54,7 @@ struct ag_pool {
     atomic_int active_runs;
     atomic_bool stop, paused;
     atomic_int n_threads;
+    atomic_int width; /* of them, what a plan uses whose stream names no number */
     atomic_int alive;
     atomic_bool orphaned;
     ag_fetch fetch;

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "../kernels.h"
+#include "wait.h"
 
 #define AG_NAME 64
 
@@ -303,10 +304,6 @@ void ag_stream_abort(ag_stream *stream, ag_block *block, uint64_t ticket);
 void ag_stream_abort_all(ag_stream *stream); /* the plans, delays and calls queued until now */
 bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* asked by the thread that runs the slot */
 
-/* Signal the notifier once `ticket` is done. True: it is done already and nothing was armed. */
-bool ag_stream_watch(ag_stream *stream, ag_notifier *notifier, uint64_t ticket);
-void ag_stream_unwatch(ag_stream *stream, ag_notifier *notifier);
-
 /* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, by way of what is queued
  * and of functions in Python that block: `stream` goes on when `other` has reached the ticket. */
 typedef struct ag_edge {
@@ -339,9 +336,10 @@ void ag_block_unref(ag_block *block);
 
 /* Keeps a reference until fired. An abort that is set before the timer is seen fires it at once. */
 bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline);
-void ag_timer_hurry(const ag_stream *stream, uint64_t first, uint64_t last); /* fires these tickets' delays now */
+void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last); /* fires these tickets' delays now */
 void ag_stream_timer_fired(ag_stream *stream, uint64_t ticket);
 void ag_timer_stop(void);
+uint64_t ag_timer_compared(void); /* entries, by the heap of timers: the work that it was, for tests */
 
 /* -- thread pool ---------------------------------------------------------------------------------------------- */
 
@@ -372,7 +370,9 @@ typedef struct ag_worker {
 ag_pool *ag_pool_new(const ag_pool_params *params); /* NULL: a thread could not be started */
 ag_pool *ag_pool_ref(ag_pool *pool);
 void ag_pool_unref(ag_pool *pool);
-bool ag_pool_grow(ag_pool *pool, int n_threads);
+/* `widen`: streams of 0 threads, which use as many as `width` tells, use that many from then on. */
+bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen);
+int ag_pool_width(const ag_pool *pool);
 int ag_pool_n_threads(const ag_pool *pool);
 void ag_pool_stop(ag_pool *pool);  /* joins the workers; work left stays undone */
 void ag_pool_pause(ag_pool *pool); /* idle workers sleep at once; the next work that comes ends it */

@@ -135,12 +135,6 @@ ag_stream *ag_stream_ref(ag_stream *stream)
 static void stream_free(ag_stream *s)
 {
     if (s->ahead != NULL) s->ahead->gone(s->ahead);
-    for (watch *w = s->watches; w != NULL;) {
-        watch *next = w->next;
-        ag_notifier_unref(w->notifier);
-        free(w);
-        w = next;
-    }
     for (size_t i = 0; i < s->n_failures; ++i) ag_error_unref(s->failures[i]);
     free(s->failures);
     ag_error_unref(atomic_load(&s->lost));

@@ -18,6 +18,7 @@ bool ag_stream_call_ended(ag_stream *s, ag_error **error)
 
 void ag_stream_ask_call(ag_stream *s, const ag_slot *slot, uint64_t ticket, size_t step)
 {
+    ag_stream_note_rest(s);
     pthread_mutex_lock(&s->lock);
     s->state = PARKED;
     s->call = CALL_ASKED;

@@ -112,6 +112,7 @@ bool ag_stream_end(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error
     ag_slot_drop(slot);
     ag_stream_unref(other);
     atomic_store(&s->completed, ticket);
+    if (ticket == atomic_load(&s->submitted)) ag_stream_note_rest(s);
     return ticket >= atomic_load(&s->wanted);
 }
 

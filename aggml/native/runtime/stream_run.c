@@ -33,6 +33,7 @@ bool ag_stream_rest(ag_stream *s, uint64_t ticket)
         s->state = HELD;
         s->clock = AG_TAIL; /* the time of a hold is no time */
         held = true;
+        ag_stream_note_rest(s);
     }
     pthread_mutex_unlock(&s->lock);
     if (idle) ag_stream_unref(s);

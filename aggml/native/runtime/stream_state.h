@@ -9,18 +9,6 @@ typedef enum call_state { CALL_NONE, CALL_ASKED, CALL_TAKEN, CALL_ENDED } call_s
 
 #define NO_STEP SIZE_MAX
 
-typedef struct parked {
-    struct parked *next;
-    ag_stream *stream; /* waits for `ticket` of the stream in whose list this is */
-    uint64_t ticket;
-} parked;
-
-typedef struct watch {
-    struct watch *next;
-    ag_notifier *notifier;
-    uint64_t ticket;
-} watch;
-
 struct ag_stream {
     atomic_int refs;
     unsigned generation;
@@ -37,8 +25,7 @@ struct ag_stream {
     uint64_t appended;  /* under the lock; becomes `submitted` when a submission is complete */
     ag_block *tail;
     ag_block *spare; /* blocks made before a submission begins, so that it cannot fail halfway */
-    parked *parked;
-    watch *watches;
+    ag_heap waits;   /* ag_wait: loops and parked streams that want a ticket of this one */
     ag_error **failures;
     size_t n_failures, cap_failures;
     _Atomic(ag_error *) lost;
@@ -54,7 +41,7 @@ struct ag_stream {
     size_t plan_step;
     uint64_t timer_fired, paced;
     uint64_t clock;   /* when a stream without wake-ups and lags would be free again; AG_TAIL: when this one is */
-    parked self;      /* this stream's entry in another one's list */
+    ag_wait self;     /* this stream's entry among the waits of another one */
     uint64_t issued;  /* with `ahead`: the latest ticket that was handed to it; head is the settling thread's then */
     ag_block *cursor; /* and the block where that lies */
 
@@ -66,6 +53,11 @@ struct ag_stream {
     ag_error *call_error;
 
     ag_stream *next_ready; /* for the executor */
+    ag_stream *next_resting;
+    atomic_bool keeps, in_resting; /* rest.c */
+    void *owner;                   /* the binding's */
+    ag_node timer;                 /* under the lock of the timers, as what follows */
+    uint64_t timed;                /* the ticket that it waits for there; 0: none */
 };
 
 /* False in the child of a fork: a thread of the parent may have held the lock, and hold it for ever. */
@@ -102,11 +94,16 @@ void ag_stream_ask_call(ag_stream *s, const ag_slot *slot, uint64_t ticket, size
 bool ag_stream_end(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error); /* whether somebody waits for it */
 void ag_stream_complete(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error *error); /* and wakes who does */
 
+/* rest.c */
+void ag_stream_note_rest(ag_stream *s); /* by who runs it: it has nothing to do from here on, or waits */
+
 /* wake.c */
 void ag_stream_unpark(ag_stream *s);    /* by whoever ended the wait: back to the executor */
 void ag_stream_hand_over(ag_stream *s); /* by the thread that runs it: the same */
 void ag_stream_set_state(ag_stream *s, stream_state to);
 void ag_stream_wake(ag_stream *s, uint64_t completed); /* all that waits for a ticket up to `completed` */
+bool ag_stream_awaited_on(ag_stream *s, uint64_t completed,
+                          int cpu); /* by a loop that sleeps there, as far as is seen */
 bool ag_stream_park_for(ag_stream *s, ag_stream *target, uint64_t ticket);
 
 #endif

@@ -76,6 +76,7 @@ static progress sleep_until(ag_stream *s, ag_slot *slot, uint64_t ticket, uint64
     s->timer_fired = ticket;
     if (deadline <= ag_now()) return DONE;
     s->timer_fired = 0;
+    ag_stream_note_rest(s);
     ag_stream_set_state(s, PARKED);
     /* From here on the stream may run elsewhere, unless no timer was set. */
     if (ag_timer_add(s, slot, ticket, deadline)) return GONE;

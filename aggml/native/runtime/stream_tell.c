@@ -41,21 +41,9 @@ static bool work_follows(ag_stream *s, uint64_t ticket)
     return false;
 }
 
-/* Whether a loop that sleeps on this core waits for a ticket up to `completed`. */
-static bool awaited_here(ag_stream *s, uint64_t completed)
-{
-    const int here = ag_relay_cpu();
-    bool found = false;
-    pthread_mutex_lock(&s->lock);
-    for (const watch *w = s->watches; w != NULL; w = w->next)
-        found = found || (w->ticket <= completed && ag_notifier_cpu(w->notifier) == here);
-    pthread_mutex_unlock(&s->lock);
-    return found && here >= 0;
-}
-
 bool ag_stream_tell_later(ag_stream *s, uint64_t ticket, uint64_t *due)
 {
-    if (!work_follows(s, ticket + 1) || (*due == 0 && !awaited_here(s, ticket))) return false;
+    if (!work_follows(s, ticket + 1) || (*due == 0 && !ag_stream_awaited_on(s, ticket, ag_relay_cpu()))) return false;
     if (*due == 0) ag_stream_ref(s);
     *due = ticket;
     return true;

@@ -172,7 +172,7 @@ static bool alive(const ag_pool *pool)
     return pool->generation == atomic_load(&ag_generation);
 }
 
-bool ag_pool_grow(ag_pool *pool, int n_threads)
+bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
 {
     if (n_threads > AG_MAX_THREADS) n_threads = AG_MAX_THREADS;
     if (!alive(pool)) return false;
@@ -198,6 +198,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads)
             atomic_store(&pool->n_threads, i + 1);
         }
     }
+    if (ok && widen && atomic_load(&pool->width) < n_threads) atomic_store(&pool->width, n_threads);
     pthread_mutex_unlock(&pool->lock);
     return ok;
 }
@@ -215,7 +216,7 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
-    if (!ag_pool_grow(pool, params->n_threads < 1 ? 1 : params->n_threads)) {
+    if (!ag_pool_grow(pool, params->n_threads < 1 ? 1 : params->n_threads, true)) {
         ag_pool_unref(pool);
         return NULL;
     }
@@ -261,6 +262,10 @@ void ag_pool_unref(ag_pool *pool)
 int ag_pool_n_threads(const ag_pool *pool)
 {
     return atomic_load(&pool->n_threads);
+}
+int ag_pool_width(const ag_pool *pool)
+{
+    return atomic_load(&pool->width);
 }
 ag_executor *ag_pool_executor(ag_pool *pool)
 {

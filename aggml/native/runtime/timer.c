@@ -1,31 +1,20 @@
 /* Timers: one thread serves every delay of the process, so a delay occupies no thread of a pool.
  *
- * A short unsorted list: there are as many entries as simulated devices that sleep, a handful. */
-#include <errno.h>
-#include <stdlib.h>
-#include <time.h>
+ * A stream waits for one time at most, so its entry lies in the stream, and the entries make a heap, the earliest first: 10,000
+ * simulated devices that sleep cost each other nothing. Not here: what happens when the time has come (stream_step.c). */
+#include <stddef.h>
 
-#include "internal.h"
-
-typedef struct timer {
-    struct timer *next;
-    ag_stream *stream;
-    uint64_t ticket, deadline;
-} timer;
+#include "stream_state.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static pthread_t thread;
 static bool running, stopping;
-static timer *timers;
+static ag_heap sleeping; /* streams, by deadline; a reference to each */
 
-static timer **earliest(void)
+static ag_stream *earliest(void)
 {
-    timer **best = &timers;
-    for (timer **t = &timers; *t != NULL; t = &(*t)->next) {
-        if ((*t)->deadline < (*best)->deadline) best = t;
-    }
-    return best;
+    return sleeping.least != NULL ? (ag_stream *)((char *)sleeping.least - offsetof(ag_stream, timer)) : NULL;
 }
 
 static void *serve(void *unused)
@@ -33,21 +22,21 @@ static void *serve(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        if (timers == NULL) {
+        ag_stream *next = earliest();
+        if (next == NULL) {
             pthread_cond_wait(&changed, &lock);
             continue;
         }
-        timer **next = earliest();
-        if ((*next)->deadline > ag_now()) {
-            ag_cond_wait_until(&changed, &lock, (*next)->deadline);
+        if (next->timer.key > ag_now()) {
+            ag_cond_wait_until(&changed, &lock, next->timer.key);
             continue;
         }
-        timer *fired = *next;
-        *next = fired->next;
+        const uint64_t ticket = next->timed;
+        ag_heap_remove(&sleeping, &next->timer);
+        next->timed = 0;
         pthread_mutex_unlock(&lock);
-        ag_stream_timer_fired(fired->stream, fired->ticket);
-        ag_stream_unref(fired->stream);
-        free(fired);
+        ag_stream_timer_fired(next, ticket);
+        ag_stream_unref(next);
         pthread_mutex_lock(&lock);
     }
     pthread_mutex_unlock(&lock);
@@ -71,30 +60,38 @@ static bool start(void)
 
 bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline)
 {
-    timer *entry = malloc(sizeof *entry);
-    if (entry == NULL) return false;
     pthread_mutex_lock(&lock);
-    bool ok = start();
+    const bool ok = start();
     if (ok) {
         /* set before ag_timer_hurry took the lock, or seen by it */
         if (ag_stream_aborting(stream, slot) || ag_stream_lost(stream) != NULL) deadline = 0;
-        *entry = (timer){.next = timers, .stream = ag_stream_ref(stream), .ticket = ticket, .deadline = deadline};
-        timers = entry;
-        pthread_cond_signal(&changed);
+        stream->timed = ticket;
+        const ag_node *before = sleeping.least;
+        ag_heap_add(&sleeping, &ag_stream_ref(stream)->timer, deadline);
+        if (sleeping.least != before) pthread_cond_signal(&changed);
     }
     pthread_mutex_unlock(&lock);
-    if (!ok) free(entry);
     return ok;
 }
 
-void ag_timer_hurry(const ag_stream *stream, uint64_t first, uint64_t last)
+void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last)
+{
+    if (!ag_stream_alive(stream)) return; /* it is among the parent's */
+    pthread_mutex_lock(&lock);
+    if (stream->timed != 0 && stream->timed >= first && stream->timed <= last) {
+        ag_heap_remove(&sleeping, &stream->timer);
+        ag_heap_add(&sleeping, &stream->timer, 0);
+        pthread_cond_signal(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t ag_timer_compared(void)
 {
     pthread_mutex_lock(&lock);
-    for (timer *t = timers; t != NULL; t = t->next) {
-        if (t->stream == stream && t->ticket >= first && t->ticket <= last) t->deadline = 0;
-    }
-    if (running) pthread_cond_signal(&changed);
+    const uint64_t compared = sleeping.compared;
     pthread_mutex_unlock(&lock);
+    return compared;
 }
 
 void ag_timer_stop(void)
@@ -114,5 +111,5 @@ void ag_timer_forked(void)
 {
     pthread_mutex_init(&lock, NULL);
     running = stopping = false;
-    timers = NULL; /* the parent's; leaked in the child */
+    sleeping = (ag_heap){0}; /* the parent's streams; leaked in the child */
 }

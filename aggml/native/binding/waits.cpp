@@ -1,0 +1,115 @@
+// Waits of event loops as Python sees them: notifiers, and what they call once a ticket is done.
+#include "objects.h"
+
+namespace binding
+{
+
+// Takes the wait out of its notifier's list; what the list kept is for the caller to drop.
+static nb::object unlink(Waiter &w)
+{
+    if (w.notifier == nullptr) return {};
+    *w.link = w.next;
+    if (w.next != nullptr) w.next->link = w.link;
+    w.notifier = nullptr;
+    w.next = nullptr;
+    w.link = nullptr;
+    return nb::steal(w.self);
+}
+
+void Waiter::cancel()
+{
+    ag_wait_cancel(&wait);
+    nb::object callback_ = std::move(callback), owner_ = std::move(owner), self_ = unlink(*this);
+}
+
+void Notifier::cancel_all()
+{
+    while (armed != nullptr) armed->cancel();
+}
+
+namespace
+{
+
+nb::object watch(Notifier &self, Op &op, nb::object callback)
+{
+    nb::object object = nb::cast(new Waiter, nb::rv_policy::take_ownership);
+    Waiter &w = nb::cast<Waiter &>(object);
+    if (!ag_wait_arm(&w.wait, op.stream, self.notifier, op.ticket)) return nb::none();
+    w.self = object.ptr();
+    w.owner = op.owner;
+    w.callback = std::move(callback);
+    w.notifier = &self;
+    w.next = self.armed;
+    w.link = &self.armed;
+    if (w.next != nullptr) w.next->link = &w.next;
+    self.armed = &w;
+    object.inc_ref(); // the list's
+    return object;
+}
+
+nb::object next_due(Notifier &self)
+{
+    ag_wait *taken = ag_notifier_take(self.notifier);
+    if (taken == nullptr) return nb::none();
+    Waiter &w = *reinterpret_cast<Waiter *>(taken); // its first member
+    nb::object callback = std::move(w.callback), owner = std::move(w.owner), kept = unlink(w);
+    Stream &stream = nb::cast<Stream &>(owner);
+    stream.keeper->release(); // arrays go with the operation, not with the stream's next one
+    return callback;
+}
+
+// A loop that was closed with a task that waits is a circle: loop, descriptor's callback, notifier, wait, task, loop.
+int traverse_notifier(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    for (Waiter *w = nb::inst_ptr<Notifier>(self)->armed; w != nullptr; w = w->next) Py_VISIT(w->self);
+    return 0;
+}
+
+int clear_notifier(PyObject *self)
+{
+    if (nb::inst_ready(self)) nb::inst_ptr<Notifier>(self)->cancel_all();
+    return 0;
+}
+
+int traverse_wait(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    Waiter *w = nb::inst_ptr<Waiter>(self);
+    Py_VISIT(w->callback.ptr());
+    Py_VISIT(w->owner.ptr());
+    return 0;
+}
+
+int clear_wait(PyObject *self)
+{
+    if (nb::inst_ready(self)) nb::inst_ptr<Waiter>(self)->cancel();
+    return 0;
+}
+
+PyType_Slot notifier_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_notifier)},
+                                {Py_tp_clear, reinterpret_cast<void *>(clear_notifier)},
+                                {0, nullptr}};
+PyType_Slot wait_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_wait)},
+                            {Py_tp_clear, reinterpret_cast<void *>(clear_wait)},
+                            {0, nullptr}};
+
+} // namespace
+
+void bind_waits(nb::module_ &m)
+{
+    nb::class_<Waiter>(m, "Waiter", nb::type_slots(wait_slots)).def("cancel", &Waiter::cancel);
+    nb::class_<Notifier>(m, "Notifier", nb::type_slots(notifier_slots))
+        .def(nb::init<>())
+        .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
+        .def("watch", watch, "op"_a, "callback"_a)
+        .def("next_due", next_due)
+        .def("cancel_all", &Notifier::cancel_all)
+        .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
+        .def("drain", [](Notifier &n) { ag_notifier_drain(n.notifier); })
+        .def("close", [](Notifier &n) { ag_notifier_close(n.notifier); });
+}
+
+} // namespace binding

@@ -1,0 +1,212 @@
+"""What one more costs where there are many: 1 to 10,000 futures, streams, backends, inputs, calls.
+
+Each curve is the cost of one, in microseconds, at 1, 10, 100, 1,000 and 10,000 of them. One is to
+cost no more than twice of what it costs among 100. Not here: counted work
+(tests/runtime/test_growth.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+
+import aggml
+from aggml import Graph, ops
+from benchmarks.timing import Row, median, progress, versus
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+PART: Final = "growth"
+SIZES: Final = (1, 10, 100, 1000, 10_000)
+FEW: Final = 100
+MOST: Final = 2.0
+
+
+async def measure(loop: str, *, quick: bool) -> list[Row]:
+    """A row for each curve, on the running loop, which is called ``loop``."""
+    sizes = SIZES[:-1] if quick else SIZES
+    rows = []
+    for what, curve in CURVES.items():
+        progress(f"{PART}: {what}, {loop}")
+        await curve(FEW)
+        figures = {}
+        for n in sizes:
+            rounds = 2 if quick else max(3, min(30, 3000 // n))
+            figures[n] = 1e6 * median([await _quiet(curve, n) for _ in range(rounds)])
+        name = f"{what}, {sizes[-1]} of them, {loop}"
+        last = figures[sizes[-1]]
+        rows.append(
+            versus(PART, name, last, "us", f"{FEW} of them", figures[FEW], ("<=", MOST),
+                   curve={str(n): us for n, us in figures.items()})
+        )  # fmt: skip
+    return rows
+
+
+async def _quiet(curve: Callable[[int], Awaitable[float]], n: int) -> float:
+    gc.collect()
+    gc.disable()  # a full collection among 10,000 objects is no cost of the last one
+    try:
+        return await curve(n)
+    finally:
+        gc.enable()
+
+
+async def _futures(n: int) -> float:
+    """Of one stream, a task waits for each: from the end of the work to the last task's turn."""
+    stream = aggml.Stream("s")
+    with stream.hold():
+        futures = [stream.mark() for _ in range(n)]
+        async with anyio.create_task_group() as tasks:
+            for future in futures:
+                tasks.start_soon(future.settled)
+            await anyio.wait_all_tasks_blocked()
+            start = time.perf_counter()
+            stream.native.release()
+        seconds = time.perf_counter() - start
+        stream.native.hold()
+    return seconds / n
+
+
+async def _cancelled(n: int) -> float:
+    """The same, and all give up."""
+    stream = aggml.Stream("s")
+    with stream.hold():
+        futures = [stream.mark() for _ in range(n)]
+        async with anyio.create_task_group() as tasks:
+            for future in futures:
+                tasks.start_soon(future.settled)
+            await anyio.wait_all_tasks_blocked()
+            start = time.perf_counter()
+            tasks.cancel_scope.cancel()
+        return (time.perf_counter() - start) / n
+
+
+async def _streams(n: int) -> float:
+    """A task waits for each of n; one more gets done: what its waiter sees."""
+    streams = [aggml.Stream(f"s{i}") for i in range(n)]
+    one = aggml.Stream("one")
+    with ExitStack() as held:
+        for stream in streams:
+            held.enter_context(stream.hold())
+        async with anyio.create_task_group() as tasks:
+            for stream in streams:
+                tasks.start_soon(stream.mark().settled)
+            await anyio.wait_all_tasks_blocked()
+            spans = []
+            for _ in range(20):
+                done = anyio.Event()
+
+                def finish(_: object, done: anyio.Event = done) -> None:
+                    done.set()
+
+                with one.hold():
+                    one.mark().add_done_callback(finish)
+                start = time.perf_counter()
+                await done.wait()
+                spans.append(time.perf_counter() - start)
+            tasks.cancel_scope.cancel()
+    return median(spans)
+
+
+async def _waits(n: int) -> float:
+    """Streams that wait for one: to enqueue the wait, and to go on."""
+    first = aggml.Stream("first")
+    streams = [aggml.Stream(f"s{i}") for i in range(n)]
+    with first.hold():
+        mark = first.mark()
+        start = time.perf_counter()
+        futures = [stream.wait(mark) for stream in streams]
+    for future in futures:
+        await future.settled()
+    return (time.perf_counter() - start) / n
+
+
+async def _joined(n: int) -> float:
+    """One submission of n streams, as `let_wait` in a batch makes it."""
+    first = aggml.Stream("first")
+    streams = [aggml.Stream(f"s{i}") for i in range(n)]
+    start = time.perf_counter()
+    with first.batch():
+        for stream in streams:
+            first.let_wait(stream)
+    for stream in streams:
+        await stream.mark().settled()
+    return (time.perf_counter() - start) / n
+
+
+async def _delays(n: int) -> float:
+    """Streams that sleep, and are aborted."""
+    streams = [aggml.Stream(f"s{i}") for i in range(n)]
+    start = time.perf_counter()
+    futures = [stream.delay(3600) for stream in streams]
+    for future in futures:
+        future.abort()
+    for future in futures:
+        await future.settled()
+    return (time.perf_counter() - start) / n
+
+
+async def _backends(n: int) -> float:
+    """A tiny graph on one, awaited, its worker falling asleep in between; n others are open."""
+    device = aggml.get_device("CPU")
+    async with AsyncExitStack() as open_:
+        for _ in range(n):
+            await open_.enter_async_context(device.backend())
+        be = await open_.enter_async_context(device.backend())
+        x = aggml.new_tensor("f32", ne=(16,))
+        y = ops.add(x, x)
+        graph, data = Graph(y), np.ones(16, np.float32)
+        be.alloc_graph(graph)
+        spans = []
+        for _ in range(30):
+            await anyio.sleep(0.001)
+            start = time.perf_counter()
+            await be.run(graph, {x: data}, y)
+            spans.append(time.perf_counter() - start)
+    return median(spans)
+
+
+async def _inputs(n: int) -> float:
+    """Of one run."""
+    async with aggml.get_device("CPU").backend() as be:
+        inputs = [aggml.new_tensor("f32", ne=(4,)) for _ in range(n)]
+        ends = [ops.scale(x, 2.0) for x in inputs]
+        graph, data = Graph(*ends), np.ones(4, np.float32)
+        be.alloc_graph(graph)
+        given = dict.fromkeys(inputs, data)
+        await be.run(graph, given, ends[-1])
+        start = time.perf_counter()
+        await be.run(graph, given, ends[-1])
+        return (time.perf_counter() - start) / n
+
+
+async def _calls(n: int) -> float:
+    """Functions in Python, queued on one stream."""
+    stream = aggml.Stream("s")
+    with stream.hold():
+        last = [stream.call(int) for _ in range(n)][-1]
+        start = time.perf_counter()
+    await last.settled()
+    seconds = (time.perf_counter() - start) / n
+    stream.close()
+    return seconds
+
+
+CURVES: Final[dict[str, Callable[[int], Awaitable[float]]]] = {
+    "a future that a task waits for": _futures,
+    "a wait that is cancelled": _cancelled,
+    "a stream gets done among others": _streams,
+    "a stream waits for another": _waits,
+    "a stream in one submission of many": _joined,
+    "a delay": _delays,
+    "a run among other backends": _backends,
+    "an input of a run": _inputs,
+    "a call of Python that is queued": _calls,
+}
