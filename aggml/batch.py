@@ -97,7 +97,7 @@ class Batch:
         for native in held:
             native.hold()
         try:
-            ops = submit(self._groups)
+            ops = self._enqueue()
             for future, (group, at, n) in self._spans:
                 future._ops = tuple(ops[group][at : at + n])
             for caller, future, function in self._calls:
@@ -112,6 +112,9 @@ class Batch:
         for future, parts in self._joins:
             future.join(parts)
         return ops
+
+    def _enqueue(self) -> list[list[_native.Op]]:
+        return submit(self._groups)
 
     def drop(self, why: str) -> None:
         """Give all Futures up; events that were recorded in here get their marks back."""

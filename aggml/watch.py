@@ -7,6 +7,7 @@ here: what they make of it (trace.py, race.py). With nobody looking on it costs 
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from aggml.native import _native
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     Groups = Sequence[tuple[_native.Stream, list[_native.Desc]]]
 
-__all__ = ["Watcher", "born", "observed", "submit", "watchers"]
+__all__ = ["Watcher", "born", "observed", "submit", "submit_in_line", "watchers"]
 
 #: Those who look on, in the order in which they came.
 watchers: list[Watcher] = []
@@ -54,6 +55,25 @@ def submit(groups: Groups) -> list[list[_native.Op]]:
         for watcher, note in zip(now, notes, strict=True):
             watcher.after(groups, ops, note)
     return ops
+
+
+def submit_in_line(
+    groups: Groups, line: _native.Lineup, use: _native.Use
+) -> list[list[_native.Op]]:
+    """The same after what ``line`` says that ``use`` has to wait for; the waits have no Ops."""
+    with _lock if watchers else nullcontext():
+        now = list(watchers)
+        while True:  # until nobody was faster: what another thread enqueues meanwhile counts, too
+            waits, ahead = line.before(use, bool(now))  # who looks on has not seen what is over
+            first = [(stream, [_native.wait(other, upto)]) for stream, other, upto in waits]
+            both = [*first, *groups]
+            notes = [w.before(both) for w in now]
+            ops = _native.submit_in_line(both, line, use, ahead)
+            if ops is None:
+                continue
+            for watcher, note in zip(now, notes, strict=True):
+                watcher.after(both, ops, note)
+            return ops[len(first) :]
 
 
 def born(start: int, end: int) -> None:

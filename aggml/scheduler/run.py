@@ -156,9 +156,7 @@ class Runner:
         return _native.Use(slot, list(streams), touched, sorted(written))
 
     def _send(self, unit: Unit, use: _native.Use, future: Future[Any]) -> None:
-        # A race checker has not seen that what it waits for is over.
-        unit.send(self.line.before(use, bool(watchers)), future)
-        self.line.note(use)
+        unit.send(self.line, use, future)
         self.note(future)
 
     def note(self, future: Future[Any]) -> None:

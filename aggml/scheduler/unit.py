@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aggml.batch import Batch
 from aggml.native import _native
+from aggml.watch import submit_in_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
-    #: (stream, other, ticket): ``stream`` goes on after ``ticket`` of ``other``.
-    Wait = tuple[_native.Stream, _native.Stream, int]
     #: Whose array: a leaf that is brought, or ("placed", i), ("output", i); None: nobody's.
     Source: TypeAlias = Tensor | tuple[str, int] | None
 
@@ -61,6 +60,7 @@ class Unit(Batch):
         self.sources: list[Source] = []
         self.backends: dict[Backend, object] = {}
         self._shared: list[StreamBase] = []
+        self._place: tuple[_native.Lineup, _native.Use] | None = None
 
     @property
     def calls(self) -> bool:
@@ -111,13 +111,16 @@ class Unit(Batch):
         if stream is not other:
             self.push(stream, _native.wait(other, None))
 
-    def send(self, before: list[Wait], future: Future[Any]) -> None:
-        """Enqueue, after some waits; ``future`` stands for all parts and the last operation."""
-        if before:
-            waits = [(stream, [_native.wait(other, ticket)]) for stream, other, ticket in before]
-            n = len(waits)
-            self._groups[:0] = waits
-            self._spans = [(f, (g + n, at, k)) for f, (g, at, k) in self._spans]
+    def send(self, line: _native.Lineup, use: _native.Use, future: Future[Any]) -> None:
+        """Enqueue behind what ``use`` has to wait for.
+
+        ``future`` stands for all parts and the last operation.
+        """
+        self._place = line, use
         ops = self.commit()
         found = [op for part in self.parts for op in part._ops or ()]
         future._ops = (*found, ops[-1][-1])
+
+    def _enqueue(self) -> list[list[_native.Op]]:
+        assert self._place is not None
+        return submit_in_line(self._groups, *self._place)

@@ -40,8 +40,8 @@ Use::Use(int slot_, nb::sequence streams_, nb::sequence touched_, nb::sequence w
 }
 
 Lineup::Lineup(nb::object joined_, nb::sequence homes_, size_t n_slots)
-    : joined(std::move(joined_)), homes(streams_of(homes_)), seen(homes.size(), AG_TAIL), written(homes.size()),
-      slots(n_slots)
+    : joined(std::move(joined_)), homes(streams_of(homes_)), own(homes.size()), user(homes.size()),
+      written(homes.size()), touched(homes.size()), slots(n_slots)
 {
     nb::cast<Stream &>(joined);
 }
@@ -62,37 +62,56 @@ int Lineup::free_slot() const
     return static_cast<int>(best);
 }
 
-std::vector<Wait> Lineup::before(const Use &use, bool done_too) const
+Row &Lineup::row(const nb::object &owner)
+{
+    for (Row &known : rows) {
+        if (known.owner.is(owner)) return known;
+    }
+    rows.push_back({owner, std::vector<uint64_t>(homes.size())});
+    return rows.back();
+}
+
+// The last ticket of a home that is not a submission's.
+uint64_t Lineup::user_at(size_t home, uint64_t tail) const
+{
+    return tail != own[home] ? tail : user[home];
+}
+
+void Lineup::before(const Use &use, bool done_too, Ahead &out)
 {
     auto matters = [done_too](ag_stream *other, uint64_t ticket) {
         return ticket > (done_too ? 0 : ag_stream_completed(other));
     };
-    std::vector<Wait> ends, out; // ends: for all streams of the submission
+    out.waits.clear();
+    out.tails.clear();
+    for (const nb::object &home : homes) out.tails.push_back({raw(home), ag_stream_submitted(raw(home))});
     ag_stream *last = raw(joined);
     // Memory that all share comes free with the last of all; a slot with its own last user and those who share all.
     uint64_t end = use.slot < 0 ? ag_stream_submitted(last) : std::max(exclusive, slots.at(use_slot(use)));
-    if (matters(last, end)) ends.push_back({nullptr, last, end});
-    for (size_t i = 0; i < homes.size(); ++i) { // what others enqueued there since the last submission
-        ag_stream *home = raw(homes[i]);
-        uint64_t tail = ag_stream_submitted(home);
-        if (tail != seen[i] && matters(home, tail)) ends.push_back({nullptr, home, tail});
-    }
+    bool after = matters(last, end);
     for (const nb::object &owner : use.streams) {
-        for (const Wait &wait : ends) {
-            if (wait.other != raw(owner)) out.push_back({raw(owner), wait.other, wait.ticket});
+        ag_stream *stream = raw(owner);
+        if (after && stream != last) out.waits.push_back({stream, last, end});
+        const Row &seen = row(owner);
+        for (size_t i = 0; i < homes.size(); ++i) { // what others enqueued there that this stream has not waited for
+            const ag_seen &tail = out.tails[i];
+            uint64_t ticket = user_at(i, tail.ticket);
+            if (tail.stream == stream || ticket <= seen.user[i] || !matters(tail.stream, ticket)) continue;
+            out.waits.push_back({stream, tail.stream, ticket});
         }
     }
     for (const auto &[home, streams] : use.touched) {
+        bool writes = std::find(use.written.begin(), use.written.end(), home) != use.written.end();
         ag_stream *other = raw(homes.at(home));
-        if (!matters(other, written[home])) continue;
+        uint64_t ticket = writes ? touched[home] : written[home];
+        if (!matters(other, ticket)) continue;
         for (const nb::object &owner : streams) {
-            if (raw(owner) != other) out.push_back({raw(owner), other, written[home]});
+            if (raw(owner) != other) out.waits.push_back({raw(owner), other, ticket});
         }
     }
-    return out;
 }
 
-void Lineup::note(const Use &use)
+void Lineup::note(const Use &use, const std::vector<ag_seen> &tails, const std::vector<ag_batch> &batches)
 {
     uint64_t end = ag_stream_submitted(raw(joined));
     if (use.slot < 0) {
@@ -100,45 +119,61 @@ void Lineup::note(const Use &use)
     } else {
         slots.at(use_slot(use)) = end;
     }
-    for (size_t i = 0; i < homes.size(); ++i) seen[i] = ag_stream_submitted(raw(homes[i]));
-    for (size_t home : use.written) written.at(home) = seen[home];
+    for (size_t i = 0; i < homes.size(); ++i) {
+        user[i] = user_at(i, tails[i].ticket);
+        own[i] = tails[i].ticket;
+        for (const ag_batch &batch : batches) {
+            if (batch.stream == tails[i].stream && batch.n > 0) own[i] = std::max(own[i], batch.tickets[batch.n - 1]);
+        }
+    }
+    for (const nb::object &owner : use.streams) row(owner).user = user;
+    for (const auto &[home, streams] : use.touched) touched.at(home) = own[home];
+    for (size_t home : use.written) touched.at(home) = written.at(home) = own[home];
 }
 
-static nb::list before_list(Lineup &self, const Use &use, bool done_too)
+// [(the stream that waits, for which, ticket)]
+static nb::list waits_of(const Ahead &ahead, const Lineup &line, const Use &use)
 {
-    nb::list out;
-    std::vector<Wait> waits = self.before(use, done_too);
-    for (const Wait &wait : waits) {
-        auto owner_of = [&](ag_stream *stream) -> nb::object {
-            if (stream == raw(self.joined)) return self.joined;
-            for (const nb::object &home : self.homes) {
-                if (raw(home) == stream) return home;
-            }
-            for (const nb::object &owner : use.streams) {
+    auto owner_of = [&](ag_stream *stream) -> nb::object {
+        if (stream == raw(line.joined)) return line.joined;
+        for (const Streams *streams : {&line.homes, &use.streams}) {
+            for (const nb::object &owner : *streams) {
                 if (raw(owner) == stream) return owner;
             }
-            for (const auto &[home, streams] : use.touched) {
-                for (const nb::object &owner : streams) {
-                    if (raw(owner) == stream) return owner;
-                }
+        }
+        for (const auto &[home, streams] : use.touched) {
+            for (const nb::object &owner : streams) {
+                if (raw(owner) == stream) return owner;
             }
-            return nb::none(); // it is one of these
-        };
+        }
+        return nb::none(); // it is one of these
+    };
+    nb::list out;
+    for (const Wait &wait : ahead.waits) {
         out.append(nb::make_tuple(owner_of(wait.stream), owner_of(wait.other), wait.ticket));
     }
     return out;
+}
+
+static nb::tuple before(Lineup &self, const Use &use, bool done_too)
+{
+    auto *ahead = new Ahead();
+    nb::object made = nb::cast(ahead, nb::rv_policy::take_ownership);
+    self.before(use, done_too, *ahead);
+    return nb::make_tuple(waits_of(*ahead, self, use), made);
 }
 
 void bind_lineup(nb::module_ &m)
 {
     nb::class_<Use>(m, "Use").def(nb::init<int, nb::sequence, nb::sequence, nb::sequence>(), "slot"_a, "streams"_a,
                                   "touched"_a, "written"_a);
+    nb::class_<Ahead>(m, "Ahead");
     nb::class_<Lineup>(m, "Lineup")
         .def(nb::init<nb::object, nb::sequence, size_t>(), "joined"_a, "homes"_a, "n_slots"_a)
         .def("busy", &Lineup::busy)
         .def("free_slot", &Lineup::free_slot)
-        .def("before", before_list, "use"_a, "done_too"_a)
-        .def("note", &Lineup::note, "use"_a);
+        .def("before", before, "use"_a, "done_too"_a);
+    m.def("submit_in_line", submit_in_line, "groups"_a, "lineup"_a, "use"_a, "ahead"_a);
 }
 
 } // namespace binding

@@ -108,31 +108,34 @@ struct Built {
     }
 };
 
-// Enqueue a script in one step, after what its line has to wait for. arrays: those that its transfers are from or to.
-// Returns the operations but for the waits.
-nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
+// A copy of the operations of a script over the arrays of one run, in batches behind room for some waits.
+struct Copies {
+    Built built;
+    std::vector<nb::object> kept;
+    std::vector<ag_block *> blocks;
+    std::vector<uint64_t> tickets;
+    std::vector<ag_batch> batches;
+    size_t n_before, n_ops = 0;
+
+    Copies(Script &script, const Ahead &ahead, nb::list arrays);
+    void batch(ag_stream *stream, size_t at)
+    {
+        batches.push_back(ag_batch{stream, &built.slots[at].slot(), built.n - at, &blocks[at], &tickets[at]});
+    }
+};
+
+Copies::Copies(Script &script, const Ahead &ahead, nb::list arrays)
+    : built(ahead.waits.size() + script.n), kept(built.slots.size()), blocks(kept.size()), tickets(kept.size()),
+      n_before(ahead.waits.size())
 {
-    if (static_cast<Py_ssize_t>(nb::len(arrays)) < script.n_arrays)
-        throw nb::value_error("a script needs an array for each of its transfers");
-    std::vector<Wait> before = line.before(use, false);
-    size_t n_before = before.size(), n = n_before + script.n, n_groups = n_before + script.groups.size();
-    Built built(n);
-    std::vector<nb::object> kept(n);
-    std::vector<ag_block *> blocks(n);
-    std::vector<uint64_t> tickets(n);
-    std::vector<ag_batch> batches(n_groups);
-    auto batch = [&](size_t g, ag_stream *stream, size_t at, size_t count) {
-        batches[g] = ag_batch{stream, &built.slots[at].slot(), count, &blocks[at], &tickets[at]};
-    };
-    size_t g = 0, n_ops = 0;
-    for (const Wait &wait : before) {
+    batches.reserve(n_before + script.groups.size());
+    for (const Wait &wait : ahead.waits) {
         ag_slot &slot = built.next();
         slot.kind = AG_KIND_WAIT;
         slot.operation = "wait";
         slot.u.wait.ticket = wait.ticket;
         slot.u.wait.stream = ag_stream_ref(wait.other);
-        batch(g, wait.stream, built.n - 1, 1);
-        ++g;
+        batch(wait.stream, built.n - 1);
     }
     size_t next_array = 0;
     for (Group &group : script.groups) {
@@ -151,37 +154,64 @@ nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
             }
             n_ops += slot.kind != AG_KIND_WAIT;
         }
+        batch(nb::cast<Stream &>(group.owner).stream, at);
+    }
+}
+
+void release_prefixes(Script &script)
+{
+    for (Group &group : script.groups) {
         Stream &stream = nb::cast<Stream &>(group.owner);
         stream.keeper->release();
-        batch(g, stream.stream, at, built.n - at);
-        ++g;
     }
-    ag_submit_status status = ag_submit(batches.data(), n_groups);
-    if (status != AG_SUBMIT_OK) raise_submit(status, n_groups ? ag_stream_name(batches[0].stream) : "");
-    built.queued = true;
-    line.note(use);
-    for (size_t i = 0; i < n_before; ++i) ag_block_unref(blocks[i]);
-    nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n_ops)));
+}
+
+// The operations but for the waits.
+nb::tuple made_ops(Script &script, Copies &copies)
+{
+    nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(copies.n_ops)));
     Py_ssize_t op = 0;
-    size_t i = n_before;
+    size_t i = copies.n_before;
     for (Group &group : script.groups) {
         Stream &stream = nb::cast<Stream &>(group.owner);
         for (Entry &entry : group.entries) {
-            if (kept[i].is_valid()) stream.keeper->kept.emplace_back(tickets[i], kept[i].release().ptr());
+            ag_block *block = copies.blocks[i];
+            uint64_t ticket = copies.tickets[i];
+            if (copies.kept[i].is_valid()) stream.keeper->kept.emplace_back(ticket, copies.kept[i].release().ptr());
             if (entry.slot.slot().kind == AG_KIND_WAIT) {
-                ag_block_unref(blocks[i]);
+                ag_block_unref(block);
             } else {
-                auto *made = new Op(stream.stream, blocks[i], tickets[i], group.owner);
+                auto *made = new Op(stream.stream, block, ticket, group.owner);
                 PyTuple_SET_ITEM(ops.ptr(), op++, nb::cast(made, nb::rv_policy::take_ownership).release().ptr());
             }
             ++i;
         }
     }
-    for (Group &group : script.groups) { // what was small has been done here already: let go of it at once
-        Stream &stream = nb::cast<Stream &>(group.owner);
-        stream.keeper->release();
-    }
     return nb::cast<nb::tuple>(ops);
+}
+
+// Enqueue a script in one step, after what its line has to wait for. arrays: those that its transfers are from or to.
+// Returns the operations but for the waits.
+nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
+{
+    if (static_cast<Py_ssize_t>(nb::len(arrays)) < script.n_arrays)
+        throw nb::value_error("a script needs an array for each of its transfers");
+    release_prefixes(script);
+    for (;;) {
+        Ahead ahead;
+        line.before(use, false, ahead);
+        Copies copies(script, ahead, arrays);
+        ag_submit_status status =
+            ag_submit_if(copies.batches.data(), copies.batches.size(), ahead.tails.data(), ahead.tails.size());
+        if (status == AG_SUBMIT_MOVED) continue; // pinning an array may run Python, and another thread with it
+        if (status != AG_SUBMIT_OK) raise_submit(status, ag_stream_name(copies.batches[0].stream));
+        copies.built.queued = true;
+        line.note(use, ahead.tails, copies.batches);
+        for (size_t i = 0; i < copies.n_before; ++i) ag_block_unref(copies.blocks[i]);
+        nb::tuple ops = made_ops(script, copies);
+        release_prefixes(script); // what was small has been done here already: let go of it at once
+        return ops;
+    }
 }
 
 } // namespace

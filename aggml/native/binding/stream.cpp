@@ -1,5 +1,5 @@
 // Streams and what is queued on them: submission, waiting, failures.
-#include "objects.h"
+#include "lineup.h"
 
 #include <poll.h>
 
@@ -29,8 +29,9 @@ struct alignas(ag_slot) SlotBytes { // std::atomic forbids copies; a slot that i
     unsigned char bytes[sizeof(ag_slot)];
 };
 
-// groups: [(Stream, [Desc, ...]), ...], enqueued as one step on all streams -> one list of Ops per group.
-nb::list submit(nb::sequence groups)
+// groups: [(Stream, [Desc, ...]), ...], enqueued as one step on all streams -> one list of Ops per group. With `line`: only
+// if nobody was faster than what `ahead` says, else none of it is, and the result is None.
+nb::object submit_groups(nb::sequence groups, Lineup *line, const Use *use, const Ahead *ahead)
 {
     size_t n = nb::len(groups);
     std::vector<ag_batch> batches(n);
@@ -57,8 +58,11 @@ nb::list submit(nb::sequence groups)
         batches[i] = ag_batch{stream.stream, reinterpret_cast<ag_slot *>(slots[i].data()), slots[i].size(),
                               blocks[i].data(), tickets[i].data()};
     }
-    ag_submit_status status = ag_submit(batches.data(), n);
+    const std::vector<ag_seen> none, &tails = line == nullptr ? none : ahead->tails;
+    ag_submit_status status = ag_submit_if(batches.data(), n, tails.data(), tails.size());
+    if (status == AG_SUBMIT_MOVED) return nb::none();
     if (status != AG_SUBMIT_OK) raise_submit(status, n ? ag_stream_name(batches[0].stream) : "");
+    if (line != nullptr) line->note(*use, tails, batches);
     nb::list out;
     for (size_t i = 0; i < n; ++i) {
         Stream &stream = nb::cast<Stream &>(owners[i]);
@@ -77,6 +81,11 @@ nb::list submit(nb::sequence groups)
         stream.keeper->release();
     }
     return out;
+}
+
+nb::object submit(nb::sequence groups)
+{
+    return submit_groups(groups, nullptr, nullptr, nullptr);
 }
 
 // One operation of one stream.
@@ -274,6 +283,11 @@ nb::list take_failures(Stream &self)
 }
 
 } // namespace
+
+nb::object submit_in_line(nb::sequence groups, Lineup &line, const Use &use, Ahead &ahead)
+{
+    return submit_groups(groups, &line, &use, &ahead);
+}
 
 void bind_stream(nb::module_ &m)
 {

@@ -281,11 +281,19 @@ typedef enum ag_submit_status {
     AG_SUBMIT_CLOSED,
     AG_SUBMIT_FORKED,
     AG_SUBMIT_NO_MEMORY,
-    AG_SUBMIT_LOST
+    AG_SUBMIT_LOST,
+    AG_SUBMIT_MOVED /* `ag_submit_if` alone */
 } ag_submit_status;
 
 /* Enqueue several batches as one step: nothing of another thread comes between. All or nothing. */
 ag_submit_status ag_submit(ag_batch *batches, size_t n);
+/* The same if nobody has enqueued anything on these streams since they had these tickets last; else nothing is enqueued. Who
+ * chose waits by what he saw there knows by it that he saw all. */
+typedef struct ag_seen {
+    ag_stream *stream;
+    uint64_t ticket;
+} ag_seen;
+ag_submit_status ag_submit_if(ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen);
 
 uint64_t ag_stream_submitted(const ag_stream *stream);
 uint64_t ag_stream_completed(const ag_stream *stream);

@@ -40,10 +40,22 @@ static bool make_spare(ag_stream *s, size_t slots)
     return true;
 }
 
+/* Put a stream in its place, unless it is there. */
+static size_t include(ag_stream **out, size_t count, ag_stream *s)
+{
+    size_t at = 0;
+    while (at < count && out[at] < s) ++at;
+    if (at < count && out[at] == s) return count;
+    for (size_t m = count; m > at; --m) out[m] = out[m - 1];
+    out[at] = s;
+    return count + 1;
+}
+
 /* The streams concerned, each once, ordered by address: the order in which their locks are taken. */
-static size_t involved(const ag_batch *batches, size_t n, ag_stream **out)
+static size_t involved(const ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen, ag_stream **out)
 {
     size_t count = 0;
+    for (size_t i = 0; i < n_seen; ++i) count = include(out, count, seen[i].stream);
     for (size_t i = 0; i < n; ++i) {
         for (size_t k = 0; k <= batches[i].n; ++k) {
             ag_stream *s = batches[i].stream;
@@ -52,12 +64,7 @@ static size_t involved(const ag_batch *batches, size_t n, ag_stream **out)
                 if (slot->kind != AG_KIND_WAIT || slot->u.wait.ticket != AG_TAIL) continue;
                 s = slot->u.wait.stream;
             }
-            size_t at = 0;
-            while (at < count && out[at] < s) ++at;
-            if (at < count && out[at] == s) continue;
-            for (size_t m = count; m > at; --m) out[m] = out[m - 1];
-            out[at] = s;
-            ++count;
+            count = include(out, count, s);
         }
     }
     return count;
@@ -128,20 +135,33 @@ static void run_here(ag_stream **ready, size_t count, const ag_batch *batches, s
     ag_inline_end(&here);
 }
 
+static bool moved(const ag_seen *seen, size_t n_seen)
+{
+    for (size_t i = 0; i < n_seen; ++i) {
+        if (seen[i].stream->appended != seen[i].ticket) return true;
+    }
+    return false;
+}
+
 ag_submit_status ag_submit(ag_batch *batches, size_t n)
 {
+    return ag_submit_if(batches, n, NULL, 0);
+}
+
+ag_submit_status ag_submit_if(ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen)
+{
     ag_stream *small[16], **streams = small;
-    size_t bound = 0;
+    size_t bound = n_seen;
     for (size_t i = 0; i < n; ++i) bound += 1 + batches[i].n;
     if (bound > 16 && (streams = malloc(bound * sizeof *streams)) == NULL) return AG_SUBMIT_NO_MEMORY;
-    size_t count = involved(batches, n, streams);
+    size_t count = involved(batches, n, seen, n_seen, streams);
     ag_submit_status status = AG_SUBMIT_OK;
     for (size_t j = 0; j < count; ++j) {
         if (!ag_stream_alive(streams[j])) status = AG_SUBMIT_FORKED;
     }
     if (status == AG_SUBMIT_OK) {
         for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&streams[j]->lock);
-        status = check(streams, count, batches, n);
+        status = moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(streams, count, batches, n);
         if (status == AG_SUBMIT_OK) append_all(batches, n);
         /* First those that got nothing: a slot may hold their last reference, and once published it may run. */
         for (size_t j = 0; j < count; ++j) {
