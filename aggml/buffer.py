@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
 __all__ = [
+    "BROUGHT",
+    "EMPTY",
+    "KEPT",
     "Buffer",
     "BufferType",
     "BufferUsage",
@@ -60,6 +63,10 @@ class PlacementEpoch:
     value = 0
 
 
+#: Whether what lies in a place was written: never; by what lasts; by a run, for that run alone.
+EMPTY, KEPT, BROUGHT = 0, 1, 2
+
+
 class Placement:
     """Where a tensor that is no view lies.
 
@@ -71,9 +78,10 @@ class Placement:
         address: address of byte 0 as the device's kernels see it.
         storage: the native record that failures poison.
         readable: whether what lies there outlives one plan.
+        filled: EMPTY, KEPT or BROUGHT; see inputs.py.
     """
 
-    __slots__ = ("_exported", "address", "buffer", "offset", "readable", "storage")
+    __slots__ = ("_exported", "address", "buffer", "filled", "offset", "readable", "storage")
 
     def __init__(self, buffer: Buffer, offset: int, name: str) -> None:
         self.buffer = buffer
@@ -82,6 +90,8 @@ class Placement:
         self.storage = _native.Storage(name)
         self.readable = True
         self._exported = False
+        # Memory that a caller brought, or a file, has a value, and its owner may change it.
+        self.filled = EMPTY if buffer.exclusive and buffer.writable else KEPT
 
     @property
     def exported(self) -> bool:
@@ -92,6 +102,7 @@ class Placement:
     def exported(self, exported: bool) -> None:
         if exported is not self._exported:
             self._exported = exported
+            self.filled = KEPT
             PlacementEpoch.value += 1  # no plan may rely on a packed copy of what lies here
 
 

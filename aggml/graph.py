@@ -7,6 +7,7 @@ splits.
 from __future__ import annotations
 
 import itertools
+from difflib import get_close_matches
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph", "graph_of"]
 
+_INPUT = 1  # of TensorFlag, which costs a microsecond to build
 _PARAM = 4
 _uids = itertools.count(1)
 
@@ -45,13 +47,27 @@ class Graph:
         InvalidHandle: an end is no Tensor.
     """
 
-    __slots__ = ("__weakref__", "_uses", "ends", "leafs", "memory", "nodes", "uid")
+    __slots__ = (
+        "__weakref__",
+        "_index",
+        "_names",
+        "_uses",
+        "ends",
+        "expected",
+        "leafs",
+        "memory",
+        "nodes",
+        "uid",
+    )
 
     nodes: tuple[Tensor, ...]
     leafs: tuple[Tensor, ...]
     ends: tuple[Tensor, ...]
     uid: int
     memory: GraphBuffer | None  # what alloc_graph made: lives as long as the graph
+    expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # of inputs.py, once asked for
+    _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
+    _names: dict[str, list[Tensor]] | None
     _uses: dict[Tensor, int] | None
 
     def __init__(self, *ends: Tensor) -> None:
@@ -67,12 +83,7 @@ class Graph:
                     tensor._frozen = True
                     if not tensor.name:
                         tensor.name = f"{prefix}_{i}"
-        self.ends = ends
-        self.nodes = tuple(nodes)
-        self.leafs = tuple(leafs)
-        self.uid = next(_uids)
-        self.memory = None
-        self._uses = None
+        _fill(self, tuple(nodes), tuple(leafs), ends)
 
     def part(self, start: int, stop: int) -> Graph:
         """Nodes ``start`` to ``stop`` as a graph of their own (``ggml_graph_view``).
@@ -100,11 +111,7 @@ class Graph:
                 if tensor is not None:
                     leafs.update({t: None for t in (tensor.root, tensor) if t not in inside})
         part = object.__new__(Graph)
-        part.nodes = part.ends = nodes
-        part.leafs = tuple(leafs)
-        part.uid = next(_uids)
-        part.memory = None
-        part._uses = None
+        _fill(part, nodes, tuple(leafs), nodes)
         return part
 
     def use_count(self, tensor: Tensor) -> int:
@@ -117,6 +124,58 @@ class Graph:
                         uses[source] = uses.get(source, 0) + 1
             self._uses = uses
         return self._uses.get(tensor, 0)
+
+    # -- looking tensors up; what is found out is kept: a graph does not change
+
+    def _indexed(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
+        if self._index is None:
+            leafs = (*self.leafs, *[node for node in self.nodes if node.op == "none"])
+            self._index = frozenset(leafs), tuple([t for t in leafs if t._flags & _INPUT])
+        return self._index
+
+    @property
+    def leaf_set(self) -> frozenset[Tensor]:
+        """All leafs, parameters among them."""
+        return self._indexed()[0]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The leafs flagged INPUT, in the order they were met."""
+        return self._indexed()[1]
+
+    def computes(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` is a node of this graph."""
+        return any(node is tensor for node in self.nodes)
+
+    def find(self, name: str, what: str = "Graph.find") -> Tensor:
+        """The leaf or node of that name.
+
+        Args:
+            name: as `Tensor.set_name` gave it, or as the first graph named it.
+            what: for messages.
+
+        Raises:
+            InvalidArgument: no tensor has the name, or several have.
+            InvalidHandle: no text.
+        """
+        if not isinstance(name, str):
+            raise InvalidHandle(f"[{what}] {name!r} is no name")
+        names = self._names
+        if names is None:
+            names = self._names = {}
+            for tensor in (*self.leafs, *self.nodes):
+                names.setdefault(tensor.name, []).append(tensor)
+        found = names.get(name, ())
+        if len(found) == 1:
+            return found[0]
+        if found:
+            same = ", ".join([f"{describe(t)} ({t.op})" for t in found])
+            raise InvalidArgument(
+                f"[{what}] {len(found)} tensors of {self!r} have the name {name!r}: {same}; "
+                "pass the tensor itself"
+            )
+        near = get_close_matches(name, names, 8, 0.5) or [*names][:8]
+        raise InvalidArgument(f"[{what}] no tensor of {self!r} has the name {name!r}: try {near}")
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -144,13 +203,20 @@ def graph_of(
         ends: whose bytes are to last.
     """
     graph = object.__new__(Graph)
-    graph.ends = tuple(ends)
-    graph.nodes = tuple(nodes)
-    graph.leafs = tuple(leafs)
+    _fill(graph, tuple(nodes), tuple(leafs), tuple(ends))
+    return graph
+
+
+def _fill(
+    graph: Graph, nodes: tuple[Tensor, ...], leafs: tuple[Tensor, ...], ends: tuple[Tensor, ...]
+) -> None:
+    graph.nodes = nodes
+    graph.leafs = leafs
+    graph.ends = ends
     graph.uid = next(_uids)
     graph.memory = None
-    graph._uses = None
-    return graph
+    graph.expected = None
+    graph._index = graph._names = graph._uses = None
 
 
 def _expand(ends: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -34,6 +34,7 @@ __all__ = [
     "compile_plan",
     "lowering",
     "node_problem",
+    "written_leafs",
 ]
 
 _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
@@ -249,7 +250,7 @@ def _packable(place: Placement) -> bool:
     return buffer.usage is BufferUsage.WEIGHTS and buffer.exclusive and not place.exported
 
 
-def _written(graph: Graph) -> set[Tensor]:
+def written_leafs(graph: Graph) -> set[Tensor]:
     """The leaves that the graph itself writes."""
     found = {node.root for node in graph.nodes if node.op not in VIEW_OPS}
     for node in graph.nodes:
@@ -292,7 +293,7 @@ def lowering(
     operands: dict[Tensor, _Operand] = {}
     calls: dict[int, PlanCall] = {}
     weights: dict[Placement, bool] = {}
-    written = _written(graph) if pack else set()
+    written = written_leafs(graph) if pack else set()
 
     def operand(tensor: Tensor) -> _Operand:
         found = operands.get(tensor)

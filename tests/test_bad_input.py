@@ -306,10 +306,15 @@ TRANSFERS: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         aggml.InvalidHandle,
         "a",
     ),
-    "run: inputs by name": (
-        lambda p: p.be.run(p.s.graph, {"a": ramp()}, p.s.y),
+    "run: inputs by number": (
+        lambda p: p.be.run(p.s.graph, {7: ramp()}, p.s.y),
         aggml.InvalidHandle,
-        "'a'",
+        "7",
+    ),
+    "run: a name that no tensor has": (
+        lambda p: p.be.run(p.s.graph, {"q": ramp()}, p.s.y),
+        aggml.InvalidArgument,
+        "'q'",
     ),
     # alloc
     "alloc of a tensor, not of a list": (

@@ -45,7 +45,8 @@ LAYERS = [
     ["aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer", "aggml.arrays"],
     [
         *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.plan_call"),
-        *("aggml.buffer", "aggml.multi_buffer", "aggml.admission", "aggml.conversions"),
+        *("aggml.buffer", "aggml.inputs", "aggml.multi_buffer", "aggml.admission"),
+        "aggml.conversions",
     ],
     ["aggml.allocator", "aggml.graph_memory", "aggml.quant"],
     ["aggml.device", "aggml.backend", "aggml.family"],

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aggml.future import Future
+from aggml.inputs import Marks, check_due
 from aggml.spans import bits_of, span_of
 from aggml.tensor import Tensor
 from aggml.transfer import incoming, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from aggml.buffer import Buffer
+    from aggml.graph import Graph
+    from aggml.inputs import Asked
     from aggml.plan import NativePlan
     from aggml.stream import Stream
 
@@ -26,14 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["Again", "key_of"]
 
 
-def key_of(uid: int, outputs: object, inputs: object) -> tuple[object, ...]:
+def key_of(uid: int, outputs: object, inputs: object, reuse: object = ()) -> tuple[object, ...]:
     """What stands for a run of graph ``uid`` that may come again, of a backend or a scheduler.
 
     Empty: it is asked for in an unusual way.
     """
     if type(outputs) is list:
         outputs = tuple(outputs)
-    elif type(outputs) is not Tensor and type(outputs) is not tuple:
+    elif type(outputs) is not Tensor and type(outputs) is not tuple and type(outputs) is not str:
+        return ()
+    if type(reuse) is not tuple or reuse:
         return ()
     if inputs is None:
         key: tuple[object, ...] = (uid, outputs)
@@ -53,28 +58,31 @@ class Again:
 
     Args:
         plan: what runs.
-        inputs: what is written before, in the order in which it is given.
-        outputs: what is read after.
-        single: whether the result is one array, and not a list.
+        graph: of which.
+        asked: what is written before, in the order in which it is given, and read after.
 
     Attributes:
         plan: as given.
     """
 
-    __slots__ = ("_bits", "_n_sets", "_places", "_results", "_single", "_spans", "_specs", "plan")
+    __slots__ = (
+        *("_bits", "_due", "_marks", "_n_sets", "_places", "_results", "_single", "_spans"),
+        *("_specs", "plan"),
+    )
 
-    def __init__(
-        self, plan: NativePlan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, single: bool
-    ) -> None:
+    def __init__(self, plan: NativePlan, graph: Graph, asked: Asked) -> None:
+        inputs, outputs = tuple(asked.inputs), asked.outputs
         tensors = (*inputs, *outputs)
         self.plan = plan
+        self._due = asked.due
+        self._marks = Marks(graph, inputs)
         self._places = [(t.root, t.root.placement) for t in tensors]
         self._spans = tuple([span_of(t) for t in tensors])
         self._n_sets = len(inputs)
-        self._specs = [spec_of(t) for t in inputs]
+        self._specs = [(*spec_of(t), t) for t in inputs]
         self._results = [(shape, dtype) for dtype, shape in map(spec_of, outputs)]
         self._bits = any(spec_of(t)[0].kind == "V" for t in tensors)
-        self._single = single
+        self._single = asked.single
 
     def stands(self) -> bool:
         """Whether all of them still lie there."""
@@ -84,16 +92,23 @@ class Again:
         return True
 
     def run(
-        self, stream: Stream, arena: Buffer | None, inputs: Mapping[Tensor, object] | None
+        self, stream: Stream, arena: Buffer | None, inputs: Mapping[Any, object] | None
     ) -> Future[Any]:
         """Enqueue.
 
+        Args:
+            stream: of the backend.
+            arena: scratch of the plan.
+            inputs: arrays in the order of ``asked.inputs``; what they stand for is known.
+
         Raises:
-            As `incoming`; nothing is queued then.
+            As `incoming` and `check_due`; nothing is queued then.
         """
+        if self._due:
+            check_due(self._due, "Backend.run")
         arrays: list[Array] = []
         if inputs:
-            for (dtype, shape), (tensor, x) in zip(self._specs, inputs.items(), strict=True):
+            for (dtype, shape, tensor), x in zip(self._specs, inputs.values(), strict=True):
                 if type(x) is np.ndarray and x.dtype is dtype and x.shape == shape:
                     arrays.append(x)
                 else:
@@ -103,4 +118,5 @@ class Again:
         if self._bits:
             arrays = [bits_of(array) for array in arrays]
         ops = stream.run_unit(self.plan, arena, self._spans, self._n_sets, arrays)
+        self._marks.note()
         return Future(ops, results[0] if self._single else results, "run", abortable=True)

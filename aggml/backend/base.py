@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from aggml.admission import Admission
+from aggml.buffer import KEPT
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
 from aggml.graph_memory import GraphBuffer, GraphMemory
 from aggml.live import note
@@ -182,6 +183,13 @@ class BackendBase(ABC):
             raise InvalidArgument(
                 f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only"
             )
+
+    @staticmethod
+    def _wrote(tensor: Tensor) -> None:
+        """Something that lasts was queued to write it: an input has a value from now on."""
+        placement = tensor.root.placement
+        if placement is not None:
+            placement.filled = KEPT
 
     def _unit(self, future: Future[T]) -> Future[T]:
         """Note one submission, for `ready`."""

@@ -7,7 +7,6 @@ a plan is (plan.py).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import anyio.lowlevel
@@ -25,15 +24,17 @@ from aggml.errors import (
 from aggml.future import Future
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer, laying_out
+from aggml.inputs import Marks, ask, check_due, check_written
 from aggml.steps import finish, give_way
-from aggml.tensor import Tensor
 from aggml.watch import watchers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aggml.buffer import Buffer
+    from aggml.inputs import Asked, Inputs, Outputs, Reuse
     from aggml.plan import DevicePlan
+    from aggml.tensor import Tensor
 
 __all__ = ["ComputingBackend", "GraphPlan"]
 
@@ -188,7 +189,8 @@ class ComputingBackend(BackendBase):
         """Run all nodes in order, after all earlier work (ggml_backend_graph_compute_async).
 
         Raises:
-            NotAllocated: the graph, or a leaf of it, has no memory.
+            NotAllocated: the graph, or a leaf of it, has no memory; a leaf flagged INPUT was never
+                written.
             Unsupported: a node that this device cannot run.
             InvalidState: the backend is closed, or another one placed the graph.
             AggmlError: by the Future, e.g. OutOfBounds for a row index.
@@ -197,86 +199,94 @@ class ComputingBackend(BackendBase):
         """
         self._check_open("Backend.graph_compute")
         plan = self._plan(graph)
-        return self._unit(self._compute(plan, self.memory.arena(plan.arena_size)))
+        check_written(graph, "Backend.graph_compute")
+        future = self._compute(plan, self.memory.arena(plan.arena_size))
+        if graph.inputs:
+            Marks(graph, ()).note()
+        return self._unit(future)
 
     @overload
     def run(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor
+        self, graph: Graph, inputs: Inputs | None, outputs: Tensor | str, *, reuse: Reuse = ()
     ) -> Future[Array]: ...
     @overload
     def run(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor]
+        self, graph: Graph, inputs: Inputs | None, outputs: Outputs, *, reuse: Reuse = ()
     ) -> Future[list[Array]]: ...
     def run(
         self,
         graph: Graph,
-        inputs: Mapping[Tensor, object] | None,
-        outputs: Tensor | Sequence[Tensor],
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Sequence[Any],
+        *,
+        reuse: Reuse = (),
     ) -> Future[Array] | Future[list[Array]]:
         """Set inputs, compute, get outputs as one indivisible unit of this stream.
 
         Args:
             graph: placed.
-            inputs: what to write to which tensor, as `set` takes it; borrowed until done.
-            outputs: a tensor, or several.
+            inputs: what to write to which leaf, as `set` takes it; borrowed until done. A leaf is
+                given as the tensor or, where that is unique in the graph, by its name.
+            outputs: a tensor or its name, or several.
+            reuse: leafs flagged INPUT, or their names, whose value of the last run is to be used
+                again. Without it each run brings all leafs flagged INPUT but those that `set`, a
+                copy or another graph wrote. Leafs without the flag keep their values.
 
         Returns:
             A Future of an array, or of a list of arrays if ``outputs`` is a sequence.
 
         Raises:
+            NotAllocated: a leaf flagged INPUT was never written, or only by an earlier run.
+            InvalidArgument: an input that is no leaf of ``graph``; a name that none of its tensors
+                has, or several have.
             As `set`, `graph_compute` and `get`; nothing is queued then.
 
         Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
-        `Future.shield`.
+            `Future.shield`.
         """
         self._check_open("Backend.run")
         plan = self._plan(graph, "Backend.run")
         arena = self.memory.arena(plan.arena_size)
         if not watchers and not self.stream._batches and self._direct(plan):
-            return self._unit(self._run_direct(graph, inputs, outputs, plan, arena))
-        sets, wanted, single = self._asked(inputs, outputs)
-        gets = [(t, *transfer.outgoing(t, None, None, "Backend.run")) for t in wanted]
+            return self._unit(self._run_direct(graph, inputs, outputs, reuse, plan, arena))
+        asked = ask(graph, inputs, outputs, reuse, "Backend.run")
+        sets = self._checked(asked)
+        gets = [(t, *transfer.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
         results = [result for _, result, _ in gets]
-        future: Future[Any] = Future(None, results[0] if single else results, "run", abortable=True)
+        value = results[0] if asked.single else results
+        future: Future[Any] = Future(None, value, "run", abortable=True)
         self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        Marks(graph, asked.inputs).note()
         return self._unit(future)
 
-    def _asked(
-        self, inputs: Mapping[Tensor, object] | None, outputs: Tensor | Sequence[Tensor]
-    ) -> tuple[list[tuple[Tensor, Array]], list[Tensor], bool]:
-        """(what is written with what, what is read, whether that is one array), checked."""
-        single = isinstance(outputs, Tensor)
-        wanted: Sequence[Tensor] = [outputs] if isinstance(outputs, Tensor) else outputs
-        if not isinstance(wanted, (list, tuple, Iterable)):  # the first two are quick
-            raise InvalidHandle(f"[Backend.run] outputs={outputs!r} is no tensor and no list")
-        if inputs is not None and not isinstance(inputs, (dict, Mapping)):
-            raise InvalidHandle(f"[Backend.run] inputs={inputs!r} is no mapping of tensors")
+    def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
+        """What is written with what; refuses what cannot be written or read."""
         sets = []
-        for tensor, x in (inputs or {}).items():
+        for tensor, x in asked.inputs.items():
             self._check_tensor(tensor, "Backend.run", write=True)
             sets.append((tensor, transfer.incoming(x, tensor, "Backend.run")))
-        gets = []
-        for tensor in wanted:
+        for tensor in asked.outputs:
             self._check_tensor(tensor, "Backend.run")
-            gets.append(tensor)
-        return sets, gets, single
+        check_due(asked.due, "Backend.run")
+        return sets
 
     def _run_direct(
         self,
         graph: Graph,
-        inputs: Mapping[Tensor, object] | None,
-        outputs: Tensor | Sequence[Tensor],
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Sequence[Any],
+        reuse: Reuse,
         plan: Any,  # noqa: ANN401 - as `_compile` gave it
         arena: Buffer | None,
     ) -> Future[Any]:
         """In one native call, without the hooks."""
-        key = key_of(graph.uid, outputs, inputs)
+        key = key_of(graph.uid, outputs, inputs, reuse)
         runs = self._memory_of(graph, "Backend.run").runs
         again = runs.get(key)
         if again is None or again.plan is not plan or not again.stands():
-            sets, gets, single = self._asked(inputs, outputs)
-            inputs = dict(sets)
-            again = Again(plan, [*inputs], gets, single=single)
+            asked = ask(graph, inputs, outputs, reuse, "Backend.run")
+            inputs = dict(self._checked(asked))
+            again = Again(plan, graph, asked)
             if key:
                 if key not in runs and len(runs) == _RUNS:
                     del runs[next(iter(runs))]

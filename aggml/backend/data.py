@@ -70,6 +70,7 @@ class DataBackend(BackendBase):
                     f"[Backend.set] size={n} bytes are to be written, the array has {data.nbytes}"
                 )
             future = self._set_bytes(tensor, data.copy() if copy else data, start)
+        self._wrote(tensor)
         return self._unit(future)
 
     def get(
@@ -151,8 +152,10 @@ class DataBackend(BackendBase):
                     f"[Backend.memset] {tensor!r} cannot be set element by element"
                 )
             future = self._set(tensor, np.broadcast_to(one, shape))
-            return self._unit(future)
-        return self._unit(self._memset(tensor, value, start, n))
+        else:
+            future = self._memset(tensor, value, start, n)
+        self._wrote(tensor)
+        return self._unit(future)
 
     def clear(self, buffer: Buffer, value: int = 0) -> Future[None]:
         """Set every byte of a buffer, of all parts of a `MultiBuffer` (ggml_backend_buffer_clear).
@@ -183,6 +186,8 @@ class DataBackend(BackendBase):
             futures += [self.stream.accept(tensor) for tensor in buffer.tensors]
             futures += [] if futures else [self.stream.mark("clear")]
             future = self.stream.together(futures, "clear")
+        for tensor in buffer.tensors:
+            self._wrote(tensor)
         return self._unit(future)
 
     def set_2d(
@@ -227,6 +232,7 @@ class DataBackend(BackendBase):
             futures = [self._set_bytes(tensor, part, at) for at, part in pieces]
             futures += [] if futures else [self.stream.mark("set")]
             future = self.stream.together(futures, "set")
+        self._wrote(tensor)
         return self._unit(future)
 
     def get_2d(
@@ -292,10 +298,12 @@ class DataBackend(BackendBase):
             raise LayoutMismatch(
                 f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides"
             )
-        if other is self:
-            same = src is dst
-            return self._unit(self.stream.mark("copy") if same else self._copy(src, dst))
-        return self._unit(self._copy_to(src, dst, other))
+        if other is not self:
+            future = self._copy_to(src, dst, other)
+        else:
+            future = self.stream.mark("copy") if src is dst else self._copy(src, dst)
+        self._wrote(dst)
+        return self._unit(future)
 
     def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
         """Across backends: directly where one side reaches both, else bounced through host memory.
@@ -337,4 +345,6 @@ class DataBackend(BackendBase):
         """
         self._check_open("Backend.accept")
         self._check_tensor(tensor, "Backend.accept")
-        return self._unit(self.stream.accept(tensor))
+        future = self.stream.accept(tensor)
+        self._wrote(tensor)
+        return self._unit(future)

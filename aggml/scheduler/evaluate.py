@@ -70,6 +70,8 @@ class _Walk:
         script = [a for a in layout.script if a.split == split and (a.kind == PLAN) == plan]
         program = layout.program
         placed = [(program.at(t), t, array) for t, array in job.placed] if self.first else []
+        if self.first:
+            job.marks.note()
         self.first = False
         return self.scheduler._runner.part(layout, script, job.values, placed, outputs)
 

@@ -6,21 +6,23 @@ enqueuing (run.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aggml import transfer
-from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
+from aggml.errors import InvalidArgument, NotAllocated
+from aggml.inputs import Marks, ask, check_due
 from aggml.scheduler.unit import Output
-from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
     import numpy as np
 
     from aggml.graph import Graph
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.planner import Known
     from aggml.scheduler.program import Program
+    from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
 
@@ -28,15 +30,22 @@ __all__ = ["Job"]
 
 
 class Job:
-    """What one submission asks for, checked."""
+    """What one submission asks for, checked.
+
+    Args:
+        graph, inputs, outputs, reuse: as `Scheduler.submit` takes them.
+        brought: leafs without memory of their own that earlier submissions brought.
+    """
 
     __slots__ = (
+        "due",
         "floating",
         "form",
         "graph",
         "inputs",
         "key",
         "known",
+        "marks",
         "placed",
         "single",
         "values",
@@ -46,28 +55,25 @@ class Job:
     def __init__(
         self,
         graph: Graph,
-        inputs: Mapping[Tensor, object] | None,
-        outputs: Tensor | Sequence[Tensor],
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Iterable[Tensor | str],
+        reuse: Iterable[Tensor | str] = (),
+        *,
+        brought: Container[Tensor] = (),
     ) -> None:
         what = "Scheduler.submit"
         self.graph = graph
-        self.single = isinstance(outputs, Tensor)
-        wanted: Sequence[Tensor] = (outputs,) if isinstance(outputs, Tensor) else outputs
-        if not isinstance(wanted, Iterable):
-            raise InvalidHandle(f"[{what}] outputs={outputs!r} is no tensor and no list")
-        self.wanted = tuple(wanted)
-        for tensor in self.wanted:
-            if not isinstance(tensor, Tensor):
-                raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
-        if inputs is not None and not isinstance(inputs, Mapping):
-            raise InvalidHandle(f"[{what}] inputs={inputs!r} is no mapping of tensors")
+        asked = ask(graph, inputs, outputs, reuse, what)
+        self.single = asked.single
+        self.wanted = asked.outputs
+        self.due = asked.due
+        check_due(self.due, what, brought)
+        self.marks = Marks(graph, asked.inputs)
         self.inputs: dict[Tensor, Array] = {}  # all of them, as they were given
         self.values: dict[Tensor, Array] = {}
         self.placed: list[tuple[Tensor, Array]] = []
         floating = []
-        for tensor, x in (inputs or {}).items():
-            if not isinstance(tensor, Tensor):
-                raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
+        for tensor, x in asked.inputs.items():
             array = self.inputs[tensor] = transfer.incoming(x, tensor, what)
             placement = tensor.root.placement
             if placement is not None:

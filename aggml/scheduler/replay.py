@@ -106,16 +106,20 @@ class Repeat:
 
     Attributes:
         known: as given.
+        due: of the job.
+        marks: of the job.
         recordings: by the slot of their memory, each with the layout that it is of.
     """
 
-    __slots__ = ("_inputs", "_order", "_single", "_specs", "known", "recordings")
+    __slots__ = ("_inputs", "_order", "_single", "_specs", "due", "known", "marks", "recordings")
 
     def __init__(self, job: Job, known: Known) -> None:
         self.known = known
+        self.due = job.due
+        self.marks = job.marks
         self.recordings: dict[int | None, tuple[Layout, Recording]] = {}
         self._inputs = tuple(job.inputs)
-        self._specs = [spec_of(tensor) for tensor in self._inputs]
+        self._specs = [(*spec_of(tensor), tensor) for tensor in self._inputs]
         self._single = job.single
         self._order: dict[Recording, list[int] | None] = {}
 
@@ -129,14 +133,14 @@ class Repeat:
         self._order = {r: o for r, o in self._order.items() if r in known}
         self._order[recording] = None if order == [*range(len(order))] else order
 
-    def arrays(self, inputs: Mapping[Tensor, object]) -> list[Array]:
+    def arrays(self, inputs: Mapping[Any, object]) -> list[Array]:
         """The arrays in the order in which they were given, checked.
 
         Raises:
             As `incoming`.
         """
         found = []
-        for (dtype, shape), (tensor, x) in zip(self._specs, inputs.items(), strict=True):
+        for (dtype, shape, tensor), x in zip(self._specs, inputs.values(), strict=True):
             if type(x) is np.ndarray and x.dtype is dtype and x.shape == shape:
                 found.append(x)
             else:

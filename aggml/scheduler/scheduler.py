@@ -18,6 +18,7 @@ from aggml.errors import (
     NotAllocated,
 )
 from aggml.graph import Graph
+from aggml.inputs import check_due, check_written
 from aggml.reactor import CHECKPOINT
 from aggml.scheduler.base import SchedulerBase
 from aggml.scheduler.evaluate import EvalCallback, Evaluation, evaluate
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.future import Future
+    from aggml.inputs import Inputs, Outputs, Reuse
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.planner import Known
     from aggml.scheduler.replay import Repeat
@@ -92,10 +94,11 @@ class Scheduler(SchedulerBase):
         self._check_graph(graph, "Scheduler.graph_compute")
         if self._turn.locked():
             raise InvalidState("[Scheduler.graph_compute] an evaluation is under way")
+        check_written(graph, "Scheduler.graph_compute")
         if graph not in self._placed and graph.memory is None:
             self.alloc_graph(graph)
         layout = finish(self._planner.all(graph, ()))
-        future = self._runner.enqueue(layout, Job(graph, None, ()))
+        future = self._runner.enqueue(layout, Job(graph, None, (), graph.inputs))
         future._value = None
         return future
 
@@ -103,35 +106,41 @@ class Scheduler(SchedulerBase):
 
     @overload
     async def submit(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor
+        self, graph: Graph, inputs: Inputs | None, outputs: Tensor | str, *, reuse: Reuse = ()
     ) -> Future[Array]: ...
     @overload
     async def submit(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor] = ()
+        self, graph: Graph, inputs: Inputs | None, outputs: Outputs = (), *, reuse: Reuse = ()
     ) -> Future[list[Array]]: ...
     async def submit(
         self,
         graph: Graph,
-        inputs: Mapping[Tensor, object] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
+        inputs: Mapping[Any, object] | None = None,
+        outputs: Tensor | str | Sequence[Any] = (),
+        *,
+        reuse: Reuse = (),
     ) -> Future[Any]:
         """Wait for a slot, first come, first served; then enqueue set, compute, get in one step.
 
         Args:
             graph: need not be placed. What it was not seen with before is planned first, giving
                 way to the loop.
-            inputs: what to write to which leaf, as `Backend.set` takes it; borrowed until done.
-            outputs: ends of the graph, tensors flagged OUTPUT, or leafs that have memory.
+            inputs: what to write to which leaf, as `Backend.set` takes it; borrowed until done. A
+                leaf is given as the tensor or, where that is unique in the graph, by its name.
+            outputs: ends of the graph, tensors flagged OUTPUT, or leafs that have memory; or names.
+            reuse: as `Backend.run` has it; such a leaf has memory.
 
         Returns:
             A Future of an array, or of a list of arrays if ``outputs`` is a sequence. Futures of
             one scheduler get done in the order of their submission.
 
         Raises:
-            NotAllocated: an output cannot be read; a leaf has no value.
+            NotAllocated: an output cannot be read; a leaf has no value; a leaf flagged INPUT was
+                never written, or only by an earlier run.
             NoBackendForOp: no backend can run a node where its data lies.
             AllocFailed: no memory.
-            LayoutMismatch, InvalidArgument: an array does not fit its tensor.
+            LayoutMismatch, InvalidArgument: an array does not fit its tensor; an input is no leaf
+                of the graph; a name is not unique in it.
             AggmlError: by the Future, from whatever failed first.
 
         Cancellation: of ``submit``, gives the place in the queue up. Of the Future: when the last
@@ -139,9 +148,13 @@ class Scheduler(SchedulerBase):
         """
         if self._closed or not isinstance(graph, Graph):
             self._check_graph(graph, "Scheduler.submit")
-        key = key_of(graph.uid, outputs, inputs)
+        key = key_of(graph.uid, outputs, inputs, reuse)
         repeat = self._planner.repeats.get(key)
-        job = Job(graph, inputs, outputs) if repeat is None else None
+        if repeat is None:
+            job: Job | None = Job(graph, inputs, outputs, reuse, brought=self._brought)
+        else:
+            job = None
+            check_due(repeat.due, "Scheduler.submit", self._brought)
         arrays = [] if repeat is None or inputs is None else repeat.arrays(inputs)
         await CHECKPOINT
         if repeat is not None and self._admission.free():
@@ -150,7 +163,7 @@ class Scheduler(SchedulerBase):
                 return future
         if job is None:
             assert repeat is not None
-            job = Job(graph, repeat.inputs(arrays), outputs)
+            job = Job(graph, repeat.inputs(arrays), outputs, brought=self._brought)
         await self._admission.admit()
         try:
             if self.eval_callback is not None:
@@ -187,23 +200,27 @@ class Scheduler(SchedulerBase):
         if not recording.holds():
             return None
         planner.last = known
+        check_due(repeat.due, "Scheduler.submit", self._brought)
         future = repeat.run(recording, self._runner.line, arrays)
         self._runner.note(future)
+        repeat.marks.note()
         return future
 
     @overload
     async def run(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Tensor
+        self, graph: Graph, inputs: Inputs | None, outputs: Tensor | str, *, reuse: Reuse = ()
     ) -> Array: ...
     @overload
     async def run(
-        self, graph: Graph, inputs: Mapping[Tensor, object] | None, outputs: Sequence[Tensor] = ()
+        self, graph: Graph, inputs: Inputs | None, outputs: Outputs = (), *, reuse: Reuse = ()
     ) -> list[Array]: ...
     async def run(
         self,
         graph: Graph,
-        inputs: Mapping[Tensor, object] | None = None,
-        outputs: Tensor | Sequence[Tensor] = (),
+        inputs: Mapping[Any, object] | None = None,
+        outputs: Tensor | str | Sequence[Any] = (),
+        *,
+        reuse: Reuse = (),
     ) -> Any:
         """`submit`, then await the result.
 
@@ -212,7 +229,7 @@ class Scheduler(SchedulerBase):
 
         Cancellation: aborts the work.
         """
-        return await (await self.submit(graph, inputs, outputs))
+        return await (await self.submit(graph, inputs, outputs, reuse=reuse))
 
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
         """Have each later `submit` ask for nodes and show them (``..._set_eval_callback``).
@@ -242,7 +259,7 @@ class Scheduler(SchedulerBase):
         Cancellation: runs no further node.
         """
         self._check_graph(graph, "Scheduler.evaluate")
-        return Evaluation(self, Job(graph, inputs, ()), wanted)
+        return Evaluation(self, Job(graph, inputs, (), brought=self._brought), wanted)
 
     # -- how a submission comes about
 
@@ -287,7 +304,10 @@ class Scheduler(SchedulerBase):
             yield from planner.layout(graph, known, None)
 
     def _enqueue(self, job: Job, layout: Layout) -> Future[Any]:
+        # Another submission may have brought meanwhile what a `set` had written when this one came.
+        check_due(job.due, "Scheduler.submit", self._brought)
         future = self._runner.enqueue(layout, job)
+        job.marks.note()
         known = job.known
         if known is not None and not known.brought:
             known.brought = True

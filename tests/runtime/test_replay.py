@@ -155,7 +155,7 @@ async def test_misuse_is_refused_after_any_number_of_runs(ladder: Ladder) -> Non
     sched, graph = ladder.sched, ladder.graph
     for k in range(3):
         assert await ladder.run(k)
-        wrong: list[Any] = [[np.zeros(2)], [[ladder.y]], 7, "y"]
+        wrong: list[Any] = [[np.zeros(2)], [[ladder.y]], 7, b"y"]
         for outputs in wrong:
             with pytest.raises(aggml.InvalidHandle):
                 await sched.run(graph, {x: value}, outputs)
@@ -188,12 +188,12 @@ async def test_a_backend_runs_again_what_it_ran_before(device: str) -> None:
             both = await be.run(graph, inputs, [graph.ends[0], y])
             assert (both[0] == 2 * k).all()
             assert (both[1] == 2).all()
-        assert (await be.run(graph, {b: one.reshape(-1)}, y) == 0).all()
-        assert await be.run(graph, None, []) == []
+        assert (await be.run(graph, {b: one.reshape(-1)}, y, reuse=[a]) == 0).all()
+        assert await be.run(graph, None, [], reuse=[a, b]) == []
         with pytest.raises(aggml.LayoutMismatch):
-            be.run(graph, {a: one[:, 1:]}, y)
+            be.run(graph, {a: one[:, 1:], b: two}, y)
         with pytest.raises(aggml.InvalidHandle):
-            be.run(graph, {a: one}, [np.zeros(1)])  # type: ignore[list-item]
+            be.run(graph, {a: one, b: two}, [np.zeros(1)])  # type: ignore[arg-type]
         with be.batch():
             inside = be.run(graph, {a: one, b: two}, y)
         assert (await inside == 2).all()
