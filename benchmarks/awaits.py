@@ -41,6 +41,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
     async with aggml.get_device("CPU").backend() as be:
         graph, x, y = _tiny(be)
         data = np.ones(16, np.float32)
+        await be.set(x, data)
         rows = await _tiny_graph(be, graph, loop, 300 if quick else 5000)
         rows += await _after_work(be, loop, 50 if quick else 500)
         rows += await _asleep(be, graph, loop, 20 if quick else 200)
