@@ -12,6 +12,7 @@ from aggml.compare import (
     compare_backends,
     copy_graph,
 )
+from aggml.completions import as_completed, gather
 from aggml.conversions import convert
 from aggml.device import Device, DeviceCaps, DeviceProps, DeviceType
 from aggml.dtype import DType
@@ -36,7 +37,7 @@ from aggml.errors import (
 from aggml.event import Event
 from aggml.exchange import from_dlpack
 from aggml.family import API_VERSION, Family
-from aggml.future import Future, Times, as_completed, gather
+from aggml.future import Future, Times
 from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer

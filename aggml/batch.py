@@ -13,10 +13,8 @@ from aggml.reactor import current_task
 from aggml.watch import submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
-    from aggml.call_thread import CallThread
     from aggml.event import Event
     from aggml.future import Future
     from aggml.native import _native
@@ -44,8 +42,8 @@ class Batch:
         self._groups: list[tuple[_native.Stream, list[_native.Desc]]] = []
         self._spans: list[tuple[Future[Any], tuple[int, int, int]]] = []
         self._joins: list[tuple[Future[Any], list[Future[Any]]]] = []
-        self._calls: list[tuple[CallThread, Future[Any], Callable[[], object]]] = []
         self.counted = False  # as one submission, for back-pressure
+        self.calls = False  # whether functions in Python are among it
         self._events: list[tuple[Event, Future[None], Future[None] | None]] = []
 
     def check(self) -> None:
@@ -78,12 +76,6 @@ class Batch:
                 self._groups.append((native, list(descs)))
         self._spans.append((future, spans[main]))
 
-    def note_call(
-        self, caller: CallThread, future: Future[Any], function: Callable[[], object]
-    ) -> None:
-        """Have ``caller`` run ``function`` when the turn of ``future``, just added, has come."""
-        self._calls.append((caller, future, function))
-
     def join(self, future: Future[Any], parts: list[Future[Any]]) -> None:
         """Have ``future`` stand for all ``parts`` once they are queued."""
         self._joins.append((future, parts))
@@ -92,23 +84,13 @@ class Batch:
         """Enqueue all that was collected and tell its Futures; if that raises, give them up."""
         if not self._groups:
             return []
-        # The thread that runs calls may ask for one at once; held, until it can know which it is.
-        held = list(dict.fromkeys(caller.native for caller, _, _ in self._calls))
-        for native in held:
-            native.hold()
         try:
             ops = self._enqueue()
-            for future, (group, at, n) in self._spans:
-                future._ops = tuple(ops[group][at : at + n])
-            for caller, future, function in self._calls:
-                assert future._ops is not None
-                caller.functions[future._ops[0].ticket] = function
         except BaseException:
             self.drop("its batch could not be enqueued")
             raise
-        finally:
-            for native in held:
-                native.release()
+        for future, (group, at, n) in self._spans:
+            future._ops = tuple(ops[group][at : at + n])
         for future, parts in self._joins:
             future.join(parts)
         return ops

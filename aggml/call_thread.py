@@ -7,13 +7,14 @@ Not here: queueing it (stream/), the functions of a graph (plan_call.py).
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from aggml.bare_trace import make_bare
 from aggml.errors import InvalidState
 from aggml.native import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 __all__ = ["CallThread", "Waiting", "calling", "check_may_wait", "foreign_error"]
 
@@ -80,7 +81,6 @@ class CallThread:
 
     def __init__(self, native: _native.Stream, name: str) -> None:
         self.native = native
-        self.functions: dict[int, Callable[[], object]] = {}
         self.stopping = False
         self.thread = threading.Thread(target=self._serve, name=f"aggml call {name}", daemon=True)
         self.thread.start()
@@ -92,42 +92,38 @@ class CallThread:
 
     def _serve(self) -> None:
         native = self.native
-        while True:
-            ticket = native.next_call(1.0)
-            self._forget(native.completed)
-            if ticket is None:
-                if self.stopping or (native.closed and native.completed == native.submitted):
+        try:
+            while True:
+                if native.next_call(1.0) is not None:
+                    error = self._call()
+                    if error is not None:  # here `_call` is over: it is part of the traceback
+                        assert error.exception is not None
+                        make_bare(error.exception)
+                    native.finish_call(error)
+                    del error
+                elif self.stopping or (native.closed and native.completed == native.submitted):
                     return
-                continue
-            step = native.call_step()
-            calling[self.thread.ident or 0] = native
-            error = self._call(ticket) if step is None else self._call_step(*step)
-            del calling[self.thread.ident or 0], step
-            native.finish_call(error)
-            del error
+        finally:
+            del self, native  # errors may keep this frame: see bare_trace.py
 
-    def _call(self, ticket: int) -> _native.Error | None:
+    def _call(self) -> _native.Error | None:
+        thread = threading.get_ident()
+        index, user = self.native.call_step()
+        calling[thread] = self.native
+        what: tuple[str, ...] = ("call",)
         try:
-            self.functions.pop(ticket)()
+            if index is None:
+                user[0]()  # what `Stream.call` queued
+            else:  # a step of a plan, with what `Stream.run_plan` gave along
+                plan, arena = user
+                call = plan.calls[index]
+                what = ("graph_compute", call.name, call.op)
+                call(0 if arena is None else arena.base, user)
         except BaseException as exception:
-            return foreign_error(exception, self.native.name, "call")
+            return foreign_error(exception, self.native.name, *what)
+        finally:
+            del calling[thread]
         return None
-
-    def _call_step(self, index: int, run: Any) -> _native.Error | None:  # noqa: ANN401
-        """A step of a plan; ``run`` is what `Stream.run_plan` gave along: (plan, arena)."""
-        plan, arena = run
-        call = plan.calls[index]
-        try:
-            call(0 if arena is None else arena.base, run)
-        except BaseException as exception:
-            name = self.native.name
-            return foreign_error(exception, name, "graph_compute", call.name, call.op)
-        return None
-
-    def _forget(self, completed: int) -> None:
-        """Drop functions that will never run: their operations were aborted, or read poison."""
-        for ticket in [t for t in list(self.functions) if t <= completed]:
-            self.functions.pop(ticket, None)
 
 
 def foreign_error(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from aggml.backend import Backend
+from aggml.completions import gather
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
-from aggml.future import gather
 from aggml.graph import Graph
 from aggml.quant import dequantize
 from aggml.tensor import new_node, new_view

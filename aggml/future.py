@@ -1,43 +1,33 @@
 """Future: tickets of streams that tasks can await.
 
-Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter, gather,
-as_completed. Not here: how a loop is woken (reactor.py), what is enqueued (stream.py, backend.py).
+Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter. Not here:
+several of them (completions.py), how a loop is woken (reactor.py), what is enqueued (stream/,
+backend/).
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from functools import partial
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
-import anyio.lowlevel
-
-from aggml import errors
 from aggml.call_thread import Waiting, calling, check_may_wait
-from aggml.errors import Aborted, AggmlError, DeviceError, InvalidHandle, InvalidState
-from aggml.reactor import Parker, checkpoint, current_reactor, post_here, wait_op
+from aggml.errors import InvalidState
+from aggml.failures import exception_of
+from aggml.parker import post_here
+from aggml.reactor import checkpoint, current_reactor, current_task, wait_op
 from aggml.watch import observed, watchers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterable
+    from collections.abc import Callable, Generator
 
+    from aggml.errors import AggmlError
     from aggml.native import _native
 
-__all__ = ["Future", "Shielded", "Times", "as_completed", "exception_of", "gather", "root_cause"]
+__all__ = ["Future", "Outcome", "Shielded", "Times"]
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
 
-# ag_code of native/runtime/runtime.h; FOREIGN carries its own exception.
-_CODES: dict[int, type[AggmlError]] = {
-    1: DeviceError,
-    2: errors.OutOfBounds,
-    3: errors.InvalidArgument,
-    4: errors.Unsupported,
-    5: errors.AllocFailed,
-    6: Aborted,
-}
 # Loops in several threads may wait for one Future. Reentrant: `__del__` leaves, too, at any point.
 _waiters_lock = threading.RLock()
 
@@ -50,42 +40,19 @@ class Times(NamedTuple):
     done: float | None
 
 
-def root_cause(error: _native.Error) -> BaseException:
-    """The one exception that stands for a native failure; all that follows from it shares it."""
-    if error.exception is None:
-        cls = _CODES.get(error.code, DeviceError)
-        about = f" '{error.tensor}'" if error.tensor else ""
-        root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
-        root.device, root.operation = error.device, error.operation
-        root.tensor = error.tensor or None
-        error.exception = root
-    return cast("BaseException", error.exception)
+class Outcome:
+    """Where a function that a stream calls leaves its value; the Future then gives that."""
+
+    __slots__ = ("value",)
+
+    value: Any
 
 
-def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
-    """A fresh exception for one failed operation, caused by the shared root."""
-    root = root_cause(error)
-    if isinstance(root, AggmlError):
-        cls, text = type(root), str(root)
-    else:
-        about = f" '{error.tensor}'" if error.tensor else ""
-        what = error.text if about else repr(root)  # the text is cut, but names the node's op
-        cls, text = DeviceError, f"[{error.device}: {error.operation}{about}] {what}"
-    if derived:
-        text = f"not run, because what it reads was not written: {text}"
-    try:
-        exception = cls(text)
-    except TypeError:  # a subclass of the caller's with a constructor of its own
-        exception = DeviceError(text)
-    exception.device, exception.operation = error.device, error.operation
-    exception.tensor = error.tensor or None
-    exception.__cause__ = root
-    error.seen = True
-    return exception
-
-
-class Future(Generic[T_co]):
+class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
     """What a queued operation will bring; awaited any number of times, in any task, loop or thread.
+
+    To asyncio it is a coroutine as well, so ``asyncio.create_task(future)`` gives a task, of which
+    there may be several.
 
     A Future holds its operations' slots, so times and errors stay readable; it does not hold the
     device. Dropping it changes nothing: the operation goes on and keeps what it needs.
@@ -100,6 +67,7 @@ class Future(Generic[T_co]):
         "_finish",
         "_ops",
         "_problem",
+        "_steps",
         "_value",
         "_waiters",
         "what",
@@ -121,6 +89,8 @@ class Future(Generic[T_co]):
         self._finish = finish
         self._waiters = 0
         self._problem: AggmlError | None = None  # set if its batch was given up
+        # Unset until a task is made of it: what such a task is at.
+        self._steps: dict[object, Generator[Any, Any, T_co]]
 
     def join(self, parts: list[Future[Any]]) -> None:
         """Stand for all ``parts``, which are queued in this order on one stream."""
@@ -197,7 +167,8 @@ class Future(Generic[T_co]):
                 raise problem
             finally:
                 del problem  # no cycle through this frame
-        return self._value
+        value = self._value
+        return cast("Any", value).value if type(value) is Outcome else value
 
     @property
     def times(self) -> Times:
@@ -221,14 +192,66 @@ class Future(Generic[T_co]):
         self._enter()
         try:
             yield from wait_op(last)
+        except InvalidState:  # no loop runs here: who asks wrongly has not waited
+            self._leave(cancelled=False)
+            raise
         except BaseException:
             self._leave(cancelled=True)
             raise
         self._leave(cancelled=False)
         return self.result()
 
+    def send(self, value: object) -> Any:  # noqa: ANN401 - what event loops pass to each other
+        """A step of a task that was made of this Future; for event loops, which call it."""
+        steps: dict[object, Generator[Any, Any, T_co]] | None = getattr(self, "_steps", None)
+        if steps is None:
+            steps = self._steps = {}
+        task = current_task()
+        step = steps.get(task)
+        if step is None:
+            step = steps[task] = self.__await__()
+        try:
+            return step.send(value)
+        except BaseException:
+            del steps[task]
+            raise
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as `send`
+        """The same, with an exception: the task was cancelled."""
+        steps: dict[object, Generator[Any, Any, T_co]] = getattr(self, "_steps", {})
+        task = current_task()
+        step = steps.get(task)
+        if step is None:  # cancelled before it began
+            raise error[0]
+        try:
+            return step.throw(*error)
+        except BaseException:
+            del steps[task]
+            raise
+
+    def close(self) -> None:
+        """Nothing: a Future holds no resource; what a task of it is at ends with that task."""
+
+    def get(self, timeout: float | None = None) -> T_co:
+        """`wait`, then `result`: block this thread, without the GIL, until there is a value.
+
+        Args:
+            timeout: seconds, or None for ever.
+
+        Raises:
+            TimeoutError: it is not done by then; the work goes on.
+            AggmlError: what the operation failed with.
+            InvalidState: see `wait`.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(f"[Future.get] {self.what} is not done after {timeout} s")
+        return self.result()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread, without the GIL, until done; for scripts and notebooks. Ctrl-C works.
+
+        It tells nothing of failures: `get` does. One that nobody asks for is logged in the end, see
+        `Backend.close`.
 
         Args:
             timeout: seconds, or None for ever. Running out is no cancellation.
@@ -264,8 +287,13 @@ class Future(Generic[T_co]):
         """
         last = self._last()
         reactor, post = current_reactor(), post_here()
+        begun = False
 
         def call() -> None:
+            nonlocal begun
+            if begun:  # Ctrl-C hit the reactor when this had been called
+                return
+            begun = True
             self._leave(cancelled=False)
             try:
                 callback(self)
@@ -349,102 +377,3 @@ class Shielded(Generic[T_co]):
         finally:
             self._future._leave(cancelled=False)
         return self._future.result()
-
-
-class _Completions(Generic[T]):
-    """Yields each Future as it gets done; cancelled, it stops waiting for all of them at once.
-
-    No generator: one that is not exhausted has to be closed by hand, and trio says so.
-    """
-
-    def __init__(self, futures: Iterable[Future[T]]) -> None:
-        self._ready: deque[Future[T]] = deque()
-        self._entries: list[_native.Waiter] = []
-        self._waited: set[Future[T]] = set()
-        self._futures = list(dict.fromkeys(futures))
-        for future in self._futures:
-            if not isinstance(future, Future):
-                raise InvalidHandle(f"[as_completed] {future!r} is no Future")
-        self._left = len(self._futures)
-        self._parker: Parker | None = None
-
-    def _start(self) -> Parker:
-        parker, reactor, ready = Parker(), current_reactor(), self._ready
-
-        def arrive(future: Future[T]) -> None:  # does not keep self: who breaks off waits no more
-            ready.append(future)
-            parker.unpark()
-
-        for future in self._futures:
-            last = future._awaited()
-            entry = None if last is None else reactor.arm(last, partial(arrive, future))
-            if entry is None:
-                ready.append(future)
-            else:
-                self._entries.append(entry)
-            future._enter()
-            self._waited.add(future)
-        return parker
-
-    def __aiter__(self) -> _Completions[T]:
-        return self
-
-    async def __anext__(self) -> Future[T]:
-        if self._left == 0:
-            raise StopAsyncIteration
-        try:
-            if self._parker is None:
-                self._parker = self._start()
-            await anyio.lowlevel.checkpoint()
-            while not self._ready:
-                await self._parker.park()
-        except BaseException:
-            self.close(cancelled=True)
-            raise
-        future = self._ready.popleft()
-        self._left -= 1
-        self._waited.discard(future)
-        future._leave(cancelled=False)
-        return future
-
-    def close(self, *, cancelled: bool = False) -> None:
-        """Wait for nothing any more."""
-        self._left = 0
-        for entry in self._entries:
-            entry.cancel()
-        while self._waited:
-            self._waited.pop()._leave(cancelled=cancelled)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
-    """Yield the given Futures as they get done; ``result()`` of each brings value or failure.
-
-    Leaving the loop early aborts nothing.
-
-    Cancellation: of a wait, aborts those that are abortable (``run``, ``submit``) and that nobody
-    else waits for.
-    """
-    return _Completions(futures)
-
-
-async def gather(*futures: Future[Any]) -> list[Any]:
-    """Await all; the results in the order given.
-
-    Raises:
-        AggmlError: the first failure, at once; the others go on.
-
-    Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits
-    for.
-    """
-    completions = _Completions(futures)
-    if not futures:
-        await anyio.lowlevel.checkpoint()
-    try:
-        async for future in completions:
-            future.result()
-    finally:
-        completions.close()
-    return [future.result() for future in futures]

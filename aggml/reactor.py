@@ -3,13 +3,17 @@
 Here: all that knows which of the two runs; one reactor and one file descriptor per loop. A callback
 waits for a (stream, ticket). The native side keeps who waits, writes the descriptor when a ticket
 is done, and gives out what is due; the reactor calls that and looks at nothing else. Not here: what
-a Future is (future.py).
+a Future is (future.py), sleeping without an operation (parker.py).
+
+A reactor belongs to its loop alone: asyncio's selector holds it, trio's run does. So it goes, with
+all who wait, when the loop is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import weakref
@@ -26,12 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINT",
-    "Parker",
     "Reactor",
     "checkpoint",
     "current_reactor",
     "current_task",
-    "post_here",
+    "in_trio",
+    "running_asyncio",
+    "turn",
+    "unpumped",
     "wait_op",
 ]
 
@@ -39,14 +45,26 @@ _log = logging.getLogger("aggml")
 
 
 class Reactor:
-    """Calls back, in its loop, once tickets are done."""
+    """Calls back, in its loop, once tickets are done.
 
-    def __init__(self) -> None:
+    Attributes:
+        notifier: whose descriptor the native side writes.
+        pumped: whether the loop calls `wake` by itself; else whoever waits does, see `turn`.
+        turns: tasks that do so at this moment.
+    """
+
+    def __init__(self, *, pumped: bool = True) -> None:
         self.notifier = _native.Notifier()
         _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
+        self.pumped = pumped
+        self.turns = 0
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
         """Have ``callback`` called in this loop once ``op`` is done.
+
+        Args:
+            op: what is waited for.
+            callback: called again if a KeyboardInterrupt may have cut it short.
 
         Returns:
             The wait, which may be cancelled: nothing of it is left then. None if ``op`` is done,
@@ -62,12 +80,13 @@ class Reactor:
     def wake(self) -> None:
         """Call back all that is done; runs in the loop whenever the descriptor is readable."""
         notifier = self.notifier
-        notifier.drain()
         try:
+            notifier.drain()
             while (callback := notifier.next_due()) is not None:
                 self._call(callback)
-        except BaseException:
-            notifier.signal()  # an interrupt, say: the others have their turn in the next one
+                notifier.called()
+        except BaseException:  # Ctrl-C: this one, if it was not called, and the others come next
+            notifier.signal()
             raise
 
     @staticmethod
@@ -77,27 +96,46 @@ class Reactor:
         except Exception:
             _log.exception("[Reactor] a callback failed")
 
+    def leave(self, resumes: object) -> None:
+        """Close; tasks of trio that wait, whose callbacks call ``resumes``, look again."""
+        left = self.notifier.callbacks()
+        self.close()
+        for callback in left:
+            if isinstance(callback, partial) and callback.func is resumes:
+                callback()
+
     def close(self) -> None:
         """Close the descriptor; nobody is called back any more. The loop has ended."""
         self.notifier.close()
         self.notifier.cancel_all()
 
+    def __del__(self) -> None:
+        self.close()
+
 
 # -- which loop runs here
 
-_asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Reactor] = (
+# The loop's selector holds the reactor: a dictionary that did would hold the loop, by who waits.
+_asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Reactor]] = (
     weakref.WeakKeyDictionary()
 )
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
+_ENDING = "ending"  # instead of the reactor of a run that takes no system task any more
 _lock = threading.Lock()
 
 
-def _in_trio() -> bool:
+def in_trio() -> bool:
+    """Whether a task of trio runs in this thread."""
     module = sys.modules.get("trio")
     return module is not None and module.lowlevel.in_trio_task()
 
 
-def _running_asyncio() -> asyncio.AbstractEventLoop:
+def running_asyncio() -> asyncio.AbstractEventLoop:
+    """The loop of asyncio that runs in this thread.
+
+    Raises:
+        InvalidState: none does.
+    """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -108,12 +146,12 @@ def _running_asyncio() -> asyncio.AbstractEventLoop:
 
 
 def _reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
-    reactor = _asyncio_reactors.get(loop)
+    known = _asyncio_reactors.get(loop)
+    reactor = None if known is None else known()
     if reactor is None:
         reactor = Reactor()
         loop.add_reader(reactor.notifier.fileno(), reactor.wake)
-        weakref.finalize(loop, reactor.close)
-        _asyncio_reactors[loop] = reactor
+        _asyncio_reactors[loop] = weakref.ref(reactor)
     return reactor
 
 
@@ -125,7 +163,29 @@ async def _pump(reactor: Reactor) -> None:
             await trio.lowlevel.wait_readable(reactor.notifier.fileno())
             reactor.wake()
     finally:
-        reactor.close()
+        _trio_reactor.set(_ENDING)
+        reactor.leave(trio.lowlevel.reschedule)
+
+
+async def turn(reactor: Reactor) -> None:
+    """Wait for the descriptor in the task that waits, and call back what is done.
+
+    That is how tasks wait at the end of a run of trio: it finalises async generators when all
+    system tasks are over.
+    """
+    import trio
+
+    reactor.turns += 1
+    fd = os.dup(reactor.notifier.fileno())  # trio takes one task for each descriptor
+    try:
+        await trio.lowlevel.wait_readable(fd)
+        reactor.wake()
+    finally:
+        os.close(fd)
+        reactor.turns -= 1
+        if reactor.turns == 0 and not reactor.notifier.callbacks():
+            _trio_reactor.set(_ENDING)
+            reactor.close()
 
 
 def _reactor_of_trio() -> Reactor:
@@ -135,13 +195,24 @@ def _reactor_of_trio() -> Reactor:
     if _trio_reactor is None:
         with _lock:
             if _trio_reactor is None:
-                _trio_reactor = trio.lowlevel.RunVar[Reactor | None]("aggml_reactor", None)
-    reactor: Reactor | None = _trio_reactor.get()
-    if reactor is None:
-        reactor = Reactor()
-        trio.lowlevel.spawn_system_task(_pump, reactor, name="aggml reactor")
-        _trio_reactor.set(reactor)
+                _trio_reactor = trio.lowlevel.RunVar("aggml_reactor", None)
+    known = _trio_reactor.get()
+    if isinstance(known, Reactor):
+        return known
+    reactor = Reactor(pumped=known is not _ENDING)
+    if reactor.pumped:
+        try:
+            trio.lowlevel.spawn_system_task(_pump, reactor, name="aggml reactor")
+        except RuntimeError:  # the run is past its system tasks
+            reactor.pumped = False
+    _trio_reactor.set(reactor)
     return reactor
+
+
+def unpumped() -> Reactor | None:
+    """The reactor of this run of trio if those who wait have to call it."""
+    reactor = None if _trio_reactor is None else _trio_reactor.get()
+    return reactor if isinstance(reactor, Reactor) and not reactor.pumped else None
 
 
 def current_reactor() -> Reactor:
@@ -150,12 +221,12 @@ def current_reactor() -> Reactor:
     Raises:
         InvalidState: none does.
     """
-    return _reactor_of_trio() if _in_trio() else _reactor_of_asyncio(_running_asyncio())
+    return _reactor_of_trio() if in_trio() else _reactor_of_asyncio(running_asyncio())
 
 
 def current_task() -> object | None:
     """The task that runs now, to be compared by identity; None outside of a loop."""
-    if _in_trio():
+    if in_trio():
         import trio
 
         return trio.lowlevel.current_task()
@@ -170,12 +241,12 @@ def current_task() -> object | None:
 
 def checkpoint() -> Generator[Any, Any, None]:
     """Let other tasks run once, and notice a cancellation."""
-    if _in_trio():
+    if in_trio():
         import trio
 
         yield from trio.lowlevel.checkpoint().__await__()
     else:
-        _running_asyncio()
+        running_asyncio()
         yield  # what asyncio.sleep(0) does
 
 
@@ -195,10 +266,10 @@ def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
     The first turn of the loop comes before any arming: work of a few microseconds is done by then,
     and a descriptor need be neither written nor polled.
     """
-    if _in_trio():
+    if in_trio():
         yield from _wait_trio(op)
     else:
-        yield from _wait_asyncio(_running_asyncio(), op)
+        yield from _wait_asyncio(running_asyncio(), op)
 
 
 def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
@@ -224,8 +295,12 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
 
     yield from trio.lowlevel.checkpoint().__await__()
     while not op.done():
+        reactor = _reactor_of_trio()
+        if not reactor.pumped:
+            yield from _wait_ending(reactor, op)
+            return
         task = trio.lowlevel.current_task()
-        entry = _reactor_of_trio().arm(op, partial(trio.lowlevel.reschedule, task))
+        entry = reactor.arm(op, partial(trio.lowlevel.reschedule, task))
         if entry is None:
             return
 
@@ -236,68 +311,15 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
 
 
-class Parker:
-    """One task's place to sleep: ``await parker.park()`` returns after an ``unpark()``.
-
-    An unpark before the park is kept. Made in the loop of the task that parks.
-    """
-
-    def __init__(self) -> None:
-        self._unparked = False
-        self._wake: Callable[[], None] | None = None
-        self._post: Callable[[Callable[[], None]], object]
-        if _in_trio():
-            import trio
-
-            self._post = trio.lowlevel.current_trio_token().run_sync_soon
-        else:
-            self._post = _running_asyncio().call_soon_threadsafe
-
-    def unpark(self) -> None:
-        """Wake who parks here, or who parks next. From any thread."""
-        self._unparked = True
-        try:
-            self._post(self._run)
-        except RuntimeError:
-            return  # the loop is closed (asyncio) or its run finished (trio): nobody is left
-
-    def _run(self) -> None:
-        wake, self._wake = self._wake, None
-        if wake is not None:
-            wake()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        if self._unparked:
-            yield from checkpoint()
-        elif _in_trio():
-            import trio
-
-            task = trio.lowlevel.current_task()
-            self._wake = lambda: trio.lowlevel.reschedule(task)
-
-            def abort(_: object) -> trio.lowlevel.Abort:
-                self._wake = None
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
-        else:
-            waiter: asyncio.Future[None] = _running_asyncio().create_future()
-            self._wake = lambda: None if waiter.done() else waiter.set_result(None)
-            try:
-                yield from waiter
-            finally:
-                self._wake = None
-        self._unparked = False
-
-    def park(self) -> Parker:
-        """What to await, for the sake of reading."""
-        return self
+def _wait_ending(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:
+    entry = reactor.arm(op, _nothing)
+    try:
+        while entry is not None and not op.done():
+            yield from turn(reactor).__await__()
+    finally:
+        if entry is not None:
+            entry.cancel()
 
 
-def post_here() -> Callable[[Callable[[], None]], object]:
-    """A function that has the loop of this thread call something soon; usable from any thread."""
-    if _in_trio():
-        import trio
-
-        return trio.lowlevel.current_trio_token().run_sync_soon
-    return _running_asyncio().call_soon_threadsafe
+def _nothing() -> None:
+    """The callback of a task that looks by itself."""

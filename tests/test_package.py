@@ -32,7 +32,9 @@ PROGRAMS = [path for path in EXAMPLES if "__main__" in path.read_text()]
 # From the ground up; a module imports from its own line or a line below. Longest prefix decides.
 LAYERS = [
     [
+        "aggml.bare_trace",
         "aggml.errors",
+        "aggml.failures",
         "aggml.live",
         "aggml.native",
         "aggml.params",
@@ -41,7 +43,7 @@ LAYERS = [
         "aggml.watch",
     ],
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
-    ["aggml.tensor", "aggml.future", "aggml.numa"],
+    ["aggml.tensor", "aggml.parker", "aggml.future", "aggml.completions", "aggml.numa"],
     ["aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer", "aggml.arrays"],
     [
         *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.plan_call"),
@@ -139,9 +141,9 @@ def test_nothing_imports_testing() -> None:
     assert users == set()
 
 
-def test_only_the_reactor_imports_event_loops() -> None:
+def test_only_the_reactor_and_the_parker_import_event_loops() -> None:
     users = {name for name in MODULES if LOOPS & {other.split(".")[0] for other in imports(name)}}
-    assert users == {"aggml.reactor"}
+    assert users == {"aggml.reactor", "aggml.parker"}
 
 
 def test_only_one_file_knows_the_gpu_package() -> None:

@@ -5,7 +5,6 @@ Not here: what the operations do (data.py, computing.py), waking (future.py).
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from aggml.batch import Batch
 
 __all__ = ["Backend"]
-
-_log = logging.getLogger("aggml")
 
 
 class Backend(DataBackend, ComputingBackend):
@@ -90,9 +87,10 @@ class Backend(DataBackend, ComputingBackend):
     # -- back-pressure
 
     async def ready(self) -> None:
-        """Wait until less than ``max_queued`` is pending or admitted; first come, first served.
+        """Wait until fewer than ``max_queued`` submissions are unfinished or admitted.
 
-        Each admission is good for one submission; ``run`` and a batch count as one.
+        First come, first served. A submission is one call, a whole ``run`` or a whole batch; each
+        admission is good for one. (`pending` counts operations: a ``run`` is several.)
 
         Cancellation: gives the place in the queue up.
         """
@@ -101,7 +99,11 @@ class Backend(DataBackend, ComputingBackend):
     # -- end
 
     def close(self) -> None:
-        """Refuse new work; never blocks. What is queued goes on, and keeps what it needs."""
+        """Refuse new work; never blocks. What is queued goes on, and keeps what it needs.
+
+        Failures that nobody has seen are logged (logger ``aggml``): now if nothing is queued, else
+        when the backend and all of its Futures have gone, or at exit.
+        """
         native = self.stream.native
         if self._drained is None and native.alive and not native.closed:
             if native.lost is None:
@@ -110,6 +112,8 @@ class Backend(DataBackend, ComputingBackend):
             else:  # it refuses work, also a mark; what is queued there fails soon
                 self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
             self.stream.close()
+        if not self.stream.pending:
+            self.stream.tell_failures("Backend.close")
 
     async def aclose(self) -> None:
         """Close, then wait until all that is queued is done; failures that nobody saw are logged.
@@ -121,8 +125,7 @@ class Backend(DataBackend, ComputingBackend):
         if self._drained is not None:
             with anyio.CancelScope(shield=True):
                 await self._drained
-        for failure in self.stream.failures():
-            _log.error("[Backend.aclose] %r: nobody saw %s", self, failure)
+        self.stream.tell_failures("Backend.aclose")
 
     async def __aenter__(self) -> Self:
         return self
@@ -151,3 +154,4 @@ class Backend(DataBackend, ComputingBackend):
         self.close()
         if self._drained is not None and current_task() is None:  # a loop must not be blocked
             self._drained.wait()
+            self.stream.tell_failures("Backend.close")

@@ -144,7 +144,7 @@ class BackendBase(ABC):
 
     @property
     def pending(self) -> int:
-        """Operations that are queued or running."""
+        """Operations that are not done; a ``run`` is one and one more for each input and output."""
         return self.stream.pending
 
     @property
@@ -192,7 +192,7 @@ class BackendBase(ABC):
             placement.filled = KEPT
 
     def _unit(self, future: Future[T]) -> Future[T]:
-        """Note one submission, for `ready`."""
+        """Count one submission, for `ready`."""
         if self._admission.limit is not None:
             self._admission.note(future, self.stream.open_batch())
         return future

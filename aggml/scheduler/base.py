@@ -80,7 +80,7 @@ class SchedulerBase:
         self.max_in_flight = max_in_flight
         self._admission = Admission(max_in_flight)
         self._lanes = Lanes(self._backends, self._types)
-        self._runner = Runner(self._backends, self._lanes, copies, self._admission.units)
+        self._runner = Runner(self._backends, self._lanes, copies, self._admission)
         self._planner = Planner(self._backends, self._types, self._lanes, op_offload=op_offload)
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
         self._brought: weakref.WeakSet[Tensor] = weakref.WeakSet()

@@ -17,11 +17,11 @@ from aggml.stream import Stream
 from aggml.watch import submit, watchers
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Sequence
 
     import numpy as np
 
+    from aggml.admission import Admission
     from aggml.backend import Backend
     from aggml.scheduler.actions import Action
     from aggml.scheduler.job import Job
@@ -48,11 +48,12 @@ class Runner:
         backends: those that compute.
         lanes: further ones.
         n_slots: submissions that may have memory apart.
-        in_flight: where Futures of submissions go.
+        admission: where Futures of submissions go.
 
     Attributes:
         joined: that stream.
-        in_flight: Futures of submissions that are not done, as far as it is known; oldest first.
+        busy: whether a submission is in flight.
+        note: a Future is in flight from here on.
         line: what each submission waits for.
     """
 
@@ -61,21 +62,14 @@ class Runner:
         backends: Sequence[Backend],
         lanes: Lanes,
         n_slots: int,
-        in_flight: deque[Future[Any]],
+        admission: Admission,
     ) -> None:
         self.backends = backends
         self.lanes = lanes
         self.joined = Stream("scheduler", pool=backends[0].stream.pool)
-        self.in_flight = in_flight
+        self.busy, self.note = admission.busy, admission.add
         self._natives = [b.stream.native for b in backends]
         self.line = _native.Lineup(self.joined.native, self._natives, n_slots)
-
-    def busy(self) -> bool:
-        """Whether a submission is in flight."""
-        in_flight = self.in_flight
-        while in_flight and in_flight[0].done():
-            in_flight.popleft()
-        return bool(in_flight)
 
     # -- one submission
 
@@ -158,13 +152,6 @@ class Runner:
     def _send(self, unit: Unit, use: _native.Use, future: Future[Any]) -> None:
         unit.send(self.line, use, future)
         self.note(future)
-
-    def note(self, future: Future[Any]) -> None:
-        """It is in flight from here on."""
-        in_flight = self.in_flight
-        while in_flight and in_flight[0].done():
-            in_flight.popleft()
-        in_flight.append(future)
 
     def _open(self, unit: Unit, layout: Layout, placed: Placed) -> dict[_native.Stream, None]:
         """Inputs that the user placed; the streams used so far."""

@@ -368,7 +368,7 @@ class Scheduler(SchedulerBase):
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            for future in self._runner.in_flight:
+            for future in self._admission.unfinished():
                 future.abort()
         await self.aclose()
 
@@ -381,4 +381,4 @@ class Scheduler(SchedulerBase):
     def __repr__(self) -> str:
         self._runner.busy()
         names = ", ".join(b.name for b in self._backends)
-        return f"<Scheduler {names}: {len(self._runner.in_flight)} in flight>"
+        return f"<Scheduler {names}: {len(self._admission.unfinished())} in flight>"

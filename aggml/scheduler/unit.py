@@ -63,11 +63,6 @@ class Unit(Batch):
         self._place: tuple[_native.Lineup, _native.Use] | None = None
 
     @property
-    def calls(self) -> bool:
-        """Whether some of it is functions in Python."""
-        return bool(self._calls)
-
-    @property
     def groups(self) -> list[tuple[_native.Stream, list[_native.Desc]]]:
         """The operations."""
         return self._groups

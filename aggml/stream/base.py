@@ -6,6 +6,7 @@ Not here: what can be enqueued (data.py, calls.py, stream.py), running (native/r
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from aggml.errors import (
     InvalidState,
     Unsupported,
 )
-from aggml.future import Future, exception_of
+from aggml.failures import exception_of
+from aggml.future import Future
 from aggml.native import _native
 from aggml.threadpool import ThreadPool, default_pool, stop_pools
 from aggml.watch import submit, watchers
@@ -34,7 +36,17 @@ __all__ = ["StreamBase"]
 T = TypeVar("T")
 _streams: weakref.WeakSet[StreamBase] = weakref.WeakSet()
 
+_log = logging.getLogger("aggml")
+
 _native.set_exceptions(InvalidState, AllocFailed, InvalidArgument, Unsupported)
+
+
+def _tell_unseen(name: str, errors: Sequence[_native.Error]) -> None:
+    for error in errors:
+        _log.error("[Stream] %s is gone, and nobody saw %s", name, exception_of(error))
+
+
+_native.set_unseen(_tell_unseen)
 
 
 class StreamBase:
@@ -58,6 +70,7 @@ class StreamBase:
         self.native = native
         self._batches: dict[int, Batch] = {}
         self._caller: CallThread | None = None
+        self._starting = threading.Lock()
         _streams.add(self)
 
     # -- enqueuing
@@ -135,12 +148,14 @@ class StreamBase:
             batch.join(future, list(parts))
         return future
 
-    def _call_thread(self) -> CallThread:
-        """The thread that runs functions in Python; it ends when the stream is done for good."""
-        if self._caller is None:
-            self._caller = CallThread(self.native, self.name)
-            weakref.finalize(self, self.native.close)
-        return self._caller
+    def _start_calls(self) -> None:
+        """Have a thread that runs functions in Python; it ends when the stream is done for good."""
+        if self._caller is not None or not self.native.alive:
+            return
+        with self._starting:
+            if self._caller is None:
+                self._caller = CallThread(self.native, self.name)
+                weakref.finalize(self, self.native.close)
 
     # -- control
 
@@ -171,6 +186,11 @@ class StreamBase:
         """The failures that nobody has seen; from now on they count as seen."""
         return [exception_of(error) for error in self.native.take_failures()]
 
+    def tell_failures(self, where: str) -> None:
+        """Log the failures that nobody has seen; from now on they count as seen."""
+        for failure in self.failures():
+            _log.error("[%s] %s: nobody saw %s", where, self.name, failure)
+
     def abort(self) -> None:
         """Abort the plans, delays and calls that are queued."""
         self.native.abort_all()
@@ -186,7 +206,10 @@ class StreamBase:
 
 @atexit.register
 def _shut_down() -> None:
-    """Abort what runs, end the Python threads, join the workers: no thread is left behind."""
+    """Abort what runs, end the Python threads, join the workers: no thread is left behind.
+
+    What failed and was seen by nobody is logged.
+    """
     callers = []
     for stream in list(_streams):
         if stream.native.alive:
@@ -200,4 +223,6 @@ def _shut_down() -> None:
     for thread in callers:
         if thread.is_alive():
             thread.join(2.0)
+    for name, errors in _native.take_unseen():
+        _tell_unseen(name, errors)
     _native.shutdown()

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml.errors import InvalidState
-from aggml.future import Future
+from aggml.future import Outcome
 from aggml.native import _native
 from aggml.spans import storages_of
 from aggml.stream.base import StreamBase
-from aggml.watch import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aggml.future import Future
     from aggml.tensor import Tensor
 
 __all__ = ["CallStream"]
@@ -44,40 +43,20 @@ class CallStream(StreamBase):
             partial: tensors that the function writes in part.
             operation: for messages.
         """
-        box: list[Any] = []
+        outcome: Any = Outcome()
 
         def run() -> None:
-            box.append(function(*args))
+            outcome.value = function(*args)
 
-        caller = self._call_thread()
-        future: Future[Any] = Future(None, None, operation)
-
-        def take() -> None:
-            future._value = box[0]
-
-        future._finish = take
+        self._start_calls()
+        batch = self.open_batch()
+        if batch is not None:
+            batch.calls = True
         desc = _native.call(
             operation,
             storages_of(reads),
             storages_of(writes),
             storages_of(partial),
-            (args, tuple(reads), tuple(writes)),
+            (run, tuple(reads), tuple(writes), tuple(partial)),
         )
-        batch = self.open_batch()
-        if batch is not None:
-            batch.check()
-            if self.native.closed:
-                raise InvalidState(f"[{operation}] {self!r} is closed")
-            batch.add([(self.native, [desc])], future, -1)
-            batch.note_call(caller, future, run)
-            return future
-        # The ticket is known only once it is queued, and the thread may ask for it at once: hold
-        # the stream meanwhile.
-        self.native.hold()
-        try:
-            (ops,) = submit([(self.native, [desc])])
-            caller.functions[ops[0].ticket] = run
-        finally:
-            self.native.release()
-        future._ops = tuple(ops)
-        return future
+        return self._put([desc], outcome, operation)

@@ -192,7 +192,7 @@ class DataStream(StreamBase):
                 )
             base = arena.base
         if plan.calls:
-            self._call_thread()
+            self._start_calls()
         desc = _native.run_plan(plan.native, base, operation, (plan, arena))
         if lasts:
             desc.set_pace(lasts)
@@ -226,7 +226,7 @@ class DataStream(StreamBase):
             arrays: one for each.
         """
         if plan.calls:
-            self._call_thread()
+            self._start_calls()
         base = 0 if arena is None else arena.base
         return _native.submit_run(
             self.native, plan.native, base, (plan, arena), spans, n_sets, arrays

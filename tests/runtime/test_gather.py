@@ -139,6 +139,41 @@ async def test_a_failure_in_gather_aborts_nothing(be: aggml.Backend, cpu: CPUBac
     assert np.array_equal(await run, 2 * ramp())
 
 
+@pytest.mark.parametrize("how", ["gather", "as_completed", "await", "shield"])
+async def test_a_refused_wait_aborts_nothing(be: aggml.Backend, how: str) -> None:
+    """A Future of a batch that is still open cannot be waited for; a run beside it is healthy."""
+    s = sum_on(be)
+
+    async def wait(run: aggml.Future[object], queued_later: aggml.Future[object]) -> None:
+        if how == "gather":
+            await aggml.gather(run, queued_later)
+        elif how == "as_completed":
+            await anext(aiter(aggml.as_completed([run, queued_later])))
+        else:
+            await (queued_later if how == "await" else queued_later.shield())
+
+    with be.stream.hold():
+        run = s.run(be, ramp(), ramp())
+        with be.batch():
+            queued_later = be.get(s.a)
+            with pytest.raises(aggml.InvalidState, match="batch"):
+                await wait(run, queued_later)
+        assert run._waiters == 0
+    assert np.array_equal(await run, 2 * ramp())
+    await queued_later
+
+
+def test_waiting_without_a_loop_aborts_nothing(be: aggml.Backend) -> None:
+    s = sum_on(be)
+    with be.stream.hold():
+        run = s.run(be, ramp(), ramp())
+        for awaitable in (run, run.shield(), aggml.gather(run)):
+            with pytest.raises((aggml.InvalidState, RuntimeError)):
+                awaitable.__await__().send(None)
+        assert run._waiters == 0
+    assert np.array_equal(run.get(10), 2 * ramp())
+
+
 async def test_what_is_no_future_is_refused() -> None:
     async def coroutine() -> None: ...
 

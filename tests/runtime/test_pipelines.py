@@ -350,7 +350,7 @@ async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) ->
             newest_first = [f.done() for f in reversed(last)]
             assert newest_first == sorted(newest_first)  # done in the order of submission
             chain.sched._runner.busy()
-            assert len(chain.sched._runner.in_flight) <= 6
+            assert len(chain.sched._admission.unfinished()) <= 6
     assert sum(ended.values()) == SOAK
     assert causes <= {OSError}
     assert ended["right"] > SOAK // 3

@@ -57,7 +57,7 @@ g = Graph(z); be.alloc_graph(g); f = be.graph_compute(g)
 while f.times.started is None: pass""",
     "a batch left open": "batch = be.batch(); batch.__enter__(); f = be.get(a)",
     "a closed backend": "f = be.get(a); be.close()",
-    "an unseen failure": "be.stream.fail(ValueError('x'))",
+    "a failure": "f = be.stream.fail(ValueError('x')); f.wait(); f.exception()",
     "a call thread": "f = be.stream.call(int, '3'); f.wait(); assert f.result() == 3",
     "a call in flight": "f = be.stream.call(time.sleep, 0.2)",
     "a call that is stuck": "f = be.stream.call(threading.Event().wait); time.sleep(0.05)",

@@ -14,8 +14,8 @@ from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
 from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, registered
 from aggml.errors import InvalidState
+from aggml.failures import exception_of
 from aggml.fusion import VIEW_OPS
-from aggml.future import exception_of
 from aggml.native import _native
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 
 from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.errors import AllocFailed, InvalidArgument, InvalidHandle
-from aggml.future import exception_of
+from aggml.failures import exception_of
 from aggml.stream import Stream
 from aggml.transfer import integer
 

@@ -1,7 +1,9 @@
-// References to Python objects that queued work needs: a FIFO per stream, released where the GIL is held.
+// References to Python objects that queued work needs: a FIFO per stream, released where the GIL is held. And what nobody saw
+// of the failures of a stream that goes.
 #include "objects.h"
 
 #include <mutex>
+#include <set>
 #include <vector>
 
 namespace binding
@@ -11,7 +13,59 @@ static std::mutex garbage_lock;
 static std::vector<PyObject *> garbage; // dropped by threads without the GIL
 static std::atomic<bool> any_garbage{false};
 static std::atomic<bool> release_pending{false};
-static uint64_t seen; // streams that were looked at; under the GIL
+static uint64_t seen;              // streams that were looked at; under the GIL, as what follows
+static std::set<Keeper *> keepers; // of all streams
+static nb::handle unseen;          // see set_unseen
+
+static void drop_garbage()
+{
+    std::vector<PyObject *> dropped;
+    {
+        std::lock_guard<std::mutex> guard(garbage_lock);
+        dropped.swap(garbage);
+        any_garbage.store(false);
+    }
+    for (PyObject *object : dropped) Py_DECREF(object);
+}
+
+nb::list take_failures(ag_stream *stream)
+{
+    nb::list out;
+    ag_error *batch[16];
+    for (size_t n = 16; n == 16;) {
+        n = ag_stream_take_failures(stream, batch, 16);
+        for (size_t i = 0; i < n; ++i) out.append(wrap_error(batch[i]));
+    }
+    return out;
+}
+
+void set_unseen(nb::object tell)
+{
+    unseen = tell.release(); // for ever, as the classes of exceptions
+}
+
+nb::list take_unseen()
+{
+    nb::list out;
+    for (Keeper *k : keepers) {
+        nb::list failures = take_failures(k->stream);
+        if (nb::len(failures) != 0) out.append(nb::make_tuple(std::string(ag_stream_name(k->stream)), failures));
+    }
+    return out;
+}
+
+// Of a stream that is idle and that nobody can ask any more: not even a Future of it is left.
+static void tell_unseen(ag_stream *stream)
+{
+    if (!unseen.is_valid() || finished()) return;
+    nb::error_scope scope; // a destructor may run while an exception is under way
+    try {
+        nb::list failures = take_failures(stream);
+        if (nb::len(failures) != 0) unseen(ag_stream_name(stream), failures);
+    } catch (nb::python_error &error) {
+        error.discard_as_unraisable(unseen);
+    }
+}
 
 static void release_prefix(Keeper &k)
 {
@@ -26,30 +80,50 @@ static void release_prefix(Keeper &k)
 static void free_keeper(Keeper *k)
 {
     ag_stream *stream = k->stream;
-    if (ag_stream_alive(stream)) ag_stream_set_owner(stream, nullptr);
+    bool alive = ag_stream_alive(stream);
+    if (alive) ag_stream_set_owner(stream, nullptr);
+    keepers.erase(k);
     delete k;
+    if (alive) tell_unseen(stream);
     ag_stream_unref(stream);
 }
 
+// Whether there is something to look after: what queued work needs, or, if nobody else will ask, how it ends.
+static bool waits(const Keeper &k)
+{
+    return !k.kept.empty() || (k.orphaned && ag_stream_completed(k.stream) != ag_stream_submitted(k.stream));
+}
+
+// Called with each submission, by whatever thread: the main one, which runs pending calls, may be blocked for long.
 void Keeper::release()
 {
     ++releasing;
+    if (any_garbage.load(std::memory_order_relaxed)) drop_garbage();
     release_prefix(*this);
-    if (!kept.empty() && !told) {
+    if (!told && waits(*this)) {
         told = true;
         ag_stream_keeps(stream, true);
         release_prefix(*this); // what was done before the stream knew
     }
-    if (kept.empty() && told) {
+    if (told && !waits(*this)) {
         told = false;
         ag_stream_keeps(stream, false);
     }
-    if (--releasing == 0 && orphaned && kept.empty()) free_keeper(this);
+    if (--releasing == 0 && orphaned && !waits(*this)) free_keeper(this);
+}
+
+static void look(ag_stream *stream)
+{
+    ++seen;
+    Keeper *k = static_cast<Keeper *>(ag_stream_owner(stream));
+    if (k != nullptr && ag_stream_alive(stream)) k->release();
 }
 
 Stream::Stream(ag_stream *s, nb::object p) : stream(s), keeper(new Keeper(s)), pool(std::move(p))
 {
+    keepers.insert(keeper);
     ag_stream_set_owner(stream, keeper);
+    ag_streams_at_rest(look); // dropped ones, should the main thread be blocked
 }
 
 Stream::~Stream()
@@ -63,22 +137,9 @@ Stream::~Stream()
     }
 }
 
-static void look(ag_stream *stream)
-{
-    ++seen;
-    Keeper *k = static_cast<Keeper *>(ag_stream_owner(stream));
-    if (k != nullptr && ag_stream_alive(stream)) k->release();
-}
-
 void release_finished()
 {
-    std::vector<PyObject *> dropped;
-    {
-        std::lock_guard<std::mutex> guard(garbage_lock);
-        dropped.swap(garbage);
-        any_garbage.store(false);
-    }
-    for (PyObject *object : dropped) Py_DECREF(object);
+    drop_garbage();
     ag_streams_at_rest(look);
 }
 

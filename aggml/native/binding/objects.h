@@ -55,6 +55,7 @@ struct Waiter;
 struct Notifier {
     ag_notifier *notifier;
     Waiter *armed = nullptr;
+    nb::object current; // given out, and not called as far as it is known
     Notifier() : notifier(ag_notifier_new())
     {
         if (notifier == nullptr) raise(exceptions.alloc_failed, "[Notifier] no file descriptor is left");
@@ -121,6 +122,10 @@ struct Keeper {
 };
 void release_finished(); // of the streams that came to rest
 uint64_t streams_seen(); // by it so far: the work that it was, for tests
+void set_unseen(
+    nb::object tell);   // Python's function of (name of a stream, its Errors): what nobody saw of one that went
+nb::list take_unseen(); // (name, [Error, ...]) of all streams that there are, at exit
+nb::list take_failures(ag_stream *stream);
 void on_idle(); // by a worker that is about to sleep: a stream that ran dry holds no arrays until the next call
 void drop_user(void *user); // an exception that native code held, from any thread
 
@@ -182,25 +187,34 @@ struct Span {
     }
 };
 
-// A queued operation: its stream, and the slot of the ring where its times and error will be.
+// A queued operation: its stream, and the slot of the ring where its times and error will be. Once it is done and anybody
+// asks, they are here and the ring is let go: a block of it holds 32 slots of 300 bytes.
 struct Op {
     ag_stream *stream;
-    ag_block *block;
+    ag_block *block; // NULL: settled
     uint64_t ticket;
     nb::object owner; // the Stream object
     Op(const Op &) = delete;
     Op(ag_stream *s, ag_block *b, uint64_t t, nb::object o) : stream(s), block(b), ticket(t), owner(std::move(o))
     {
     }
+    struct {
+        uint64_t submitted, started, done, moved;
+        ag_error *error = nullptr;
+        const char *operation;
+        bool derived;
+    } end; // of one that is settled
     ~Op()
     {
         ag_block_unref(block);
+        ag_error_unref(end.error);
     }
+    bool settle(); // whether it is done
     ag_slot &slot() const
     {
         return block->slots[ticket - block->base];
     }
-    bool done() const
+    bool done() const // asked without the GIL, too
     {
         return ticket <= ag_stream_completed(stream);
     }

@@ -228,7 +228,9 @@ static nb::object fail_desc(Error &error, const std::string &operation, nb::tupl
 static nb::object call_desc(const std::string &operation, nb::tuple reads, nb::tuple writes, nb::tuple partial,
                             nb::handle keep)
 {
-    return finish(desc(AG_KIND_CALL, operation, keep), reads, writes, partial, [](ag_slot &) {});
+    return finish(desc(AG_KIND_CALL, operation, keep), reads, writes, partial, [&](ag_slot &slot) {
+        slot.u.call.user = keep.is_none() ? nullptr : keep.ptr(); // kept until the operation is done
+    });
 }
 
 // The bytes from the first to behind the last item of a view; `item` is what one item, or row, takes.

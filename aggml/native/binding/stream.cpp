@@ -22,6 +22,16 @@ namespace binding
     }
 }
 
+bool Op::settle()
+{
+    if (block == nullptr) return true;
+    if (!done()) return false;
+    const ag_slot &s = slot();
+    end = {s.submitted, s.started.load(), s.done.load(), s.moved, ag_error_ref(s.error.load()), s.operation, s.derived};
+    ag_block_unref(std::exchange(block, nullptr));
+    return true;
+}
+
 namespace
 {
 
@@ -173,8 +183,7 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
 
 nb::object op_error(Op &op)
 {
-    if (!op.done()) return nb::none();
-    return wrap_error(ag_error_ref(op.slot().error.load()));
+    return op.settle() ? wrap_error(ag_error_ref(op.end.error)) : nb::none();
 }
 
 nb::object seconds_or_none(uint64_t ns)
@@ -184,9 +193,11 @@ nb::object seconds_or_none(uint64_t ns)
 
 nb::tuple op_times(Op &op)
 {
+    if (op.settle())
+        return nb::make_tuple(static_cast<double>(op.end.submitted) * 1e-9, seconds_or_none(op.end.started),
+                              seconds_or_none(op.end.done));
     ag_slot &slot = op.slot();
-    return nb::make_tuple(static_cast<double>(slot.submitted) * 1e-9, seconds_or_none(slot.started.load()),
-                          op.done() ? seconds_or_none(slot.done.load()) : nb::none());
+    return nb::make_tuple(static_cast<double>(slot.submitted) * 1e-9, seconds_or_none(slot.started.load()), nb::none());
 }
 
 // Block without the GIL until the ticket is done. Signals are served; a notifier of its own is cheap beside a sleep.
@@ -239,12 +250,14 @@ nb::object next_call(Stream &self, double timeout)
     return got ? nb::cast(ticket) : nb::none();
 }
 
-nb::object call_step(Stream &self)
+// What the call that was taken is: (step of a plan, or None, what was given along to be kept).
+nb::tuple call_step(Stream &self)
 {
     size_t step;
-    void *user;
-    if (!ag_stream_call_step(self.stream, &step, &user)) return nb::none();
-    return nb::make_tuple(step, user == nullptr ? nb::none() : nb::borrow(static_cast<PyObject *>(user)));
+    void *user = nullptr;
+    bool of_plan = ag_stream_call_step(self.stream, &step, &user);
+    return nb::make_tuple(of_plan ? nb::cast(step) : nb::none(),
+                          user == nullptr ? nb::none() : nb::borrow(static_cast<PyObject *>(user)));
 }
 
 void finish_call(Stream &self, nb::object error)
@@ -271,17 +284,6 @@ bool needs(Stream &self, nb::sequence ops, nb::sequence blocked)
     return ag_stream_needs(starts.data(), starts.size(), edges.data(), edges.size(), self.stream);
 }
 
-nb::list take_failures(Stream &self)
-{
-    nb::list out;
-    ag_error *batch[16];
-    for (size_t n = 16; n == 16;) {
-        n = ag_stream_take_failures(self.stream, batch, 16);
-        for (size_t i = 0; i < n; ++i) out.append(wrap_error(batch[i]));
-    }
-    return out;
-}
-
 } // namespace
 
 nb::object submit_in_line(nb::sequence groups, Lineup &line, const Use &use, Ahead &ahead)
@@ -291,19 +293,25 @@ nb::object submit_in_line(nb::sequence groups, Lineup &line, const Use &use, Ahe
 
 void bind_stream(nb::module_ &m)
 {
+    m.def("set_unseen", set_unseen, "tell"_a);
+    m.def("take_unseen", take_unseen);
     m.def("submit", submit, "groups"_a);
     m.def("submit_one", submit_one, "stream"_a, "desc"_a);
     m.def("submit_run", submit_run, "stream"_a, "plan"_a, "arena"_a, "keep"_a, "spans"_a, "n_sets"_a, "arrays"_a);
     nb::class_<Op>(m, "Op")
-        .def("done", &Op::done)
+        .def("done", &Op::settle)
         .def_ro("ticket", &Op::ticket)
         .def_ro("stream", &Op::owner)
         .def("error", op_error)
-        .def_prop_ro("derived", [](Op &op) { return op.done() && op.slot().derived; })
-        .def_prop_ro("operation", [](Op &op) { return std::string(op.slot().operation); })
+        .def_prop_ro("derived", [](Op &op) { return op.settle() && op.end.derived; })
+        .def_prop_ro("operation",
+                     [](Op &op) { return std::string(op.settle() ? op.end.operation : op.slot().operation); })
         .def("times", op_times)
-        .def_prop_ro("moved", [](Op &op) { return op.done() ? op.slot().moved : 0; })
-        .def("abort", [](Op &op) { ag_stream_abort(op.stream, op.block, op.ticket); })
+        .def_prop_ro("moved", [](Op &op) { return op.settle() ? op.end.moved : 0; })
+        .def("abort",
+             [](Op &op) {
+                 if (!op.settle()) ag_stream_abort(op.stream, op.block, op.ticket);
+             })
         .def("wait", op_wait, "timeout"_a);
 
     nb::class_<Stream>(m, "Stream")
@@ -334,7 +342,7 @@ void bind_stream(nb::module_ &m)
             "lose", [](Stream &s, Error &error) { ag_stream_lose(s.stream, error.error); }, "error"_a)
         .def("abort_all", [](Stream &s) { ag_stream_abort_all(s.stream); })
         .def_prop_ro("compared", [](Stream &s) { return ag_stream_compared(s.stream); })
-        .def("take_failures", take_failures)
+        .def("take_failures", [](Stream &s) { return take_failures(s.stream); })
         .def("next_call", next_call, "timeout"_a)
         .def("call_step", call_step)
         .def("needs", needs, "ops"_a, "blocked"_a)

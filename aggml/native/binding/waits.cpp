@@ -24,6 +24,7 @@ void Waiter::cancel()
 
 void Notifier::cancel_all()
 {
+    nb::object gone = std::move(current);
     while (armed != nullptr) armed->cancel();
 }
 
@@ -47,15 +48,30 @@ nb::object watch(Notifier &self, Op &op, nb::object callback)
     return object;
 }
 
+// The same again until `called`: an interrupt of Python may come between taking a callback and calling it.
 nb::object next_due(Notifier &self)
 {
+    if (self.current.is_valid()) return self.current;
     ag_wait *taken = ag_notifier_take(self.notifier);
     if (taken == nullptr) return nb::none();
     Waiter &w = *reinterpret_cast<Waiter *>(taken); // its first member
-    nb::object callback = std::move(w.callback), owner = std::move(w.owner), kept = unlink(w);
+    self.current = std::move(w.callback);
+    nb::object callback = self.current, owner = std::move(w.owner), kept = unlink(w);
     Stream &stream = nb::cast<Stream &>(owner);
     stream.keeper->release(); // arrays go with the operation, not with the stream's next one
     return callback;
+}
+
+void called(Notifier &self)
+{
+    nb::object gone = std::move(self.current); // may run Python that comes back
+}
+
+nb::list callbacks(Notifier &self)
+{
+    nb::list out;
+    for (Waiter *w = self.armed; w != nullptr; w = w->next) out.append(w->callback);
+    return out;
 }
 
 // A loop that was closed with a task that waits is a circle: loop, descriptor's callback, notifier, wait, task, loop.
@@ -63,7 +79,9 @@ int traverse_notifier(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     if (!nb::inst_ready(self)) return 0;
-    for (Waiter *w = nb::inst_ptr<Notifier>(self)->armed; w != nullptr; w = w->next) Py_VISIT(w->self);
+    Notifier *n = nb::inst_ptr<Notifier>(self);
+    Py_VISIT(n->current.ptr());
+    for (Waiter *w = n->armed; w != nullptr; w = w->next) Py_VISIT(w->self);
     return 0;
 }
 
@@ -106,6 +124,8 @@ void bind_waits(nb::module_ &m)
         .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
         .def("watch", watch, "op"_a, "callback"_a)
         .def("next_due", next_due)
+        .def("called", called)
+        .def("callbacks", callbacks)
         .def("cancel_all", &Notifier::cancel_all)
         .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
         .def("drain", [](Notifier &n) { ag_notifier_drain(n.notifier); })

@@ -226,6 +226,9 @@ typedef struct ag_slot {
             uint64_t ns;
         } delay;
         struct {
+            void *user; /* what to call, for the thread that does; borrowed, it lives as long as the slot */
+        } call;
+        struct {
             ag_stream *stream;
             uint64_t ticket; /* AG_TAIL: all that is queued there at submission */
         } wait;
@@ -326,7 +329,7 @@ size_t ag_stream_take_failures(ag_stream *stream, ag_error **out, size_t n);
 
 /* Python calls: wait for the next one (false: nothing within timeout_ns, or the stream is finished). */
 bool ag_stream_next_call(ag_stream *stream, uint64_t timeout_ns, uint64_t *ticket);
-/* By who took a call: the step of a plan that it is, and the user of that plan; false: an operation of its own. */
+/* By who took a call: its user, and the step of a plan that it is; false: an operation of its own. */
 bool ag_stream_call_step(ag_stream *stream, size_t *step, void **user);
 void ag_stream_finish_call(ag_stream *stream, ag_error *error); /* NULL: success; takes the reference */
 

@@ -24,7 +24,7 @@ void ag_stream_ask_call(ag_stream *s, const ag_slot *slot, uint64_t ticket, size
     s->call = CALL_ASKED;
     s->call_ticket = ticket;
     s->call_step = step;
-    s->call_user = step != NO_STEP ? slot->u.plan.user : NULL;
+    s->call_user = step != NO_STEP ? slot->u.plan.user : slot->u.call.user;
     pthread_cond_broadcast(&s->call_cond);
     pthread_mutex_unlock(&s->lock);
 }
@@ -49,11 +49,9 @@ bool ag_stream_next_call(ag_stream *s, uint64_t timeout_ns, uint64_t *ticket)
 bool ag_stream_call_step(ag_stream *s, size_t *step_of_plan, void **user)
 {
     if (!ag_stream_lock(s)) return false;
-    bool of_plan = s->call == CALL_TAKEN && s->call_step != NO_STEP;
-    if (of_plan) {
-        *step_of_plan = s->call_step;
-        *user = s->call_user;
-    }
+    bool taken = s->call == CALL_TAKEN, of_plan = taken && s->call_step != NO_STEP;
+    *user = taken ? s->call_user : NULL;
+    if (of_plan) *step_of_plan = s->call_step;
     pthread_mutex_unlock(&s->lock);
     return of_plan;
 }

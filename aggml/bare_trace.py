@@ -1,0 +1,58 @@
+"""Tracebacks that name files, functions and lines, and hold nothing else.
+
+Here: giving such ones to an exception that native code will hold, where no collector sees what it
+refers to. A frame holds its variables, its function with all that it closes over, and the frame
+that called it.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, FunctionType, TracebackType
+
+__all__ = ["make_bare"]
+
+
+def make_bare(exception: BaseException) -> None:
+    """Replace the tracebacks of an exception, its causes and contexts, by bare ones."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [exception]
+    del exception  # what is made here refers to this frame: it has to be empty in the end
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        places = _places(one.__traceback__)
+        one.__traceback__ = None
+        while places:
+            name, qualified, file, module, line = places.pop()
+            frame = _frame(name, qualified, file, module)
+            one.__traceback__ = TracebackType(one.__traceback__, frame, -1, line)
+            del frame
+        todo += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+        del one
+
+
+def _places(trace: TracebackType | None) -> list[tuple[str, str, str, str, int]]:
+    """(function, its qualified name, file, module, line) of each entry."""
+    places = []
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, trace.tb_frame.f_globals.get("__name__", "")
+        name, qualified, file = code.co_name, code.co_qualname, code.co_filename
+        places.append((name, qualified, file, str(module), trace.tb_lineno))
+        trace = trace.tb_next
+    return places
+
+
+def _frame(name: str, qualified: str, file: str, module: str) -> FrameType:
+    """A frame that says it is of this function."""
+    code = _this.__code__.replace(co_name=name, co_qualname=qualified, co_filename=file)
+    made: FrameType = FunctionType(code, {"__name__": module, "sys": sys})()
+    return made
+
+
+def _this() -> FrameType:
+    return sys._getframe()

@@ -1,0 +1,60 @@
+"""Exceptions for what failed natively: a fresh one each time, one shared cause.
+
+Not here: the classes (errors.py), who raises them (future.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from aggml import errors
+from aggml.errors import Aborted, AggmlError, DeviceError
+
+if TYPE_CHECKING:
+    from aggml.native import _native
+
+__all__ = ["exception_of", "root_cause"]
+
+# ag_code of native/runtime/runtime.h; FOREIGN carries its own exception.
+_CODES: dict[int, type[AggmlError]] = {
+    1: DeviceError,
+    2: errors.OutOfBounds,
+    3: errors.InvalidArgument,
+    4: errors.Unsupported,
+    5: errors.AllocFailed,
+    6: Aborted,
+}
+
+
+def root_cause(error: _native.Error) -> BaseException:
+    """The one exception that stands for a native failure; all that follows from it shares it."""
+    if error.exception is None:
+        cls = _CODES.get(error.code, DeviceError)
+        about = f" '{error.tensor}'" if error.tensor else ""
+        root = cls(f"[{error.device}: {error.operation}{about}] {error.text}")
+        root.device, root.operation = error.device, error.operation
+        root.tensor = error.tensor or None
+        error.exception = root
+    return cast("BaseException", error.exception)
+
+
+def exception_of(error: _native.Error, *, derived: bool = False) -> AggmlError:
+    """A fresh exception for one failed operation, caused by the shared root."""
+    root = root_cause(error)
+    if isinstance(root, AggmlError):
+        cls, text = type(root), str(root)
+    else:
+        about = f" '{error.tensor}'" if error.tensor else ""
+        what = error.text if about else repr(root)  # the text is cut, but names the node's op
+        cls, text = DeviceError, f"[{error.device}: {error.operation}{about}] {what}"
+    if derived:
+        text = f"not run, because what it reads was not written: {text}"
+    try:
+        exception = cls(text)
+    except TypeError:  # a subclass of the caller's with a constructor of its own
+        exception = DeviceError(text)
+    exception.device, exception.operation = error.device, error.operation
+    exception.tensor = error.tensor or None
+    exception.__cause__ = root
+    error.seen = True
+    return exception
