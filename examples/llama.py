@@ -41,10 +41,14 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best tokens of each sequence, in no order: (sequences, best) int32 and float32."""
+    """The best tokens of each sequence, in no order: (sequences, best) int32 and float32.
+
+    Where they were asked for, ``every`` has the logits of all: (sequences, vocabulary).
+    """
 
     ids: npt.NDArray[np.int32]
     logits: F32
+    every: F32 | None = None
 
 
 class Llama:
@@ -268,23 +272,32 @@ class Llama:
         """How many positions attention looks at if ``last`` is the last one."""
         return min(-(-(last + 1) // KV_STEP) * KV_STEP, self.ctx)
 
-    async def best_of(self, batch: Batch, best: int) -> Best:
+    async def best_of(self, batch: Batch, best: int, *, every: bool = False) -> Best:
         """Compute a batch.
 
-        Returns:
-            The ``best`` largest logits after each of its last tokens.
+        Args:
+            batch: what it takes in.
+            best: how many logits to bring here, after each of its last tokens.
+            every: whether to bring all of them beside these: 0.5 MB for each token of 128,000.
 
         Cancellation: aborts the computation; the rows of the batch are undefined.
         """
-        step, inputs = await self._fed(batch, best)
+        step, inputs = await self._fed(batch, best, every=every)
         assert step.best is not None
         assert step.logits is not None
-        ids, logits = await self.backend.run(step.graph, inputs, [step.best, step.logits])
-        return Best(np.asarray(ids).reshape(-1, best), np.asarray(logits).reshape(-1, best))
+        wanted = [step.best, step.logits] + ([] if step.every is None else [step.every])
+        ids, logits, *rest = await self.backend.run(step.graph, inputs, wanted)
+        return Best(
+            np.asarray(ids).reshape(-1, best),
+            np.asarray(logits).reshape(-1, best),
+            np.asarray(rest[0]).reshape(-1, self.vocabulary) if rest else None,
+        )
 
-    async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
+    async def _fed(
+        self, batch: Batch, best: int, *, every: bool = False
+    ) -> tuple[Step, dict[Tensor, Any]]:
         """The step for a batch, and its inputs; ``best`` may be CHAINED."""
-        step = await self._step(batch.shape(best))
+        step = await self._step(batch.shape(best, every=every))
         return step, step.inputs(batch)
 
     async def _step(self, shape: Shape) -> Step:

@@ -33,7 +33,8 @@ class Shape:
     """What a graph depends on: its parts, one behind the other in all that is no attention.
 
     Keys and values are written at one place; those of the last part, if ``staged``, at a second one
-    as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones.
+    as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones,
+    and beside them, if ``every``, all of them.
     If ``chained`` the tokens are those that the step before chose, as this one does for the next.
     """
 
@@ -42,6 +43,7 @@ class Shape:
     staged: bool = False
     best: int = 0
     chained: bool = False
+    every: bool = False
 
     @property
     def tokens(self) -> int:
@@ -93,12 +95,12 @@ class Batch:
     last: npt.NDArray[np.int32] | None = None
     staged: npt.NDArray[np.int32] | None = None
 
-    def shape(self, best: int) -> Shape:
+    def shape(self, best: int, *, every: bool = False) -> Shape:
         """What its graph depends on; ``best`` may be CHAINED."""
         ends = 0 if self.last is None else len(self.last)
         parts = tuple(group.part for group in self.groups)
         chained = best == CHAINED
-        return Shape(parts, ends, self.staged is not None, 0 if chained else best, chained)
+        return Shape(parts, ends, self.staged is not None, 0 if chained else best, chained, every)
 
 
 def joined(parts: list[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:

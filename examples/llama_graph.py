@@ -35,6 +35,7 @@ class Step:
     last: Tensor | None  # which rows go on after the last attention; None: all
     logits: Tensor | None  # [vocabulary, ends] f32; of the best: [1, best, ends]; None: chained
     best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
+    every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
 
     def inputs(self, batch: Batch) -> dict[Tensor, Any]:
         """The arrays of a batch, each for its tensor."""
@@ -130,10 +131,11 @@ class Builder:
             graph = Graph(logits.set_output())
             return Step(graph, tokens, positions, rows, staged, masks, last, logits, None)
         best = ops.top_k(logits, shape.best).set_output()
+        every = logits.set_output() if shape.every else None
         each = ops.reshape_3d(logits, 1, w["token_embd.weight"].ne[1], shape.logits)
         logits = ops.get_rows(each, best).set_output()
-        graph = Graph(best, logits)
-        return Step(graph, tokens, positions, rows, staged, masks, last, logits, best)
+        graph = Graph(best, logits, *([] if every is None else [every]))
+        return Step(graph, tokens, positions, rows, staged, masks, last, logits, best, every)
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         y = ops.mul_mat(self._w[f"{name}.weight"], x)

@@ -1,7 +1,8 @@
 """Start the service: ``python examples/serve --model MODEL.gguf``; ``--help`` tells the rest.
 
-Under uvicorn on asyncio, or with ``--server hypercorn`` on trio. SIGTERM and Ctrl-C: no new
-requests, those under way have their time, then the end. Not here: what is served (app.py).
+Under uvicorn on asyncio, or with ``--server hypercorn`` on trio. SIGTERM and Ctrl-C: new requests
+are answered with 503, those under way have their time, then the end; a second one cuts them off.
+Not here: what is served (app.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,59 +23,96 @@ import anyio
 from serve.app import Options, application
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from starlette.applications import Starlette
+
+    from serve.app import Service
 
 # Seconds that an idle connection stays open: longer than clients and proxies keep theirs (httpx 5,
 # many 60). Who closes first must be the client, or a request may be sent into a closed connection.
 KEEP_ALIVE: Final = 75
+LAST: Final = 5  # seconds for the last bytes of answers, once all are made
 
 
-def run_uvicorn(app: Starlette, given: argparse.Namespace) -> None:
-    """On asyncio."""
+async def until_stopped(service: Service, seconds: float, end: Callable[[], object]) -> None:
+    """End the server once what is under way has ended; it listens until then.
+
+    At a first signal new requests are answered with 503. A second one cuts the others off.
+    """
+
+    async def drain() -> None:
+        await service.drain(seconds)
+        end()
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+            async for _ in signals:
+                if service.stopping:
+                    service.cut_off()
+                    end()
+                else:
+                    tasks.start_soon(drain)
+
+
+def run_uvicorn(app: Starlette, given: argparse.Namespace) -> int:
+    """On asyncio; the exit status."""
     import uvicorn
 
-    uvicorn.run(
-        app,
-        host=given.host,
-        port=given.port,
-        log_level=given.log_level,
-        access_log=given.log_level == "debug",
-        timeout_graceful_shutdown=given.drain,
-        timeout_keep_alive=KEEP_ALIVE,
-        loop="asyncio",
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Leave them to `until_stopped`: uvicorn stops listening at the first one."""
+            yield
+
+    server = Server(
+        uvicorn.Config(
+            app,
+            host=given.host,
+            port=given.port,
+            log_level=given.log_level,
+            access_log=given.log_level == "debug",
+            timeout_graceful_shutdown=LAST,
+            timeout_keep_alive=KEEP_ALIVE,
+        )
     )
 
+    def end() -> None:
+        server.should_exit = True
 
-def run_hypercorn(app: Starlette, given: argparse.Namespace) -> None:
-    """On trio."""
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(until_stopped, app.state.service, given.drain, end)
+            await server.serve()
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main, backend="asyncio")
+    return 0 if server.started else 3  # as uvicorn's own command
+
+
+def run_hypercorn(app: Starlette, given: argparse.Namespace) -> int:
+    """On trio; the exit status."""
     from hypercorn.config import Config
     from hypercorn.trio import serve
 
     config = Config()
     config.bind = [f"{given.host}:{given.port}"]
-    config.graceful_timeout = given.drain
+    config.graceful_timeout = LAST
     config.keep_alive_timeout = KEEP_ALIVE
-    config.shutdown_timeout = given.drain
+    config.shutdown_timeout = given.drain + LAST
     config.loglevel = given.log_level
     if given.log_level == "debug":
         config.accesslog = "-"
 
     async def main() -> None:
         stop = anyio.Event()
-
-        async def listen() -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    stop.set()
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listen)
+            tasks.start_soon(until_stopped, app.state.service, given.drain, stop.set)
             await serve(app, config, shutdown_trigger=stop.wait)  # type: ignore[arg-type]
             tasks.cancel_scope.cancel()
 
     anyio.run(main, backend="trio")
+    return 0
 
 
 def small_model() -> Path:
@@ -157,8 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # on. 5 ms, the default, are more than the loop should ever be late.
     sys.setswitchinterval(0.0005)
     run = run_uvicorn if given.server == "uvicorn" else run_hypercorn
-    run(application(options), given)
-    return 0
+    return run(application(options), given)
 
 
 def _positive(text: str) -> int:

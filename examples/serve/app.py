@@ -1,7 +1,7 @@
 """The ASGI application: OpenAI's completions and embeddings, health, metrics; any server, any loop.
 
-Not here: forms of requests and answers (schema.py, forms.py), batching (engine.py), starting a
-server (__main__.py).
+Not here: forms of requests and answers (schema.py, fields.py, forms.py), batching (engine.py),
+starting a server (__main__.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import embed
 import msgspec
+import numpy as np
 from anyio.lowlevel import checkpoint
 from llama import F32, ModelError, open_model
+from minilm import WIDTH
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 from vocabulary import open_vocabulary
 
 import aggml
+from serve.choice import Choice
 from serve.engine import STAGED, Engine
-from serve.forms import Choice, Failure, Form, as_json
+from serve.fields import decoded
+from serve.forms import Failure, Form, as_json
+from serve.jobs import FullError
 from serve.metrics import Metrics
-from serve.pacing import Door, collect_seldom
+from serve.pacing import Door, UnderWay, collect_seldom
 from serve.paging import PagedLlama, budget_of
 from serve.schema import (
     Chat,
@@ -34,7 +40,6 @@ from serve.schema import (
     Embeddings,
     Generation,
     RequestError,
-    decoded,
     prompt_of,
     prompts,
 )
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
 
 CHAT_TOKENS: Final = 1024  # of an answer, if the request does not say
 TOKENS: Final = 4096  # of an input to embed
+NAME: Final = "all-MiniLM-L6-v2"  # of the package's model for embeddings
+RETRY: Final = 5  # seconds after which another server may be up
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,11 @@ class Service:
         self.embedder: embed.Embedder | None = None
         self.engine: Engine | None = None
         self.text: Text | None = None
-        self.names: list[str] = []
+        self.embedder_name = ""
+        self.model_name = ""
         self.stopping = False
+        self.under_way = UnderWay()
+        self.metrics.watch_requests(self.under_way)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Service]:
@@ -118,9 +128,29 @@ class Service:
             try:
                 yield self
             finally:
-                self.stopping = True
-                if self.engine is not None:
-                    await self.engine.drain(self.options.drain)
+                await self.drain(self.options.drain)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the models that are served."""
+        return [name for name in (self.embedder_name, self.model_name) if name]
+
+    async def drain(self, seconds: float) -> None:
+        """Answer new requests with 503 and wait for those under way; then cut the rest off.
+
+        Whoever listens must go on: a client that finds nobody cannot tell an end from a failure.
+        """
+        self.stopping = True
+        if self.engine is not None:
+            self.engine.stop()
+        with anyio.move_on_after(seconds):
+            await self.under_way.none()
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """End the requests under way; they are told that the server has stopped."""
+        if self.engine is not None:
+            self.engine.cut_off()
 
     async def _open_embedder(self, stack: AsyncExitStack) -> None:
         o = self.options
@@ -132,7 +162,7 @@ class Service:
             max_waiting=o.max_waiting,
         )
         self.embedder = await stack.enter_async_context(embedder)
-        self.names.append("all-MiniLM-L6-v2" if o.embed_folder is None else o.embed_folder.name)
+        self.embedder_name = NAME if o.embed_folder is None else o.embed_folder.name
 
     async def _open_model(self, path: Path, stack: AsyncExitStack) -> None:
         o = self.options
@@ -153,22 +183,28 @@ class Service:
         )
         self.metrics.watch(engine)
         self.engine = await stack.enter_async_context(engine)
-        self.names.append(str(file.metadata.get("general.name", path.stem)))
+        self.model_name = str(file.metadata.get("general.name", path.stem))
 
     # -- routes
 
     async def health(self, _: Request) -> Response:
         """Whether new requests are welcome."""
         status = "stopping" if self.stopping else "ok"
-        return as_json({"status": status, "models": self.names}, 503 if self.stopping else 200)
+        content = {"status": status, "models": self.names}
+        if self.stopping:
+            return as_json(content, 503, {"retry-after": str(RETRY)})
+        return as_json(content)
 
     async def models(self, _: Request) -> Response:
         """What there is."""
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "aggml"}
-            for name in self.names
-        ]
-        return as_json({"object": "list", "data": data})
+        return as_json({"object": "list", "data": [_about(name) for name in self.names]})
+
+    async def one_model(self, request: Request) -> Response:
+        """One of those."""
+        name = request.path_params["name"]
+        if name not in self.names:
+            raise _unknown(name, self.names)
+        return as_json(_about(name))
 
     async def show_metrics(self, _: Request) -> Response:
         """For Prometheus."""
@@ -180,10 +216,17 @@ class Service:
             raise RequestError(404, "no model for embeddings is served here")
         embedder = self.embedder
         given = decoded(await body_of(request), Embeddings)
-        inputs = [prompt_of(x, i, TOKENS) for i, x in enumerate(prompts(given.input))]
-        texts = [x for x in inputs if isinstance(x, str)]
+        model = _named(given.model, self.embedder_name)
+        if given.dimensions is not None and given.dimensions > WIDTH:
+            raise RequestError(
+                400, f"dimensions: {given.dimensions}, of {WIDTH} that the model gives",
+                field="dimensions",
+            )  # fmt: skip
+        inputs = prompts(given.input, "input")
+        found_inputs = [prompt_of(x, i, TOKENS, "input") for i, x in enumerate(inputs)]
+        texts = [x for x in found_inputs if isinstance(x, str)]
         if len(texts) < len(inputs):
-            raise RequestError(400, "this model takes texts, not tokens")
+            raise RequestError(400, "input: this model takes texts, not tokens", field="input")
         found: list[Any] = [None] * len(texts)
         tokens = 0
 
@@ -198,36 +241,34 @@ class Service:
                 for i in range(len(texts)):
                     tasks.start_soon(one, i)
         data = []
-        for i, vector in enumerate(found):
+        for i, whole in enumerate(found):
+            vector = _shortened(whole, given.dimensions)
             told = _base64(vector) if given.encoding_format == "base64" else _numbers(vector)
             data.append({"object": "embedding", "index": i, "embedding": told})
             await checkpoint()
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        model = given.model or self.names[0]
         return as_json({"object": "list", "data": data, "model": model, "usage": usage})
 
     async def completions(self, request: Request) -> Response:
         """Texts that go on with others."""
         text = self._text()
         given = decoded(await body_of(request), Completion)
-        if given.echo or given.logprobs:
-            raise RequestError(400, "echo and logprobs are not supported")
         assert self.engine is not None
         most = self.engine.model.ctx - 1
         ids = []
-        for i, prompt in enumerate(prompts(given.prompt)):
-            ids.append(await text.encode(prompt_of(prompt, i, most)))
-            await checkpoint()
-        return await self._answer(request, given, ids, given.max_tokens or 16, chat=False)
+        if bytes(given.prompt) == b"null":
+            ids.append(text.begin())
+        else:
+            for i, prompt in enumerate(prompts(given.prompt, "prompt")):
+                ids.append(await text.encode(prompt_of(prompt, i, most, "prompt")))
+                await checkpoint()
+        return await self._answer(request, given, ids, given.max_tokens, chat=False)
 
     async def chat(self, request: Request) -> Response:
         """The next message of a conversation."""
         text = self._text()
         given = decoded(await body_of(request), Chat)
-        if given.logprobs:
-            raise RequestError(400, "logprobs are not supported")
-        messages = [{"role": x.role, "content": x.text()} for x in given.messages]
-        ids = await text.encode_chat(messages)
+        ids = await text.encode_chat([message.for_template() for message in given.messages])
         limit = given.max_completion_tokens or given.max_tokens
         if limit is None:
             assert self.engine is not None
@@ -248,18 +289,21 @@ class Service:
         *,
         chat: bool,
     ) -> Response:
-        engine, text, n = self.engine, self._text(), given.n or 1
+        engine, text, n = self.engine, self._text(), given.n
         assert engine is not None
+        model = _named(given.model, self.model_name)
+        given.check(limit, engine.model.vocabulary)
         choices = [
             Choice(engine, text, given, prompt, limit, index=i * n + variant, variant=variant)
             for i, prompt in enumerate(ids)
             for variant in range(n)
         ]
         engine.check([choice.job for choice in choices])  # while a status can still be sent
-        form = Form(choices, chat=chat, model=given.model or self.names[-1])
+        form = Form(choices, chat=chat, model=model)
         seconds = given.timeout or self.options.deadline
         if given.stream:
-            usage = given.stream_options is not None and given.stream_options.include_usage
+            options = given.stream_options
+            usage = options is not None and bool(options.include_usage)
 
             async def produce(write: Write) -> None:
                 await form.events(write, seconds, usage=usage)
@@ -270,6 +314,31 @@ class Service:
                 for choice in choices:
                     tasks.start_soon(choice.run)
         return as_json(form.whole())
+
+
+def _about(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "aggml"}
+
+
+def _named(given: str | None, name: str) -> str:
+    """The model that answers: the one asked for, or without a word the one there is."""
+    if given not in (None, name):
+        raise _unknown(str(given), [name])
+    return name
+
+
+def _unknown(name: str, known: Sequence[str]) -> RequestError:
+    message = f"the model {name[:64]!r} is not served here, but {', '.join(map(repr, known))}"
+    return RequestError(404, message, field="model", code="model_not_found")
+
+
+def _shortened(vector: F32, dimensions: int | None) -> F32:
+    """The first so many numbers, of length 1 again."""
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    kept = vector[:dimensions]
+    length = float(np.linalg.norm(kept))
+    return kept if length == 0 else kept / np.float32(length)
 
 
 def _numbers(vector: F32) -> msgspec.Raw:
@@ -291,6 +360,8 @@ def application(options: Options) -> Starlette:
         async def endpoint(request: Request) -> Response:
             await door.enter()
             try:
+                if service.stopping and method == "POST":
+                    raise FullError("the server is stopping", RETRY)
                 response = await answer(request)
             except Exception as error:
                 response = Failure(error).response()
@@ -309,9 +380,8 @@ def application(options: Options) -> Starlette:
         return as_json(failure.content, error.status_code, error.headers)
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with service.opened():
-            app.state.service = service
             yield
 
     routes = [
@@ -319,7 +389,15 @@ def application(options: Options) -> Starlette:
         route("/v1/completions", service.completions),
         route("/v1/chat/completions", service.chat),
         route("/v1/models", service.models, "GET"),
+        route("/v1/models/{name:path}", service.one_model, "GET"),
         route("/health", service.health, "GET"),
         route("/metrics", service.show_metrics, "GET"),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: refused},
+        middleware=[Middleware(service.under_way.counted)],
+    )
+    app.state.service = service
+    return app

@@ -2,33 +2,33 @@
 
 A step computes one token of each sequence that runs and, beside them, a chunk of the prompts that
 wait: one pass over the weights serves both, and running streams keep their pace. All that a step
-needs is decided between two steps, by one task; nothing here knows of HTTP. Not here: memory of
-keys and values (paging.py), how prompts share a chunk (staging.py).
+needs is decided between two steps, by one task; nothing here knows of HTTP. Not here: a sequence
+and its next token (jobs.py), memory of keys and values (paging.py), how prompts share a chunk
+(staging.py).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
 from llama import KV_STEP, Batch, Group
-from sampling import choose
 
 import aggml
+from serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
 from serve.paging import Pages
 from serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Sequence
     from types import TracebackType
 
     import numpy.typing as npt
-    from sampling import Sampler
+    from llama import Best
 
     from serve.paging import PagedLlama
 
@@ -42,71 +42,6 @@ BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
 TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of both together
 ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
 LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
-
-Reason = Literal["stop", "length"]
-
-
-class EngineError(Exception):
-    """A request could not be carried out; the cause is attached if there is one."""
-
-
-class FullError(EngineError):
-    """The queue is full, or the engine is stopping; try again after ``seconds``."""
-
-    def __init__(self, message: str, seconds: int) -> None:
-        super().__init__(message)
-        self.seconds = seconds
-
-
-class TooLongError(EngineError):
-    """Prompt and answer do not fit the context, or the memory for keys and values."""
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """A sequence on its way, from the queue to its last token.
-
-    Args:
-        prompt: token ids, at least one.
-        n_predict: tokens at most, at least one.
-        sampler: chooses them.
-        ends: tokens that end it; they are not given.
-    """
-
-    prompt: Sequence[int]
-    n_predict: int
-    sampler: Sampler
-    ends: frozenset[int] = frozenset()
-    slot: int | None = None
-    taken_in: int = 0  # tokens of the prompt
-    staged: int | None = None  # where the prompt lies in the shared rows
-    made: list[int] = field(default_factory=list)
-    reason: Reason | None = None
-    error: BaseException | None = None
-    left: bool = False  # nobody wants it any more
-    queued: float = 0.0
-    news: anyio.Event = field(default_factory=anyio.Event)
-
-    @property
-    def over(self) -> bool:
-        """Whether no more tokens will come."""
-        return self.reason is not None or self.error is not None or self.left
-
-    def tell(self) -> None:
-        """Wake who waits for it."""
-        self.news.set()
-
-
-@dataclass
-class Counters:
-    """What happened so far; times in seconds."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    tokens: int = 0
-    failed_steps: int = 0
-    waited: Callable[[float], object] = lambda _: None  # told of each: from queued to first token
-    stepped: Callable[[float], object] = lambda _: None  # told of each step's time
 
 
 class Engine:
@@ -171,8 +106,7 @@ class Engine:
         try:
             return await self._tasks.__aexit__(kind, error, trace)
         finally:
-            jobs = [*self._waiting, *self._taking_in, *self._running.values()]
-            self._fail(jobs, EngineError("the server has stopped"))
+            self.cut_off()
 
     @property
     def queued(self) -> int:
@@ -183,6 +117,18 @@ class Engine:
     def active(self) -> int:
         """Jobs that have a slot."""
         return len(self._taking_in) + len(self._running)
+
+    def stop(self) -> None:
+        """Refuse new jobs."""
+        self._closing = True
+
+    def cut_off(self) -> None:
+        """Refuse new jobs and end those there are: they fail with an `EngineError`."""
+        self._closing = True
+        jobs = [*self._waiting, *self._taking_in, *self._running.values()]
+        self._fail(jobs, EngineError("the server has stopped"))
+        self._waiting.clear()
+        self._changed.set()
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new jobs and wait for those there are; whether all ended in time."""
@@ -246,7 +192,9 @@ class Engine:
                     f"{length} tokens need {Pages.of(length)} pages, of {self.pages.budget} in all"
                 )
         if len(jobs) > self._max_waiting:
-            raise TooLongError(f"{len(jobs)} sequences at once, of {self._max_waiting} at most")
+            raise TooLongError(
+                f"{len(jobs)} sequences at once, of {self._max_waiting} at most", "n"
+            )
         if self._closing:
             raise FullError("the server is stopping", 5)
         if len(self._waiting) + len(jobs) > self._max_waiting:
@@ -407,16 +355,14 @@ class Engine:
             last = np.arange(beside + n, dtype=np.int32)
             last[beside:] = beside
             last[beside : beside + len(ends)] = [beside + at for _, at in ends]
-        best = await self.model.best_of(Batch(tuple(groups), last, staged), self._best)
+        every = any(job.needs_all for job, _ in follows)
+        best = await self.model.best_of(Batch(tuple(groups), last, staged), self._best, every=every)
         for job, piece in chunk:
             self._taken_in(job, len(piece.ids))
         follows = [(job, row) for job, row in follows if not job.over]
         if follows:
-            rows = [row for _, row in follows]
-            samplers = [job.sampler for job, _ in follows]
-            tokens = choose(samplers, best.ids[rows], best.logits[rows])
-            for (job, _), token in zip(follows, tokens, strict=True):
-                self._take(job, token)
+            for (job, row), token in zip(follows, chosen(follows, best), strict=True):
+                self._take(job, token, best, row)
             self._news.set()
 
     def _next_tokens(self, jobs: list[Job], n: int) -> Group:
@@ -464,15 +410,9 @@ class Engine:
             self._running[job.slot] = job
             self.counters.waited(time.perf_counter() - job.queued)
 
-    def _take(self, job: Job, token: int) -> None:
-        """The next token of a job."""
-        if token in job.ends:
-            job.reason = "stop"
-        else:
-            job.made.append(token)
-            self.counters.tokens += 1
-            if len(job.made) == job.n_predict:
-                job.reason = "length"
+    def _take(self, job: Job, token: int, best: Best, row: int) -> None:
+        """The next token of a job, chosen among those of a row."""
+        self.counters.tokens += job.take(token, best, row)
         self._told.append(job)
 
 

@@ -1,6 +1,6 @@
 """Answers in the words of OpenAI's API: completions and chats, whole or as events; errors.
 
-Not here: requests (schema.py), who computes (engine.py).
+Not here: requests (schema.py), one choice and its tokens (choice.py), who computes (engine.py).
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import msgspec
 from batcher import BatchError
-from sampling import Sampler
 from starlette.responses import Response
 
-from serve.engine import EngineError, FullError, Job, TooLongError
+from serve.choice import chat_logprobs, text_logprobs
+from serve.jobs import EngineError, FullError, TooLongError
 from serve.schema import RequestError
-from serve.streams import HungUpError, TooLargeError
-from serve.text import Answer
+from serve.streams import HungUpError, TooLargeError, first_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from serve.engine import Engine
-    from serve.schema import Generation
+    from serve.choice import Choice, Told
     from serve.streams import Write
-    from serve.text import Text
 
 _ids = itertools.count(1)
 _log = logging.getLogger("serve")
@@ -49,17 +46,17 @@ class Failure:
     """What a client is told of an exception."""
 
     def __init__(self, error: BaseException) -> None:
-        while isinstance(error, BaseExceptionGroup):  # of a task group: one cause for all
-            error = error.exceptions[0]
+        error = first_of(error)
         self.headers: dict[str, str] = {}
         message, kind = str(error), "invalid_request_error"
+        field = code = None
         match error:
             case RequestError():
-                self.status = error.status
+                self.status, field, code = error.status, error.field, error.code
             case TooLargeError():
                 self.status = 413
             case TooLongError():
-                self.status = 400
+                self.status, field = 400, error.field
             case FullError():
                 self.status, kind = 503, "overloaded_error"
                 self.headers["retry-after"] = str(error.seconds)
@@ -73,7 +70,7 @@ class Failure:
             case _:
                 _log.error("a request failed", exc_info=error)
                 self.status, kind, message = 500, "server_error", "internal error"
-        self.content = {"error": {"message": message, "type": kind, "param": None, "code": None}}
+        self.content = {"error": {"message": message, "type": kind, "param": field, "code": code}}
 
     def response(self) -> Response:
         """For an answer that has not begun."""
@@ -103,60 +100,6 @@ def event_of(content: object) -> bytes:
 _LINE_ENDS: Final = tuple((x.encode(), f"\\u{ord(x):04x}".encode()) for x in "\x85\u2028\u2029")
 
 
-class Choice:
-    """One of the answers to a request.
-
-    Args:
-        engine, text: compute it.
-        given: the request.
-        prompt: its tokens.
-        limit: of tokens made.
-        index: of this choice, in the request.
-        variant: of those for one prompt; each draws on its own.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        text: Text,
-        given: Generation,
-        prompt: list[int],
-        limit: int,
-        *,
-        index: int,
-        variant: int,
-    ) -> None:
-        seed = None if given.seed is None else (given.seed + variant) % (1 << 64)
-        sampler = Sampler(given.temperature, given.top_k, given.top_p, seed)
-        ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
-        self.index = index
-        self.job = Job(prompt, limit, sampler, ends)
-        self.text = ""
-        self._engine = engine
-        self._answer = Answer(text.vocabulary, given.stops)
-
-    @property
-    def reason(self) -> str | None:
-        """Why it ended."""
-        return "stop" if self._answer.stopped else self.job.reason
-
-    async def pieces(self) -> AsyncGenerator[str, None]:
-        """The text as it comes."""
-        async with aclosing(self._engine.stream(self.job)) as stream:
-            async for tokens in stream:
-                if text := self._answer.add(tokens):
-                    yield text
-                if self._answer.stopped:
-                    return
-        if text := self._answer.end():
-            yield text
-
-    async def run(self) -> None:
-        """All of it, into ``text``."""
-        async with aclosing(self.pieces()) as pieces:
-            self.text = "".join([piece async for piece in pieces])
-
-
 class Form:
     """How an answer looks.
 
@@ -183,7 +126,7 @@ class Form:
             content: dict[str, Any] = {"text": choice.text}
             if self._chat:
                 content = {"message": {"role": "assistant", "content": choice.text}}
-            end = {"finish_reason": choice.reason, "logprobs": None}
+            end = {"finish_reason": choice.reason, "logprobs": self._told(choice, choice.told)}
             found.append({"index": choice.index, **content, **end})
         return {**self._head, "object": self._kind, "choices": found, "usage": self._usage()}
 
@@ -201,6 +144,8 @@ class Form:
                     for choice in self._choices:
                         tasks.start_soon(self._events_of, choice, write)
         except Exception as error:
+            if isinstance(first_of(error), HungUpError):
+                raise
             await write(Failure(error).event())
             return
         if usage:
@@ -209,16 +154,30 @@ class Form:
 
     async def _events_of(self, choice: Choice, write: Write) -> None:
         if self._chat:
-            await write(self._piece(choice, {"role": "assistant", "content": ""}, None))
+            await write(self._piece(choice, {"role": "assistant", "content": ""}))
         async with aclosing(choice.pieces()) as pieces:
-            async for text in pieces:
-                await write(self._piece(choice, {"content": text}, None))
-        await write(self._piece(choice, {}, choice.reason))
+            async for text, told in pieces:
+                await write(self._piece(choice, {"content": text}, told=told))
+        await write(self._piece(choice, {}, reason=choice.reason))
 
-    def _piece(self, choice: Choice, delta: dict[str, str], reason: str | None) -> bytes:
+    def _piece(
+        self,
+        choice: Choice,
+        delta: dict[str, str],
+        *,
+        told: Sequence[Told] = (),
+        reason: str | None = None,
+    ) -> bytes:
         content = {"delta": delta} if self._chat else {"text": delta.get("content", "")}
-        end = {"finish_reason": reason, "logprobs": None}
+        logprobs = self._told(choice, told) if told else None
+        end = {"finish_reason": reason, "logprobs": logprobs}
         return self._event([{"index": choice.index, **content, **end}])
+
+    def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
+        """How probable tokens were; None if nobody asked."""
+        if not choice.tells:
+            return None
+        return chat_logprobs(told) if self._chat else text_logprobs(told)
 
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:  # noqa: ANN401 JSON
         kind = self._kind + ".chunk" if self._chat else self._kind

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 if TYPE_CHECKING:
     from serve.engine import Engine
+    from serve.pacing import UnderWay
 
 _TICK = 0.01
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -40,6 +41,12 @@ class Metrics:
         )  # fmt: skip
         self.most = Gauge(
             "aggml_loop_lag_max_seconds", "How late it woke at most so far", registry=registry
+        )
+
+    def watch_requests(self, under_way: UnderWay) -> None:
+        """Show how many requests are under way."""
+        Gauge("aggml_under_way", "Requests under way", registry=self._registry).set_function(
+            lambda: under_way.count
         )
 
     def watch(self, engine: Engine) -> None:

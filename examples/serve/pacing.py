@@ -1,15 +1,20 @@
 """What keeps the loop punctual: requests begin one by one, cycles are searched for seldom.
 
+And who counts the requests under way, so that a server can wait for them.
+
 Not here: how many tokens are told of in one turn (engine.py).
 """
 
 from __future__ import annotations
 
 import gc
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 YOUNG: Final = 700  # objects made before the youngest are searched for cycles, as Python has it
 # Searches of the youngest before what outlived them is searched too; 10 is Python's. Such a search
@@ -31,6 +36,36 @@ class Door:
         """Wait for a turn; in order."""
         async with self._lock:
             await checkpoint()
+
+
+class UnderWay:
+    """Counts requests that make something, from their first byte to their answer's last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = anyio.Event()
+
+    def counted(self, app: ASGIApp) -> ASGIApp:
+        """The application, with its POST requests counted."""
+
+        async def call(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["method"] != "POST":
+                await app(scope, receive, send)
+                return
+            self.count += 1
+            try:
+                await app(scope, receive, send)
+            finally:
+                self.count -= 1
+                self._changed.set()
+
+        return call
+
+    async def none(self) -> None:
+        """Wait until there is none."""
+        while self.count:
+            self._changed = anyio.Event()
+            await self._changed.wait()
 
 
 def collect_seldom() -> None:

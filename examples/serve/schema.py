@@ -1,83 +1,171 @@
-"""What requests may hold, in the words of OpenAI's API; fields that are not named are ignored.
+"""What requests may hold, in the words of OpenAI's API: the fields that are built.
 
-Not here: what becomes of them (app.py).
+Not here: fields that are not, and the reading of bodies (fields.py), what becomes of a request
+(app.py).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from adjust import Rules
 from msgspec import Meta, Raw, Struct
 
-T = TypeVar("T")
 MOST: Final = 256  # inputs in one request
+BEST: Final = 20  # tokens beside each one, with how probable they are
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 _TextOrTokens = str | Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
+_Stop = Annotated[str, Meta(max_length=256)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Token = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+_Bias = Annotated[dict[_Token, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)]
+_Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class RequestError(Exception):
-    """A request that cannot be answered: HTTP status, kind and reason."""
+    """A request that cannot be answered.
 
-    def __init__(self, status: int, message: str, *, kind: str = "invalid_request_error") -> None:
+    Args:
+        status: of HTTP.
+        message: why.
+        field: which of the request's is to blame.
+        code: OpenAI's word for it, if there is one.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, field: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind
+        self.field = field
+        self.code = code
 
 
-class StreamOptions(Struct):
+class StreamOptions(Struct, forbid_unknown_fields=True):
     """What a stream tells beyond the answer."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = None  # pads events; the answer is the same
 
 
 class Generation(Struct, kw_only=True):
-    """What both kinds of completion share; top_k and timeout (seconds) are additions."""
+    """What both kinds of completion share, with what vLLM and llama.cpp add to it."""
 
     model: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.8
     top_p: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    top_k: Annotated[int, Meta(ge=0)] = 40
-    n: Annotated[int, Meta(ge=1, le=16)] | None = 1
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] = 40  # 0 and -1: all
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    logit_bias: _Bias = {}
+    n: Annotated[int, Meta(ge=1, le=16)] = 1
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=16)] = []
+    stop_token_ids: Annotated[list[_Token], Meta(max_length=64)] = []
+    min_tokens: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     ignore_eos: bool = False
-    timeout: Annotated[float, Meta(gt=0)] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    timeout: _Seconds | None = None  # until the answer must be complete
 
     @property
     def stops(self) -> list[str]:
         """Texts that end an answer."""
-        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        given = [self.stop] if isinstance(self.stop, str) else self.stop
         return [x for x in given if x]
+
+    @property
+    def rules(self) -> Rules:
+        """What is to change in the logits."""
+        return Rules(
+            presence=self.presence_penalty,
+            frequency=self.frequency_penalty,
+            repetition=self.repetition_penalty,
+            bias=self.logit_bias,
+            least=self.min_tokens,
+        )
+
+    @property
+    def told(self) -> int | None:
+        """How many of the best tokens to tell of beside each one; None: nothing is told."""
+        raise NotImplementedError
+
+    def check(self, limit: int, vocabulary: int) -> None:
+        """See that what was given goes together.
+
+        Args:
+            limit: tokens of the answer.
+            vocabulary: how many tokens there are.
+
+        Raises:
+            RequestError: it does not.
+        """
+        if self.min_tokens > limit:
+            raise RequestError(
+                400, f"min_tokens: {self.min_tokens}, where max_tokens is {limit}",
+                field="min_tokens",
+            )  # fmt: skip
+        for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
+            wrong = max(ids, default=0)
+            if wrong >= vocabulary:
+                raise RequestError(400, f"{name}: {wrong} is no token of {vocabulary}", field=name)
 
 
 class Completion(Generation, kw_only=True):
     """A text to go on with."""
 
     prompt: Raw  # a text, a list of tokens, or a list of these: see prompts()
-    max_tokens: Count | None = 16
-    echo: bool | None = False
-    logprobs: int | None = None
+    max_tokens: Count = 16
+    best_of: Annotated[int, Meta(ge=1, le=16)] | None = None  # as many as are given back
+    logprobs: Annotated[int, Meta(ge=0, le=BEST)] | None = None
+
+    @property
+    def told(self) -> int | None:
+        """As asked for."""
+        return self.logprobs
+
+    def check(self, limit: int, vocabulary: int) -> None:
+        """As every generation; and all answers that are made are given."""
+        super().check(limit, vocabulary)
+        if self.best_of not in (None, self.n):
+            raise RequestError(
+                400, f"best_of: {self.best_of} is not supported, for n is {self.n}: "
+                "no answer is made that is not given", field="best_of",
+            )  # fmt: skip
 
 
-class Message(Struct):
-    """One of a conversation."""
+class Message(Struct, forbid_unknown_fields=True):
+    """One of a conversation; what is null or empty may be there, as clients send answers back."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
+    name: str | None = None  # for the model's template
+    refusal: None = None
+    audio: None = None
+    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
+    tool_calls: Annotated[list[Any], Meta(max_length=0)] | None = None
+    function_call: None = None
 
-    def text(self) -> str:
-        """The content as text.
+    def for_template(self) -> dict[str, str]:
+        """What the model's template is given.
 
         Raises:
-            RequestError: it has parts that are no text.
+            RequestError: the content has parts that are no text.
         """
+        found = {"role": self.role, "content": self._text()}
+        return found if self.name is None else found | {"name": self.name}
+
+    def _text(self) -> str:
         if isinstance(self.content, list):
             for part in self.content:
                 if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                    raise RequestError(400, f"content of type {part.get('type')!r}, not text")
+                    raise RequestError(
+                        400, f"messages: content of type {str(part.get('type'))[:64]!r}, not text",
+                        field="messages",
+                    )  # fmt: skip
             return "".join(part["text"] for part in self.content)
         return self.content or ""
 
@@ -88,7 +176,22 @@ class Chat(Generation, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
-    logprobs: bool | None = False
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=BEST)] | None = None
+
+    @property
+    def told(self) -> int | None:
+        """As asked for; of none beside, if only the tokens themselves were asked for."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self, limit: int, vocabulary: int) -> None:
+        """As every generation; and of what is told is known that it is."""
+        super().check(limit, vocabulary)
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(
+                400, "top_logprobs: is told with logprobs alone; set that to true",
+                field="top_logprobs",
+            )  # fmt: skip
 
 
 class Embeddings(Struct, kw_only=True):
@@ -96,12 +199,17 @@ class Embeddings(Struct, kw_only=True):
 
     input: Raw  # as the prompt of a completion
     model: str | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    timeout: Annotated[float, Meta(gt=0)] | None = None
+    timeout: _Seconds | None = None
 
 
-def prompts(given: Raw) -> list[Raw]:
+def prompts(given: Raw, field: str) -> list[Raw]:
     """One or several, each still as it came: a million tokens take 25 ms to decode.
+
+    Args:
+        given: the field's value.
+        field: its name.
 
     Raises:
         RequestError: there are none, or too many.
@@ -111,17 +219,20 @@ def prompts(given: Raw) -> list[Raw]:
         return [given]
     found = msgspec.json.decode(text, type=list[Raw])
     if not 1 <= len(found) <= MOST:
-        raise RequestError(400, f"{len(found)} inputs in one request, not 1 to {MOST}")
+        raise RequestError(
+            400, f"{field}: {len(found)} inputs in one request, not 1 to {MOST}", field=field
+        )
     return found
 
 
-def prompt_of(given: Raw, i: int, most: int) -> str | list[int]:
+def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
     """An input: a text, or a list of tokens.
 
     Args:
         given: as it came.
         i: which of the request's.
         most: tokens that it may have; of a longer list no more than its length is looked at.
+        field: where it stands.
 
     Raises:
         RequestError: it is something else, or too long.
@@ -129,21 +240,13 @@ def prompt_of(given: Raw, i: int, most: int) -> str | list[int]:
     text = bytes(given).lstrip()
     tokens = text.count(b",") + 1
     if text[:1] == b"[" and tokens > most:
-        raise RequestError(400, f"input {i} has some {tokens} tokens, of {most} at most")
+        raise RequestError(
+            400, f"{field}: input {i} has some {tokens} tokens, of {most} at most", field=field
+        )
     try:
         found: str | list[int] = msgspec.json.decode(text, type=_TextOrTokens)
-    except msgspec.ValidationError as error:
-        raise RequestError(400, f"input {i} is neither a text nor a list of tokens") from error
-    return found
-
-
-def decoded(body: bytes, kind: type[T]) -> T:
-    """A request's body.
-
-    Raises:
-        RequestError: it is no JSON, or not of that form.
-    """
-    try:
-        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(400, str(error)) from error
+        raise RequestError(
+            400, f"{field}: input {i} is neither a text nor a list of tokens", field=field
+        ) from error
+    return found

@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 if TYPE_CHECKING:
@@ -30,18 +31,29 @@ class TooLargeError(Exception):
     """The body is larger than LARGEST."""
 
 
+def first_of(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups of task groups: one cause for all."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 async def body_of(request: Request) -> bytes:
     """The body of a request.
 
     Raises:
         TooLargeError: it goes on after LARGEST bytes.
+        HungUpError: the client has gone before its end.
     """
     body = bytearray()
-    async with aclosing(request.stream()) as parts:
-        async for part in parts:
-            body += part
-            if len(body) > LARGEST:
-                raise TooLargeError(f"the body has more than {LARGEST} bytes")
+    try:
+        async with aclosing(request.stream()) as parts:
+            async for part in parts:
+                body += part
+                if len(body) > LARGEST:
+                    raise TooLargeError(f"the body has more than {LARGEST} bytes")
+    except ClientDisconnect as error:
+        raise HungUpError from error
     return bytes(body)
 
 
@@ -97,12 +109,17 @@ class EventStream(Response):
 
         async def write(data: bytes) -> None:
             async with turn:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                try:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                except OSError as error:  # servers differ: sending may fail first
+                    raise HungUpError from error
 
         try:
             async with hung_up_cancels(receive):
                 await self._produce(write)
-        except (HungUpError, OSError):  # servers differ: sending may fail first
+        except Exception as error:
+            if not isinstance(first_of(error), HungUpError):
+                raise
             self._gone()
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -46,25 +46,38 @@ class Text:
             "eos_token": "" if vocabulary.eos is None else pieces[vocabulary.eos],
         }
 
-    async def encode(self, prompt: str | list[int]) -> list[int]:
+    async def encode(self, prompt: str | list[int], field: str = "prompt") -> list[int]:
         """Token ids of a prompt.
+
+        Args:
+            prompt: a text, or tokens already.
+            field: of the request, where it stands.
 
         Raises:
             RequestError: it has none, or some that the model does not know.
         """
         if isinstance(prompt, list):
-            if max(prompt) >= len(self.vocabulary.pieces):
-                raise RequestError(
-                    400, f"{max(prompt)} is no token of {len(self.vocabulary.pieces)}"
-                )
+            n = len(self.vocabulary.pieces)
+            if max(prompt) >= n:
+                raise RequestError(400, f"{field}: {max(prompt)} is no token of {n}", field=field)
             return prompt
         if len(prompt) > LONG_TEXT:
             ids = await anyio.to_thread.run_sync(self.vocabulary.encode, prompt)
         else:
             ids = self.vocabulary.encode(prompt)
         if not ids:
-            raise RequestError(400, "the prompt has no tokens")
+            raise RequestError(400, f"{field}: there are no tokens in it", field=field)
         return ids
+
+    def begin(self) -> list[int]:
+        """The tokens of no prompt: a new text begins.
+
+        Raises:
+            RequestError: the model has no token for that.
+        """
+        if self.vocabulary.bos is None:
+            raise RequestError(400, "prompt: the model cannot begin without one", field="prompt")
+        return [self.vocabulary.bos]
 
     async def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of a conversation that the assistant is to go on with.
@@ -77,11 +90,13 @@ class Text:
                 messages=messages, add_generation_prompt=True, **self._special
             )
         except jinja2.TemplateError as error:
-            raise RequestError(400, f"the model's template says: {error}") from error
+            raise RequestError(
+                400, f"messages: the model's template says: {error}", field="messages"
+            ) from error
         bos = self._special["bos_token"]
         if bos and self.vocabulary.add_bos:
             text = text.removeprefix(bos)  # encode puts it there
-        return await self.encode(text)
+        return await self.encode(text, "messages")
 
 
 def _refuse(message: str) -> None:
@@ -92,33 +107,54 @@ class Answer:
     """The text of an answer while its tokens arrive; ends at the first of the stop strings.
 
     What may be the begin of a stop string is held back until it is known not to be one.
+
+    Args:
+        vocabulary: the model's.
+        stops: the stop strings.
+        least: stop strings that end within the first so many tokens do not count.
+
+    Attributes:
+        stopped: whether one of them has come.
+        begins: how many characters came before each token.
+        given: how many characters are certain.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], least: int = 0) -> None:
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = stops
+        self._least = least
+        self._past = 0  # characters of the first ``least`` tokens
         self._held = ""
         self.stopped = False
+        self.begins: list[int] = []
+        self.given = 0
 
     def add(self, tokens: Sequence[int]) -> str:
         """What is certain of the text now, beyond what was given before."""
         for token in tokens:
             if self.stopped:
                 break
+            self.begins.append(self.given + len(self._held))
             self._held += self._decoder.decode(self._vocabulary.bytes_of(token))
-            self._look()
+            if len(self.begins) <= self._least:
+                self._past = self.given + len(self._held)
+            else:
+                self._look()
         return self._let_go(final=self.stopped)
 
     def end(self) -> str:
         """The rest; no more tokens come."""
         if not self.stopped:
             self._held += self._decoder.decode(b"", final=True)
-            self._look()
+            if len(self.begins) > self._least:
+                self._look()
         return self._let_go(final=True)
 
     def _look(self) -> None:
-        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        past = self._past - self.given  # where a stop string that counts ends, at least
+        places = [self._held.find(stop, max(0, past - len(stop) + 1)) for stop in self._stops]
+        found = [at for at in places if at >= 0]
         if found:
             self._held = self._held[: min(found)]
             self.stopped = True
@@ -133,4 +169,5 @@ class Answer:
                         break
         cut = len(self._held) - keep
         text, self._held = self._held[:cut], self._held[cut:]
+        self.given += len(text)
         return text

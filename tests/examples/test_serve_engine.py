@@ -15,7 +15,8 @@ import pytest
 from generate import generate
 from llama import Llama, open_model
 from sampling import Sampler
-from serve.engine import STAGED, Engine, EngineError, FullError, Job, TooLongError
+from serve.engine import STAGED, Engine
+from serve.jobs import EngineError, FullError, Job, TooLongError
 from serve.paging import PAGE, PagedLlama, Pages, budget_of
 from serve.staging import Chunk, Piece, mask, place
 
@@ -107,9 +108,9 @@ async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
     steps: list[tuple[int, ...]] = []  # tokens of each part
     best_of = PagedLlama.best_of
 
-    async def watched(model: PagedLlama, batch: Batch, best: int) -> Best:
+    async def watched(model: PagedLlama, batch: Batch, best: int, *, every: bool = False) -> Best:
         steps.append(tuple(group.ids.size for group in batch.groups))
-        return await best_of(model, batch, best)
+        return await best_of(model, batch, best, every=every)
 
     monkeypatch.setattr(PagedLlama, "best_of", watched)
     async with running(file) as engine, aclosing(engine.stream(greedy(runs, 30))) as stream:

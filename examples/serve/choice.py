@@ -1,0 +1,157 @@
+"""One of the answers to a request: its tokens as text, and how probable they were.
+
+Not here: the answer around it (forms.py), who computes (engine.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from adjust import Adjuster
+from sampling import Sampler
+
+from serve.jobs import Job
+from serve.text import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from serve.engine import Engine
+    from serve.schema import Generation
+    from serve.text import Text
+
+
+class Told(NamedTuple):
+    """A token of an answer, and how probable it and others were.
+
+    Attributes:
+        spelt: its bytes.
+        logprob: natural logarithm of its probability.
+        best: bytes and logarithms of the best tokens, the best first.
+        begin: how many characters of the answer came before it.
+    """
+
+    spelt: bytes
+    logprob: float
+    best: list[tuple[bytes, float]]
+    begin: int
+
+
+class Choice:
+    """One of the answers to a request.
+
+    Args:
+        engine, text: compute it.
+        given: the request.
+        prompt: its tokens.
+        limit: of tokens made.
+        index: of this choice, in the request.
+        variant: of those for one prompt; each draws on its own.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        text: Text,
+        given: Generation,
+        prompt: list[int],
+        limit: int,
+        *,
+        index: int,
+        variant: int,
+    ) -> None:
+        seed = None if given.seed is None else (given.seed + variant) % (1 << 64)
+        k = max(0, given.top_k)
+        sampler = Sampler(given.temperature, k, given.top_p, seed, given.min_p)
+        ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
+        ends |= frozenset(given.stop_token_ids)
+        rules = given.rules
+        self.index = index
+        self.tells = given.told is not None
+        self.job = Job(
+            prompt, limit, sampler, ends,
+            adjuster=Adjuster(rules, prompt, ends) if rules else None, told=given.told,
+        )  # fmt: skip
+        self.text = ""
+        self.told: list[Told] = []
+        self._engine = engine
+        self._vocabulary = text.vocabulary
+        self._answer = Answer(text.vocabulary, given.stops, given.min_tokens)
+        self._next = 0  # token that is told of next
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended."""
+        return "stop" if self._answer.stopped else self.job.reason
+
+    async def pieces(self) -> AsyncGenerator[tuple[str, list[Told]], None]:
+        """The text as it comes, and the tokens that begin in it, if they are to be told of."""
+        answer = self._answer
+        async with aclosing(self._engine.stream(self.job)) as stream:
+            async for tokens in stream:
+                if text := answer.add(tokens):
+                    yield text, self._tell(answer.given)
+                if answer.stopped:
+                    return
+        text = answer.end()
+        told = self._tell(None)
+        if text or told:
+            yield text, told
+
+    def _tell(self, before: int | None) -> list[Told]:
+        """Tokens not told of yet that begin before that character; None: all."""
+        told = []
+        reports, begins = self.job.reports, self._answer.begins
+        while self._next < min(len(reports), len(begins)):
+            begin, report = begins[self._next], reports[self._next]
+            if before is not None and begin >= before:
+                break
+            spelt = self._vocabulary.bytes_of
+            best = [(spelt(token), logprob) for token, logprob in report.best]
+            told.append(Told(spelt(self.job.made[self._next]), report.logprob, best, begin))
+            self._next += 1
+        return told
+
+    async def run(self) -> None:
+        """All of it, into ``text`` and ``told``."""
+        parts = []
+        async with aclosing(self.pieces()) as pieces:
+            async for text, told in pieces:
+                parts.append(text)
+                self.told += told
+        self.text = "".join(parts)
+
+
+# -- in OpenAI's words
+
+
+def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
+    """As an answer in a chat has them."""
+
+    def one(spelt: bytes, logprob: float) -> dict[str, Any]:
+        text = spelt.decode("utf-8", "replace")
+        return {"token": text, "logprob": logprob, "bytes": list(spelt)}
+
+    content = [
+        one(x.spelt, x.logprob) | {"top_logprobs": [one(*best) for best in x.best]} for x in told
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
+    """As a completion has them."""
+    return {
+        "tokens": [_spelling(x.spelt) for x in told],
+        "token_logprobs": [x.logprob for x in told],
+        "top_logprobs": [{_spelling(token): p for token, p in x.best} for x in told],
+        "text_offset": [x.begin for x in told],
+    }
+
+
+def _spelling(spelt: bytes) -> str:
+    """A token as text; if it is none, the bytes, so that each has a name of its own."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)

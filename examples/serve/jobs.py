@@ -1,0 +1,130 @@
+"""A sequence on its way through the engine, its next token, and what may go wrong with it.
+
+Not here: when it is computed and with whom (engine.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+from sampling import choose, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from adjust import Adjuster
+    from llama import Best
+    from sampling import Report, Sampler
+
+Reason = Literal["stop", "length"]
+
+
+class EngineError(Exception):
+    """A request could not be carried out; the cause is attached if there is one."""
+
+
+class FullError(EngineError):
+    """The queue is full, or the engine is stopping; try again after ``seconds``."""
+
+    def __init__(self, message: str, seconds: int) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class TooLongError(EngineError):
+    """Prompt and answer do not fit the context, or the memory for keys and values.
+
+    Args:
+        message: what does not fit.
+        field: of the request, that could be smaller.
+    """
+
+    def __init__(self, message: str, field: str = "max_tokens") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A sequence on its way, from the queue to its last token.
+
+    Args:
+        prompt: token ids, at least one.
+        n_predict: tokens at most, at least one.
+        sampler: chooses them.
+        ends: tokens that end it; they are not given.
+        adjuster: changes its logits before a token is chosen.
+        told: how many of the best tokens `reports` name beside the one chosen; None: no reports.
+    """
+
+    prompt: Sequence[int]
+    n_predict: int
+    sampler: Sampler
+    ends: frozenset[int] = frozenset()
+    adjuster: Adjuster | None = None
+    told: int | None = None
+    slot: int | None = None
+    taken_in: int = 0  # tokens of the prompt
+    staged: int | None = None  # where the prompt lies in the shared rows
+    made: list[int] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)  # one for each of those, if asked for
+    reason: Reason | None = None
+    error: BaseException | None = None
+    left: bool = False  # nobody wants it any more
+    queued: float = 0.0
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def over(self) -> bool:
+        """Whether no more tokens will come."""
+        return self.reason is not None or self.error is not None or self.left
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the best logits are not enough for it."""
+        return self.adjuster is not None or self.told is not None
+
+    def tell(self) -> None:
+        """Wake who waits for it."""
+        self.news.set()
+
+    def take(self, token: int, best: Best, row: int) -> int:
+        """Go on with a token, chosen among those of a row; how many the answer has more: 0 or 1."""
+        if token in self.ends:
+            self.reason = "stop"
+            return 0
+        self.made.append(token)
+        if self.adjuster is not None:
+            self.adjuster.take(token)
+        if self.told is not None and best.every is not None:
+            self.reports.append(
+                report(best.every[row], best.ids[row], best.logits[row], token, self.told)
+            )
+        if len(self.made) == self.n_predict:
+            self.reason = "length"
+        return 1
+
+
+@dataclass
+class Counters:
+    """What happened so far; times in seconds."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    failed_steps: int = 0
+    waited: Callable[[float], object] = lambda _: None  # told of each: from queued to first token
+    stepped: Callable[[float], object] = lambda _: None  # told of each step's time
+
+
+def chosen(follows: Sequence[tuple[Job, int]], best: Best) -> list[int]:
+    """The next token of each job, whose best logits are in that row."""
+    rows = [row for _, row in follows]
+    ids, logits = best.ids[rows], best.logits[rows]  # copies
+    for i, (job, row) in enumerate(follows):
+        if job.adjuster is not None and best.every is not None:
+            need = job.sampler.looks_at(ids.shape[1])
+            ids[i], logits[i] = job.adjuster.best(best.every[row], ids[i], logits[i], need)
+    return choose([job.sampler for job, _ in follows], ids, logits)

@@ -1,0 +1,77 @@
+"""What the tests of examples/serve share: the application in process, servers in processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+from serve.app import Options, application
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from starlette.applications import Starlette
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 60
+SMALL = "small-random-llama"
+GREEDY = {"temperature": 0, "ignore_eos": True}
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[tuple[Starlette, httpx.AsyncClient]]:
+    app = application(Options(threads=2, ctx=512, **options))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            with anyio.fail_after(PATIENCE):
+                yield app, client
+
+
+async def events(response: httpx.Response) -> list[Any]:
+    lines = [line async for line in response.aiter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line[6:]) for line in lines[:-1]]
+
+
+@contextmanager
+def started(
+    file: Path, server: str, said: list[str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and its address; ``said`` gets what it logs."""
+    command = [sys.executable, "examples/serve", "--model", str(file), "--server", server]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--drain", "30", "--threads", "2"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    lines = [] if said is None else said
+    reader: threading.Thread | None = None
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.search(r"on http://127\.0\.0\.1:(\d+)", line):
+                break
+        else:
+            raise AssertionError("".join(lines))
+        reader = threading.Thread(target=lines.extend, args=(process.stderr,))
+        reader.start()
+        yield process, f"http://127.0.0.1:{found[1]}"
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        if reader is not None:
+            reader.join(PATIENCE)
+        process.stderr.close()

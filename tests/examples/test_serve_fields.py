@@ -1,0 +1,336 @@
+"""examples/serve: every field of a request does what it says, or is refused by its name."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from examples.serve_support import GREEDY, ROOT, SMALL, events, serving
+from serve.fields import FORMS, OTHERS
+from serve.schema import Chat, Completion, Embeddings
+from serve.small import write_small
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+    from pathlib import Path
+
+    import httpx
+    from serve.jobs import Job
+
+PATHS: dict[type, str] = {
+    Completion: "completions",
+    Chat: "chat/completions",
+    Embeddings: "embeddings",
+}
+LEAST: dict[type, dict[str, Any]] = {
+    Completion: {"prompt": "hello", "max_tokens": 6, **GREEDY},
+    Chat: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, **GREEDY},
+    Embeddings: {"input": "hello"},
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
+
+
+def without_head(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    return {key: found[key] for key in found if key not in ("id", "created")}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_each_field_is_built_harmless_or_refused(file: Path, form: type) -> None:
+    path = f"/v1/{PATHS[form]}"
+    least = LEAST[form] | ({} if form is Embeddings else {"max_tokens": 2})
+    built = [x.encode_name for x in msgspec.structs.fields(form)]
+    async with serving(model=file, embeddings=form is Embeddings) as (_, client):
+
+        async def ask(name: str, value: object) -> httpx.Response:
+            return await client.post(path, json=least | {name: value})
+
+        wanted = without_head(await client.post(path, json=least))
+        for name in built:
+            if name not in least:  # null is as if it were not given
+                assert without_head(await ask(name, None)) == wanted, name
+        for other in OTHERS:
+            for name in other.names:
+                assert name not in built
+                anything = ({"any": ["thing", 1]}, "x" * 5000)
+                for value in (None, *(anything if other.neutral is None else other.neutral)):
+                    assert without_head(await ask(name, value)) == wanted, (name, value)
+                for value in ({"any": "thing"}, 7, "x" * 5000) if other.state == "refused" else ():
+                    answer = await ask(name, value)
+                    assert answer.status_code == 400, (name, value)
+                    assert answer.json()["error"]["param"] == name
+                    assert f"'{name}' is not supported" in answer.text
+        for name in ("temprature", "", "x" * 500):
+            answer = await ask(name, 1)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == name[:64]
+            assert "is not known here" in answer.json()["error"]["message"]
+
+
+def test_the_documentation_has_every_field() -> None:
+    text = (ROOT / "docs/serve.md").read_text()
+    table = dict(re.findall(r"^\| (`.*?`) \| (.*?) \|", text, re.MULTILINE))
+    listed = {
+        name: state for names, state in table.items() for name in re.findall(r"`(.*?)`", names)
+    }
+    built = {x.encode_name for form in FORMS for x in msgspec.structs.fields(form)}
+    wanted = dict.fromkeys(built, "built") | {
+        name: other.state for other in OTHERS for name in other.names
+    }
+    assert {name: listed.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "field"),
+    [
+        (Completion, {"presence_penalty": 2.5}, "presence_penalty"),
+        (Completion, {"frequency_penalty": "1"}, "frequency_penalty"),
+        (Completion, {"repetition_penalty": 0}, "repetition_penalty"),
+        (Completion, {"logit_bias": {"a": 1}}, "logit_bias"),
+        (Completion, {"logit_bias": {"-1": 1}}, "logit_bias"),
+        (Completion, {"logit_bias": {"1": 101}}, "logit_bias"),
+        (Completion, {"logit_bias": {"354": 1}}, "logit_bias"),
+        (Completion, {"stop_token_ids": [354]}, "stop_token_ids"),
+        (Completion, {"min_p": 1.5}, "min_p"),
+        (Completion, {"min_tokens": 7}, "min_tokens"),
+        (Completion, {"best_of": 2}, "best_of"),
+        (Completion, {"logprobs": 21}, "logprobs"),
+        (Completion, {"logprobs": True}, "logprobs"),
+        (Completion, {"stop": ["a"] * 17}, "stop"),
+        (Completion, {"stop": "a" * 257}, "stop"),
+        (Completion, {"stream_options": {"else": 1}}, "stream_options"),
+        (Completion, {"timeout": 0}, "timeout"),
+        (Chat, {"top_logprobs": 2}, "top_logprobs"),
+        (Chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        (Chat, {"logprobs": 1}, "logprobs"),
+        (Chat, {"messages": [{"role": "tool", "tool_call_id": "x", "content": "a"}]}, "messages"),
+        (Chat, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages"),
+        (Chat, {"messages": []}, "messages"),
+        (Chat, {"messages": None}, "messages"),
+        (Embeddings, {"dimensions": 385}, "dimensions"),
+        (Embeddings, {"dimensions": 0}, "dimensions"),
+        (Embeddings, {"input": [[1, 2]]}, "input"),
+        (Embeddings, {"input": None}, "input"),
+        (Embeddings, {"encoding_format": "hex"}, "encoding_format"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(
+    file: Path, form: type, given: dict[str, Any], field: str
+) -> None:
+    async with serving(model=file) as (_, client):
+        answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == field
+    assert field in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+async def test_models_that_are_not_served_are_not_found(file: Path) -> None:
+    async with serving(model=file) as (_, client):
+        for form, path in PATHS.items():
+            wrong = "all-MiniLM-L6-v2" if form is not Embeddings else SMALL
+            for name in ("gpt-9", wrong, ""):
+                answer = await client.post(f"/v1/{path}", json=LEAST[form] | {"model": name})
+                assert answer.status_code == 404
+                error = answer.json()["error"]
+                assert (error["param"], error["code"]) == ("model", "model_not_found")
+                assert repr(name) in error["message"]
+        assert (await client.get("/v1/models/gpt-9")).json()["error"]["code"] == "model_not_found"
+        assert (await client.get(f"/v1/models/{SMALL}")).json()["id"] == SMALL
+        answer = await client.post("/v1/completions", json=LEAST[Completion] | {"model": SMALL})
+        assert answer.json()["model"] == SMALL
+
+
+# -- what is built
+
+
+Ids = Callable[..., Awaitable[list[int]]]
+
+
+@asynccontextmanager
+async def asking(file: Path) -> AsyncIterator[Ids]:
+    """A function that gives the tokens of an answer; its arguments are fields of the request."""
+    jobs: list[Job] = []
+    async with serving(model=file, embeddings=False) as (app, client):
+        engine = app.state.service.engine
+        stream = engine.stream
+
+        def watched(job: Job) -> AsyncGenerator[list[int], None]:
+            jobs.append(job)
+            found: AsyncGenerator[list[int], None] = stream(job)
+            return found
+
+        engine.stream = watched
+
+        async def ids(**given: Any) -> list[int]:
+            body = {"prompt": "hello", "max_tokens": 12, **given}
+            answer = await client.post("/v1/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            return jobs[-1].made
+
+        yield ids
+
+
+async def test_biases_favour_and_ban(file: Path) -> None:
+    async with asking(file) as ids:
+        letter = 260 + ord("q") - 33
+        assert await ids(logit_bias={str(letter): 100}) == [letter] * 12
+        plain = await ids(**GREEDY)
+        banned = await ids(**GREEDY, logit_bias={str(plain[0]): -100})
+        assert plain[0] not in banned
+
+
+async def test_penalties_keep_tokens_from_coming_again(file: Path) -> None:
+    async with asking(file) as ids:
+        bias = {str(260 + ord(c) - 33): 50 + 25 * i for i, c in enumerate("qrs")}
+        again = await ids(**GREEDY, logit_bias=bias)
+        assert set(again) == {260 + ord("s") - 33}
+        few = {str(260 + ord(c) - 33): 50 for c in "qrs"}
+        for penalty in ({"frequency_penalty": 2}, {"frequency_penalty": 2, "presence_penalty": 2}):
+            mixed = await ids(**GREEDY, max_tokens=60, logit_bias=few, **penalty)
+            assert len(set(mixed)) == 3  # 2 off for each time: all of them come
+        plain = await ids(**GREEDY, max_tokens=40)
+        never = await ids(**GREEDY, max_tokens=40, repetition_penalty=100)
+        assert len(set(never)) > len(set(plain))
+
+
+async def test_answers_end_where_they_may(file: Path) -> None:
+    async with asking(file) as ids:
+        plain = await ids(**GREEDY)
+        third = next(i for i, token in enumerate(plain) if token not in plain[:i] and i > 2)
+        ends = {"stop_token_ids": [plain[third]]}
+        assert await ids(**GREEDY, **ends) == plain[:third]
+        later = await ids(**GREEDY, **ends, min_tokens=third + 2)
+        assert later[:third] == plain[:third]
+        assert plain[third] not in later[: third + 2]
+
+
+async def test_stop_strings_count_after_the_least_number_of_tokens(file: Path) -> None:
+    async with serving(model=file, embeddings=False) as (_, client):
+        given = {"prompt": "hello", "max_tokens": 12, **GREEDY}
+        text = (await client.post("/v1/completions", json=given)).json()["choices"][0]["text"]
+        first = {"stop": text[0]}
+        cut = await client.post("/v1/completions", json=given | first)
+        assert cut.json()["choices"][0]["text"] == ""
+        past = await client.post("/v1/completions", json=given | first | {"min_tokens": 1})
+        assert len(past.json()["choices"][0]["text"]) > 0
+
+
+async def test_min_p_of_one_is_greedy(file: Path) -> None:
+    async with asking(file) as ids:
+        plain = await ids(**GREEDY)
+        drawn = {"temperature": 3.0, "top_k": 0, "top_p": 1.0, "ignore_eos": True}
+        assert await ids(**drawn, min_p=1) == plain
+        assert await ids(**drawn, seed=1) != plain
+
+
+async def test_a_seed_gives_the_same_answer_whatever_is_asked_for(file: Path) -> None:
+    given = {
+        "prompt": "hello", "max_tokens": 30, "ignore_eos": True, "seed": 11, "temperature": 1.5,
+        "top_k": -1, "min_p": 0.01, "presence_penalty": 0.5, "frequency_penalty": 0.3,
+        "repetition_penalty": 1.1, "logit_bias": {"300": 2, "301": -3}, "min_tokens": 3,
+    }  # fmt: skip
+    async with serving(model=file, embeddings=False) as (_, client):
+        texts = [
+            (await client.post("/v1/completions", json=given | more)).json()["choices"][0]["text"]
+            for more in ({}, {"logprobs": 5}, {"best_of": 1}, {"seed": 12})
+        ]
+    assert texts[0] == texts[1] == texts[2] != texts[3]
+
+
+async def test_logprobs_whole_and_streamed(file: Path) -> None:
+    given = LEAST[Chat] | {"logprobs": True, "top_logprobs": 3, "max_tokens": 20}
+    async with serving(model=file, embeddings=False) as (_, client):
+        whole = (await client.post("/v1/chat/completions", json=given)).json()["choices"][0]
+        response = await client.post("/v1/chat/completions", json=given | {"stream": True})
+        streamed = [x["choices"][0] for x in await events(response)]
+        one = LEAST[Completion] | {"logprobs": 3, "prompt": "user: hello\nassistant:"}
+        text = (await client.post("/v1/completions", json=one)).json()["choices"][0]
+        none = await client.post("/v1/chat/completions", json=given | {"top_logprobs": None})
+    content = whole["logprobs"]["content"]
+    assert len(content) == 20
+    pieces = [x["logprobs"]["content"] for x in streamed if x["logprobs"]]
+    assert [token for piece in pieces for token in piece] == content
+    said = b"".join(bytes(x["bytes"]) for x in content)
+    assert said.decode("utf-8", "replace") == whole["message"]["content"]
+    for token in content:
+        best = token["top_logprobs"]
+        assert len(best) == 3
+        assert best[0]["token"] == token["token"]  # greedy
+        assert best[0]["logprob"] == token["logprob"] <= 0
+        assert [x["logprob"] for x in best] == sorted((x["logprob"] for x in best), reverse=True)
+    found = text["logprobs"]
+    assert found["token_logprobs"] == [max(x.values()) for x in found["top_logprobs"]]
+    assert found["text_offset"][0] == 0
+    assert found["text_offset"] == sorted(found["text_offset"])
+    assert all(len(x) == 3 for x in found["top_logprobs"])
+    assert [x["top_logprobs"] for x in none.json()["choices"][0]["logprobs"]["content"]] == [
+        []
+    ] * 20
+
+
+async def test_tokens_behind_a_stop_string_are_not_told_of(file: Path) -> None:
+    given = LEAST[Completion] | {"max_tokens": 12, "logprobs": 1}
+    async with serving(model=file, embeddings=False) as (_, client):
+        whole = (await client.post("/v1/completions", json=given)).json()["choices"][0]
+        stop = whole["text"][4:6]
+        cut = (await client.post("/v1/completions", json=given | {"stop": stop})).json()["choices"]
+    at = whole["text"].index(stop)
+    assert cut[0]["text"] == whole["text"][:at]
+    n = sum(begin < at for begin in whole["logprobs"]["text_offset"])
+    for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert cut[0]["logprobs"][key] == whole["logprobs"][key][:n]
+
+
+async def test_probabilities_sum_to_one(file: Path) -> None:
+    """Of 354 tokens the 20 best are told of: not more than one together, and not much less."""
+    async with serving(model=file, embeddings=False) as (_, client):
+        given = LEAST[Completion] | {"logprobs": 20, "logit_bias": {"300": 9}}
+        answer = await client.post("/v1/completions", json=given)
+    for best in answer.json()["choices"][0]["logprobs"]["top_logprobs"]:
+        assert 0.2 < sum(map(math.exp, best.values())) < 1
+
+
+async def test_no_prompt_begins_a_text(file: Path) -> None:
+    async with serving(model=file, embeddings=False) as (_, client):
+        none = await client.post("/v1/completions", json=LEAST[Completion] | {"prompt": None})
+        begin = await client.post("/v1/completions", json=LEAST[Completion] | {"prompt": [1]})
+    assert without_head(none) == without_head(begin)
+
+
+async def test_embeddings_are_cut_and_of_length_one_again() -> None:
+    async with serving() as (_, client):
+        given = {"input": ["A cat sleeps.", "Rates rose."]}
+        whole = (await client.post("/v1/embeddings", json=given)).json()["data"]
+        for dimensions in (384, 100, 1):
+            answer = await client.post("/v1/embeddings", json=given | {"dimensions": dimensions})
+            for before, after in zip(whole, answer.json()["data"], strict=True):
+                wanted = np.array(before["embedding"][:dimensions])
+                wanted /= np.linalg.norm(wanted)
+                np.testing.assert_allclose(after["embedding"], wanted, atol=1e-5)
+
+
+async def test_a_name_reaches_the_template_of_the_model(tmp_path: Path) -> None:
+    """And the answer that a client sends back may have what ours has."""
+    path = write_small(tmp_path / "named.gguf")
+    async with serving(model=path, embeddings=False) as (_, client):
+        message = {"role": "user", "name": "ann", "content": [{"type": "text", "text": "hello"}]}
+        back: dict[str, Any] = {
+            "role": "assistant", "content": "x", "refusal": None, "tool_calls": [], "audio": None,
+        }  # fmt: skip
+        given = LEAST[Chat] | {"messages": [message, back]}
+        answer = await client.post("/v1/chat/completions", content=json.dumps(given))
+        assert answer.status_code == 200
