@@ -14,6 +14,7 @@ __all__ = ["ISAS", "cpu_mask", "isas"]
 _AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/kernels.h
 _AVXVNNI = _AVX2 | 1 << 7
 _AVX512 = _AVX2 | 1 << 3
+_ZEN4 = _AVX512 | 1 << 4 | 1 << 15  # AVX-512 with VNNI as AMD has it
 _AMX = _AVX512 | 1 << 5 | 1 << 9 | 1 << 10  # with BF16, bf16 and int8 tiles
 
 _NEON = 1 << 8
@@ -27,6 +28,7 @@ ISAS: dict[str, int] = {
     "avx2": _AVX2,
     "avxvnni": _AVXVNNI,
     "avx512": _AVX512 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 12,
+    "zen4": _ZEN4 | 1 << 5 | 1 << 6 | 1 << 12,
     "amx": _AMX | 1 << 4 | 1 << 6,
     "neon": _NEON,
     "dotprod": _DOTPROD,
@@ -38,6 +40,7 @@ _NEEDED = {
     "avx2": _AVX2,
     "avxvnni": _AVXVNNI,
     "avx512": _AVX512,
+    "zen4": _ZEN4,
     "amx": _AMX,
     "neon": _NEON,
     "dotprod": _DOTPROD,

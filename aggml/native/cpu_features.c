@@ -64,7 +64,7 @@ static uint32_t detect(void)
     if (has(a71, 4)) found |= AGK_AVX_VNNI;
     const bool zmm = (state & 0xe6u) == 0xe6u; /* opmask and both parts of zmm */
     if (zmm && has(b7, 16) && has(b7, 17) && has(b7, 28) && has(b7, 30) && has(b7, 31)) {
-        found |= AGK_AVX512; /* F, DQ, CD, BW, VL */
+        found |= AGK_AVX512 | (intel() ? 0 : AGK_ZEN4); /* F, DQ, CD, BW, VL */
         if (has(c7, 1)) found |= AGK_AVX512_VBMI;
         if (has(c7, 11)) found |= AGK_AVX512_VNNI;
         if (has(a71, 5)) found |= AGK_AVX512_BF16 | (intel() ? 0 : AGK_FAST_BF16);

@@ -20,12 +20,12 @@
  * | q4_1           | f16 d[16], f16 m[16]                                               | 4 of qs                |
  * | q5_0           | f16 d[16]                                                          | 1 of qh, 4 of qs       |
  * | q5_1           | f16 d[16], f16 m[16]                                               | 1 of qh, 4 of qs       |
- * | q2_K           | f16 d[16], f16 m[16], u8 scales and minimums [16][16]              | 16 of qs               |
- * | q3_K           | f16 d[16], i8 scales - 32 [16][16]                                 | 8 of hmask, 16 of qs   |
- * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | (8 of qh,) 32 of qs    |
- * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 32 of ql, 16 of qh     |
+ * | q2_K           | f16 d[16], f16 m[16], u8 scales and minimums [16][16]              | 2 x 8 low              |
+ * | q3_K           | f16 d[16], i8 scales - 32 [16][16]                                 | 2 x (4 high, 8 low)    |
+ * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | 2 x ((4 high,) 16 low) |
+ * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 2 x 8 x (2 low, 1 high)|
  * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
- * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i.
+ * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K: packed_kinds.h.
  *
  * f32, f16 and bf16 are packed for many columns on matrix tiles, as half a panel (mul_mat_terms.h): 1.5, 2 and 1 times the size
  * of the file. Before the first block there are 64 bytes, of which the first tells whether all numbers have terms. */

@@ -27,8 +27,12 @@ int main(void)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         agk_any_fn *chosen = agk_pick_any(agk_variants[i].kernel, agk_cpu_features());
         size_t first = 0;
-        while (!runs(first) || strcmp(agk_variants[first].kernel, agk_variants[i].kernel) != 0) ++first;
-        CHECK(chosen == agk_variants[first].fn);
+        while (first < agk_n_variants &&
+               (!runs(first) || strcmp(agk_variants[first].kernel, agk_variants[i].kernel) != 0)) {
+            ++first;
+        }
+        CHECK(chosen ==
+              (first < agk_n_variants ? agk_variants[first].fn : NULL)); /* attention in bf16 has no plain C */
         if (runs(i) && rank(agk_variants[i].isa) > rank(best)) best = agk_variants[i].isa;
     }
     if (expected != NULL && strcmp(best, expected) != 0) {

@@ -65,8 +65,10 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
             w[v + 4] = high_bits(x, 0x80);
         }
     } else if (t == Q4_K && i % 2 == 1) {
-        const char *qs = data + 1024 * half + 512 * (i / 2);
-        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = _mm512_and_si512(vector(qs, v), _mm512_set1_epi8((char)0xf0));
+        AGK_UNROLL for (int v = 0; v < 8; ++v)
+        {
+            w[v] = _mm512_and_si512(vector(data + low_bits_at(t, half, i, v), 0), _mm512_set1_epi8((char)0xf0));
+        }
     } else {
         codes(t, data, half, i, w);
     }

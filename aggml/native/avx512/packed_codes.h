@@ -1,5 +1,5 @@
-/* Codes and scales of packed weights as vectors, AVX-512: what the products in lanes (packed.h) and on tiles (amx/packed.h)
- * share. All is static inline: each unit has its own. */
+/* Codes and scales of packed weights as vectors, AVX-512: what the products in lanes (packed.h, zen4/packed.h) and on
+ * tiles (amx/packed.h) share. All is static inline: each unit has its own. */
 #ifndef AGK_AVX512_PACKED_CODES_H
 #define AGK_AVX512_PACKED_CODES_H
 
@@ -10,7 +10,7 @@
 #include "../packed.h"
 #include "../packed_kinds.h"
 
-/* Bytes to prefetch ahead in each of two streams; from 1 to 3 KB it makes little difference. */
+/* Bytes to prefetch ahead in each of two streams, on Intel's processors; from 1 to 3 KB it makes little difference. */
 enum { AGK_PACKED_AHEAD = 2048 };
 
 AGK_INLINE __m512i vector(const char *p, int i)
@@ -18,75 +18,54 @@ AGK_INLINE __m512i vector(const char *p, int i)
     return _mm512_loadu_si512(p + 64 * (size_t)i);
 }
 
+AGK_INLINE __m512i moved(__m512i x, int right)
+{
+    return right > 0 ? _mm512_srli_epi16(x, right) : right < 0 ? _mm512_slli_epi16(x, -right) : x;
+}
+
 /* Each byte shifted right (left, if negative); the mask takes what comes from the neighbour. */
 AGK_INLINE __m512i shifted(__m512i x, int right, int mask)
 {
-    const int by = right < 0 ? -right : right;
-    const __m512i y = right > 0 ? _mm512_srli_epi16(x, by) : right < 0 ? _mm512_slli_epi16(x, by) : x;
-    return _mm512_and_si512(y, _mm512_set1_epi8((char)mask));
+    return _mm512_and_si512(moved(x, right), _mm512_set1_epi8((char)mask));
 }
 
-/* Vector v of bits, one of each of 8 sub-blocks: those of this half in the low nibble. */
-AGK_INLINE __m512i bits_of(const char *data, int64_t half, int v)
+/* Each byte shifted right (left, if negative), what the mask takes of it joined with y. */
+AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
 {
-    return _mm512_srl_epi16(vector(data, v), _mm_cvtsi32_si128((int)(4 * half)));
+    enum { AND_OR = 0xea }; /* (a & b) | c */
+    return _mm512_ternarylogic_epi32(moved(x, right), _mm512_set1_epi8((char)mask), y, AND_OR);
 }
 
-/* The codes of 32 k, unsigned, in the order of k. Of 256 there are two halves of four parts; only the part is known to
- * the compiler: all eight unrolled would be 20 KB of code. */
+/* Levels of iq4 and mxfp4, + 128. */
+AGK_INLINE __m512i levels(kind t, __m512i codes)
+{
+    const __m128i fp4 = _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136, (char)140,
+                                      (char)128, 127, 126, 125, 124, 122, 120, 116);
+    const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
+                                      (char)181, (char)197, (char)217, (char)241);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t == MXFP4 ? fp4 : iq4), codes);
+}
+
+/* Codes v of 8 of 32 k, unsigned, in the order of k. Of 256 there are two halves of four parts. */
+AGK_INLINE __m512i code(kind t, const char *data, int64_t half, int part, int v)
+{
+    if (t == Q8_0) return vector(data, v);
+    if (of_256(t) && t != IQ4_XS) {
+        const __m512i low = shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, part), low_mask(t));
+        if (high_mask(t) == 0) return low;
+        const __m512i high = vector(data + high_bits_at(t, half, v), 0);
+        return joined(high, high_shift(t, part, v) - high_place(t), high_mask(t), low);
+    }
+    const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
+    const __m512i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
+    if (t == Q5_0 || t == Q5_1) return joined(vector(data, 0), v - 4, 16, q);
+    return t == Q4_0 || t == Q4_1 ? q : levels(t, q);
+}
+
+/* All 8. Only the part is known to the compiler: all eight parts unrolled would be 20 KB of code. */
 AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, __m512i w[8])
 {
-    if (t == Q8_0) {
-        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = vector(data, v);
-    } else if (t == Q2_K) {
-        const char *qs = data + 512 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = shifted(vector(qs, v), 2 * part, 3);
-    } else if (t == Q3_K) {
-        const char *qs = data + 512 + 512 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v)
-        {
-            const __m512i low = shifted(vector(qs, v), 2 * part, 3);
-            w[v] = _mm512_or_si512(low, shifted(bits_of(data, half, v), part - 2, 4));
-        }
-    } else if (t == Q4_K) {
-        const char *qs = data + 1024 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = shifted(vector(qs, 8 * (part / 2) + v), 4 * (part % 2), 15);
-    } else if (t == Q5_K) {
-        const char *qs = data + 512 + 1024 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v)
-        {
-            const __m512i low = shifted(vector(qs, 8 * (part / 2) + v), 4 * (part % 2), 15);
-            w[v] = _mm512_or_si512(low, shifted(bits_of(data, half, v), part - 4, 16));
-        }
-    } else if (t == Q6_K) {
-        const char *ql = data + 1024 * half, *qh = data + 2048 + 512 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v)
-        {
-            const __m512i low = shifted(vector(ql, 8 * (part % 2) + v), part < 2 ? 0 : 4, 15);
-            w[v] = _mm512_or_si512(low, shifted(vector(qh, v), 2 * part - 4, 0x30));
-        }
-    } else {
-        const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
-        AGK_UNROLL for (int v = 0; v < 4; ++v)
-        {
-            const __m512i q = vector(qs, v);
-            w[v] = shifted(q, 0, 15);
-            w[v + 4] = shifted(q, 4, 15);
-        }
-        if (t == Q5_0 || t == Q5_1) {
-            const __m512i bits = vector(data, 0);
-            AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = _mm512_or_si512(w[v], shifted(bits, v - 4, 16));
-        }
-        if (t == IQ4_NL || t == IQ4_XS || t == MXFP4) { /* levels + 128 */
-            const __m128i levels =
-                t == MXFP4 ? _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136,
-                                           (char)140, (char)128, 127, 126, 125, 124, 122, 120, 116)
-                           : _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
-                                           (char)181, (char)197, (char)217, (char)241);
-            const __m512i table = _mm512_broadcast_i32x4(levels);
-            AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = _mm512_shuffle_epi8(table, w[v]);
-        }
-    }
+    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, part, v);
 }
 
 AGK_INLINE __m512 halves(const char *p)

@@ -35,12 +35,6 @@ AGK_INLINE uint8x16_t shifted(uint8x16_t x, int right, int mask)
     return vandq_u8(y, vdupq_n_u8((uint8_t)mask));
 }
 
-/* Vector v of bits, one of each of 8 sub-blocks: those of this half in the low nibble. */
-AGK_INLINE uint8x16_t bits_of(const char *data, int64_t half, int v)
-{
-    return vshlq_u8(vector(data, v), vdupq_n_s8((int8_t)(-4 * half)));
-}
-
 /* The codes of 4 rows x 32 k in the order of k. Of 256 there are two halves of four parts; only the part is known to the
  * compiler. */
 AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, int8x16_t out[8])
@@ -48,31 +42,13 @@ AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, int8x16_
     uint8x16_t w[8];
     if (t == Q8_0) {
         AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = veorq_u8(vector(data, v), vdupq_n_u8(128));
-    } else if (t == Q2_K) {
-        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = shifted(vector(data + 512 * half, v), 2 * part, 3);
-    } else if (t == Q3_K) {
-        const char *qs = data + 512 + 512 * half;
+    } else if (of_256(t) && t != IQ4_XS) {
         AGK_UNROLL for (int v = 0; v < 8; ++v)
         {
-            const uint8x16_t low = shifted(vector(qs, v), 2 * part, 3);
-            w[v] = vorrq_u8(low, shifted(bits_of(data, half, v), part - 2, 4));
-        }
-    } else if (t == Q4_K) {
-        const char *qs = data + 1024 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = shifted(vector(qs, 8 * (part / 2) + v), 4 * (part % 2), 15);
-    } else if (t == Q5_K) {
-        const char *qs = data + 512 + 1024 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v)
-        {
-            const uint8x16_t low = shifted(vector(qs, 8 * (part / 2) + v), 4 * (part % 2), 15);
-            w[v] = vorrq_u8(low, shifted(bits_of(data, half, v), part - 4, 16));
-        }
-    } else if (t == Q6_K) {
-        const char *ql = data + 1024 * half, *qh = data + 2048 + 512 * half;
-        AGK_UNROLL for (int v = 0; v < 8; ++v)
-        {
-            const uint8x16_t low = shifted(vector(ql, 8 * (part % 2) + v), part < 2 ? 0 : 4, 15);
-            w[v] = vorrq_u8(low, shifted(vector(qh, v), 2 * part - 4, 0x30));
+            w[v] = shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, part), low_mask(t));
+            if (high_mask(t) == 0) continue;
+            const uint8x16_t high = vector(data + high_bits_at(t, half, v), 0);
+            w[v] = vorrq_u8(w[v], shifted(high, high_shift(t, part, v) - high_place(t), high_mask(t)));
         }
     } else {
         const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);

@@ -92,9 +92,10 @@ static bool of_codebook(int type)
 static void choose_kernels(agk_terms_plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
 {
     const bool plain = a->type == AGK_F32 || a->type == AGK_F16;
+    const uint32_t fast_bf16 = AGK_AVX512_BF16 | AGK_FAST_BF16;
     if (as_bytes(p, a, b, cpu)) return;
     p->lanes = !on_tiles(cpu);
-    p->whole = p->lanes && (plain || (cpu & AGK_FAST_BF16) == 0);
+    p->whole = p->lanes && (plain || (cpu & fast_bf16) != fast_bf16);
     p->terms = p->whole ? 2 : a->type == AGK_F32 ? 3 : a->type == AGK_F16 ? 2 : 1;
     if (p->lanes) p->put = AGK_PICK(mm_terms_put, cpu);
     if (p->whole) {

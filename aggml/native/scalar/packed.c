@@ -4,6 +4,7 @@
 #include "../kernel_types.h"
 #include "../mul_mat_terms.h"
 #include "../packed.h"
+#include "../packed_kinds.h"
 #include "quant.h"
 
 enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
@@ -82,6 +83,24 @@ static void put_q4_k(const uint8_t *scales, int row, char *block)
     }
 }
 
+/* Low and high bits of a block of 256 of one row, to where products read them (packed_kinds.h). */
+static void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, char *data)
+{
+    enum { PART = 32 }; /* bytes of low bits, which hold one element of four parts, or of two */
+    char *lane = data + 4 * row;
+    const int together = t == Q2_K || t == Q3_K ? 1 : 2, step = t == Q6_K ? 1 : 2;
+    for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < together; ++i, low += PART) {
+            for (int v = 0; v < 8; ++v) memcpy(lane + low_bits_at(t, half, step * i, v), low + 4 * v, 4);
+        }
+        for (int v = 0; v < 8 && t == Q6_K; ++v) memcpy(lane + high_bits_at(t, half, v), high + PART * half + 4 * v, 4);
+        for (int b = 0; b < PART / 2 && (t == Q3_K || t == Q5_K); ++b) {
+            const int nibbles = (high[b] >> (4 * half) & 15) | (high[b + PART / 2] >> (4 * half) & 15) << 4;
+            lane[high_bits_at(t, half, b / 4) + (size_t)(b % 4)] = (char)nibbles;
+        }
+    }
+}
+
 static void put_block(int type, const char *from, int row, char *block, char *data)
 {
     const void *x = from;
@@ -127,7 +146,7 @@ static void put_block(int type, const char *from, int row, char *block, char *da
         put_half(block, 0, row, b->d);
         put_half(block, 1, row, b->m);
         for (int j = 0; j < 16; ++j) block[4 * ROWS + j * ROWS + row] = (char)b->scales[j];
-        put_words(data, row, b->qs, sizeof b->qs);
+        put_bits(Q2_K, b->qs, NULL, row, data);
         break;
     }
     case AGK_Q3_K: {
@@ -137,7 +156,7 @@ static void put_block(int type, const char *from, int row, char *block, char *da
             const int low = b->scales[j % 8] >> (j < 8 ? 0 : 4) & 15, high = b->scales[8 + j % 4] >> (2 * (j / 4)) & 3;
             block[2 * ROWS + j * ROWS + row] = (char)((low | high << 4) - 32);
         }
-        put_words(put_words(data, row, b->hmask, sizeof b->hmask), row, b->qs, sizeof b->qs);
+        put_bits(Q3_K, b->qs, b->hmask, row, data);
         break;
     }
     case AGK_Q4_K: {
@@ -145,7 +164,7 @@ static void put_block(int type, const char *from, int row, char *block, char *da
         put_half(block, 0, row, b->d);
         put_half(block, 1, row, b->m);
         put_q4_k(b->scales, row, block);
-        put_words(data, row, b->qs, sizeof b->qs);
+        put_bits(Q4_K, b->qs, NULL, row, data);
         break;
     }
     case AGK_Q5_K: {
@@ -153,14 +172,14 @@ static void put_block(int type, const char *from, int row, char *block, char *da
         put_half(block, 0, row, b->d);
         put_half(block, 1, row, b->m);
         put_q4_k(b->scales, row, block);
-        put_words(put_words(data, row, b->qh, sizeof b->qh), row, b->qs, sizeof b->qs);
+        put_bits(Q5_K, b->qs, b->qh, row, data);
         break;
     }
     case AGK_Q6_K: {
         const agk_block_q6_k *b = x;
         put_half(block, 0, row, b->d);
         for (int j = 0; j < 16; ++j) block[2 * ROWS + j * ROWS + row] = (char)b->scales[j];
-        put_words(put_words(data, row, b->ql, sizeof b->ql), row, b->qh, sizeof b->qh);
+        put_bits(Q6_K, b->ql, b->qh, row, data);
         break;
     }
     case AGK_IQ4_XS: {
@@ -301,9 +320,14 @@ static int nibble(const uint8_t *lane, int at, bool high)
     return lane[at / 4 * VECTOR + at % 4] >> (high ? 4 : 0) & 15;
 }
 
-static int bit_pair(const uint8_t *lane, int at, int shift)
+/* The code of element e of a block of 256. */
+static int code_of_256(kind t, const uint8_t *lane, int e)
 {
-    return lane[at / 4 * VECTOR + at % 4] >> shift & 3;
+    const int half = e / 128, part = e / 32 % 4, v = e % 32 / 4;
+    const int code = lane[low_bits_at(t, half, part, v) + (size_t)(e % 4)] >> low_shift(t, part) & low_mask(t);
+    if (high_mask(t) == 0) return code;
+    const int high = lane[high_bits_at(t, half, v) + (size_t)(e % 4)] >> high_shift(t, part, v);
+    return code | (high << high_place(t) & high_mask(t));
 }
 
 static element element_at(int type, const char *block, int row, int e)
@@ -313,7 +337,7 @@ static element element_at(int type, const char *block, int row, int e)
     const agk_packed_layout *layout = agk_packed_layout_of(type);
     const uint8_t *lane = (const uint8_t *)block + layout->data + 4 * row;
     const uint8_t *scales = (const uint8_t *)block + 2 * ROWS + row;
-    const int j = e / 32, i = e % 32, half = e / 128; /* sub-blocks of 32 */
+    const int j = e / 32, i = e % 32; /* sub-blocks of 32 */
     element x = {0, 0.0f, 0.0f};
     if (type != AGK_MXFP4) x.scale = half_at(block, 0, row);
     switch (type) {
@@ -330,22 +354,21 @@ static element element_at(int type, const char *block, int row, int e)
     case AGK_Q2_K:
         x.minimum = -half_at(block, 1, row) * (float)(scales[2 * ROWS + e / 16 * ROWS] >> 4);
         x.scale *= (float)(scales[2 * ROWS + e / 16 * ROWS] & 15);
-        x.code = bit_pair(lane, 32 * half + i, 2 * (j % 4));
+        x.code = code_of_256(Q2_K, lane, e);
         break;
     case AGK_Q3_K:
         x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
-        x.code = bit_pair(lane + 8 * VECTOR, 32 * half + i, 2 * (j % 4)) | (lane[i / 4 * VECTOR + i % 4] >> j & 1) << 2;
+        x.code = code_of_256(Q3_K, lane, e);
         break;
-    case AGK_Q5_K: x.code = (lane[i / 4 * VECTOR + i % 4] >> j & 1) << 4; lane += 8 * VECTOR; /* fall through */
     case AGK_Q4_K:
+    case AGK_Q5_K:
         x.minimum = -half_at(block, 1, row) * (float)scales[(2 + 8 + j) * ROWS];
         x.scale *= (float)scales[(2 + j) * ROWS];
-        x.code |= nibble(lane, 32 * (j / 2) + i, j % 2 == 1);
+        x.code = code_of_256(type == AGK_Q4_K ? Q4_K : Q5_K, lane, e);
         break;
     case AGK_Q6_K:
         x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
-        x.code = nibble(lane, 64 * half + e % 64, e % 128 >= 64) |
-                 bit_pair(lane + 32 * VECTOR, 32 * half + i, 2 * (j % 4)) << 4;
+        x.code = code_of_256(Q6_K, lane, e);
         break;
     default: /* iq4_xs */
         x.scale *= (float)(int8_t)scales[j * ROWS];
