@@ -33,7 +33,7 @@ enum {
     AGK_NEON_I8MM = 1u << 13,          /* products of 2 x 8 by 8 x 2 bytes */
     AGK_NEON_BF16 = 1u << 14,          /* of 2 x 4 by 4 x 2 bf16 */
     AGK_VECTORS = AGK_AVX2 | AGK_NEON, /* either: there are kernels of vec/ */
-    AGK_ZEN4 = 1u << 15, /* AMD's with AVX-512: what they ask of memory differs from Intel's */
+    AGK_ZEN4 = 1u << 15,               /* AMD's with AVX-512: what they ask of memory differs from Intel's */
     AGK_FAST_BF16 = 1u << 12, /* vdpbf16ps has twice the products of FMA: AMD's; Intel's have half, and tiles */
 };
 

@@ -39,8 +39,8 @@ AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
 /* Levels of iq4 and mxfp4, + 128. */
 AGK_INLINE __m512i levels(kind t, __m512i codes)
 {
-    const __m128i fp4 = _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136, (char)140,
-                                      (char)128, 127, 126, 125, 124, 122, 120, 116);
+    const __m128i fp4 = _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136,
+                                      (char)140, (char)128, 127, 126, 125, 124, 122, 120, 116);
     const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
                                       (char)181, (char)197, (char)217, (char)241);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t == MXFP4 ? fp4 : iq4), codes);

@@ -69,7 +69,8 @@ AGK_INLINE __m256i code(kind t, bool with_sign, const char *data, int64_t half, 
 {
     if (t == Q8_0) return vector(data, v);
     if (of_256(t) && t != IQ4_XS) {
-        const __m256i low = vector(data + low_bits_at(t, half, part, v), 0), code = shifted(low, low_shift(t, part), low_mask(t));
+        const __m256i low = vector(data + low_bits_at(t, half, part, v), 0),
+                      code = shifted(low, low_shift(t, part), low_mask(t));
         if (high_mask(t) == 0) return code;
         const __m256i high = vector(data + high_bits_at(t, half, v), 0);
         return _mm256_or_si256(code, shifted(high, high_shift(t, part, v) - high_place(t), high_mask(t)));

@@ -28,7 +28,7 @@ AGK_INLINE size_t ahead_of(kind t, int N)
 /* Asks for a line, behind the product that made `sum`: what claims to change it can't be moved before it. */
 AGK_INLINE void ask(const char *line, __m512i *sum)
 {
-    __asm__ volatile("prefetcht1 %1" : "+v"(*sum) : "m"(*(const char(*)[64])line));
+    __asm__ volatile("prefetcht1 %1" : "+v"(*sum) : "m"(*(const char (*)[64])line));
 }
 
 /* A share of so many lines, for one of so many products. */
@@ -48,8 +48,8 @@ AGK_INLINE int parts_at_once(kind t, int N)
 }
 
 /* `count` parts of N columns, which lie at x one after the other; `lines` from `next` on are asked for meanwhile. */
-AGK_INLINE void parts(kind t, int N, int count, const char *block, int half, int part, __m512 d, __m512 m, const char *x,
-                      const char *next, int lines, __m512 acc[AGK_PACKED_COLUMNS])
+AGK_INLINE void parts(kind t, int N, int count, const char *block, int half, int part, __m512 d, __m512 m,
+                      const char *x, const char *next, int lines, __m512 acc[AGK_PACKED_COLUMNS])
 {
     const size_t unit = (size_t)N * (12 + 32);
     const int scales = scale_per_16(t) ? 2 : 1;
@@ -59,7 +59,8 @@ AGK_INLINE void parts(kind t, int N, int count, const char *block, int half, int
         AGK_UNROLL for (int h = 0; h < scales; ++h)
         {
             const char *start = x + (size_t)p * unit + 4 * (h + 1) * N;
-            AGK_UNROLL for (int n = 0; n < N; ++n) s[p][h][n] = has_minimum(t) ? _mm512_setzero_si512() : four(start + 4 * n);
+            AGK_UNROLL for (int n = 0; n < N; ++n) s[p][h][n] =
+                has_minimum(t) ? _mm512_setzero_si512() : four(start + 4 * n);
         }
     }
     AGK_UNROLL for (int v = 0; v < 8; ++v)
