@@ -1,20 +1,19 @@
 /* Products of packed weights with 1 to 8 columns, AVX-512 VNNI, for AMD's processors: the template that types of 32 and of 256
- * share. The same sums in the same order as avx512/packed.h, which was tuned on Intel's.
- *
- * What differs is how weights come from memory, on a Zen 4 (31 to 40 GB/s for two cores), K 4096, one column:
- * - Each line is loaded once, in the order in which lines lie in memory: all parts of a half whose bits share a vector are
- *   multiplied at once. So the processor's own prefetcher follows (q6_K 0.47 of the read bandwidth without it, 0.98 with it).
- * - Our requests stand between products, one at a time: the compiler gathers prefetches that depend on nothing in bursts of up
- *   to 56 lines, and a burst waits for buffers. They go into L2, 6 KB ahead: what a load of the next page finds. In bursts, into
- *   L1 and 2 KB ahead q4_K had 0.60, q5_K 0.63, q6_K 0.41, now 0.95, 0.94, 0.98.
- * - One group of rows at a time: two streams are no faster here.
- * With 8 columns products bound it: 88 cycles for 32 k x 16 rows, of which 64 are vpdpbusd, one each cycle.
- *
- * A file includes this and names its types; reached only through lines that need AGK_ZEN4. */
+ * share. The same sums in the same order as avx512/packed.h, which was tuned on Intel's; what differs is how weights come from
+ * memory. A file includes this and names its types; reached only through lines that need AGK_ZEN4. */
 #ifndef AGK_ZEN4_PACKED_H
 #define AGK_ZEN4_PACKED_H
 
 #include "../avx512/packed_codes.h"
+
+/* On a Zen 4 (31 to 40 GB/s for two cores), K 4096, one column, as shares of a plain read of the same bytes:
+ * - Each line is loaded once, in the order in which lines lie in memory: all parts of a half whose bits share a vector are
+ *   multiplied at once. So the processor's own prefetcher follows (q6_K 0.47 without a request of ours, in this order 0.98).
+ * - Our requests stand between products, one at a time: the compiler gathers prefetches, which depend on nothing, in bursts of
+ *   up to 56 lines, and a burst waits for buffers. They go into L2, 6 KB ahead, so that the next page is known in time. In
+ *   bursts, into L1 and 2 KB ahead q4_K had 0.60, q5_K 0.63, q6_K 0.41; now 0.95, 0.94, 0.98.
+ * - One group of rows at a time: two streams are no faster here.
+ * With 8 columns products bound it: 88 cycles for 32 k x 16 rows, of which 64 are vpdpbusd, one each cycle. */
 
 enum { MOST_SUMS = 16 }; /* vectors of sums at a time, beside those of the columns: half of the registers */
 
