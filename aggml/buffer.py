@@ -340,8 +340,12 @@ class Buffer:
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
         self._usage = _usage(usage)
-        if self._usage is BufferUsage.WEIGHTS and self._overlapping():
-            self.exclusive = False
+        if self._usage is BufferUsage.WEIGHTS:
+            if self._overlapping():
+                self.exclusive = False
+            if isinstance(self.memory, _native.Memory) and _native.banks() > 1:
+                for tensor in self._lying():  # rows lie next to the cores that will read them
+                    _native.place(self.base + _offset(tensor), tensor.nbytes)
         PlacementEpoch.value += 1  # plans may now treat these tensors as weights, or no longer
 
     @property

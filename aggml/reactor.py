@@ -126,8 +126,9 @@ _lock = threading.Lock()
 
 def in_trio() -> bool:
     """Whether a task of trio runs in this thread."""
-    module = sys.modules.get("trio")
-    return module is not None and module.lowlevel.in_trio_task()
+    # Another thread may be importing it just now: then it has no lowlevel, and no run here.
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel is not None and bool(lowlevel.in_trio_task())
 
 
 def running_asyncio() -> asyncio.AbstractEventLoop:

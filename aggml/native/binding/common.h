@@ -21,6 +21,7 @@ extern "C" {
 #include "../packed.h"
 #include "../runtime/rest.h"
 #include "../runtime/runtime.h"
+#include "../runtime/topology.h"
 
 #include "../scalar/quant.h"
 }

@@ -72,6 +72,11 @@ void bind_interpreter(nb::module_ &m)
     m.def("sched_loop", ag_sched_loop);
     m.def("streams_seen", streams_seen);
     m.def("timers_compared", ag_timer_compared);
+    m.def("banks", ag_banks);
+    m.def("pretend_cores", ag_topology_pretend, "cores"_a, "banks"_a);
+    m.def(
+        "place", [](uintptr_t data, size_t size) { return ag_place(reinterpret_cast<void *>(data), size); }, "data"_a,
+        "size"_a);
     m.def("cpu_features", agk_cpu_features);
     m.def("cpu_report", cpu_report);
     m.def("now", [] { return static_cast<double>(ag_now()) * 1e-9; });

@@ -71,5 +71,6 @@ static inline uint64_t ag_after(uint64_t start, uint64_t ns)
 
 /* The stream's links in an executor's queue; written by the executor that holds the stream. */
 ag_stream **ag_stream_link(ag_stream *stream);
+int *ag_stream_bank(ag_stream *stream); /* the same: where it ran last; -1: nowhere yet */
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "../packed.h"
 #include "runtime.h"
+#include "topology.h"
 
 #define BUSY UINT64_MAX
 
@@ -105,6 +106,8 @@ static agk_packed *make(struct ag_storage *weights, const agk_view *a, const agk
     madvise(data, p->mapped, MADV_HUGEPAGE);
 #endif
     p->data = data;
+    const size_t matrix = (size_t)p->per_matrix * p->group_bytes; /* whose rows the threads share */
+    for (size_t at = 0; at < p->mapped && matrix > 0; at += matrix) ag_place(p->data + at, matrix);
     return p;
 }
 

@@ -1,10 +1,8 @@
 /* Plans under way: chunks claimed by any number of threads, no barrier.
  *
- * The state of a run is one 64-bit word (step, number of chunks, next chunk): a thread looks, then claims with
- * fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is current. Steps that
- * run together are published as one, their chunks one behind the other. Who finishes the last chunk runs the following
- * one-chunk steps itself and publishes the next parallel ones; a helper that does not come is not missed. Not here: where
- * the threads come from (threadpool.c), which steps run together (plan_order.c). */
+ * Steps that run together are published as one. Who finishes the last chunk runs the following one-chunk steps itself and
+ * publishes the next parallel ones; a helper that does not come is not missed. Not here: who takes which chunk (plan_claim.c),
+ * where the threads come from (threadpool.c), which steps run together (plan_order.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,23 +12,6 @@
 /* Chunks of 5 to 10 us. A sleeper costs the leader 10 us and comes after 30 to 60: for 120 us of work two threads took 1.05 to
  * 1.28 times as long as one, for 170 us 0.84. Workers that spin help with less. */
 #define WORTH_WAKING 16
-
-static uint64_t pack(size_t step, uint32_t chunks, uint32_t next)
-{
-    return (uint64_t)step << 40 | (uint64_t)chunks << 20 | next;
-}
-static size_t word_step(uint64_t w)
-{
-    return (size_t)(w >> 40);
-}
-static uint32_t word_chunks(uint64_t w)
-{
-    return (uint32_t)(w >> 20) & 0xfffff;
-}
-static uint32_t word_next(uint64_t w)
-{
-    return (uint32_t)w & 0xfffff;
-}
 
 /* Pieces of work between two looks whether a loop waits: chunks, if there are several of a step, or 16 steps of one. */
 static bool breathes(const ag_plan *plan, size_t step)
@@ -117,7 +98,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
             *error = abort_error(stream);
             return AG_RUN_FINISHED;
         }
-        if (worker != NULL && atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0) {
+        if (worker != NULL && ag_pool_n_ready(pool) > 0) {
             uint64_t now = ag_now();
             if (slice_end == 0) slice_end = now + AG_SLICE_NS;
             if (now > slice_end) {
@@ -147,22 +128,16 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
 /* The plan is over: the run may be used by others from here on. */
 static void leave_run(ag_pool *pool, ag_run *r)
 {
-    atomic_store(&r->word, 0);
+    ag_run_close(r);
     atomic_fetch_sub(&r->engaged, 1);
     atomic_fetch_sub(&pool->active_runs, 1);
     atomic_store(&r->taken, false);
 }
 
-/* How many steps run together from this one on. */
-static size_t together(const ag_plan *plan, size_t step)
-{
-    return plan->steps[step].n_together > 1 ? plan->steps[step].n_together : 1;
-}
-
 static uint32_t chunks_of(const ag_plan *plan, size_t step)
 {
     uint32_t chunks = 0;
-    for (size_t i = 0; i < together(plan, step); ++i) chunks += plan->steps[step + i].n_chunks;
+    for (size_t i = 0; i < ag_together(plan, step); ++i) chunks += plan->steps[step + i].n_chunks;
     return chunks;
 }
 
@@ -211,7 +186,7 @@ bool ag_pool_fetch(ag_pool *pool)
 static ag_error *failure(const ag_run *r)
 {
     ag_error *error = step_error(r->plan, r->failed, (agk_status)atomic_load(&r->status), r->stream, r->message);
-    const size_t end = r->head + together(r->plan, r->head);
+    const size_t end = r->head + ag_together(r->plan, r->head);
     for (size_t i = r->head; i < end && r->failed < end; ++i) {
         if (i != r->failed) ag_plan_poison_leaf(r->plan, i, AGK_NO_MEMORY, error);
     }
@@ -236,7 +211,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             *error = abort_error(r->stream);
             break;
         }
-        if (atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0 && ag_now() > r->slice_end) {
+        if (ag_pool_n_ready(pool) > 0 && ag_now() > r->slice_end) {
             *step_out = step;
             leave_run(pool, r);
             return AG_RUN_YIELDED;
@@ -250,13 +225,11 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
         if (chunks > 1) {
             int limit = atomic_load(&r->limit);
             const uint32_t ahead = plan->steps[step].ahead;
-            r->head = step;
             ag_stream *stream = r->stream;
             offer_fetch(pool, plan, step, limit);
-            atomic_store_explicit(&r->done, 0, memory_order_relaxed);
-            atomic_store(&r->word, pack(step, chunks, 0)); /* from here on others may end the plan, and free it */
+            ag_run_publish(r, step);
             if (ahead == 0 || ahead >= WORTH_WAKING) {
-                ag_pool_wake(pool, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
+                ag_pool_wake_helpers(pool, worker, (int)chunks < limit ? (int)chunks - 1 : limit - 1);
             }
             if (*due != 0) ag_stream_tell(stream, due); /* before this thread has a chunk that others would wait for */
             return AG_RUN_ELSEWHERE;
@@ -270,31 +243,28 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
 
 typedef enum claim_result { NOTHING, WORKED, LAST } claim_result;
 
-/* Claim one chunk and run it. LAST: this thread finished the steps of the word and has to advance from *step on. */
-static claim_result claim(ag_worker *worker, ag_run *r, size_t *step)
+/* Claim one chunk and run it. LAST: this thread finished all chunks that were out and has to advance from *step on. */
+static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step)
 {
-    if (!ag_claimable(atomic_load_explicit(&r->word, memory_order_acquire))) return NOTHING;
-    uint64_t w = atomic_fetch_add(&r->word, 1);
-    if (!ag_claimable(w)) return NOTHING;
+    ag_claim c;
+    if (!ag_run_claim(r, pool, worker, &c)) return NOTHING;
     const ag_plan *plan = r->plan; /* ours until the chunk is counted as done */
-    size_t at = word_step(w);
-    uint32_t chunk = word_next(w);
-    *step = at + together(plan, at);
-    while (chunk >= plan->steps[at].n_chunks) chunk -= plan->steps[at++].n_chunks;
-    bool aborts = plan->steps[at].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
+    *step = c.after;
+    bool aborts = plan->steps[c.step].writes_leaf < 0 && ag_stream_aborting(r->stream, r->slot);
     if (aborts) {
         atomic_store(&r->skipped, true);
     } else if (atomic_load(&r->status) == AGK_OK) {
-        agk_status status = run_chunk(worker, plan, at, chunk, r->arena, r->n_streams, worker->message);
-        if (status != AGK_OK) chunk_failed(r, at, status, worker->message);
+        agk_status status = run_chunk(worker, plan, c.step, c.chunk, r->arena, r->n_streams, worker->message);
+        if (status != AGK_OK) chunk_failed(r, c.step, status, worker->message);
     }
-    return atomic_fetch_add(&r->done, 1) + 1 == word_chunks(w) ? LAST : WORKED;
+    ag_pool_wake_owed(pool, worker, 1);
+    return ag_run_finish(r, &c) ? LAST : WORKED;
 }
 
 /* Ready streams are served first, unless they had this worker for so long that plans under way have their turn. */
 static bool gives_way(const ag_pool *pool, const ag_worker *worker)
 {
-    return atomic_load_explicit(&pool->n_ready, memory_order_relaxed) > 0 && ag_now() > worker->turn_end;
+    return ag_pool_n_ready(pool) > 0 && ag_now() > worker->turn_end;
 }
 
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
@@ -302,7 +272,7 @@ ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)
     ag_part result = AG_IDLED;
     for (;;) {
         size_t step;
-        claim_result claimed = claim(worker, r, &step);
+        claim_result claimed = claim(pool, worker, r, &step);
         if (claimed == NOTHING) return result;
         result = AG_HELPED;
         if (claimed == LAST) {
@@ -355,7 +325,7 @@ ag_run_result ag_pool_run_plan(ag_pool *pool, ag_worker *worker, ag_stream *stre
     atomic_store(&r->status, AGK_OK);
     atomic_store(&r->skipped, false);
     atomic_store(&r->limit, limit);
-    r->n_streams = limit;
+    ag_run_open(r, pool->n_banks, limit);
     atomic_fetch_add(&r->engaged, 1);
     atomic_fetch_add(&pool->active_runs, 1);
     ag_run_result result = advance(pool, worker, r, step, due, error);

@@ -12,7 +12,6 @@
 
 #define LATE_NS 1000000 /* a core that is idle takes 30 us */
 #define CROWDED_NS 250000000
-#define FEW_THREADS 8 /* of larger pools the system takes better care, and each woken thread costs 1 us here */
 
 _Atomic(void (*)(void)) ag_on_idle; /* null at first */
 
@@ -35,11 +34,12 @@ static void lie_apart(ag_pool *pool, ag_worker *worker)
 {
     const int here = ag_relay_cpu();
     atomic_store(&worker->cpu, here);
-    if (here < 0 || pool->params.strict || crowded(pool)) return;
+    /* Of larger pools the system takes better care, and to look at each worker is not free. */
+    const int n_threads = atomic_load(&pool->n_threads);
+    if (here < 0 || pool->params.strict || n_threads > AG_FEW_THREADS || crowded(pool)) return;
     cpu_set_t mine, taken, there;
     CPU_ZERO(&taken);
     bool shared = false;
-    const int n_threads = atomic_load(&pool->n_threads);
     for (int i = 0; i < n_threads; ++i) {
         const int cpu = i == worker->index ? -1 : atomic_load(&pool->workers[i]->cpu);
         shared = shared || cpu == here;
@@ -102,62 +102,132 @@ static void arrive(ag_pool *pool, ag_worker *worker)
 
 /* -- waking --------------------------------------------------------------------------------------------------- */
 
-/* Up to n, first those that do not lie here; `stays`: this thread goes on on its core. */
-static void wake_locked(ag_pool *pool, int n, bool stays)
+static void lay_down(ag_bank *bank, ag_worker *worker)
 {
-    if (atomic_load(&pool->sleepers) == 0) return;
+    worker->asleep = true;
+    worker->asleep_before = NULL;
+    worker->asleep_next = bank->asleep;
+    if (bank->asleep != NULL) bank->asleep->asleep_before = worker;
+    bank->asleep = worker;
+}
+
+static void rouse(ag_bank *bank, ag_worker *worker)
+{
+    worker->asleep = false;
+    *(worker->asleep_before != NULL ? &worker->asleep_before->asleep_next : &bank->asleep) = worker->asleep_next;
+    if (worker->asleep_next != NULL) worker->asleep_next->asleep_before = worker->asleep_before;
+    pthread_cond_signal(&worker->wake);
+}
+
+/* Up to n, first those that do not lie here; `stays`: this thread goes on on its core. How many. */
+static int wake_locked(ag_pool *pool, ag_bank *bank, int n, bool stays)
+{
+    int woken = 0;
+    if (bank->asleep == NULL) return 0;
     const int here = ag_relay_cpu(), n_threads = atomic_load(&pool->n_threads);
-    const bool send = stays && n_threads <= FEW_THREADS && !crowded(pool);
+    if (n_threads > AG_FEW_THREADS) {
+        for (; woken < n && bank->asleep != NULL; ++woken) rouse(bank, bank->asleep);
+        return woken;
+    }
+    const bool send = stays && !crowded(pool);
     for (int elsewhere = 1; elsewhere >= 0; --elsewhere) {
-        for (int i = 0; i < n_threads && n > 0; ++i) {
+        for (int i = 0; i < n_threads && woken < n; ++i) {
             ag_worker *worker = pool->workers[i];
-            if (!worker->asleep || (elsewhere && worker->cpu == here)) continue;
-            worker->asleep = false;
+            if (&pool->banks[worker->bank] != bank || !worker->asleep || (elsewhere && worker->cpu == here)) continue;
             if (send) send_elsewhere(worker, here);
-            pthread_cond_signal(&worker->wake);
-            --n;
+            rouse(bank, worker);
+            ++woken;
         }
+    }
+    return woken;
+}
+
+int ag_pool_wake_locked(ag_pool *pool, ag_bank *bank, int n)
+{
+    return wake_locked(pool, bank, n, false);
+}
+
+void ag_pool_wake_all(ag_pool *pool)
+{
+    for (int i = 0; i < pool->n_banks; ++i) {
+        ag_bank *bank = &pool->banks[i];
+        pthread_mutex_lock(&bank->lock);
+        wake_locked(pool, bank, AG_MAX_THREADS, false);
+        pthread_mutex_unlock(&bank->lock);
     }
 }
 
-void ag_pool_wake_locked(ag_pool *pool, int n)
+/* A tree: to wake one takes 1 to 5 us, and 127 of them would keep the leader from its own plan for longer than the plan takes.
+ * So it wakes two in its bank and one in each other one and leaves the rest owed; each that wakes, wakes two of those first, and
+ * whoever ends a chunk one: if one is late to wake, those behind it are not. */
+#define BRANCHES 2
+
+static void wake_in_bank(ag_pool *pool, ag_worker *worker, ag_bank *bank, int n, int now)
 {
-    wake_locked(pool, n, false);
+    if (n <= 0 || atomic_load(&bank->sleepers) == 0) return;
+    pthread_mutex_lock(&bank->lock);
+    const int woken = wake_locked(pool, bank, n < now ? n : now, true);
+    const int left = bank->asleep != NULL ? n - woken : 0;
+    if (left > bank->owed) bank->owed = left;
+    atomic_store_explicit(&bank->owes, bank->owed > 0, memory_order_relaxed);
+    pthread_mutex_unlock(&bank->lock);
+    atomic_fetch_add_explicit(&worker->woke, (unsigned)woken, memory_order_relaxed);
 }
 
-void ag_pool_wake(ag_pool *pool, int n)
+void ag_pool_wake_helpers(ag_pool *pool, ag_worker *worker, int n)
 {
-    if (n <= 0 || atomic_load(&pool->sleepers) == 0) return;
-    pthread_mutex_lock(&pool->lock);
-    wake_locked(pool, n, true);
-    pthread_mutex_unlock(&pool->lock);
+    const int banks = pool->n_banks, few = atomic_load(&pool->n_threads) <= AG_FEW_THREADS;
+    for (int i = 0; i < banks; ++i) { /* as many of each bank; of its own one less, itself */
+        const int share = n / (banks - i);
+        ag_bank *bank = &pool->banks[(worker->bank + i) % banks];
+        wake_in_bank(pool, worker, bank, share, few ? share : i == 0 ? BRANCHES : 1);
+        n -= share;
+    }
+}
+
+void ag_pool_wake_owed(ag_pool *pool, ag_worker *worker, int n)
+{
+    ag_bank *bank = &pool->banks[worker->bank];
+    if (!atomic_load_explicit(&bank->owes, memory_order_relaxed)) return;
+    pthread_mutex_lock(&bank->lock);
+    if (atomic_load(&pool->active_runs) == 0) bank->owed = 0; /* that plan is over */
+    if (n > bank->owed) n = bank->owed;
+    const int woken = wake_locked(pool, bank, n, true);
+    bank->owed = bank->asleep != NULL ? bank->owed - woken : 0;
+    atomic_store_explicit(&bank->owes, bank->owed > 0, memory_order_relaxed);
+    pthread_mutex_unlock(&bank->lock);
+    atomic_fetch_add_explicit(&worker->woke, (unsigned)woken, memory_order_relaxed);
 }
 
 /* -- sleeping ------------------------------------------------------------------------------------------------- */
 
 bool ag_pool_anything(ag_pool *pool)
 {
-    if (atomic_load(&pool->n_ready) > 0) return true;
+    for (int i = 0; i < pool->n_banks; ++i) {
+        if (atomic_load(&pool->banks[i].n_ready) > 0) return true;
+    }
     for (int i = 0; i < AG_N_RUNS; ++i) {
         ag_run *r = &pool->runs[i];
-        if (ag_claimable(atomic_load(&r->word)) && atomic_load(&r->engaged) <= atomic_load(&r->limit)) return true;
+        if (ag_run_claimable(r) && atomic_load(&r->engaged) <= atomic_load(&r->limit)) return true;
     }
     return false;
 }
 
 void ag_pool_sleep(ag_pool *pool, ag_worker *worker)
 {
+    ag_bank *bank = &pool->banks[worker->bank];
     void (*on_idle)(void) = atomic_load(&ag_on_idle); /* once: the binding clears it when the process ends */
     if (on_idle != NULL) on_idle();
     lie_apart(pool, worker);
-    pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add(&pool->sleepers, 1);
+    pthread_mutex_lock(&bank->lock);
+    atomic_fetch_add(&bank->sleepers, 1);
     if (!atomic_load(&pool->stop) && !ag_pool_anything(pool)) {
-        worker->asleep = true;
-        while (worker->asleep) pthread_cond_wait(&worker->wake, &pool->lock);
+        lay_down(bank, worker);
+        while (worker->asleep) pthread_cond_wait(&worker->wake, &bank->lock);
         /* It spins once more even if another one was faster. */
     }
-    atomic_fetch_sub(&pool->sleepers, 1);
-    pthread_mutex_unlock(&pool->lock);
+    atomic_fetch_sub(&bank->sleepers, 1);
+    pthread_mutex_unlock(&bank->lock);
     arrive(pool, worker);
+    ag_pool_wake_owed(pool, worker, BRANCHES);
 }

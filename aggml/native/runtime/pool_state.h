@@ -1,14 +1,28 @@
-/* The pool's state, for the files that make it up: threadpool.c (workers), pool_sleep.c (those that sleep), plan_run.c
- * (plans under way). */
+/* The pool's state, for the files that make it up: threadpool.c (workers), pool_ready.c (streams that wait for one), pool_sleep.c
+ * (workers that sleep), plan_run.c (plans under way), plan_claim.c (who takes which chunk). docs/many-cores.md says why. */
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 
 #include "internal.h"
+#include "topology.h"
 
 #define AG_MAX_THREADS 512
 #define AG_SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
+#define AG_FEW_THREADS 8   /* such pools wake all helpers at once, and claim all chunks of a step from one word */
+#define AG_RANGES 16       /* of a step, at most, that are claimed one apart from the other */
 
-/* A plan under way. Runs live in the pool for ever, so looking at one that has just ended is harmless. */
+/* The part of a pool that works next to one bank of memory: its own ready streams, its own sleepers, its own lock. Streams
+ * stay with their bank unless another one has nothing to do. */
+typedef struct ag_bank {
+    _Alignas(64) pthread_mutex_t lock;
+    ag_stream *ready_head, *ready_tail;
+    ag_worker *asleep; /* who fell asleep last comes first: its cache is warm */
+    int owed;          /* of the sleepers, who are still to be woken for a plan (pool_sleep.c) */
+    _Alignas(64) atomic_int n_ready;
+    atomic_int sleepers;
+    atomic_bool owes;
+} ag_bank;
+
 /* What comes next is in memory, and who waits for the last chunk of others has nothing to do: it asks for it, into L2.
  *
  * Weights of one step, each stream of its chunks (agk_in_streams) from its begin on but the first, which the leader takes. Read
@@ -19,9 +33,18 @@ typedef struct ag_fetch {
     atomic_uint chunks, streams, done; /* pieces that somebody has asked for */
 } ag_fetch;
 
-typedef struct ag_run {
+/* Chunks of the steps that run now which one group of threads takes before those of others. */
+typedef struct ag_range {
     _Alignas(64) atomic_uint_fast64_t word;
     _Alignas(64) atomic_uint_fast32_t done;
+} ag_range;
+
+/* A plan under way. Runs live in the pool for ever, so looking at one that has just ended is harmless. */
+typedef struct ag_run {
+    ag_range ranges[AG_RANGES];
+    _Alignas(64) atomic_int n_ranges;
+    atomic_int ranges_done;
+    int ranges_live;    /* that have a chunk; written before the words are published, as what follows below */
     atomic_int engaged; /* threads in this run; at most `limit` */
     atomic_int limit;
     atomic_int status;   /* agk_status of the first chunk that failed */
@@ -45,10 +68,10 @@ struct ag_pool {
     atomic_int refs;
     ag_pool_params params;
     unsigned generation;
-    pthread_mutex_t lock;
-    ag_stream *ready_head, *ready_tail;
-    atomic_int n_ready;
-    atomic_int sleepers;
+    pthread_mutex_t lock; /* its life: threads that come, the end */
+    int n_banks;
+    atomic_uint next_bank; /* for streams that no worker has run yet */
+    ag_bank banks[AG_MAX_BANKS];
     atomic_uint_fast64_t crowded_until; /* ns: a worker that was sent to another core waited there */
     atomic_int spinners;
     atomic_int active_runs;
@@ -64,21 +87,45 @@ struct ag_pool {
 
 #define AG_N_RUNS 32 /* plans under way at the same time; further ones run on their leader alone */
 
-/* A run's word: 24 bits step, 20 bits number of chunks, 20 bits next chunk. Claims beyond the end cannot overflow,
- * since a thread looks before it claims and there are at most 512. */
-static inline bool ag_claimable(uint64_t word)
-{
-    return ((uint32_t)word & 0xfffff) < ((uint32_t)(word >> 20) & 0xfffff);
-}
+/* A chunk that a thread took (plan_claim.c), until it is counted as done. */
+typedef struct ag_claim {
+    ag_range *range;
+    uint32_t of;        /* chunks that the range has */
+    int ranges;         /* that have chunks */
+    size_t step, after; /* the chunk's; the first one behind those that run together */
+    uint32_t chunk;
+} ag_claim;
+
+void ag_run_open(ag_run *run, int n_banks, int limit); /* how many ranges its steps have */
+void ag_run_publish(ag_run *run, size_t step);         /* from here on others may end the plan, and free it */
+void ag_run_close(ag_run *run);                        /* nothing can be taken any more */
+bool ag_run_claim(ag_run *run, ag_pool *pool, ag_worker *worker, ag_claim *claim);
+bool ag_run_finish(ag_run *run, const ag_claim *claim); /* true: it was the last chunk that was out */
+size_t ag_together(const ag_plan *plan, size_t step);   /* how many steps run together from this one on */
 
 typedef enum ag_part { AG_IDLED, AG_HELPED, AG_LEFT } ag_part; /* LEFT: no longer counted as engaged in the run */
 
 bool ag_pool_fetch(ag_pool *pool); /* one piece of what comes next; false: there is none */
 /* Work on this run while there is something to claim; the plan's end or yield is handled inside. */
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *run);
-void ag_pool_wake(ag_pool *pool, int n);        /* sleeping workers, up to n */
-void ag_pool_wake_locked(ag_pool *pool, int n); /* by who holds the pool's lock */
-bool ag_pool_anything(ag_pool *pool);           /* is there something to do? */
+bool ag_run_claimable(const ag_run *run); /* has it a chunk that nobody took? */
+
+void ag_pool_wake_helpers(ag_pool *pool, ag_worker *worker, int n); /* up to n, for a plan that this worker leads */
+void ag_pool_wake_owed(ag_pool *pool, ag_worker *worker, int n);    /* up to n that others have left to be woken */
+int ag_pool_wake_locked(ag_pool *pool, ag_bank *bank, int n);       /* by who holds its lock; how many */
+void ag_pool_wake_all(ag_pool *pool);
+bool ag_pool_anything(ag_pool *pool); /* is there something to do? */
 void ag_pool_sleep(ag_pool *pool, ag_worker *worker);
+
+void ag_pool_ready(ag_executor *executor, ag_stream *stream);
+ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker); /* NULL: none is ready */
+
+/* Streams that are ready, anywhere in the pool. */
+static inline int ag_pool_n_ready(const ag_pool *pool)
+{
+    int n = 0;
+    for (int i = 0; i < pool->n_banks; ++i) n += atomic_load_explicit(&pool->banks[i].n_ready, memory_order_relaxed);
+    return n;
+}
 
 #endif

@@ -366,12 +366,16 @@ typedef struct ag_pool_params {
 typedef struct ag_worker {
     ag_pool *pool;
     int index;
+    int bank; /* of memory, next to which it works */
     pthread_t thread;
-    pthread_cond_t wake; /* with the pool's lock */
+    pthread_cond_t wake; /* with its bank's lock */
     bool asleep;         /* by that lock; false: somebody has woken it */
-    atomic_int cpu;      /* where it last lay down; -1: unknown */
-    int sent_from;       /* a core that it was told to keep off while it wakes, or -1 */
-    uint64_t sent;       /* ns: when */
+    struct ag_worker *asleep_next, *asleep_before;
+    atomic_uint woke, claimed,
+        strayed;    /* workers that it woke, chunks that it took, those of others' ranges: for tests */
+    atomic_int cpu; /* where it last lay down; -1: unknown */
+    int sent_from;  /* a core that it was told to keep off while it wakes, or -1 */
+    uint64_t sent;  /* ns: when */
     void *scratch;
     size_t scratch_size;
     uint64_t helped, turn_end; /* ns: when it last left a plan of others, until when such plans have their turn */
@@ -391,6 +395,7 @@ void ag_pool_resume(ag_pool *pool);
 bool ag_pool_paused(const ag_pool *pool);
 int ag_pool_sleepers(const ag_pool *pool); /* workers that sleep at this moment */
 ag_executor *ag_pool_executor(ag_pool *pool);
+const ag_worker *ag_pool_worker(const ag_pool *pool, int index); /* for tests */
 extern _Atomic(void (*)(void)) ag_on_idle; /* set by the binding; a worker calls it before it sleeps */
 int ag_usable_cpus(void);                  /* affinity and cgroup quota */
 

@@ -17,6 +17,11 @@ ag_stream **ag_stream_link(ag_stream *stream)
     return &stream->next_ready;
 }
 
+int *ag_stream_bank(ag_stream *stream)
+{
+    return &stream->bank;
+}
+
 /* -- blocks and slots ----------------------------------------------------------------------------------------- */
 
 ag_block *ag_block_new(void)
@@ -96,6 +101,7 @@ static ag_stream *stream_new(const char *name, ag_executor *executor)
     s->generation = atomic_load(&ag_generation);
     snprintf(s->name, sizeof s->name, "%s", name);
     s->executor = executor;
+    s->bank = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);

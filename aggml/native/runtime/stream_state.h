@@ -53,6 +53,7 @@ struct ag_stream {
     ag_error *call_error;
 
     ag_stream *next_ready; /* for the executor */
+    int bank;              /* the same */
     ag_stream *next_resting;
     atomic_bool keeps, in_resting; /* rest.c */
     void *owner;                   /* the binding's */

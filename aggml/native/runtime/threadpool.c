@@ -2,7 +2,7 @@
  *
  * An idle worker spins with a yield every 32 pauses, then sleeps: that kept a graph beside a busy process at 1.0x of one
  * thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c), who sleeps where
- * and who is woken (pool_sleep.c). */
+ * and who is woken (pool_sleep.c), which stream is next (pool_ready.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -13,46 +13,13 @@
 
 static _Thread_local const ag_pool *my_pool; /* the pool that this thread works for */
 
-/* -- ready streams ---------------------------------------------------------------------------------------------- */
-
-static void on_ready(ag_executor *executor, ag_stream *stream)
-{
-    ag_pool *pool = (ag_pool *)executor; /* its first member */
-    pthread_mutex_lock(&pool->lock);
-    atomic_store(&pool->paused, false); /* work ends a pause, as in ggml: nobody waits for a resume that never comes */
-    *ag_stream_link(stream) = NULL;
-    if (pool->ready_tail != NULL) {
-        *ag_stream_link(pool->ready_tail) = stream;
-    } else {
-        pool->ready_head = stream;
-    }
-    pool->ready_tail = stream;
-    atomic_fetch_add(&pool->n_ready, 1);
-    ag_pool_wake_locked(pool, 1);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-static ag_stream *pop_ready(ag_pool *pool)
-{
-    if (atomic_load(&pool->n_ready) == 0) return NULL;
-    pthread_mutex_lock(&pool->lock);
-    ag_stream *stream = pool->ready_head;
-    if (stream != NULL) {
-        pool->ready_head = *ag_stream_link(stream);
-        if (pool->ready_head == NULL) pool->ready_tail = NULL;
-        atomic_fetch_sub(&pool->n_ready, 1);
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return stream;
-}
-
 /* -- workers -------------------------------------------------------------------------------------------------- */
 
 static bool help(ag_pool *pool, ag_worker *worker)
 {
     for (int i = 0; i < AG_N_RUNS; ++i) {
         ag_run *r = &pool->runs[(i + worker->index) % AG_N_RUNS];
-        if (!ag_claimable(atomic_load_explicit(&r->word, memory_order_acquire))) continue;
+        if (!ag_run_claimable(r)) continue;
         /* `limit` counts the leader, and the place that a finished leader leaves is taken by the one that goes on. */
         bool admitted = atomic_fetch_add(&r->engaged, 1) <= atomic_load(&r->limit);
         ag_part result = admitted ? ag_run_participate(pool, worker, r) : AG_IDLED;
@@ -67,7 +34,7 @@ static bool help(ag_pool *pool, ag_worker *worker)
 /* Where streams are always ready, nobody would ever come to help: after a slice of them, plans under way get one. */
 static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
 {
-    if (atomic_load(&pool->active_runs) == 0 || atomic_load(&pool->n_ready) == 0) return false;
+    if (atomic_load(&pool->active_runs) == 0 || ag_pool_n_ready(pool) == 0) return false;
     uint64_t now = ag_now();
     if (now - worker->helped < AG_SLICE_NS) return false;
     worker->helped = now;
@@ -106,14 +73,33 @@ static void pool_free(ag_pool *pool)
         free(pool->workers[i]);
     }
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_destroy(&pool->runs[i].message_lock);
+    for (int i = 0; i < AG_MAX_BANKS; ++i) pthread_mutex_destroy(&pool->banks[i].lock);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }
 
-static void set_affinity(const ag_pool_params *params, int index)
+#ifdef __linux__
+/* A worker stays next to its bank's memory: what it packs, and the stacks and scratch that it touches, lie there. */
+static void stay_in_bank(int bank)
+{
+    cpu_set_t set;
+    if (pthread_getaffinity_np(pthread_self(), sizeof set, &set) != 0) return;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET((size_t)cpu, &set) && !ag_bank_has(bank, cpu)) CPU_CLR((size_t)cpu, &set);
+    }
+    if (CPU_COUNT(&set) > 0) pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+#endif
+
+static void set_affinity(const ag_pool *pool, const ag_worker *worker)
 {
 #ifdef __linux__
-    if (!params->has_mask) return;
+    const ag_pool_params *params = &pool->params;
+    const int index = worker->index;
+    if (!params->has_mask) {
+        if (pool->n_banks > 1) stay_in_bank(worker->bank);
+        return;
+    }
     cpu_set_t set;
     CPU_ZERO(&set);
     int bits = 0, wanted = -1;
@@ -127,8 +113,8 @@ static void set_affinity(const ag_pool_params *params, int index)
     }
     pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* a refusal leaves the inherited mask */
 #else
-    (void)params;
-    (void)index;
+    (void)pool;
+    (void)worker;
 #endif
 }
 
@@ -149,11 +135,11 @@ static void *work(void *argument)
     ag_pool *pool = worker->pool;
     my_pool = pool;
     ag_courtesy_worker();
-    set_affinity(&pool->params, worker->index);
+    set_affinity(pool, worker);
     if (pool->params.priority == 0) ag_sched_worker();
     set_priority(pool->params.priority);
     while (!atomic_load(&pool->stop)) {
-        ag_stream *stream = plans_have_their_turn(pool, worker) ? NULL : pop_ready(pool);
+        ag_stream *stream = plans_have_their_turn(pool, worker) ? NULL : ag_pool_pop(pool, worker);
         if (stream != NULL) {
             ag_stream_run(stream, worker);
         } else if (!help(pool, worker) && !spin(pool)) {
@@ -184,6 +170,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
         if (!ok) break;
         worker->pool = pool;
         worker->index = i;
+        worker->bank = i % pool->n_banks;
         atomic_init(&worker->cpu, -1);
         worker->sent_from = -1;
         pthread_cond_init(&worker->wake, NULL);
@@ -203,6 +190,14 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
     return ok;
 }
 
+/* As few as have room for the threads: what they share stays in one cache. A mask says where workers run, not we. */
+static int banks_for(const ag_pool_params *params)
+{
+    const int all = ag_banks(), cores = ag_bank_cores(), wanted = (params->n_threads + cores - 1) / cores;
+    if (params->has_mask || params->strict || wanted < 2) return 1;
+    return wanted < all ? wanted : all;
+}
+
 ag_pool *ag_pool_new(const ag_pool_params *params)
 {
     ag_runtime_init();
@@ -211,8 +206,10 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     if (pool == NULL) return NULL;
     memset(pool, 0, size);
     atomic_init(&pool->refs, 1);
-    pool->executor.ready = on_ready;
+    pool->executor.ready = ag_pool_ready;
     pool->params = *params;
+    pool->n_banks = banks_for(params);
+    for (int i = 0; i < AG_MAX_BANKS; ++i) pthread_mutex_init(&pool->banks[i].lock, NULL);
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
@@ -234,7 +231,7 @@ void ag_pool_stop(ag_pool *pool)
     if (!alive(pool)) return;
     pthread_mutex_lock(&pool->lock);
     bool first = !atomic_exchange(&pool->stop, true);
-    ag_pool_wake_locked(pool, AG_MAX_THREADS);
+    ag_pool_wake_all(pool);
     int n = atomic_load(&pool->n_threads);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; first && i < n; ++i) pthread_join(pool->workers[i]->thread, NULL);
@@ -255,8 +252,8 @@ void ag_pool_unref(ag_pool *pool)
     int n = atomic_load(&pool->n_threads);
     for (int i = 0; i < n; ++i) pthread_detach(pool->workers[i]->thread);
     atomic_store(&pool->stop, true);
-    ag_pool_wake_locked(pool, AG_MAX_THREADS);
     pthread_mutex_unlock(&pool->lock);
+    ag_pool_wake_all(pool); /* this worker is one of them: the pool stays until it leaves */
 }
 
 int ag_pool_n_threads(const ag_pool *pool)
@@ -266,6 +263,10 @@ int ag_pool_n_threads(const ag_pool *pool)
 int ag_pool_width(const ag_pool *pool)
 {
     return atomic_load(&pool->width);
+}
+const ag_worker *ag_pool_worker(const ag_pool *pool, int index)
+{
+    return pool->workers[index];
 }
 ag_executor *ag_pool_executor(ag_pool *pool)
 {
@@ -280,10 +281,8 @@ void ag_pool_pause(ag_pool *pool)
 void ag_pool_resume(ag_pool *pool)
 {
     if (!alive(pool)) return;
-    pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->paused, false);
-    ag_pool_wake_locked(pool, AG_MAX_THREADS);
-    pthread_mutex_unlock(&pool->lock);
+    ag_pool_wake_all(pool);
 }
 
 bool ag_pool_paused(const ag_pool *pool)
@@ -293,7 +292,9 @@ bool ag_pool_paused(const ag_pool *pool)
 
 int ag_pool_sleepers(const ag_pool *pool)
 {
-    return atomic_load(&pool->sleepers);
+    int n = 0;
+    for (int i = 0; i < pool->n_banks; ++i) n += atomic_load(&pool->banks[i].sleepers);
+    return n;
 }
 
 /* A cgroup that grants 150 ms per 100 ms counts as two cpus: a fraction still runs a thread. */

@@ -1,0 +1,154 @@
+/* Who takes which chunk: a word for each range of a step, from which any number of threads take chunks by adding to it.
+ *
+ * A range's word is 24 bits step, 20 bits number of its chunks, 20 bits how many of them were taken. A thread looks, then claims
+ * with fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is current. Claims
+ * beyond the end cannot overflow, since a thread looks before it claims and there are at most 512.
+ *
+ * Up to 8 threads share one range. 128 that add to one word would wait for its cache line longer than for memory; so there is a
+ * range for every 8, the same number in each bank of memory. A thread begins with its own, goes on with those of its bank, then
+ * with the others. Of each step a range has the chunks of the same threads (agk_in_streams), so the same rows of the weights: they
+ * are packed, touched and read next to the memory where they lie. Not here: what is done with a chunk (plan_run.c). */
+#include "pool_state.h"
+
+static uint64_t pack(size_t step, uint32_t chunks)
+{
+    return (uint64_t)step << 40 | (uint64_t)chunks << 20;
+}
+static size_t word_step(uint64_t w)
+{
+    return (size_t)(w >> 40);
+}
+static uint32_t word_chunks(uint64_t w)
+{
+    return (uint32_t)(w >> 20) & 0xfffff;
+}
+static uint32_t word_taken(uint64_t w)
+{
+    return (uint32_t)w & 0xfffff;
+}
+static bool claimable(uint64_t w)
+{
+    return word_taken(w) < word_chunks(w);
+}
+
+bool ag_run_claimable(const ag_run *r)
+{
+    const int n = atomic_load(&r->n_ranges);
+    for (int i = 0; i < n; ++i) {
+        if (claimable(atomic_load(&r->ranges[i].word))) return true;
+    }
+    return false;
+}
+
+size_t ag_together(const ag_plan *plan, size_t step)
+{
+    return plan->steps[step].n_together > 1 ? plan->steps[step].n_together : 1;
+}
+
+/* -- what belongs to a range: of every round of `n_streams` chunks, those of its streams ------------------------------ */
+
+static uint32_t first_stream(const ag_run *r, int range, int n_ranges)
+{
+    return (uint32_t)(r->n_streams * range / n_ranges);
+}
+
+static uint32_t size_of(const ag_run *r, int range, int n_ranges, uint32_t chunks)
+{
+    if (n_ranges == 1) return chunks;
+    const uint32_t n = (uint32_t)r->n_streams, from = first_stream(r, range, n_ranges);
+    const uint32_t width = first_stream(r, range + 1, n_ranges) - from, rest = chunks % n;
+    return chunks / n * width + (rest < from ? 0 : rest - from < width ? rest - from : width);
+}
+
+static uint32_t chunk_of(const ag_run *r, int range, int n_ranges, uint32_t k)
+{
+    if (n_ranges == 1) return k;
+    const uint32_t from = first_stream(r, range, n_ranges), width = first_stream(r, range + 1, n_ranges) - from;
+    return k / width * (uint32_t)r->n_streams + from + k % width;
+}
+
+/* -- a run ---------------------------------------------------------------------------------------------------------- */
+
+void ag_run_open(ag_run *r, int n_banks, int limit)
+{
+    const int room = n_banks * AG_FEW_THREADS;
+    int n = n_banks * ((limit + room - 1) / room);
+    if (n > AG_RANGES) n = AG_RANGES / n_banks * n_banks;
+    if (n > limit) n = limit;
+    r->n_streams = limit;
+    atomic_store(&r->n_ranges, n);
+}
+
+void ag_run_publish(ag_run *r, size_t step)
+{
+    const ag_plan *plan = r->plan;
+    const size_t n_steps = ag_together(plan, step);
+    const int n = atomic_load_explicit(&r->n_ranges, memory_order_relaxed);
+    uint32_t sizes[AG_RANGES];
+    int live = 0;
+    r->head = step;
+    for (int i = 0; i < n; ++i) {
+        sizes[i] = 0;
+        for (size_t k = 0; k < n_steps; ++k) sizes[i] += size_of(r, i, n, plan->steps[step + k].n_chunks);
+        atomic_store_explicit(&r->ranges[i].done, 0, memory_order_relaxed);
+        live += sizes[i] > 0;
+    }
+    r->ranges_live = live;
+    atomic_store_explicit(&r->ranges_done, 0, memory_order_relaxed);
+    for (int i = 0; i < n; ++i) { /* a range without chunks keeps its old word, of which nothing is left */
+        if (sizes[i] > 0) atomic_store(&r->ranges[i].word, pack(step, sizes[i]));
+    }
+}
+
+void ag_run_close(ag_run *r)
+{
+    const int n = atomic_load_explicit(&r->n_ranges, memory_order_relaxed);
+    for (int i = 0; i < n; ++i) atomic_store(&r->ranges[i].word, 0);
+    atomic_store(&r->n_ranges, 0);
+}
+
+/* The i-th range that a worker looks into: its own, the others of its bank, the rest. */
+static int range_for(const ag_pool *pool, const ag_worker *worker, int n, int i)
+{
+    if (n == 1) return 0;
+    const int first = worker->bank * n / pool->n_banks, end = (worker->bank + 1) * n / pool->n_banks;
+    const int width = end - first, own = worker->index / pool->n_banks;
+    return i < width ? first + (own + i) % width : (first + i) % n;
+}
+
+static void count(atomic_uint *mine) /* nobody else writes it */
+{
+    atomic_store_explicit(mine, atomic_load_explicit(mine, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+bool ag_run_claim(ag_run *r, ag_pool *pool, ag_worker *worker, ag_claim *c)
+{
+    const int n =
+        atomic_load_explicit(&r->n_ranges, memory_order_relaxed); /* of another plan, at worst: fewer are seen */
+    for (int i = 0; i < n; ++i) {
+        const int at = range_for(pool, worker, n, i);
+        ag_range *range = &r->ranges[at];
+        if (!claimable(atomic_load_explicit(&range->word, memory_order_acquire))) continue;
+        const uint64_t w = atomic_fetch_add(&range->word, 1);
+        if (!claimable(w)) continue;
+        const ag_plan *plan = r->plan; /* it, and what is below, stands until the chunk is counted as done */
+        const int n_now = atomic_load_explicit(&r->n_ranges, memory_order_relaxed);
+        size_t step = word_step(w);
+        uint32_t k = word_taken(w);
+        *c = (ag_claim){
+            .range = range, .of = word_chunks(w), .ranges = r->ranges_live, .after = step + ag_together(plan, step)};
+        for (uint32_t here; k >= (here = size_of(r, at, n_now, plan->steps[step].n_chunks)); ++step) k -= here;
+        c->step = step;
+        c->chunk = chunk_of(r, at, n_now, k);
+        count(&worker->claimed);
+        if (i > 0) count(&worker->strayed);
+        return true;
+    }
+    return false;
+}
+
+bool ag_run_finish(ag_run *r, const ag_claim *c)
+{
+    if (atomic_fetch_add(&c->range->done, 1) + 1 != c->of) return false;
+    return atomic_fetch_add(&r->ranges_done, 1) + 1 == c->ranges;
+}
