@@ -1,4 +1,4 @@
-"""Random streams: sets, copies across, events, waits, delays, holds, aborts, failures, awaited in any order.
+"""Random streams: sets, copies, events, waits, delays, holds, aborts, failures; awaited anyhow.
 
 A program runs on some CPU backends. What each `get` brings is compared with the program run one
 operation after the other; each operation begins after all that it has to come after. Not here: what

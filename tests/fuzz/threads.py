@@ -67,7 +67,9 @@ class Worker:
                 anyio.run(self.in_loop, backend=self.loop)
         except BaseException as error:
             with self.shared.lock:
-                self.shared.problems.append(f"thread {self.number}: {type(error).__name__}: {error}")
+                self.shared.problems.append(
+                    f"thread {self.number}: {type(error).__name__}: {error}"
+                )
 
     async def in_loop(self) -> None:
         for kind, i, value in self.turns:

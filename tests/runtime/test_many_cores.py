@@ -20,6 +20,8 @@ from aggml.native import _native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from runtime.support import Array
+
     from aggml.devices.cpu import CPUDevice
 
 
@@ -43,7 +45,7 @@ async def test_graphs_give_the_same_bits_on_any_number_of_cores(
     blocks = aggml.quantize(rng.normal(size=(700, 256)).astype(np.float32), "q8_0")
     columns = rng.normal(size=(9, 256)).astype(np.float32)
 
-    async def compute(be: aggml.Backend) -> np.ndarray:  # type: ignore[type-arg]
+    async def compute(be: aggml.Backend) -> Array:
         be.alloc([w]).usage = aggml.BufferUsage.WEIGHTS
         await be.set(w, blocks)
         placed = be.alloc_graph(graph)
