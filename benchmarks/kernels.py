@@ -40,6 +40,7 @@ OTHERS: Final = (
     "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q5_K", "q6_K", "iq4_nl", "iq4_xs", "iq2_xxs", "iq2_xs",
     "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
 )  # fmt: skip
+PACKED: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q4_K", "q5_K", "q6_K", "q3_K", "q2_K", "iq4_xs")
 STREAMED: Final = 512 << 20  # bytes of weights that a mat-vec goes through: more than caches hold
 PLAIN: Final = ("f32", "f16", "bf16")
 
@@ -53,7 +54,7 @@ def all_cases(part: str) -> dict[str, Case]:
         for name in OTHERS:
             found[f"mul_mat {name} 2048 x 256 x 4096"] = cases.mul_mat(name, 2048, 256, 4096)
     elif part == MATVEC:
-        for n, types in ((1, (*LARGE, "q5_K", "q6_K")), (8, ("bf16", "q8_0", "q4_0", "q4_K"))):
+        for n, types in ((1, (*LARGE, *OTHERS)), (8, ("bf16", *PACKED))):
             for name in types:
                 size = DType.parse(name).row_size(14336) * 4096
                 case = cases.mul_mat(name, 4096, n, 14336, copies=round(STREAMED / size))
@@ -331,7 +332,8 @@ async def _row(
     amount, unit = _amount(part, case)
     rate = {name: amount / median(found) for name, found in spans.items() if found}
     tops = {name: median(found) / 1e9 for name, found in heights.items()}
-    budgets = _budgets(part, case, roofline)
+    beside = [Budget(peer, ">=", 1) for peer in rate if peer != "ours"]
+    budgets = (*_shares(part, case, roofline), *beside)
     note = "; ".join(peers.notes)
     more = {"rounds": rounds, "milliseconds": median(spans["ours"]) * 1e3, "nmse": differences}
     own = rate.pop("ours")
@@ -386,21 +388,23 @@ def _roofs(part: str, case: Case, roofline: Roofline | None) -> dict[str, Callab
     return found
 
 
-def _budgets(part: str, case: Case, roofline: Roofline | None) -> tuple[Budget, ...]:
+def _shares(part: str, case: Case, roofline: Roofline | None) -> tuple[Budget, ...]:
+    """How much of what the machine can do is asked for; less of tiles, which memory feeds."""
     dtype = case.get("dtype", "")
     bf16 = "bf16" if roofline is None else roofline.best("bf16")
+    tiles = bf16.endswith("tiles")
     if part == GEMM:
-        return {
-            "f32": (Budget("f32", ">=", 0.88), Budget("numpy", ">=", 1.9)),
-            "f16": (Budget("f32", ">=", 0.88),),
-            "bf16": (Budget(bf16, ">=", 0.9), Budget("PyTorch", ">=", 1)),
-            "q8_0": (Budget("int8", ">=", 0.63),),
-            "q4_0": (Budget("int8", ">=", 0.63),),
-            "q4_K": (Budget("int8", ">=", 0.63),),
-        }.get(dtype, (Budget("ggml", ">=", 2),))
-    if part == MATVEC and case["n"] == 1 and dtype in ("q4_0", "q8_0", "q4_K", "bf16"):
-        return (Budget("read", ">=", 0.95),)
-    if part == ATTENTION and not case["causal"]:
-        limits = {"bf16": (Budget(bf16, ">=", 0.65),), "f16": (Budget("f32", ">=", 0.72),)}
-        return limits.get(dtype, ())
+        if dtype in ("f32", "f16"):
+            return (Budget("f32", ">=", 0.9),)
+        if dtype == "bf16":
+            return (Budget(bf16, ">=", 0.5 if tiles else 0.9),)
+        return (Budget("int8 tiles", ">=", 0.5) if tiles else Budget("int8", ">=", 0.7),)
+    if part == MATVEC and case["n"] == 1:
+        return (Budget("read", ">=", 0.85 if dtype.startswith(("iq1", "iq2", "iq3")) else 0.95),)
+    if part == MATVEC and dtype in PACKED:
+        return (Budget("read", ">=", 0.85),)
+    if part == ATTENTION and not case["causal"] and dtype == "bf16":
+        return (Budget(bf16, ">=", 0.25 if tiles else 0.7),)
+    if part == ATTENTION and not case["causal"] and dtype == "f16":
+        return (Budget("f32", ">=", 0.8),)
     return ()

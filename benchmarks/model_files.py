@@ -72,6 +72,35 @@ class Shape:
         return sum(m * k for name, (m, k) in self.matrices().items() if name != "token_embd")
 
 
+# What llama.cpp writes under these names: the type of most matrices; the type of the output, and of
+# the values and second feed-forward matrices of the first and last eighth of the layers and of
+# every third one between.
+MIXTURES: Final = {"Q4_K_M": ("q4_K", "q6_K"), "Q5_K_M": ("q5_K", "q6_K")}
+
+
+def type_of(matrix: str, dtype: str, shape: Shape) -> str:
+    """Of a matrix by its GGUF name without ".weight", in a file of a type or of one of MIXTURES."""
+    if dtype not in MIXTURES:
+        return dtype
+    most, better = MIXTURES[dtype]
+    if matrix == "output":
+        return better
+    if not matrix.endswith(("attn_v", "ffn_down")):
+        return most
+    layer, eighth = int(matrix.split(".")[1]), shape.layers // 8
+    more = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+    return better if more else most
+
+
+def streamed_bytes(dtype: str, shape: Shape) -> float:
+    """Of the weights that every token is multiplied by."""
+    total = 0
+    for name, (m, k) in shape.matrices().items():
+        if name != "token_embd":
+            total += m * aggml.DType.parse(type_of(name, dtype, shape)).row_size(k)
+    return float(total)
+
+
 LARGE: Final = Shape()
 SMALL: Final = Shape(width=512, layers=2, heads=4, kv_heads=2, inner=1024, vocabulary=2048)
 
@@ -130,17 +159,19 @@ def _write_llama(path: Path, dtype: str, shape: Shape, *, vocabulary: bool) -> N
         else:
             writer.add("tokenizer.ggml.model", "no_vocab")
         for name, data in tensors(dtype, shape):
-            writer.add_tensor(f"{name}.weight", data, dtype if data.dtype == np.uint8 else None)
+            kind = type_of(name, dtype, shape) if data.dtype == np.uint8 else None
+            writer.add_tensor(f"{name}.weight", data, kind)
 
 
 def tensors(dtype: str, shape: Shape) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Names and random values: matrices as rows of bytes (f32 as they are), vectors of ones."""
-    base: dict[int, np.ndarray[Any, Any]] = {}
+    base: dict[tuple[int, str], np.ndarray[Any, Any]] = {}
     for i, (name, (m, k)) in enumerate(shape.matrices().items()):
-        if k not in base:
+        key = k, type_of(name, dtype, shape)
+        if key not in base:
             rows = np.random.default_rng(k).standard_normal((BASE, k), np.float32)
-            base[k] = stored(rows / np.float32(np.sqrt(k)), dtype)
-        rows = np.roll(base[k], 37 * i, axis=0)
+            base[key] = stored(rows / np.float32(np.sqrt(k)), key[1])
+        rows = np.roll(base[key], 37 * i, axis=0)
         yield name, np.ascontiguousarray(np.tile(rows, (-(-m // BASE), 1))[:m])
     for name in shape.norms():
         yield name, np.ones(shape.width, np.float32)
