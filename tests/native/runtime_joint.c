@@ -123,6 +123,52 @@ static void all_or_nothing(void)
     CHECK_EQ(ag_stream_submitted(streams[0]), before);
 }
 
+/* One submission to thousands of streams, in any order, each with a wait for another one; then who waits for whom, by all of
+ * them: a chain, each link of which is found at once. */
+#if defined(__SANITIZE_THREAD__)
+enum { MANY = 60 }; /* as many locks as TSan lets one thread hold */
+#else
+enum { MANY = 4096 };
+#endif
+
+static void thousands_at_once(void)
+{
+    static ag_stream *many[MANY];
+    static ag_slot slots[MANY][2];
+    static ag_block *blocks[MANY][2];
+    static uint64_t tickets[MANY][2];
+    static ag_batch batches[MANY];
+    ag_pool *pool = rig_pool(2);
+    rng r = rng_new(7);
+    for (int i = 0; i < MANY; ++i) {
+        many[i] = rig_stream(pool, 0);
+        const int k = (int)rng_below(&r, (uint32_t)i + 1);
+        ag_stream *swap = many[k];
+        many[k] = many[i];
+        many[i] = swap;
+    }
+    ag_stream_hold(many[0]);
+    for (int i = 0; i < MANY; ++i) {
+        slots[i][0] = i > 0 ? rig_wait_slot(many[i - 1], AG_TAIL) : rig_slot(AG_KIND_NOP);
+        slots[i][1] = rig_slot(AG_KIND_NOP);
+        batches[i] = (ag_batch){many[i], slots[i], 2, blocks[i], tickets[i]};
+    }
+    CHECK_EQ(ag_submit(batches, MANY), AG_SUBMIT_OK);
+    ag_edge last = {.other = many[MANY - 1], .ticket = 2}, first = {.other = many[0], .ticket = 2};
+    CHECK(ag_stream_needs(&last, 1, NULL, 0, many[0]));
+    CHECK(ag_stream_needs(&last, 1, NULL, 0, many[MANY / 2]));
+    CHECK(!ag_stream_needs(&first, 1, NULL, 0, many[1]));
+    ag_stream_release(many[0]);
+    for (int i = 0; i < MANY; ++i) {
+        rig_drain(many[i]);
+        CHECK_EQ(ag_stream_submitted(many[i]), 2);
+        ag_block_unref(blocks[i][0]);
+        ag_block_unref(blocks[i][1]);
+        ag_stream_unref(many[i]);
+    }
+    rig_end(pool);
+}
+
 int main(int argc, char **argv)
 {
     check_begin(argc, argv);
@@ -138,6 +184,7 @@ int main(int argc, char **argv)
         for (int i = 0; i < STREAMS; ++i) ag_stream_unref(streams[i]);
         rig_end(pool);
     }
+    thousands_at_once();
     CHECK_EQ(atomic_load(&copies), 2 * THREADS * SCALED(5000));
     for (int i = 0; i < STREAMS * STREAMS; ++i) ag_plan_unref(plans[i / STREAMS][i % STREAMS]);
     return 0;

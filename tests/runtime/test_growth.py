@@ -196,3 +196,35 @@ async def test_delays_cost_the_logarithm_of_how_many_there_are() -> None:
             with pytest.raises(aggml.Aborted):
                 await future
     assert _native.timers_compared() - before < PER_ENTRY * n
+
+
+async def test_a_queued_call_of_python_costs_the_same_whatever_is_queued_behind_it() -> None:
+    """Counted on the thread that runs them, from the first to the last."""
+
+    async def work_of(n: int) -> float:
+        stream = aggml.Stream("s")
+        lines = 0
+
+        def count(_frame: object, event: str, _argument: object) -> Any:  # noqa: ANN401
+            nonlocal lines
+            lines += event == "line"
+            return count
+
+        def begin() -> None:
+            frame = sys._getframe()
+            sys.settrace(count)
+            while frame is not None:  # the loop that serves calls, which is running already
+                frame.f_trace = count
+                frame = frame.f_back  # type: ignore[assignment]
+
+        with stream.hold():
+            stream.call(begin)
+            for _ in range(n):
+                stream.call(int)
+            last = stream.call(sys.settrace, None)
+        await last
+        stream.close()
+        return lines / n
+
+    few, many = await work_of(50), await work_of(1500)
+    assert many < 1.5 * few

@@ -40,37 +40,60 @@ static bool make_spare(ag_stream *s, size_t slots)
     return true;
 }
 
-/* Put a stream in its place, unless it is there. */
-static size_t include(ag_stream **out, size_t count, ag_stream *s)
+/* A stream that a submission is about. */
+typedef struct party {
+    ag_stream *stream;
+    size_t slots; /* it gets so many */
+    bool ready;   /* nobody runs it: that is for the submitter to do */
+} party;
+
+static int by_address(const void *a, const void *b)
 {
-    size_t at = 0;
-    while (at < count && out[at] < s) ++at;
-    if (at < count && out[at] == s) return count;
-    for (size_t m = count; m > at; --m) out[m] = out[m - 1];
-    out[at] = s;
-    return count + 1;
+    const ag_stream *x = ((const party *)a)->stream, *y = ((const party *)b)->stream;
+    return x < y ? -1 : x > y;
+}
+
+/* Which one it is, or where it would be: `n` parties lie by address. */
+static size_t place_of(const party *parties, size_t n, const ag_stream *s)
+{
+    size_t low = 0;
+    while (n > 0) {
+        const size_t half = n / 2;
+        if (parties[low + half].stream < s) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return low;
 }
 
 /* The streams concerned, each once, ordered by address: the order in which their locks are taken. */
-static size_t involved(const ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen, ag_stream **out)
+static size_t involved(const ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen, party *out)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < n_seen; ++i) count = include(out, count, seen[i].stream);
+    size_t count = 0, kept = 0;
+    for (size_t i = 0; i < n_seen; ++i) out[count++] = (party){.stream = seen[i].stream};
     for (size_t i = 0; i < n; ++i) {
-        for (size_t k = 0; k <= batches[i].n; ++k) {
-            ag_stream *s = batches[i].stream;
-            if (k < batches[i].n) {
-                const ag_slot *slot = &batches[i].slots[k];
-                if (slot->kind != AG_KIND_WAIT || slot->u.wait.ticket != AG_TAIL) continue;
-                s = slot->u.wait.stream;
-            }
-            count = include(out, count, s);
+        out[count++] = (party){.stream = batches[i].stream, .slots = batches[i].n};
+        for (size_t k = 0; k < batches[i].n; ++k) {
+            const ag_slot *slot = &batches[i].slots[k];
+            if (slot->kind != AG_KIND_WAIT || slot->u.wait.ticket != AG_TAIL) continue;
+            out[count++] = (party){.stream = slot->u.wait.stream};
         }
     }
-    return count;
+    if (count > 1) qsort(out, count, sizeof *out, by_address);
+    for (size_t i = 0; i < count; ++i) {
+        if (kept > 0 && out[kept - 1].stream == out[i].stream) {
+            out[kept - 1].slots += out[i].slots;
+        } else {
+            out[kept++] = out[i];
+        }
+    }
+    return kept;
 }
 
-static ag_submit_status check(ag_stream **streams, size_t count, const ag_batch *batches, size_t n)
+static ag_submit_status check(const party *parties, size_t count, const ag_batch *batches, size_t n)
 {
     for (size_t i = 0; i < n; ++i) {
         if (atomic_load(&batches[i].stream->closed)) return AG_SUBMIT_CLOSED;
@@ -81,11 +104,7 @@ static ag_submit_status check(ag_stream **streams, size_t count, const ag_batch 
         }
     }
     for (size_t j = 0; j < count; ++j) {
-        size_t slots = 0;
-        for (size_t i = 0; i < n; ++i) {
-            if (batches[i].stream == streams[j]) slots += batches[i].n;
-        }
-        if (!make_spare(streams[j], slots)) return AG_SUBMIT_NO_MEMORY;
+        if (!make_spare(parties[j].stream, parties[j].slots)) return AG_SUBMIT_NO_MEMORY;
     }
     return AG_SUBMIT_OK;
 }
@@ -120,17 +139,15 @@ static bool publish(ag_stream *s)
 
 /* Carry out, of streams that nobody ran, what costs less than a hand-over. In the order of the submission: what comes later
  * waits for what came before. */
-static void run_here(ag_stream **ready, size_t count, const ag_batch *batches, size_t n)
+static void run_here(party *parties, size_t count, const ag_batch *batches, size_t n)
 {
     ag_inline here;
     ag_inline_begin(&here, &ag_inline_submit);
     for (size_t i = 0; i < n; ++i) {
-        for (size_t j = 0; j < count; ++j) {
-            if (ready[j] == NULL || ready[j] != batches[i].stream) continue;
-            ready[j] = NULL;
-            ag_stream_run(batches[i].stream, NULL);
-            break;
-        }
+        party *p = &parties[place_of(parties, count, batches[i].stream)];
+        if (!p->ready) continue;
+        p->ready = false;
+        ag_stream_run(batches[i].stream, NULL);
     }
     ag_inline_end(&here);
 }
@@ -143,6 +160,28 @@ static bool moved(const ag_seen *seen, size_t n_seen)
     return false;
 }
 
+static ag_submit_status submit(party *parties, size_t count, ag_batch *batches, size_t n, const ag_seen *seen,
+                               size_t n_seen)
+{
+    for (size_t j = 0; j < count; ++j) {
+        if (!ag_stream_alive(parties[j].stream)) return AG_SUBMIT_FORKED;
+    }
+    for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&parties[j].stream->lock);
+    const ag_submit_status status = moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(parties, count, batches, n);
+    if (status == AG_SUBMIT_OK) append_all(batches, n);
+    /* First those that got nothing: a slot may hold their last reference, and once published it may run. */
+    for (size_t j = 0; j < count; ++j) {
+        party *p = &parties[j];
+        if (status != AG_SUBMIT_OK || p->slots == 0) pthread_mutex_unlock(&p->stream->lock);
+    }
+    if (status != AG_SUBMIT_OK) return status;
+    for (size_t j = 0; j < count; ++j) {
+        if (parties[j].slots > 0) parties[j].ready = publish(parties[j].stream);
+    }
+    run_here(parties, count, batches, n);
+    return status;
+}
+
 ag_submit_status ag_submit(ag_batch *batches, size_t n)
 {
     return ag_submit_if(batches, n, NULL, 0);
@@ -150,31 +189,16 @@ ag_submit_status ag_submit(ag_batch *batches, size_t n)
 
 ag_submit_status ag_submit_if(ag_batch *batches, size_t n, const ag_seen *seen, size_t n_seen)
 {
-    ag_stream *small[16], **streams = small;
+    enum { FEW = 16 };
+    party few[FEW], *parties = few;
     size_t bound = n_seen;
-    for (size_t i = 0; i < n; ++i) bound += 1 + batches[i].n;
-    if (bound > 16 && (streams = malloc(bound * sizeof *streams)) == NULL) return AG_SUBMIT_NO_MEMORY;
-    size_t count = involved(batches, n, seen, n_seen, streams);
-    ag_submit_status status = AG_SUBMIT_OK;
-    for (size_t j = 0; j < count; ++j) {
-        if (!ag_stream_alive(streams[j])) status = AG_SUBMIT_FORKED;
+    for (size_t i = 0; i < n; ++i) {
+        ++bound;
+        for (size_t k = 0; k < batches[i].n; ++k) bound += batches[i].slots[k].kind == AG_KIND_WAIT;
     }
-    if (status == AG_SUBMIT_OK) {
-        for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&streams[j]->lock);
-        status = moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(streams, count, batches, n);
-        if (status == AG_SUBMIT_OK) append_all(batches, n);
-        /* First those that got nothing: a slot may hold their last reference, and once published it may run. */
-        for (size_t j = 0; j < count; ++j) {
-            ag_stream *s = streams[j];
-            if (atomic_load_explicit(&s->submitted, memory_order_relaxed) != s->appended) continue;
-            pthread_mutex_unlock(&s->lock);
-            streams[j] = NULL;
-        }
-        for (size_t j = 0; j < count; ++j) {
-            if (streams[j] != NULL && !publish(streams[j])) streams[j] = NULL;
-        }
-        if (status == AG_SUBMIT_OK) run_here(streams, count, batches, n);
-    }
-    if (streams != small) free(streams);
+    if (bound > FEW && (parties = malloc(bound * sizeof *parties)) == NULL) return AG_SUBMIT_NO_MEMORY;
+    const size_t count = involved(batches, n, seen, n_seen, parties);
+    const ag_submit_status status = submit(parties, count, batches, n, seen, n_seen);
+    if (parties != few) free(parties);
     return status;
 }

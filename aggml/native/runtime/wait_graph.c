@@ -15,36 +15,57 @@ typedef struct place {
 typedef struct trail {
     place *places; /* each stream once */
     size_t n, cap, next;
+    size_t *at; /* 2 cap, by a hash of the stream: 1 + its place, 0 if none */
     bool failed;
 } trail;
+
+/* Where the table says, or would say, at which place a stream is: with 8,000 streams each would be compared with all. */
+static size_t *entry_of(const trail *t, const ag_stream *stream)
+{
+    size_t i = (size_t)((uintptr_t)stream / 64 * 0x9e3779b97f4a7c15u >> 20) & (2 * t->cap - 1);
+    while (t->at[i] != 0 && t->places[t->at[i] - 1].stream != stream) i = (i + 1) & (2 * t->cap - 1);
+    return &t->at[i];
+}
+
+static bool make_room(trail *t)
+{
+    if (t->n < t->cap) return true;
+    const size_t cap = t->cap ? 2 * t->cap : 16;
+    size_t *at = calloc(2 * cap, sizeof *at);
+    place *grown = at != NULL ? realloc(t->places, cap * sizeof *grown) : NULL;
+    if (grown == NULL) {
+        free(at);
+        t->failed = true;
+        return false;
+    }
+    free(t->at);
+    t->places = grown;
+    t->at = at;
+    t->cap = cap;
+    for (size_t i = 0; i < t->n; ++i) *entry_of(t, t->places[i].stream) = i + 1;
+    return true;
+}
 
 /* Go on to a place, unless as much of that stream was looked at, or it is done. */
 static void add(trail *t, ag_stream *stream, uint64_t ticket)
 {
-    if (ticket <= atomic_load(&stream->completed)) return;
-    size_t i = 0;
-    while (i < t->n && t->places[i].stream != stream) ++i;
-    if (i < t->n) {
-        if (t->places[i].ticket >= ticket) return;
-        t->places[i].ticket = ticket;
-        if (i < t->next) { /* looked at, but not as far: once more */
-            place again = t->places[i];
-            t->places[i] = t->places[--t->next];
-            t->places[t->next] = again;
-        }
+    if (ticket <= atomic_load(&stream->completed) || !make_room(t)) return;
+    size_t *entry = entry_of(t, stream);
+    if (*entry == 0) {
+        t->places[t->n++] = (place){.stream = ag_stream_ref(stream), .ticket = ticket};
+        *entry = t->n;
         return;
     }
-    if (t->n == t->cap) {
-        size_t cap = t->cap ? 2 * t->cap : 16;
-        place *grown = realloc(t->places, cap * sizeof *grown);
-        if (grown == NULL) {
-            t->failed = true;
-            return;
-        }
-        t->places = grown;
-        t->cap = cap;
-    }
-    t->places[t->n++] = (place){.stream = ag_stream_ref(stream), .ticket = ticket};
+    const size_t i = *entry - 1;
+    if (t->places[i].ticket >= ticket) return;
+    t->places[i].ticket = ticket;
+    if (i >= t->next) return;
+    place again = t->places[i]; /* looked at, but not as far: once more */
+    size_t *other = entry_of(t, t->places[t->next - 1].stream);
+    t->places[i] = t->places[--t->next];
+    t->places[t->next] = again;
+    *other = i + 1;
+    *entry = t->next + 1;
 }
 
 /* What the operations of a stream that are not done wait for, up to a ticket. */
@@ -91,5 +112,6 @@ bool ag_stream_needs(const ag_edge *starts, size_t n_starts, const ag_edge *bloc
     }
     for (size_t i = 0; i < t.n; ++i) ag_stream_unref(t.places[i].stream);
     free(t.places);
+    free(t.at);
     return needs; /* with no memory left: what was found */
 }
