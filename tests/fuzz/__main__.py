@@ -9,6 +9,7 @@ import argparse
 import secrets
 import sys
 import time
+import traceback
 
 from fuzz.rounds import LOOPS, Failure, fuzzers, loops_of
 
@@ -35,7 +36,7 @@ def main() -> int:
             try:
                 told = str(known[name].run(seed, given.programs, loop, given.first))
             except Failure as failure:
-                failed, told = failed + 1, f"FAILED: {failure}"
+                failed, told = failed + 1, "FAILED: " + "".join(traceback.format_exception(failure))
             took = time.monotonic() - began
             print(f"{name}, {loop}, seed {seed}: {told} ({took:.0f} s)", flush=True)
     return 1 if failed else 0
