@@ -46,6 +46,7 @@ __all__ = [
     "PlacementEpoch",
     "aligned",
     "host_tensor",
+    "lying",
 ]
 
 
@@ -242,6 +243,28 @@ class _Request(Away):
         return self._made
 
 
+_EVERY: weakref.WeakSet[Buffer] = weakref.WeakSet()
+
+
+def lying(start: int, end: int) -> list[tuple[Tensor, int]]:
+    """The placed tensors that have some of these addresses, with those of their first bytes.
+
+    Looks at all buffers there are: for messages.
+    """
+    return sorted(
+        (
+            (tensor, tensor.placement.address)
+            for buffer in list(_EVERY)
+            if buffer.base < end and start < buffer.base + buffer.size
+            for tensor in buffer.tensors
+            if tensor.placement is not None
+            and tensor.placement.address < end
+            and start < tensor.placement.address + tensor.nbytes
+        ),
+        key=lambda found: found[1],
+    )
+
+
 class Buffer:
     """A block of memory of one type; freed once nobody refers to it, queued work included.
 
@@ -290,9 +313,10 @@ class Buffer:
         self._closed = False
         # A class that has another owner shows memory that is another buffer's.
         if watchers and size and self.__class__.owner is Buffer.owner:
-            born(base, base + size)
+            born(base, base + size, self)
         if type.device is not None:
             note(type.device, self)
+        _EVERY.add(self)
 
     @property
     def type(self) -> BufferType:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from aggml.buffer import lying
 from aggml.errors import InvalidState
 from aggml.watch import watchers
 
@@ -51,7 +52,15 @@ class _Access(NamedTuple):
 
 
 class Race(NamedTuple):
-    """Two operations without order; ``first`` was enqueued earlier."""
+    """Two operations without order; ``first`` was enqueued earlier.
+
+    Attributes:
+        first, second: the operations, with their numbers on their streams.
+        first_stream, second_stream: names; streams of one name are numbered as they were seen.
+        start, end: addresses of the bytes that both touch.
+        kind: which of the two writes.
+        where: what lies there: tensors by name and their bytes, or an array of the host.
+    """
 
     first: str
     first_stream: str
@@ -60,10 +69,11 @@ class Race(NamedTuple):
     start: int
     end: int
     kind: str
+    where: str
 
     def __str__(self) -> str:
         return (
-            f"{self.kind} of bytes {self.start:#x} to {self.end:#x}: {self.second} on stream "
+            f"{self.kind} of {self.where}: {self.second} on stream "
             f"'{self.second_stream}' may run before or beside {self.first} on stream "
             f"'{self.first_stream}', which was enqueued first. Missing: an event recorded on "
             f"'{self.first_stream}' after {self.first}, and '{self.second_stream}' waiting for it "
@@ -118,6 +128,10 @@ class RaceChecker:
         self._accesses: list[_Access] = []
         self._keep: list[_native.Stream] = []  # their keys are addresses
         self._found: set[tuple[str, str, str, str, str]] = set()
+        self._names: dict[int, str] = {}  # of streams, each another one
+        # Memory that has gone since: what was done there concerned other bytes.
+        self._gone: list[tuple[int, int]] = []
+        self._owners: dict[int, weakref.ref[object]] = {}
 
     def __enter__(self) -> Self:
         watchers.append(self)
@@ -134,8 +148,21 @@ class RaceChecker:
 
     # -- what happens
 
-    def born(self, start: int, end: int) -> None:
-        """New memory: what was done at these addresses before concerned other bytes."""
+    def born(self, start: int, end: int, owner: object) -> None:
+        """New memory: what was done at these addresses before concerned other bytes.
+
+        Once its owner is gone, arrays of the host may come to lie there.
+        """
+        self._forget(start, end)
+        key, gone, owners = id(owner), self._gone, self._owners
+
+        def died(_: object) -> None:  # at any moment, maybe while the accesses are walked
+            gone.append((start, end))
+            owners.pop(key, None)
+
+        owners[key] = weakref.ref(owner, died)
+
+    def _forget(self, start: int, end: int) -> None:
         self._accesses = [a for a in self._accesses if a.end <= start or end <= a.start]
 
     def before(self, groups: Groups) -> list[list[tuple[Any, Any, str]]]:
@@ -145,12 +172,16 @@ class RaceChecker:
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
         """See `aggml.watch.Watcher`."""
         notes: Any = note
+        while self._gone:
+            self._forget(*self._gone.pop())
         for (stream, _), found, row in zip(groups, ops, notes, strict=True):
             key = stream.key
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = _Timeline()
                 self._keep.append(stream)
+                same = sum(s.name == stream.name for s in self._keep)
+                self._names[key] = stream.name if same == 1 else f"{stream.name} #{same}"
             for op, (waits, ranges, operation) in zip(found, row, strict=True):
                 ticket = op.ticket
                 line.learn(ticket, self._host)
@@ -159,7 +190,9 @@ class RaceChecker:
                 self._last[key] = ticket
                 for start, end, writes, *host in ranges:
                     self._touch(
-                        _Access(start, end, writes, key, stream.name, ticket, operation, *host),
+                        _Access(
+                            start, end, writes, key, self._names[key], ticket, operation, *host
+                        ),
                         line,
                     )
 
@@ -221,15 +254,17 @@ class RaceChecker:
         if key in self._found:
             return
         self._found.add(key)
+        start, end = max(old.start, new.start), min(old.end, new.end)
         self.races.append(
             Race(
                 f"{old.operation} (number {old.ticket})",
                 old.name,
                 f"{new.operation} (number {new.ticket})",
                 new.name,
-                max(old.start, new.start),
-                min(old.end, new.end),
+                start,
+                end,
                 kind,
+                _where(start, end, old.array or new.array),
             )
         )
 
@@ -250,6 +285,20 @@ def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
         start, end, writes, view = host
         found.append((start, end, writes, *_held(view.obj)))
     return found
+
+
+def _where(start: int, end: int, array: _Layout | None) -> str:
+    """What lies there, for messages."""
+    found = [
+        f"bytes {max(start - at, 0)} to {min(end - at, tensor.nbytes)} of {tensor!r}"
+        for tensor, at in lying(start, end)
+    ]
+    if not found and array is not None:
+        seen = array.__array_interface__
+        found = [f"an array {seen['typestr']} {seen['shape']} of the host"]
+    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
+    place = f"bytes {start:#x} to {end:#x}"
+    return ", ".join([*found[:3], *more]) or f"{place}, where no tensor has memory of its own"
 
 
 class _Layout:

@@ -73,7 +73,7 @@ class Trace:
         for (stream, _), found, operations in zip(groups, ops, names, strict=True):
             self._ops += [(stream, name, op) for name, op in zip(operations, found, strict=True)]
 
-    def born(self, start: int, end: int) -> None:
+    def born(self, start: int, end: int, owner: object) -> None:
         """See `aggml.watch.Watcher`."""
 
     def seen(self, ops: Sequence[_native.Op]) -> None:

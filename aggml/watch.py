@@ -35,8 +35,8 @@ class Watcher(Protocol):
         """They were; nothing of another thread that is watched came between."""
         ...
 
-    def born(self, start: int, end: int) -> None:
-        """There is new memory at these addresses."""
+    def born(self, start: int, end: int, owner: object) -> None:
+        """There is new memory at these addresses, for as long as ``owner`` lives."""
         ...
 
     def seen(self, ops: Sequence[_native.Op]) -> None:
@@ -76,11 +76,11 @@ def submit_in_line(
             return ops[len(first) :]
 
 
-def born(start: int, end: int) -> None:
+def born(start: int, end: int, owner: object) -> None:
     """Memory was allocated; what watchers know of these addresses is of others before."""
     with _lock:
         for watcher in watchers:
-            watcher.born(start, end)
+            watcher.born(start, end, owner)
 
 
 def observed(ops: Sequence[_native.Op]) -> None:

@@ -84,7 +84,8 @@ class SchedulerBase:
         self._planner = Planner(self._backends, self._types, self._lanes, op_offload=op_offload)
         self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
         self._brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock()  # of who evaluates: no other submission comes between its parts
+        self._plans = anyio.Lock()  # of who plans: another one that asks for the same finds it
         self._closed = False
         self.eval_callback: EvalCallback | None = None
         self.observed: Array | None = None

@@ -51,6 +51,8 @@ class Scheduler(SchedulerBase):
     It decides which backend computes which node, copies what has to cross, and keeps several
     submissions in flight. The graph passed is the graph run, and is never changed. Submissions are
     done in the order in which they were enqueued; one that fails or is aborted leaves the others.
+    What is known is enqueued at once, also while another task's `submit` is planning; to have one
+    come after the other, await the first ``submit``.
     A submission comes after all that was queued before it on the given backends.
     A graph seen before is not planned again, nor one that was built anew and is like one of the
     last 16 (the same ops, types, shapes and names over the same weights); plans of these, and so
@@ -169,12 +171,12 @@ class Scheduler(SchedulerBase):
             if self.eval_callback is not None:
                 async with self._turn:
                     return await evaluate(self, job, self.eval_callback)
-            layout = None if self._turn.locked() else self._ready(job)
-            if layout is None:
+            layout = self._ready(job) or await self._planned(job)
+            if self._turn.locked():
                 async with self._turn:
-                    while (layout := self._ready(job)) is None:
-                        await give_way(self._planning(job))
-            future = self._enqueue(job, layout)
+                    future = self._enqueue(job, self._ready(job) or await self._planned(job))
+            else:
+                future = self._enqueue(job, layout)
             if key and not watchers:
                 self._planner.repeat(key, job)
         except BaseException:
@@ -283,6 +285,13 @@ class Scheduler(SchedulerBase):
         self._planner.last = job.known = known
         if known.twins is not None:
             job.translate(known.twins)
+        return layout
+
+    async def _planned(self, job: Job) -> Layout:
+        """Plan; meanwhile others may submit what is known. Nothing is awaited once it is ready."""
+        async with self._plans:
+            while (layout := self._ready(job)) is None:
+                await give_way(self._planning(job))
         return layout
 
     def _planning(self, job: Job) -> Steps[None]:

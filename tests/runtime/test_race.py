@@ -5,6 +5,7 @@ Streams are held while operations are enqueued, so that no luck of timing hides 
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
@@ -160,6 +161,42 @@ def test_an_error_at_the_end_names_them_all(device: AnyDevice) -> None:
         careless()
     assert "set (number" in str(caught.value)
     pair.b.synchronize().wait(10)
+
+
+def test_streams_and_tensors_are_told_apart_by_name(device: AnyDevice) -> None:
+    pair = Pair(device)
+    with aggml.check_races(raises=False) as found:
+        pair.a.set(pair.t, ramp(N // 2), offset=2 * N, size=2 * N)
+        pair.b.get(pair.t)
+        pair.a.get(pair.u, out=pair.h[:N])
+        pair.b.set(pair.u, pair.h[:N])
+    name = pair.a.stream.native.name
+    assert {(r.first_stream, r.second_stream) for r in found.races} == {(name, f"{name} #2")}
+    texts = list(map(str, found.races))
+    assert f"bytes {2 * N} to {4 * N} of <Tensor t f32 [{N}]" in texts[0]
+    assert any("an array <f4" in text and "of the host" in text for text in texts)
+    assert any("of <Tensor u f32" in text for text in texts)
+    assert not any("0x" in text for text in texts)
+    pair.b.synchronize().wait(10)
+
+
+async def test_an_array_where_memory_of_tensors_was_is_no_race(device: AnyDevice) -> None:
+    """An array of the host comes to lie where a buffer was that is gone."""
+    a, b = device.backend(), device.backend()
+    with aggml.check_races() as checker:
+        t = placed(a, 4096)
+        u = placed(b, 4096)
+        assert t.placement is not None
+        at = t.placement.address
+        a.memset(t, 0)
+        while a.stream.native.completed < a.stream.native.submitted:
+            await anyio.lowlevel.checkpoint()  # nobody saw that it is done
+        del t
+        a.stream.native.release_finished()
+        gc.collect()
+        b.memset(u, 0)
+        assert not [x for x in checker._accesses if x.start < at + 4 * 4096 and at < x.end]
+    await b.synchronize()
 
 
 async def test_what_the_program_saw_done_is_in_order(device: AnyDevice) -> None:

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -255,3 +256,53 @@ async def test_results_leave_no_arrays_behind(ladder: Ladder) -> None:
     for stream in ladder.sched._runner.streams():
         stream.native.release_finished()
     assert sys.getrefcount(value) == before
+
+
+async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -> None:
+    """4,000 nodes take hundreds of turns of the loop, what is known a few."""
+    ladder, large = Ladder(8, 2), Ladder(1, 1)
+    assert await ladder.run(0)
+    y = large.x
+    for _ in range(4000):
+        y = ops.neg(y)
+    graph = Graph(y)
+    planned = anyio.Event()
+
+    async def plan() -> None:
+        zeros = np.zeros(N, np.float32)
+        await (await ladder.sched.submit(graph, {large.x: zeros}, y)).settled()
+        planned.set()
+
+    async with anyio.create_task_group() as tg:
+        tg.start_soon(plan)
+        while not ladder.sched._plans.locked():
+            await anyio.lowlevel.checkpoint()
+        ones = {ladder.x: np.ones(N, np.float32)}
+        again = await ladder.sched.submit(ladder.graph, ones, ladder.y)  # in these words before
+        anew = await ladder.sched.submit(ladder.graph, ones, [ladder.y] * 2)
+        assert not planned.is_set()
+        assert ladder.sched._plans.locked()
+    assert planned.is_set()
+    assert (await again == 1 + ladder.n).all()
+    assert (np.array(await anew) == 1 + ladder.n).all()
+
+
+async def test_an_evaluation_keeps_what_is_known_and_what_is_new_away() -> None:
+    ladder, new = Ladder(8, 2), Ladder(3, 1)
+    assert await ladder.run(0)
+    ended: list[str] = []
+    x = np.zeros(N, np.float32)
+
+    async def submit(name: str, graph: Graph, leaf: aggml.Tensor, y: aggml.Tensor) -> None:
+        future = await ladder.sched.submit(graph, {leaf: x}, y)
+        ended.append(name)
+        await future
+
+    nodes = ladder.sched.evaluate(ladder.graph, {ladder.x: x})
+    async with anyio.create_task_group() as tg, nodes:
+        await anext(nodes)
+        tg.start_soon(submit, "known", ladder.graph, ladder.x, ladder.y)
+        tg.start_soon(submit, "new", new.graph, new.x, new.y)
+        async for _ in nodes:
+            assert ended == []
+    assert sorted(ended) == ["known", "new"]
