@@ -451,8 +451,8 @@ class Buffer:
         address, needed = self.base + offset, self._type.alignment_of(tensor)
         if size and address % needed:
             raise Misaligned(
-                f"[Buffer.place] offset {offset} of {self!r}: {tensor!r} would lie at {address:#x}, "
-                f"no multiple of {needed}; "
+                f"[Buffer.place] offset {offset} of {self!r}: {tensor!r} would lie at "
+                f"{address:#x}, no multiple of {needed}; "
                 "aggml.empty(shape, dtype) makes arrays that suit every device"
             )
         tensor.placement = Placement(self, offset, tensor.name)

@@ -50,6 +50,29 @@ class GraphMemory:
         return have
 
 
+class _Compiled:
+    """A plan for one backend, and what was run with it before (backend/again.py)."""
+
+    __slots__ = ("epoch", "gone", "plan", "runs")
+
+    def __init__(self, gone: weakref.ref[BackendBase], plan: DevicePlan) -> None:
+        self.gone = gone  # kept, so that it is called
+        self.plan = plan
+        self.epoch = PlacementEpoch.value
+        self.runs: dict[tuple[object, ...], Again] = {}
+
+    def holds(self) -> bool:
+        """Whether all tensors still lie where they lay."""
+        if self.epoch != PlacementEpoch.value:
+            plan = self.plan
+            if not plan.holds or any(
+                now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
+            ):
+                return False
+            self.epoch = PlacementEpoch.value
+        return True
+
+
 class GraphBuffer(Buffer):
     """Memory of a placed graph. ``close()`` unplaces it; dropping it does not: the graph keeps it.
 
@@ -73,11 +96,7 @@ class GraphBuffer(Buffer):
         self.offsets = offsets
         self.scratch_size = scratch_size
         self._graph = weakref.ref(graph)
-        self._plan_for: weakref.ref[BackendBase] | None = None
-        self._plan: DevicePlan | None = None
-        self._epoch = -1
-        #: What was run before, by outputs and inputs (backend/again.py).
-        self.runs: dict[tuple[object, ...], Again] = {}
+        self._compiled: dict[int, _Compiled] = {}  # by id of the backend, for as long as that lives
 
     @property
     def owner(self) -> Buffer:
@@ -102,28 +121,28 @@ class GraphBuffer(Buffer):
 
     def plan_of(self, backend: BackendBase) -> DevicePlan | None:
         """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
-        plan = self._plan
-        if plan is None or self._plan_for is None or self._plan_for() is not backend:
-            return None
-        if self._epoch != PlacementEpoch.value:
-            if not plan.holds or any(
-                now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
-            ):
-                return None
-            self._epoch = PlacementEpoch.value
-        return plan
+        found = self._compiled.get(id(backend))
+        return None if found is None or not found.holds() else found.plan
 
     def keep_plan(self, backend: BackendBase, plan: DevicePlan) -> None:
-        """Have `plan_of` find ``plan`` from now on, instead of any other."""
-        self._plan_for = weakref.ref(backend)
-        self._plan = plan
-        self._epoch = PlacementEpoch.value
+        """Have `plan_of` find ``plan`` for this backend from now on."""
+        compiled, key = self._compiled, id(backend)
+        found = compiled.get(key)
+        if found is None:
+            gone = weakref.ref(backend, lambda _: compiled.pop(key, None))
+            compiled[key] = _Compiled(gone, plan)
+        else:
+            found.plan = plan
+            found.epoch = PlacementEpoch.value
+
+    def runs_of(self, backend: BackendBase) -> dict[tuple[object, ...], Again]:
+        """What was run before on ``backend``, which has a plan, by outputs and inputs."""
+        return self._compiled[id(backend)].runs
 
     def close(self) -> None:
         """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
         super().close()
-        self._plan = None
-        self.runs.clear()
+        self._compiled.clear()
         graph = self._graph()
         if graph is not None and graph.memory is self:
             graph.memory = None

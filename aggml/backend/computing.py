@@ -281,7 +281,7 @@ class ComputingBackend(BackendBase):
     ) -> Future[Any]:
         """In one native call, without the hooks."""
         key = key_of(graph.uid, outputs, inputs, reuse)
-        runs = self._memory_of(graph, "Backend.run").runs
+        runs = self._memory_of(graph, "Backend.run").runs_of(self)
         again = runs.get(key)
         if again is None or again.plan is not plan or not again.stands():
             asked = ask(graph, inputs, outputs, reuse, "Backend.run")

@@ -274,14 +274,22 @@ class Scheduler(SchedulerBase):
             return None
         return line.free_slot()
 
-    def _ready(self, job: Job) -> Layout | None:
-        """The layout to use now, if there is nothing left to plan; the job then speaks of it."""
+    def _ready(self, job: Job, *, planning: bool = False) -> Layout | None:
+        """The layout to use now, if there is nothing left to plan; the job then speaks of it.
+
+        While another task plans, that is also one whose buffers have been replaced by larger ones
+        (it keeps them), or the compact one in place of one with memory apart.
+        """
         known = self._planner.known.get(job.key)
         if known is None or not known.holds(job.graph):
             return None
         layout = known.layouts.get(self._slot(known))
         if layout is None or not layout.is_current(self._planner.memory):
-            return None
+            if planning or not self._plans.locked():
+                return None
+            layout = layout or known.layouts.get(None)
+            if layout is None:
+                return None
         self._planner.last = job.known = known
         if known.twins is not None:
             job.translate(known.twins)
@@ -290,7 +298,7 @@ class Scheduler(SchedulerBase):
     async def _planned(self, job: Job) -> Layout:
         """Plan; meanwhile others may submit what is known. Nothing is awaited once it is ready."""
         async with self._plans:
-            while (layout := self._ready(job)) is None:
+            while (layout := self._ready(job, planning=True)) is None:
                 await give_way(self._planning(job))
         return layout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -156,6 +156,45 @@ async def test_a_graph_of_a_graph_allocator_runs_wherever_supported(
     assert np.array_equal(await other.run(graph, {a: ramp(), b: ramp()}, y), 3 * ramp())
     with pytest.raises(aggml.AggmlError):  # no OUTPUT flag: its bytes are used again
         be.get(inner)
+
+
+async def test_backends_that_take_turns_compile_a_graph_once_each(
+    be: aggml.Backend, other: aggml.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = sum_graph()
+    be.alloc([s.a, s.b, s.y])
+    memory = GraphAllocator(be.buffer_type)
+    memory.alloc_graph(s.graph)
+    compiled: list[aggml.Backend] = []
+    compiling = type(be)._compile
+
+    def count(self: aggml.Backend, *args: Any) -> Any:
+        compiled.append(self)
+        return compiling(self, *args)
+
+    monkeypatch.setattr(type(be), "_compile", count)
+    plans = []
+    for k in range(4):
+        for one in (be, other):
+            assert (await s.run(one, ramp(), ramp(start=k)) == ramp() + ramp(start=k)).all()
+            await one.graph_compute(s.graph)
+            plans.append(one.graph_plan(s.graph).plan)
+    assert compiled == [be, other]
+    assert len(set(map(id, plans))) == 2
+    memory_of = s.graph.memory
+    assert memory_of is not None
+    before = list(memory_of.runs_of(be).values())  # none where runs go through the hooks
+    await s.run(other, ramp(), ramp())
+    await s.run(be, ramp(), ramp())
+    assert list(memory_of.runs_of(be).values()) == before
+    third = be.device.backend()
+    await s.run(third, ramp(), ramp())
+    assert len(memory_of._compiled) == 3
+    await third.aclose()
+    compiled.clear()
+    del third, one, plans
+    gc.collect()
+    assert len(memory_of._compiled) == 2
 
 
 async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(
