@@ -1,5 +1,8 @@
 """aggml: tensors on devices, awaited. The public face: names, and nothing else."""
 
+from aggml import signals  # noqa: F401 first: threads that numpy starts leave them to the program
+
+# isort: split
 from aggml import devices, errors, ops, unsafe
 from aggml.allocator import GraphAllocator, HeapAllocator, TensorAllocator
 from aggml.arrays import empty

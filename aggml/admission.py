@@ -6,7 +6,6 @@ Here: who may submit next. Not here: submitting, which never waits and is never 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 
 from aggml.errors import InvalidArgument
+from aggml.locks import new_rlock
 from aggml.parker import Parker
 from aggml.reactor import current_task
 
@@ -41,7 +41,7 @@ class Admission:
             raise InvalidArgument(f"[backend] max_queued={limit} is not positive")
         self.limit = limit
         # Reentrant: a task that is collected, at any point, gives its place up.
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         # Who was admitted and has not submitted yet; a task that ends without gives its place up.
         self._admitted: dict[weakref.ref[object], None] = {}
         # Futures of submissions that are not done, as far as it is known; oldest first.

@@ -7,16 +7,26 @@ Not here: queueing it (stream/), the functions of a graph (plan_call.py).
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 from aggml.bare_trace import make_bare
 from aggml.errors import InvalidState
+from aggml.locks import in_child, new_lock
 from aggml.native import _native
+from aggml.signals import signals_blocked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CallThread", "Waiting", "calling", "check_may_wait", "foreign_error"]
+__all__ = [
+    "CallThread",
+    "Waiting",
+    "calling",
+    "check_may_wait",
+    "foreign_error",
+    "stop_callers",
+]
 
 _FOREIGN = 7  # ag_code of native/runtime/runtime.h
 
@@ -24,7 +34,12 @@ _FOREIGN = 7  # ag_code of native/runtime/runtime.h
 calling: dict[int, _native.Stream] = {}
 #: Those of them that wait, and for what.
 _blocked: dict[int, tuple[_native.Stream, tuple[_native.Op, ...]]] = {}
-_blocked_lock = threading.Lock()
+_blocked_lock = new_lock()
+_callers: weakref.WeakSet[CallThread] = weakref.WeakSet()  # each is kept by its own thread
+_stopping = False
+# Those threads are not there, and a new one may get the number of one of them.
+in_child(calling.clear)
+in_child(_blocked.clear)
 
 
 def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
@@ -81,14 +96,10 @@ class CallThread:
 
     def __init__(self, native: _native.Stream, name: str) -> None:
         self.native = native
-        self.stopping = False
         self.thread = threading.Thread(target=self._serve, name=f"aggml call {name}", daemon=True)
-        self.thread.start()
-
-    def stop(self) -> None:
-        """Let the thread end at once, or after the function that it runs: the process ends."""
-        self.stopping = True
-        self.native.close()
+        _callers.add(self)
+        with signals_blocked():
+            self.thread.start()
 
     def _serve(self) -> None:
         native = self.native
@@ -101,7 +112,7 @@ class CallThread:
                         make_bare(error.exception)
                     native.finish_call(error)
                     del error
-                elif self.stopping or (native.closed and native.completed == native.submitted):
+                elif _stopping or (native.closed and native.completed == native.submitted):
                     return
         finally:
             del self, native  # errors may keep this frame: see bare_trace.py
@@ -124,6 +135,20 @@ class CallThread:
         finally:
             del calling[thread]
         return None
+
+
+def stop_callers() -> list[threading.Thread]:
+    """Have all call threads end, each after the function that it runs; at exit only.
+
+    Returns:
+        Those that are alive, also of streams that were dropped.
+    """
+    global _stopping
+    _stopping = True
+    callers = list(_callers)
+    for caller in callers:
+        caller.native.close()  # which wakes it
+    return [caller.thread for caller in callers if caller.thread.is_alive()]
 
 
 def foreign_error(

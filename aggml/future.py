@@ -7,13 +7,13 @@ backend/).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from aggml.call_thread import Waiting, calling, check_may_wait
 from aggml.errors import InvalidState
 from aggml.failures import exception_of
+from aggml.locks import new_rlock
 from aggml.parker import post_here
 from aggml.reactor import checkpoint, current_reactor, current_task, wait_op
 from aggml.watch import observed, watchers
@@ -29,7 +29,7 @@ __all__ = ["Future", "Outcome", "Shielded", "Times"]
 T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
 
 # Loops in several threads may wait for one Future. Reentrant: `__del__` leaves, too, at any point.
-_waiters_lock = threading.RLock()
+_waiters_lock = new_rlock()
 
 
 class Times(NamedTuple):

@@ -15,12 +15,12 @@ import asyncio
 import logging
 import os
 import sys
-import threading
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aggml.errors import InvalidState
+from aggml.locks import new_lock
 from aggml.native import _native
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.
 )
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
 _ENDING = "ending"  # instead of the reactor of a run that takes no system task any more
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def in_trio() -> bool:

@@ -5,19 +5,19 @@ Here: its parameters and its life. Not here: what a worker does (native/runtime/
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from aggml.errors import AllocFailed, InvalidArgument, InvalidHandle, InvalidState
+from aggml.locks import new_lock
 from aggml.native import _native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ThreadPool", "ThreadPoolParams", "ThreadPriority", "default_pool", "stop_pools"]
+__all__ = ["ThreadPool", "ThreadPoolParams", "ThreadPriority", "default_pool"]
 
 MAX_THREADS: Final = 512
 
@@ -124,7 +124,6 @@ class ThreadPool:
         self._params = params
         self._closed = False
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        _pools.add(self)
 
     @classmethod
     def from_params(cls, params: ThreadPoolParams) -> Self:
@@ -206,14 +205,20 @@ class ThreadPool:
         """End the threads and wait for them, which idle ones do at once (ggml_threadpool_free).
 
         Raises:
-            InvalidState: a stream of this pool is open, or has work left: nobody would do it.
+            InvalidState: a stream of this pool is open, or has work left, also where the stream
+                itself was dropped: nobody would do it.
         """
         used = [s for s in list(self._streams) if not s.closed or s.pending]
         if used:
             raise InvalidState(f"[ThreadPool.close] {self!r} carries out {used[0]!r}")
+        left = self.native.close()
+        if left is not None:
+            name, pending = left
+            raise InvalidState(
+                f"[ThreadPool.close] {self!r} carries out {pending} operations of {name!r}, a "
+                "stream that was dropped: wait for its Futures"
+            )
         self._closed = True
-        if self.generation == _native.generation():
-            self.native.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -226,9 +231,8 @@ class ThreadPool:
         return f"<ThreadPool of {self.n_threads}{state}>"
 
 
-_pools: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 _default: ThreadPool | None = None
-_default_lock = threading.Lock()
+_default_lock = new_lock()
 
 
 def default_pool() -> ThreadPool:
@@ -238,10 +242,3 @@ def default_pool() -> ThreadPool:
         if _default is None or _default._closed or _default.generation != _native.generation():
             _default = ThreadPool()
         return _default
-
-
-def stop_pools() -> None:
-    """Join the workers of all pools of this process; what is queued stays undone; at exit only."""
-    for pool in list(_pools):
-        if pool.generation == _native.generation():
-            pool.native.stop()

@@ -6,10 +6,10 @@ here: what they make of it (trace.py, race.py). With nobody looking on it costs 
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+from aggml.locks import new_rlock
 from aggml.native import _native
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["Watcher", "born", "observed", "submit", "submit_in_line", "watchers"
 
 #: Those who look on, in the order in which they came.
 watchers: list[Watcher] = []
-_lock = threading.RLock()
+_lock = new_rlock()
 
 
 class Watcher(Protocol):

@@ -8,7 +8,6 @@ worked example for authors of a device. Not here: kernels. No other code knows i
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +17,7 @@ from aggml.backend import Backend
 from aggml.buffer import HOST, Buffer, BufferType
 from aggml.device import Device, DeviceCaps, DeviceType
 from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
+from aggml.locks import new_lock
 from aggml.native import cpu_mask
 from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
@@ -299,7 +299,7 @@ class SimDevice(Device):
         self.reads_host = reads_host
         self._type = SimBufferType(self, alignment)
         self._used = 0
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         # (operations still to pass, kind, cause)
         self._faults: list[tuple[int, Kind, BaseException]] = []
         self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()

@@ -7,7 +7,6 @@ Here: adding and removing, with all checks; one lock. Not here: where families c
 from __future__ import annotations
 
 import gc
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from aggml.device import Device
 from aggml.errors import BackendLoadError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.family import API_VERSION, Family
 from aggml.live import living
+from aggml.locks import new_rlock
 
 if TYPE_CHECKING:
     from aggml.registry.report import LoadResult
@@ -40,7 +40,7 @@ class Table:
 
     def __init__(self) -> None:
         # Reentrant: a plug-in may look for devices while it is loaded.
-        self.lock = threading.RLock()
+        self.lock = new_rlock()
         self.entries: list[Entry] = []
         self.sources: dict[str, Family] = {}  # what a file or module gave when it was loaded
         self.results: dict[str, LoadResult] = {}  # the latest of each candidate

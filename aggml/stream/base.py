@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from aggml.batch import Batch
-from aggml.call_thread import CallThread, foreign_error
+from aggml.call_thread import CallThread, foreign_error, stop_callers
 from aggml.errors import (
     AggmlError,
     AllocFailed,
@@ -25,7 +25,7 @@ from aggml.errors import (
 from aggml.failures import exception_of
 from aggml.future import Future
 from aggml.native import _native
-from aggml.threadpool import ThreadPool, default_pool, stop_pools
+from aggml.threadpool import ThreadPool, default_pool
 from aggml.watch import submit, watchers
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["StreamBase"]
 
 T = TypeVar("T")
-_streams: weakref.WeakSet[StreamBase] = weakref.WeakSet()
 
 _log = logging.getLogger("aggml")
 
@@ -71,7 +70,6 @@ class StreamBase:
         self._batches: dict[int, Batch] = {}
         self._caller: CallThread | None = None
         self._starting = threading.Lock()
-        _streams.add(self)
 
     # -- enqueuing
 
@@ -208,21 +206,15 @@ class StreamBase:
 def _shut_down() -> None:
     """Abort what runs, end the Python threads, join the workers: no thread is left behind.
 
-    What failed and was seen by nobody is logged.
+    Streams, threads and pools that nobody in Python knows any more are no exception. What failed
+    and was seen by nobody is logged.
     """
-    callers = []
-    for stream in list(_streams):
-        if stream.native.alive:
-            stream.native.abort_all()
-            stream.native.close()
-            if stream._caller is not None:
-                stream._caller.stop()
-                callers.append(stream._caller.thread)
-    stop_pools()
+    _native.end_streams()
+    callers = stop_callers()
+    _native.stop_pools()
     _native.cuda_stop(5.0)  # what was issued is through by then, unless the device hangs
     for thread in callers:
-        if thread.is_alive():
-            thread.join(2.0)
+        thread.join(2.0)
     for name, errors in _native.take_unseen():
         _tell_unseen(name, errors)
     _native.shutdown()

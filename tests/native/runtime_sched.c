@@ -3,10 +3,12 @@
 #include <pthread.h>
 #ifdef __linux__
 #include <sched.h>
+#include <spawn.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #endif
 
@@ -50,10 +52,35 @@ static void *loop(void *unused)
     return NULL;
 }
 
+static void *own_slice(void *unused)
+{
+    (void)unused;
+    CHECK(mine().runtime != 100000);
+    return NULL;
+}
+
+/* Threads and programs that a loop starts do not have its slice: forked, or as subprocess does it, by vfork and exec. */
+static void *loop_that_starts_others(void *unused)
+{
+    (void)unused;
+    ag_sched_loop();
+    if (slices()) CHECK(mine().runtime == 100000);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, own_slice, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    int status;
+    pid_t child = fork();
+    if (child == 0) _exit(mine().runtime == 100000 ? 1 : 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    char *arguments[] = {"runtime_sched", "own slice", NULL};
+    CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    return NULL;
+}
+
 static void *worker(void *unused)
 {
     (void)unused;
-    ag_sched_loop(); /* as inherited from the thread of the loop */
     attributes before = mine();
     ag_sched_worker();
     attributes after = mine();
@@ -67,13 +94,14 @@ static void *worker(void *unused)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "own slice") == 0) return mine().runtime == 100000 ? 1 : 0;
     check_begin(argc, argv);
     if (mine().policy != SCHED_OTHER) {
         puts("skipped: this process does not run as SCHED_OTHER");
         return 0;
     }
-    void *(*const roles[])(void *) = {loop, worker};
-    for (int i = 0; i < 2; ++i) {
+    void *(*const roles[])(void *) = {loop, loop_that_starts_others, worker};
+    for (int i = 0; i < 3; ++i) {
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, roles[i], NULL) == 0);
         CHECK(pthread_join(thread, NULL) == 0);

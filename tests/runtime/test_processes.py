@@ -12,7 +12,7 @@ import pytest
 from runtime.support import child
 
 SETUP = """
-import os, sys, threading, time
+import gc, os, sys, threading, time
 import numpy as np, anyio, aggml
 from aggml import ops, Graph
 from aggml.devices.sim import SimDevice
@@ -23,6 +23,10 @@ graph = Graph(y)
 x = np.arange(16, dtype=np.float32)
 be = device.backend()
 be.alloc_graph(graph)
+def minutes():  # 500 products of 17 GFLOP
+    z = w = aggml.new_tensor("f32", ne=(2048, 2048))
+    for _ in range(500): z = ops.mul_mat(z, w)
+    return Graph(z)
 """
 
 pytestmark = pytest.mark.timeout(30)
@@ -80,6 +84,32 @@ time.sleep(0.1)""",
     "a pool of its own": """
 pool = aggml.ThreadPool(3); s = aggml.Stream("s", pool=pool)
 for _ in range(100): s.delay(0.001)""",
+    # From here on nobody in Python knows any more whose work it is, and it would take minutes.
+    "a graph whose backend was dropped": """
+other = device.backend(); g = minutes(); other.alloc_graph(g); f = other.graph_compute(g)
+while f.times.started is None: pass
+del other; gc.collect()""",
+    "a graph of which nothing is left": """
+other = device.backend(); g = minutes(); other.alloc_graph(g); f = other.graph_compute(g)
+while f.times.started is None: pass
+del other, g, f; gc.collect()""",
+    "a pool that was dropped": """
+pool = aggml.ThreadPool(3); other = device.backend(pool=pool); g = minutes()
+other.alloc_graph(g); f = other.graph_compute(g)
+while f.times.started is None: pass
+del other, pool, g, f; gc.collect()""",
+    "a quantization": """
+f = aggml.quantize_async(np.ones((16384, 4096), np.float32), "iq3_s")
+while f.times.started is None: pass""",
+    "a quantization behind a graph": """
+other = device.backend(n_threads=1); g = minutes(); other.alloc_graph(g); f = other.graph_compute(g)
+aggml.quantize_async(np.ones((16384, 4096), np.float32), "iq3_s")
+while f.times.started is None: pass
+del other; gc.collect()""",
+    "a call of a stream that was dropped": """
+s = aggml.Stream("s"); f = s.call(threading.Event().wait); g = s.call(int, "3")
+while f.times.started is None: pass
+del s; gc.collect()""",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,37 @@ def test_closing_a_pool_joins_its_threads(cpu_device: CPUDevice) -> None:
     assert "closed" in repr(pool)
     with pytest.raises(aggml.InvalidState, match="closed"):
         cpu_device.backend(pool=pool)
+
+
+@pytest.mark.feature("TP-06")
+async def test_a_pool_does_the_work_of_a_stream_that_was_dropped_before_it_closes() -> None:
+    """What is queued belongs to the pool: its Future ends, nobody need hold the stream."""
+    pool, gate = ThreadPool(2), aggml.Stream("gate")
+    stream = aggml.Stream("dropped", pool=pool)
+    with gate.hold():
+        mark = gate.delay(0)
+        stream.wait(mark)
+        future = stream.delay(0)
+        del stream
+        gc.collect()
+        for _ in range(3):
+            with pytest.raises(aggml.InvalidState, match="2 operations of 'dropped'"):
+                pool.close()
+    with anyio.fail_after(10):
+        await future
+    pool.close()
+    assert pool.n_threads == 2
+    assert "closed" in repr(pool)
+
+
+@pytest.mark.feature("TP-06")
+async def test_a_stream_that_was_dropped_idle_holds_up_nothing() -> None:
+    pool = ThreadPool(1)
+    future = aggml.Stream("dropped", pool=pool).delay(0)
+    with anyio.fail_after(10):
+        await future
+    pool.close()
+    assert future.done()
 
 
 async def asleep(pool: ThreadPool) -> None:

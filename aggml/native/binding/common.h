@@ -41,8 +41,9 @@ struct Unlocked {
     ~Unlocked();
 };
 
-bool finished(); // the interpreter is going: nothing of Python may be touched without the GIL held already
-void shutdown(); // at exit, by the thread that ends the interpreter
+bool finished();           // the interpreter is going: nothing of Python may be touched without the GIL held already
+void shutdown();           // at exit, by the thread that ends the interpreter
+void interpreter_forked(); // in the child of a fork
 
 // The package tells its classes once.
 struct Exceptions {

@@ -48,6 +48,11 @@ void shutdown()
     for (int i = 0; i < 1000 && taking_back.load() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+void interpreter_forked()
+{
+    taking_back.store(0); // those threads are the parent's
+}
+
 static nb::list cpu_report()
 {
     agk_cpu_fact facts[64];
@@ -67,6 +72,11 @@ void bind_interpreter(nb::module_ &m)
                           unsupported.release()};
         },
         "invalid_state"_a, "alloc_failed"_a, "invalid_argument"_a, "unsupported"_a);
+    m.def("end_streams", ag_streams_end);
+    m.def("stop_pools", [] {
+        Unlocked unlocked;
+        ag_pools_stop();
+    });
     m.def("shutdown", shutdown);
     m.def("usable_cpus", ag_usable_cpus);
     m.def("sched_loop", ag_sched_loop);

@@ -2,14 +2,12 @@
 // of the failures of a stream that goes.
 #include "objects.h"
 
-#include <mutex>
 #include <set>
 #include <vector>
 
 namespace binding
 {
 
-static std::mutex garbage_lock;
 static std::vector<PyObject *> garbage; // dropped by threads without the GIL
 static std::atomic<bool> any_garbage{false};
 static std::atomic<bool> release_pending{false};
@@ -17,11 +15,23 @@ static uint64_t seen;              // streams that were looked at; under the GIL
 static std::set<Keeper *> keepers; // of all streams
 static nb::handle unseen;          // see set_unseen
 
+struct GarbageLock {
+    GarbageLock()
+    {
+        pthread_mutex_lock(&ag_locks[AG_LOCK_GARBAGE]);
+    }
+    GarbageLock(const GarbageLock &) = delete;
+    ~GarbageLock()
+    {
+        pthread_mutex_unlock(&ag_locks[AG_LOCK_GARBAGE]);
+    }
+};
+
 static void drop_garbage()
 {
     std::vector<PyObject *> dropped;
     {
-        std::lock_guard<std::mutex> guard(garbage_lock);
+        GarbageLock guard;
         dropped.swap(garbage);
         any_garbage.store(false);
     }
@@ -165,9 +175,16 @@ void on_idle()
 void drop_user(void *user)
 {
     if (finished()) return; // the interpreter is going or gone
-    std::lock_guard<std::mutex> guard(garbage_lock);
+    GarbageLock guard;
     garbage.push_back(static_cast<PyObject *>(user));
     any_garbage.store(true);
+}
+
+void keep_forked()
+{
+    new (&garbage) std::vector<PyObject *>; // not cleared: a thread of the parent may have been filling it
+    any_garbage.store(false);
+    release_pending.store(false);
 }
 
 } // namespace binding

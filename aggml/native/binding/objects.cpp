@@ -140,9 +140,15 @@ void bind_objects(nb::module_ &m)
         .def_prop_ro("paused", [](Pool &p) { return ag_pool_paused(p.pool); })
         .def_prop_ro("sleepers", [](Pool &p) { return ag_pool_sleepers(p.pool); })
         .def("resume", [](Pool &p) { ag_pool_resume(p.pool); })
-        .def("stop", [](Pool &p) {
-            Unlocked unlocked;
-            ag_pool_stop(p.pool);
+        .def("close", [](Pool &p) -> nb::object { // None, or a stream that has work: its name, and how much
+            char name[AG_NAME];
+            uint64_t pending = 0;
+            bool closed;
+            {
+                Unlocked unlocked;
+                closed = ag_pool_close(p.pool, name, &pending);
+            }
+            return closed ? nb::none() : nb::object(nb::make_tuple(std::string(name), pending));
         });
 }
 

@@ -128,6 +128,7 @@ nb::list take_unseen(); // (name, [Error, ...]) of all streams that there are, a
 nb::list take_failures(ag_stream *stream);
 void on_idle(); // by a worker that is about to sleep: a stream that ran dry holds no arrays until the next call
 void drop_user(void *user); // an exception that native code held, from any thread
+void keep_forked();         // in the child of a fork
 
 struct Stream {
     ag_stream *stream;

@@ -59,9 +59,14 @@ void ag_courtesy_close(int loop)
     atomic_store(&loops[loop].fd, 0);
 }
 
-void ag_courtesy_forked(void)
+void ag_courtesy_forked(void) /* in the child: loops and those who look are the parent's */
 {
-    for (int i = 0; i < WATCHED; ++i) atomic_store(&loops[i].users, 0); /* those threads are the parent's */
+    for (int i = 0; i < WATCHED; ++i) {
+        const int fd = atomic_exchange(&loops[i].fd, 0);
+        if (fd > 0) close(fd - 1); /* -1: somebody was closing it, and may have done so */
+        atomic_store(&loops[i].users, 0);
+        atomic_store(&loops[i].runs_on, 0);
+    }
 }
 
 uint64_t ag_courtesy_yields(void)

@@ -60,7 +60,7 @@ bool ag_cuda_device_set_blas(ag_cuda_device *device, const char *path)
 
 bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size)
 {
-    return device->blas != NULL && ag_cuda_blas_problem(device->blas, text, size);
+    return device->blas != NULL && ag_cuda_here(device) && ag_cuda_blas_problem(device->blas, text, size);
 }
 
 bool ag_cuda_device_ready(ag_cuda_device *device)
@@ -81,6 +81,7 @@ ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name)
     ag_cuda_device *device = calloc(1, sizeof *device);
     if (device == NULL) return NULL;
     atomic_init(&device->refs, 1);
+    device->generation = atomic_load(&ag_generation);
     device->ordinal = ordinal;
     snprintf(device->name, sizeof device->name, "%s", name);
     pthread_mutex_init(&device->lock, NULL);
@@ -98,6 +99,7 @@ ag_cuda_device *ag_cuda_device_ref(ag_cuda_device *device)
 void ag_cuda_device_unref(ag_cuda_device *device)
 {
     if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!ag_cuda_here(device)) return;
     ag_error_unref(atomic_load(&device->lost));
     ag_cuda_blas_free(device->blas);
     free(device->trash);
@@ -143,7 +145,8 @@ typedef struct visit {
 
 static visit enter(ag_cuda_device *device)
 {
-    visit v = {.device = device, .call = "cuDevicePrimaryCtxRetain"};
+    visit v = {.device = device, .call = "cuDevicePrimaryCtxRetain", .code = AG_CU_NOT_INITIALIZED};
+    if (!ag_cuda_here(device)) return v;
     if (ag_cu.cuCtxGetCurrent(&v.before) != AG_CU_OK) v.before = NULL;
     v.code = ag_cuda_context(device);
     return v;
@@ -151,6 +154,9 @@ static visit enter(ag_cuda_device *device)
 
 static ag_error *leave(visit *v, const char *operation)
 {
+    if (!ag_cuda_here(v->device))
+        return ag_error_new(AG_DEVICE_ERROR, v->device->name, operation, NULL,
+                            "CUDA cannot be used after fork: start workers with spawn");
     ag_error *error = v->code == AG_CU_OK ? NULL : ag_cuda_error(v->device, v->code, v->call, operation, NULL);
     (void)ag_cu.cuCtxSetCurrent(v->before);
     return error;
@@ -235,6 +241,7 @@ static void append(void ***list, size_t *n, size_t *cap, void *thing)
 
 void ag_cuda_throw_away(ag_cuda_device *device, void *graph)
 {
+    if (!ag_cuda_here(device)) return;
     pthread_mutex_lock(&device->lock);
     append(&device->trash, &device->n_trash, &device->cap_trash, graph);
     pthread_mutex_unlock(&device->lock);
@@ -244,6 +251,7 @@ void ag_cuda_throw_away(ag_cuda_device *device, void *graph)
  * over a short call: the next thread that may wait frees it. */
 void ag_cuda_free(ag_cuda_device *device, uint64_t address)
 {
+    if (!ag_cuda_here(device)) return;
     if (!atomic_load(&device->made) || atomic_load(&device->lost) != NULL) return; /* it went with the context */
     pthread_mutex_lock(&device->lock);
     append(&device->memory_trash, &device->n_memory_trash, &device->cap_memory_trash, (void *)(uintptr_t)address);
@@ -253,6 +261,7 @@ void ag_cuda_free(ag_cuda_device *device, uint64_t address)
 /* Likewise; cuMemFreeHost may wait for the device. */
 void ag_cuda_host_free(ag_cuda_device *device, void *address)
 {
+    if (!ag_cuda_here(device)) return;
     pthread_mutex_lock(&device->lock);
     append(&device->host_trash, &device->n_host_trash, &device->cap_host_trash, address);
     pthread_mutex_unlock(&device->lock);

@@ -53,6 +53,7 @@ typedef struct ag_cu_update_info { /* CUgraphExecUpdateResultInfo */
 enum {
     AG_CU_OK = 0,
     AG_CU_OUT_OF_MEMORY = 2,
+    AG_CU_NOT_INITIALIZED = 3,
     AG_CU_ALREADY_REGISTERED = 712,
     AG_CU_NOT_READY = 600,
     AG_CU_UPDATE_REFUSED = 910,

@@ -3,7 +3,6 @@
  * The waiting thread blocks on recorded blocking-sync events (after a look of 50 us) and never on the stream, so that
  * one wake-up of the system serves all that is done by then. Not here: what an operation issues (cuda_copy.c,
  * cuda_plan.c), order and failure (stream_ahead.c). */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,11 +11,10 @@
 #define LOOK_NS 50000   /* a short operation ends sooner than the interrupt of a sleep comes back */
 #define LINGER_NS 20000 /* how long the issuing thread looks for the next operation before it sleeps */
 
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_CUDA];
 static pthread_cond_t all_cond = PTHREAD_COND_INITIALIZER;
 static ag_cuda_queue *all;
 static int all_threads;
-static unsigned all_generation;
 
 static void queue_unref(ag_cuda_queue *q)
 {
@@ -206,14 +204,14 @@ static void end_thread(ag_cuda_queue *q)
     pthread_cond_broadcast(&q->to_settle); /* only now: the waiting thread ends once it is the last one */
     pthread_mutex_unlock(&q->lock);
     if (last) close_queue(q);
-    pthread_mutex_lock(&all_lock);
+    pthread_mutex_lock(all_lock);
     if (last) {
         *q->link_all = q->next_all;
         if (q->next_all != NULL) q->next_all->link_all = q->link_all;
     }
     --all_threads;
     pthread_cond_broadcast(&all_cond);
-    pthread_mutex_unlock(&all_lock);
+    pthread_mutex_unlock(all_lock);
     queue_unref(q);
 }
 
@@ -361,29 +359,21 @@ static void gone(ag_ahead *ahead)
 
 static bool start(ag_cuda_queue *q)
 {
-    pthread_attr_t detached;
     pthread_t thread;
-    sigset_t every, before;
-    pthread_attr_init(&detached);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before); /* signals are Python's */
     void *(*const bodies[])(void *) = {issue_all, settle_all};
     for (int i = 0; i < 2; ++i) {
         pthread_mutex_lock(&q->lock);
         ++q->n_threads;
         pthread_mutex_unlock(&q->lock);
         atomic_fetch_add(&q->refs, 1);
-        pthread_mutex_lock(&all_lock);
+        pthread_mutex_lock(all_lock);
         ++all_threads;
-        pthread_mutex_unlock(&all_lock);
-        if (pthread_create(&thread, &detached, bodies[i], q) != 0) {
+        pthread_mutex_unlock(all_lock);
+        if (!ag_thread_start(&thread, bodies[i], q, true)) {
             end_thread(q);
             break;
         }
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&detached);
     return q->n_threads == 2;
 }
 
@@ -405,17 +395,12 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
         return NULL;
     }
     q->generation = atomic_load(&ag_generation);
-    pthread_mutex_lock(&all_lock);
-    if (all_generation != q->generation) { /* in the child of a fork: the parent's threads are not here */
-        all_generation = q->generation;
-        all_threads = 0;
-        all = NULL;
-    }
+    pthread_mutex_lock(all_lock);
     q->next_all = all;
     q->link_all = &all;
     if (all != NULL) all->link_all = &q->next_all;
     all = q;
-    pthread_mutex_unlock(&all_lock);
+    pthread_mutex_unlock(all_lock);
     pthread_mutex_lock(&device->lock);
     q->stream = stream;
     q->next = device->queues;
@@ -435,10 +420,15 @@ void ag_cuda_stop(uint64_t timeout_ns)
     uint64_t ns = (uint64_t)at.tv_nsec + timeout_ns;
     at.tv_sec += (time_t)(ns / 1000000000u);
     at.tv_nsec = (long)(ns % 1000000000u);
-    pthread_mutex_lock(&all_lock);
-    if (all_generation == atomic_load(&ag_generation)) {
-        for (ag_cuda_queue *q = all; q != NULL; q = q->next_all) stop(q);
-        while (all_threads > 0 && pthread_cond_timedwait(&all_cond, &all_lock, &at) == 0) continue;
-    }
-    pthread_mutex_unlock(&all_lock);
+    pthread_mutex_lock(all_lock);
+    for (ag_cuda_queue *q = all; q != NULL; q = q->next_all) stop(q);
+    while (all_threads > 0 && pthread_cond_timedwait(&all_cond, all_lock, &at) == 0) continue;
+    pthread_mutex_unlock(all_lock);
+}
+
+void ag_cuda_forked(void) /* in the child: queues and threads are the parent's */
+{
+    pthread_cond_init(&all_cond, NULL);
+    all = NULL;
+    all_threads = 0;
 }

@@ -11,6 +11,7 @@ typedef struct ag_cuda_queue ag_cuda_queue;
 
 struct ag_cuda_device {
     atomic_int refs;
+    unsigned generation;
     int ordinal;
     char name[AG_NAME];
     pthread_mutex_t lock;   /* held for moments */
@@ -29,6 +30,13 @@ struct ag_cuda_device {
     uint64_t peers;     /* ordinals that may reach the pool */
     ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
 };
+
+/* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its locks least
+ * of all. */
+static inline bool ag_cuda_here(const ag_cuda_device *device)
+{
+    return device->generation == atomic_load(&ag_generation);
+}
 
 /* Something issued whose end is to be waited for; FIFO per queue. */
 typedef struct ag_flight {

@@ -7,22 +7,16 @@
 
 #include "internal.h"
 
-atomic_uint ag_generation = 1;
 void (*ag_drop_user)(void *user) = NULL;
 
 /* Taking a reference to a poison and replacing it must not cross; only failures and cures come here. */
-static pthread_mutex_t poison_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t *const poison_lock = &ag_locks[AG_LOCK_POISON];
 
 uint64_t ag_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-void ag_error_forked(void) /* in the child: the lock may have been held by a thread that is no more */
-{
-    pthread_mutex_init(&poison_lock, NULL);
 }
 
 /* Where there is no memory for an error: a failure must never look like success. */
@@ -86,17 +80,17 @@ void ag_storage_written(ag_storage *storage)
 ag_error *ag_storage_poison(ag_storage *storage)
 {
     if (atomic_load_explicit(&storage->poison, memory_order_acquire) == NULL) return NULL;
-    pthread_mutex_lock(&poison_lock);
+    pthread_mutex_lock(poison_lock);
     ag_error *error = ag_error_ref(atomic_load(&storage->poison));
-    pthread_mutex_unlock(&poison_lock);
+    pthread_mutex_unlock(poison_lock);
     return error;
 }
 
 void ag_storage_set_poison(ag_storage *storage, ag_error *error)
 {
     if (error == NULL && atomic_load_explicit(&storage->poison, memory_order_acquire) == NULL) return;
-    pthread_mutex_lock(&poison_lock);
+    pthread_mutex_lock(poison_lock);
     ag_error *old = atomic_exchange(&storage->poison, ag_error_ref(error));
-    pthread_mutex_unlock(&poison_lock);
+    pthread_mutex_unlock(poison_lock);
     ag_error_unref(old);
 }

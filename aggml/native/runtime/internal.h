@@ -6,11 +6,23 @@
 
 #include "runtime.h"
 
-void ag_error_forked(void);
-void ag_notifiers_forked(void);
-void ag_timer_forked(void);
-void ag_relay_forked(void);
+/* Fork: what fork.c calls in the child, each once. */
 void ag_courtesy_forked(void);
+void ag_cuda_forked(void);
+void ag_living_forked(void);
+void ag_notifiers_forked(void);
+void ag_relay_forked(void);
+void ag_rest_forked(void);
+void ag_timer_forked(void);
+
+/* Threads (thread.c). False: the system refuses it. */
+bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, bool detached);
+
+/* What lives (living.c). */
+void ag_living_add_stream(ag_stream *stream);
+void ag_living_remove_stream(ag_stream *stream);
+void ag_living_add_pool(ag_pool *pool);
+void ag_living_remove_pool(ag_pool *pool);
 
 /* Courtesy (courtesy.c). */
 int ag_courtesy_open(void); /* this thread runs an event loop; what to close, -1: it is not watched */
@@ -71,6 +83,8 @@ static inline uint64_t ag_after(uint64_t start, uint64_t ns)
 
 /* The stream's links in an executor's queue; written by the executor that holds the stream. */
 ag_stream **ag_stream_link(ag_stream *stream);
-int *ag_stream_bank(ag_stream *stream); /* the same: where it ran last; -1: nowhere yet */
+int *ag_stream_bank(ag_stream *stream);     /* the same: where it ran last; -1: nowhere yet */
+bool ag_pool_takes(ag_pool *pool);          /* asked for each submission; false: the pool is closed */
+bool ag_pool_stopping(const ag_pool *pool); /* its workers leave what is queued */
 
 #endif

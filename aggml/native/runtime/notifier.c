@@ -39,8 +39,8 @@ struct ag_notifier {
     struct ag_notifier *next, *prev; /* all open ones, for the fork handler */
 };
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static ag_notifier *open_notifiers;
+static pthread_mutex_t *const list_lock = &ag_locks[AG_LOCK_NOTIFIERS];
+static ag_notifier *open_notifiers; /* walked in the child of a fork: whole after each single write */
 
 static bool open_fds(int fds[2])
 {
@@ -60,9 +60,9 @@ static bool open_fds(int fds[2])
 /* Take the descriptors away and close them once nobody uses them; whether they were open. */
 static bool close_fds(ag_notifier *notifier)
 {
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(list_lock);
     int read_fd = atomic_exchange(&notifier->read_fd, -1), write_fd = atomic_exchange(&notifier->write_fd, -1);
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(list_lock);
     if (read_fd < 0) return false;
     while (atomic_load(&notifier->users) != 0) nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
     if (write_fd != read_fd) close(write_fd);
@@ -89,11 +89,11 @@ ag_notifier *ag_notifier_new(void)
     pthread_mutex_init(&notifier->due_lock, NULL);
     atomic_init(&notifier->read_fd, fds[0]);
     atomic_init(&notifier->write_fd, fds[1]);
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(list_lock);
     notifier->next = open_notifiers;
     if (open_notifiers != NULL) open_notifiers->prev = notifier;
     open_notifiers = notifier;
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(list_lock);
     return notifier;
 }
 
@@ -206,20 +206,20 @@ ag_wait *ag_notifier_take(ag_notifier *notifier)
 void ag_notifier_close(ag_notifier *notifier)
 {
     if (!close_fds(notifier)) return;
-    pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(list_lock);
     if (notifier->prev != NULL) notifier->prev->next = notifier->next;
     if (notifier->next != NULL) notifier->next->prev = notifier->prev;
     if (open_notifiers == notifier) open_notifiers = notifier->next;
     notifier->next = notifier->prev = NULL;
-    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_unlock(list_lock);
 }
 
 void ag_notifiers_forked(void)
 {
-    pthread_mutex_init(&list_lock, NULL);
     for (ag_notifier *n = open_notifiers; n != NULL;) {
         ag_notifier *next = n->next;
         atomic_store(&n->users, 0); /* those threads are the parent's */
+        n->courtesy = -1;           /* its place may be that of a loop of the child's soon */
         close_fds(n);
         n->next = n->prev = NULL;
         n = next;

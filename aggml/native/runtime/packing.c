@@ -13,7 +13,14 @@
 #include "runtime.h"
 #include "topology.h"
 
-#define BUSY UINT64_MAX
+/* A group that is being packed tells so, and in which process: in the child of a fork nobody ends what a thread of the
+ * parent's began, so there it is packed anew. */
+#define BUSY (UINT64_C(1) << 63)
+
+static uint64_t busy_here(void)
+{
+    return BUSY | atomic_load(&ag_generation);
+}
 
 struct agk_packed {
     atomic_int refs;
@@ -24,7 +31,7 @@ struct agk_packed {
     char *data;
     size_t mapped, group_bytes;
     int64_t per_matrix, n_groups;
-    _Atomic(uint64_t) *packed_at; /* of each group: 1 + the count of writes, 0 if never, or BUSY */
+    _Atomic(uint64_t) *packed_at; /* of each group: 1 + the count of writes, 0 if never, or busy */
 };
 
 static atomic_size_t in_use, limit;
@@ -72,9 +79,11 @@ void agk_packed_drop(agk_packed *list)
 
 static bool reserve(size_t bytes)
 {
-    if (atomic_fetch_add(&in_use, bytes) + bytes <= agk_packed_limit()) return true;
-    atomic_fetch_sub(&in_use, bytes);
-    return false;
+    size_t before = atomic_load(&in_use); /* never too high for a moment: a fork may come then */
+    do {
+        if (before + bytes > agk_packed_limit()) return false;
+    } while (!atomic_compare_exchange_weak(&in_use, &before, before + bytes));
+    return true;
 }
 
 static agk_packed *make(struct ag_storage *weights, const agk_view *a, const agk_packed_layout *layout)
@@ -160,10 +169,11 @@ const char *agk_packed_ready(agk_packed *p, int64_t i)
     const uint64_t now = atomic_load_explicit(p->writes, memory_order_acquire) + 1;
     uint64_t then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
     while (then != now) {
-        if (then == BUSY) { /* another stream packs it: some us, unless its thread had to give way */
+        const uint64_t busy = busy_here();
+        if (then == busy) { /* another stream packs it: some us, unless its thread had to give way */
             sched_yield();
             then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
-        } else if (atomic_compare_exchange_strong(&p->packed_at[i], &then, BUSY)) {
+        } else if (atomic_compare_exchange_strong(&p->packed_at[i], &then, busy)) {
             pack(p, i);
             atomic_store_explicit(&p->packed_at[i], now, memory_order_release);
             then = now;

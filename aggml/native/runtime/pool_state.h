@@ -63,11 +63,16 @@ typedef struct ag_run {
     pthread_mutex_t message_lock;
 } ag_run;
 
+/* CLOSING: all its streams are being looked at; a submission makes it OPEN again (living.c). */
+typedef enum ag_pool_life { AG_POOL_OPEN, AG_POOL_CLOSING, AG_POOL_CLOSED } ag_pool_life;
+
 struct ag_pool {
     ag_executor executor;
     atomic_int refs;
     ag_pool_params params;
     unsigned generation;
+    ag_pool *next_living, **link_living;
+    atomic_int life;      /* an ag_pool_life */
     pthread_mutex_t lock; /* its life: threads that come, the end */
     int n_banks;
     atomic_uint next_bank; /* for streams that no worker has run yet */

@@ -40,6 +40,11 @@ void ag_streams_at_rest(void (*see)(ag_stream *stream))
     }
 }
 
+void ag_rest_forked(void) /* in the child: they are the parent's */
+{
+    atomic_store(&resting, NULL);
+}
+
 void ag_stream_set_owner(ag_stream *s, void *owner)
 {
     s->owner = owner;

@@ -34,7 +34,20 @@ uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter 
 
 /* Raised in the child of every fork: objects that carry another generation belong to the parent. */
 extern atomic_uint ag_generation;
-void ag_runtime_init(void); /* idempotent; installs the fork handler */
+void ag_runtime_init(void);             /* idempotent; installs the fork handler */
+extern void (*ag_binding_forked)(void); /* set by the binding; called in the child */
+
+/* The locks of the process; those of an object stand in it. Anew in the child of a fork (fork.c). */
+typedef enum ag_lock {
+    AG_LOCK_POISON,    /* the poison of all storages */
+    AG_LOCK_NOTIFIERS, /* the list of those that are open */
+    AG_LOCK_TIMERS,
+    AG_LOCK_LIVING, /* the lists of streams and pools */
+    AG_LOCK_CUDA,   /* the list of queues */
+    AG_LOCK_GARBAGE /* the binding's: objects of Python that native threads let go of */
+} ag_lock;
+enum { AG_LOCKS = AG_LOCK_GARBAGE + 1 };
+extern pthread_mutex_t ag_locks[AG_LOCKS];
 
 /* -- the kernel's scheduler ------------------------------------------------------------------------------------ */
 
@@ -313,6 +326,7 @@ bool ag_stream_release(ag_stream *stream);
 void ag_stream_lose(ag_stream *stream, ag_error *error); /* everything queued and to come fails with it */
 void ag_stream_abort(ag_stream *stream, ag_block *block, uint64_t ticket);
 void ag_stream_abort_all(ag_stream *stream); /* the plans, delays and calls queued until now */
+void ag_streams_end(void);                   /* closes all streams of this process and aborts what they have */
 bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* asked by the thread that runs the slot */
 
 /* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, by way of what is queued
@@ -389,7 +403,11 @@ void ag_pool_unref(ag_pool *pool);
 bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen);
 int ag_pool_width(const ag_pool *pool);
 int ag_pool_n_threads(const ag_pool *pool);
-void ag_pool_stop(ag_pool *pool);  /* joins the workers; work left stays undone */
+/* Joins the workers, unless streams have work left: what is queued belongs to the pool, also where nobody else holds the
+ * stream any more. False: there is such a stream, `name` (AG_NAME bytes) and `pending` tell of one. */
+bool ag_pool_close(ag_pool *pool, char *name, uint64_t *pending);
+void ag_pool_stop(ag_pool *pool);  /* joins the workers; what they have not begun stays undone, a plan ends in part */
+void ag_pools_stop(void);          /* all pools of this process */
 void ag_pool_pause(ag_pool *pool); /* idle workers sleep at once; the next work that comes ends it */
 void ag_pool_resume(ag_pool *pool);
 bool ag_pool_paused(const ag_pool *pool);

@@ -17,7 +17,8 @@
 
 #define LOOP_SLICE_NS 100000 /* the least the kernel takes */
 #define WORKER_SLICE_NS 20000000
-#define WORKER_NICE 2 /* 0.64 of a thread's weight; 39 % of a core that another process wants, too, not 50 */
+#define RESET_ON_FORK 1 /* SCHED_FLAG_RESET_ON_FORK */
+#define WORKER_NICE 2   /* 0.64 of a thread's weight; 39 % of a core that another process wants, too, not 50 */
 
 #if defined(__linux__) && defined(SYS_sched_setattr)
 /* The kernel's struct sched_attr, first version; not every libc has it. */
@@ -52,12 +53,17 @@ void ag_sched_worker(void)
     set(&attributes);
 }
 
+/* The slice is this thread's alone: threads and programs that it starts must not have it, or they would compete with loops on
+ * even terms. The kernel takes it from them, and only all at once: a negative nice value, which takes a right, would go as well,
+ * so a loop that has one keeps its slice. From then on only who has that right may give this thread another policy. */
 void ag_sched_loop(void)
 {
     ag_sched_attr attributes;
     if (!get(&attributes) || attributes.sched_policy != SCHED_OTHER) return;
-    if (attributes.sched_runtime != 0 && attributes.sched_runtime <= LOOP_SLICE_NS) return;
+    if (attributes.sched_runtime <= LOOP_SLICE_NS || attributes.sched_nice < 0)
+        return; /* 0: a kernel that knows none */
     attributes.sched_runtime = LOOP_SLICE_NS;
+    attributes.sched_flags |= RESET_ON_FORK;
     set(&attributes);
 }
 #else

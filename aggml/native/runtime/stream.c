@@ -122,13 +122,16 @@ ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads)
     if (s == NULL) return NULL;
     s->pool = ag_pool_ref(pool);
     atomic_init(&s->n_threads, n_threads);
+    ag_living_add_stream(s);
     return s;
 }
 
 ag_stream *ag_stream_new_ahead(const char *name, ag_ahead *ahead)
 {
     ag_stream *s = stream_new(name, &ahead->executor);
-    if (s != NULL) s->ahead = ahead;
+    if (s == NULL) return NULL;
+    s->ahead = ahead;
+    ag_living_add_stream(s);
     return s;
 }
 
@@ -140,6 +143,7 @@ ag_stream *ag_stream_ref(ag_stream *stream)
 
 static void stream_free(ag_stream *s)
 {
+    ag_living_remove_stream(s);
     if (s->ahead != NULL) s->ahead->gone(s->ahead);
     for (size_t i = 0; i < s->n_failures; ++i) ag_error_unref(s->failures[i]);
     free(s->failures);

@@ -45,6 +45,7 @@ static void run_until_rest(ag_stream *s, ag_worker *worker, uint64_t *due)
     for (;;) {
         uint64_t ticket = atomic_load(&s->completed) + 1;
         if (atomic_load(&s->submitted) < ticket && ag_stream_rest(s, ticket)) return;
+        if (worker != NULL && ag_pool_stopping(s->pool)) return; /* the process ends */
         ag_slot *slot = ag_stream_current(s, ticket);
         /* A hold keeps operations from starting; one that is under way (a yielded plan, a delay) goes on. */
         if (slot->started == 0 && ag_stream_rest(s, ticket)) return;

@@ -59,6 +59,7 @@ struct ag_stream {
     void *owner;                   /* the binding's */
     ag_node timer;                 /* under the lock of the timers, as what follows */
     uint64_t timed;                /* the ticket that it waits for there; 0: none */
+    ag_stream *next_living, **link_living;
 };
 
 /* False in the child of a fork: a thread of the parent may have held the lock, and hold it for ever. */

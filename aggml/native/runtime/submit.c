@@ -97,6 +97,7 @@ static ag_submit_status check(const party *parties, size_t count, const ag_batch
 {
     for (size_t i = 0; i < n; ++i) {
         if (atomic_load(&batches[i].stream->closed)) return AG_SUBMIT_CLOSED;
+        if (batches[i].stream->pool != NULL && !ag_pool_takes(batches[i].stream->pool)) return AG_SUBMIT_CLOSED;
         if (atomic_load(&batches[i].stream->lost) != NULL) return AG_SUBMIT_LOST;
         for (size_t k = 0; k < batches[i].n; ++k) { /* a parent's ticket, which this process would wait for in vain */
             const ag_slot *slot = &batches[i].slots[k];

@@ -176,7 +176,7 @@ bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen)
         pthread_cond_init(&worker->wake, NULL);
         pool->workers[i] = worker;
         atomic_fetch_add(&pool->alive, 1);
-        ok = pthread_create(&worker->thread, NULL, work, worker) == 0;
+        ok = ag_thread_start(&worker->thread, work, worker, false);
         if (!ok) {
             atomic_fetch_sub(&pool->alive, 1);
             pthread_cond_destroy(&worker->wake);
@@ -213,6 +213,7 @@ ag_pool *ag_pool_new(const ag_pool_params *params)
     pool->generation = atomic_load(&ag_generation);
     pthread_mutex_init(&pool->lock, NULL);
     for (int i = 0; i < AG_N_RUNS; ++i) pthread_mutex_init(&pool->runs[i].message_lock, NULL);
+    ag_living_add_pool(pool);
     if (!ag_pool_grow(pool, params->n_threads < 1 ? 1 : params->n_threads, true)) {
         ag_pool_unref(pool);
         return NULL;
@@ -229,6 +230,7 @@ ag_pool *ag_pool_ref(ag_pool *pool)
 void ag_pool_stop(ag_pool *pool)
 {
     if (!alive(pool)) return;
+    atomic_store(&pool->life, AG_POOL_CLOSED);
     pthread_mutex_lock(&pool->lock);
     bool first = !atomic_exchange(&pool->stop, true);
     ag_pool_wake_all(pool);
@@ -241,6 +243,7 @@ void ag_pool_unref(ag_pool *pool)
 {
     if (pool == NULL || atomic_fetch_sub_explicit(&pool->refs, 1, memory_order_acq_rel) != 1) return;
     if (!alive(pool)) return;
+    ag_living_remove_pool(pool);
     if (my_pool != pool) {
         ag_pool_stop(pool);
         pool_free(pool);
@@ -254,6 +257,18 @@ void ag_pool_unref(ag_pool *pool)
     atomic_store(&pool->stop, true);
     pthread_mutex_unlock(&pool->lock);
     ag_pool_wake_all(pool); /* this worker is one of them: the pool stays until it leaves */
+}
+
+bool ag_pool_takes(ag_pool *pool)
+{
+    int life = atomic_load(&pool->life);
+    if (life == AG_POOL_CLOSING) atomic_compare_exchange_strong(&pool->life, &life, AG_POOL_OPEN);
+    return life != AG_POOL_CLOSED;
+}
+
+bool ag_pool_stopping(const ag_pool *pool)
+{
+    return atomic_load_explicit(&pool->stop, memory_order_relaxed);
 }
 
 int ag_pool_n_threads(const ag_pool *pool)

@@ -6,7 +6,7 @@
 
 #include "stream_state.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_TIMERS];
 static pthread_cond_t changed;
 static pthread_t thread;
 static bool running, stopping;
@@ -20,26 +20,26 @@ static ag_stream *earliest(void)
 static void *serve(void *unused)
 {
     (void)unused;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     while (!stopping) {
         ag_stream *next = earliest();
         if (next == NULL) {
-            pthread_cond_wait(&changed, &lock);
+            pthread_cond_wait(&changed, lock);
             continue;
         }
         if (next->timer.key > ag_now()) {
-            ag_cond_wait_until(&changed, &lock, next->timer.key);
+            ag_cond_wait_until(&changed, lock, next->timer.key);
             continue;
         }
         const uint64_t ticket = next->timed;
         ag_heap_remove(&sleeping, &next->timer);
         next->timed = 0;
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(lock);
         ag_stream_timer_fired(next, ticket);
         ag_stream_unref(next);
-        pthread_mutex_lock(&lock);
+        pthread_mutex_lock(lock);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return NULL;
 }
 
@@ -54,13 +54,13 @@ static bool start(void)
     pthread_cond_init(&changed, &attributes);
     pthread_condattr_destroy(&attributes);
     stopping = false;
-    running = pthread_create(&thread, NULL, serve, NULL) == 0;
+    running = ag_thread_start(&thread, serve, NULL, false);
     return running;
 }
 
 bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     const bool ok = start();
     if (ok) {
         /* set before ag_timer_hurry took the lock, or seen by it */
@@ -70,46 +70,45 @@ bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint6
         ag_heap_add(&sleeping, &ag_stream_ref(stream)->timer, deadline);
         if (sleeping.least != before) pthread_cond_signal(&changed);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return ok;
 }
 
 void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last)
 {
     if (!ag_stream_alive(stream)) return; /* it is among the parent's */
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     if (stream->timed != 0 && stream->timed >= first && stream->timed <= last) {
         ag_heap_remove(&sleeping, &stream->timer);
         ag_heap_add(&sleeping, &stream->timer, 0);
         pthread_cond_signal(&changed);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
 uint64_t ag_timer_compared(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     const uint64_t compared = sleeping.compared;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     return compared;
 }
 
 void ag_timer_stop(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     bool join = running;
     stopping = true;
     if (running) pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
     if (join) pthread_join(thread, NULL);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(lock);
     running = false;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(lock);
 }
 
-void ag_timer_forked(void)
+void ag_timer_forked(void) /* in the child: the thread is the parent's, and so are the streams */
 {
-    pthread_mutex_init(&lock, NULL);
     running = stopping = false;
-    sleeping = (ag_heap){0}; /* the parent's streams; leaked in the child */
+    sleeping = (ag_heap){0};
 }

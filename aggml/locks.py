@@ -1,0 +1,53 @@
+"""Locks of the package, which are open again in the child of a fork.
+
+A thread of the parent may hold one of them at the fork, and is not there to give it back. Here: the
+locks, and what else a module wants to have done in the child. Not here: locks of the native module
+(native/runtime/fork.c).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["in_child", "new_lock", "new_rlock"]
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_calls: list[Callable[[], object]] = []
+
+
+def new_lock() -> threading.Lock:
+    """A `threading.Lock`; whoever holds it calls nothing that may fork."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def new_rlock() -> threading.RLock:
+    """A `threading.RLock`; if the thread that forks has it, it keeps it in the child."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def in_child(call: Callable[[], object]) -> None:
+    """Have ``call`` called in the child of each fork, once all locks are open."""
+    _calls.append(call)
+
+
+def _forked() -> None:
+    for lock in list(_locks):
+        owned = getattr(lock, "_is_owned", None)
+        if owned is None or not owned():
+            lock._at_fork_reinit()  # what the standard library does with its own
+    for call in _calls:
+        call()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

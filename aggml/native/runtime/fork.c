@@ -1,0 +1,93 @@
+/* Fork: what becomes of each lock and each state word of the native module in the child, where one thread is left.
+ *
+ * Not here: locks of Python (aggml/locks.py), what a user may do in the child (docs/async.md). */
+#include "internal.h"
+
+/* The child sees memory as it was at one moment, in the middle of whatever the parent's other threads did, and no fork waits
+ * for them. So each word follows one of six rules. tests/runtime/test_fork_rules.py holds the table against the sources;
+ * tests/native/runtime_fork.c forks with each lock held and in each state that somebody may wait for.
+ *
+ *   fresh   in_child() makes it anew. The child keeps some memory of what the parent had there, and nothing else.
+ *   parent  part of an object that carries the parent's generation: a stream, a pool, the list of a notifier, a device of CUDA. Each function that would
+ *           take a lock of one, wait for one or free it looks at the generation first, and refuses or does nothing.
+ *   marked  the word tells of which process it is: what a thread of the parent left half done counts as not done.
+ *   word    right at every moment: nobody waits for it, or it is written once. At worst a thread of the parent has counted a
+ *           reference that it never gives back, and the child keeps that memory.
+ *   gil     touched with the GIL only, and the thread that forks holds it.
+ *   thread  of one thread, and the one that forks is in none of the functions that set it.
+ *
+ * | file                    | words                                                                           | rule   |
+ * | ----------------------- | ------------------------------------------------------------------------------- | ------ |
+ * | runtime/fork.c          | ag_generation ag_locks                                                          | fresh  |
+ * | runtime/fork.c          | once                                                                            | word   |
+ * | runtime/error.c         | no_memory                                                                       | word   |
+ * | runtime/runtime.h       | refs seen user poison writes packed next abort started done error               | word   |
+ * | runtime/runtime.h       | thread wake cpu woke claimed strayed                                            | parent |
+ * | runtime/packing.c       | packed_at                                                                       | marked |
+ * | runtime/packing.c       | refs writes in_use limit                                                        | word   |
+ * | runtime/living.c        | streams pools                                                                   | fresh  |
+ * | runtime/rest.c          | resting                                                                         | fresh  |
+ * | runtime/stream_state.h  | refs n_threads lock closed lost submitted completed wanted abort_up_to over     | parent |
+ * | runtime/stream_state.h  | call_cond keeps in_resting                                                      | parent |
+ * | runtime/pool_state.h    | base chunk_bytes chunks streams done word engaged limit status skipped taken    | parent |
+ * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners active_runs stop | parent |
+ * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes next_bank n_ranges ranges_done  | parent |
+ * | runtime/pool_sleep.c    | ag_on_idle                                                                      | word   |
+ * | runtime/threadpool.c    | my_pool                                                                         | thread |
+ * | runtime/stream_inline.c | inline_here                                                                     | thread |
+ * | runtime/timer.c         | changed thread running stopping sleeping                                        | fresh  |
+ * | runtime/notifier.c      | open_notifiers users read_fd write_fd                                           | fresh  |
+ * | runtime/notifier.c      | due_lock                                                                        | parent |
+ * | runtime/notifier.c      | refs signalled cpu                                                              | word   |
+ * | runtime/relay.c         | boxes mail spinners                                                             | fresh  |
+ * | runtime/courtesy.c      | loops fd users runs_on                                                          | fresh  |
+ * | runtime/courtesy.c      | due n_loops yields                                                              | word   |
+ * | runtime/courtesy.c      | works                                                                           | thread |
+ * | runtime/cuda_queue.c    | all all_cond all_threads                                                        | fresh  |
+ * | runtime/cuda_queue.c    | thread                                                                          | thread |
+ * | runtime/cuda_state.h    | refs lock making made lost to_issue to_settle settled ready stop n_flights      | parent |
+ * | runtime/cuda_blas.c     | lock                                                                            | parent |
+ * | runtime/cuda_plan.c     | refs lock image                                                                 | parent |
+ * | runtime/topology.c      | once                                                                            | marked |
+ * | runtime/topology.c      | pretended_cores pretended_banks                                                 | word   |
+ * | cpu_features.c          | cache                                                                           | word   |
+ * | scalar/quant_iq_grid.c  | name##_once name##_levels name##_where name##_near                              | marked |
+ * | binding/interpreter.cpp | taking_back                                                                     | fresh  |
+ * | binding/interpreter.cpp | ended last_thread                                                               | word   |
+ * | binding/keep.cpp        | garbage any_garbage release_pending                                             | fresh  |
+ * | binding/keep.cpp        | seen keepers unseen                                                             | gil    |
+ * | binding/objects.cpp     | none                                                                            | word   |
+ * | binding/operations.cpp  | names                                                                           | gil    |
+ *
+ * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is begun anew. */
+atomic_uint ag_generation = 1;
+void (*ag_binding_forked)(void) = NULL;
+pthread_mutex_t ag_locks[AG_LOCKS] = {
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+};
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void in_child(void)
+{
+    atomic_fetch_add(&ag_generation, 1);
+    for (int i = 0; i < AG_LOCKS; ++i) pthread_mutex_init(&ag_locks[i], NULL); /* who held one is no more */
+    ag_courtesy_forked();
+    ag_notifiers_forked();
+    ag_timer_forked();
+    ag_relay_forked();
+    ag_living_forked();
+    ag_rest_forked();
+    ag_cuda_forked();
+    if (ag_binding_forked != NULL) ag_binding_forked();
+}
+
+static void install(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+void ag_runtime_init(void)
+{
+    pthread_once(&once, install);
+}

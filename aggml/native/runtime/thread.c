@@ -1,0 +1,24 @@
+/* Threads: how each native thread of the process is started. Not here: what it does.
+ *
+ * Signals are the program's: a process that blocks SIGTERM in its own threads and takes it by sigwait would die of it if one
+ * thread of ours were open to it. So each begins with all signals blocked but those that a thread raises by its own fault,
+ * which faulthandler and the sanitizers report. */
+#include <signal.h>
+
+#include "internal.h"
+
+bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, bool detached)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) sigdelset(&blocked, faults[i]);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a thread inherits the mask of the one that starts it */
+    const bool started = pthread_create(thread, &attributes, body, argument) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
+}
