@@ -111,7 +111,7 @@ class _Form:
         self.raw = [x.encode_name for x in fields if x.type is Raw]  # of which null is a value
 
 
-_FORMS: Final = {kind: _Form(kind) for kind in FORMS}
+_FORMS: Final[dict[type, _Form]] = {kind: _Form(kind) for kind in FORMS}
 _NAMES: Final = msgspec.json.Decoder(dict[str, Raw])
 
 

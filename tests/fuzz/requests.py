@@ -1,0 +1,247 @@
+"""Random requests to examples/serve, in process: an answer that is right, or a refusal by name.
+
+A program is one request. Right ones are answered by the schema, and streamed they say the same;
+wrong ones by 400 or 404 that names a field that is wrong; bytes that are no request by 4xx. Nothing
+is 5xx, and nothing is logged. Not here: the requests (request_bodies.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import sys
+import tempfile
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import numpy as np
+from fuzz.request_bodies import CTX, WIDTH, Body, broken, drawn
+from fuzz.rounds import Failure, Report, draw
+
+# Beside this room in the test suite's path; by itself a fuzzer must find it.
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
+
+from serve.app import Options, application
+from serve.small import write_small
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHORT = 40
+PATIENCE = 120  # seconds for one answer: a hang, however slow the machine is
+JUNK = 0.15  # of all programs
+
+
+def run(seed: int, programs: int, loop: str, first: int = 0) -> Report:
+    """As `fuzz.rounds.Fuzzer`."""
+    return anyio.run(_round, seed, programs, loop, first, backend=loop)
+
+
+async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
+    counts: Counter[str] = Counter()
+    failure: Failure | None = None
+    with tempfile.TemporaryDirectory() as folder, _logged() as records:
+        path = write_small(Path(folder) / "small.gguf")
+        app = application(Options(model=path, threads=1, ctx=CTX, slots=4, kv_memory=64 << 20))
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client,
+        ):
+            for k in range(first, first + programs):
+                asked: list[object] = []
+                try:
+                    with anyio.fail_after(PATIENCE):
+                        await _program(draw(seed, k), client, counts, asked)
+                    if records:
+                        raise AssertionError(f"was logged: {records[0].getMessage()}")
+                except Exception as error:
+                    failure = Failure(seed, k, loop, f"{asked}\n{error!r}")
+                    failure.__cause__ = error
+                    break
+    if failure is not None:  # not from within: the service's task groups would wrap it
+        raise failure
+    return Report(programs, dict(sorted(counts.items())))
+
+
+@contextmanager
+def _logged() -> Iterator[list[logging.LogRecord]]:
+    """What is logged meanwhile from warnings on."""
+    records: list[logging.LogRecord] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # That a callback took long is a matter of the machine.
+            if record.name != "asyncio" or record.levelno > logging.WARNING:
+                records.append(record)
+
+    handler = Handler(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield records
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+async def _program(
+    source: Any, client: httpx.AsyncClient, counts: Counter[str], asked: list[object]
+) -> None:
+    if source.random() < JUNK:
+        path, data = broken(source)
+        asked += [path, data[:2000]]
+        answer = await client.post(f"/v1/{path}", content=data)
+        assert answer.status_code == 200 or 400 <= answer.status_code < 500, answer.text
+        if answer.status_code != 200:
+            _check_refusal(answer)
+        counts["broken"] += 1
+        return
+    body = drawn(source)
+    asked += [body.path, json.dumps(body.fields), sorted(body.wrong)]
+    answer = await client.post(f"/v1/{body.path}", json=body.fields)
+    assert answer.status_code in ({400, 404} if body.wrong else {200}), answer.text
+    if body.wrong:
+        assert answer.status_code == body.status or "model" in body.wrong, answer.text
+        _check_refusal(answer)
+        error = answer.json()["error"]
+        assert error["param"] in body.wrong, error
+        assert repr(error["param"])[1:-1] in error["message"], error
+        counts["refused"] += 1
+    elif body.path == "embeddings":
+        _check_embeddings(body, answer.json())
+        counts["embedded"] += 1
+    else:
+        await _check_generated(body, answer, client)
+        counts["streamed" if body.fields.get("stream") else "whole"] += 1
+
+
+def _check_refusal(answer: httpx.Response) -> None:
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}, error
+    assert error["type"] == "invalid_request_error", error
+    assert error["message"], error
+
+
+def _check_embeddings(body: Body, answer: Any) -> None:
+    given = body.fields
+    inputs = given["input"] if isinstance(given["input"], list) else [given["input"]]
+    assert [x["index"] for x in answer["data"]] == list(range(len(inputs)))
+    for x in answer["data"]:
+        vector = x["embedding"]
+        if given.get("encoding_format") == "base64":
+            vector = np.frombuffer(base64.b64decode(vector), "<f4")
+        assert len(vector) == (given.get("dimensions") or WIDTH)
+        assert abs(float(np.linalg.norm(vector)) - 1) < 1e-3
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] > 0
+
+
+async def _check_generated(body: Body, answer: httpx.Response, client: httpx.AsyncClient) -> None:
+    given = body.fields
+    streamed = bool(given.get("stream"))
+    found = _joined(answer.text, given) if streamed else answer.json()
+    _check_choices(body, found["choices"])
+    if found["usage"] is not None:
+        usage = found["usage"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+        assert usage["completion_tokens"] <= _limit(given) * len(found["choices"])
+    if given.get("seed") is None and given.get("temperature") != 0:
+        return
+    other = {"stream": not streamed}  # drawn by a seed, or not at all: the other form says the same
+    answer = await client.post(f"/v1/{body.path}", json=given | other)
+    assert answer.status_code == 200, answer.text
+    again = answer.json() if streamed else _joined(answer.text, given)
+    for one, same in zip(found["choices"], again["choices"], strict=True):
+        for key in ("index", "text", "finish_reason", "logprobs"):
+            assert one.get(key) == same.get(key) or key == "text", (one, same)
+        assert _said(one) == _said(same), (one, same)
+
+
+def _limit(given: dict[str, Any]) -> int:
+    limit: int = given.get("max_completion_tokens") or given["max_tokens"]
+    return limit
+
+
+def _said(choice: Any) -> str:
+    text: str = choice["message"]["content"] if "message" in choice else choice["text"]
+    return text
+
+
+def _joined(text: str, given: dict[str, Any]) -> Any:
+    """The answer that the events of a stream make up."""
+    lines = [line for line in text.split("\n") if line]
+    assert lines[-1] == "data: [DONE]", lines[-1]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert not any("error" in event for event in events), events[-1]
+    options = given.get("stream_options") or {}
+    usage = events.pop()["usage"] if options.get("include_usage") else None
+    choices: dict[int, Any] = {}
+    for event in events:
+        (piece,) = event["choices"]
+        chat = "delta" in piece
+        made = choices.setdefault(
+            piece["index"],
+            {"index": piece["index"], "finish_reason": None, "logprobs": None}
+            | ({"message": {"content": ""}} if chat else {"text": ""}),
+        )
+        assert made["finish_reason"] is None, "goes on after its end"
+        if chat:
+            made["message"]["content"] += piece["delta"].get("content", "")
+        else:
+            made["text"] += piece["text"]
+        made["finish_reason"] = piece["finish_reason"]
+        if piece["logprobs"] is not None:
+            _add(made, piece["logprobs"])
+    return {"choices": [choices[i] for i in sorted(choices)], "usage": usage}
+
+
+def _add(made: Any, logprobs: Any) -> None:
+    if made["logprobs"] is None:
+        made["logprobs"] = logprobs
+        return
+    for key, values in logprobs.items():
+        if values is not None:
+            made["logprobs"][key] += values
+
+
+def _check_choices(body: Body, choices: list[Any]) -> None:
+    given = body.fields
+    prompts = 1
+    if body.path == "completions" and isinstance(given["prompt"], list):
+        prompts = 1 if isinstance(given["prompt"][0], int) else len(given["prompt"])
+    assert [x["index"] for x in choices] == list(range(prompts * (given.get("n") or 1)))
+    stops = given.get("stop") or []
+    stops = [x for x in ([stops] if isinstance(stops, str) else stops) if x]
+    for choice in choices:
+        assert choice["finish_reason"] in ("stop", "length")
+        if not given.get("min_tokens"):
+            assert not any(stop in _said(choice) for stop in stops)
+        told = choice["logprobs"]
+        if body.path == "completions":
+            best = given.get("logprobs")
+            tokens = None if told is None else told["tokens"]
+        else:
+            best = (given.get("top_logprobs") or 0) if given.get("logprobs") else None
+            tokens = None if told is None else told["content"]
+        if best is None:
+            assert told is None
+        elif tokens is not None:
+            assert len(tokens) <= _limit(given)
+            _check_logprobs(told, best)
+
+
+def _check_logprobs(told: Any, best: int) -> None:
+    if "content" in told:
+        found = [(x["logprob"], [y["logprob"] for y in x["top_logprobs"]]) for x in told["content"]]
+        assert all(len(top) == best for _, top in found)
+    else:
+        lists = [told[key] for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset")]
+        assert len({len(x) for x in lists}) == 1
+        top = [sorted(x.values(), reverse=True) for x in told["top_logprobs"]]
+        found = list(zip(told["token_logprobs"], top, strict=True))
+    for logprob, others in found:
+        assert logprob <= 1e-4
+        assert others == sorted(others, reverse=True)
+        assert not others or logprob <= others[0] + 1e-4
