@@ -35,7 +35,7 @@ CLIENTS: Final = 48
 POOL: Final = 40  # different requests
 MEASURED: Final = 8  # times that memory is measured
 LEAD: Final = 2e-3  # of the best logit
-PATIENCE: Final = 120
+PATIENCE: Final = 1200  # seconds: what a busy machine takes long for is not wrong
 
 
 async def pool_of(path: Path, seed: int) -> list[dict[str, Any]]:
@@ -194,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             command = ["examples/serve", "--model", str(path), "--no-embeddings", "--port", "0"]
             command += ["--server", kind, "--threads", str(given.threads), "--slots", "16"]
+            command += ["--deadline", str(PATIENCE)]  # for those that name none
             server = Server([*command, "--ctx", "1024", "--kv-memory", "8"])
             try:
                 soak = Soak(server, pool, given.requests, given.seed)
