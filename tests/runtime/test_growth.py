@@ -205,7 +205,7 @@ async def test_a_queued_call_of_python_costs_the_same_whatever_is_queued_behind_
         stream = aggml.Stream("s")
         lines = 0
 
-        def count(_frame: object, event: str, _argument: object) -> Any:  # noqa: ANN401
+        def count(_frame: object, event: str, _argument: object) -> Any:
             nonlocal lines
             lines += event == "line"
             return count

@@ -40,11 +40,6 @@ bool ag_run_claimable(const ag_run *r)
     return false;
 }
 
-size_t ag_together(const ag_plan *plan, size_t step)
-{
-    return plan->steps[step].n_together > 1 ? plan->steps[step].n_together : 1;
-}
-
 /* -- what belongs to a range: of every round of `n_streams` chunks, those of its streams ------------------------------ */
 
 static uint32_t first_stream(const ag_run *r, int range, int n_ranges)

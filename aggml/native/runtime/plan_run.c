@@ -98,7 +98,7 @@ static ag_run_result run_alone(ag_pool *pool, ag_worker *worker, ag_stream *stre
             *error = abort_error(stream);
             return AG_RUN_FINISHED;
         }
-        if (worker != NULL && ag_pool_n_ready(pool) > 0) {
+        if (worker != NULL && ag_pool_any_ready(pool)) {
             uint64_t now = ag_now();
             if (slice_end == 0) slice_end = now + AG_SLICE_NS;
             if (now > slice_end) {
@@ -211,7 +211,7 @@ static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t
             *error = abort_error(r->stream);
             break;
         }
-        if (ag_pool_n_ready(pool) > 0 && ag_now() > r->slice_end) {
+        if (ag_pool_any_ready(pool) && ag_now() > r->slice_end) {
             *step_out = step;
             leave_run(pool, r);
             return AG_RUN_YIELDED;
@@ -264,7 +264,7 @@ static claim_result claim(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *s
 /* Ready streams are served first, unless they had this worker for so long that plans under way have their turn. */
 static bool gives_way(const ag_pool *pool, const ag_worker *worker)
 {
-    return ag_pool_n_ready(pool) > 0 && ag_now() > worker->turn_end;
+    return ag_pool_any_ready(pool) && ag_now() > worker->turn_end;
 }
 
 ag_part ag_run_participate(ag_pool *pool, ag_worker *worker, ag_run *r)

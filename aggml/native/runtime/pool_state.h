@@ -72,9 +72,9 @@ struct ag_pool {
     ag_pool_params params;
     unsigned generation;
     ag_pool *next_living, **link_living;
-    atomic_int life;      /* an ag_pool_life */
-    pthread_mutex_t lock; /* its life: threads that come, the end */
-    int n_banks;
+    int n_banks;           /* here and not beside what is written often */
+    atomic_int life;       /* an ag_pool_life */
+    pthread_mutex_t lock;  /* its threads: those that come, the end */
     atomic_uint next_bank; /* for streams that no worker has run yet */
     ag_bank banks[AG_MAX_BANKS];
     atomic_uint_fast64_t crowded_until; /* ns: a worker that was sent to another core waited there */
@@ -106,7 +106,12 @@ void ag_run_publish(ag_run *run, size_t step);         /* from here on others ma
 void ag_run_close(ag_run *run);                        /* nothing can be taken any more */
 bool ag_run_claim(ag_run *run, ag_pool *pool, ag_worker *worker, ag_claim *claim);
 bool ag_run_finish(ag_run *run, const ag_claim *claim); /* true: it was the last chunk that was out */
-size_t ag_together(const ag_plan *plan, size_t step);   /* how many steps run together from this one on */
+
+/* How many steps run together from this one on. */
+static inline size_t ag_together(const ag_plan *plan, size_t step)
+{
+    return plan->steps[step].n_together > 1 ? plan->steps[step].n_together : 1;
+}
 
 typedef enum ag_part { AG_IDLED, AG_HELPED, AG_LEFT } ag_part; /* LEFT: no longer counted as engaged in the run */
 
@@ -125,12 +130,14 @@ void ag_pool_sleep(ag_pool *pool, ag_worker *worker);
 void ag_pool_ready(ag_executor *executor, ag_stream *stream);
 ag_stream *ag_pool_pop(ag_pool *pool, ag_worker *worker); /* NULL: none is ready */
 
-/* Streams that are ready, anywhere in the pool. */
-static inline int ag_pool_n_ready(const ag_pool *pool)
+/* Is a stream ready anywhere in the pool? Asked before each step, of which the smallest take 10 ns. */
+static inline bool ag_pool_any_ready(const ag_pool *pool)
 {
-    int n = 0;
-    for (int i = 0; i < pool->n_banks; ++i) n += atomic_load_explicit(&pool->banks[i].n_ready, memory_order_relaxed);
-    return n;
+    if (atomic_load_explicit(&pool->banks[0].n_ready, memory_order_relaxed) > 0) return true;
+    for (int i = 1; i < pool->n_banks; ++i) {
+        if (atomic_load_explicit(&pool->banks[i].n_ready, memory_order_relaxed) > 0) return true;
+    }
+    return false;
 }
 
 #endif

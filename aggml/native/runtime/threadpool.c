@@ -34,7 +34,7 @@ static bool help(ag_pool *pool, ag_worker *worker)
 /* Where streams are always ready, nobody would ever come to help: after a slice of them, plans under way get one. */
 static bool plans_have_their_turn(ag_pool *pool, ag_worker *worker)
 {
-    if (atomic_load(&pool->active_runs) == 0 || ag_pool_n_ready(pool) == 0) return false;
+    if (atomic_load(&pool->active_runs) == 0 || !ag_pool_any_ready(pool)) return false;
     uint64_t now = ag_now();
     if (now - worker->helped < AG_SLICE_NS) return false;
     worker->helped = now;
