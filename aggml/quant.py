@@ -7,8 +7,9 @@ Here: arrays in, arrays out, now or as a Future. Not here: the conversions, whic
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from operator import index
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,6 @@ from aggml.future import Future
 from aggml.native import _native, cpu_mask
 from aggml.stream import Stream
 from aggml.watch import submit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["dequantize", "dequantize_async", "quantize", "quantize_async"]
 
@@ -71,30 +69,38 @@ def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> 
     return _Quantize("quantize_async", x, dtype, imatrix).queued()
 
 
-def dequantize(blocks: Array, dtype: DTypeLike, ne: Sequence[int]) -> Floats:
-    """Convert blocks back to float32, exactly.
+def dequantize(
+    blocks: Array, dtype: DTypeLike, ne: SupportsIndex | Iterable[SupportsIndex] | None = None
+) -> Floats:
+    """Convert blocks back to float32, exactly: ``dequantize(quantize(x, t), t)`` has ``x``'s shape.
 
     Large arrays are cut over the worker threads; the calling thread waits without the GIL.
 
     Args:
-        blocks: uint8, of the size that ``ne`` asks for, contiguous or not. Of f16 and bf16 also
+        blocks: uint8, the bytes of a row in the last axis, contiguous or not. Of f16 and bf16 also
             elements of two bytes, of f32 also floats.
         dtype: the type of the blocks.
-        ne: extents in ggml order, ``ne[0]`` innermost and a multiple of the type's block.
+        ne: another shape of as many elements: extents in ggml order, ``ne[0]`` innermost and a
+            multiple of the type's block; an integer makes one row. ``blocks`` may then have any
+            shape.
 
     Returns:
-        float32 of shape reversed ``ne``.
+        float32, the shape of ``blocks`` with the elements of a row in the last axis; of shape
+        reversed ``ne`` if that is given.
 
     Raises:
-        LayoutMismatch: the number of bytes is another, or the elements are.
-        InvalidArgument: ``ne`` is no shape of this type.
+        LayoutMismatch: the number of bytes is another, or the elements are; rows that are no whole
+            number of blocks.
+        InvalidArgument: ``ne`` is no shape of this type, or holds no integers.
         Unsupported: there is no conversion from the type.
     """
     job = _Dequantize("dequantize", blocks, dtype, ne)
     return job.now() if job.size < _MANY else _result(job.queued())
 
 
-def dequantize_async(blocks: Array, dtype: DTypeLike, ne: Sequence[int]) -> Future[Floats]:
+def dequantize_async(
+    blocks: Array, dtype: DTypeLike, ne: SupportsIndex | Iterable[SupportsIndex] | None = None
+) -> Future[Floats]:
     """Do what `dequantize` does on the worker threads, off the loop; to be awaited.
 
     Arguments, result and errors are those of `dequantize`; what is wrong raises at the call.
@@ -145,20 +151,21 @@ class _Quantize:
 class _Dequantize:
     """One call of `dequantize`."""
 
-    def __init__(self, what: str, blocks: Array, dtype: DTypeLike, ne: Sequence[int]) -> None:
+    def __init__(
+        self,
+        what: str,
+        blocks: Array,
+        dtype: DTypeLike,
+        ne: SupportsIndex | Iterable[SupportsIndex] | None,
+    ) -> None:
         self.what = what
         self.kind = kind = DType.parse(dtype)
-        try:
-            extents = tuple([index(n) for n in ne])
-        except TypeError as error:
-            raise InvalidArgument(f"[{what}] ne={ne!r} are no extents: {error}") from error
-        if not extents or any(n < 0 for n in extents) or extents[0] % kind.blck_size:
-            raise InvalidArgument(f"[{what}] ne={extents} are no extents for {kind.type_name}")
         if not _native.has_to_float(kind.value):
             raise Unsupported(f"[{what}] there is no conversion from {kind.type_name}")
         blocks = np.asarray(blocks)
         if blocks.dtype not in _element_types(kind):
             raise LayoutMismatch(f"[{what}] the blocks of {kind.type_name} hold {blocks.dtype}")
+        extents = _extents(what, kind, ne) if ne is not None else _rows_of(what, kind, blocks)
         blocks = np.ascontiguousarray(blocks)
         self.blocks = blocks if _address(blocks) % 4 == 0 else blocks.copy()
         wanted = kind.row_size(extents[0]) * math.prod(extents[1:])
@@ -180,6 +187,33 @@ class _Dequantize:
         rows = (n, self.size // n if n else 0)
         src, dst = _operand(self.kind, self.blocks, rows), _operand(DType.F32, self.out, rows)
         return _submit(self.what, "cpy", dst, (src,), self.out, (self.blocks,))
+
+
+def _extents(
+    what: str, kind: DType, ne: SupportsIndex | Iterable[SupportsIndex]
+) -> tuple[int, ...]:
+    """``ne`` as given, checked."""
+    try:
+        extents = tuple(map(index, ne)) if isinstance(ne, Iterable) else (index(ne),)
+    except TypeError:
+        raise InvalidArgument(f"[{what}] ne={ne!r} is no integer and no list of integers") from None
+    if not extents or any(n < 0 for n in extents) or extents[0] % kind.blck_size:
+        raise InvalidArgument(
+            f"[{what}] ne={extents} are no extents for {kind.type_name}, "
+            f"of which a row has a multiple of {kind.blck_size}"
+        )
+    return extents
+
+
+def _rows_of(what: str, kind: DType, blocks: Array) -> tuple[int, ...]:
+    """The extents that the shape of ``blocks`` tells, innermost first."""
+    row = blocks.shape[-1] * blocks.itemsize if blocks.ndim else 0
+    if not blocks.ndim or row % kind.type_size:
+        raise LayoutMismatch(
+            f"[{what}] rows of {blocks.shape} are no whole number of {kind.type_name} blocks of "
+            f"{kind.type_size} bytes; pass ne=, the extents, where the shape does not tell them"
+        )
+    return (row // kind.type_size * kind.blck_size, *blocks.shape[-2::-1])
 
 
 def _element_types(kind: DType) -> tuple[np.dtype[Any], ...]:

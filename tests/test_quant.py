@@ -91,6 +91,29 @@ async def test_shapes(shape: tuple[int, ...]) -> None:
         assert (await aggml.dequantize_async(blocks, "q4_K", ne=shape[::-1])).shape == shape
 
 
+@pytest.mark.parametrize("shape", [(256,), (1, 256), (2, 3, 4, 2, 256), (0, 256), (3, 0)])
+@pytest.mark.parametrize("dtype", [kind for kind in DType if kind.is_quantized], ids=str)
+async def test_back_and_forth_keeps_the_shape(dtype: DType, shape: tuple[int, ...]) -> None:
+    x = floats(*shape)
+    blocks = aggml.quantize(x, dtype, np.ones(shape[-1], np.float32))
+    back = aggml.dequantize(blocks, dtype)
+    assert back.shape == x.shape
+    assert np.array_equal(back, aggml.dequantize(blocks.reshape(-1), dtype, ne=shape[::-1]))
+    assert np.array_equal(back, await aggml.dequantize_async(blocks, dtype))
+    assert np.array_equal(back.reshape(-1), aggml.dequantize(blocks, dtype, ne=x.size))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bf16"])
+def test_back_and_forth_of_halves(dtype: str) -> None:
+    x = floats(3, 5).astype(DType.parse(dtype).numpy).astype(np.float32)
+    blocks = aggml.quantize(x, dtype)
+    assert np.array_equal(aggml.dequantize(blocks, dtype), x)
+    halves = x.astype(DType.parse(dtype).numpy)
+    assert np.array_equal(aggml.dequantize(halves, dtype), x)
+    assert np.array_equal(aggml.dequantize(halves[:, ::2], dtype), x[:, ::2])
+    assert np.array_equal(aggml.dequantize(x, "float32"), x)
+
+
 def test_arrays_with_gaps_and_at_odd_addresses() -> None:
     x = floats(6, 512)
     expected = aggml.quantize(np.ascontiguousarray(x[::2, :256]), "q8_K")
@@ -197,10 +220,25 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         aggml.InvalidArgument,
         r"\[dequantize\] ne=",
     ),
-    "a number of extents": (
-        lambda: aggml.dequantize(BLOCKS, "q4_K", ne=256),  # type: ignore[arg-type]
+    "half a number of extents": (
+        lambda: aggml.dequantize(BLOCKS, "q4_K", ne=25.6),  # type: ignore[arg-type]
         aggml.InvalidArgument,
-        r"\[dequantize\] ne=",
+        r"\[dequantize\] ne=25.6",
+    ),
+    "a number that cuts a block": (
+        lambda: aggml.dequantize(BLOCKS, "q4_K", ne=255),
+        aggml.InvalidArgument,
+        r"\[dequantize\] ne=\(255,\).*256",
+    ),
+    "rows that cut a block": (
+        lambda: aggml.dequantize(BLOCKS.reshape(2, 72), "q4_K"),
+        aggml.LayoutMismatch,
+        r"\[dequantize\] .*\(2, 72\).*144 bytes; pass ne=",
+    ),
+    "a scalar of bytes": (
+        lambda: aggml.dequantize(np.zeros((), np.uint8), "q4_K"),
+        aggml.LayoutMismatch,
+        r"\[dequantize\]",
     ),
     "nothing to read": (
         lambda: aggml.dequantize(np.zeros(4, np.int32), "i32", ne=(4,)),
