@@ -597,6 +597,6 @@ def host_tensor(like: Tensor) -> Tensor:
     """A contiguous tensor of the same type and extents in plain host memory, to stage a copy."""
     from aggml.tensor import new_tensor
 
-    staging = new_tensor(like.dtype, like.ne, name=f"{like.name} (staged)")
+    staging = new_tensor(like.dtype, like.ne[: like.ndim], name=f"{like.name} (staged)")
     HOST.alloc_tensors([staging])
     return staging

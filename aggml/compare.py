@@ -270,7 +270,8 @@ def _in_order(graph: Graph) -> list[Tensor]:
 def _clone(tensor: Tensor, clones: dict[Tensor, Tensor]) -> None:
     src = tuple([None if s is None else clones[s] for s in tensor.src])
     if tensor.view_src is None:
-        clone = new_node(tensor.op, tensor.dtype, tensor.ne, src, tensor.op_params, tensor.name)
+        op, dtype, ne = tensor.op, tensor.dtype, tensor.ne
+        clone = new_node(op, dtype, ne, src, tensor.op_params, tensor.name, tensor.ndim)
     else:
         clone = new_view(
             tensor.op,
@@ -281,6 +282,7 @@ def _clone(tensor: Tensor, clones: dict[Tensor, Tensor]) -> None:
             src,
             tensor.op_params,
             tensor.name,
+            tensor.ndim,
         )
     clone._flags = tensor._flags
     clones[tensor] = clone

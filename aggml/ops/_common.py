@@ -39,6 +39,7 @@ __all__ = [
     "refuse_type",
     "suffix",
     "whole",
+    "wider",
 ]
 
 # A member looked up through its class costs four times a global in Python 3.11.
@@ -164,6 +165,14 @@ def need_rows(op: str, name: str, a: Tensor) -> None:
 def suffix(a: Tensor, what: str) -> str:
     """The name of what is made of ``a``, as ggml forms it; none if ``a`` has none."""
     return f"{a.name} ({what})" if a.name else ""
+
+
+def wider(a: Tensor, b: Tensor, least: int = 1) -> int:
+    """The larger rank of both, or ``least``."""
+    m, n = a.ndim, b.ndim
+    if n > m:
+        m = n
+    return max(m, least)
 
 
 def _named(operands: Mapping[str, Tensor | None]) -> str:

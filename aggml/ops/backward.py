@@ -150,4 +150,4 @@ def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         raise mismatch(op, "a is not one element, or extents of b and c differ", a=a, b=b, c=c)
     if not (b.is_contiguous and c.is_contiguous):
         raise mismatch(op, f"gaps, nb {list(b.nb)} and {list(c.nb)}", b=b, c=c)
-    return new_node(op, F32, b.ne, (a, b, c))
+    return new_node(op, F32, b.ne, (a, b, c), ndim=b.ndim)

@@ -21,6 +21,7 @@ from aggml.ops._common import (
     pack,
     refuse_type,
     suffix,
+    wider,
 )
 from aggml.tensor import Tensor, can_repeat, describe, new_node, new_view
 
@@ -59,8 +60,8 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if b.nb[0] != b.dtype.type_size and a.dtype.is_quantized:
         raise mismatch(op, f"the rows of b have gaps, nb[0] {b.nb[0]}", a=a, b=b)
     if inplace:
-        return new_view(op, a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"))
-    return new_node(op, a.dtype, a.ne, (a, b))
+        return new_view(op, a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"), ndim=wider(a, b))
+    return new_node(op, a.dtype, a.ne, (a, b), ndim=wider(a, b))
 
 
 def _quantized(a: Tensor, b: Tensor) -> bool:
@@ -117,7 +118,7 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
         raise refuse_type(f"add_cast to {kind}", a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:
         raise mismatch("add_cast", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
-    return new_node("add", kind, a.ne, (a, b))
+    return new_node("add", kind, a.ne, (a, b), ndim=wider(a, b))
 
 
 def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
@@ -130,8 +131,8 @@ def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if not a.is_padded_1d:
         raise mismatch(op, f"the rows of a have no common distance, nb {list(a.nb)}", a=a, b=b)
     if inplace:
-        return new_view("add1", a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"))
-    return new_node("add1", a.dtype, a.ne, (a, b))
+        return new_view("add1", a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"), ndim=wider(a, b))
+    return new_node("add1", a.dtype, a.ne, (a, b), ndim=wider(a, b))
 
 
 def add1(a: Tensor, b: Tensor) -> Tensor:
@@ -180,7 +181,7 @@ def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         raise mismatch("add_id", "extents do not fit", a=a, b=b, ids=ids)
     if a.nb[0] != 4 or b.nb[0] != 4:
         raise mismatch("add_id", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
-    return new_node("add_id", F32, a.ne, (a, b, ids))
+    return new_node("add_id", F32, a.ne, (a, b, ids), ndim=wider(a, b))
 
 
 def sub(a: Tensor, b: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def im2col(
         width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
         ne = (a.ne[1] * a.ne[0], width, b.ne[2], 1)
     params = pack("im2col", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
-    return new_node("im2col", kind, ne, (a, b), params)
+    return new_node("im2col", kind, ne, (a, b), params, ndim=4 if is_2D else 3)
 
 
 def im2col_back(
@@ -168,7 +168,7 @@ def im2col_back(
     if a.ne != rows or not fits:
         raise mismatch("im2col_back", f"a is not {list(rows)} for ne {list(given)}", a=a, b=b)
     params = pack("im2col_back", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
-    return new_node("im2col_back", F32, (n0, n1, n2, n3), (a, b), params)
+    return new_node("im2col_back", F32, (n0, n1, n2, n3), (a, b), params, ndim=4 if is_2D else 3)
 
 
 def im2col_3d(
@@ -229,7 +229,7 @@ def im2col_3d(
         b.ne[3] // channels * counts[2],
     )
     params = pack("im2col_3d", _WINDOWS_3D, *rest, channels)
-    return new_node("im2col_3d", kind, ne, (a, b), params)
+    return new_node("im2col_3d", kind, ne, (a, b), params, ndim=4)
 
 
 def _rows_type(a: Tensor) -> DType:

@@ -83,7 +83,7 @@ def conv_2d_direct(
     width = places(op, b.ne[0], a.ne[0], s0, p0, d0)
     height = places(op, b.ne[1], a.ne[1], s1, p1, d1)
     params = pack(op, _PLANE, s0, s1, p0, p1, d0, d1)
-    return new_node("conv_2d", F32, (width, height, a.ne[3], b.ne[3]), (a, b), params)
+    return new_node("conv_2d", F32, (width, height, a.ne[3], b.ne[3]), (a, b), params, ndim=4)
 
 
 def conv_2d_dw_direct(
@@ -125,7 +125,7 @@ def conv_2d_dw_direct(
     width = places(op, b.ne[0], a.ne[0], s0, p0, d0)
     height = places(op, b.ne[1], a.ne[1], s1, p1, d1)
     params = pack(op, _PLANE, s0, s1, p0, p1, d0, d1)
-    node = new_node("conv_2d_dw", F32, (width, height, b.ne[2], b.ne[3]), (a, b), params)
+    node = new_node("conv_2d_dw", F32, (width, height, b.ne[2], b.ne[3]), (a, b), params, ndim=4)
     if b.is_contiguous_channels:
         pixel = 4 * b.ne[2]
         node.nb = (pixel, pixel * width, 4, node.nb[3])
@@ -190,7 +190,7 @@ def conv_3d_direct(
         places(op, b.ne[i], a.ne[i], windows[i], windows[3 + i], windows[6 + i]) for i in range(3)
     )
     params = pack(op, _VOLUME, *windows, channels, batch, out_channels)
-    return new_node("conv_3d", F32, (n0, n1, n2, out_channels * batch), (a, b), params)
+    return new_node("conv_3d", F32, (n0, n1, n2, out_channels * batch), (a, b), params, ndim=4)
 
 
 def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
@@ -223,7 +223,7 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
     if a.is_empty or b.is_empty:
         raise mismatch(op, "nothing to convolve", a=a, b=b)
     ne = ((b.ne[0] - 1) * s0 + a.ne[0], a.ne[1], 1, 1)
-    return new_node(op, F32, ne, (a, b), pack(op, _THREE, s0, p0, d0))
+    return new_node(op, F32, ne, (a, b), pack(op, _THREE, s0, p0, d0), ndim=max(a.ndim, 2))
 
 
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
@@ -259,7 +259,7 @@ def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
         a.ne[2],
         b.ne[3],
     )
-    return new_node("conv_transpose_2d", F32, ne, (a, b), pack(op, _THREE, stride, 0, 0))
+    return new_node("conv_transpose_2d", F32, ne, (a, b), pack(op, _THREE, stride, 0, 0), ndim=4)
 
 
 def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
@@ -293,4 +293,5 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
     length = (a.ne[1] - 1) * s0 + a.ne[0] // oc - 2 * p0
     if length < 1:
         raise InvalidArgument(f"[{op}] nothing is left, {length} elements")
-    return new_node(op, a.dtype, (length, oc, 1, 1), (a,), pack(op, _THREE, s0, oc, p0))
+    params = pack(op, _THREE, s0, oc, p0)
+    return new_node(op, a.dtype, (length, oc, 1, 1), (a,), params, ndim=max(a.ndim, 2))

@@ -171,4 +171,4 @@ def pool_2d_back(
     if a.ne != (width, height, af.ne[2], af.ne[3]):
         raise mismatch(name, f"a is not [{width}, {height}] windows of af", a=a, af=af)
     params = pack(name, _PLANE, pool, k0, k1, s0, s1, int(p0), int(p1))
-    return new_node(name, F32, af.ne, (a, af), params)
+    return new_node(name, F32, af.ne, (a, af), params, ndim=af.ndim)

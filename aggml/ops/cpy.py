@@ -21,7 +21,7 @@ from aggml.ops._common import (
     suffix,
     whole,
 )
-from aggml.tensor import Tensor, new_node, new_view
+from aggml.tensor import ONES, Tensor, new_node, new_view
 
 if TYPE_CHECKING:
     from aggml.tensor import Extents
@@ -105,37 +105,37 @@ def cont(a: Tensor) -> Tensor:
     """
     if a.__class__ is not Tensor:
         all_tensors("cont", a=a)
-    return _cont("cont", a, a.ne)
+    return _cont("cont", a, a.ne, a.ndim)
 
 
-def _cont(op: str, a: Tensor, ne: Extents) -> Tensor:
+def _cont(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
     if a.dtype.is_quantized:
         need_rows(op, "a", a)
-    return new_node("cont", a.dtype, ne, (a,), name=suffix(a, "cont"))
+    return new_node("cont", a.dtype, ne, (a,), name=suffix(a, "cont"), ndim=ndim)
 
 
 def _cont_n(op: str, a: Tensor, *ne: int) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
-    n0, n1, n2, n3 = whole(op, *ne)
+    n0, n1, n2, n3 = whole(op, *ne, *ONES[len(ne)])
     if min(n0, n1, n2, n3) < 0 or n0 * n1 * n2 * n3 != math.prod(a.ne):
         raise mismatch(op, f"[{n0}, {n1}, {n2}, {n3}] is not the number of elements", a=a)
-    return _cont(op, a, (n0, n1, n2, n3))
+    return _cont(op, a, (n0, n1, n2, n3), len(ne))
 
 
 def cont_1d(a: Tensor, ne0: int) -> Tensor:
     """`cont` with extents [ne0], elements in the same order (``ggml_cont_1d``)."""
-    return _cont_n("cont_1d", a, ne0, 1, 1, 1)
+    return _cont_n("cont_1d", a, ne0)
 
 
 def cont_2d(a: Tensor, ne0: int, ne1: int) -> Tensor:
     """`cont` with extents [ne0, ne1], elements in the same order (``ggml_cont_2d``)."""
-    return _cont_n("cont_2d", a, ne0, ne1, 1, 1)
+    return _cont_n("cont_2d", a, ne0, ne1)
 
 
 def cont_3d(a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
     """`cont` with extents [ne0, ne1, ne2], elements in the same order (``ggml_cont_3d``)."""
-    return _cont_n("cont_3d", a, ne0, ne1, ne2, 1)
+    return _cont_n("cont_3d", a, ne0, ne1, ne2)
 
 
 def cont_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:

@@ -265,7 +265,7 @@ def custom_4d(
     if min(extents) < 0:
         raise InvalidArgument(f"[{op}] ne = {list(extents)} has a negative extent")
     params = _params(op, fun, n_tasks, userdata)
-    return new_node("custom", kind, extents, tuple(src), params)  # type: ignore[arg-type]
+    return new_node("custom", kind, extents, tuple(src), params, ndim=4)  # type: ignore[arg-type]
 
 
 def custom_inplace(

@@ -92,7 +92,8 @@ def flash_attn_ext(
         src = (q, k, v, mask)
     elif max_bias > 0:
         raise InvalidArgument(f"[{op}] max_bias = {max_bias} needs a mask")
-    return new_node(op, F32, (dv, heads, n, batch), src, params)
+    # Of q [d, n, heads, ...] dimensions 1 and 2 change places.
+    return new_node(op, F32, (dv, heads, n, batch), src, params, ndim=max(q.ndim, 3))
 
 
 def _holds(a: Tensor) -> bool:

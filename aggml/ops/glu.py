@@ -17,6 +17,7 @@ from aggml.ops._common import (
     no_member,
     pack,
     refuse_type,
+    wider,
 )
 from aggml.tensor import Tensor, new_node
 
@@ -94,7 +95,7 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
         raise mismatch(
             op, f"b is not contiguous but for the distance of rows, nb {list(b.nb)}", b=b
         )
-    return new_node(op, a.dtype, a.ne, (a, b), params)
+    return new_node(op, a.dtype, a.ne, (a, b), params, ndim=wider(a, b))
 
 
 def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:

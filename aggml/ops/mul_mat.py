@@ -20,6 +20,7 @@ from aggml.ops._common import (
     no_member,
     pack,
     refuse_type,
+    wider,
 )
 from aggml.tensor import Tensor, describe, new_node
 
@@ -70,7 +71,7 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
             raise refuse_type("mul_mat", a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != b.dtype.type_size:
         raise mismatch("mul_mat", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
-    return new_node("mul_mat", F32, (m, n, bx, by), (a, b))
+    return new_node("mul_mat", F32, (m, n, bx, by), (a, b), ndim=wider(a, b, 2))
 
 
 def _set(op: str, a: Tensor, slot: int, value: int) -> Tensor:

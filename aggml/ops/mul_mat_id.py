@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, ParamSpec
 
-from aggml.ops._common import DOT_TYPES, F32, I32, all_tensors, mismatch, refuse_type
+from aggml.ops._common import DOT_TYPES, F32, I32, all_tensors, mismatch, refuse_type, wider
 from aggml.tensor import Tensor, new_node
 
 if TYPE_CHECKING:
@@ -76,4 +76,6 @@ def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
             raise refuse_type(op, as_=as_, b=b, ids=ids)
     if as_.nb[0] != as_.dtype.type_size or b.nb[0] != b.dtype.type_size:
         raise mismatch(op, f"rows have gaps, nb[0] {as_.nb[0]} and {b.nb[0]}", as_=as_, b=b)
-    return new_node(op, F32, (m, used, tokens, 1), (as_, b, ids))
+    return new_node(
+        op, F32, (m, used, tokens, 1), (as_, b, ids), ndim=wider(as_, b, max(ids.ndim, 2))
+    )

@@ -7,7 +7,7 @@ Here: shapes, types, checks. Not here: kernels (native/scalar/out_prod.c); inner
 from __future__ import annotations
 
 from aggml.dtype import DType
-from aggml.ops._common import F16, F32, all_tensors, mismatch, refuse_type
+from aggml.ops._common import F16, F32, all_tensors, mismatch, refuse_type, wider
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["out_prod"]
@@ -44,4 +44,4 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
         raise refuse_type("out_prod", a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
         raise mismatch("out_prod", f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a, b=b)
-    return new_node("out_prod", F32, (m, n, bx, by), (a, b))
+    return new_node("out_prod", F32, (m, n, bx, by), (a, b), ndim=wider(a, b, 2))

@@ -114,7 +114,8 @@ def dsv4_hc_comb(
         raise mismatch(op, "mixes are not [(2 + n) n, t] with n from 1 to 16", mixes=mixes)
     if scale.ne != (3, 1, 1, 1) or base.ne != (mixes.ne[0], 1, 1, 1):
         raise mismatch(op, "extents do not fit", mixes=mixes, scale=scale, base=base)
-    return new_node(op, F32, (n, n, mixes.ne[1], 1), (mixes, scale, base), params)
+    ndim = mixes.ndim + 1  # a row becomes a matrix
+    return new_node(op, F32, (n, n, mixes.ne[1], 1), (mixes, scale, base), params, ndim=ndim)
 
 
 def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
@@ -167,4 +168,4 @@ def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Ten
         or comb.ne != (n, n, tokens, 1)
     ):
         raise mismatch(op, "extents do not fit", x=x, residual=residual, post=post, comb=comb)
-    return new_node(op, F32, residual.ne, (x, residual, post, comb))
+    return new_node(op, F32, residual.ne, (x, residual, post, comb), ndim=residual.ndim)

@@ -33,4 +33,4 @@ def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         raise refuse_type(op, a=a, b=b)
     if not a.is_matrix or not c.is_matrix or a.ne[0] != c.ne[0] or b.ne != (a.ne[1], 1, 1, 1):
         raise mismatch(op, "a [n, r], b [r] and c [n, rows] do not fit", a=a, b=b, c=c)
-    return new_node(op, F32, c.ne, (a, b))
+    return new_node(op, F32, c.ne, (a, b), ndim=c.ndim)

@@ -10,8 +10,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import all_tensors, mismatch, need_rows, pack, suffix, whole
-from aggml.tensor import Tensor, fresh_strides, new_node, new_permuted, new_view
+from aggml.ops._common import all_tensors, mismatch, need_rows, pack, suffix, whole, wider
+from aggml.tensor import ONES, Tensor, fresh_strides, new_node, new_permuted, new_view
 
 if TYPE_CHECKING:
     from aggml.tensor import Extents
@@ -66,10 +66,11 @@ def concat(a: Tensor, b: Tensor, dim: int = 0) -> Tensor:
         need_rows("concat", "a", a)
         need_rows("concat", "b", b)
     ne[dim] += a.ne[dim]
-    return new_node("concat", a.dtype, (ne[0], ne[1], ne[2], ne[3]), (a, b), params)
+    ndim = wider(a, b, dim + 1)
+    return new_node("concat", a.dtype, (ne[0], ne[1], ne[2], ne[3]), (a, b), params, ndim=ndim)
 
 
-def _reshape(op: str, a: Tensor, ne: Extents) -> Tensor:
+def _reshape(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
     if not a.is_contiguous:
         raise mismatch(op, f"a is not contiguous, nb {list(a.nb)}; cont first", a=a)
     if min(ne) < 0 or math.prod(ne) != math.prod(a.ne):
@@ -77,36 +78,36 @@ def _reshape(op: str, a: Tensor, ne: Extents) -> Tensor:
     if ne[0] % a.dtype.blck_size:
         raise mismatch(op, f"{ne[0]} cuts blocks of {a.dtype.blck_size}", a=a)
     nb = fresh_strides(a.dtype, ne)
-    return new_permuted("reshape", a, ne, nb, (a,), bytes(64), suffix(a, "reshaped"))
+    return new_permuted("reshape", a, ne, nb, (a,), bytes(64), suffix(a, "reshaped"), ndim)
 
 
 def reshape(a: Tensor, b: Tensor) -> Tensor:
-    """`reshape_4d` with the extents of ``b``, of which nothing else is used (``ggml_reshape``)."""
+    """`reshape_4d` with extents and axes of ``b``, of which no more is used (``ggml_reshape``)."""
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("reshape", a=a, b=b)
-    return _reshape("reshape", a, b.ne)
+    return _reshape("reshape", a, b.ne, b.ndim)
 
 
 def _reshape_n(op: str, a: Tensor, *ne: int) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
-    n0, n1, n2, n3 = whole(op, *ne)
-    return _reshape(op, a, (n0, n1, n2, n3))
+    n0, n1, n2, n3 = whole(op, *ne, *ONES[len(ne)])
+    return _reshape(op, a, (n0, n1, n2, n3), len(ne))
 
 
 def reshape_1d(a: Tensor, ne0: int) -> Tensor:
     """`reshape_4d` to [ne0] (``ggml_reshape_1d``)."""
-    return _reshape_n("reshape_1d", a, ne0, 1, 1, 1)
+    return _reshape_n("reshape_1d", a, ne0)
 
 
 def reshape_2d(a: Tensor, ne0: int, ne1: int) -> Tensor:
     """`reshape_4d` to [ne0, ne1] (``ggml_reshape_2d``)."""
-    return _reshape_n("reshape_2d", a, ne0, ne1, 1, 1)
+    return _reshape_n("reshape_2d", a, ne0, ne1)
 
 
 def reshape_3d(a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
     """`reshape_4d` to [ne0, ne1, ne2] (``ggml_reshape_3d``)."""
-    return _reshape_n("reshape_3d", a, ne0, ne1, ne2, 1)
+    return _reshape_n("reshape_3d", a, ne0, ne1, ne2)
 
 
 def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
@@ -128,9 +129,10 @@ def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
     return _reshape_n("reshape_4d", a, ne0, ne1, ne2, ne3)
 
 
-def _view(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int) -> Tensor:
+def view_of(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int, ndim: int) -> Tensor:
+    """What the builders of views come down to: ``op`` is for messages, ``ndim`` the rank."""
     params = pack(op, _OFFSET, offset)
-    return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"))
+    return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"), ndim)
 
 
 def view_tensor(src: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ def view_tensor(src: Tensor) -> Tensor:
     """
     if src.__class__ is not Tensor:
         all_tensors("view_tensor", src=src)
-    return _view("view_tensor", src, src.ne, src.nb, 0)
+    return view_of("view_tensor", src, src.ne, src.nb, 0, src.ndim)
 
 
 def view_1d(a: Tensor, ne0: int, offset: int = 0) -> Tensor:
@@ -152,7 +154,7 @@ def view_1d(a: Tensor, ne0: int, offset: int = 0) -> Tensor:
         all_tensors("view_1d", a=a)
     n0, offset = whole("view_1d", ne0, offset)
     ne = (n0, 1, 1, 1)
-    return _view("view_1d", a, ne, fresh_strides(a.dtype, ne), offset)
+    return view_of("view_1d", a, ne, fresh_strides(a.dtype, ne), offset, 1)
 
 
 def view_2d(a: Tensor, ne0: int, ne1: int, nb1: int, offset: int = 0) -> Tensor:
@@ -161,7 +163,7 @@ def view_2d(a: Tensor, ne0: int, ne1: int, nb1: int, offset: int = 0) -> Tensor:
         all_tensors("view_2d", a=a)
     n0, n1, s1, offset = whole("view_2d", ne0, ne1, nb1, offset)
     s2 = s1 * n1
-    return _view("view_2d", a, (n0, n1, 1, 1), (a.dtype.type_size, s1, s2, s2), offset)
+    return view_of("view_2d", a, (n0, n1, 1, 1), (a.dtype.type_size, s1, s2, s2), offset, 2)
 
 
 def view_3d(a: Tensor, ne0: int, ne1: int, ne2: int, nb1: int, nb2: int, offset: int = 0) -> Tensor:
@@ -170,7 +172,7 @@ def view_3d(a: Tensor, ne0: int, ne1: int, ne2: int, nb1: int, nb2: int, offset:
         all_tensors("view_3d", a=a)
     n0, n1, n2, s1, s2, offset = whole("view_3d", ne0, ne1, ne2, nb1, nb2, offset)
     nb = (a.dtype.type_size, s1, s2, s2 * n2)
-    return _view("view_3d", a, (n0, n1, n2, 1), nb, offset)
+    return view_of("view_3d", a, (n0, n1, n2, 1), nb, offset, 3)
 
 
 def view_4d(
@@ -208,7 +210,7 @@ def view_4d(
     if a.__class__ is not Tensor:
         all_tensors("view_4d", a=a)
     n0, n1, n2, n3, s1, s2, s3, offset = whole("view_4d", ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)
-    return _view("view_4d", a, (n0, n1, n2, n3), (a.dtype.type_size, s1, s2, s3), offset)
+    return view_of("view_4d", a, (n0, n1, n2, n3), (a.dtype.type_size, s1, s2, s3), offset, 4)
 
 
 def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
@@ -222,7 +224,7 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
         axis3: likewise for dimension 3.
 
     Returns:
-        A view of ``a``.
+        A view of ``a``, with as many axes as the highest that one of its axes becomes.
 
     Raises:
         InvalidArgument: the axes are not 0 to 3 in some order.
@@ -230,8 +232,9 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
     """
     if a.__class__ is not Tensor:
         all_tensors("permute", a=a)
-    if {axis0, axis1, axis2, axis3} != _ALL_AXES:
-        raise InvalidArgument(f"[permute] axes {(axis0, axis1, axis2, axis3)} are not 0 to 3")
+    axes = (axis0, axis1, axis2, axis3)
+    if {*axes} != _ALL_AXES:
+        raise InvalidArgument(f"[permute] axes {axes} are not 0 to 3")
     params = pack("permute", _AXES, axis0, axis1, axis2, axis3)
     if axis0 and a.dtype.is_quantized:
         raise mismatch("permute", "the elements of a block cannot part", a=a)
@@ -246,6 +249,7 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
         (a,),
         params,
         suffix(a, "permuted"),
+        max(axes[: a.ndim]) + 1,
     )
 
 
@@ -267,6 +271,6 @@ def transpose(a: Tensor) -> Tensor:
         raise mismatch("transpose", "the elements of a block cannot part", a=a)
     n0, n1, n2, n3 = a.ne
     s0, s1, s2, s3 = a.nb
-    return new_permuted(
-        "transpose", a, (n1, n0, n2, n3), (s1, s0, s2, s3), (a,), bytes(64), suffix(a, "transposed")
-    )
+    name, ndim = suffix(a, "transposed"), max(a.ndim, 2)
+    nb = (s1, s0, s2, s3)
+    return new_permuted("transpose", a, (n1, n0, n2, n3), nb, (a,), bytes(64), name, ndim)

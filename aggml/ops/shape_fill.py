@@ -152,7 +152,7 @@ def diag(a: Tensor) -> Tensor:
         raise refuse_type("diag", a=a)
     if a.ne[1] != 1:
         raise mismatch("diag", "a is not [n, 1, s, t]", a=a)
-    return new_node("diag", F32, (a.ne[0], a.ne[0], a.ne[2], a.ne[3]), (a,))
+    return new_node("diag", F32, (a.ne[0], a.ne[0], a.ne[2], a.ne[3]), (a,), ndim=max(a.ndim, 2))
 
 
 def timestep_embedding(timesteps: Tensor, dim: int, max_period: int = 10000) -> Tensor:
@@ -182,4 +182,4 @@ def timestep_embedding(timesteps: Tensor, dim: int, max_period: int = 10000) -> 
     if not timesteps.is_vector:
         raise mismatch(op, "not one row", timesteps=timesteps)
     params = pack(op, _STEPS, dim, max_period)
-    return new_node(op, F32, (dim, timesteps.ne[0], 1, 1), (timesteps,), params)
+    return new_node(op, F32, (dim, timesteps.ne[0], 1, 1), (timesteps,), params, ndim=2)

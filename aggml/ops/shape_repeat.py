@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import F32, all_tensors, mismatch, need_rows, refuse_type, whole
+from aggml.ops._common import F32, all_tensors, mismatch, need_rows, refuse_type, whole, wider
 from aggml.tensor import Tensor, new_node
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ def _fits(small: Extents, large: Extents) -> bool:
     return not any(m % n if n else m for n, m in zip(small, large, strict=True))
 
 
-def _build(op: str, a: Tensor, ne: Extents) -> Tensor:
+def _build(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
     if not _fits(a.ne, ne):
         raise mismatch(op, f"a does not fill {list(ne)} a whole number of times", a=a)
     if a.dtype.is_quantized:
         need_rows(op, "a", a)
-    return new_node("repeat", a.dtype, ne, (a,))
+    return new_node("repeat", a.dtype, ne, (a,), ndim=ndim)
 
 
 def repeat(a: Tensor, b: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def repeat(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("repeat", a=a, b=b)
-    return _build("repeat", a, b.ne)
+    return _build("repeat", a, b.ne, wider(a, b))
 
 
 def repeat_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
@@ -59,7 +59,7 @@ def repeat_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
     n0, n1, n2, n3 = whole("repeat_4d", ne0, ne1, ne2, ne3)
     if min(n0, n1, n2, n3) < 0:
         raise InvalidArgument(f"[repeat_4d] ne = {[n0, n1, n2, n3]} has a negative extent")
-    return _build("repeat_4d", a, (n0, n1, n2, n3))
+    return _build("repeat_4d", a, (n0, n1, n2, n3), 4)
 
 
 def repeat_back(a: Tensor, b: Tensor) -> Tensor:
@@ -82,4 +82,4 @@ def repeat_back(a: Tensor, b: Tensor) -> Tensor:
         raise refuse_type("repeat_back", a=a)
     if not _fits(b.ne, a.ne):
         raise mismatch("repeat_back", "a is no whole number of times b", a=a, b=b)
-    return new_node("repeat_back", F32, b.ne, (a,))
+    return new_node("repeat_back", F32, b.ne, (a,), ndim=b.ndim)

@@ -53,7 +53,7 @@ def win_part(a: Tensor, w: int) -> Tensor:
         raise mismatch("win_part", "a is not [c, width, height]", a=a)
     across, down = -(-a.ne[1] // w), -(-a.ne[2] // w)
     params = pack("win_part", _THREE, across, down, w)
-    return new_node("win_part", F32, (a.ne[0], w, w, across * down), (a,), params)
+    return new_node("win_part", F32, (a.ne[0], w, w, across * down), (a,), params, ndim=4)
 
 
 def win_unpart(a: Tensor, w0: int, h0: int, w: int) -> Tensor:
@@ -111,7 +111,7 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
         raise refuse_type(op, a=a)
     if qh != kh or a.ne[1] != 2 * qh - 1 or not a.is_matrix:
         raise mismatch(op, f"a is not [c, 2 n - 1] for {qh} queries and {kh} keys", a=a)
-    return new_node(op, F16, (a.ne[0], kh, qh, 1), (a,))
+    return new_node(op, F16, (a.ne[0], kh, qh, 1), (a,), ndim=3)
 
 
 def _add(op: str, a: Tensor, pw: Tensor, ph: Tensor, inplace: bool) -> Tensor:

@@ -6,7 +6,7 @@ Here: shapes, types, checks. Not here: kernels (native/*/solve.c), which look at
 from __future__ import annotations
 
 from aggml.errors import Unsupported
-from aggml.ops._common import F32, all_tensors, mismatch, need_dense, refuse_type
+from aggml.ops._common import F32, all_tensors, mismatch, need_dense, refuse_type, wider
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["solve_tri"]
@@ -44,4 +44,4 @@ def solve_tri(
     if a.ne[0] != a.ne[1] or a.ne[1:] != b.ne[1:]:
         raise mismatch(op, "a [n, n, s, t] does not fit b [m, n, s, t]", a=a, b=b)
     need_dense(op, a=a, b=b)
-    return new_node(op, F32, b.ne, (a, b))
+    return new_node(op, F32, b.ne, (a, b), ndim=wider(a, b, 2))

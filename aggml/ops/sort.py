@@ -21,7 +21,7 @@ from aggml.ops._common import (
     refuse_type,
     whole,
 )
-from aggml.ops.shape import view_4d
+from aggml.ops.shape import view_of
 from aggml.tensor import NO_PARAMS, Tensor, new_node
 
 __all__ = ["SortOrder", "argsort", "argsort_top_k", "top_k"]
@@ -97,9 +97,7 @@ def argsort_top_k(a: Tensor, k: int) -> Tensor:
     _check("argsort_top_k", a)
     k = _k("argsort_top_k", a, k)
     order = argsort(a, SortOrder.DESC)
-    _, n1, n2, n3 = a.ne
-    _, s1, s2, s3 = order.nb
-    return view_4d(order, k, n1, n2, n3, s1, s2, s3, 0)
+    return view_of("argsort_top_k", order, (k, *a.ne[1:]), order.nb, 0, a.ndim)
 
 
 def top_k(a: Tensor, k: int) -> Tensor:

@@ -55,8 +55,8 @@ def array_over(tensor: Tensor, flat: Array, start: int) -> Array:
     """
     dtype = tensor.dtype
     kind: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy
-    shape, n = tensor.shape, tensor.n_dims
-    strides = tensor.nb[:n][::-1]
+    shape = tensor.shape
+    strides = tensor.nb[tensor.ndim - 1 :: -1]
     if dtype.is_quantized:
         shape, strides = (*shape[:-1], dtype.row_size(shape[-1])), (*strides[:-1], 1)
     if not tensor.nelements:

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_BYTES",
     "MAX_DIMS",
     "MAX_NAME",
+    "ONES",
     "Extents",
     "can_repeat",
     "check_size",
@@ -26,6 +27,7 @@ __all__ = [
     "cut",
     "describe",
     "fresh_strides",
+    "least_ndim",
     "same_layout",
     "span",
 ]
@@ -37,6 +39,17 @@ MAX_BYTES: Final = (
 )  # more than any machine has; keeps sums and products of C far from 63 bits
 
 Extents = tuple[int, int, int, int]
+
+# By rank: what the extents beyond it are.
+ONES: Final[tuple[tuple[int, ...], ...]] = ((1,) * 4, (1,) * 3, (1,) * 2, (1,), ())
+
+
+def least_ndim(ne: Extents) -> int:
+    """Axes up to the last whose extent is not 1, at least one (``ggml_n_dims``)."""
+    n = MAX_DIMS
+    while n > 1 and ne[n - 1] == 1:
+        n -= 1
+    return n
 
 
 def fresh_strides(dtype: DType, ne: Extents) -> Extents:
@@ -73,7 +86,7 @@ def can_repeat(a: Tensor, b: Tensor) -> bool:
 
 def describe(a: Tensor) -> str:
     """Name, type and extents of a tensor for messages: ``w q4_0 [4096, 32]``."""
-    ne = list(a.ne[: a.n_dims])
+    ne = list(a.ne[: a.ndim])
     return f"{a.name} {a.dtype.type_name} {ne}" if a.name else f"{a.dtype.type_name} {ne}"
 
 

@@ -16,11 +16,13 @@ from aggml.tensor.layout import (
     MAX_BYTES,
     MAX_DIMS,
     MAX_NAME,
+    ONES,
     Extents,
     check_size,
     check_view,
     cut,
     describe,
+    least_ndim,
     span,
 )
 from aggml.tensor.tensor import Tensor
@@ -49,7 +51,8 @@ def new_tensor(
 
     Args:
         dtype: a DType, its name (case ignored), or the numpy type of a plain one.
-        ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor.
+        ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor. As
+            many as are given are the tensor's axes, also where they are 1.
         name: for messages; at most 63 bytes.
 
     Raises:
@@ -66,7 +69,8 @@ def new_tensor(
         raise InvalidArgument(f"[new_tensor] ne = {given} has {len(given)} extents, not 1 to 4")
     if min(given) < 0:
         raise InvalidArgument(f"[new_tensor] ne = {given} has a negative extent")
-    return new_node("none", kind, (*given, 1, 1, 1)[:4], (), NO_PARAMS, cut(name) if name else "")  # type: ignore[arg-type]
+    extents: Extents = (*given, 1, 1, 1)[:4]  # type: ignore[assignment]
+    return new_node("none", kind, extents, (), NO_PARAMS, cut(name) if name else "", len(given))
 
 
 def new_node(
@@ -76,8 +80,18 @@ def new_node(
     src: tuple[Tensor | None, ...],
     op_params: bytes = NO_PARAMS,
     name: str = "",
+    ndim: int = 0,
 ) -> Tensor:
     """Make a tensor with storage of its own; for builders, which have checked all but the size.
+
+    Args:
+        op: name of the operation.
+        dtype: of the result.
+        ne: extents of the result.
+        src: what it reads.
+        op_params: 64 bytes.
+        name: of the result.
+        ndim: axes of the result; 0: those of the first source. Never less than ``ne`` needs.
 
     Raises:
         InvalidArgument: ``ne[0]`` is not a multiple of the block, or the tensor is too large.
@@ -99,9 +113,15 @@ def new_node(
     nbytes = nb3 * n3
     if not 0 < nbytes <= MAX_BYTES:
         check_size(op if src else "new_tensor", dtype, ne)
+    if not ndim:
+        first = src[0] if src else None
+        ndim = first.ndim if first is not None else 1
+    if ne[ndim:] != ONES[ndim]:
+        ndim = least_ndim(ne)
     self = _new(Tensor)
     self.dtype = dtype
     self.ne = ne
+    self.ndim = ndim
     self.nb = (nb0, nb1, nb2, nb3)
     self.nbytes = nbytes
     self.op = op
@@ -127,8 +147,20 @@ def new_view(
     src: tuple[Tensor | None, ...],
     op_params: bytes = NO_PARAMS,
     name: str = "",
+    ndim: int = 0,
 ) -> Tensor:
     """Make a tensor over the bytes of ``a``, from ``offset`` bytes after its first element on.
+
+    Args:
+        op: name of the operation.
+        a: whose bytes are shown.
+        ne: extents of the view.
+        nb: strides of the view.
+        offset: bytes from the first element of ``a``.
+        src: what it reads.
+        op_params: 64 bytes.
+        name: of the view.
+        ndim: axes of the view; 0: those of ``a``. Never less than ``ne`` needs.
 
     Raises:
         InvalidArgument: a negative extent, stride or offset; ``ne[0]`` is not a multiple of the
@@ -149,17 +181,24 @@ def new_view(
             )
     else:
         nbytes = a.nbytes
-    return _view(op, a, ne, nb, nbytes, start, src, op_params, name)
+    return _view(op, a, ne, nb, nbytes, start, src, op_params, name, ndim or a.ndim)
 
 
 def new_permuted(
-    op: str, a: Tensor, ne: Extents, nb: Extents, src: tuple[Tensor], op_params: bytes, name: str
+    op: str,
+    a: Tensor,
+    ne: Extents,
+    nb: Extents,
+    src: tuple[Tensor],
+    op_params: bytes,
+    name: str,
+    ndim: int,
 ) -> Tensor:
     """Make a tensor that shows all bytes of ``a`` in another order or with other extents.
 
     No check is needed: the span stays the same.
     """
-    return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name)
+    return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name, ndim)
 
 
 def new_like(
@@ -178,6 +217,7 @@ def new_like(
     self = _new(Tensor)
     self.dtype = a.dtype
     self.ne = a.ne
+    self.ndim = a.ndim
     self.nb = a.nb
     self.nbytes = a.nbytes
     self.op = op
@@ -204,10 +244,12 @@ def _view(
     src: tuple[Tensor | None, ...],
     op_params: bytes,
     name: str,
+    ndim: int,
 ) -> Tensor:
     self = _new(Tensor)
     self.dtype = a.dtype
     self.ne = ne
+    self.ndim = ndim if ne[ndim:] == ONES[ndim] else least_ndim(ne)
     self.nb = nb
     self.nbytes = nbytes
     self.op = op

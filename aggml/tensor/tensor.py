@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidState, NotAllocated, Unsupported
 from aggml.tensor.exchange import CPU_DLPACK, dlpack_of, host_view
-from aggml.tensor.layout import MAX_DIMS, Extents, cut, describe
+from aggml.tensor.layout import Extents, cut, describe, least_ndim
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +43,8 @@ class Tensor:
     Attributes:
         dtype: element type.
         ne: four extents, ``ne[0]`` innermost, unused ones 1; 0 makes an empty tensor.
+        ndim: the rank that was built, 1 to 4, whatever the extents: so a batch of one keeps its
+            axis. The rule is in docs/tensors.md.
         nb: four strides in bytes; ``nb[0]`` is that of an element, of a block if the type is
             quantized.
         nbytes: bytes from the first to the end of the last element, gaps of a strided view
@@ -67,6 +69,7 @@ class Tensor:
         "name",
         "nb",
         "nbytes",
+        "ndim",
         "ne",
         "op",
         "op_params",
@@ -78,6 +81,7 @@ class Tensor:
 
     dtype: DType
     ne: Extents
+    ndim: int
     nb: Extents
     nbytes: int
     op: str
@@ -157,16 +161,16 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The numpy order: reversed ``ne`` without outer extents of 1, at least one axis."""
-        return self.ne[self.n_dims - 1 :: -1] if self.n_dims < MAX_DIMS else self.ne[::-1]
+        """The numpy order: reversed ``ne`` with ``ndim`` axes."""
+        return self.ne[self.ndim - 1 :: -1]
 
     @property
     def n_dims(self) -> int:
-        """Dimensions up to the last whose extent is not 1, at least one (``ggml_n_dims``)."""
-        n = MAX_DIMS
-        while n > 1 and self.ne[n - 1] == 1:
-            n -= 1
-        return n
+        """Dimensions up to the last whose extent is not 1, at least one (``ggml_n_dims``).
+
+        It depends on the extents, and may be less than ``ndim``.
+        """
+        return least_ndim(self.ne)
 
     @property
     def nelements(self) -> int:
