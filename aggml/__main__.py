@@ -6,6 +6,7 @@ Here: the arguments. Not here: what is shown (inventory.py).
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -49,15 +50,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say; without any, tell what there is."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.command is None:
-        parser.print_help()
-        return 0
     try:
+        if given.command is None:
+            print(parser.format_help(), end="")
+            sys.stdout.flush()
+            return 0
         _devices(as_json=given.json, paths=given.path)
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head`: nobody reads on; at exit Python would flush again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `| head`: nobody reads on
+        _drop_output()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        _drop_output()
+        print(f"{parser.prog}: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
+
+
+# What writing to a full disk, past a quota, or to a device that fails gives.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def _drop_output() -> None:
+    """Send what is not written yet nowhere: at exit Python would try, and fail, again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

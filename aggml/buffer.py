@@ -25,6 +25,7 @@ from aggml.errors import (
 )
 from aggml.live import note
 from aggml.native import _native
+from aggml.shortage import amount, shortage
 from aggml.steps import Away, finish
 from aggml.transfer import integer
 from aggml.watch import born, watchers
@@ -194,7 +195,11 @@ class BufferType(ABC):
         placed: list[tuple[Buffer, Tensor]] = []
         try:
             for group, sizes in _ranges(self, _unplaced(tensors)):
-                buffer = yield from self.taking(sum(sizes))
+                size = sum(sizes)
+                try:
+                    buffer = yield from self.taking(size)
+                except AllocFailed as error:
+                    raise shortage(error, "alloc", self.name, size, group) from error
                 made.append(buffer)
                 offset = 0
                 for tensor, size in zip(group, sizes, strict=True):
@@ -584,9 +589,10 @@ class HostBufferType(BufferType):
         """
         if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
             raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
-        if size >= 1 << 63:
-            raise AllocFailed(f"[{self.name}] no memory for {size} bytes")
-        memory = _native.Memory(size, 64)
+        try:
+            memory = _native.Memory(size, 64)
+        except (MemoryError, TypeError, OverflowError) as error:  # beyond what C has numbers for
+            raise AllocFailed(f"[{self.name}] no memory for {amount(size)}") from error
         return Buffer(self, size, memory.address, memory)
 
 
@@ -595,8 +601,8 @@ HOST = HostBufferType("CPU")
 
 def host_tensor(like: Tensor) -> Tensor:
     """A contiguous tensor of the same type and extents in plain host memory, to stage a copy."""
-    from aggml.tensor import new_tensor
+    from aggml.tensor import cut, new_tensor
 
-    staging = new_tensor(like.dtype, like.ne[: like.ndim], name=f"{like.name} (staged)")
+    staging = new_tensor(like.dtype, like.ne[: like.ndim], name=cut(f"{like.name} (staged)"))
     HOST.alloc_tensors([staging])
     return staging

@@ -40,7 +40,7 @@ class Graph:
         nodes: operations, views among them, each after its sources.
         leafs: tensors without operation, in the order they were met.
         ends: as given.
-        uid: a number no other graph of this process has; never 0.
+        uid: a number no other graph of this process has, a copy neither; never 0.
 
     Raises:
         InvalidArgument: no end, or a tensor that depends on itself.
@@ -125,6 +125,17 @@ class Graph:
             self._uses = uses
         return self._uses.get(tensor, 0)
 
+    # -- copies
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For copy, deepcopy and pickle: the same computation as another graph.
+
+        It has a uid of its own and no memory; of a deepcopy or a pickle the tensors are others, and
+        have no memory either. Leafs come first and nodes after their sources, so that a long graph
+        needs no deep stack.
+        """
+        return _again, (self.leafs, self.nodes, self.ends)
+
     # -- looking tensors up; what is found out is kept: a graph does not change
 
     def _indexed(self) -> tuple[frozenset[Tensor], tuple[Tensor, ...]]:
@@ -205,6 +216,10 @@ def graph_of(
     graph = object.__new__(Graph)
     _fill(graph, tuple(nodes), tuple(leafs), tuple(ends))
     return graph
+
+
+def _again(leafs: tuple[Tensor, ...], nodes: tuple[Tensor, ...], ends: tuple[Tensor, ...]) -> Graph:
+    return graph_of(nodes, leafs, ends)
 
 
 def _fill(

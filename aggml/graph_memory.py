@@ -13,10 +13,12 @@ from aggml.allocator import scratch_planning
 from aggml.buffer import Buffer, BufferType, PlacementEpoch, aligned
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
+from aggml.shortage import shortage
 
 if TYPE_CHECKING:
     from aggml.backend import BackendBase
     from aggml.backend.again import Again
+    from aggml.errors import AllocFailed
     from aggml.plan import DevicePlan
     from aggml.steps import Steps
     from aggml.tensor import Tensor
@@ -198,6 +200,12 @@ class Layout(NamedTuple):
             memory.place(tensor, offset)
         self.graph.memory = memory
         return memory
+
+    def too_large(self, backend: BackendBase, error: AllocFailed, *, scratch: bool) -> AllocFailed:
+        """The exception that says for which tensors there was no memory."""
+        size = self.scratch_size if scratch else self.size
+        tensors = [*self.scratch] if scratch else self.lasting
+        return shortage(error, "Backend.alloc_graph", backend.buffer_type.name, size, tensors)
 
 
 # Queries, keys and values are products that may run beside each other, with up to four nodes after

@@ -18,11 +18,13 @@ from aggml.buffer import BROUGHT, EMPTY, KEPT
 from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
 from aggml.plan import written_leafs
 from aggml.tensor import Tensor, describe
+from aggml.transfer import check_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from aggml.buffer import Placement
+    from aggml.future import Future
     from aggml.graph import Graph
 
 __all__ = [
@@ -32,9 +34,12 @@ __all__ = [
     "Marks",
     "Outputs",
     "Reuse",
+    "Shapes",
     "ask",
     "check_due",
     "check_written",
+    "reshaped",
+    "shapes_of",
 ]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
@@ -42,6 +47,7 @@ _INPUT = 1  # of TensorFlag, which costs a microsecond to build
 Inputs: TypeAlias = "Mapping[Any, object]"  # of tensors, or names, or some of both
 Outputs: TypeAlias = "Sequence[Tensor] | list[str] | list[Tensor | str] | tuple[Tensor | str, ...]"
 Reuse: TypeAlias = "Iterable[Tensor | str]"
+Shapes: TypeAlias = "Sequence[tuple[int, ...] | None]"
 #: INPUT leafs that a run does not bring, each with whether it may use what the last run brought.
 Due = tuple[tuple[Tensor, bool], ...]
 
@@ -98,6 +104,48 @@ def ask(
     wanted: Iterable[object] = (outputs,) if single else outputs  # type: ignore[assignment]
     found = tuple([_tensor(graph, output, what) for output in wanted])
     return Asked(given, found, single, _due(graph, given, reuse, what))
+
+
+def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes:
+    """What ``shape=`` says of each output; None: that of its tensor.
+
+    Args:
+        graph: what is to be run.
+        outputs: a tensor or a name, or several.
+        shape: a tuple of integers; if ``outputs`` are several a list, a shape or None for each.
+        what: for messages.
+
+    Raises:
+        InvalidHandle: not integers, not tensors, not names.
+        InvalidArgument: a negative extent; not one shape for each output.
+        LayoutMismatch: another number of elements than the output's.
+    """
+    if isinstance(outputs, (Tensor, str)):
+        wanted: list[object] = [outputs]
+        given: list[object] = [shape]
+    elif isinstance(outputs, Iterable) and isinstance(shape, Iterable):
+        wanted, given = [*outputs], [*shape]
+        if len(wanted) != len(given):
+            raise InvalidArgument(f"[{what}] {len(given)} shapes for {len(wanted)} outputs")
+    else:
+        raise InvalidHandle(f"[{what}] shape={shape!r} is no list with a shape for each output")
+    found: list[tuple[int, ...] | None] = []
+    for output, one in zip(wanted, given, strict=True):
+        found.append(None if one is None else shape_of(one, what))
+        if found[-1] is not None:
+            check_shape(_tensor(graph, output, what), found[-1], what)
+    return found
+
+
+def reshaped(future: Future[Any], shapes: Shapes) -> Future[Any]:
+    """The same Future; its arrays, which nobody has seen yet, in these shapes."""
+    value = future._value
+    if isinstance(value, list):
+        pairs = zip(value, shapes, strict=True)
+        future._value = [x if shape is None else x.reshape(shape) for x, shape in pairs]
+    elif value is not None and shapes[0] is not None:
+        future._value = value.reshape(shapes[0])
+    return future
 
 
 def _tensor(graph: Graph, given: object, what: str) -> Tensor:

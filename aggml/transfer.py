@@ -25,11 +25,13 @@ __all__ = [
     "byte_range",
     "bytes_of",
     "check_out",
+    "check_shape",
     "incoming",
     "integer",
     "outgoing",
     "outgoing_bytes",
     "pieces",
+    "shape_of",
     "spec_of",
 ]
 
@@ -49,8 +51,6 @@ def array_of(x: object, what: str) -> Array:
     try:
         if isinstance(x, bytes):  # to numpy a string, and not its bytes
             return np.frombuffer(x, np.uint8)
-        if isinstance(x, Tensor):
-            raise TypeError("it would be read outside the order of its backend: use copy")
         if hasattr(x, "__dlpack__"):
             return np.from_dlpack(cast("Any", x))
         return np.asarray(x)
@@ -110,7 +110,8 @@ def _full_shape(tensor: Tensor) -> tuple[int, ...]:
     return (1,) * (4 - len(shape)) + shape
 
 
-def _check_dtype(array: Array, tensor: Tensor, what: str) -> None:
+def _check_dtype(array: Array, tensor: Tensor, what: str, given: object = None) -> None:
+    """Refuse other elements; ``given`` is what the array was made of, if it was no array."""
     wanted = array_dtype(tensor)
     if array.dtype == wanted or (tensor.dtype is DType.BF16 and array.dtype == np.uint16):
         return
@@ -122,9 +123,21 @@ def _check_dtype(array: Array, tensor: Tensor, what: str) -> None:
         cure = "convert with .astype(ml_dtypes.bfloat16), or pass the bits as uint16"
     else:
         cure = f"convert with .astype(numpy.{wanted.name})"
-    raise LayoutMismatch(
-        f"[{what}] {tensor!r} takes {wanted.name}, the array holds {array.dtype}: {cure}"
-    )
+    name = f"{'ml_dtypes' if wanted.kind == 'V' else 'numpy'}.{wanted.name}"
+    holds = f"the array holds {array.dtype}"
+    if given is None and array.dtype.hasobject:
+        holds = "None is no array"
+        cure = "a leaf that is to keep its value is left out"
+    elif isinstance(given, bytes | bytearray | memoryview):
+        holds = f"a {type(given).__name__} is read as {array.dtype}"
+        cure = f"pass numpy.frombuffer(x, {name})" if not tensor.dtype.is_quantized else cure
+    elif isinstance(given, str):
+        holds, cure = "a str is no array of numbers", f"pass numpy.asarray(x, {name})"
+    elif given is not None and not hasattr(given, "astype") and not tensor.dtype.is_quantized:
+        # A list or a number: what numpy makes of it (float64, int64) is not the caller's choice.
+        holds = f"numpy makes {array.dtype} of a {type(given).__name__}"
+        cure = f"pass numpy.asarray(x, {name})"
+    raise LayoutMismatch(f"[{what}] {tensor!r} takes {wanted.name}, {holds}: {cure}")
 
 
 def _matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -148,7 +161,7 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
     if type(x) is np.ndarray and x.dtype == dtype and x.shape == shape:
         return x
     array = array_of(x, what)
-    _check_dtype(array, tensor, what)
+    _check_dtype(array, tensor, what, x)
     wanted = array_shape(tensor)
     if not _matches(array.shape, wanted):
         raise LayoutMismatch(
@@ -158,13 +171,28 @@ def incoming(x: object, tensor: Tensor, what: str) -> Array:
     return array.reshape(_full_shape(tensor))
 
 
-def _shape(shape: object, what: str) -> tuple[int, ...]:
+def shape_of(shape: object, what: str) -> tuple[int, ...]:
+    """What was given as ``shape=``, as integers.
+
+    Raises:
+        InvalidHandle: it holds no integers.
+        InvalidArgument: a negative extent.
+    """
     if not isinstance(shape, Iterable) or isinstance(shape, str):
         raise InvalidHandle(f"[{what}] shape={shape!r} is no tuple of integers")
     extents = tuple([integer(n, "an extent of shape", what) for n in shape])
     if any(n < 0 for n in extents):
         raise InvalidArgument(f"[{what}] shape={extents} has a negative extent")
     return extents
+
+
+def check_shape(tensor: Tensor, shape: tuple[int, ...], what: str) -> None:
+    """Refuse another number of elements than the tensor's (LayoutMismatch)."""
+    wanted = array_shape(tensor)
+    if math.prod(shape) != math.prod(wanted):
+        raise LayoutMismatch(
+            f"[{what}] {tensor!r} has shape {wanted}, which is not the size of shape={shape}"
+        )
 
 
 def check_out(out: object, what: str) -> None:
@@ -190,16 +218,14 @@ def outgoing(
         return result, result
     wanted = array_shape(tensor)
     if shape is not None:
-        shape = _shape(shape, what)
+        shape = shape_of(shape, what)
     if out is None:
-        result = np.empty(wanted if shape is None else shape, array_dtype(tensor))
-        if result.size != math.prod(wanted):
-            raise LayoutMismatch(
-                f"[{what}] {tensor!r} has shape {wanted}, which is not the size of shape={shape}"
-            )
+        assert shape is not None
+        check_shape(tensor, shape, what)
+        result = np.empty(shape, array_dtype(tensor))
         return result, result.reshape(_full_shape(tensor))
     check_out(out, what)
-    _check_dtype(out, tensor, what)
+    _check_dtype(out, tensor, what, out)
     if shape is not None and shape != out.shape:
         raise LayoutMismatch(f"[{what}] shape={shape} is not that of out, {out.shape}")
     if not (_matches(out.shape, wanted) or (shape is not None and out.size == math.prod(wanted))):

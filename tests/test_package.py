@@ -46,7 +46,10 @@ LAYERS = [
     ],
     ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
     ["aggml.tensor", "aggml.parker", "aggml.future", "aggml.completions", "aggml.numa"],
-    ["aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer", "aggml.arrays"],
+    [
+        *("aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer"),
+        *("aggml.arrays", "aggml.shortage"),
+    ],
     [
         *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.plan_call"),
         *("aggml.buffer", "aggml.inputs", "aggml.multi_buffer", "aggml.admission"),

@@ -18,6 +18,7 @@ from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAlloca
 from aggml.graph_memory import GraphBuffer, GraphMemory
 from aggml.live import note
 from aggml.tensor import Tensor
+from aggml.transfer import integer
 
 if TYPE_CHECKING:
     from aggml.backend.backend import Backend
@@ -41,6 +42,8 @@ class BackendBase(ABC):
     def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
         self._device = device
         self.stream = stream
+        if max_queued is not None:
+            max_queued = integer(max_queued, "max_queued", "Device.backend")
         self._admission = Admission(max_queued)
         self.memory = GraphMemory(device.buffer_type)
         self._drained: Future[None] | None = None

@@ -15,6 +15,7 @@ from aggml import transfer
 from aggml.backend.again import Again, key_of
 from aggml.backend.base import Array, BackendBase
 from aggml.errors import (
+    AllocFailed,
     AlreadyAllocated,
     InvalidArgument,
     InvalidHandle,
@@ -24,7 +25,7 @@ from aggml.errors import (
 from aggml.future import Future
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer, laying_out
-from aggml.inputs import Marks, ask, check_due, check_written
+from aggml.inputs import Marks, ask, check_due, check_written, reshaped, shapes_of
 from aggml.steps import finish, give_way
 from aggml.watch import watchers
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from aggml.buffer import Buffer
-    from aggml.inputs import Asked, Inputs, Outputs, Reuse
+    from aggml.inputs import Asked, Inputs, Outputs, Reuse, Shapes
     from aggml.plan import DevicePlan
     from aggml.tensor import Tensor
 
@@ -108,9 +109,15 @@ class ComputingBackend(BackendBase):
         """
         self._check_open("Backend.alloc_graph")
         layout = finish(laying_out(self, graph))
-        memory = layout.place(self, self.buffer_type.alloc_buffer(layout.size))
-        self.memory.arena(memory.scratch_size)
-        return memory
+        try:
+            block = self.buffer_type.alloc_buffer(layout.size)
+        except AllocFailed as error:
+            raise layout.too_large(self, error, scratch=False) from error
+        try:
+            self.memory.arena(layout.scratch_size)
+        except AllocFailed as error:
+            raise layout.too_large(self, error, scratch=True) from error
+        return layout.place(self, block)
 
     async def reserve(self, nbytes: int) -> None:
         """Have ``nbytes`` of scratch ready, touched by the worker and not by the loop.
@@ -138,7 +145,11 @@ class ComputingBackend(BackendBase):
         if graph.memory is None:
             with contextlib.suppress(AlreadyAllocated):  # another task prepares it and was first
                 layout = await give_way(laying_out(self, graph))
-                layout.place(self, await self.buffer_type.provide(layout.size))
+                try:
+                    block = await self.buffer_type.provide(layout.size)
+                except AllocFailed as error:
+                    raise layout.too_large(self, error, scratch=False) from error
+                layout.place(self, block)
         memory = self._memory_of(graph, "Backend.prepare")
         self._check_reach(graph, "Backend.prepare")
         memory.keep_plan(self, await give_way(self._compile(graph, memory)))
@@ -207,11 +218,23 @@ class ComputingBackend(BackendBase):
 
     @overload
     def run(
-        self, graph: Graph, inputs: Inputs | None, outputs: Tensor | str, *, reuse: Reuse = ()
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Tensor | str,
+        *,
+        reuse: Reuse = (),
+        shape: tuple[int, ...] | None = None,
     ) -> Future[Array]: ...
     @overload
     def run(
-        self, graph: Graph, inputs: Inputs | None, outputs: Outputs, *, reuse: Reuse = ()
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Outputs,
+        *,
+        reuse: Reuse = (),
+        shape: Shapes | None = None,
     ) -> Future[list[Array]]: ...
     def run(
         self,
@@ -220,6 +243,7 @@ class ComputingBackend(BackendBase):
         outputs: Tensor | str | Sequence[Any],
         *,
         reuse: Reuse = (),
+        shape: Any = None,
     ) -> Future[Array] | Future[list[Array]]:
         """Set inputs, compute, get outputs as one indivisible unit of this stream.
 
@@ -231,6 +255,8 @@ class ComputingBackend(BackendBase):
             reuse: leafs flagged INPUT, or their names, whose value of the last run is to be used
                 again. Without it each run brings all leafs flagged INPUT but those that `set`, a
                 copy or another graph wrote. Leafs without the flag keep their values.
+            shape: of the result, with as many elements; if ``outputs`` is a sequence a list, with a
+                shape or None for each. Else `Tensor.shape`, the rank that was built.
 
         Returns:
             A Future of an array, or of a list of arrays if ``outputs`` is a sequence.
@@ -246,6 +272,9 @@ class ComputingBackend(BackendBase):
         """
         self._check_open("Backend.run")
         plan = self._plan(graph, "Backend.run")
+        if shape is not None:
+            shapes = shapes_of(graph, outputs, shape, "Backend.run")
+            return reshaped(self.run(graph, inputs, outputs, reuse=reuse), shapes)
         arena = self.memory.arena(plan.arena_size)
         if not watchers and not self.stream._batches and self._direct(plan):
             return self._unit(self._run_direct(graph, inputs, outputs, reuse, plan, arena))

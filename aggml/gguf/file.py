@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aggml.buffer import BufferUsage
-from aggml.errors import AggmlError, InvalidArgument, InvalidState
+from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.gguf.header import Value, parse
-from aggml.tensor import Tensor, new_tensor
+from aggml.tensor import Tensor, cut, new_tensor
 
 if TYPE_CHECKING:
     import io
@@ -88,7 +88,9 @@ class GGUFFile:
         self._closed = False
         header = parse(self.path, self._bytes)
         self.version, self.metadata, self.types, self.alignment, entries = header
-        self.tensors = {x.name: new_tensor(x.dtype, ne=x.ne or (1,), name=x.name) for x in entries}
+        self.tensors = {
+            x.name: new_tensor(x.dtype, ne=x.ne or (1,), name=cut(x.name)) for x in entries
+        }
         self._offsets = {x.name: x.offset for x in entries}
         return self
 
@@ -160,11 +162,14 @@ class GGUFFile:
             AlreadyAllocated: a tensor has been placed before.
             AllocFailed: the device has too little memory.
             InvalidArgument: there is no tensor of a given name.
+            InvalidHandle: ``names`` is one name instead of several.
             InvalidState: the file is closed.
 
         Cancellation: stops after the pieces that are queued; the tensors are unplaced again.
         """
         self._check_open("load")
+        if isinstance(names, str | bytes):
+            raise InvalidHandle(f"[GGUFFile.load] names={names!r} is one name: pass [{names!r}]")
         wanted = dict.fromkeys(self.tensors if names is None else names)
         pieces = {name: self.data(name) for name in wanted}  # data refuses unknown names
         sources = [(self.tensors[name], data) for name, data in pieces.items()]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from aggml.errors import InvalidArgument
 from aggml.native import _native
 
 __all__ = ["ISAS", "cpu_mask", "isas"]
@@ -63,12 +64,12 @@ def cpu_mask(isa: str | None) -> int:
             all that there are.
 
     Raises:
-        ValueError: there is no such name, or this machine cannot run it.
+        InvalidArgument: there is no such name, or this machine cannot run it.
     """
     name = isa if isa is not None else os.environ.get("AGGML_ISA") or "native"
     have = _native.cpu_features()
     if name not in ISAS or _NEEDED[name] & ~have:
-        raise ValueError(
+        raise InvalidArgument(
             f"[native] isa={name!r} is not one of {[*isas(), 'native']} that this machine can run"
         )
     return ISAS[name] & have

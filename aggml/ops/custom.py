@@ -63,6 +63,17 @@ class CustomParams(bytes):
     userdata: object
     n_calls: int
 
+    def __deepcopy__(self, memo: dict[int, object]) -> CustomParams:
+        """The same: a copied node calls the same function with the same data."""
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Refused: they hold the address of a function of this process."""
+        raise InvalidHandle(
+            f"[pickle] a node that calls {self.function!r} cannot be pickled: its function lies in "
+            "this process; build the graph anew where it is needed"
+        )
+
 
 def _address(op: str, userdata: object) -> int:
     """Of what a function in C gets as its user data."""

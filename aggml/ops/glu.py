@@ -87,7 +87,9 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
             op, f"a is not contiguous but for the distance of rows, nb {list(a.nb)}", a=a
         )
     if b is None:
-        n0, n1, n2, n3 = a.ne  # of an odd row the last element is in neither half, as in ggml
+        n0, n1, n2, n3 = a.ne
+        if n0 % 2:  # ggml lets its last element be in neither half
+            raise mismatch(op, f"ne[0] = {n0} is odd, so a row has no halves", a=a)
         return new_node(op, a.dtype, (n0 // 2, n1, n2, n3), (a,), params)
     if a.ne != b.ne or a.dtype is not b.dtype:
         raise mismatch(op, "extents or types differ", a=a, b=b)

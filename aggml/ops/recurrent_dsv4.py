@@ -114,7 +114,7 @@ def dsv4_hc_comb(
         raise mismatch(op, "mixes are not [(2 + n) n, t] with n from 1 to 16", mixes=mixes)
     if scale.ne != (3, 1, 1, 1) or base.ne != (mixes.ne[0], 1, 1, 1):
         raise mismatch(op, "extents do not fit", mixes=mixes, scale=scale, base=base)
-    ndim = mixes.ndim + 1  # a row becomes a matrix
+    ndim = min(mixes.ndim + 1, 4)  # a row becomes a matrix
     return new_node(op, F32, (n, n, mixes.ne[1], 1), (mixes, scale, base), params, ndim=ndim)
 
 

@@ -69,8 +69,10 @@ class SchedulerBase:
             else _sequence(types, "types", BufferType)
         )
         _check(given, kinds)
-        if max_in_flight is not None and max_in_flight < 1:
-            raise InvalidArgument(f"[Scheduler] max_in_flight={max_in_flight} is not positive")
+        if max_in_flight is not None:
+            max_in_flight = transfer.integer(max_in_flight, "max_in_flight", "Scheduler")
+            if max_in_flight < 1:
+                raise InvalidArgument(f"[Scheduler] max_in_flight={max_in_flight} is not positive")
         copies = COPIES if parallel is True else int(parallel) or 1
         if copies < 1:
             raise InvalidArgument(f"[Scheduler] parallel={parallel} is negative")
@@ -206,6 +208,18 @@ class SchedulerBase:
             for buffer in buffers:
                 buffer.close()
             del self._placed[graph]
+
+    def set_eval_callback(self, callback: EvalCallback | None) -> None:
+        """Have each later `submit` ask for nodes and show them (``..._set_eval_callback``).
+
+        Args:
+            callback: ``callback(node, ask)``, called for each node in order with ``ask`` True:
+                whether the node is wanted. A node that is, is computed with all before it; then it
+                is called with ``ask`` False, while ``scheduler.observed`` is an array of what the
+                node holds. If it returns False, nothing further is run and the Future raises
+                Aborted. None: no callback.
+        """
+        self.eval_callback = callback
 
     # -- looking at a graph
 

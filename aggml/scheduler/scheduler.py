@@ -12,16 +12,12 @@ import anyio
 import anyio.lowlevel
 
 from aggml.backend.again import key_of
-from aggml.errors import (
-    AllocFailed,
-    InvalidState,
-    NotAllocated,
-)
+from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.graph import Graph
-from aggml.inputs import check_due, check_written
+from aggml.inputs import check_due, check_written, reshaped, shapes_of
 from aggml.reactor import CHECKPOINT
 from aggml.scheduler.base import SchedulerBase
-from aggml.scheduler.evaluate import EvalCallback, Evaluation, evaluate
+from aggml.scheduler.evaluate import Evaluation, evaluate
 from aggml.scheduler.job import Job
 from aggml.steps import finish, give_way
 from aggml.watch import watchers
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.future import Future
-    from aggml.inputs import Inputs, Outputs, Reuse
+    from aggml.inputs import Inputs, Outputs, Reuse, Shapes
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.planner import Known
     from aggml.scheduler.replay import Repeat
@@ -108,11 +104,23 @@ class Scheduler(SchedulerBase):
 
     @overload
     async def submit(
-        self, graph: Graph, inputs: Inputs | None, outputs: Tensor | str, *, reuse: Reuse = ()
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Tensor | str,
+        *,
+        reuse: Reuse = (),
+        shape: tuple[int, ...] | None = None,
     ) -> Future[Array]: ...
     @overload
     async def submit(
-        self, graph: Graph, inputs: Inputs | None, outputs: Outputs = (), *, reuse: Reuse = ()
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Outputs = (),
+        *,
+        reuse: Reuse = (),
+        shape: Shapes | None = None,
     ) -> Future[list[Array]]: ...
     async def submit(
         self,
@@ -121,6 +129,7 @@ class Scheduler(SchedulerBase):
         outputs: Tensor | str | Sequence[Any] = (),
         *,
         reuse: Reuse = (),
+        shape: Any = None,
     ) -> Future[Any]:
         """Wait for a slot, first come, first served; then enqueue set, compute, get in one step.
 
@@ -131,6 +140,7 @@ class Scheduler(SchedulerBase):
                 leaf is given as the tensor or, where that is unique in the graph, by its name.
             outputs: ends of the graph, tensors flagged OUTPUT, or leafs that have memory; or names.
             reuse: as `Backend.run` has it; such a leaf has memory.
+            shape: of the result, as `Backend.run` has it.
 
         Returns:
             A Future of an array, or of a list of arrays if ``outputs`` is a sequence. Futures of
@@ -150,6 +160,9 @@ class Scheduler(SchedulerBase):
         """
         if self._closed or not isinstance(graph, Graph):
             self._check_graph(graph, "Scheduler.submit")
+        if shape is not None:
+            shapes = shapes_of(graph, outputs, shape, "Scheduler.submit")
+            return reshaped(await self.submit(graph, inputs, outputs, reuse=reuse), shapes)
         key = key_of(graph.uid, outputs, inputs, reuse)
         repeat = self._planner.repeats.get(key)
         if repeat is None:
@@ -210,11 +223,23 @@ class Scheduler(SchedulerBase):
 
     @overload
     async def run(
-        self, graph: Graph, inputs: Inputs | None, outputs: Tensor | str, *, reuse: Reuse = ()
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Tensor | str,
+        *,
+        reuse: Reuse = (),
+        shape: tuple[int, ...] | None = None,
     ) -> Array: ...
     @overload
     async def run(
-        self, graph: Graph, inputs: Inputs | None, outputs: Outputs = (), *, reuse: Reuse = ()
+        self,
+        graph: Graph,
+        inputs: Inputs | None,
+        outputs: Outputs = (),
+        *,
+        reuse: Reuse = (),
+        shape: Shapes | None = None,
     ) -> list[Array]: ...
     async def run(
         self,
@@ -223,6 +248,7 @@ class Scheduler(SchedulerBase):
         outputs: Tensor | str | Sequence[Any] = (),
         *,
         reuse: Reuse = (),
+        shape: Any = None,
     ) -> Any:
         """`submit`, then await the result.
 
@@ -231,19 +257,7 @@ class Scheduler(SchedulerBase):
 
         Cancellation: aborts the work.
         """
-        return await (await self.submit(graph, inputs, outputs, reuse=reuse))
-
-    def set_eval_callback(self, callback: EvalCallback | None) -> None:
-        """Have each later `submit` ask for nodes and show them (``..._set_eval_callback``).
-
-        Args:
-            callback: ``callback(node, ask)``, called for each node in order with ``ask`` True:
-                whether the node is wanted. A node that is, is computed with all before it; then it
-                is called with ``ask`` False, while ``scheduler.observed`` is an array of what the
-                node holds. If it returns False, nothing further is run and the Future raises
-                Aborted. None: no callback.
-        """
-        self.eval_callback = callback
+        return await (await self.submit(graph, inputs, outputs, reuse=reuse, shape=shape))
 
     def evaluate(
         self,

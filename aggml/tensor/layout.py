@@ -24,6 +24,7 @@ __all__ = [
     "can_repeat",
     "check_size",
     "check_view",
+    "checked_name",
     "cut",
     "describe",
     "fresh_strides",
@@ -124,9 +125,25 @@ def check_view(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int) -> Non
     check_size(op, dtype, ne)
 
 
-def cut(name: str) -> str:
-    """``name`` without what is beyond 63 bytes of UTF-8."""
+def checked_name(name: str, what: str) -> str:
+    """``name``, which a user gave: text of at most 63 bytes of UTF-8.
+
+    Raises:
+        InvalidArgument: it is longer. ggml would cut it, and two names might become one.
+        InvalidHandle: it is no text.
+    """
     if not isinstance(name, str):
-        raise InvalidHandle(f"[Tensor.set_name] {name!r} is no text")
+        raise InvalidHandle(f"[{what}] name={name!r} is no text")
+    if len(name) > MAX_NAME // 4 and len(name.encode("utf-8", "replace")) > MAX_NAME:
+        size = len(name.encode("utf-8", "replace"))
+        raise InvalidArgument(
+            f"[{what}] name={name!r} has {size} bytes of UTF-8, a tensor's name has at most "
+            f"{MAX_NAME}"
+        )
+    return name
+
+
+def cut(name: str) -> str:
+    """``name``, which is made of others, without what is beyond 63 bytes of UTF-8."""
     raw = name.encode("utf-8", "replace")
     return name if len(raw) <= MAX_NAME else raw[:MAX_NAME].decode("utf-8", "ignore")

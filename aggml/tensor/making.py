@@ -20,6 +20,7 @@ from aggml.tensor.layout import (
     Extents,
     check_size,
     check_view,
+    checked_name,
     cut,
     describe,
     least_ndim,
@@ -53,11 +54,11 @@ def new_tensor(
         dtype: a DType, its name (case ignored), or the numpy type of a plain one.
         ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor. As
             many as are given are the tensor's axes, also where they are 1.
-        name: for messages; at most 63 bytes.
+        name: for messages; at most 63 bytes of UTF-8.
 
     Raises:
-        InvalidArgument: no such type; not 1 to 4 extents, a negative one, or more bytes than any
-            machine has; ``ne[0]`` is not a multiple of the type's block.
+        InvalidArgument: no such type; a longer name; not 1 to 4 extents, a negative one, or more
+            bytes than any machine has; ``ne[0]`` is not a multiple of the type's block.
         InvalidHandle: an argument of the wrong kind.
     """
     kind = dtype if isinstance(dtype, DType) else DType.parse(dtype)
@@ -70,7 +71,9 @@ def new_tensor(
     if min(given) < 0:
         raise InvalidArgument(f"[new_tensor] ne = {given} has a negative extent")
     extents: Extents = (*given, 1, 1, 1)[:4]  # type: ignore[assignment]
-    return new_node("none", kind, extents, (), NO_PARAMS, cut(name) if name else "", len(given))
+    return new_node(
+        "none", kind, extents, (), NO_PARAMS, checked_name(name, "new_tensor"), len(given)
+    )
 
 
 def new_node(

@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aggml.dtype import DType
-from aggml.errors import InvalidArgument, InvalidState, NotAllocated, Unsupported
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated, Unsupported
 from aggml.tensor.exchange import CPU_DLPACK, dlpack_of, host_view
-from aggml.tensor.layout import Extents, cut, describe, least_ndim
+from aggml.tensor.layout import Extents, checked_name, describe, least_ndim
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,17 @@ class Tensor:
     def __init__(self) -> None:
         raise InvalidState("[Tensor] tensors are made by new_tensor and by the builders in ops")
 
+    # -- copies
+
+    def __getstate__(self) -> dict[str, object]:
+        """For deepcopy and pickle: all but where it lies. A copy has no memory yet."""
+        state = {name: getattr(self, name) for name in Tensor.__slots__ if name != "__weakref__"}
+        return state | {"placement": None, "_span": None, "_array": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
     # -- storage
 
     @property
@@ -129,6 +140,17 @@ class Tensor:
             Unsupported: not host memory.
         """
         return host_view(self, "Tensor.host_view")
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
+        """Refused: numpy would read the memory out of order with what is queued.
+
+        Raises:
+            InvalidHandle: always; it names what does the work.
+        """
+        raise InvalidHandle(
+            f"[Tensor] {self!r} is no array: `await backend.get(tensor)` copies what it holds, in "
+            "order with queued work; `tensor.host_view()` shows its memory"
+        )
 
     def __dlpack__(self, **options: Any) -> Any:  # noqa: ANN401 - a capsule
         """The same by DLPack: ``np.from_dlpack(tensor)``, ``torch.from_dlpack(tensor)``.
@@ -277,13 +299,17 @@ class Tensor:
             )
 
     def set_name(self, name: str) -> Tensor:
-        """Name the tensor; what is beyond 63 bytes of UTF-8 is cut off, as ggml does.
+        """Name the tensor: at most 63 bytes of UTF-8, as ggml has room for.
+
+        Names that builders form of other names, such as "w (transposed)", are cut there.
 
         Raises:
+            InvalidArgument: the name is longer.
+            InvalidHandle: it is no text.
             InvalidState: the tensor is in a Graph.
         """
         self._check_open("Tensor.set_name")
-        self.name = cut(name)
+        self.name = checked_name(name, "Tensor.set_name")
         return self
 
     def set_input(self) -> Tensor:

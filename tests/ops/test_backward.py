@@ -80,7 +80,7 @@ def test_gradient_of_the_loss(any_backend: aggml.Backend) -> None:
     grad, a, b = new_tensor("f32", ne=(1,)), *(new_tensor("f32", ne=(9, 4)) for _ in range(2))
     data = {a: x.astype(np.float32), b: labels.astype(np.float32)}
     result = compute(any_backend, ops.cross_entropy_loss(a, b), data)
-    np.testing.assert_allclose(result, [loss(x)], rtol=1e-6)
+    np.testing.assert_allclose(result, [[loss(x)]], rtol=1e-6)
     node = ops.cross_entropy_loss_back(grad, a, b)
     result = compute(any_backend, node, data | {grad: np.array([2.5], np.float32)})
     np.testing.assert_allclose(result, 2.5 * gradient(loss, x), rtol=1e-4, atol=1e-6)

@@ -1,6 +1,7 @@
 """The rank of what each builder makes: as built, whatever the extents.
 
-Here: every builder, and the shapes that `get` and `run` give. Not here: extents (test_<family>.py).
+Here: every builder. Not here: extents (test_<family>.py), the arrays of `get` and `run`
+(runtime/test_shapes.py).
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-import aggml
-from aggml import Graph, Tensor, new_tensor, ops
+from aggml import Tensor, new_tensor, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -372,45 +372,3 @@ def test_a_rank_is_never_less_than_the_extents_need() -> None:
     """A row that turns up, or is repeated along an axis that its tensor did not have."""
     assert ops.pad(t(4), 0, 1, 0, 0).shape == (2, 4)
     assert ops.interpolate(t(4), 4, 2, 1, 1).shape == (2, 4)
-
-
-# -- what users see
-
-
-@pytest.mark.parametrize("n", [1, 2])
-async def test_a_batch_of_one_comes_back_as_a_batch(any_backend: aggml.Backend, n: int) -> None:
-    w, x = t(8, 4), t(8, n)
-    y = ops.add(ops.mul_mat(w, x), t(4))
-    graph = Graph(y)
-    any_backend.alloc_graph(graph)
-    values = {leaf: np.ones(leaf.shape, np.float32) for leaf in graph.leafs}
-    out = await any_backend.run(graph, values, y)
-    assert out.shape == y.shape == (n, 4)
-    assert np.array_equal(out, np.full((n, 4), 9))
-    assert (await any_backend.get(x)).shape == (n, 8)
-    assert (await any_backend.get(y, shape=(4 * n,))).shape == (4 * n,)
-    assert (await any_backend.get(y, shape=(1, n, 4))).shape == (1, n, 4)
-    assert y.host_view().shape == (n, 4)
-    assert np.from_dlpack(y).shape == (n, 4)
-    await any_backend.set(
-        x, np.zeros(8 * n, np.float32)
-    )  # any shape that has the elements in order
-
-
-def test_the_rank_shows_in_messages_and_text() -> None:
-    assert "[4, 1]" in repr(t(4, 1))
-    with pytest.raises(aggml.LayoutMismatch, match=r"\[4, 1, 1\]"):
-        ops.mul_mat(t(4, 1, 1), t(5))
-
-
-@pytest.mark.parametrize("dtype", ["f32", "q8_0"])
-async def test_from_arrays_and_to_arrays(any_backend: aggml.Backend, dtype: str) -> None:
-    kind = aggml.DType.parse(dtype)
-    x = aggml.empty((1, 1, 32), kind)
-    x[...] = 1
-    a = aggml.new_tensor(kind, (32, 1, 1))
-    any_backend.alloc([a])
-    await any_backend.set(a, x)
-    assert (await any_backend.get(a)).shape == x.shape
-    if kind.numpy is not None:
-        assert aggml.from_dlpack(x).shape == x.shape

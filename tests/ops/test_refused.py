@@ -116,6 +116,6 @@ def test_the_backend_goes_on_after_a_refusal(any_backend: aggml.Backend) -> None
     any_backend.graph_compute(graph).wait(5)
     result = any_backend.get(rows)
     result.wait(5)
-    assert result.result().tolist() == [8, 9, 10, 11]
+    assert result.result().tolist() == [[8, 9, 10, 11]]
     assert memory.size
     assert placed.size

@@ -289,10 +289,13 @@ def test_contiguous_means_ascending_without_gaps(
 # -- names, flags, freezing
 
 
-def test_names_are_cut_to_63_bytes_between_characters() -> None:
-    assert leaf(1, name="x" * 80).name == "x" * 63
-    name = leaf(1).set_name("ü" * 40).name
-    assert name == "ü" * 31
+def test_names_have_63_bytes_and_are_not_cut_silently() -> None:
+    assert leaf(1, name="x" * 63).name == "x" * 63
+    assert leaf(1).set_name("ü" * 31).name == "ü" * 31
+    with pytest.raises(InvalidArgument, match=r"^\[new_tensor\].*64.*63"):
+        leaf(1, name="x" * 64)
+    with pytest.raises(InvalidArgument, match=r"^\[Tensor.set_name\].*64.*63"):
+        leaf(1).set_name("ü" * 32)
     with pytest.raises(InvalidHandle):
         leaf(1).set_name(b"x")  # type: ignore[arg-type]
 

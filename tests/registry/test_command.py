@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from registry.plugins import FakeFamily, write
 from runtime.support import child
 
@@ -16,8 +17,6 @@ from aggml.inventory import describe, inventory
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def run(*arguments: str, **env: str) -> str:
@@ -105,3 +104,18 @@ def test_importing_aggml_loads_nothing() -> None:
     )
     done = subprocess.run(child(code), capture_output=True, text=True, timeout=15)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_in_a_line() -> None:
+    for arguments in ([], ["devices"], ["devices", "--json"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "aggml", *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+            )
+        assert done.returncode == 1
+        assert done.stderr == "python -m aggml: cannot write the output: No space left on device\n"

@@ -89,8 +89,12 @@ class CPUBackend(Backend):
         max_queued: int | None = None,
         pool: ThreadPool | None = None,
     ) -> None:
-        if n_threads is not None and not 1 <= n_threads <= 512:
-            raise InvalidArgument(f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512")
+        if n_threads is not None:
+            n_threads = integer(n_threads, "n_threads", "CPUDevice.backend")
+            if not 1 <= n_threads <= 512:
+                raise InvalidArgument(
+                    f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512"
+                )
         workers = default_pool() if pool is None else pool
         if n_threads is not None and pool is None:
             workers.grow(n_threads, widen=False)  # more threads than cores for who asks for them
