@@ -17,6 +17,7 @@ import aggml
 from aggml import Graph, ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from aggml.devices.cpu import CPUBackend, CPUDevice
@@ -38,7 +39,8 @@ def test_options_of_a_backend_that_are_no_integers(cpu_device: CPUDevice, bad: A
 
 
 def test_integers_of_numpy_are_integers(cpu_device: CPUDevice) -> None:
-    with cpu_device.backend(n_threads=np.int64(1), max_queued=np.int32(3)) as be:
+    number: Any = np.int64(1)
+    with cpu_device.backend(n_threads=number, max_queued=number) as be:
         assert be.n_threads == 1
 
 
@@ -55,7 +57,11 @@ def test_an_unknown_instruction_set(cpu_device: CPUDevice, bad: Any) -> None:
 
 async def test_too_much_memory_names_device_tensor_and_amount(cpu: CPUBackend) -> None:
     big, small = aggml.new_tensor("f32", (TIB, 4), "big"), vector(name="small")
-    for alloc in (lambda: cpu.alloc([small, big]), lambda: cpu.buffer_type.alloc_tensors([big])):
+    ways: list[Callable[[], object]] = [
+        lambda: cpu.alloc([small, big]),
+        lambda: cpu.buffer_type.alloc_tensors([big]),
+    ]
+    for alloc in ways:
         with pytest.raises(aggml.AllocFailed, match=r"16.0 TiB.*CPU.*big f32 .*16.0 TiB") as caught:
             alloc()
         assert (caught.value.device, caught.value.tensor) == ("CPU", "big")
@@ -131,7 +137,13 @@ def test_the_cures_work(cpu: CPUBackend) -> None:
 
 def test_a_tensor_is_no_array_for_numpy(cpu: CPUBackend) -> None:
     t = placed(cpu, 2, "t")
-    for use in (np.asarray, np.array, lambda x: np.ones(2) @ x, lambda x: np.stack([x, x])):
+    ways: list[Callable[[Any], object]] = [
+        np.asarray,
+        np.array,
+        lambda x: np.ones(2) @ x,
+        lambda x: np.stack([x, x]),
+    ]
+    for use in ways:
         with pytest.raises(aggml.InvalidHandle, match=r"t f32 .*backend.get\(tensor\).*host_view"):
             use(t)
     with pytest.raises(TypeError):
@@ -156,11 +168,12 @@ async def test_one_name_is_not_several(tmp_path: Path, cpu: CPUBackend) -> None:
 
 
 def test_a_long_name_is_refused_and_not_cut() -> None:
-    for make in (
+    ways: list[Callable[[Any], aggml.Tensor]] = [
         lambda name: aggml.new_tensor("f32", 4, name),
         lambda name: vector().set_name(name),
         lambda name: aggml.from_dlpack(np.zeros(4, np.float32), name=name),
-    ):
+    ]
+    for make in ways:
         assert make("n" * 63).name == "n" * 63
         with pytest.raises(aggml.InvalidArgument, match=r"has 64 bytes of UTF-8.* at most 63"):
             make("n" * 64)

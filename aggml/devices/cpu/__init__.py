@@ -73,8 +73,8 @@ class CPUBackend(Backend):
     Args:
         n_threads: the most that one graph uses; None: all usable cores.
         use_ref: only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
-        isa: "scalar", "avx2", "avxvnni", "avx512", "zen4", "amx", "neon", "dotprod", "i8mm" to bound
-            the kernels that are chosen; None: AGGML_ISA, else the best.
+        isa: "scalar", "avx2", "avxvnni", "avx512", "zen4", "amx", "neon", "dotprod", "i8mm" to
+            bound the kernels that are chosen; None: AGGML_ISA, else the best.
         max_queued: see `Backend.ready`.
         pool: worker threads; None: the pool that all CPU backends share.
     """
