@@ -29,6 +29,7 @@ __all__ = [
     "view_2d",
     "view_3d",
     "view_4d",
+    "view_of",
     "view_tensor",
 ]
 
