@@ -26,6 +26,7 @@ __all__ = [
     "ScratchPlan",
     "Sizing",
     "Slot",
+    "graph_planning",
     "kept_storages",
     "plan_graph",
     "plan_scratch",
@@ -321,6 +322,21 @@ def plan_graph(
     reuse_inputs: bool = False,
     ours: Collection[Buffer] = (),
 ) -> AllocPlan:
+    """`graph_planning`, all at once."""
+    return finish(
+        graph_planning(graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse_inputs, ours=ours)
+    )
+
+
+def graph_planning(
+    graph: Graph,
+    node_ids: Sequence[int] | None = None,
+    leaf_ids: Sequence[int] | None = None,
+    *,
+    types: Sequence[Sizing],
+    reuse_inputs: bool = False,
+    ours: Collection[Buffer] = (),
+) -> Steps[AllocPlan]:
     """Plan all that a graph allocator places: every tensor without memory that is no view.
 
     Args:
@@ -361,8 +377,10 @@ def plan_graph(
                     raise InvalidArgument(
                         f"[allocator] id {number} of {describe(tensor)}, of {len(types)} buffers"
                     )
+    yield
     homes = {tensor: homes_by_id[number] for tensor, number in ids.items()}
-    placed = finish(_placing(graph, homes, kept_storages(graph, reuse_inputs)))
+    yield
+    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs))
     mask = (1 << CHUNK_SHIFT) - 1
     slots = {
         t: Slot(ids[t], start >> CHUNK_SHIFT, start & mask, size)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from aggml.errors import AlreadyAllocated
 from aggml.scheduler.memory import Memory
 from aggml.scheduler.script import Scripting
+from aggml.steps import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -44,6 +45,7 @@ class Layout:
         touched: for each backend, streams that touch memory the user placed there.
         foreign: for a stream that orders access to memory the user placed, other streams that
             touch it.
+        sharers: for each backend where the user placed memory, other given ones that reach it.
         writes_placed: indexes of backends whose user-placed memory is written.
         recordings: submissions that were enqueued, by the form of their job.
     """
@@ -56,6 +58,7 @@ class Layout:
         self.streams: list[_native.Stream] = []
         self.touched: dict[int, set[_native.Stream]] = {}
         self.foreign: dict[_native.Stream, list[_native.Stream]] = {}
+        self.sharers: dict[int, list[Backend]] = {}
         self.writes_placed: list[int] = []
         self.buffers: list[tuple[Hashable, list[Buffer]]] = []
         self.recordings: dict[Hashable, Recording] = {}
@@ -117,5 +120,5 @@ def measure(program: Program) -> tuple[int, ...]:
         maker.split(i)
     types = program.q.types
     leafs = [t for t in maker.twins.values() if t.op == "none"]
-    sizes = maker.allocation(leafs, types).sizes()
+    sizes = finish(maker.allocation(leafs, types)).sizes()
     return tuple([sizes[types.index(kind)] for kind in types])

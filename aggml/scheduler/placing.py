@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.allocator.lifetimes import plan_graph
+from aggml.allocator.lifetimes import graph_planning
 from aggml.buffer import aligned
 from aggml.graph import graph_of
 from aggml.scheduler.memory import Own
@@ -50,7 +50,7 @@ class Placing(Rewriting):
             Own(kind) if alone else kind for kind, alone in zip(kinds, own, strict=True)
         ]
         self.keys = keys
-        plan = self.allocation(leafs, types)
+        plan = yield from self.allocation(leafs, types)
         blocks: list[list[Buffer]] = []
         for b, chunks in enumerate(plan.chunks):
             first = keys.index(keys[b])
@@ -70,15 +70,12 @@ class Placing(Rewriting):
             else:
                 self.addresses[tensor] = block.base + slot.offset
 
-    def allocation(self, leafs: list[Tensor], types: Sequence[Sizing]) -> AllocPlan:
+    def allocation(self, leafs: list[Tensor], types: Sequence[Sizing]) -> Steps[AllocPlan]:
         """Offsets of what has no memory yet, as ggml's graph allocator finds them."""
-        return plan_graph(
-            graph_of(self.order, leafs, self.kept()),
-            self.ids,
-            [self.at.get(leaf, 0) for leaf in leafs],
-            types=types,
-            reuse_inputs=True,
-        )
+        graph = graph_of(self.order, leafs, self.kept())
+        yield
+        at = [self.at.get(leaf, 0) for leaf in leafs]
+        return (yield from graph_planning(graph, self.ids, at, types=types, reuse_inputs=True))
 
     def place_apart(self) -> Steps[None]:
         """Memory of this submission alone for what other streams than the computing one touch."""

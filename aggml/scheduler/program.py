@@ -73,7 +73,13 @@ class Program:
         self.direct = {leaf for leaf in self.floating if leaf in self.kept}
         self.crossing: set[Tensor] = set()  # storages of nodes that are copied elsewhere
         self.made: dict[Tensor, int] = {}
-        for i, split in enumerate(splits):
+        self.experts: dict[Copy, Tensor] = {}
+
+    def look(self) -> Steps[None]:
+        """Find out what the nodes do, in small steps; before anything is asked."""
+        q = self.q
+        yield
+        for i, split in enumerate(self.splits):
             for copy in split.inputs:
                 root = copy.tensor.root
                 if root in self.floating:
@@ -92,7 +98,8 @@ class Program:
                             self.direct.add(root)
                 if node.view_src is not None and node.view_src in self.floating:
                     self.direct.add(node.view_src)
-
+                yield
+            yield
         self.experts = self._find_experts()
         self.direct.update(i.root for i in self.experts.values() if i.root in self.floating)
 
@@ -157,4 +164,6 @@ def building(
             found.backend[leaf] = q.last
             found.cause[leaf] = "4.any"
     splits = yield from splitting(graph, q, found, cuts)
-    return Program(graph, q, found, splits, floating)
+    program = Program(graph, q, found, splits, floating)
+    yield from program.look()
+    return program

@@ -95,7 +95,7 @@ class Runner:
         try:
             used = self._open(unit, layout, placed)
             self._body(unit, layout.script, job.values, outputs, used)
-            self._close(unit, layout, outputs, used)
+            self._close(unit, layout, outputs, used, {b for b, _, _ in placed})
             kept = None if watchers else record(unit, job, outputs, use)
         except BaseException:
             unit.release()
@@ -131,7 +131,7 @@ class Runner:
                 if output.split >= 0:
                     b = layout.program.splits[output.split].backend
                     self._read(unit, output, 0, self.backends[b].stream.native, used)
-            self._close(unit, layout, outputs, used)
+            self._close(unit, layout, outputs, used, {b for b, _, _ in placed})
         except BaseException:
             unit.release()
             unit.drop("it could not be enqueued")
@@ -214,10 +214,12 @@ class Runner:
         layout: Layout,
         outputs: Sequence[Output],
         used: dict[_native.Stream, None],
+        homes: set[int],
     ) -> None:
         """Results in memory of the user; his later work comes after ours; one stream joins all.
 
-        The join's own operation comes last: when it is done, all are.
+        The join's own operation comes last: when it is done, all are. ``homes``: backends on whose
+        streams memory of the user was written; they are added to.
         """
         for i, output in enumerate(outputs):
             if output.split == -1:
@@ -229,10 +231,14 @@ class Runner:
                     backend._get(output.tensor, output.array)
                 )
                 used[native] = None
+                homes.add(output.backend)
         for home, others in layout.foreign.items():
             for other in others:
                 unit.wait(home, other)
             used[home] = None
+        for b in homes.union(layout.touched):  # whoever reaches what lies there may be asked next
+            for backend in layout.sharers.get(b, ()):
+                unit.wait(backend.stream.native, self._natives[b])
         joined = self.joined.native
         for stream in used:
             unit.wait(joined, stream)

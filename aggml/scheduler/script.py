@@ -203,3 +203,11 @@ class Scripting(Placing):
             if others:
                 layout.foreign[home] = others
         layout.writes_placed = sorted(written)
+        for root, b in self.homes.items():
+            where = root.placement
+            if where is None or root in self.at:
+                continue
+            sharers = layout.sharers.setdefault(b, [])
+            for i, backend in enumerate(q.backends):
+                if i != b and backend not in sharers and q.reads(i, where.buffer.type):
+                    sharers.append(backend)

@@ -63,6 +63,7 @@ class World:
                 f"sim{d}",
                 latency=rng.choice((0, 0, 0, 5e-5)),
                 unsupported=rng.sample(OPS, rng.randint(0, 2)),
+                reads_host=rng.random() < 0.2,
             )
             self.backends += [device.backend() for _ in range(rng.choice((1, 1, 1, 2)))]
         host = aggml.get_device("CPU")
@@ -72,7 +73,6 @@ class World:
         for i in range(rng.randint(2, 5)):
             cell = aggml.new_tensor("f32", ne=(N,), name=f"cell{i}")
             home = rng.choice(self.backends)
-            home = next(b for b in self.backends if b.device is home.device)
             home.alloc([cell])
             self.cells.append(cell)
             self.homes.append(home)

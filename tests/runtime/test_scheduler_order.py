@@ -70,6 +70,28 @@ async def test_work_of_the_user_before_a_submission_that_is_elsewhere(three: Thr
     assert np.array_equal(await second, -NEW)
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+async def test_work_of_the_user_afterwards_by_another_backend_that_reaches_the_memory(
+    *, parallel: bool
+) -> None:
+    """The accelerator computes over memory of the host, which the user writes by the CPU."""
+    one = SimDevice("one", reads_host=True).backend()
+    cpu = aggml.get_device("CPU").backend(n_threads=1)
+    w = holding(cpu, ramp(), "w")
+    y = ops.sqr(w)
+    graph = Graph(y)
+    sched = Scheduler([one, cpu], parallel=parallel)
+    sched.set_tensor_backend(y, one)
+    with aggml.check_races():
+        for _ in range(3):
+            await cpu.set(w, ramp())
+            with one.stream.hold():
+                future = await sched.submit(graph, {}, y)
+                written = cpu.set(w, NEW)
+            assert np.array_equal(await future, ramp() ** 2)
+            await written
+
+
 async def test_the_same_of_what_was_asked_for_before(three: Three) -> None:
     """Recordings take another way than what is new."""
     await three.apart()
