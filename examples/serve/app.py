@@ -6,17 +6,14 @@ starting a server (__main__.py).
 
 from __future__ import annotations
 
-import base64
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import embed
-import msgspec
-import numpy as np
 from anyio.lowlevel import checkpoint
-from llama import F32, ModelError, open_model
+from llama import ModelError, open_model
 from minilm import WIDTH
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -45,6 +42,7 @@ from serve.schema import (
 )
 from serve.streams import EventStream, body_of, hung_up_cancels
 from serve.text import Text
+from serve.vectors import base64_of, numbers_of, shortened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -242,8 +240,8 @@ class Service:
                     tasks.start_soon(one, i)
         data = []
         for i, whole in enumerate(found):
-            vector = _shortened(whole, given.dimensions)
-            told = _base64(vector) if given.encoding_format == "base64" else _numbers(vector)
+            vector = shortened(whole, given.dimensions)
+            told = base64_of(vector) if given.encoding_format == "base64" else numbers_of(vector)
             data.append({"object": "embedding", "index": i, "embedding": told})
             await checkpoint()
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -330,23 +328,6 @@ def _named(given: str | None, name: str) -> str:
 def _unknown(name: str, known: Sequence[str]) -> RequestError:
     message = f"the model {name[:64]!r} is not served here, but {', '.join(map(repr, known))}"
     return RequestError(404, message, field="model", code="model_not_found")
-
-
-def _shortened(vector: F32, dimensions: int | None) -> F32:
-    """The first so many numbers, of length 1 again."""
-    if dimensions is None or dimensions == len(vector):
-        return vector
-    kept = vector[:dimensions]
-    length = float(np.linalg.norm(kept))
-    return kept if length == 0 else kept / np.float32(length)
-
-
-def _numbers(vector: F32) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(vector.tolist()))  # 384 of them take 0.05 ms
-
-
-def _base64(vector: F32) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def application(options: Options) -> Starlette:

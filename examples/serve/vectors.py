@@ -1,0 +1,34 @@
+"""Embeddings as an answer tells them: shortened, as numbers or as base64.
+
+Not here: who computes them (../embed.py).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from llama import F32
+
+
+def shortened(vector: F32, dimensions: int | None) -> F32:
+    """The first so many numbers, of length 1 again."""
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    kept = vector[:dimensions]
+    length = float(np.linalg.norm(kept))
+    return kept if length == 0 else kept / np.float32(length)
+
+
+def numbers_of(vector: F32) -> msgspec.Raw:
+    """As JSON has numbers."""
+    return msgspec.Raw(msgspec.json.encode(vector.tolist()))  # 384 of them take 0.05 ms
+
+
+def base64_of(vector: F32) -> str:
+    """As OpenAI's clients ask for them: float32, little-endian."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
