@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml.reactor import checkpoint, in_trio, running_asyncio, turn, unpumped
+from aggml.reactor import checkpoint, in_trio, known_reactor, running_asyncio, turn
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,23 +65,29 @@ class Parker:
     def _sleep_trio(self) -> Generator[Any, Any, None]:
         import trio
 
-        reactor = unpumped()
-        if reactor is not None:
-            self._wake = reactor.notifier.signal
-            try:
-                while not self._unparked:
-                    yield from turn(reactor).__await__()
-            finally:
-                self._wake = None
-            return
         task = trio.lowlevel.current_task()
-        self._wake = lambda: trio.lowlevel.reschedule(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._wake = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()  # noqa: ASYNC105
+        while not self._unparked:
+            reactor = known_reactor()
+            if reactor is not None and not reactor.pumped:
+                self._wake = reactor.notifier.signal
+                try:
+                    yield from turn(reactor).__await__()
+                finally:
+                    self._wake = None
+                continue
+            self._wake = lambda: trio.lowlevel.reschedule(task)
+            if reactor is not None:
+                reactor.parked.add(self._run)
+            try:
+                yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()  # noqa: ASYNC105
+            finally:
+                if reactor is not None:
+                    reactor.parked.discard(self._run)
 
     def park(self) -> Parker:
         """What to await, for the sake of reading."""

@@ -35,9 +35,9 @@ __all__ = [
     "current_reactor",
     "current_task",
     "in_trio",
+    "known_reactor",
     "running_asyncio",
     "turn",
-    "unpumped",
     "wait_op",
 ]
 
@@ -51,6 +51,7 @@ class Reactor:
         notifier: whose descriptor the native side writes.
         pumped: whether the loop calls `wake` by itself; else whoever waits does, see `turn`.
         turns: tasks that do so at this moment.
+        parked: has tasks look again that sleep until something else than an operation wakes them.
     """
 
     def __init__(self, *, pumped: bool = True) -> None:
@@ -58,6 +59,7 @@ class Reactor:
         _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
         self.pumped = pumped
         self.turns = 0
+        self.parked: set[Callable[[], None]] = set()
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
         """Have ``callback`` called in this loop once ``op`` is done.
@@ -97,12 +99,19 @@ class Reactor:
             _log.exception("[Reactor] a callback failed")
 
     def leave(self, resumes: object) -> None:
-        """Close; tasks of trio that wait, whose callbacks call ``resumes``, look again."""
-        left = self.notifier.callbacks()
-        self.close()
-        for callback in left:
+        """From here on who waits calls `wake`; tasks whose callbacks call ``resumes`` look again."""
+        self.pumped = False
+        for waiter in self.notifier.waiters():
+            callback = waiter.callback
             if isinstance(callback, partial) and callback.func is resumes:
+                waiter.cancel()
                 callback()
+        for look in list(self.parked):
+            look()
+
+    def idle(self) -> bool:
+        """Whether nobody waits."""
+        return not (self.turns or self.parked or self.notifier.waiters())
 
     def close(self) -> None:
         """Close the descriptor; nobody is called back any more. The loop has ended."""
@@ -164,8 +173,15 @@ async def _pump(reactor: Reactor) -> None:
             await trio.lowlevel.wait_readable(reactor.notifier.fileno())
             reactor.wake()
     finally:
-        _trio_reactor.set(_ENDING)
         reactor.leave(trio.lowlevel.reschedule)
+        _retire(reactor)
+
+
+def _retire(reactor: Reactor) -> None:
+    """Close the reactor of a run that ends, unless somebody waits."""
+    if reactor.idle():
+        _trio_reactor.set(_ENDING)
+        reactor.close()
 
 
 async def turn(reactor: Reactor) -> None:
@@ -184,9 +200,7 @@ async def turn(reactor: Reactor) -> None:
     finally:
         os.close(fd)
         reactor.turns -= 1
-        if reactor.turns == 0 and not reactor.notifier.callbacks():
-            _trio_reactor.set(_ENDING)
-            reactor.close()
+        _retire(reactor)
 
 
 def _reactor_of_trio() -> Reactor:
@@ -210,10 +224,10 @@ def _reactor_of_trio() -> Reactor:
     return reactor
 
 
-def unpumped() -> Reactor | None:
-    """The reactor of this run of trio if those who wait have to call it."""
+def known_reactor() -> Reactor | None:
+    """The reactor of this run of trio if there is one."""
     reactor = None if _trio_reactor is None else _trio_reactor.get()
-    return reactor if isinstance(reactor, Reactor) and not reactor.pumped else None
+    return reactor if isinstance(reactor, Reactor) else None
 
 
 def current_reactor() -> Reactor:

@@ -170,7 +170,10 @@ def test_a_wait_that_is_cancelled_while_a_generator_is_finalised(
     be.close()
 
 
-def test_a_shielded_system_task_of_trio_outlives_the_pump(cpu_device: aggml.Device) -> None:
+@pytest.mark.parametrize("how", ["await", "gather"])
+def test_a_shielded_system_task_of_trio_outlives_the_pump(
+    cpu_device: aggml.Device, how: str
+) -> None:
     """The reactor's own task is cancelled with all system tasks; who still waits goes on."""
     be = cpu_device.backend(n_threads=1)
     tensor, got = holding(be, ramp()), []
@@ -181,7 +184,7 @@ def test_a_shielded_system_task_of_trio_outlives_the_pump(cpu_device: aggml.Devi
         async def system() -> None:
             with trio.CancelScope(shield=True):
                 waiting.set()
-                got.append(await future)
+                got.append(await future if how == "await" else (await aggml.gather(future))[0])
 
         be.stream.native.hold()
         future = be.get(tensor)

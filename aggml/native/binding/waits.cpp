@@ -67,10 +67,10 @@ void called(Notifier &self)
     nb::object gone = std::move(self.current); // may run Python that comes back
 }
 
-nb::list callbacks(Notifier &self)
+nb::list waiters(Notifier &self)
 {
     nb::list out;
-    for (Waiter *w = self.armed; w != nullptr; w = w->next) out.append(w->callback);
+    for (Waiter *w = self.armed; w != nullptr; w = w->next) out.append(nb::handle(w->self));
     return out;
 }
 
@@ -118,14 +118,17 @@ PyType_Slot wait_slots[] = {{Py_tp_traverse, reinterpret_cast<void *>(traverse_w
 
 void bind_waits(nb::module_ &m)
 {
-    nb::class_<Waiter>(m, "Waiter", nb::type_slots(wait_slots)).def("cancel", &Waiter::cancel);
+    nb::class_<Waiter>(m, "Waiter", nb::type_slots(wait_slots))
+        .def("cancel", &Waiter::cancel)
+        .def_prop_ro("callback",
+                     [](Waiter &w) -> nb::object { return w.callback.is_valid() ? w.callback : nb::none(); });
     nb::class_<Notifier>(m, "Notifier", nb::type_slots(notifier_slots))
         .def(nb::init<>())
         .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })
         .def("watch", watch, "op"_a, "callback"_a)
         .def("next_due", next_due)
         .def("called", called)
-        .def("callbacks", callbacks)
+        .def("waiters", waiters)
         .def("cancel_all", &Notifier::cancel_all)
         .def("signal", [](Notifier &n) { ag_notifier_signal(n.notifier); })
         .def("drain", [](Notifier &n) { ag_notifier_drain(n.notifier); })
