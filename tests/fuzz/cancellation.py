@@ -34,7 +34,7 @@ WAITS = ["await", "await", "shield", "gather", "as_completed", "callback", "sett
 class _Work:
     """One queued operation: its Future, what it is to bring, and what may abort it."""
 
-    def __init__(self, kind: str, future: aggml.Future[Any], value: Any) -> None:  # noqa: ANN401
+    def __init__(self, kind: str, future: aggml.Future[Any], value: Any) -> None:
         self.kind, self.future, self.value = kind, future, value
         self.waiting: set[_Wait] = set()
         self.may_abort = False  # somebody aborted it, or its last waiter was cancelled

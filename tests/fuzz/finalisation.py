@@ -1,9 +1,8 @@
-"""Fuzzer: loops that end while things are under way: async generators finalised at the end, tasks left
-pending, coroutines dropped between two steps, backends and Futures let go.
+"""Fuzzer: loops that end while things are under way.
 
-A program is one run of a loop in a thread of its own, which has to end; afterwards what was queued
-is done or was aborted, no descriptor of a loop is open, and no reactor is left. Not here:
-cancellation inside a run (cancellation.py), exits of processes (tests/runtime/test_processes.py).
+Async generators finalised at the end, tasks left pending, coroutines dropped between two steps,
+backends and Futures let go. A program is one run of a loop in a thread of its own, which has to
+end; then what was queued is done or aborted, and no descriptor and no reactor of a loop is left.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from fuzz.rounds import Failure, Report, draw
 
 import aggml
 from aggml import Graph, ops
+from aggml.devices.cpu import CPUDevice
 from aggml.reactor import Reactor
 
 if TYPE_CHECKING:
@@ -31,7 +31,22 @@ if TYPE_CHECKING:
 
 N = 16
 SHORT = 10
-PARTS = ["generator", "generator", "generator", "task", "callback", "iterator", "stepped", "backend"]
+PARTS = [
+    "generator",
+    "generator",
+    "generator",
+    "task",
+    "callback",
+    "iterator",
+    "stepped",
+    "backend",
+]
+
+
+def _cpu() -> CPUDevice:
+    device = aggml.get_device("CPU")
+    assert isinstance(device, CPUDevice)
+    return device
 
 
 def _ramp() -> np.ndarray[Any, Any]:
@@ -43,7 +58,7 @@ class _Program:
 
     def __init__(self, dice: random.Random, pool: aggml.ThreadPool, counts: Counter[str]) -> None:
         self.dice, self.pool, self.counts = dice, pool, counts
-        self.be = aggml.get_device("CPU").backend(pool=pool)
+        self.be = _cpu().backend(pool=pool)
         x = aggml.new_tensor("f32", ne=(N,), name="x").set_input()
         self.x, self.y = x, ops.add(x, x)
         self.graph = Graph(self.y)
@@ -93,7 +108,7 @@ class _Program:
         owns = self.dice.random() < 0.4
         try:
             if owns:
-                async with aggml.get_device("CPU").backend(pool=self.pool) as be:
+                async with _cpu().backend(pool=self.pool) as be:
                     self.futures.append(be.stream.call(lambda: 5))
                     yield 0
             yield 1
@@ -134,7 +149,7 @@ class _Program:
                 step.close()
             self.left.append(step)
         elif what == "backend":
-            be = aggml.get_device("CPU").backend(pool=self.pool)
+            be = _cpu().backend(pool=self.pool)
             be.stream.delay(1e-5)
             self.futures.append(be.stream.call(lambda: 5))
         elif asyncio_runs():
@@ -192,9 +207,9 @@ def _by_hand(program: _Program) -> None:
 
 def _descriptors() -> int:
     found = 0
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():  # noqa: PTH208, PTH112
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
-            found += "eventfd" in os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+            found += "eventfd" in os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # closed meanwhile: the listing's own
             continue
     return found
