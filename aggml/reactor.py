@@ -99,7 +99,7 @@ class Reactor:
             _log.exception("[Reactor] a callback failed")
 
     def leave(self, resumes: object) -> None:
-        """From here on who waits calls `wake`; tasks whose callback is of ``resumes`` look again."""
+        """From here on who waits calls `wake`; tasks that wait by ``resumes`` look again."""
         self.pumped = False
         for waiter in self.notifier.waiters():
             callback = waiter.callback
