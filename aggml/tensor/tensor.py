@@ -103,7 +103,8 @@ class Tensor:
 
     def __getstate__(self) -> dict[str, object]:
         """For deepcopy and pickle: all but where it lies. A copy has no memory yet."""
-        state = {name: getattr(self, name) for name in Tensor.__slots__ if name != "__weakref__"}
+        slots = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        state = {name: getattr(self, name) for name in slots if name != "__weakref__"}
         return state | {"placement": None, "_span": None, "_array": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
