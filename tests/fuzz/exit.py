@@ -42,7 +42,7 @@ ACTIONS = {
     "call": 's = stream(); kept.append(s.call(int, "3")); del s',
     "stuck call": "s = stream(); kept.append(started(s.call(threading.Event().wait))); del s",
     "failure": "kept.append(one.stream.delay(0)); kept[-1].wait()",
-    "waiting thread": "f = one.stream.delay(1000)\n"
+    "waiting thread": "f = stream().delay(1000)\n"
     "threading.Thread(target=f.wait, daemon=True).start(); del f",
     "submitting thread": "def submit(s):\n"
     "    try:\n        while True: s.delay(0).wait()\n"
