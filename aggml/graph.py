@@ -12,7 +12,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
-from aggml.tensor import Tensor, describe
+from aggml.tensor import Tensor, change, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,9 +80,9 @@ class Graph:
         for prefix, tensors in (("node", nodes), ("leaf", leafs)):
             for i, tensor in enumerate(tensors):
                 if not tensor._frozen:
-                    tensor._frozen = True
+                    change(tensor, "_frozen", True)
                     if not tensor.name:
-                        tensor.name = f"{prefix}_{i}"
+                        change(tensor, "name", f"{prefix}_{i}")
         _fill(self, tuple(nodes), tuple(leafs), ends)
 
     def part(self, start: int, stop: int) -> Graph:

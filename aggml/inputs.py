@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from aggml.buffer import BROUGHT, EMPTY, KEPT
+from aggml.buffer import BROUGHT, EMPTY, KEPT, fill
 from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
 from aggml.plan import written_leafs
 from aggml.tensor import Tensor, describe
@@ -270,9 +270,9 @@ class Marks:
     def note(self) -> None:
         """The run was enqueued."""
         for place in self._brought:
-            place.filled = BROUGHT
+            fill(place, BROUGHT)
         for place in self._written:
-            place.filled = KEPT
+            fill(place, KEPT)
 
 
 def _places(tensors: Iterable[Tensor]) -> list[Placement]:

@@ -51,7 +51,8 @@ _STATUS: dict[int, type[AggmlError]] = {
 
 #: (address, is it an offset into the arena?) of a tensor that is no view
 Locate = Callable[["Tensor"], tuple[int, bool]]
-_Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...]]
+#: (type, where, is that in the arena?, ne, nb, bytes from there to the end of the storage)
+_Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...], int]
 
 
 class PlanStep(NamedTuple):
@@ -298,13 +299,16 @@ def lowering(
     def operand(tensor: Tensor) -> _Operand:
         found = operands.get(tensor)
         if found is None:
-            base, in_arena = locate(tensor.root)
-            found = (tensor.dtype.value, base + tensor.view_offs, in_arena, tensor.ne, tensor.nb)
+            root, offset = tensor.root, tensor.view_offs
+            base, in_arena = locate(root)
+            room = root.nbytes - offset if offset >= 0 else -1  # it is refused
+            place = (base + offset, in_arena, tensor.ne, tensor.nb, room)
+            found = (tensor.dtype.value, *place)
             operands[tensor] = found
         return found
 
     def span(tensor: Tensor) -> tuple[bool, int, int]:
-        _, start, in_arena, _, _ = operand(tensor)
+        _, start, in_arena, *_ = operand(tensor)
         return in_arena, start, start + tensor.nbytes
 
     def packable(node: Tensor) -> _native.Storage | None:
@@ -439,7 +443,7 @@ def node_problem(node: Tensor, isa: str | None = None) -> str | None:
 
     # Any aligned address will do: lowering looks at layouts only.
     def operand(t: Tensor) -> _Operand:
-        return (t.dtype.value, 64, False, t.ne, t.nb)
+        return (t.dtype.value, 64, False, t.ne, t.nb, t.root.nbytes - t.view_offs)
 
     srcs = tuple([None if t is None else operand(t) for t in node.src])
     try:

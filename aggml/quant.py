@@ -241,14 +241,16 @@ def _weights(what: str, imatrix: Array | None, columns: int) -> Floats | None:
     return weights
 
 
-_Operand: TypeAlias = tuple[int, int, bool, tuple[int, int, int, int], tuple[int, int, int, int]]
+_Extents: TypeAlias = tuple[int, int, int, int]
+_Operand: TypeAlias = tuple[int, int, bool, _Extents, _Extents, int]
 
 
 def _operand(kind: DType, array: Array, rows: tuple[int, int]) -> _Operand:
     """A contiguous array as an operand of a plan, ``rows`` = (elements of a row, how many)."""
     step = kind.row_size(rows[0])
     end = step * rows[1]
-    return (kind.value, _address(array), False, (*rows, 1, 1), (kind.type_size, step, end, end))
+    strides = (kind.type_size, step, end, end)
+    return (kind.value, _address(array), False, (*rows, 1, 1), strides, end)
 
 
 def _submit(

@@ -135,3 +135,58 @@ def test_good_arguments_are_good(cpu: CPUBackend, name: str) -> None:
     if isinstance(result, aggml.Future):
         assert result.wait(10)
         result.result()
+
+
+def test_nothing_that_is_assigned_reaches_an_address(cpu: CPUBackend) -> None:
+    """Each of these ended the process, or read what is not the tensor's."""
+    t = holding(cpu, ramp(), "t")
+    view = ops.view_1d(t, 4, 16)
+    assert t.placement is not None
+    assert t.buffer is not None
+    for thing, name, value in (
+        (view, "view_offs", 1 << 40),
+        (view, "ne", (1 << 20, 1, 1, 1)),
+        (view, "nb", (1 << 40, 4, 4, 4)),
+        (t, "placement", None),
+        (t.placement, "address", 64),
+        (t.placement, "offset", 1 << 40),
+        (t.placement, "buffer", None),
+        (t.placement, "storage", None),
+        (t.buffer, "base", 64),
+        (t.buffer, "size", 1 << 50),
+        (t.buffer, "memory", None),
+    ):
+        with pytest.raises(aggml.InvalidState, match=name):
+            setattr(thing, name, value)
+    got = cpu.get(view)
+    assert got.wait(10)
+    assert np.array_equal(got.result(), ramp()[4:8])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("view_offs", 1 << 40),
+        ("view_offs", -64),
+        ("ne", (1 << 20, 1, 1, 1)),
+        ("ne", (-4, 1, 1, 1)),
+        ("nb", (1 << 62, 4, 4, 4)),
+        ("nb", (-4, 4, 4, 4)),
+    ],
+)
+def test_native_code_looks_at_bounds_itself(
+    cpu: CPUBackend, field: str, value: int | tuple[int, ...]
+) -> None:
+    """A tensor whose fields were forced is refused where addresses are made of it."""
+    t = holding(cpu, ramp(), "t")
+    for use in (
+        cpu.get,
+        lambda v: cpu.set(v, np.zeros(v.shape, np.float32)),
+        lambda v: cpu.copy(v, holding(cpu, ramp(), "u")),
+        lambda v: cpu.memset(v, 0, offset=0, size=4),
+        lambda v: (cpu.alloc_graph(g := Graph(ops.neg(v))), cpu.graph_compute(g)),
+    ):
+        view = ops.view_1d(t, 4, 16)
+        object.__setattr__(view, field, value)
+        with pytest.raises((aggml.AggmlError, ValueError, MemoryError)):
+            use(view)

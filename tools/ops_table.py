@@ -71,7 +71,7 @@ element type, `im2col` of f16 images to f32 and of any image to bf16.
 def families() -> dict[str, str]:
     """Node op name to the family that lowers it, from native/ops.def."""
     text = (NATIVE / "ops.def").read_text()
-    return dict(re.findall(r"^AGK_OP\((\w+), (\w+)\)", text, re.MULTILINE))
+    return dict(re.findall(r"^AGK_OP\((\w+), (\w+),", text, re.MULTILINE))
 
 
 def nodes_of(end: Tensor) -> Iterator[Tensor]:

@@ -21,6 +21,7 @@ from aggml.errors import (
 )
 from aggml.graph import Graph
 from aggml.multi_buffer import MultiBuffer
+from aggml.tensor import change
 from aggml.transfer import integer
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class GraphAllocator:
         self._grow(plan)
         PlacementEpoch.value += 1
         for tensor, _ in former:
-            tensor.placement = None
+            change(tensor, "placement", None)
         placed: list[Tensor] = []
         kept = kept_storages(graph, reuse_inputs=False)
         try:
@@ -218,9 +219,9 @@ class GraphAllocator:
                 placed.append(tensor)
         except BaseException:
             for tensor in placed:
-                tensor.placement = None
+                change(tensor, "placement", None)
             for tensor, placement in former:
-                tensor.placement = placement
+                change(tensor, "placement", placement)
             raise
         for tensor in placed:
             if tensor.placement is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from aggml.admission import Admission
-from aggml.buffer import KEPT
+from aggml.buffer import KEPT, fill
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
 from aggml.graph_memory import GraphBuffer, GraphMemory
 from aggml.live import note
@@ -192,7 +192,7 @@ class BackendBase(ABC):
         """Something that lasts was queued to write it: an input has a value from now on."""
         placement = tensor.root.placement
         if placement is not None:
-            placement.filled = KEPT
+            fill(placement, KEPT)
 
     def _unit(self, future: Future[T]) -> Future[T]:
         """Count one submission, for `ready`."""

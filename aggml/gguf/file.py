@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from aggml.buffer import BufferUsage
+from aggml.buffer import Backing, BufferUsage
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.gguf.header import Value, parse
 from aggml.tensor import Tensor, cut, new_tensor
@@ -59,6 +59,7 @@ class GGUFFile:
     _bytes: npt.NDArray[np.uint8]
     _offsets: dict[str, int]  # of the tensors, from the file's beginning
     _closed: bool
+    _ours: bool
 
     def __init__(self) -> None:
         raise InvalidState("[GGUFFile] files are opened by GGUFFile.open")
@@ -85,6 +86,7 @@ class GGUFFile:
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self._bytes = _map(file.fileno(), size) if mmap and size else _read(file, size)
+        self._ours = _is_ours(self.path)
         self._closed = False
         header = parse(self.path, self._bytes)
         self.version, self.metadata, self.types, self.alignment, entries = header
@@ -129,6 +131,8 @@ class GGUFFile:
         """
         self._check_open("map")
         buffer = device.buffer_from_host(self._bytes)
+        if not self._ours:
+            buffer.backing = Backing.UNTOLD
         try:
             for name, tensor in self.tensors.items():
                 buffer.place(tensor, self._offsets[name])
@@ -256,3 +260,9 @@ def _read(file: io.BufferedReader, size: int) -> npt.NDArray[np.uint8]:
             break
         taken += count
     return target[:taken]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the kernel tells this process which pages of the file are in memory."""
+    user = os.geteuid()
+    return user in (0, path.stat().st_uid) or os.access(path, os.W_OK)

@@ -23,7 +23,7 @@ static const struct {
     const char *name;
     agk_lower_fn *lower;
 } ops[AGK_OP_COUNT] = {
-#define AGK_OP(name, family) {#name, agk_lower_##family},
+#define AGK_OP(name, family, units, ps) {#name, agk_lower_##family},
 #include "ops.def"
 #undef AGK_OP
 };

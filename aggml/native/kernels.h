@@ -187,9 +187,9 @@ static inline int64_t agk_nelements(const agk_view *v)
     return v->ne[0] * agk_nrows(v);
 }
 
-/* ops.def: the vocabulary. AGK_OP(name, family): node op name as Tensor.op has it, and the file that lowers it. */
+/* ops.def: the vocabulary: node op name as Tensor.op has it, the file that lowers it, what it costs (plan_cost.c). */
 typedef enum agk_op {
-#define AGK_OP(name, family) AGK_OP_##name,
+#define AGK_OP(name, family, units, ps) AGK_OP_##name,
 #include "ops.def"
 #undef AGK_OP
     AGK_OP_COUNT

@@ -4,6 +4,7 @@ Parameters have their C names. Here: the names, one file per family. A builder c
 and returns a Tensor that says what is to be computed; nothing is before a Graph of it runs.
 """
 
+from aggml.ops import operators as _operators  # noqa: F401 - gives tensors their operators
 from aggml.ops._common import Prec
 from aggml.ops.backward import (
     cross_entropy_loss_back,

@@ -21,7 +21,7 @@ from aggml.ops._common import (
     whole,
 )
 from aggml.ops._windows import places
-from aggml.tensor import Tensor, new_node
+from aggml.tensor import Tensor, change, new_node
 
 __all__ = [
     "col2im_1d",
@@ -128,7 +128,7 @@ def conv_2d_dw_direct(
     node = new_node("conv_2d_dw", F32, (width, height, b.ne[2], b.ne[3]), (a, b), params, ndim=4)
     if b.is_contiguous_channels:
         pixel = 4 * b.ne[2]
-        node.nb = (pixel, pixel * width, 4, node.nb[3])
+        change(node, "nb", (pixel, pixel * width, 4, node.nb[3]))
     return node
 
 

@@ -20,7 +20,7 @@ from aggml.ops._common import (
     pack,
     refuse_type,
 )
-from aggml.tensor import Tensor, describe, new_node
+from aggml.tensor import Tensor, change, describe, new_node
 
 __all__ = [
     "flash_attn_ext",
@@ -117,7 +117,7 @@ def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
     _check_open("flash_attn_ext_set_prec", a)
     params = bytearray(a.op_params)
     _PREC.pack_into(params, _PREC_AT, found)
-    a.op_params = bytes(params)
+    change(a, "op_params", bytes(params))
     return a
 
 
@@ -151,7 +151,7 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
     _check_node(op, a)
     _check_open(op, a)
     if sinks is None:
-        a.src = a.src[: 3 if len(a.src) < 4 or a.src[3] is None else 4]
+        change(a, "src", a.src[: 3 if len(a.src) < 4 or a.src[3] is None else 4])
         return a
     if sinks.__class__ is not Tensor:
         all_tensors(op, sinks=sinks)
@@ -161,7 +161,7 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
         raise refuse_type(op, sinks=sinks)
     if sinks.ne != (a.ne[1], 1, 1, 1) or not sinks.is_contiguous:
         raise mismatch(op, "not one sink per head", a=a, sinks=sinks)
-    a.src = (*a.src, None, sinks) if len(a.src) == 3 else (*a.src, sinks)
+    change(a, "src", (*a.src, None, sinks) if len(a.src) == 3 else (*a.src, sinks))
     return a
 
 

@@ -22,7 +22,7 @@ from aggml.ops._common import (
     refuse_type,
     wider,
 )
-from aggml.tensor import Tensor, describe, new_node
+from aggml.tensor import Tensor, change, describe, new_node
 
 __all__ = ["OpHint", "mul_mat", "mul_mat_set_hint", "mul_mat_set_prec"]
 
@@ -79,7 +79,7 @@ def _set(op: str, a: Tensor, slot: int, value: int) -> Tensor:
         raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
     params = list(_PARAMS.unpack(a.op_params))
     params[slot] = value
-    a.op_params = pack(op, _PARAMS, *params)
+    change(a, "op_params", pack(op, _PARAMS, *params))
     return a
 
 

@@ -23,7 +23,7 @@ from aggml.ops._common import (
     suffix,
     whole,
 )
-from aggml.tensor import Tensor, describe, new_node, new_view
+from aggml.tensor import Tensor, change, describe, new_node, new_view
 
 __all__ = [
     "RopeMode",
@@ -267,5 +267,5 @@ def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
         raise InvalidState(f"[{op}] {describe(a)} is in a Graph, it cannot change any more")
     params = bytearray(a.op_params)
     _INT.pack_into(params, _OFFSET_AT, offset)
-    a.op_params = bytes(params)
+    change(a, "op_params", bytes(params))
     return a

@@ -10,7 +10,7 @@ import struct
 
 from aggml.errors import InvalidArgument, InvalidState
 from aggml.ops._common import F16, F32, all_tensors, mismatch, pack, refuse_type, suffix
-from aggml.tensor import Tensor, describe, new_node, new_view
+from aggml.tensor import Tensor, change, describe, new_node, new_view
 
 __all__ = [
     "soft_max",
@@ -119,7 +119,7 @@ def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
     if a._frozen:
         raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
     if sinks is None:
-        a.src = a.src[: 1 if len(a.src) < 2 or a.src[1] is None else 2]
+        change(a, "src", a.src[: 1 if len(a.src) < 2 or a.src[1] is None else 2])
         return a
     if len(a.src) > 2:
         raise InvalidState(f"[{op}] {describe(a)} has sinks already")
@@ -127,5 +127,5 @@ def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
         raise refuse_type(op, sinks=sinks)
     if sinks.ne != (a.ne[2], 1, 1, 1) or not sinks.is_contiguous:
         raise mismatch(op, "not one sink per head", a=a, sinks=sinks)
-    a.src = (*a.src, None, sinks) if len(a.src) == 1 else (*a.src, sinks)
+    change(a, "src", (*a.src, None, sinks) if len(a.src) == 1 else (*a.src, sinks))
     return a

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.buffer import HOST, Placement
 from aggml.graph import graph_of
 from aggml.scheduler.assign import VIEW_OPS
-from aggml.tensor import new_like
+from aggml.tensor import change, new_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -32,7 +32,7 @@ __all__ = ["COMPUTE_LANES", "Rewriting"]
 COMPUTE_LANES: Final = 3
 
 # Where a node lies that takes no memory, but keeps its source until it comes.
-_NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "")
+_NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "", 0)
 
 
 def _places(program: Program, *, apart: bool) -> tuple[list[tuple[int, int]], list[int]]:
@@ -120,7 +120,7 @@ class Rewriting:
         root = source.view_src or source
         if root.placement is None:
             until = new_like(source, "copy", (source,))
-            until.placement = _NOWHERE
+            change(until, "placement", _NOWHERE)
             self.order.append(until)
             self.ids.append(self.program.at(origin))
             self.shared.add(root)
@@ -137,7 +137,7 @@ class Rewriting:
                 self.until_copied(program.experts[copy])
             twin = new_like(origin, "copy", ())
             twin._flags = 0
-            twin.name = f"{self.q.backends[copy.backend].name}#{origin.name}"[:60]
+            change(twin, "name", f"{self.q.backends[copy.backend].name}#{origin.name}"[:60])
             self.copies[copy] = twin
             self.at[twin] = copy.backend
             self.by[twin] = self.of[i]
@@ -168,7 +168,7 @@ class Rewriting:
             twin = new_like(node, node.op, src, shown) if early is None else early
             if viewed is None:
                 if node.placement is not None:
-                    twin.placement = node.placement
+                    change(twin, "placement", node.placement)
                 else:
                     self.at[twin] = part.backend
                     self.by[twin] = self.of[i]

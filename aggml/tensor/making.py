@@ -26,7 +26,7 @@ from aggml.tensor.layout import (
     least_ndim,
     span,
 )
-from aggml.tensor.tensor import Tensor
+from aggml.tensor.tensor import Draft, Tensor
 
 __all__ = [
     "MAX_SRC",
@@ -121,7 +121,7 @@ def new_node(
         ndim = first.ndim if first is not None else 1
     if ne[ndim:] != ONES[ndim]:
         ndim = least_ndim(ne)
-    self = _new(Tensor)
+    self = _new(Draft)
     self.dtype = dtype
     self.ne = ne
     self.ndim = ndim
@@ -138,7 +138,8 @@ def new_node(
     self._array = None
     self._flags = 0
     self._frozen = False
-    return self
+    self.__class__ = Tensor
+    return self  # type: ignore[return-value]
 
 
 def new_view(
@@ -217,7 +218,7 @@ def new_like(
         src: what it reads.
         view_src: whose bytes it shows, at the offset of ``a``; None: it has a storage of its own.
     """
-    self = _new(Tensor)
+    self = _new(Draft)
     self.dtype = a.dtype
     self.ne = a.ne
     self.ndim = a.ndim
@@ -234,7 +235,8 @@ def new_like(
     self._array = None
     self._flags = a._flags
     self._frozen = True
-    return self
+    self.__class__ = Tensor
+    return self  # type: ignore[return-value]
 
 
 def _view(
@@ -249,7 +251,7 @@ def _view(
     name: str,
     ndim: int,
 ) -> Tensor:
-    self = _new(Tensor)
+    self = _new(Draft)
     self.dtype = a.dtype
     self.ne = ne
     self.ndim = ndim if ne[ndim:] == ONES[ndim] else least_ndim(ne)
@@ -266,4 +268,5 @@ def _view(
     self._array = None
     self._flags = 0
     self._frozen = False
-    return self
+    self.__class__ = Tensor
+    return self  # type: ignore[return-value]

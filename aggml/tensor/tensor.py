@@ -14,13 +14,14 @@ from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated, Unsupported
 from aggml.tensor.exchange import CPU_DLPACK, dlpack_of, host_view
 from aggml.tensor.layout import Extents, checked_name, describe, least_ndim
+from aggml.tensor.operators import Operators
 
 if TYPE_CHECKING:
     import numpy as np
 
     from aggml.buffer import Buffer, Placement
 
-__all__ = ["Tensor", "TensorFlag"]
+__all__ = ["Draft", "ReadOnly", "Tensor", "TensorFlag", "change"]
 
 
 class TensorFlag(enum.IntFlag):
@@ -34,30 +35,24 @@ class TensorFlag(enum.IntFlag):
     COMPUTE = 16
 
 
-class Tensor:
-    """A value: a leaf, or what an operation will make of its sources. Describes, holds no data.
+_put = object.__setattr__
+_CURE = {
+    "name": ": set_name() names it",
+    "flags": ": set_input(), set_output(), ... flag it",
+    "placement": ": buffers place tensors",
+    "shape": ": ops.reshape makes a view of another shape",
+    "ne": ": ops.reshape makes a view of another shape",
+    "dtype": ": ops.cast converts",
+}
 
-    Made by `new_tensor` and the builders of `aggml.ops`; compared and hashed by identity.
-    Attributes are for reading; what may be set has a method.
 
-    Attributes:
-        dtype: element type.
-        ne: four extents, ``ne[0]`` innermost, unused ones 1; 0 makes an empty tensor.
-        ndim: the rank that was built, 1 to 4, whatever the extents: so a batch of one keeps its
-            axis. The rule is in docs/tensors.md.
-        nb: four strides in bytes; ``nb[0]`` is that of an element, of a block if the type is
-            quantized.
-        nbytes: bytes from the first to the end of the last element, gaps of a strided view
-            included.
-        op: lower-case name of the operation ("mul_mat"), "none" for leaves.
-        op_params: 64 bytes, 16 little-endian slots of 32 bits; their layout is in native/ops.def.
-        src: what the operation reads; None where an optional operand was not given.
-        view_src: the tensor whose storage this one views, never itself a view; None if it has its
-            own.
-        view_offs: where this view begins in that storage, in bytes.
-        name: at most 63 bytes of UTF-8.
-        placement: where the storage lies, None until allocated; of use on ``root`` only.
-    """
+def change(tensor: Tensor, name: str, value: object) -> None:
+    """Set a field; for this package, which knows that no graph and no plan rests on it."""
+    _put(tensor, name, value)
+
+
+class Draft(Operators):
+    """The fields of a Tensor while it is made (making.py): from then on its class is Tensor."""
 
     __slots__ = (
         "__weakref__",
@@ -96,8 +91,50 @@ class Tensor:
     _span: tuple[object, object] | None  # what transfers made of the placement (spans.py)
     _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (transfer.py)
 
+
+class ReadOnly(InvalidState, AttributeError):
+    """A field of something that does not change was assigned."""
+
+
+class Tensor(Draft):
+    """A value: a leaf, or what an operation will make of its sources. Describes, holds no data.
+
+    Made by `new_tensor` and the builders of `aggml.ops`; compared and hashed by identity.
+    Attributes are for reading, an assignment raises `InvalidState`; what may be set has a method.
+    ``a + b``, ``a @ b``, ``x[:, 1]`` and so on make nodes: see `Operators`.
+
+    Attributes:
+        dtype: element type.
+        ne: four extents, ``ne[0]`` innermost, unused ones 1; 0 makes an empty tensor.
+        ndim: the rank that was built, 1 to 4, whatever the extents: so a batch of one keeps its
+            axis. The rule is in docs/tensors.md.
+        nb: four strides in bytes; ``nb[0]`` is that of an element, of a block if the type is
+            quantized.
+        nbytes: bytes from the first to the end of the last element, gaps of a strided view
+            included.
+        op: lower-case name of the operation ("mul_mat"), "none" for leaves.
+        op_params: 64 bytes, 16 little-endian slots of 32 bits; their layout is in native/ops.def.
+        src: what the operation reads; None where an optional operand was not given.
+        view_src: the tensor whose storage this one views, never itself a view; None if it has its
+            own.
+        view_offs: where this view begins in that storage, in bytes.
+        name: at most 63 bytes of UTF-8.
+        placement: where the storage lies, None until allocated; of use on ``root`` only.
+    """
+
+    __slots__ = ()
+
     def __init__(self) -> None:
         raise InvalidState("[Tensor] tensors are made by new_tensor and by the builders in ops")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name[0] != "_":  # what this package keeps with it
+            cure = _CURE.get(name, "")
+            raise ReadOnly(f"[Tensor.{name}] {describe(self)} cannot be changed{cure}")
+        _put(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise ReadOnly(f"[Tensor.{name}] {describe(self)} cannot be changed")
 
     # -- copies
 
@@ -310,7 +347,7 @@ class Tensor:
             InvalidState: the tensor is in a Graph.
         """
         self._check_open("Tensor.set_name")
-        self.name = checked_name(name, "Tensor.set_name")
+        _put(self, "name", checked_name(name, "Tensor.set_name"))
         return self
 
     def set_input(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import weakref
@@ -383,3 +384,48 @@ def test_an_unplaced_tensor_has_no_address() -> None:
 
 def test_the_largest_extent_still_works() -> None:
     assert new_tensor(DType.I8, 1 << 48).nbytes == 1 << 48
+
+
+FIELDS = {
+    "dtype": DType.F16,
+    "ne": (1 << 40, 1, 1, 1),
+    "nb": (4, 1 << 40, 0, 0),
+    "nbytes": 1 << 40,
+    "op": "mul_mat",
+    "op_params": bytes(64),
+    "src": (None,),
+    "view_src": None,
+    "view_offs": 1 << 40,
+    "name": "other",
+    "placement": None,
+    "shape": (3,),
+    "flags": TensorFlag.OUTPUT,
+    "address": 64,
+    "colour": "red",
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_fields_cannot_be_assigned(field: str) -> None:
+    """Of leafs, nodes and views, before a graph has them and after."""
+    x = leaf(4, name="x")
+    tensors = [x, ops.neg(x), ops.view_1d(x, 2, 4)]
+    for graph in (None, Graph(*tensors[1:])):
+        for tensor in tensors:
+            before = {name: getattr(tensor, name) for name in FIELDS if hasattr(tensor, name)}
+            with pytest.raises(InvalidState, match=field) as caught:
+                setattr(tensor, field, FIELDS[field])
+            assert isinstance(caught.value, AttributeError)
+            with pytest.raises(AttributeError, match=field):
+                delattr(tensor, field)
+            assert {name: getattr(tensor, name) for name in before} == before
+        assert graph is None or graph.nodes
+
+
+def test_a_copy_is_a_tensor_like_it() -> None:
+    x = leaf(4, 2, name="x").set_input()
+    twin = copy.copy(x)
+    assert twin is not x
+    assert (twin.ne, twin.name, twin.flags, twin.op) == (x.ne, "x", x.flags, "none")
+    with pytest.raises(InvalidState):
+        twin.ne = (1, 1, 1, 1)

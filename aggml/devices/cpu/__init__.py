@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
+from aggml.buffer import HOST, Backing, Buffer, BufferType, HostBufferType
 from aggml.device import Device, DeviceCaps, DeviceType
 from aggml.devices.cpu.features import (
     CPUFeatures,
@@ -275,7 +275,20 @@ class CPUDevice(Device):
             writable=flat.flags.writeable,
         )
         buffer.exclusive = not buffer.writable  # who gave it may write it at any time
+        buffer.backing = _backing(flat)
         return buffer
+
+
+def _backing(memory: object) -> Backing:
+    """Whether the bytes of an array may be a file's: all may but those that numpy or Python own."""
+    while True:
+        if isinstance(memory, memoryview):
+            memory = memory.obj
+        elif isinstance(memory, np.ndarray) and memory.base is not None:
+            memory = memory.base
+        else:
+            ours = isinstance(memory, (np.ndarray, bytes, bytearray))
+            return Backing.MEMORY if ours else Backing.MAY_BE_FILE
 
 
 def _model_name() -> str:

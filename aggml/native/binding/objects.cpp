@@ -44,6 +44,31 @@ Memory::~Memory()
     }
 }
 
+size_t reach(const int64_t *ne, const int64_t *nb, size_t item)
+{
+    int64_t end = static_cast<int64_t>(item);
+    bool empty = false, wrong = end < 0;
+    for (int i = 0; i < 4; ++i) {
+        int64_t step = 0;
+        wrong = wrong || ne[i] < 0 || nb[i] < 0 || __builtin_mul_overflow(ne[i] > 0 ? ne[i] - 1 : 0, nb[i], &step) ||
+                __builtin_add_overflow(end, step, &end);
+        empty = empty || ne[i] == 0;
+    }
+    if (wrong) throw nb::value_error("extents or strides that no memory has");
+    return empty ? 0 : static_cast<size_t>(end);
+}
+
+Span::Span(uintptr_t a, nb::tuple ne_, nb::tuple nb__, size_t n, bool w, Storage &s, nb::object k)
+    : address(a), size(n), whole(w), storage(s.storage), keep(std::move(k))
+{
+    four(ne_.ptr(), ne);
+    four(nb__.ptr(), nb);
+    bytes = reach(ne, nb, size);
+    if (bytes > 0 && (a < storage->first || a > storage->end || bytes > storage->end - a))
+        throw nb::value_error("a tensor that reaches beyond its storage");
+    ag_storage_ref(storage);
+}
+
 Pool::Pool(int n_threads, int spin_us, int priority, bool strict, nb::sequence mask)
 {
     ag_pool_params params = {};
@@ -115,7 +140,7 @@ void bind_objects(nb::module_ &m)
             });
 
     nb::class_<Storage>(m, "Storage")
-        .def(nb::init<const char *>(), "name"_a)
+        .def(nb::init<const char *, uintptr_t, size_t, int>(), "name"_a, "address"_a = 0, "size"_a = 0, "backing"_a = 0)
         .def_prop_ro("name", [](Storage &s) { return std::string(s.storage->name); })
         .def("poison", [](Storage &s) { return wrap_error(ag_storage_poison(s.storage)); });
 

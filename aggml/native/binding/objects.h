@@ -28,9 +28,10 @@ nb::object wrap_error(ag_error *error); // takes the reference
 
 struct Storage {
     ag_storage *storage;
-    explicit Storage(const char *name) : storage(ag_storage_new(name))
+    Storage(const char *name, uintptr_t address, size_t size, int backing) : storage(ag_storage_new(name))
     {
         if (storage == nullptr) throw std::bad_alloc();
+        ag_storage_lies(storage, address, size, static_cast<ag_backing>(backing));
     }
     Storage(const Storage &) = delete;
     ~Storage()
@@ -158,24 +159,29 @@ struct Desc {
 int64_t item(PyObject *tuple, Py_ssize_t i); // an integer; the index is valid
 void four(PyObject *object, int64_t *out);   // a tuple of four
 
-// A placed tensor as transfers see it: where its items lie, and the storage that failures poison.
+// Bytes from the first to behind the last item of extents and strides; 0 if there is none. Refuses negative ones and what
+// no memory has.
+size_t reach(const int64_t *ne, const int64_t *nb, size_t item);
+
+// A placed tensor as transfers see it: where its items lie, and the storage that failures poison. All of it lies within that
+// storage: it is looked at here once more, since what is written beyond ends the process, or worse.
 struct Span {
     uintptr_t address;
     int64_t ne[4], nb[4];
     size_t size; // of one item: an element, or a byte of a quantized row
     bool whole;  // writing all items replaces the whole storage
     ag_storage *storage;
+    size_t bytes;    // from the first on
     nb::object keep; // owns the memory
-    Span(uintptr_t a, nb::tuple ne_, nb::tuple nb__, size_t n, bool w, Storage &s, nb::object k)
-        : address(a), size(n), whole(w), storage(ag_storage_ref(s.storage)), keep(std::move(k))
-    {
-        four(ne_.ptr(), ne);
-        four(nb__.ptr(), nb);
-    }
+    Span(uintptr_t a, nb::tuple ne_, nb::tuple nb__, size_t n, bool w, Storage &s, nb::object k);
     Span(const Span &) = delete;
     ~Span()
     {
         ag_storage_unref(storage);
+    }
+    void check(size_t offset, size_t n) const // that such bytes of it are within
+    {
+        if (offset > bytes || n > bytes - offset) throw nb::value_error("bytes outside of the tensor");
     }
     void read_by(ag_slot &slot) const
     {

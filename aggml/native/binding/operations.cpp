@@ -62,6 +62,17 @@ static void tidy(ag_copy &c)
     ag_copy_simplify(&c);
 }
 
+// Whether the bytes of a small array may be a mapped file's: a view of numpy's knows whose they are, or numpy owns them.
+static bool may_be_file(nb::handle array)
+{
+    static PyObject *base = PyUnicode_InternFromString("base");
+    PyObject *owner = PyObject_GetAttr(array.ptr(), base);
+    if (owner == nullptr) PyErr_Clear();
+    const bool ours = owner == Py_None;
+    Py_XDECREF(owner);
+    return !ours;
+}
+
 nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span &span)
 {
     nb::object view = nb::steal(PyMemoryView_FromObject(array.ptr()));
@@ -93,6 +104,7 @@ nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span
         span.read_by(slot);
     } else {
         span.written_by(slot, span.whole);
+        slot.may_be_file = may_be_file(array);
     }
     return nb::make_tuple(view, span.keep);
 }
@@ -116,6 +128,7 @@ static nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, 
     Py_buffer *buffer = PyMemoryView_GET_BUFFER(view.ptr());
     if (!PyBuffer_IsContiguous(buffer, 'C') || (to_array && buffer->readonly))
         throw nb::value_error("a contiguous (writable) array is needed");
+    span.check(offset, static_cast<size_t>(buffer->len));
     Desc *d = desc(AG_KIND_COPY, operation, nb::make_tuple(view, span.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     auto *tensor = reinterpret_cast<uint8_t *>(span.address + offset), *host = static_cast<uint8_t *>(buffer->buf);
@@ -125,6 +138,7 @@ static nb::object bytes_desc(bool to_array, nb::handle array, const Span &span, 
         span.read_by(d->slot);
     } else {
         span.written_by(d->slot, whole);
+        d->slot.may_be_file = may_be_file(array);
     }
     return out;
 }
@@ -151,6 +165,10 @@ static nb::object copy_desc(const Span &dst, const Span &src, const std::string 
 static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids, size_t size, int64_t n,
                                double latency, double ns_per_byte, const std::string &operation)
 {
+    const bool fits =
+        n >= 0 &&
+        (n == 0 || (size <= src.bytes / static_cast<size_t>(n) && size <= dst.bytes / static_cast<size_t>(n)));
+    if (!fits || ids.size != sizeof(int32_t)) throw nb::value_error("matrices outside of the tensors");
     Desc *d = desc(AG_KIND_EXPERTS, operation, nb::make_tuple(dst.keep, src.keep, ids.keep));
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     ag_experts &e = d->slot.u.experts;
@@ -172,6 +190,7 @@ static nb::object experts_desc(const Span &dst, const Span &src, const Span &ids
 static nb::object fill_desc(const Span &span, int value, size_t offset, size_t size, bool whole,
                             const std::string &operation)
 {
+    span.check(offset, size);
     Desc *d = desc(AG_KIND_FILL, operation, span.keep);
     nb::object out = nb::cast(d, nb::rv_policy::take_ownership);
     d->slot.u.fill.dst = reinterpret_cast<uint8_t *>(span.address + offset);

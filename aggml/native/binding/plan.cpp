@@ -18,21 +18,29 @@ void four(PyObject *object, int64_t *out)
     for (int i = 0; i < 4; ++i) out[i] = item(object, i);
 }
 
-// (type, address, in_arena, ne, nb), or None for an operand that is not given.
+// (type, address, in_arena, ne, nb, bytes from there to the end of its storage), or None for an operand that is not given.
 static agk_view view_of(PyObject *object)
 {
     agk_view view = {};
     view.type = AGK_NONE;
     if (object == Py_None) return view;
-    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 5)
-        throw nb::type_error("an operand is a tuple of five");
+    if (!PyTuple_CheckExact(object) || PyTuple_GET_SIZE(object) != 6)
+        throw nb::type_error("an operand is a tuple of six");
     view.type = static_cast<int32_t>(item(object, 0));
     view.addr = PyLong_AsSize_t(PyTuple_GET_ITEM(object, 1));
     if (PyErr_Occurred()) throw nb::python_error();
     view.arena_mask = PyTuple_GET_ITEM(object, 2) == Py_True ? UINTPTR_MAX : 0;
     four(PyTuple_GET_ITEM(object, 3), view.ne);
     four(PyTuple_GET_ITEM(object, 4), view.nb);
-    if (agk_traits(view.type)->name == nullptr) throw nb::type_error("an operand's element type is unknown here");
+    const agk_type_traits *traits = agk_traits(view.type);
+    if (traits->name == nullptr) throw nb::type_error("an operand's element type is unknown here");
+    // Blocks that are cut, or do not lie one behind the other, are no elements: every lowering refuses them.
+    const bool whole = view.ne[0] % traits->blck_size == 0 &&
+                       (traits->blck_size == 1 || view.nb[0] == static_cast<int64_t>(traits->type_size));
+    const int64_t blocks[4] = {whole ? view.ne[0] / traits->blck_size : 0, view.ne[1], view.ne[2], view.ne[3]};
+    const int64_t room = item(object, 5);
+    if (room < 0 || reach(blocks, view.nb, traits->type_size) > static_cast<size_t>(room))
+        throw nb::value_error("an operand that reaches beyond its storage");
     return view;
 }
 
@@ -133,6 +141,7 @@ void bind_plan(nb::module_ &m)
         .def_prop_ro("arena_size", [](Plan &p) { return ag_plan_arena_size(p.plan); })
         .def_prop_ro("cost_ns", [](Plan &p) { return p.plan->cost; })
         .def_prop_ro("n_packed", [](Plan &p) { return p.plan->n_packed; });
+    m.def("inline_work", [] { return nb::make_tuple(ag_inline_work(false), ag_inline_work(true)); });
     m.def("packed_bytes", agk_packed_in_use);
     m.def("packed_limit", agk_packed_limit);
     m.def("set_packed_limit", agk_packed_set_limit, "nbytes"_a);

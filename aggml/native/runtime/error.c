@@ -58,6 +58,13 @@ ag_storage *ag_storage_new(const char *name)
     return storage;
 }
 
+void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing)
+{
+    storage->first = first;
+    storage->end = first + size;
+    storage->backing = backing;
+}
+
 ag_storage *ag_storage_ref(ag_storage *storage)
 {
     atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);

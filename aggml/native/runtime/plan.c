@@ -1,7 +1,7 @@
 /* Plan: a graph lowered into a flat list of steps. Immutable once sealed; any number of threads run it.
  *
- * Not here: running (plan_run.c), which steps run beside each other (plan_order.c), how a node is cut (the families in
- * scalar/). */
+ * Not here: what a node costs (plan_cost.c), running (plan_run.c), which steps run beside each other (plan_order.c), how a
+ * node is cut (the families in scalar/). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -51,6 +51,7 @@ void ag_plan_unref(ag_plan *plan)
     drop_storages(plan->reads, plan->n_reads);
     drop_storages(plan->writes, plan->n_writes);
     drop_storages(plan->partial, plan->n_partial);
+    free(plan->file_parts);
     if (plan->device != NULL) plan->drop_device(plan->device);
     free(plan);
 }
@@ -82,22 +83,6 @@ static bool reserve(ag_plan *plan)
         plan->cap_packed = cap;
     }
     return true;
-}
-
-/* Rough on purpose: it only has to tell some hundred ns from some us. */
-uint64_t ag_node_cost(const agk_node *node)
-{
-    int64_t products = agk_nelements(&node->dst);
-    if (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom) return 1000000; /* nobody knows */
-    if (node->op == AGK_OP_mul_mat || node->op == AGK_OP_mul_mat_id) products *= node->src[0].ne[0];
-    if (node->op == AGK_OP_out_prod) products *= node->src[0].ne[1];
-    if (node->op == AGK_OP_flash_attn_ext) products *= node->src[1].ne[1] * 2;
-    const int to = node->dst.type;
-    if (node->n_stages > 0) products += agk_nelements(&node->dst) * node->n_stages;
-    if (agk_traits(to)->blck_size > 1 && (node->op == AGK_OP_add || node->src[0].type != to)) {
-        return 30 + (uint64_t)((double)products * (node->op == AGK_OP_quantize ? 100.0 : agk_write_ns(to)));
-    }
-    return 30 + (uint64_t)products / 4;
 }
 
 /* The node whose result is the columns of product `node`, if it can write them packed and nobody else reads it. */
@@ -221,6 +206,41 @@ static bool take_storages(ag_storage ***list, size_t *count, ag_storage **from, 
     return true;
 }
 
+/* What operand `v` reads of a storage that may be a file. */
+static bool note_file_part(ag_plan *plan, const agk_view *v, size_t *room)
+{
+    if (v->type == AGK_NONE || v->arena_mask != 0) return true;
+    for (size_t i = 0; i < plan->n_reads; ++i) {
+        const ag_storage *s = plan->reads[i];
+        if (s->backing == AG_IN_MEMORY || v->addr < s->first || v->addr >= s->end) continue;
+        if (plan->n_file_parts == *room) {
+            const size_t more = *room ? 2 * *room : 4;
+            ag_file_part *grown = realloc(plan->file_parts, more * sizeof *grown);
+            if (grown == NULL) return false;
+            plan->file_parts = grown;
+            *room = more;
+        }
+        plan->file_parts[plan->n_file_parts++] = (ag_file_part){v->addr, s->end - v->addr, s->backing};
+        const uintptr_t end = ag_view_end(v);
+        if (end > v->addr && end < s->end) plan->file_parts[plan->n_file_parts - 1].size = end - v->addr;
+        return true;
+    }
+    return true;
+}
+
+static bool note_file_parts(ag_plan *plan)
+{
+    bool any = false;
+    for (size_t i = 0; i < plan->n_reads; ++i) any = any || plan->reads[i]->backing != AG_IN_MEMORY;
+    size_t room = 0;
+    for (size_t i = 0; any && i < plan->n_nodes; ++i) {
+        for (int k = 0; k < plan->nodes[i]->n_src; ++k) {
+            if (!note_file_part(plan, &plan->nodes[i]->src[k], &room)) return false;
+        }
+    }
+    return true;
+}
+
 bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage **writes, size_t n_writes,
                   ag_storage **partial, size_t n_partial)
 {
@@ -232,7 +252,7 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
     plan->order = NULL;
     return take_storages(&plan->reads, &plan->n_reads, reads, n_reads) &&
            take_storages(&plan->writes, &plan->n_writes, writes, n_writes) &&
-           take_storages(&plan->partial, &plan->n_partial, partial, n_partial);
+           take_storages(&plan->partial, &plan->n_partial, partial, n_partial) && note_file_parts(plan);
 }
 
 size_t ag_plan_arena_size(const ag_plan *plan)

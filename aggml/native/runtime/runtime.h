@@ -85,15 +85,25 @@ void ag_error_unref(ag_error *error);
 
 /* -- storages: what a failure poisons ------------------------------------------------------------------------- */
 
+typedef enum ag_backing {
+    AG_IN_MEMORY,   /* pages of this process */
+    AG_MAY_BE_FILE, /* a mapped file, or memory of others; the kernel knows which pages are in memory (mincore) */
+    AG_UNTOLD,      /* a mapped file of somebody else's: the kernel calls all of its pages present */
+} ag_backing;
+
 struct ag_storage {
     atomic_int refs;
     _Atomic(ag_error *) poison;
     _Atomic(uint64_t) writes;            /* how often something wrote it: what was packed before is stale */
     _Atomic(struct agk_packed *) packed; /* a list, owned */
     char name[AG_NAME];
+    uintptr_t first, end; /* where it lies, if that may be a file: reading a page that is not in memory takes ms */
+    ag_backing backing;
 };
 
 ag_storage *ag_storage_new(const char *name);
+void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backing backing); /* before it is used */
+bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* reading there waits for no disk */
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);
 void agk_packed_drop(struct agk_packed *list); /* of a storage that goes */
@@ -126,6 +136,12 @@ typedef struct ag_step {
     size_t chunk_bytes;  /* of them */
 } ag_step;
 
+typedef struct ag_file_part {
+    uintptr_t first;
+    size_t size;
+    ag_backing backing;
+} ag_file_part;
+
 struct ag_plan {
     atomic_int refs;
     uint32_t cpu;
@@ -144,6 +160,8 @@ struct ag_plan {
     struct ag_order *order;  /* the same: where steps have their place; NULL once it is sealed */
     ag_storage **reads, **writes, **partial;
     size_t n_reads, n_writes, n_partial;
+    ag_file_part *file_parts; /* what steps read of memory that may be a file */
+    size_t n_file_parts;
     void *device; /* instead of steps: what a device made of the graph; NULL for the CPU */
     void (*drop_device)(void *device);
 };
@@ -159,6 +177,8 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
                   ag_storage **partial, size_t n_partial);
 size_t ag_plan_arena_size(const ag_plan *plan);
 uint64_t ag_node_cost(const agk_node *node); /* rough ns on one thread */
+/* What threads that are no workers have carried out so far, in ns as it is priced: those that submit, that of the timers. */
+uint64_t ag_inline_work(bool timer);
 ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message);
 
 /* -- strided copies ------------------------------------------------------------------------------------------- */
@@ -212,7 +232,8 @@ typedef struct ag_experts {
 typedef struct ag_slot {
     ag_kind kind;
     atomic_bool abort;
-    bool derived; /* failed because it read what another failure had poisoned */
+    bool derived;     /* failed because it read what another failure had poisoned */
+    bool may_be_file; /* of a copy: the array that is read, which is no storage */
     uint16_t n_reads, n_writes, n_partial;
     ag_storage *few[AG_INLINE_STORAGES]; /* reads, then full writes, then partial writes */
     ag_storage **many;                   /* instead, where they are more; owned */

@@ -1,0 +1,192 @@
+"""What the operators of tensors make: which builder each stands for, views by index.
+
+Here: numbers as the other operand, indices in numpy's order. Not here: which operators there are
+(tensor/operators.py), shapes and checks of the builders.
+"""
+
+from __future__ import annotations
+
+import numbers
+import struct
+from operator import index as integer
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import numpy as np
+
+from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
+from aggml.ops._common import pack, suffix
+from aggml.ops.binary import add, div, mul, scale, scale_bias, sub
+from aggml.ops.mul_mat import mul_mat
+from aggml.ops.unary import abs as abs_
+from aggml.ops.unary import neg, sqr, sqrt
+from aggml.tensor import Tensor, describe, new_view
+from aggml.tensor.operators import Operators
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggml.tensor import Extents
+
+_OFFSET = struct.Struct("<q56x")
+
+
+def _refuse(sign: str, a: Tensor, other: object, cure: str) -> NoReturn:
+    kind = type(other).__name__
+    if isinstance(other, np.ndarray):
+        cure += "; what the tensor holds comes by await backend.get(tensor), or host_view()"
+    raise InvalidHandle(f"[{sign}] {describe(a)} and {kind} {other!r:.60}: {cure}")
+
+
+def _number(sign: str, a: Tensor, other: object, op: str) -> float:
+    if isinstance(other, numbers.Real):
+        return float(other)
+    cure = f"ops.{op} takes tensors; arrays come in by Backend.set, into a leaf of new_tensor"
+    _refuse(sign, a, other, cure)
+
+
+def _binary(
+    sign: str,
+    builder: Callable[[Tensor, Tensor], Tensor],
+    scaled: Callable[[Tensor, float], Tensor],
+) -> Callable[[Tensor, object], Tensor]:
+    def make(a: Tensor, b: object) -> Tensor:
+        if isinstance(b, Tensor):
+            return builder(a, b)
+        return scaled(a, _number(sign, a, b, builder.__name__))
+
+    return make
+
+
+def _divided(a: Tensor, by: float) -> Tensor:
+    if by == 0:
+        raise InvalidArgument(f"[a / b] {describe(a)} by 0: ops.div divides by a tensor")
+    return scale(a, 1 / by)
+
+
+def _power(a: Tensor, exponent: object) -> Tensor:
+    if exponent == 2:
+        return sqr(a)
+    if exponent == 0.5:
+        return sqrt(a)
+    _refuse(
+        "a ** b", a, exponent, "ops.sqr squares, ops.sqrt is ** 0.5; others are ops.exp of ops.log"
+    )
+
+
+def _product(a: Tensor, b: object) -> Tensor:
+    if isinstance(b, Tensor):
+        return mul_mat(a, b)
+    _refuse("a @ b", a, b, "ops.mul_mat takes tensors; ops.scale multiplies by a number")
+
+
+def _no_reverse(sign: str, cure: str) -> Callable[[Tensor, object], Tensor]:
+    def refuse(a: Tensor, other: object) -> Tensor:
+        _refuse(sign, a, other, cure)
+
+    return refuse
+
+
+# -- views by index
+
+
+class _Axis(NamedTuple):
+    """What an index takes of one axis: ``n`` elements from ``start`` on, each ``step`` further."""
+
+    start: int
+    n: int
+    step: int
+    stays: bool
+
+
+def _axis(a: Tensor, axis: int, extent: int, index: object) -> _Axis:
+    if isinstance(index, slice):
+        try:
+            start, stop, step = index.indices(extent)
+        except (TypeError, ValueError) as error:
+            raise InvalidHandle(
+                f"[x[...]] {index!r} on axis {axis} of {describe(a)}: {error}"
+            ) from None
+        if step < 0:
+            raise InvalidArgument(
+                f"[x[...]] step {step} on axis {axis} of {describe(a)}: a view goes forwards; "
+                "ops.get_rows takes rows in any order"
+            )
+        return _Axis(start, len(range(start, stop, step)), step, stays=True)
+    if isinstance(index, bool) or index is None:
+        raise InvalidHandle(f"[x[...]] {index!r} is no index: ops.reshape_2d, ... add axes")
+    try:
+        i = integer(index)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidHandle(
+            f"[x[...]] {type(index).__name__} is no index of {describe(a)}: views take integers "
+            "and slices; ops.get_rows takes rows by a tensor of int32"
+        ) from None
+    if not -extent <= i < extent:
+        raise OutOfBounds(f"[x[...]] {i} is outside axis {axis} of {describe(a)}, {extent} long")
+    return _Axis(i % extent, 1, 1, stays=False)
+
+
+def _axes(a: Tensor, index: object) -> list[_Axis]:
+    """For each axis of ``a.shape``, in that order."""
+    given = index if isinstance(index, tuple) else (index,)
+    shape = a.shape
+    dots = [i for i, x in enumerate(given) if x is Ellipsis]
+    n = len(given) - len(dots)
+    if len(dots) > 1 or n > len(shape):
+        raise OutOfBounds(f"[x[...]] {n} indices for {describe(a)}, whose shape is {shape}")
+    at = dots[0] if dots else len(given)
+    whole = [slice(None)] * (len(shape) - n)
+    full = (*given[:at], *whole, *given[at + 1 :])
+    return [_axis(a, i, extent, x) for i, (extent, x) in enumerate(zip(shape, full, strict=True))]
+
+
+def _blocks(a: Tensor, row: _Axis) -> int:
+    """The offset of a part of the rows of a quantized tensor."""
+    block = a.dtype.blck_size
+    if not row.stays or row.step != 1 or row.start % block or row.n % block:
+        raise InvalidArgument(
+            f"[x[...]] {describe(a)} has blocks of {block}, which cannot be cut: ops.cast or "
+            "ops.get_rows make numbers of them"
+        )
+    return row.start // block * a.dtype.type_size
+
+
+def _item(a: Tensor, index: object) -> Tensor:
+    """A view of ``a``: integers drop their axis, slices keep it, those left out are whole."""
+    dims = _axes(a, index)[::-1]  # ggml's order, innermost first
+    row, strides = dims[0], list(a.nb)
+    offset = _blocks(a, row) if a.dtype.is_quantized else row.start * strides[0]
+    offset += sum([dim.start * s for dim, s in zip(dims[1:], strides[1:], strict=False)])
+    if any(dim.n == 0 for dim in dims):
+        offset = 0  # of no elements; where they would begin may be behind the end
+    kept = [(dim.n, s * dim.step) for dim, s in zip(dims, strides, strict=False) if dim.stays]
+    if not kept:
+        kept = [(1, strides[0])]
+    ne: Extents = (*[n for n, _ in kept], 1, 1, 1)[:4]  # type: ignore[assignment]
+    nb = [s for _, s in kept]
+    while len(nb) < 4:  # of axes that have one element
+        length = ne[0] // a.dtype.blck_size if len(nb) == 1 else ne[len(nb) - 1]
+        nb.append(nb[-1] * max(length, 1))
+    params = pack("view", _OFFSET, offset)
+    strides4: Extents = (nb[0], nb[1], nb[2], nb[3])
+    return new_view("view", a, ne, strides4, offset, (a,), params, suffix(a, "view"), len(kept))
+
+
+Operators.made_by.update(
+    {
+        "add": _binary("a + b", add, lambda a, b: scale_bias(a, 1, b)),
+        "sub": _binary("a - b", sub, lambda a, b: scale_bias(a, 1, -b)),
+        "mul": _binary("a * b", mul, scale),
+        "truediv": _binary("a / b", div, _divided),
+        "radd": lambda a, b: scale_bias(a, 1, _number("a + b", a, b, "add")),
+        "rsub": lambda a, b: scale_bias(a, -1, _number("a - b", a, b, "sub")),
+        "rmul": lambda a, b: scale(a, _number("a * b", a, b, "mul")),
+        "rtruediv": _no_reverse("a / b", "ops.div takes tensors; ops.fill makes one of a number"),
+        "matmul": _product,
+        "rmatmul": _no_reverse("a @ b", "ops.mul_mat takes tensors"),
+        "pow": _power,
+        "neg": neg,
+        "abs": abs_,
+        "getitem": _item,
+    }
+)

@@ -1,0 +1,82 @@
+"""Operators of tensors: what Python writes as ``a + b``, ``-a``, ``a @ b``, ``x[:, 1]``.
+
+Here: which of Python's operators there are. What each makes is a builder of `aggml.ops`, in
+ops/operators.py, which tells this file: a tensor knows no operation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggml.tensor.tensor import Tensor
+
+__all__ = ["Operators"]
+
+
+class Operators:
+    """The operators that `Tensor` has; each makes a node, and computes nothing.
+
+    - ``a + b``, ``a - b``, ``a * b``, ``a / b``: `ops.add`, `ops.sub`, `ops.mul`, `ops.div`; ``b``
+      is repeated to the extents of ``a``. With a number: `ops.scale`, `ops.scale_bias`.
+    - ``-a``, ``abs(a)``: `ops.neg`, `ops.abs`.
+    - ``a @ b``: `ops.mul_mat(a, b)`, ggml's product: rows of both are multiplied. With ``a`` of
+      shape (m, k) and ``b`` of shape (n, k) it is of shape (n, m): numpy's ``b @ a.T``.
+    - ``x[i, a:b, ::s, ...]``: a view, by axes in the order of `Tensor.shape`, as numpy has it.
+    - ``a == b`` and ``a != b``: whether they are the same tensor.
+
+    All else raises `TypeError` or `InvalidArgument`, which names the op to use.
+    """
+
+    __slots__ = ()
+
+    #: By the name of the method; from ops/operators.py.
+    made_by: ClassVar[dict[str, Callable[..., Any]]] = {}
+
+    __iter__: ClassVar[None] = None  # else Python would index until an error ends it
+    __contains__: ClassVar[None] = None
+    __array_ufunc__: ClassVar[None] = None  # arrays leave ``array + tensor`` to the tensor
+
+    def __add__(self, other: Tensor | float) -> Tensor:
+        return self.made_by["add"](self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: float) -> Tensor:
+        return self.made_by["radd"](self, other)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Tensor | float) -> Tensor:
+        return self.made_by["sub"](self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: float) -> Tensor:
+        return self.made_by["rsub"](self, other)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Tensor | float) -> Tensor:
+        return self.made_by["mul"](self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: float) -> Tensor:
+        return self.made_by["rmul"](self, other)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Tensor | float) -> Tensor:
+        return self.made_by["truediv"](self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: float) -> Tensor:
+        return self.made_by["rtruediv"](self, other)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return self.made_by["matmul"](self, other)  # type: ignore[no-any-return]
+
+    def __rmatmul__(self, other: object) -> Tensor:
+        return self.made_by["rmatmul"](self, other)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: float) -> Tensor:
+        return self.made_by["pow"](self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Tensor:
+        return self.made_by["neg"](self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Tensor:
+        return self.made_by["abs"](self)  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - as numpy takes it
+        return self.made_by["getitem"](self, index)  # type: ignore[no-any-return]
