@@ -38,6 +38,7 @@ __all__ = [
     "ask",
     "check_due",
     "check_written",
+    "note_computed",
     "reshaped",
     "shapes_of",
 ]
@@ -244,12 +245,20 @@ def check_written(graph: Graph, what: str) -> None:
     Raises:
         NotAllocated: it names the leaf.
     """
-    for leaf in _sorted(graph)[0]:
-        if _state(leaf) == EMPTY:
+    found = graph.expected
+    for leaf in (_sorted(graph) if found is None else found)[0]:
+        place = leaf.placement  # of a leaf: it is no view
+        if place is None or place.filled == EMPTY:
             raise NotAllocated(
                 f"[{what}] input {describe(leaf)} was never written: set it before, or give it to "
                 "run"
             )
+
+
+def note_computed(graph: Graph) -> None:
+    """A run that `check_written` let pass was enqueued: the inputs that it writes have values."""
+    if graph.expected is not None and graph.expected[1]:
+        Marks(graph, ()).note()
 
 
 class Marks:

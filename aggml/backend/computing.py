@@ -25,7 +25,7 @@ from aggml.errors import (
 from aggml.future import Future
 from aggml.graph import Graph
 from aggml.graph_memory import GraphBuffer, laying_out
-from aggml.inputs import Marks, ask, check_due, check_written, reshaped, shapes_of
+from aggml.inputs import Marks, ask, check_due, check_written, note_computed, reshaped, shapes_of
 from aggml.steps import finish, give_way
 from aggml.watch import watchers
 
@@ -212,8 +212,7 @@ class ComputingBackend(BackendBase):
         plan = self._plan(graph)
         check_written(graph, "Backend.graph_compute")
         future = self._compute(plan, self.memory.arena(plan.arena_size))
-        if graph.inputs:
-            Marks(graph, ()).note()
+        note_computed(graph)
         return self._unit(future)
 
     @overload
