@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from aggml.tensor import Extents
 
+__all__: list[str] = []  # no builders: tensors themselves call what is here
+
 _OFFSET = struct.Struct("<q56x")
 
 
