@@ -167,8 +167,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
                 raise problem
             finally:
                 del problem  # no cycle through this frame
-        value = self._value
-        return cast("Any", value).value if type(value) is Outcome else value
+        value: Any = self._value
+        return cast("T_co", value.value if type(value) is Outcome else value)
 
     @property
     def times(self) -> Times:

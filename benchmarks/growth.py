@@ -61,6 +61,7 @@ async def _quiet(curve: Callable[[int], Awaitable[float]], n: int) -> float:
 async def _futures(n: int) -> float:
     """Of one stream, a task waits for each: from the end of the work to the last task's turn."""
     stream = aggml.Stream("s")
+    start = time.perf_counter()
     with stream.hold():
         futures = [stream.mark() for _ in range(n)]
         async with anyio.create_task_group() as tasks:
@@ -77,6 +78,7 @@ async def _futures(n: int) -> float:
 async def _cancelled(n: int) -> float:
     """The same, and all give up."""
     stream = aggml.Stream("s")
+    start = time.perf_counter()
     with stream.hold():
         futures = [stream.mark() for _ in range(n)]
         async with anyio.create_task_group() as tasks:
@@ -92,6 +94,7 @@ async def _streams(n: int) -> float:
     """A task waits for each of n; one more gets done: what its waiter sees."""
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     one = aggml.Stream("one")
+    spans: list[float] = []
     with ExitStack() as held:
         for stream in streams:
             held.enter_context(stream.hold())
@@ -99,7 +102,6 @@ async def _streams(n: int) -> float:
             for stream in streams:
                 tasks.start_soon(stream.mark().settled)
             await anyio.wait_all_tasks_blocked()
-            spans = []
             for _ in range(20):
                 done = anyio.Event()
 

@@ -141,8 +141,9 @@ class Tensor(Draft):
     def __getstate__(self) -> dict[str, object]:
         """For deepcopy and pickle: all but where it lies. A copy has no memory yet."""
         slots = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        state = {name: getattr(self, name) for name in slots if name != "__weakref__"}
-        return state | {"placement": None, "_span": None, "_array": None}
+        state: dict[str, object] = {x: getattr(self, x) for x in slots if x != "__weakref__"}
+        state.update(placement=None, _span=None, _array=None)
+        return state
 
     def __setstate__(self, state: dict[str, object]) -> None:
         for name, value in state.items():

@@ -108,6 +108,7 @@ class _Wait:
             await first.future.settled()
             _judge(first)
         else:
+            value = None
             try:
                 if self.how == "shield":
                     value = await first.future.shield()

@@ -108,9 +108,9 @@ def test_other_misuse() -> None:
     with pytest.raises(aggml.InvalidArgument, match=r"ops\.get_rows"):
         a[::-1]
     with pytest.raises(aggml.InvalidArgument, match=r"ops\.div"):
-        a / 0
+        _ = a / 0
     with pytest.raises(aggml.LayoutMismatch, match=r"\[add\]"):
-        a + new_tensor("f32", ne=(5, 3))
+        _ = a + new_tensor("f32", ne=(5, 3))
     with pytest.raises(TypeError):
         list(a)  # type: ignore[call-overload]
     with pytest.raises(TypeError):

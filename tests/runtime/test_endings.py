@@ -22,7 +22,7 @@ import trio.testing
 from runtime.support import Array, holding, placed, ramp, sum_on
 
 import aggml
-from aggml.reactor import Reactor
+from aggml.reactor import Reactor, current_reactor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -238,7 +238,7 @@ def test_a_closed_loop_gives_its_descriptor_back_at_once(be: aggml.Backend) -> N
     async def wait() -> None:
         with anyio.move_on_after(0.001):
             await future
-        seen.append(weakref.ref(aggml.reactor.current_reactor()))
+        seen.append(weakref.ref(current_reactor()))
 
     with be.stream.hold():
         future = be.stream.mark()

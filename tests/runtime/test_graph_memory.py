@@ -173,7 +173,7 @@ async def test_backends_that_take_turns_compile_a_graph_once_each(
         return compiling(self, *args)
 
     monkeypatch.setattr(type(be), "_compile", count)
-    plans = []
+    plans, one = [], be
     for k in range(4):
         for one in (be, other):
             assert (await s.run(one, ramp(), ramp(start=k)) == ramp() + ramp(start=k)).all()

@@ -48,6 +48,7 @@ async def calls_of_a_turn(n_streams: int) -> int:
     """Of the reactor, when one of so many streams that tasks wait for gets done."""
     streams = [aggml.Stream(f"s{i}") for i in range(n_streams)]
     woken: list[object] = []
+    calls = 0
     with ExitStack() as held:
         for stream in streams:
             held.enter_context(stream.hold())
@@ -62,7 +63,6 @@ async def calls_of_a_turn(n_streams: int) -> int:
             await anyio.wait_all_tasks_blocked()
             futures[0].add_done_callback(woken.append)
             streams[0].native.release()
-            calls = 0
             while not woken:  # this thread is the loop's: nobody else calls the reactor
                 calls = calls_in(current_reactor().wake)
             streams[0].native.hold()

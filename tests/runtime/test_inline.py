@@ -21,6 +21,7 @@ from runtime.support import N, holding, ramp, vector
 import aggml
 from aggml import BufferUsage, Graph, new_tensor, ops
 from aggml.native import _native
+from aggml.plan import Plan
 from benchmarks.op_cases import data
 from benchmarks.op_rows import all_cases
 from benchmarks.ops import Builders
@@ -150,7 +151,7 @@ async def test_large_operands_stay_off_the_loop(cpu: aggml.Backend, op: str) -> 
     for leaf, value in values.items():
         await cpu.set(leaf, value)
     plan = cpu.graph_plan(graph).plan
-    assert isinstance(plan, aggml.plan.Plan)
+    assert isinstance(plan, Plan)
     nodes = [node for node in graph.nodes if UNITS[node.op] != "NONE"]
     assert plan.native.cost_ns >= sum(map(moved, nodes)) // BYTES_PER_NS
     await cpu.synchronize()

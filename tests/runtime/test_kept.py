@@ -11,7 +11,7 @@ import threading
 import traceback
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_a_call_gives_its_own_value_unless_the_device_gives_another(cpu: CPUBack
             done: aggml.Future[Any] = self.stream.call(read, reads=[tensor])
             return done
 
-    be = Calls(cpu.device)
+    be = Calls(cast("Any", cpu.device))
     a = placed(be)
     be.set(a, 0 * ramp())
     for _ in range(50):

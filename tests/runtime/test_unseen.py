@@ -118,6 +118,11 @@ def test_dropping_logs(device: AnyDevice, told: pytest.LogCaptureFixture) -> Non
     assert told.text.count("broken") == 1
 
 
+def _join(thread: threading.Thread) -> None:
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 async def test_dropping_with_work_in_flight_logs_when_it_is_done(
     device: AnyDevice, told: pytest.LogCaptureFixture
 ) -> None:
@@ -134,10 +139,8 @@ async def test_dropping_with_work_in_flight_logs_when_it_is_done(
     gc.collect()
     assert told.text == ""
     go.set()
-    for caller in callers:  # it ends with its stream, the last that knows it
-        caller.join(60)
-        assert not caller.is_alive()
-    del caller, callers
+    while callers:
+        _join(callers.pop())  # it ends with its stream, the last that knows it
     aggml.Stream("another")  # what went meanwhile is looked at
     assert told.text.count("broken") == 1
 
