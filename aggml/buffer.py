@@ -231,7 +231,8 @@ class BufferType(ABC):
                 try:
                     buffer = yield from self.taking(size)
                 except AllocFailed as error:
-                    raise shortage(error, "alloc", self.name, size, group) from error
+                    told = shortage(error, "alloc", self.name, size, group)
+                    raise told from error.__cause__ or error
                 made.append(buffer)
                 offset = 0
                 for tensor, size in zip(group, sizes, strict=True):

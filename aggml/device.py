@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aggml.errors import InvalidArgument, InvalidHandle, Unsupported
+from aggml.errors import InvalidArgument, Unsupported
 from aggml.event import Event
 from aggml.params import keywords_of
 
@@ -133,8 +133,6 @@ class Device(ABC):
         try:
             return self.backend(**keywords)  # type: ignore[arg-type]
         except TypeError as error:  # a text where a number is needed, for one
-            if isinstance(error, InvalidHandle):
-                raise
             raise InvalidArgument(f"[{what}] {params!r}: {error}") from error
 
     @abstractmethod

@@ -112,11 +112,11 @@ class ComputingBackend(BackendBase):
         try:
             block = self.buffer_type.alloc_buffer(layout.size)
         except AllocFailed as error:
-            raise layout.too_large(self, error, scratch=False) from error
+            raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
         try:
             self.memory.arena(layout.scratch_size)
         except AllocFailed as error:
-            raise layout.too_large(self, error, scratch=True) from error
+            raise layout.too_large(self, error, scratch=True) from error.__cause__ or error
         return layout.place(self, block)
 
     async def reserve(self, nbytes: int) -> None:
@@ -148,7 +148,7 @@ class ComputingBackend(BackendBase):
                 try:
                     block = await self.buffer_type.provide(layout.size)
                 except AllocFailed as error:
-                    raise layout.too_large(self, error, scratch=False) from error
+                    raise layout.too_large(self, error, scratch=False) from error.__cause__ or error
                 layout.place(self, block)
         memory = self._memory_of(graph, "Backend.prepare")
         self._check_reach(graph, "Backend.prepare")

@@ -35,6 +35,7 @@
  * | runtime/pool_sleep.c    | ag_on_idle                                                                      | word   |
  * | runtime/threadpool.c    | my_pool                                                                         | thread |
  * | runtime/stream_inline.c | inline_here                                                                     | thread |
+ * | runtime/stream_inline.c | work                                                                            | word   |
  * | runtime/timer.c         | changed thread running stopping sleeping                                        | fresh  |
  * | runtime/notifier.c      | open_notifiers users read_fd write_fd                                           | fresh  |
  * | runtime/notifier.c      | due_lock                                                                        | parent |
@@ -57,7 +58,7 @@
  * | binding/keep.cpp        | garbage any_garbage release_pending                                             | fresh  |
  * | binding/keep.cpp        | seen keepers unseen                                                             | gil    |
  * | binding/objects.cpp     | none                                                                            | word   |
- * | binding/operations.cpp  | names                                                                           | gil    |
+ * | binding/operations.cpp  | names base                                                                      | gil    |
  *
  * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is begun anew. */
 atomic_uint ag_generation = 1;
