@@ -266,7 +266,7 @@ async def test_a_small_plan_over_a_cold_file_does_not_read_the_disk(
 ) -> None:
     t, table = vector(name="t"), new_tensor("f32", ne=(N, 1024), name="table")
     buffer = cpu.device.buffer_from_host(cold)
-    buffer.place(t, AT)
+    buffer.place(t, AT - MIB)  # on a page of its own: reading the table's would bring it in
     buffer.place(table, AT)
     buffer.usage = BufferUsage.WEIGHTS
     ids = new_tensor("i32", ne=1, name="ids")
