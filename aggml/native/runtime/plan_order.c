@@ -229,7 +229,8 @@ bool ag_order_steps(const ag_order *order, ag_step *steps, size_t n)
         for (size_t i = 0; i < n; ++i) ++at[steps[i].place + 1];
         for (size_t p = 1; p < n_places; ++p) at[p] += at[p - 1];
         for (size_t i = 0; i < n; ++i) sorted[at[steps[i].place]++] = steps[i];
-        memcpy(steps, sorted, n * sizeof *steps);
+        if (n > 0)
+            memcpy(steps, sorted, n * sizeof *steps); /* a graph of views alone has none, and nowhere to keep them */
         for (size_t i = 0; i < n;) {
             size_t end = i + 1;
             while ((steps[i].place & 1) != 0 && end < n && steps[end].place == steps[i].place) ++end;
