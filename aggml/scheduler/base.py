@@ -88,6 +88,7 @@ class SchedulerBase:
         self._brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._turn = anyio.Lock()  # of who evaluates: no other submission comes between its parts
         self._plans = anyio.Lock()  # of who plans: another one that asks for the same finds it
+        self._planned_for: list[int] = []  # graphs of those who have the lock or wait for it
         self._closed = False
         self.eval_callback: EvalCallback | None = None
         self.observed: Array | None = None

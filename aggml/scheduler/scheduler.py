@@ -202,7 +202,7 @@ class Scheduler(SchedulerBase):
         known = repeat.known
         if watchers or self.eval_callback is not None or self._turn.locked():
             return None
-        if not known.holds(graph):
+        if not known.holds(graph) or graph.uid in self._planned_for:
             return None
         slot = self._slot(known)
         found = repeat.recordings.get(slot)
@@ -292,8 +292,11 @@ class Scheduler(SchedulerBase):
         """The layout to use now, if there is nothing left to plan; the job then speaks of it.
 
         While another task plans, that is also one whose buffers have been replaced by larger ones
-        (it keeps them), or the compact one in place of one with memory apart.
+        (it keeps them), or the compact one in place of one with memory apart. None while it plans
+        this very graph: submissions of one graph are enqueued in the order in which they came.
         """
+        if not planning and job.graph.uid in self._planned_for:
+            return None
         known = self._planner.known.get(job.key)
         if known is None or not known.holds(job.graph):
             return None
@@ -311,9 +314,13 @@ class Scheduler(SchedulerBase):
 
     async def _planned(self, job: Job) -> Layout:
         """Plan; meanwhile others may submit what is known. Nothing is awaited once it is ready."""
-        async with self._plans:
-            while (layout := self._ready(job, planning=True)) is None:
-                await give_way(self._planning(job))
+        self._planned_for.append(job.graph.uid)
+        try:
+            async with self._plans:
+                while (layout := self._ready(job, planning=True)) is None:
+                    await give_way(self._planning(job))
+        finally:
+            self._planned_for.remove(job.graph.uid)
         return layout
 
     def _planning(self, job: Job) -> Steps[None]:

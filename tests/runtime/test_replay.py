@@ -17,6 +17,8 @@ import pytest
 import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimBackend, SimDevice
+from aggml.scheduler.job import Job
+from aggml.steps import finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -287,6 +289,33 @@ async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -
     assert planned.is_set()
     for future in found:
         assert (np.array(await future) == 1 + ladder.n).all()
+
+
+async def test_submissions_of_a_graph_that_is_being_planned_keep_their_order() -> None:
+    """The second one finds the first one's plan before the first one has used it."""
+    device = SimDevice("SIM")
+    async with device.backend() as sim, aggml.get_device("CPU").backend() as cpu:
+        sched = Scheduler([sim, cpu])
+        x = new_tensor("f32", ne=(N,), name="x")
+        graph = Graph(ops.neg(x))
+        order: list[int] = []
+
+        async def client(k: int) -> None:
+            future = await sched.submit(graph, {x: np.full(N, k, np.float32)}, graph.nodes[-1])
+            order.append(k)
+            assert (await future == -k).all()
+
+        await sched._plans.acquire()  # as if another graph were planned
+        async with anyio.create_task_group() as tg:
+            tg.start_soon(client, 0)
+            await anyio.wait_all_tasks_blocked()
+            finish(sched._planning(Job(graph, {x: np.zeros(N, np.float32)}, graph.nodes[-1])))
+            tg.start_soon(client, 1)
+            await anyio.wait_all_tasks_blocked()
+            assert order == []
+            sched._plans.release()
+        assert order == [0, 1]
+        await sched.aclose()
 
 
 async def test_an_evaluation_keeps_what_is_known_and_what_is_new_away() -> None:
