@@ -10,7 +10,7 @@ import time
 import aggml
 from aggml import Graph, ops
 from benchmarks import ggml
-from benchmarks.models import minilm, minilm_rows
+from benchmarks.models import minilm
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row, absolute, computed_in, median, versus
 
@@ -81,7 +81,7 @@ async def _bert(be: aggml.Backend) -> list[Row]:
     built, prepared = [], []
     for rows in range(1, 12):
         start = time.perf_counter()
-        program = await minilm.build(weights, minilm_rows.Shape(rows, 32, 4, masked=True))
+        program = await minilm.build(weights, minilm.Shape(rows, 32, 4, masked=True))
         built.append(time.perf_counter() - start)
         start = time.perf_counter()
         await be.prepare(program.graph)

@@ -1,4 +1,4 @@
-"""The examples' modules: ``from benchmarks.models import embed, generate, llama, ...``."""
+"""The programs and models of examples/: ``from benchmarks.models import embed, llama, ...``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
 import generate
-import llama
-import minilm
-import minilm_rows
-from sampling import Sampler
+from models import llama, minilm
+from models.sampling import Sampler
 from serve import small
 
-__all__ = ["Sampler", "embed", "generate", "llama", "minilm", "minilm_rows", "small"]
+__all__ = ["Sampler", "embed", "generate", "llama", "minilm", "small"]

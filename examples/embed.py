@@ -1,7 +1,8 @@
 """Sentence embeddings as a service: requests arrive one by one and are computed in batches.
 
-Here: the service, a demonstration of it, a command line. Not here: the model (minilm.py), queue and
-batches (batcher.py). Run it without arguments for the demonstration, with --help for the rest.
+Here: the service, a demonstration of it, a command line. Not here: the model
+(models/minilm), queue and batches (models/batching.py). Run it without arguments for the
+demonstration, with --help for the rest.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import numpy as np
-from batcher import Batcher, BatchError
-from minilm import WIDTH, MiniLM, ModelError, lanes, model_folder
+from models.batching import Batcher, BatchError
+from models.minilm import WIDTH, MiniLM, ModelError, lanes, model_folder
 
 import aggml
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
-    from minilm_rows import F32, Ids
+    from models.minilm.packing import F32, Ids
     from tokenizers import Tokenizer
 
 MAX_TOKENS: Final = 256  # of a sentence; what the model was trained for

@@ -1,7 +1,7 @@
 """Text from a model: ``python examples/generate.py MODEL.gguf --prompt "Once upon a time"``.
 
-Here: generating one or several sequences together, a command line. Not here: the model (llama.py),
-tokens (vocabulary.py), the choice of the next one (sampling.py).
+Here: generating one or several sequences together, a command line. Not here: the model
+(models/llama), tokens (models/vocabulary.py), the choice of the next one (models/sampling.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
-from llama import F32, Llama, ModelError, open_model
-from sampling import Sampler, choose
-from vocabulary import Vocabulary, VocabularyError, open_vocabulary
+from models.llama import F32, Llama, ModelError, open_model
+from models.sampling import Sampler, choose
+from models.vocabulary import Vocabulary, VocabularyError, open_vocabulary
 
 import aggml
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "aggml"
 PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PROGRAMS = [path for path in EXAMPLES if "__main__" in path.read_text()]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+PROGRAMS = [path for path in EXAMPLES if "argparse" in path.read_text()]
 
 # From the ground up; a module imports from its own line or a line below. Longest prefix decides.
 LAYERS = [
@@ -156,7 +156,7 @@ def test_only_one_file_knows_the_gpu_package() -> None:
     assert users <= {"aggml.devices.cuda.driver"}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_examples_use_the_public_face_only(path: Path) -> None:
     tree = ast.parse(path.read_text())
     private = [
@@ -252,7 +252,7 @@ def test_files_begin_with_what_is_here(path: Path) -> None:
     assert 1 <= len(header(path)) <= 8
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_examples_answer_help(path: Path) -> None:
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
 """A service over HTTP as OpenAI's: embeddings and completions, batched continuously.
 
-engine.py batches; paging.py keeps keys and values; app.py speaks HTTP; __main__.py is the command.
+engine.py batches; app.py speaks HTTP; __main__.py is the command.
 """

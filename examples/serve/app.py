@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import embed
 from anyio.lowlevel import checkpoint
-from llama import ModelError, open_model
-from minilm import WIDTH
+from models.llama import ModelError, open_model
+from models.minilm import WIDTH
+from models.paging import PagedLlama, budget_of
+from models.vocabulary import open_vocabulary
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
-from vocabulary import open_vocabulary
 
 import aggml
 from serve.choice import Choice
@@ -30,7 +31,6 @@ from serve.forms import Failure, Form, as_json
 from serve.jobs import FullError
 from serve.metrics import Metrics
 from serve.pacing import Door, UnderWay, collect_seldom
-from serve.paging import PagedLlama, budget_of
 from serve.schema import (
     Chat,
     Completion,

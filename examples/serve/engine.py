@@ -3,8 +3,8 @@
 A step computes one token of each sequence that runs and, beside them, a chunk of the prompts that
 wait: one pass over the weights serves both, and running streams keep their pace. All that a step
 needs is decided between two steps, by one task; nothing here knows of HTTP. Not here: a sequence
-and its next token (jobs.py), memory of keys and values (paging.py), how prompts share a chunk
-(staging.py).
+and its next token (jobs.py), memory of keys and values (models/paging.py), how prompts share
+a chunk (staging.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Self
 import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
-from llama import KV_STEP, Batch, Group
+from models.llama import KV_STEP, Batch, Group
+from models.paging import Pages
 
 import aggml
 from serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
-from serve.paging import Pages
 from serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import numpy.typing as npt
-    from llama import Best
-
-    from serve.paging import PagedLlama
+    from models.llama import Best
+    from models.paging import PagedLlama
 
 BEST: Final = 64  # a token is chosen among so many; the rest never leaves the device
 STAGED: Final = 2  # slots whose rows are those that prompts share while they are taken in

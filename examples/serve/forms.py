@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
-from batcher import BatchError
+from models.batching import BatchError
 from starlette.responses import Response
 
 from serve.choice import chat_logprobs, text_logprobs

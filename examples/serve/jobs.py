@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import anyio
-from sampling import choose, report
+from models.sampling import choose, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from adjust import Adjuster
-    from llama import Best
-    from sampling import Report, Sampler
+    from models.adjusting import Adjuster
+    from models.llama import Best
+    from models.sampling import Report, Sampler
 
 Reason = Literal["stop", "length"]
 

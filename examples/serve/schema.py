@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from adjust import Rules
+from models.adjusting import Rules
 from msgspec import Meta, Raw, Struct
 
 MOST: Final = 256  # inputs in one request

@@ -1,6 +1,6 @@
 """From text to tokens and back as requests want it: chat templates, stop strings.
 
-Not here: the vocabulary itself (vocabulary.py).
+Not here: the vocabulary itself (models/vocabulary.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from serve.schema import RequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vocabulary import Vocabulary
+    from models.vocabulary import Vocabulary
 
 LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
 # For models that bring no template of their own.

@@ -9,7 +9,7 @@ import anyio.abc
 import pytest
 from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
-from batcher import Batcher, BatchError
+from models.batching import Batcher, BatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import embed
 import numpy as np
 import pytest
 from embed import SENTENCES, Embedder, embed_all
-from minilm import ModelError, model_folder
+from models.minilm import ModelError, model_folder
 
 SCRIPT = Path(embed.__file__)
 

@@ -13,10 +13,10 @@ import anyio
 import generate
 import numpy as np
 import pytest
-from llama import Config, Llama, ModelError, open_model
-from llama_batch import mask_of
-from sampling import Sampler, choose
-from vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
+from models.llama import Config, Llama, ModelError, open_model
+from models.llama.batch import mask_of
+from models.sampling import Sampler, choose
+from models.vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
 
 import aggml
 from examples import llama_files

@@ -12,8 +12,8 @@ from typing import Any, Final
 import generate
 import numpy as np
 import pytest
-from llama import Llama, open_model
-from sampling import Sampler
+from models.llama import Llama, open_model
+from models.sampling import Sampler
 
 import aggml
 from examples import llama_files

@@ -13,11 +13,11 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 from generate import generate
-from llama import Llama, open_model
-from sampling import Sampler
+from models.llama import Llama, open_model
+from models.paging import PAGE, PagedLlama, Pages, budget_of
+from models.sampling import Sampler
 from serve.engine import STAGED, Engine
 from serve.jobs import EngineError, FullError, Job, TooLongError
-from serve.paging import PAGE, PagedLlama, Pages, budget_of
 from serve.staging import Chunk, Piece, mask, place
 
 import aggml
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from llama import Batch, Best
+    from models.llama import Batch, Best
 
     from aggml.devices.sim import SimDevice
 

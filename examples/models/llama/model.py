@@ -1,8 +1,8 @@
 """Llama-architecture models of GGUF files (llama, qwen2, qwen3), any number of sequences together.
 
-Here: a model with its KV cache, the running of steps. Not here: the file (llama_file.py), what a
-step takes in (llama_batch.py), its graph (llama_graph.py), text and tokens (vocabulary.py), which
-token to take (sampling.py), a command line (generate.py).
+Here: a model with its KV cache, the running of steps. Not here: the file (file.py), what a step
+takes in (batch.py), its graph (graph.py), text and tokens (../vocabulary.py), which
+token to take (../sampling.py), a command line (generate.py).
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
-from llama_batch import CHAINED, Batch, Group
-from llama_file import Config, ModelError, load_weights, open_model
-from llama_graph import Builder
 
 import aggml
 from aggml import DType, Graph, Tensor, ops
+from models.llama.batch import CHAINED, Batch, Group
+from models.llama.file import Config, ModelError, load_weights
+from models.llama.graph import Builder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from llama_batch import Shape
-    from llama_graph import Step
-
     from aggml import Backend, Future, GGUFFile
-
-__all__ = [
-    "F32", "KV_STEP", "Batch", "Best", "Config", "Group", "Llama", "ModelError", "open_model",
-]  # fmt: skip
+    from models.llama.batch import Shape
+    from models.llama.graph import Step
 
 KV_STEP: Final = 256  # attention reads so many positions more at a time: fewer different graphs
 CHUNK: Final = 512  # tokens of a prompt computed at once

@@ -2,7 +2,7 @@
 
 The chain is that of llama.cpp: the k best, of those the fewest that make up p, of those the ones
 not much less probable than the best, then a draw at a temperature. Not here: where logits come
-from (llama.py), what changes them before (adjust.py).
+from (llama/), what changes them before (adjusting.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The cache is one range of addresses, long enough for every slot at full length; 
 system gives a page when it is first written, and gets it back when others need it or nobody is
 left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees plain strided rows and knows
 nothing of it. Here: the budget, which slots are free, a model on such a cache. Not here: who gets
-a slot and when (engine.py).
+a slot and when (serve/engine.py).
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import mmap
 from typing import TYPE_CHECKING, Final
 
 from anyio.lowlevel import checkpoint
-from llama import Llama, ModelError
 
 from aggml import Graph, ops
+from models.llama import Llama, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llama import Config
-
     from aggml import Backend, Tensor
+    from models.llama import Config
 
 PAGE: Final = 64  # positions
 

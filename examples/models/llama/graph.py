@@ -1,6 +1,6 @@
 """The graph of one step over a KV cache.
 
-Not here: what a step takes in (llama_batch.py), the cache itself, who runs it (llama.py).
+Not here: what a step takes in (batch.py), the cache itself, who runs it (model.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint
-from llama_batch import joined
 
 import aggml
 from aggml import DType, Graph, Tensor, ops
+from models.llama.batch import joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from llama_batch import Batch, Part, Shape
-    from llama_file import Config
+    from models.llama.batch import Batch, Part, Shape
+    from models.llama.file import Config
 
 
 @dataclass(frozen=True, slots=True)

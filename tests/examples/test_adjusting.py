@@ -1,4 +1,4 @@
-"""examples/adjust.py and what sampling.py adds: penalties, biases, bans, min_p, probabilities."""
+"""models/adjusting.py and what models/sampling.py adds: penalties, biases, bans, min_p, probabilities."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from adjust import Adjuster, Rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import Sampler, choose, report
+from models.adjusting import Adjuster, Rules
+from models.sampling import Sampler, choose, report
 
 VOCABULARY = 40
 BEST = 8

@@ -1,7 +1,7 @@
 """What a GGUF file says of a model: hyperparameters, weights.
 
 Here: opening it, what it must have, bringing weights to a backend. Not here: graphs of them
-(llama_graph.py), the tokenizer in it (vocabulary.py).
+(graph.py), the tokenizer in it (vocabulary.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What one step takes in, and what of that its graph depends on.
 
-Here: plain values and arrays. Not here: the graph (llama_graph.py), who runs it (llama.py).
+Here: plain values and arrays. Not here: the graph (graph.py), who runs it (model.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a request changes in a model's logits before a token is drawn: biases, penalties, bans.
 
 Here: which tokens of a sequence get other logits, and the best tokens after that. Not here: the
-draw itself (sampling.py), where logits come from (llama.py).
+draw itself (sampling.py), where logits come from (llama/).
 """
 
 from __future__ import annotations

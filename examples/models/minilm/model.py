@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2 as aggml graphs: token ids of sentences in, vectors out.
 
 Here: reading the safetensors file, the BERT graph, a bounded cache of graphs, parts of a batch
-beside each other. Not here: which sentence lies where (minilm_rows.py), tokenizing (embed.py), who
-waits for what (batcher.py).
+beside each other. Not here: which sentence lies where (packing.py), tokenizing (embed.py), who
+waits for what (../batching.py).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
-from minilm_rows import F32, Ids, Shape, fill, pack, parts_of
 
 import aggml
 from aggml import Backend, DType, Graph, Tensor, ops
+from models.minilm.packing import F32, Ids, Shape, fill, pack, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

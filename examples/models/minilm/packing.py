@@ -1,6 +1,6 @@
 """Which sentence lies where in a batch, and which rows of it are computed together.
 
-Here: packing, the arrays of a packed batch, its parts. Not here: the model (minilm.py).
+Here: packing, the arrays of a packed batch, its parts. Not here: the model (model.py).
 """
 
 from __future__ import annotations
