@@ -1,7 +1,7 @@
 """Element types and quantized blocks: ids, sizes, names, numpy counterparts.
 
 Here: what any part must know of a type to lay out a tensor. Not here: conversions and quantizers,
-which are C (native/scalar/quant.c).
+which are C (native/formats/quant.c).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["DType", "DTypeLike"]
 # What `DType.parse` takes: wherever a type is asked for.
 DTypeLike: TypeAlias = Union["DType", str, np.dtype[np.generic], type[np.generic]]
 
-# Of the structs in native/blocks.h by id: most begin with a scale of two bytes; mxfp4 and nvfp4
-# hold bytes only, q8_K begins with a float.
+# Of the structs in native/formats/blocks.h by id: most begin with a scale of two bytes; mxfp4 and
+# nvfp4 hold bytes only, q8_K begins with a float.
 _BLOCK_ALIGNMENT = {39: 1, 40: 1, 15: 4}
 
 

@@ -4,7 +4,7 @@ Here: chains. One begins with a product or with rows of f32; each further node r
 element by element or row by row, and nobody else does. The kernels are those of the nodes one by
 one, so the bits are, too. And which nodes only one product reads, so that they may be written as it
 packs them. Not here: lowering (plan.py), how a chain is carried out
-(native/scalar/chain.c).
+(native/lower/chain.c).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Here: lowering, which storages a plan reads and writes, a plan's steps as the user sees them.
 Not here: where tensors lie (graph_memory.py, allocator/), how a node is cut into chunks
-(native/scalar/).
+(native/lower/).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written 
 _WEIGHTED = frozenset({"mul_mat", "mul_mat_id"})  # whose first source may be packed
 _UPDATED = {"opt_step_adamw": (2, 3)}  # sources that are written besides the node itself
 _OP_IDS: dict[str, int] = {}
-# agk_status of native/kernels.h
+# agk_status of native/table/kernels.h
 _STATUS: dict[int, type[AggmlError]] = {
     1: errors.Unsupported,
     2: errors.OutOfBounds,

@@ -1,7 +1,7 @@
 """quantize and dequantize: rows of floats to blocks of an element type and back.
 
 Here: arrays in, arrays out, now or as a Future. Not here: the conversions, which are C
-(native/scalar/quant*.c), types as operands (ops/).
+(native/formats/quant*.c), types as operands (ops/).
 """
 
 from __future__ import annotations

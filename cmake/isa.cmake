@@ -12,7 +12,7 @@ endfunction()
 
 # aggml_isa(avx2 __x86_64__ -mavx2 -mfma): the folder's name, the macro of its architecture, its flags.
 function(aggml_isa name architecture)
-  file(GLOB sources CONFIGURE_DEPENDS ${native}/${name}/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS ${native}/kernels/${name}/*.c)
   if(NOT sources)
     return()
   endif()

@@ -1,4 +1,4 @@
-# aggml.native._native: module.cpp, binding/ and nanobind around the native library.
+# aggml.native._native: binding/ and nanobind around the native library.
 
 enable_language(CXX)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
@@ -10,7 +10,7 @@ find_package(nanobind CONFIG REQUIRED)
 # NOMINSIZE: calls through the binding are counted in fractions of a microsecond; its size does not matter.
 file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
 # No stable ABI: a submission takes tuples apart, and that has only functions for what are macros here.
-nanobind_add_module(_native NB_STATIC NOMINSIZE ${native}/module.cpp ${binding})
+nanobind_add_module(_native NB_STATIC NOMINSIZE ${binding})
 # What ggml_commit tells; "unknown" if built from an archive.
 find_package(Git QUIET)
 set(commit unknown)

@@ -1,4 +1,4 @@
-"""Write quant_iq_grid.def of aggml/native/scalar: the IQ types' codebooks, from the gguf package.
+"""Write quant_iq_grid.def of aggml/native/formats: the IQ types' codebooks, from the gguf package.
 
 Each point is one number, the level of its first element in the lowest bits: two bits a level (iq2,
 iq1), or three (iq3). Points keep their order, since blocks hold their positions.
@@ -44,7 +44,7 @@ def main() -> None:
     """Write the file anew."""
     root = Path(__file__).resolve().parent.parent
     sections = [section(macro, book, bits) for macro, (book, bits) in BOOKS.items()]
-    target = root / "aggml" / "native" / "scalar" / "quant_iq_grid.def"
+    target = root / "aggml" / "native" / "formats" / "quant_iq_grid.def"
     target.write_text(HEAD + "\n".join(sections) + "\n")
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "ops.md"
 NATIVE = ROOT / "aggml" / "native"
+KERNELS = NATIVE / "kernels"
 ISAS = ("avx2", "avx512", "amx", "neon", "dotprod", "i8mm")
 CUDA = CudaKernels()
 CALLS = 6  # recorded calls that are tried for each builder, of different operand types
@@ -69,8 +70,8 @@ element type, `im2col` of f16 images to f32 and of any image to bf16.
 
 
 def families() -> dict[str, str]:
-    """Node op name to the family that lowers it, from native/ops.def."""
-    text = (NATIVE / "ops.def").read_text()
+    """Node op name to the family that lowers it, from native/table/ops.def."""
+    text = (NATIVE / "table" / "ops.def").read_text()
     return dict(re.findall(r"^AGK_OP\((\w+), (\w+),", text, re.MULTILINE))
 
 
@@ -161,7 +162,7 @@ def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
     made = {node.op for case in chosen[:1] for node in nodes_of(build(case).out)}
     made = {op for op in made if lowered.get(op, "none") != "none"} or {cases[0].node}
     sets = [
-        isa for isa in ISAS if any((NATIVE / isa / f"{lowered.get(op)}.c").exists() for op in made)
+        isa for isa in ISAS if any((KERNELS / isa / f"{lowered.get(op)}.c").exists() for op in made)
     ]
     computed = "yes" if any(map(runs, chosen)) else "no"
     cuda = "yes" if all(map(on_cuda, cases)) else "in part" if any(map(on_cuda, cases)) else "no"

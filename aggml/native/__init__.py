@@ -12,7 +12,7 @@ from aggml.native import _native
 
 __all__ = ["ISAS", "cpu_mask", "isas"]
 
-_AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/kernels.h
+_AVX2 = 0b111  # AVX2, FMA, F16C: the bits of native/table/kernels.h
 _AVXVNNI = _AVX2 | 1 << 7
 _AVX512 = _AVX2 | 1 << 3
 _ZEN4 = _AVX512 | 1 << 4 | 1 << 15  # AVX-512 with VNNI as AMD has it
@@ -57,7 +57,7 @@ def isas() -> list[str]:
 
 
 def cpu_mask(isa: str | None) -> int:
-    """CPU features a plan may use, as bits of native/kernels.h.
+    """CPU features a plan may use, as bits of native/table/kernels.h.
 
     Args:
         isa: a name in ISAS; None: AGGML_ISA from the environment, unless that is unset or empty:

@@ -1,6 +1,6 @@
 """Gradients of silu, rms_norm, soft_max and cross_entropy_loss.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/backward.c); those of rope, get_rows,
+Here: shapes, types, checks. Not here: kernels (native/lower/backward.c); those of rope, get_rows,
 convolution and others, which are with their operation.
 """
 

@@ -1,6 +1,6 @@
 """Sums, differences, products and quotients of two tensors, and scaling by numbers.
 
-Here: shapes, types, checks. Not here: kernels (native/*/binary.c, native/scalar/add_id.c); sums
+Here: shapes, types, checks. Not here: kernels (native/*/binary.c, native/lower/add_id.c); sums
 with a part (patch.py).
 """
 

@@ -1,6 +1,6 @@
 """Causal masks as operations: what lies beyond the diagonal becomes -inf, or 0.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/diag_mask.c); masks as operands
+Here: shapes, types, checks. Not here: kernels (native/lower/diag_mask.c); masks as operands
 (soft_max.py, flash_attn_ext.py).
 """
 

@@ -1,6 +1,6 @@
 """The gradient of attention in q, k and v, as one node.
 
-Here: shapes, types, checks. Not here: the kernel (native/scalar/flash_attn_back.c).
+Here: shapes, types, checks. Not here: the kernel (native/lower/attention/flash_attn_back.c).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Products with one of several matrices, chosen for each column: a mixture of experts.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/mul_mat_id.c), which check the
+Here: shapes, types, checks. Not here: kernels (native/lower/mul_mat/mul_mat_id.c), which check the
 indices.
 """
 

@@ -1,6 +1,6 @@
 """Normalisation of rows: norm (mean and variance), rms_norm, l2_norm; of groups: group_norm.
 
-Here: shapes, types, checks. Not here: kernels (native/*/norm.c, native/scalar/group_norm.c);
+Here: shapes, types, checks. Not here: kernels (native/*/norm.c, native/lower/group_norm.c);
 weights and biases (mul, add).
 """
 

@@ -1,6 +1,6 @@
 """Sums of outer products: out_prod.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/out_prod.c); inner products
+Here: shapes, types, checks. Not here: kernels (native/lower/out_prod.c); inner products
 (mul_mat.py).
 """
 

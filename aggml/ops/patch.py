@@ -1,6 +1,6 @@
 """A tensor with another put into a part of it, or added there: set, acc.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/patch.c).
+Here: shapes, types, checks. Not here: kernels (native/lower/patch.c).
 """
 
 from __future__ import annotations

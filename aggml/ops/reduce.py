@@ -1,6 +1,6 @@
 """Many elements become few: sums, means, the place of the largest, counts, a loss; running sums.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/reduce.c); sorting (sort.py).
+Here: shapes, types, checks. Not here: kernels (native/lower/reduce.c); sorting (sort.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The order of the elements of rows: argsort, and the largest ones alone.
 
-Here: shapes, types, checks. Not here: kernels (native/scalar/sort.c), which put equal elements in
+Here: shapes, types, checks. Not here: kernels (native/lower/sort.c), which put equal elements in
 the order of their indices and NaN last.
 """
 

@@ -113,7 +113,7 @@ class Tensor(Draft):
         nbytes: bytes from the first to the end of the last element, gaps of a strided view
             included.
         op: lower-case name of the operation ("mul_mat"), "none" for leaves.
-        op_params: 64 bytes, 16 little-endian slots of 32 bits; their layout is in native/ops.def.
+        op_params: 64 bytes, 16 little-endian slots of 32 bits; native/table/ops.def lays them out.
         src: what the operation reads; None where an optional operand was not given.
         view_src: the tensor whose storage this one views, never itself a view; None if it has its
             own.

@@ -5,8 +5,8 @@
 
 #include "check.h"
 #include "variants.h"
-#include "flash.h"
-#include "kernel_types.h"
+#include "kernels/flash.h"
+#include "table/kernel_types.h"
 
 #define BOUND 5e-5 /* of squares: P and Q are rounded to bf16 */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "kernel_types.h"
+#include "table/kernel_types.h"
 
 static bool runs(size_t i)
 {

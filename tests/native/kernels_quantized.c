@@ -4,13 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "blocks_iq.h"
+#include "formats/blocks_iq.h"
 #include "check.h"
 #include "variants.h"
-#include "kernel_types.h"
-#include "mul_mat.h"
-#include "mul_mat_bytes.h"
-#include "packed.h"
+#include "table/kernel_types.h"
+#include "kernels/mul_mat.h"
+#include "kernels/mul_mat_bytes.h"
+#include "kernels/packed.h"
 
 enum { N = 768 };
 

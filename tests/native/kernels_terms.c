@@ -6,10 +6,10 @@
 
 #include "check.h"
 #include "variants.h"
-#include "kernel_types.h"
-#include "blocks.h"
-#include "mul_mat_bytes.h"
-#include "mul_mat_short.h"
+#include "table/kernel_types.h"
+#include "formats/blocks.h"
+#include "kernels/mul_mat_bytes.h"
+#include "kernels/mul_mat_short.h"
 
 enum { K = 96, COLS = 49, ROWS = 32 };
 

@@ -7,10 +7,10 @@
 
 #include <math.h>
 
-#include "../../aggml/native/runtime/runtime.h"
+#include "runtime/runtime.h"
 #include "check.h"
-#include "kernel_types.h"
-#include "packed.h"
+#include "table/kernel_types.h"
+#include "kernels/packed.h"
 
 static inline void *filled(size_t size)
 {

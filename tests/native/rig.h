@@ -4,7 +4,7 @@
 #ifndef TEST_RIG_H
 #define TEST_RIG_H
 
-#include "../../aggml/native/runtime/runtime.h"
+#include "runtime/runtime.h"
 #include "check.h"
 
 #include <poll.h>

@@ -7,7 +7,7 @@
 #endif
 
 #include "check.h"
-#include "../../aggml/native/runtime/internal.h"
+#include "runtime/internal.h"
 
 #ifdef __linux__
 typedef struct loop {

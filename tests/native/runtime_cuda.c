@@ -6,8 +6,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "../../aggml/native/runtime/cuda_driver.h"
-#include "../../aggml/native/runtime/cuda_streams.h"
+#include "cuda/driver.h"
+#include "cuda/streams.h"
 #include "rig.h"
 
 /* -- the driver: a thread for each of its streams ----------------------------------------------------------------- */

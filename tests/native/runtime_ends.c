@@ -2,7 +2,7 @@
  * pools that are let go of with work in flight (runtime_lifetime.c). */
 #include <pthread.h>
 
-#include "../../aggml/native/runtime/internal.h"
+#include "runtime/internal.h"
 #include "rig.h"
 
 static atomic_int begun, gate;

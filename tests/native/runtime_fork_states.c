@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../aggml/native/packed.h"
-#include "../../aggml/native/runtime/internal.h"
+#include "kernels/packed.h"
+#include "runtime/internal.h"
 #include "rig.h"
 
 #if defined(__SANITIZE_THREAD__)

@@ -3,7 +3,7 @@
  * taken over where it has no time. */
 #include <pthread.h>
 
-#include "../../aggml/native/runtime/topology.h"
+#include "runtime/topology.h"
 #include "rig.h"
 
 enum { MOST_CHUNKS = 600 };

@@ -1,6 +1,6 @@
 /* Plans of many steps and random numbers of chunks, several streams at once: every chunk runs exactly once, steps overlap only
  * where they run together, and what they wrote the next ones see. */
-#include "../../aggml/native/runtime/plan_order.h"
+#include "runtime/plan_order.h"
 #include "rig.h"
 
 #define MAX_STEPS 40

@@ -13,7 +13,7 @@
 #endif
 
 #include "check.h"
-#include "../../aggml/native/runtime/runtime.h"
+#include "runtime/runtime.h"
 
 #if defined(__linux__) && defined(SYS_sched_getattr)
 typedef struct attributes {

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "kernels.h"
-#include "strided.h"
+#include "table/kernels.h"
+#include "lower/strided.h"
 
 enum { COLUMNS = 512, ROWS = 2, N = COLUMNS * ROWS };
 

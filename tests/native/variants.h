@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "kernel_types.h"
+#include "table/kernel_types.h"
 
 /* Entry i of the table, if it is one of this kernel and the CPU has what it needs; else NULL. */
 static inline agk_any_fn *variant(size_t i, const char *kernel)

@@ -143,7 +143,7 @@ PARAMETERS = {
     "view_4d": "a ne0 ne1 ne2 ne3 nb1 nb2 nb3 offset",
     **SIGNATURES,
 }
-NATIVE_OPS = Path(__file__).resolve().parents[2] / "aggml" / "native" / "ops.def"
+NATIVE_OPS = Path(__file__).resolve().parents[2] / "aggml" / "native" / "table" / "ops.def"
 CASES = sorted(PARAMETERS)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from benchmarks.op_cases import OpCase
 
-TABLE = (Path(aggml.__file__).parent / "native" / "ops.def").read_text()
+TABLE = (Path(aggml.__file__).parent / "native" / "table" / "ops.def").read_text()
 UNITS = dict(re.findall(r"^AGK_OP\((\w+), \w+, (\w+), \d+\)", TABLE, re.MULTILINE))
 SUBMIT_NS, TIMER_NS = 5000, 50000  # ag_inline_submit, ag_inline_timer
 BYTES_PER_NS = 64

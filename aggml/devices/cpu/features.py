@@ -47,7 +47,7 @@ class CPUFeatures(NamedTuple):
 
 
 _BYTES: Final = {"sve_cnt", "rvv_vlen"}
-# The bits of native/kernels.h.
+# The bits of native/table/kernels.h.
 _BITS: Final = {
     "avx2": 1 << 0,
     "fma": 1 << 1,

@@ -1,6 +1,6 @@
 """What the CPU kernels do with an element type.
 
-Not here: layout of types (dtype.py), the conversions themselves (native/scalar/).
+Not here: layout of types (dtype.py), the conversions themselves (native/formats/).
 """
 
 from __future__ import annotations

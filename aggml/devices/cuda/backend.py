@@ -1,7 +1,7 @@
 """CUDABackend: ordered work on one stream of a CUDA device.
 
 Here: what the hooks enqueue; scratch, which is the native queue's. Not here: order, futures and
-failure (stream/), what the driver is asked for (native/runtime/cuda_*.c), plans (plan.py).
+failure (stream/), what the driver is asked for (native/cuda/), plans (plan.py).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ __all__ = ["Compiled", "Cubins", "compile_module", "default_cache", "nvrtc_versi
 _KERNELS = Path(__file__).resolve().parent / "kernels"
 _NATIVE = _KERNELS.parents[2] / "native"
 #: Where a quoted include is looked for.
-_PATH = (_KERNELS, _NATIVE, _NATIVE / "scalar")
+_PATH = (_KERNELS, _NATIVE / "table", _NATIVE / "formats")
 _MODULE = re.compile(r"(\w+)(?:\[([\w=,]+)\])?")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 #: A kernel file may name options of its own in such a line.

@@ -3,7 +3,7 @@
 Importing it imports nothing of NVIDIA's and touches no driver. Every name of cuda.core and
 cuda.bindings is behind a function here, and Any to the type checkers, so that the rest is the same
 with and without them. Not here: calls of queued work, which C makes through `entries`
-(native/runtime/cuda_driver.c), NVRTC and what a cubin is made of (compile.py).
+(native/cuda/driver.c), NVRTC and what a cubin is made of (compile.py).
 """
 
 from __future__ import annotations

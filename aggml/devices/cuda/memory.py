@@ -1,8 +1,8 @@
 """Memory of CUDA devices: of the device itself, from its pool, and pinned host memory.
 
 Here: buffer types, the thread that asks the driver while a loop goes on, who frees what and when;
-registration of host memory. Not here: the pool (native/runtime/cuda_device.c), scratch of plans
-(native/runtime/cuda_queue.c), copies (backend.py).
+registration of host memory. Not here: the pool (native/cuda/device.c), scratch of plans
+(native/cuda/queue.c), copies (backend.py).
 """
 
 from __future__ import annotations

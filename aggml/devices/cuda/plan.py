@@ -1,8 +1,8 @@
 """Plans of CUDA devices: a graph as a list of launches, some of whose addresses count from scratch.
 
 Here: lowering node by node, the layout of scratch, which modules are needed. Not here: which
-launches a node takes (the kernels), running them (native/runtime/cuda_plan.c), the scratch itself,
-which the native queue takes when a plan first needs it (native/runtime/cuda_queue.c).
+launches a node takes (the kernels), running them (native/cuda/plan.c), the scratch itself,
+which the native queue takes when a plan first needs it (native/cuda/queue.c).
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ using std::atomic_uint;
 using std::atomic_uint_fast64_t;
 #define AG_RUNTIME_CPP 1
 extern "C" {
-#include "../packed.h"
-#include "../runtime/rest.h"
-#include "../runtime/runtime.h"
-#include "../runtime/topology.h"
+#include "kernels/packed.h"
+#include "runtime/rest.h"
+#include "runtime/runtime.h"
+#include "runtime/topology.h"
 
-#include "../scalar/quant.h"
+#include "formats/quant.h"
 }
 
 namespace binding

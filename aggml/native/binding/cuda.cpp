@@ -4,8 +4,8 @@
 #include "objects.h"
 
 extern "C" {
-#include "../runtime/cuda_driver.h"
-#include "../runtime/cuda_streams.h"
+#include "cuda/driver.h"
+#include "cuda/streams.h"
 }
 
 #include <cstring>

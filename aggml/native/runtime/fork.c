@@ -44,15 +44,15 @@
  * | runtime/courtesy.c      | loops fd users runs_on                                                          | fresh  |
  * | runtime/courtesy.c      | due n_loops yields                                                              | word   |
  * | runtime/courtesy.c      | works                                                                           | thread |
- * | runtime/cuda_queue.c    | all all_cond all_threads                                                        | fresh  |
- * | runtime/cuda_queue.c    | thread                                                                          | thread |
- * | runtime/cuda_state.h    | refs lock making made lost to_issue to_settle settled ready stop n_flights      | parent |
- * | runtime/cuda_blas.c     | lock                                                                            | parent |
- * | runtime/cuda_plan.c     | refs lock image                                                                 | parent |
+ * | cuda/queue.c            | all all_cond all_threads                                                        | fresh  |
+ * | cuda/queue.c            | thread                                                                          | thread |
+ * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop n_flights      | parent |
+ * | cuda/blas.c             | lock                                                                            | parent |
+ * | cuda/plan.c             | refs lock image                                                                 | parent |
  * | runtime/topology.c      | once                                                                            | marked |
  * | runtime/topology.c      | pretended_cores pretended_banks                                                 | word   |
- * | cpu_features.c          | cache                                                                           | word   |
- * | scalar/quant_iq_grid.c  | name##_once name##_levels name##_where name##_near                              | marked |
+ * | table/cpu_features.c    | cache                                                                           | word   |
+ * | formats/quant_iq_grid.c | name##_once name##_levels name##_where name##_near                              | marked |
  * | binding/interpreter.cpp | taking_back                                                                     | fresh  |
  * | binding/interpreter.cpp | ended last_thread                                                               | word   |
  * | binding/keep.cpp        | garbage any_garbage release_pending                                             | fresh  |

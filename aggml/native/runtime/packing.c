@@ -3,13 +3,13 @@
  * Memory is mapped when a plan is compiled and touched when a group is first multiplied, so nothing is packed that is not
  * used, and all threads of a plan pack. A storage counts its writes; a group remembers the count it was packed at. A
  * write that is ordered with the products comes between two of them, so no group is packed anew while somebody reads it.
- * Not here: layouts (scalar/packed.c). */
+ * Not here: layouts (kernels/scalar/packed.c). */
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../packed.h"
+#include "kernels/packed.h"
 #include "runtime.h"
 #include "topology.h"
 

@@ -1,11 +1,11 @@
 /* Plan: a graph lowered into a flat list of steps. Immutable once sealed; any number of threads run it.
  *
  * Not here: what a node costs (plan_cost.c), running (plan_run.c), which steps run beside each other (plan_order.c), how a
- * node is cut (the families in scalar/). */
+ * node is cut (the families in lower/). */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../packed.h"
+#include "kernels/packed.h"
 #include "plan_order.h"
 
 /* Steps of this many chunks and more would overflow the claim word of the pool. */

@@ -2,7 +2,7 @@
  *
  * An event loop carries out by itself what is cheap (stream_inline.c), so what matters is that nothing large looks cheap: a
  * sum of 32 M floats has one element of result. Rough on purpose: it only has to tell some hundred ns from some us. Not here:
- * how a node is cut into chunks (the families in scalar/). */
+ * how a node is cut into chunks (the families in lower/). */
 #include "runtime.h"
 
 /* What an operation's arithmetic is counted in. All sources are read in full unless it says otherwise. */
@@ -34,7 +34,7 @@ static const struct {
     uint32_t ps;
 } costs[AGK_OP_COUNT] = {
 #define AGK_OP(name, family, units, ps) {AG_##units, ps},
-#include "ops.def"
+#include "table/ops.def"
 #undef AGK_OP
 };
 

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../kernels.h"
+#include "table/kernels.h"
 #include "wait.h"
 
 #define AG_NAME 64

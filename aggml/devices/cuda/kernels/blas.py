@@ -1,7 +1,7 @@
 """Large products of f32, f16 and bf16 by cuBLASLt, where it is installed: which, and in what calls.
 
 Here: `fits`, the calls with the kernels that stand in for them, where the library lies. Nothing of
-it is loaded here: the issuing thread does that (native/runtime/cuda_blas.c), and takes the kernels
+it is loaded here: the issuing thread does that (native/cuda/blas.c), and takes the kernels
 where it fails or has no algorithm. Not here: the kernels (mul_mat.py).
 """
 

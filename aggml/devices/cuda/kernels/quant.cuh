@@ -1,6 +1,6 @@
 // Every quantized type in one form: 32 consecutive elements as int8 codes and, for each half, x = d * q + m.
 //
-// Layouts are those of native/blocks.h and blocks_iq.h; the codes are made 4 at a time in words. Not here: the way from
+// Layouts are those of native/formats/blocks.h and blocks_iq.h; the codes are made 4 at a time in words. Not here: the way from
 // floats to blocks (quantize.cuh).
 #pragma once
 #include "common.cuh"

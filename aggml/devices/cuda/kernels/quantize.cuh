@@ -1,6 +1,6 @@
 // From 32 or 256 floats to a block: every type that cpy, set_rows and add write.
 //
-// Step by step what native/scalar/quant*.c does, sums from the first element to the last, and compiled without fused
+// Step by step what native/formats/quant*.c does, sums from the first element to the last, and compiled without fused
 // multiply-add, so that the bytes are the same. Not here: quantizers that take an importance matrix, which no op runs.
 #pragma once
 #include "common.cuh"

@@ -1,0 +1,298 @@
+/* CUDA devices: context, memory, errors, the end of a device. Not here: streams (queue.c). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "state.h"
+
+/* -- errors --------------------------------------------------------------------------------------------------- */
+
+bool ag_cuda_sticky(int code)
+{
+    switch (code) {
+    case 4:   /* the driver is shutting down */
+    case 46:  /* device unavailable */
+    case 214: /* uncorrectable memory or link errors */
+    case 220:
+    case 226:
+    case 700: /* illegal address */
+    case 702: /* launch timed out */
+    case 709: /* context destroyed */
+    case 710: /* assert */
+    case 714: /* stack, instruction, alignment, address space, program counter */
+    case 715:
+    case 716:
+    case 717:
+    case 718:
+    case 719: /* launch failed */
+    case 999: return true;
+    default: return false;
+    }
+}
+
+ag_error *ag_cuda_error(ag_cuda_device *device, int code, const char *call, const char *operation, const char *tensor)
+{
+    const char *name = NULL, *what = NULL;
+    if (ag_cu.cuGetErrorName(code, &name) != AG_CU_OK || name == NULL) name = "an unknown error";
+    if (ag_cu.cuGetErrorString(code, &what) != AG_CU_OK || what == NULL) what = "";
+    char text[256];
+    snprintf(text, sizeof text, "%s: %s (%d) %.150s", call, name, code, what);
+    ag_error *error = ag_error_new(code == AG_CU_OUT_OF_MEMORY ? AG_NO_MEMORY : AG_DEVICE_ERROR, device->name,
+                                   operation, tensor, text);
+    if (ag_cuda_sticky(code)) ag_cuda_lose(device, error);
+    return error;
+}
+
+void ag_cuda_lose(ag_cuda_device *device, ag_error *error)
+{
+    ag_error *none = NULL, *mine = ag_error_ref(error);
+    if (!atomic_compare_exchange_strong(&device->lost, &none, mine)) ag_error_unref(mine);
+    pthread_mutex_lock(&device->lock);
+    for (ag_cuda_queue *q = device->queues; q != NULL; q = q->next)
+        ag_stream_lose(q->stream, atomic_load(&device->lost));
+    pthread_mutex_unlock(&device->lock);
+}
+
+bool ag_cuda_device_set_blas(ag_cuda_device *device, const char *path)
+{
+    if (device->blas == NULL) device->blas = ag_cuda_blas_new(path);
+    return device->blas != NULL;
+}
+
+bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size)
+{
+    return device->blas != NULL && ag_cuda_here(device) && ag_cuda_blas_problem(device->blas, text, size);
+}
+
+bool ag_cuda_device_ready(ag_cuda_device *device)
+{
+    return atomic_load(&device->made);
+}
+
+ag_error *ag_cuda_device_lost(ag_cuda_device *device)
+{
+    return ag_error_ref(atomic_load(&device->lost));
+}
+
+/* -- life ----------------------------------------------------------------------------------------------------- */
+
+ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name)
+{
+    ag_runtime_init();
+    ag_cuda_device *device = calloc(1, sizeof *device);
+    if (device == NULL) return NULL;
+    atomic_init(&device->refs, 1);
+    device->generation = atomic_load(&ag_generation);
+    device->ordinal = ordinal;
+    snprintf(device->name, sizeof device->name, "%s", name);
+    pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->making, NULL);
+    return device;
+}
+
+ag_cuda_device *ag_cuda_device_ref(ag_cuda_device *device)
+{
+    atomic_fetch_add_explicit(&device->refs, 1, memory_order_relaxed);
+    return device;
+}
+
+/* The context, the pool and the memory stream stay: they are the process's, as the device is. */
+void ag_cuda_device_unref(ag_cuda_device *device)
+{
+    if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!ag_cuda_here(device)) return;
+    ag_error_unref(atomic_load(&device->lost));
+    ag_cuda_blas_free(device->blas);
+    free(device->trash);
+    free(device->host_trash);
+    free(device->memory_trash);
+    pthread_mutex_destroy(&device->lock);
+    pthread_mutex_destroy(&device->making);
+    free(device);
+}
+
+static int make_pool(ag_cuda_device *device)
+{
+    ag_cu_pool_props props = {.kind = AG_CU_ALLOCATION_PINNED,
+                              .location = {.kind = AG_CU_LOCATION_DEVICE, .id = device->ordinal}};
+    uint64_t keep = UINT64_MAX; /* else memory that is free goes back to the system at each synchronisation */
+    int code = ag_cu.cuMemPoolCreate(&device->pool, &props);
+    if (code == AG_CU_OK) code = ag_cu.cuMemPoolSetAttribute(device->pool, AG_CU_POOL_RELEASE_THRESHOLD, &keep);
+    return code;
+}
+
+int ag_cuda_context(ag_cuda_device *device)
+{
+    if (atomic_load(&device->made)) return ag_cu.cuCtxSetCurrent(device->context);
+    int code = AG_CU_OK;
+    pthread_mutex_lock(&device->making);
+    if (device->context == NULL) code = ag_cu.cuDevicePrimaryCtxRetain(&device->context, device->ordinal);
+    if (code == AG_CU_OK) code = ag_cu.cuCtxSetCurrent(device->context);
+    if (code == AG_CU_OK && device->pool == NULL) code = make_pool(device);
+    if (code == AG_CU_OK && device->memory_stream == NULL)
+        code = ag_cu.cuStreamCreate(&device->memory_stream, AG_CU_STREAM_NON_BLOCKING);
+    if (code == AG_CU_OK) atomic_store(&device->made, true);
+    pthread_mutex_unlock(&device->making);
+    return code;
+}
+
+/* For threads of others: sets the device's context, which `leave` takes back. */
+typedef struct visit {
+    ag_cuda_device *device;
+    void *before;
+    const char *call;
+    int code;
+} visit;
+
+static visit enter(ag_cuda_device *device)
+{
+    visit v = {.device = device, .call = "cuDevicePrimaryCtxRetain", .code = AG_CU_NOT_INITIALIZED};
+    if (!ag_cuda_here(device)) return v;
+    if (ag_cu.cuCtxGetCurrent(&v.before) != AG_CU_OK) v.before = NULL;
+    v.code = ag_cuda_context(device);
+    return v;
+}
+
+static ag_error *leave(visit *v, const char *operation)
+{
+    if (!ag_cuda_here(v->device))
+        return ag_error_new(AG_DEVICE_ERROR, v->device->name, operation, NULL,
+                            "CUDA cannot be used after fork: start workers with spawn");
+    ag_error *error = v->code == AG_CU_OK ? NULL : ag_cuda_error(v->device, v->code, v->call, operation, NULL);
+    (void)ag_cu.cuCtxSetCurrent(v->before);
+    return error;
+}
+
+/* Runs the call if all before it went well. */
+#define TRY(v, entry, ...) \
+    do { \
+        if ((v).code == AG_CU_OK) (v).call = #entry, (v).code = ag_cu.entry(__VA_ARGS__); \
+    } while (0)
+
+/* -- memory --------------------------------------------------------------------------------------------------- */
+
+ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address)
+{
+    visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_sweep(device);
+    size = (size + 255) & ~(size_t)255; /* kernels may read the last 16 bytes whole */
+    TRY(v, cuMemAllocFromPoolAsync, address, size, device->pool, device->memory_stream);
+    if (v.code == AG_CU_OK) {
+        /* Other streams may use it from here on: nothing but memory being given and taken is before it. */
+        v.call = "cuStreamSynchronize";
+        v.code = ag_cu.cuStreamSynchronize(device->memory_stream);
+        if (v.code != AG_CU_OK) (void)ag_cu.cuMemFreeAsync(*address, device->memory_stream);
+    }
+    return leave(&v, "alloc");
+}
+
+ag_error *ag_cuda_trim(ag_cuda_device *device)
+{
+    visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_sweep(device);
+    TRY(v, cuStreamSynchronize, device->memory_stream);
+    TRY(v, cuMemPoolTrimTo, device->pool, 0);
+    return leave(&v, "trim");
+}
+
+ag_error *ag_cuda_memory(ag_cuda_device *device, size_t *free_bytes, size_t *total)
+{
+    visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_sweep(device);
+    TRY(v, cuMemGetInfo, free_bytes, total);
+    return leave(&v, "memory");
+}
+
+ag_error *ag_cuda_host_alloc(ag_cuda_device *device, size_t size, void **address)
+{
+    visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_sweep(device);
+    TRY(v, cuMemHostAlloc, address, size, AG_CU_HOST_PORTABLE);
+    return leave(&v, "alloc");
+}
+
+ag_error *ag_cuda_host_register(ag_cuda_device *device, void *address, size_t size, bool read_only)
+{
+    visit v = enter(device);
+    unsigned flags = AG_CU_REGISTER_PORTABLE | (read_only ? AG_CU_REGISTER_READ_ONLY : 0u);
+    TRY(v, cuMemHostRegister, address, size, flags);
+    return leave(&v, "register_host");
+}
+
+void ag_cuda_host_unregister(ag_cuda_device *device, void *address)
+{
+    visit v = enter(device);
+    TRY(v, cuMemHostUnregister, address);
+    ag_error_unref(leave(&v, "register_host"));
+}
+
+/* -- what is thrown away -------------------------------------------------------------------------------------- */
+
+static void append(void ***list, size_t *n, size_t *cap, void *thing)
+{
+    if (*n == *cap) {
+        size_t grown = *cap ? 2 * *cap : 16;
+        void **more = realloc(*list, grown * sizeof *more);
+        if (more == NULL) return; /* then it leaks */
+        *list = more;
+        *cap = grown;
+    }
+    (*list)[(*n)++] = thing;
+}
+
+void ag_cuda_throw_away(ag_cuda_device *device, void *graph)
+{
+    if (!ag_cuda_here(device)) return;
+    pthread_mutex_lock(&device->lock);
+    append(&device->trash, &device->n_trash, &device->cap_trash, graph);
+    pthread_mutex_unlock(&device->lock);
+}
+
+/* Whoever drops a buffer may be the thread of a loop, and a driver that loads a module for another keeps it waiting even
+ * over a short call: the next thread that may wait frees it. */
+void ag_cuda_free(ag_cuda_device *device, uint64_t address)
+{
+    if (!ag_cuda_here(device)) return;
+    if (!atomic_load(&device->made) || atomic_load(&device->lost) != NULL) return; /* it went with the context */
+    pthread_mutex_lock(&device->lock);
+    append(&device->memory_trash, &device->n_memory_trash, &device->cap_memory_trash, (void *)(uintptr_t)address);
+    pthread_mutex_unlock(&device->lock);
+}
+
+/* Likewise; cuMemFreeHost may wait for the device. */
+void ag_cuda_host_free(ag_cuda_device *device, void *address)
+{
+    if (!ag_cuda_here(device)) return;
+    pthread_mutex_lock(&device->lock);
+    append(&device->host_trash, &device->n_host_trash, &device->cap_host_trash, address);
+    pthread_mutex_unlock(&device->lock);
+}
+
+void ag_cuda_sweep(ag_cuda_device *device)
+{
+    for (;;) {
+        void *graph = NULL, *host = NULL, *memory = NULL;
+        pthread_mutex_lock(&device->lock);
+        if (device->n_trash > 0) graph = device->trash[--device->n_trash];
+        if (device->n_host_trash > 0) host = device->host_trash[--device->n_host_trash];
+        if (device->n_memory_trash > 0) memory = device->memory_trash[--device->n_memory_trash];
+        pthread_mutex_unlock(&device->lock);
+        if (graph == NULL && host == NULL && memory == NULL) return;
+        /* No launch is ever before it in that stream. */
+        if (memory != NULL) (void)ag_cu.cuMemFreeAsync((uint64_t)(uintptr_t)memory, device->memory_stream);
+        if (graph != NULL) (void)ag_cu.cuGraphExecDestroy(graph);
+        if (host != NULL) (void)ag_cu.cuMemFreeHost(host);
+    }
+}
+
+void ag_cuda_reach(ag_cuda_device *device, int peer)
+{
+    if (peer < 0 || peer >= 64 || peer == device->ordinal) return;
+    pthread_mutex_lock(&device->lock);
+    bool known = (device->peers >> peer & 1) != 0;
+    device->peers |= UINT64_C(1) << peer;
+    pthread_mutex_unlock(&device->lock);
+    int can = 0;
+    if (known || ag_cu.cuDeviceCanAccessPeer(&can, peer, device->ordinal) != AG_CU_OK || !can) return;
+    ag_cu_access access = {.location = {.kind = AG_CU_LOCATION_DEVICE, .id = peer}, .flags = AG_CU_ACCESS_READ_WRITE};
+    (void)ag_cu.cuMemPoolSetAccess(device->pool, &access, 1); /* without it copies go through the host */
+}

@@ -1,0 +1,434 @@
+/* A CUDA stream: the thread that issues, the thread that waits for events and settles, what is in flight between them.
+ *
+ * The waiting thread blocks on recorded blocking-sync events (after a look of 50 us) and never on the stream, so that
+ * one wake-up of the system serves all that is done by then. Not here: what an operation issues (copy.c,
+ * plan.c), order and failure (stream_ahead.c). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "state.h"
+
+#define LOOK_NS 50000   /* a short operation ends sooner than the interrupt of a sleep comes back */
+#define LINGER_NS 20000 /* how long the issuing thread looks for the next operation before it sleeps */
+
+static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_CUDA];
+static pthread_cond_t all_cond = PTHREAD_COND_INITIALIZER;
+static ag_cuda_queue *all;
+static int all_threads;
+
+static void queue_unref(ag_cuda_queue *q)
+{
+    if (atomic_fetch_sub_explicit(&q->refs, 1, memory_order_acq_rel) != 1) return;
+    pthread_cond_destroy(&q->to_issue);
+    pthread_cond_destroy(&q->to_settle);
+    pthread_cond_destroy(&q->settled);
+    pthread_mutex_destroy(&q->lock);
+    ag_error_unref(q->left);
+    ag_cuda_device_unref(q->device);
+    free(q);
+}
+
+/* -- in flight ------------------------------------------------------------------------------------------------ */
+
+static const char *tensor_of(ag_slot *slot)
+{
+    if (slot == NULL || slot->n_reads + slot->n_writes + slot->n_partial == 0) return NULL;
+    ag_storage **storages = slot->many != NULL ? slot->many : slot->few;
+    int target = slot->n_writes + slot->n_partial > 0 ? slot->n_reads : 0;
+    return storages[target]->name;
+}
+
+/* By the thread that settles, in order. */
+static void finish(ag_cuda_queue *q, ag_flight *f, int code)
+{
+    ag_error *error = f->error;
+    if (error == NULL) {
+        error = q->left;
+    } else {
+        ag_error_unref(q->left);
+    }
+    q->left = NULL;
+    ag_error *lost = atomic_load(&q->device->lost);
+    if (error == NULL && f->event != NULL && lost != NULL) {
+        f->slot->derived = true; /* whatever the driver says now it says of the first error */
+        error = ag_error_ref(lost);
+    } else if (error == NULL && code != AG_CU_OK) {
+        error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, tensor_of(f->slot));
+    }
+    if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
+    if (f->ticket == 0) {
+        q->left = error;
+        return;
+    }
+    bool ran = f->ran;
+    if (error == NULL && f->faults != NULL) {
+        error = ag_cuda_plan_fault(f->slot->u.plan.plan, f->faults, q->name);
+        if (error != NULL) ran = false; /* it has seen to what was written in part */
+    }
+    ag_stream *stream = f->stream;
+    ag_stream_settle(stream, f->ticket, error, ran);
+    ag_stream_unref(stream);
+}
+
+static void push(ag_cuda_queue *q, const ag_flight *flight)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->n_flights == AG_CUDA_FLIGHTS) pthread_cond_wait(&q->settled, &q->lock);
+    q->flights[(q->first + (size_t)q->n_flights) % AG_CUDA_FLIGHTS] = *flight;
+    if (flight->plan) ++q->n_plans;
+    if (atomic_fetch_add(&q->n_flights, 1) == 0) pthread_cond_signal(&q->to_settle);
+    pthread_mutex_unlock(&q->lock);
+}
+
+int ag_cuda_fly(ag_cuda_queue *q, ag_flight flight)
+{
+    int code = AG_CU_OK;
+    pthread_mutex_lock(&q->lock);
+    flight.event = q->n_events > 0 ? q->events[--q->n_events] : NULL;
+    pthread_mutex_unlock(&q->lock);
+    if (flight.event == NULL) code = ag_cu.cuEventCreate(&flight.event, AG_CU_EVENT_BLOCKING_NO_TIMING);
+    if (code != AG_CU_OK) return code;
+    code = ag_cu.cuEventRecord(flight.event, q->cuda);
+    if (code != AG_CU_OK) {
+        (void)ag_cu.cuEventDestroy(flight.event);
+        return code;
+    }
+    push(q, &flight);
+    return AG_CU_OK;
+}
+
+/* What needs no device is settled at once if nothing is before it: one hand-over less. */
+static void fly_without_event(ag_cuda_queue *q, ag_flight *flight)
+{
+    if (atomic_load(&q->n_flights) == 0) {
+        finish(q, flight, AG_CU_OK);
+    } else {
+        push(q, flight);
+    }
+}
+
+void ag_cuda_drain(ag_cuda_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->n_flights > 0) pthread_cond_wait(&q->settled, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void drain(ag_ahead *ahead)
+{
+    ag_cuda_drain((ag_cuda_queue *)ahead);
+}
+
+static void admit(ag_ahead *ahead)
+{
+    ag_cuda_queue *q = (ag_cuda_queue *)ahead;
+    pthread_mutex_lock(&q->lock);
+    while (q->n_plans >= AG_CUDA_PLANS) pthread_cond_wait(&q->settled, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+}
+
+uint8_t *ag_cuda_ring_take(ag_cuda_queue *q, size_t size, uint64_t *end, int *code)
+{
+    if (q->ring == NULL) {
+        void *ring = NULL;
+        *code = ag_cu.cuMemHostAlloc(&ring, AG_CUDA_RING, AG_CU_HOST_PORTABLE);
+        if (*code != AG_CU_OK) return NULL;
+        q->ring = ring;
+    }
+    uint64_t at = q->ring_head;
+    size_t wanted = (size + 63) & ~(size_t)63;
+    if (at % AG_CUDA_RING + wanted > AG_CUDA_RING) at += AG_CUDA_RING - at % AG_CUDA_RING; /* not around the corner */
+    pthread_mutex_lock(&q->lock);
+    while (at + wanted - q->ring_tail > AG_CUDA_RING) {
+        if (q->n_flights == 0) break; /* what is under way frees it all */
+        pthread_cond_wait(&q->settled, &q->lock);
+    }
+    pthread_mutex_unlock(&q->lock);
+    *code = AG_CU_OK;
+    *end = q->ring_head = at + wanted;
+    return q->ring + at % AG_CUDA_RING;
+}
+
+ag_error *ag_cuda_scratch(ag_cuda_queue *q, size_t size)
+{
+    if (size <= q->scratch_size) return NULL;
+    size_t rounded = (size + AG_CUDA_SCRATCH - 1) / AG_CUDA_SCRATCH * AG_CUDA_SCRATCH;
+    if (q->scratch != 0) { /* first, so that its memory may serve for the new one */
+        (void)ag_cu.cuStreamSynchronize(q->cuda);
+        ag_cuda_free(q->device, q->scratch);
+        q->scratch = 0;
+        q->scratch_size = 0;
+    }
+    ag_error *error = ag_cuda_alloc(q->device, rounded, &q->scratch);
+    if (error == NULL) {
+        q->scratch_size = rounded;
+    } else {
+        q->scratch = 0;
+    }
+    return error;
+}
+
+/* -- the waiting thread --------------------------------------------------------------------------------------- */
+
+/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the latest. */
+static int wait_for(ag_cuda_queue *q, void *event)
+{
+    uint64_t until = ag_now() + LOOK_NS;
+    int code;
+    while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && ag_now() < until) ag_pause();
+    if (code == AG_CU_NOT_READY) code = ag_cu.cuEventSynchronize(event);
+    if (code != AG_CU_OK && !ag_cuda_sticky(code)) (void)ag_cu.cuStreamSynchronize(q->cuda);
+    return code;
+}
+
+static void close_queue(ag_cuda_queue *q) /* by the last of its threads */
+{
+    if (q->cuda != NULL && ag_cuda_context(q->device) == AG_CU_OK) {
+        for (size_t i = 0; i < q->n_events; ++i) (void)ag_cu.cuEventDestroy(q->events[i]);
+        if (q->ring != NULL) (void)ag_cu.cuMemFreeHost(q->ring);
+        (void)ag_cu.cuStreamDestroy(q->cuda);
+        if (q->scratch != 0) ag_cuda_free(q->device, q->scratch);
+        ag_cuda_sweep(q->device);
+    }
+    q->n_events = 0;
+    q->ring = NULL;
+    q->cuda = NULL;
+    q->scratch = 0;
+    q->scratch_size = 0;
+}
+
+static void end_thread(ag_cuda_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    bool last = --q->n_threads == 0;
+    pthread_cond_broadcast(&q->to_settle); /* only now: the waiting thread ends once it is the last one */
+    pthread_mutex_unlock(&q->lock);
+    if (last) close_queue(q);
+    pthread_mutex_lock(all_lock);
+    if (last) {
+        *q->link_all = q->next_all;
+        if (q->next_all != NULL) q->next_all->link_all = q->link_all;
+    }
+    --all_threads;
+    pthread_cond_broadcast(&all_cond);
+    pthread_mutex_unlock(all_lock);
+    queue_unref(q);
+}
+
+static void retire(ag_cuda_queue *q, const ag_flight *f)
+{
+    pthread_mutex_lock(&q->lock);
+    if (f->event != NULL) q->events[q->n_events++] = f->event;
+    if (f->ring_end != 0) q->ring_tail = f->ring_end;
+    if (f->plan) --q->n_plans;
+    q->first = (q->first + 1) % AG_CUDA_FLIGHTS;
+    atomic_fetch_sub(&q->n_flights, 1);
+    pthread_cond_broadcast(&q->settled);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void *settle_all(void *argument)
+{
+    ag_cuda_queue *q = argument;
+    bool entered = false;
+    for (;;) {
+        if (q->n_flights == 0) {
+            void (*idle)(void) = atomic_load(&ag_on_idle);
+            if (entered && idle != NULL) idle();
+        }
+        pthread_mutex_lock(&q->lock);
+        while (q->n_flights == 0 && !(atomic_load(&q->stop) && q->n_threads == 1))
+            pthread_cond_wait(&q->to_settle, &q->lock);
+        if (q->n_flights == 0) break;
+        ag_flight flight = q->flights[q->first];
+        pthread_mutex_unlock(&q->lock);
+        int code = AG_CU_OK;
+        if (flight.event != NULL && atomic_load(&q->device->lost) == NULL) {
+            if (!entered) entered = ag_cu.cuCtxSetCurrent(q->device->context) == AG_CU_OK;
+            code = wait_for(q, flight.event);
+        }
+        finish(q, &flight, code);
+        retire(q, &flight);
+    }
+    pthread_mutex_unlock(&q->lock);
+    end_thread(q);
+    return NULL;
+}
+
+/* -- the issuing thread --------------------------------------------------------------------------------------- */
+
+static int open_stream(ag_cuda_issue *issue)
+{
+    ag_cuda_queue *q = issue->queue;
+    if (q->cuda != NULL) return AG_CU_OK;
+    issue->call = "cuDevicePrimaryCtxRetain";
+    int code = ag_cuda_context(q->device);
+    return code != AG_CU_OK ? code : AG_CU(issue, cuStreamCreate, &q->cuda, AG_CU_STREAM_NON_BLOCKING);
+}
+
+static int begin(ag_cuda_issue *issue, ag_error **error)
+{
+    int code = open_stream(issue);
+    if (code != AG_CU_OK) return code;
+    switch (issue->slot->kind) {
+    case AG_KIND_COPY: return ag_cuda_issue_copy(issue, &issue->slot->u.copy);
+    case AG_KIND_FILL: return ag_cuda_issue_fill(issue);
+    default: return ag_cuda_issue_plan(issue, error);
+    }
+}
+
+static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error)
+{
+    ag_cuda_queue *q = (ag_cuda_queue *)ahead;
+    ag_flight flight = {.ticket = ticket, .stream = ag_stream_ref(stream), .slot = slot, .error = error};
+    bool works = slot->kind == AG_KIND_COPY || slot->kind == AG_KIND_FILL || slot->kind == AG_KIND_PLAN;
+    if (error == NULL && slot->kind == AG_KIND_EXPERTS) {
+        flight.error =
+            ag_error_new(AG_UNSUPPORTED, "CUDA", slot->operation, NULL, "experts are copied whole on this device");
+    }
+    if (error == NULL && works) {
+        ag_cuda_issue issue = {.queue = q, .slot = slot, .flight = &flight};
+        int code = begin(&issue, &flight.error);
+        flight.ran = issue.ran;
+        flight.plan = slot->kind == AG_KIND_PLAN && issue.ran;
+        if (code != AG_CU_OK)
+            flight.error = ag_cuda_error(q->device, code, issue.call, slot->operation, tensor_of(slot));
+        if (issue.ran) { /* also if it failed midway: what it borrowed is in use until the device is through */
+            code = ag_cuda_fly(q, flight);
+            if (code == AG_CU_OK) return;
+            (void)ag_cu.cuStreamSynchronize(q->cuda); /* nothing else tells when what it borrowed is free again */
+            if (flight.error == NULL)
+                flight.error = ag_cuda_error(q->device, code, "cuEventRecord", slot->operation, tensor_of(slot));
+        }
+    }
+    fly_without_event(q, &flight);
+}
+
+static void *issue_all(void *argument)
+{
+    ag_cuda_queue *q = argument;
+    for (;;) {
+        for (uint64_t until = ag_now() + LINGER_NS;
+             !atomic_load(&q->ready) && !atomic_load(&q->stop) && ag_now() < until;)
+            ag_pause();
+        pthread_mutex_lock(&q->lock);
+        while (!atomic_load(&q->ready) && !atomic_load(&q->stop)) pthread_cond_wait(&q->to_issue, &q->lock);
+        pthread_mutex_unlock(&q->lock);
+        if (atomic_load(&q->stop)) break;
+        atomic_store(&q->ready, false);
+        /* Not idle, it refers to itself; it may be gone on return. */
+        ag_stream_run_ahead(q->stream);
+        if (q->cuda != NULL) ag_cuda_sweep(q->device);
+    }
+    end_thread(q);
+    return NULL;
+}
+
+static void ready(ag_executor *executor, ag_stream *stream)
+{
+    (void)stream;
+    ag_cuda_queue *q = (ag_cuda_queue *)executor;
+    pthread_mutex_lock(&q->lock);
+    atomic_store(&q->ready, true);
+    pthread_cond_signal(&q->to_issue);
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* -- life ----------------------------------------------------------------------------------------------------- */
+
+static void stop(ag_cuda_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    atomic_store(&q->stop, true);
+    pthread_cond_broadcast(&q->to_issue);
+    pthread_cond_broadcast(&q->to_settle);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void gone(ag_ahead *ahead)
+{
+    ag_cuda_queue *q = (ag_cuda_queue *)ahead;
+    pthread_mutex_lock(&q->device->lock);
+    *q->link = q->next;
+    if (q->next != NULL) q->next->link = q->link;
+    q->stream = NULL;
+    pthread_mutex_unlock(&q->device->lock);
+    stop(q);
+    queue_unref(q);
+}
+
+static bool start(ag_cuda_queue *q)
+{
+    pthread_t thread;
+    void *(*const bodies[])(void *) = {issue_all, settle_all};
+    for (int i = 0; i < 2; ++i) {
+        pthread_mutex_lock(&q->lock);
+        ++q->n_threads;
+        pthread_mutex_unlock(&q->lock);
+        atomic_fetch_add(&q->refs, 1);
+        pthread_mutex_lock(all_lock);
+        ++all_threads;
+        pthread_mutex_unlock(all_lock);
+        if (!ag_thread_start(&thread, bodies[i], q, true)) {
+            end_thread(q);
+            break;
+        }
+    }
+    return q->n_threads == 2;
+}
+
+ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
+{
+    ag_cuda_queue *q = calloc(1, sizeof *q);
+    if (q == NULL) return NULL;
+    atomic_init(&q->refs, 1);
+    q->ahead = (ag_ahead){.executor = {ready}, .issue = issue_one, .drain = drain, .admit = admit, .gone = gone};
+    snprintf(q->name, sizeof q->name, "%s", name);
+    q->device = ag_cuda_device_ref(device);
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->to_issue, NULL);
+    pthread_cond_init(&q->to_settle, NULL);
+    pthread_cond_init(&q->settled, NULL);
+    ag_stream *stream = ag_stream_new_ahead(name, &q->ahead);
+    if (stream == NULL) {
+        queue_unref(q);
+        return NULL;
+    }
+    q->generation = atomic_load(&ag_generation);
+    pthread_mutex_lock(all_lock);
+    q->next_all = all;
+    q->link_all = &all;
+    if (all != NULL) all->link_all = &q->next_all;
+    all = q;
+    pthread_mutex_unlock(all_lock);
+    pthread_mutex_lock(&device->lock);
+    q->stream = stream;
+    q->next = device->queues;
+    q->link = &device->queues;
+    if (q->next != NULL) q->next->link = &q->next;
+    device->queues = q;
+    pthread_mutex_unlock(&device->lock);
+    if (start(q)) return stream;
+    ag_stream_unref(stream); /* which stops the thread that did start */
+    return NULL;
+}
+
+void ag_cuda_stop(uint64_t timeout_ns)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    uint64_t ns = (uint64_t)at.tv_nsec + timeout_ns;
+    at.tv_sec += (time_t)(ns / 1000000000u);
+    at.tv_nsec = (long)(ns % 1000000000u);
+    pthread_mutex_lock(all_lock);
+    for (ag_cuda_queue *q = all; q != NULL; q = q->next_all) stop(q);
+    while (all_threads > 0 && pthread_cond_timedwait(&all_cond, all_lock, &at) == 0) continue;
+    pthread_mutex_unlock(all_lock);
+}
+
+void ag_cuda_forked(void) /* in the child: queues and threads are the parent's */
+{
+    pthread_cond_init(&all_cond, NULL);
+    all = NULL;
+    all_threads = 0;
+}

@@ -1,0 +1,126 @@
+/* What the files cuda_*.c share among themselves: devices, queues, what is in flight. */
+#ifndef AG_CUDA_STATE_H
+#define AG_CUDA_STATE_H
+
+#include "blas.h"
+#include "driver.h"
+#include "streams.h"
+#include "runtime/internal.h"
+
+typedef struct ag_cuda_queue ag_cuda_queue;
+
+struct ag_cuda_device {
+    atomic_int refs;
+    unsigned generation;
+    int ordinal;
+    char name[AG_NAME];
+    pthread_mutex_t lock;   /* held for moments */
+    pthread_mutex_t making; /* held for as long as it takes to make a context: by threads that may wait */
+    atomic_bool made;       /* the context, the pool and the memory stream */
+    void *context, *pool;
+    void *memory_stream; /* takes and gives memory, and nothing else: always soon idle */
+    _Atomic(ag_error *) lost;
+    ag_cuda_queue *queues; /* that have a stream */
+    void **trash;          /* graphs that are to be destroyed, by a thread that may wait */
+    size_t n_trash, cap_trash;
+    void **host_trash; /* likewise pinned memory */
+    size_t n_host_trash, cap_host_trash;
+    void **memory_trash; /* likewise memory of the device */
+    size_t n_memory_trash, cap_memory_trash;
+    uint64_t peers;     /* ordinals that may reach the pool */
+    ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
+};
+
+/* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its locks least
+ * of all. */
+static inline bool ag_cuda_here(const ag_cuda_device *device)
+{
+    return device->generation == atomic_load(&ag_generation);
+}
+
+/* Something issued whose end is to be waited for; FIFO per queue. */
+typedef struct ag_flight {
+    uint64_t ticket;   /* 0: a piece of an operation whose last piece has the ticket */
+    ag_stream *stream; /* a reference, with a ticket */
+    ag_slot *slot;     /* in the stream's ring until it is settled */
+    void *event;       /* NULL: nothing was issued to the device */
+    ag_error *error;
+    bool ran;
+    bool plan;             /* one of the plans in flight */
+    uint64_t ring_end;     /* how far the staging ring is free then */
+    ag_copy out;           /* from the ring to host memory, if item is not 0 */
+    const uint8_t *faults; /* what a plan left for us, in the ring */
+} ag_flight;
+
+#define AG_CUDA_RING ((size_t)8 << 20)    /* pinned bytes of a queue that stage pageable memory */
+#define AG_CUDA_PIECE ((size_t)1 << 20)   /* staged at a time: several are under way at once */
+#define AG_CUDA_SCRATCH ((size_t)2 << 20) /* what scratch is rounded up to: pages of a device */
+#define AG_CUDA_FLIGHTS 256               /* operations issued and not settled */
+#define AG_CUDA_PLANS 2                   /* of them plans: an abort has effect on what has not been launched */
+#define AG_CUDA_FAULT 32                  /* bytes: four int64, see devices/cuda/launch.py */
+
+struct ag_cuda_queue {
+    ag_ahead ahead;  /* first: the stream knows the queue by it */
+    atomic_int refs; /* the stream, two threads */
+    unsigned generation;
+    ag_cuda_device *device;
+    ag_stream *stream;           /* under the device's lock; NULL once gone */
+    ag_cuda_queue *next, **link; /* among the device's */
+    ag_cuda_queue *next_all, **link_all;
+    char name[AG_NAME];
+
+    pthread_mutex_t lock;
+    pthread_cond_t to_issue, to_settle, settled;
+    atomic_bool ready, stop;
+    atomic_int n_flights; /* changed under the lock */
+    size_t first;
+    int n_plans, n_threads;
+    ag_flight flights[AG_CUDA_FLIGHTS];
+    void *events[AG_CUDA_FLIGHTS + 1]; /* not in use; one more than fits is recorded while it waits for room */
+    size_t n_events;
+    uint64_t ring_tail;
+    ag_error *left; /* what a piece of the operation being settled failed with */
+
+    /* the issuing thread's */
+    void *cuda; /* the driver's stream */
+    uint8_t *ring;
+    uint64_t ring_head;
+    uint64_t scratch; /* of the plans, one after the other; 0: none yet */
+    size_t scratch_size;
+};
+
+/* device.c */
+bool ag_cuda_sticky(int code); /* the context is beyond use */
+ag_error *ag_cuda_error(ag_cuda_device *device, int code, const char *call, const char *operation, const char *tensor);
+void ag_cuda_lose(ag_cuda_device *device, ag_error *error);
+int ag_cuda_context(ag_cuda_device *device); /* makes it if need be, with pool and memory stream; sets it current */
+void ag_cuda_sweep(ag_cuda_device *device);  /* destroys what was thrown away; the context is current */
+void ag_cuda_throw_away(ag_cuda_device *device, void *graph);
+void ag_cuda_reach(ag_cuda_device *device, int peer); /* let a peer reach the pool, if it can */
+
+/* queue.c */
+uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int *code); /* waits for room */
+/* Records an event behind what was issued and queues `flight`; 0, or the driver's code, and nothing is queued. */
+int ag_cuda_fly(ag_cuda_queue *queue, ag_flight flight);
+void ag_cuda_drain(ag_cuda_queue *queue);
+/* Has the queue's scratch hold `size` bytes; where it grows, waits for what is under way. The driver may take long. */
+ag_error *ag_cuda_scratch(ag_cuda_queue *queue, size_t size);
+
+/* copy.c: issue, up to the flight that the caller adds. `call` tells which entry failed. */
+typedef struct ag_cuda_issue {
+    ag_cuda_queue *queue;
+    const ag_slot *slot;
+    ag_flight *flight;
+    const char *call;
+    bool ran;
+} ag_cuda_issue;
+
+int ag_cuda_issue_copy(ag_cuda_issue *issue, const ag_copy *copy);
+int ag_cuda_issue_fill(ag_cuda_issue *issue);
+/* plan.c */
+int ag_cuda_issue_plan(ag_cuda_issue *issue, ag_error **error);
+ag_error *ag_cuda_plan_fault(ag_plan *plan, const uint8_t *faults, const char *device); /* poisons partial writes */
+
+#define AG_CU(issue, entry, ...) ((issue)->call = #entry, ag_cu.entry(__VA_ARGS__))
+
+#endif

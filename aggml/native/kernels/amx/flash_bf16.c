@@ -1,0 +1,461 @@
+/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time, products of tiles beside exponentials. S = Q K^T and O = P V have
+ * rows of Q in the lines of tiles, so only keys are turned. Tiles and vector units work together if their instructions stand side
+ * by side: a step of products (four tiles of sums, 32 deep) is followed by exponentials of some rows of S. While S of one block is
+ * made, S of the chunks before it becomes P, and the block before that goes into O; what one tile of rows begins ends with the next.
+ * No maximum is looked for, but one of each row in the first 32 keys that it sees: a bf16 has the range of an f32, so P may be
+ * 2^40. Sums beyond that are for lanes, as are values above 2^64 and what is not finite. exp2: 8 instructions, 7.5e-5, of which
+ * half is common to all of a row. Not here: more terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
+#include "kernels/flash.h"
+#include "tiles.h"
+
+#include "kernels/avx512/math.h"
+#include "kernels/vec/math.h"
+
+enum {
+    TILE = 1024,
+    PANEL = 2 * TILE,
+    BLOCK = AGK_FLASH_BF16_PANELS,
+    SLOTS = AGK_FLASH_BF16_SLOTS,
+    SUMS = 1024, /* floats of four tiles */
+    HEAD = AGK_FLASH_BF16_HEAD,
+};
+
+/* -- what is on its way ----------------------------------------------------------------------------------------- */
+
+/* A tile of rows. */
+typedef struct side {
+    const agk_flash_tile *t;
+    agk_flash_terms x;
+    float *sum;     /* [32][16] */
+    float ref[32];  /* what P is relative to, times log2 e */
+    uint32_t unset; /* rows without */
+    int64_t rows;   /* 16 or 32 */
+} side;
+
+/* 32 keys of a tile of rows: S, which is to become P. */
+typedef struct chunk {
+    side *of;
+    float *s;
+    char *p;
+    int64_t key;
+} chunk;
+
+/* Up to 128 keys of a tile of rows: P, which is to go into O. */
+typedef struct block {
+    side *of; /* NULL: none */
+    char *p;
+    int64_t panel, panels;
+    bool first, last;
+    int turn; /* chunks that were begun up to its end */
+} block;
+
+typedef struct engine {
+    side sides[2];
+    block before;
+    char *q, *p[2];
+    float *s, *o, *home; /* where the sums in the tiles belong */
+    bool home_two, home_chunk;
+    chunk made; /* if home is S */
+    chunk waiting[SLOTS];
+    int begun, stored, done; /* chunks */
+    int row;                 /* of chunk number `done` */
+    int side, half;
+    int credit, rate; /* rows of S to be done by now, and with each step of products; sixteenths */
+    int64_t fetched;  /* rows of the result and of the next Q that were asked for */
+    struct {
+        char *out;
+        int64_t step, row, rows, dv;
+        float scale[32];
+    } put; /* rows of O that are complete */
+} engine;
+
+_Static_assert(sizeof(engine) <= HEAD, "an engine");
+
+AGK_INLINE vf exp2_short(vf y)
+{
+    const __mmask16 normal = _mm512_cmp_ps_mask(y, v_set(-125.0f), _CMP_NLT_UQ);
+    const vf r = _mm512_reduce_ps(y, 1); /* y - floor(y) */
+    vf p = v_fma(v_set(0.0780245215f), r, v_set(0.226067156f));
+    p = v_fma(p, r, v_set(0.695833564f));
+    p = v_fma(p, r, v_set(0.999925196f));
+    return _mm512_maskz_scalef_ps(normal, p, y); /* a subnormal result costs 150 cycles, and masked keys are -inf */
+}
+
+/* Exponentials of `rows` rows, a multiple of 4, if there are as many. */
+AGK_INLINE void some_rows(engine *e, int rows)
+{
+    while (rows > 0 && e->done != e->stored) {
+        const chunk *c = &e->waiting[e->done % SLOTS];
+        float *sum = c->of->sum;
+        const float *ref = c->of->ref;
+        int to = e->row + rows < c->of->rows ? e->row + rows : (int)c->of->rows;
+        rows -= to - e->row;
+        for (int r = e->row; r < to; r += 4) {
+            AGK_UNROLL for (int i = 0; i < 4; ++i)
+            {
+                const int at = r + i;
+                const float *s = c->s + 16 * at;
+                const vf max = v_set(ref[at]);
+                const vf a = exp2_short(_mm512_load_ps(s) - max), b = exp2_short(_mm512_load_ps(s + 512) - max);
+                _mm512_store_ps(sum + 16 * at, _mm512_load_ps(sum + 16 * at) + (a + b));
+                _mm512_store_si512(c->p + 64 * at, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+            }
+        }
+        e->row = to;
+        if (to == c->of->rows) {
+            e->row = 0;
+            ++e->done;
+        }
+    }
+}
+
+/* Softcap, mask, and keys that do not count. */
+static void finish_logits(const side *w, int64_t first, float *s)
+{
+    const agk_flash_tile *t = w->t;
+    const float log2e = 1.44269504f;
+    const vf low = v_set(-__builtin_inff());
+    const int64_t left = w->x.n_keys - first;
+    const __mmask32 there = left < 32 ? (1u << left) - 1 : ~0u;
+    const bool clear = t->mask_kind == AGK_FLASH_NO_MASK || (w->x.clear_begin <= first && first + 32 <= w->x.clear_end);
+    __mmask32 seen = there;
+    if (first < w->x.begin) seen &= ~0u << (w->x.begin - first);
+    if (w->x.end < first + 32) seen &= (1u << (w->x.end - first)) - 1;
+    for (int64_t r = 0; r < w->rows && r < t->n_rows; ++r) {
+        float *at = s + 16 * r;
+        const char *mask = t->mask + r * t->mask_step + 2 * first;
+        const vf slope = v_set(t->slope[r] * log2e);
+        AGK_UNROLL for (int h = 0; h < 2; ++h)
+        {
+            __mmask16 counts = (__mmask16)(seen >> (16 * h));
+            vf x = _mm512_load_ps(at + 512 * h);
+            if (t->softcap > 0.0f) x = v_set(t->softcap * log2e) * v_tanh(x);
+            if (!clear) {
+                const vf m = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)(there >> (16 * h)), mask + 32 * h));
+                x = v_fma(m, slope, x);
+                counts &= (__mmask16)~v_eq(m, low); /* even if NaN */
+            }
+            _mm512_store_ps(at + 512 * h, _mm512_mask_mov_ps(low, counts, x));
+        }
+    }
+}
+
+/* The maximum of a row in the first keys that it sees. */
+static void set_refs(side *w, const float *s)
+{
+    for (int h = 0; 16 * h < w->rows; ++h) {
+        const uint32_t unset = (w->unset >> (16 * h)) & 0xffff;
+        if (unset == 0) continue;
+        vf m[16];
+        AGK_UNROLL for (int j = 0; j < 16; ++j)
+        {
+            m[j] = v_max(_mm512_load_ps(s + 256 * h + 16 * j), _mm512_load_ps(s + 512 + 256 * h + 16 * j));
+        }
+        v_transpose(m);
+        AGK_UNROLL for (int i = 8; i > 0; i /= 2)
+        {
+            AGK_UNROLL for (int j = 0; j < i; ++j) m[j] = v_max(m[j], m[j + i]);
+        }
+        const __mmask16 found = (__mmask16)(unset & ~(uint32_t)v_eq(m[0], v_set(-__builtin_inff())));
+        _mm512_mask_storeu_ps(w->ref + 16 * h, found, m[0]);
+        w->unset &= ~((uint32_t)found << (16 * h));
+    }
+}
+
+/* The sums that were in the tiles have come home. */
+AGK_INLINE void came_home(engine *e)
+{
+    if (!e->home_chunk) return;
+    side *w = e->made.of;
+    const int64_t key = e->made.key;
+    const bool clear = w->t->mask_kind == AGK_FLASH_NO_MASK || (w->x.clear_begin <= key && key + 32 <= w->x.clear_end);
+    if (!clear || w->t->softcap > 0.0f || key < w->x.begin || key + 32 > w->x.end) finish_logits(w, key, e->made.s);
+    if (w->unset != 0) set_refs(w, e->made.s);
+    e->waiting[e->stored++ % SLOTS] = e->made;
+}
+
+/* -- rows of the result ----------------------------------------------------------------------------------------- */
+
+AGK_INLINE void put_row(engine *e)
+{
+    const int64_t r = e->put.row++;
+    float *out = (float *)(void *)(e->put.out + r * e->put.step);
+    const float *o = e->o + 16 * r;
+    const vf scale = v_set(e->put.scale[r]);
+    for (int64_t i = 0; i < e->put.dv; i += 16) {
+        const int64_t left = e->put.dv - i;
+        const vf x = _mm512_load_ps(o + i / 16 * 512) * scale;
+        if (left >= 16)
+            v_store(out + i, x);
+        else
+            v_store_n(out + i, x, left);
+    }
+}
+
+/* Lines that are wanted soon: row i of the result, and of the next tile of Q. They are far, and apart. */
+AGK_INLINE void fetch_row(const agk_flash_tile *t, int64_t i)
+{
+    if (i < t->n_rows) {
+        for (int64_t j = 0; j < t->dv; j += 16) __builtin_prefetch(t->out + i * t->out_step + 4 * j, 1, 2);
+    }
+    const uintptr_t next = (uintptr_t)t->q + (uintptr_t)((32 + i) * t->q_step); /* of another head, after the last */
+    for (int64_t j = 0; j < t->d; j += 16) _mm_prefetch((const char *)(next + (uintptr_t)(4 * j)), _MM_HINT_T1);
+}
+
+/* What goes on beside a step of products. */
+AGK_INLINE void beside(engine *e)
+{
+    e->credit += e->rate;
+    if (e->credit >= 64) {
+        const int rows = e->credit / 64 * 4;
+        e->credit -= 16 * rows;
+        some_rows(e, rows);
+    }
+    if (e->put.row < e->put.rows) put_row(e);
+    if (e->fetched < 32) fetch_row(e->sides[e->side ^ 1].t, e->fetched++);
+}
+
+/* -- products --------------------------------------------------------------------------------------------------- */
+
+/* Tiles 0 and 1 are the two halves of the width of rows 0 to 15, tiles 2 and 3 of the others: so rows follow each other. */
+#define PLACE(i) (256 * ((i) % 2 * 2 + (i) / 2))
+#define LEAVE(i) _tile_stored(i, home + PLACE(i), 64)
+#define ENTER(i) \
+    do { \
+        if (zero) \
+            _tile_zero(i); \
+        else \
+            _tile_loadd(i, sums + PLACE(i), 64); \
+    } while (0)
+
+/* The first step of a product; each sum of the one before leaves its tile right before it is wanted. */
+AGK_INLINE void first_step(engine *e, bool two, bool zero, const char *a, const char *b, float *sums)
+{
+    float *home = e->home;
+    _tile_loadd(4, a, 64);
+    _tile_stream_loadd(6, b, 64);
+    LEAVE(0);
+    ENTER(0);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_stream_loadd(7, b + TILE, 64);
+    LEAVE(1);
+    ENTER(1);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) _tile_loadd(5, a + TILE, 64);
+    if (e->home_two) LEAVE(2);
+    if (two) {
+        ENTER(2);
+        _tile_dpbf16ps(2, 5, 6);
+    }
+    if (e->home_two) LEAVE(3);
+    if (two) {
+        ENTER(3);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    came_home(e);
+    e->home = sums;
+    e->home_two = two;
+}
+
+AGK_INLINE void step(bool two, const char *a, const char *b)
+{
+    _tile_loadd(4, a, 64);
+    _tile_stream_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (two) {
+        _tile_loadd(5, a + TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+    }
+    _tile_stream_loadd(7, b + TILE, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) _tile_dpbf16ps(3, 5, 7);
+}
+
+AGK_INLINE void product(engine *e, bool two, bool zero, int64_t steps, const char *a, const char *b, float *sums)
+{
+    first_step(e, two, zero, a, b, sums);
+    beside(e);
+    for (int64_t i = 1; i < steps; ++i) {
+        step(two, a + i * PANEL, b + i * PANEL);
+        beside(e);
+    }
+}
+
+static void bring_home(engine *e)
+{
+    float *home = e->home;
+    LEAVE(0);
+    LEAVE(1);
+    if (e->home_two) {
+        LEAVE(2);
+        LEAVE(3);
+    }
+    came_home(e);
+    e->home_chunk = e->home_two = false;
+    e->home = e->s + SLOTS * SUMS; /* whatever: nobody reads it */
+}
+
+AGK_INLINE void scores(engine *e, side *w, char *p, int64_t panel)
+{
+    const int64_t wide = agk_flash_up(w->t->d) / 32;
+    while (e->begun - e->done >= SLOTS) some_rows(e, 32);
+    float *s = e->s + e->begun++ % SLOTS * SUMS;
+    product(e, w->rows > 16, true, wide, e->q, w->x.k + panel * wide * PANEL, s);
+    e->home_chunk = true;
+    e->made = (chunk){.of = w, .s = s, .p = p, .key = 32 * panel};
+}
+
+AGK_INLINE void values(engine *e, const block *b, int64_t i)
+{
+    const int64_t all = agk_flash_up(b->of->x.n_keys) / 32;
+    if (e->done != b->turn && e->home_chunk) bring_home(e);
+    while (e->done - b->turn < 0) some_rows(e, 32);
+    if (b->first && i == 0) {
+        while (e->put.row < e->put.rows) put_row(e); /* O begins anew */
+    }
+    product(e, b->of->rows > 16, b->first, b->panels, b->p, b->of->x.v + (i * all + b->panel) * PANEL, e->o + i * SUMS);
+    e->home_chunk = false;
+}
+
+/* S of the next block beside P of the last chunks and O of the block before. Either may be none. */
+static void advance(engine *e, const block *next)
+{
+    const block before = e->before;
+    const int64_t chunks = next->of != NULL ? next->panels : 0;
+    const int64_t groups = before.of != NULL ? agk_flash_up(before.of->t->dv) / 32 : 0;
+    const int64_t wide = next->of != NULL ? agk_flash_up(next->of->t->d) / 32 : 0;
+    const int64_t steps = chunks * wide + groups * (groups > 0 ? before.panels : 0);
+    const int64_t work = next->of != NULL ? chunks * next->of->rows : 0;
+    e->rate = steps > 0 ? (int)((16 * work + steps - 1) / steps) : 0;
+    int64_t group = 0;
+    for (int64_t i = 0; i < chunks; ++i) {
+        scores(e, next->of, next->p + i * PANEL, next->panel + i);
+        for (; group * chunks < (i + 1) * groups && (group + 1) * chunks <= (i + 1) * groups; ++group) {
+            values(e, &before, group);
+        }
+    }
+    for (; group < groups; ++group) values(e, &before, group);
+    e->before = *next;
+    e->before.turn = e->begun;
+}
+
+/* -- a tile of rows --------------------------------------------------------------------------------------------- */
+
+static void pack_rows(const agk_flash_tile *t, int64_t rows, char *out)
+{
+    const vf scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale * 1.44269504f);
+    for (int64_t r = 0; r < rows; ++r) {
+        const float *q = (const float *)(const void *)(t->q + r * t->q_step);
+        char *to = out + 64 * r;
+        for (int64_t i = 0; i < t->d; i += 32, to += PANEL) {
+            const int64_t left = t->d - i;
+            vf low = v_zero(), high = v_zero();
+            if (r < t->n_rows && left >= 32) {
+                low = v_load(q + i) * scale;
+                high = v_load(q + i + 16) * scale;
+            } else if (r < t->n_rows) {
+                low = v_load_n(q + i, left < 16 ? left : 16) * scale;
+                if (left > 16) high = v_load_n(q + i + 16, left < 32 ? left - 16 : 16) * scale;
+            }
+            _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
+    }
+}
+
+/* What rows of O are to be multiplied with; false if lanes must do them. */
+static bool finish(engine *e, const side *w)
+{
+    const agk_flash_tile *t = w->t;
+    bool fine = true;
+    for (int h = 0; 16 * h < t->n_rows; ++h) {
+        vf m[16];
+        AGK_UNROLL for (int j = 0; j < 16; ++j) m[j] = _mm512_load_ps(w->sum + 256 * h + 16 * j);
+        v_transpose(m);
+        AGK_UNROLL for (int i = 8; i > 0; i /= 2)
+        {
+            AGK_UNROLL for (int j = 0; j < i; ++j) m[j] = m[j] + m[j + i];
+        }
+        const int64_t rows = t->n_rows - 16 * h < 16 ? t->n_rows - 16 * h : 16;
+        const __mmask16 there = v_first(rows);
+        fine = fine && (v_le(m[0], v_set(0x1p40f)) & there) == there;
+        const vf ref = v_load(w->ref + 16 * h) * v_set(0.693147181f);
+        const vf total = m[0] + v_exp(v_load(t->sink + 16 * h) - ref);
+        v_store(e->put.scale + 16 * h, v_select(v_eq(m[0], v_zero()), v_zero(), v_set(1.0f) / total));
+    }
+    if (!fine) return false;
+    e->put.out = t->out;
+    e->put.step = t->out_step;
+    e->put.row = 0;
+    e->put.rows = t->n_rows;
+    e->put.dv = t->dv;
+    return true;
+}
+
+static void begin(engine *e)
+{
+    e->before.of = NULL;
+    e->begun = e->stored = e->done = e->row = 0;
+    e->side = e->half = e->credit = e->rate = 0;
+    e->put.row = e->put.rows = 0;
+    e->home = e->s + SLOTS * SUMS;
+    e->home_two = e->home_chunk = false;
+    agk_tiles_configure(
+        (const agk_tile_shape[8]){{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});
+}
+
+/* One block further; whether the tile of rows that may have ended with it is fine. */
+static bool further(engine *e, const block *next)
+{
+    const block before = e->before;
+    advance(e, next);
+    if (before.of == NULL || !before.last) return true;
+    bring_home(e);
+    return finish(e, before.of);
+}
+
+bool agk_flash_bf16_tile_amx(const agk_flash_tile *t, const agk_flash_terms *x, bool first, void *state)
+{
+    engine *e = state;
+    const block none = {.of = NULL};
+    if (first) {
+        char *at = (char *)state + HEAD;
+        e->sides[0].sum = (float *)(void *)at;
+        e->sides[1].sum = e->sides[0].sum + 512;
+        e->q = at + 4096;
+        e->p[0] = e->q + 64 * agk_flash_up(t->d);
+        e->p[1] = e->p[0] + BLOCK * PANEL;
+        e->s = (float *)(void *)(e->p[1] + BLOCK * PANEL);
+        e->o = e->s + (SLOTS + 1) * SUMS;
+        begin(e);
+    }
+    if (t == NULL) {
+        e->fetched = 32;
+        const bool fine = further(e, &none);
+        while (e->put.row < e->put.rows) put_row(e);
+        _tile_release();
+        return fine;
+    }
+    side *w = &e->sides[e->side];
+    e->side ^= 1;
+    w->t = t;
+    e->fetched = 0;
+    w->x = *x;
+    w->rows = t->n_rows > 16 ? 32 : 16;
+    w->unset = t->n_rows < 32 ? (1u << t->n_rows) - 1 : ~0u;
+    for (int64_t i = 0; i < 32; ++i) w->ref[i] = 0.0f;
+    for (int64_t i = 0; i < 512; i += 16) v_store(w->sum + i, v_zero());
+    pack_rows(t, w->rows, e->q);
+    bool fine = true;
+    const int64_t from = x->begin / 32, to = (x->end + 31) / 32;
+    for (int64_t panel = from; panel < to; panel += BLOCK) {
+        const block next = {.of = w,
+                            .p = e->p[e->half],
+                            .panel = panel,
+                            .panels = to - panel < BLOCK ? to - panel : BLOCK,
+                            .first = panel == from,
+                            .last = panel + BLOCK >= to};
+        e->half ^= 1;
+        fine = further(e, &next) && fine;
+    }
+    return fine;
+}

@@ -1,0 +1,279 @@
+/* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles (mul_mat_terms.h).
+ *
+ * Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units from L2,
+ * loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles every 256 k leave 2060.
+ * Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3,
+ * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product. What sums become behind the
+ * last block of k is done beside the products of the next block, a part with each 32 k: products wait for each other, and leave
+ * both vector ports to it. Reached only through lines that need AGK_AMX_BF16. */
+#include "kernels/mul_mat_terms.h"
+
+#include "kernels/avx512/tiles_end.h"
+#include "tiles.h"
+
+enum { TILE = AGK_TERMS_TILE };
+
+/* Tiles 0 .. 3: sums of (low rows, first unit), (high rows, first unit), (low, second), (high, second); 4, 5: rows; 6, 7: units. */
+#define LOAD_A(t) \
+    do { \
+        _tile_loadd(4, a + (t) * TILE, 64); \
+        if (two_rows) _tile_loadd(5, a + lda + (t) * TILE, 64); \
+    } while (0)
+#define LOAD_B(t) \
+    do { \
+        _tile_stream_loadd(6, b + (t) * TILE, 64); \
+        if (two_cols) _tile_stream_loadd(7, b + ldb + (t) * TILE, 64); \
+    } while (0)
+#define MULTIPLY() \
+    do { \
+        _tile_dpbf16ps(0, 6, 4); \
+        if (two_rows) _tile_dpbf16ps(1, 6, 5); \
+        if (two_cols) _tile_dpbf16ps(2, 7, 4); \
+        if (two_rows && two_cols) _tile_dpbf16ps(3, 7, 5); \
+    } while (0)
+#define EACH(action) \
+    do { \
+        action(0); \
+        if (two_rows) action(1); \
+        if (two_cols) action(2); \
+        if (two_rows && two_cols) action(3); \
+    } while (0)
+#define ZERO(i) _tile_zero(i)
+#define RESUME(i) _tile_loadd(i, sums + 256 * (i), 64)
+#define KEEP(i) _tile_stored(i, sums + 256 * (i), 64)
+/* From one block to the next: a sum leaves its tile, the other one enters. */
+#define CHANGE(i) \
+    do { \
+        _tile_stored(i, done + 256 * (i), 64); \
+        if (zero) \
+            _tile_zero(i); \
+        else \
+            _tile_loadd(i, sums + 256 * (i), 64); \
+    } while (0)
+
+/* What to prefetch beside the products: a few lines behind each four, since 16 buffers hold all lines on their way, and the units
+ * themselves come through them. All of 32 k at once makes f32, 34 lines for 24 products, 7 % slower. */
+typedef struct requests {
+    const char *row;                           /* into L2: of what the next panel is made of */
+    int64_t line, lines, row_lines, rows_each; /* _each: in 32 k */
+    size_t lda;
+    const char *units, *units_end; /* into L2: of the next block of k, this panel's share */
+    int64_t units_each;
+    const float *sums; /* into L1: the next pair of units */
+    int64_t sums_lines, sums_each;
+} requests;
+
+/* Part i of n of what 32 k fetch. */
+AGK_INLINE void fetch(requests *x, int i, int n)
+{
+    for (int64_t m = x->rows_each * (i + 1) / n - x->rows_each * i / n; m > 0 && x->lines > 0; --m, --x->lines) {
+        _mm_prefetch(x->row + 64 * x->line, _MM_HINT_T1);
+        if (++x->line == x->row_lines) {
+            x->line = 0;
+            x->row += x->lda;
+        }
+    }
+    for (int64_t m = x->units_each * (i + 1) / n - x->units_each * i / n; m > 0 && x->units < x->units_end; --m) {
+        _mm_prefetch(x->units, _MM_HINT_T1);
+        x->units += 64;
+    }
+    for (int64_t m = x->sums_each * (i + 1) / n - x->sums_each * i / n; m > 0 && x->sums_lines > 0; --m) {
+        __builtin_prefetch(x->sums, 1, 3);
+        x->sums += 16;
+        --x->sums_lines;
+    }
+}
+
+/* What follows the first four products of 32 k: the other pairs of terms, in an order that keeps one side loaded. */
+AGK_INLINE void others(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
+                       requests *ahead)
+{
+    if (terms == 3) {
+        fetch(ahead, 0, 6);
+        LOAD_B(1);
+        MULTIPLY(); /* a0 b1 */
+        fetch(ahead, 1, 6);
+        LOAD_A(1);
+        MULTIPLY(); /* a1 b1 */
+        fetch(ahead, 2, 6);
+        LOAD_B(0);
+        MULTIPLY(); /* a1 b0 */
+        fetch(ahead, 3, 6);
+        LOAD_A(2);
+        MULTIPLY(); /* a2 b0 */
+        fetch(ahead, 4, 6);
+    } else {
+        fetch(ahead, 0, 3);
+        LOAD_A(1);
+        LOAD_B(0);
+        MULTIPLY(); /* a1 b0 */
+        fetch(ahead, 1, 3);
+    }
+    LOAD_A(0);
+    MULTIPLY(); /* a0 b0 */
+    fetch(ahead, terms == 3 ? 5 : 2, terms == 3 ? 6 : 3);
+}
+
+/* 32 k: each pair of terms whose ranks add up to less than `terms`. */
+AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
+                     requests *ahead)
+{
+    if (terms == 1) { /* a product as soon as its tiles are there */
+        _tile_loadd(4, a, 64);
+        _tile_stream_loadd(6, b, 64);
+        _tile_dpbf16ps(0, 6, 4);
+        if (two_rows) {
+            _tile_loadd(5, a + lda, 64);
+            _tile_dpbf16ps(1, 6, 5);
+        }
+        if (two_cols) {
+            _tile_stream_loadd(7, b + ldb, 64);
+            _tile_dpbf16ps(2, 7, 4);
+        }
+        if (two_rows && two_cols) _tile_dpbf16ps(3, 7, 5);
+        fetch(ahead, 0, 1);
+        return;
+    }
+    LOAD_A(0);
+    LOAD_B(terms - 1);
+    MULTIPLY();
+    others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
+}
+
+/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
+ * its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k. Here each leaves right
+ * before the product that wants its tile, beside the products of the others: 2060, if the new sums are in L1. */
+AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a, size_t lda, const char *b, size_t ldb,
+                              float *done, const float *sums, requests *ahead)
+{
+    const bool two_cols = true;
+    const int first = terms - 1; /* term of b */
+    _tile_loadd(4, a, 64);
+    _tile_stream_loadd(6, b + first * TILE, 64);
+    CHANGE(0);
+    _tile_dpbf16ps(0, 6, 4);
+    if (two_rows) {
+        _tile_loadd(5, a + lda, 64);
+        CHANGE(1);
+        _tile_dpbf16ps(1, 6, 5);
+    }
+    _tile_stream_loadd(7, b + ldb + first * TILE, 64);
+    CHANGE(2);
+    _tile_dpbf16ps(2, 7, 4);
+    if (two_rows) {
+        CHANGE(3);
+        _tile_dpbf16ps(3, 7, 5);
+    }
+    if (terms == 1)
+        fetch(ahead, 0, 1);
+    else
+        others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
+}
+
+/* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2 would hold up
+ * the loads behind them. Without this a result of 36 MB takes 1.8 times as long, k being 384; one that is in L2 0.98. */
+AGK_INLINE void fetch_ends(const agk_terms_panel *p, int64_t unit, int64_t from, int64_t to)
+{
+    const agk_terms_end *e = p->end;
+    const int64_t left = p->cols - 16 * unit;
+    for (int64_t j = from; j < to && j < left; ++j) {
+        if (e->units != NULL) {
+            _mm_prefetch(e->units + (size_t)(unit + j / 16) * e->ld_unit + j % 16 * 64, _MM_HINT_T1);
+            continue;
+        }
+        const char *c = (const char *)e->c + (size_t)(16 * unit + j) * e->ldc;
+        _mm_prefetch(c, _MM_HINT_T1);
+        if (!e->narrow) _mm_prefetch(c + 64, _MM_HINT_T1);
+        if (e->other == NULL) continue;
+        const char *other = e->other + (size_t)(16 * unit + j) * e->ld_other;
+        _mm_prefetch(other, _MM_HINT_T1);
+        _mm_prefetch(other + 64, _MM_HINT_T1);
+    }
+}
+
+/* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are none. */
+AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit, float *done,
+                      requests *ahead)
+{
+    float *sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
+    const size_t lda = p->lda, ldb = p->ldb;
+    const char *a = p->a, *b = p->b + (size_t)unit * ldb;
+    const bool zero = p->first;
+    const int64_t steps = p->k / 32;
+    ahead->sums = sums + AGK_TERMS_SUMS;
+    ahead->sums_lines = unit + 2 < (p->cols + 15) / 16 && (p->end == NULL || !zero) ? 64 : 0;
+    ahead->sums_each = (64 + steps - 1) / steps;
+    const bool ends = p->end != NULL && done != NULL;
+    int part = 0;
+    for (int64_t k = 0; k < steps; ++k, a += terms * TILE, b += terms * TILE) {
+        if (k == 0 && done != NULL) {
+            if (zero)
+                step_changing(terms, two_rows, true, a, lda, b, ldb, done, sums, ahead);
+            else
+                step_changing(terms, two_rows, false, a, lda, b, ldb, done, sums, ahead);
+        } else {
+            if (k == 0 && zero) EACH(ZERO);
+            if (k == 0 && !zero) EACH(RESUME);
+            step(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
+        }
+        if (p->end != NULL) fetch_ends(p, unit, 32 * k / steps, 32 * (k + 1) / steps);
+        if (ends && k > 0) {
+            const int to = (int)(PARTS * k / (steps - 1));
+            agk_end_parts(p, done, unit - 2, part, to);
+            part = to;
+        }
+    }
+    if (ends && part < PARTS) agk_end_parts(p, done, unit - 2, part, PARTS);
+}
+
+AGK_INLINE void all_units(int terms, bool two_rows, const agk_terms_panel *p)
+{
+    const int64_t units = (p->cols + 15) / 16, steps = (units + 1) / 2 * (p->k / 32);
+    requests ahead = {.row = p->next_a, .row_lines = (int64_t)(p->next_bytes + 63) / 64, .lda = p->next_lda};
+    ahead.lines = ahead.row_lines * p->next_rows;
+    ahead.rows_each = steps == 0 ? 0 : (ahead.lines + steps - 1) / steps;
+    if (p->shares > 0) {
+        const int64_t lines = units * (int64_t)p->ldb / 64;
+        ahead.units = p->b + p->next_b + 64 * (lines * p->share / p->shares);
+        ahead.units_end = p->b + p->next_b + 64 * (lines * (p->share + 1) / p->shares);
+        ahead.units_each = steps == 0 ? 0 : (lines / p->shares + steps) / steps;
+    }
+    _Alignas(64) float last[AGK_TERMS_SUMS];
+    float *sums = NULL;
+    int64_t unit = 0;
+    for (; unit + 1 < units; unit += 2) {
+        block(terms, two_rows, true, p, unit, sums, &ahead);
+        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_TERMS_SUMS;
+    }
+    if (sums != NULL) {
+        const bool two_cols = true;
+        EACH(KEEP);
+        if (p->end != NULL) agk_end_parts(p, sums, unit - 2, 0, PARTS);
+    }
+    if (unit < units) {
+        const bool two_cols = false;
+        block(terms, two_rows, false, p, unit, NULL, &ahead);
+        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_TERMS_SUMS;
+        EACH(KEEP);
+        if (p->end != NULL) agk_end_parts(p, sums, unit, 0, PARTS / 2);
+    }
+}
+
+void agk_mm_tiles_panel_amx(const agk_terms_panel *p)
+{
+    agk_tiles_configure(
+        (const agk_tile_shape[8]){{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});
+    if (p->terms == 1 && p->rows > 16)
+        all_units(1, true, p);
+    else if (p->terms == 1)
+        all_units(1, false, p);
+    else if (p->terms == 2 && p->rows > 16)
+        all_units(2, true, p);
+    else if (p->terms == 2)
+        all_units(2, false, p);
+    else if (p->rows > 16)
+        all_units(3, true, p);
+    else
+        all_units(3, false, p);
+    _tile_release();
+}

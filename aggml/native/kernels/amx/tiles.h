@@ -1,0 +1,28 @@
+/* Tiles of AMX: their configuration, and a stored tile to columns of c. All static inline. */
+#ifndef AGK_AMX_TILES_H
+#define AGK_AMX_TILES_H
+
+#include "kernels/avx512/mul_mat_tile.h"
+
+typedef struct agk_tile_shape {
+    uint8_t rows, row_bytes;
+} agk_tile_shape;
+
+/* What ldtilecfg reads. */
+AGK_INLINE void agk_tiles_configure(const agk_tile_shape shapes[8])
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } c = {.palette = 1};
+    AGK_UNROLL for (int i = 0; i < 8; ++i)
+    {
+        c.row_bytes[i] = shapes[i].row_bytes;
+        c.rows[i] = shapes[i].rows;
+    }
+    __asm__ volatile("" ::: "memory"); /* GCC takes the instruction to read 8 bytes only */
+    _tile_loadconfig(&c);
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* Transposing copies, AVX2. Bit for bit what lower/copy.c gives. */
+#include "math.h"
+
+#include "kernels/vec/cpy.h"
+
+void agk_transpose_32_avx2(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    v_transpose_32(n0, n1, y, y_step, x, x_step);
+}
+
+/* 8 x 8 halves in SSE registers; also what AVX-512 uses. */
+static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    __m128i r[8], t[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) r[i] = _mm_loadu_si128((const __m128i *)(const void *)(x + i * x_step));
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm_unpacklo_epi16(r[i], r[i + 1]);
+        t[i + 1] = _mm_unpackhi_epi16(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i += 4) {
+        r[i + 0] = _mm_unpacklo_epi32(t[i], t[i + 2]);
+        r[i + 1] = _mm_unpackhi_epi32(t[i], t[i + 2]);
+        r[i + 2] = _mm_unpacklo_epi32(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm_unpackhi_epi32(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < 4; ++j) {
+        const __m128i low = _mm_unpacklo_epi64(r[j], r[j + 4]), high = _mm_unpackhi_epi64(r[j], r[j + 4]);
+        _mm_storeu_si128((__m128i *)(void *)(y + 2 * j * y_step), low);
+        _mm_storeu_si128((__m128i *)(void *)(y + (2 * j + 1) * y_step), high);
+    }
+}
+
+void agk_transpose_16_avx2(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    const int64_t whole0 = n0 & ~(int64_t)7, whole1 = n1 & ~(int64_t)7;
+    for (int64_t j = 0; j < whole1; j += 8) {
+        for (int64_t i = 0; i < whole0; i += 8)
+            square_16(y + j * y_step + 2 * i, y_step, x + i * x_step + 2 * j, x_step);
+    }
+    for (int64_t j = 0; j < n1; ++j) {
+        for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i)
+            memcpy(y + j * y_step + 2 * i, x + i * x_step + 2 * j, 2);
+    }
+}

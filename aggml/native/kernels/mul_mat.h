@@ -1,0 +1,70 @@
+/* What the parts of mul_mat agree on: packed layouts and the arguments of its inner kernels.
+ *
+ * dst[m, n] = sum over k of a[k, m] * b[k, n]. Two ways:
+ * - tile (many columns): b is packed k-major in units of 16 columns, which become the lanes; rows of a are read as
+ *   they lie, one element (or 4 bytes of k) at a time, and broadcast. So weights need no packing at all;
+ * - dot (few columns): lanes run along k of both operands as they lie, one sum per row and column at the end.
+ *
+ * Not here: the choice between them and the chunks (lower/mul_mat/mul_mat.c). */
+#ifndef AGK_MUL_MAT_H
+#define AGK_MUL_MAT_H
+
+#include "formats/blocks.h"
+#include "table/kernels.h"
+
+enum {
+    AGK_MM_UNIT = 16,     /* columns of b packed together */
+    AGK_MM_MAX_UNITS = 3, /* units of one tile: 3 x 8 accumulators, 3 vectors of b and a broadcast fill 32 registers */
+    AGK_MM_BLOCK = 32,    /* elements of a block of q8_0 and q4_0 */
+};
+
+/* A unit of packed b; columns beyond the last are zero.
+ * f32:  float [k][16]
+ * bf16: pairs (k, k + 1) as 32 bits [(k + 1) / 2][16]; an odd k ends with a zero
+ * q8:   per 32 k: float d[16], then [8][16] x 4 bytes of k, each value + 128 */
+typedef struct agk_mm_unit_q8 {
+    float d[AGK_MM_UNIT];
+    uint8_t q[AGK_MM_BLOCK / 4][AGK_MM_UNIT][4];
+} agk_mm_unit_q8;
+
+/* A row of a as the q8 tile wants it, per 32 k: from q8_0 and q4_0 blocks. */
+typedef struct agk_mm_row_q8 {
+    float d;
+    int32_t start; /* -128 * sum(q), what the + 128 of b adds too much */
+    int8_t q[AGK_MM_BLOCK];
+} agk_mm_row_q8;
+
+/* A column of b, quantized, per 64 k; a last half is zero. What the q dot reads, and mm_pack_q8 packs. */
+typedef struct agk_mm_col_q8 {
+    float d[2];
+    int32_t start[AGK_MM_UNIT]; /* -128 * sum of 4 q: what weights made unsigned add too much, lane by lane */
+    int8_t q[2 * AGK_MM_BLOCK];
+} agk_mm_col_q8;
+
+/* One call of a tile or dot kernel: c[row, column] = (add ? c : 0) + sum over k. Strides are in bytes. */
+typedef struct agk_mm_block {
+    int64_t k, rows, cols;
+    const void *a; /* rows, lda apart */
+    size_t lda;
+    const void *b; /* tile: units, ldb apart; dot: columns, ldb apart */
+    size_t ldb;
+    float *c; /* columns, ldc apart, rows contiguous */
+    size_t ldc;
+    bool add;
+    bool a_far, c_far; /* likely not in L2: worth a prefetch, which costs 3 to 6 % where it is */
+} agk_mm_block;
+
+typedef void agk_mm_block_fn(const agk_mm_block *block);
+
+/* Pack one unit: cols (1..16) columns of k elements, ldb bytes apart. */
+typedef void agk_mm_pack_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+
+/* Rows of a or columns of b into agk_mm_row_q8 or agk_mm_col_q8. */
+typedef void agk_mm_convert_fn(const void *src, void *dst, int64_t n);
+
+static inline size_t agk_mm_blocks(int64_t k, int64_t size)
+{
+    return (size_t)((k + size - 1) / size);
+}
+
+#endif

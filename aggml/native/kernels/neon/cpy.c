@@ -1,0 +1,47 @@
+/* Transposing copies, NEON. Bit for bit what lower/copy.c gives. */
+#include "math.h"
+
+#include "kernels/vec/cpy.h"
+
+void agk_transpose_32_neon(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    v_transpose_32(n0, n1, y, y_step, x, x_step);
+}
+
+/* 8 x 8 halves. */
+static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    uint16x8_t r[8], t[8];
+    AGK_UNROLL for (int i = 0; i < 8; ++i) memcpy(&r[i], x + i * x_step, sizeof r[i]);
+    AGK_UNROLL for (int i = 0; i < 8; i += 2)
+    {
+        t[i] = vtrn1q_u16(r[i], r[i + 1]);
+        t[i + 1] = vtrn2q_u16(r[i], r[i + 1]);
+    }
+    AGK_UNROLL for (int i = 0; i < 8; i += i % 4 == 1 ? 3 : 1)
+    {
+        const uint32x4_t a = vreinterpretq_u32_u16(t[i]), b = vreinterpretq_u32_u16(t[i + 2]);
+        r[i] = vreinterpretq_u16_u32(vtrn1q_u32(a, b));
+        r[i + 2] = vreinterpretq_u16_u32(vtrn2q_u32(a, b));
+    }
+    AGK_UNROLL for (int i = 0; i < 4; ++i)
+    {
+        const uint16x8_t low = vcombine_u16(vget_low_u16(r[i]), vget_low_u16(r[i + 4]));
+        const uint16x8_t high = vcombine_u16(vget_high_u16(r[i]), vget_high_u16(r[i + 4]));
+        memcpy(y + i * y_step, &low, sizeof low);
+        memcpy(y + (i + 4) * y_step, &high, sizeof high);
+    }
+}
+
+void agk_transpose_16_neon(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    const int64_t whole0 = n0 & ~(int64_t)7, whole1 = n1 & ~(int64_t)7;
+    for (int64_t j = 0; j < whole1; j += 8) {
+        for (int64_t i = 0; i < whole0; i += 8)
+            square_16(y + j * y_step + 2 * i, y_step, x + i * x_step + 2 * j, x_step);
+    }
+    for (int64_t j = 0; j < n1; ++j) {
+        for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i)
+            memcpy(y + j * y_step + 2 * i, x + i * x_step + 2 * j, 2);
+    }
+}

@@ -1,0 +1,132 @@
+/* Blocks of the codebook types to f32: iq1, iq2, iq3, 16 elements at a time. Included after math.h, and what has the names of
+ * x86's instructions for 128 bits. */
+#ifndef AGK_NEON_DEQUANT_IQ_H
+#define AGK_NEON_DEQUANT_IQ_H
+
+#include "formats/blocks_iq.h"
+#include "formats/quant_iq_grid.h"
+#include "kernels/vec/dequant.h"
+
+/* 16 magnitudes, negative where the bit is set, times d. */
+AGK_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
+{
+    const __m128i mask = v_mask(signs);
+    v_out(dst, _mm_sub_epi8(_mm_xor_si128(magnitude, mask), mask), d);
+}
+
+/* The signs of 16 values from twice 7 bits. */
+AGK_INLINE uint32_t v_even_signs(uint32_t a, uint32_t b)
+{
+    return agk_iq_even_signs(a & 127) | (uint32_t)agk_iq_even_signs(b & 127) << 8;
+}
+
+AGK_INLINE void v_iq2_xxs_to_f32(const agk_block_iq2_xxs *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 8; ++g) {
+        uint32_t w[2];
+        memcpy(w, x->qs + 4 * g, sizeof w);
+        const float scale = d * (0.5f + (float)(w[1] >> 28)) * 0.25f;
+        for (int h = 0; h < 2; ++h) {
+            const uint32_t points = w[0] >> 16 * h, signs = w[1] >> 14 * h;
+            const __m128i q = v_two_points(agk_iq2_xxs_grid[points & 255], agk_iq2_xxs_grid[points >> 8 & 255]);
+            v_put_signed(dst + 32 * g + 16 * h, q, v_even_signs(signs, signs >> 7), scale);
+        }
+    }
+}
+
+AGK_INLINE void v_iq2_xs_to_f32(const agk_block_iq2_xs *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 16; ++g) {
+        const uint32_t a = x->qs[2 * g], b = x->qs[2 * g + 1];
+        const float scale = d * (0.5f + (float)(x->scales[g / 2] >> 4 * (g & 1) & 15)) * 0.25f;
+        const __m128i q = v_two_points(agk_iq2_xs_grid[a & 511], agk_iq2_xs_grid[b & 511]);
+        v_put_signed(dst + 16 * g, q, v_even_signs(a >> 9, b >> 9), scale);
+    }
+}
+
+AGK_INLINE void v_iq2_s_to_f32(const agk_block_iq2_s *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 16; ++g) {
+        const unsigned high = x->qh[g / 2] >> 4 * (g & 1), k = 2u * (unsigned)g;
+        const float scale = d * (0.5f + (float)(x->scales[g / 2] >> 4 * (g & 1) & 15)) * 0.25f;
+        const __m128i q = v_two_points(agk_iq2_s_grid[x->qs[k] | (high & 3) << 8],
+                                       agk_iq2_s_grid[x->qs[k + 1] | (high >> 2 & 3) << 8]);
+        v_put_signed(dst + 16 * g, q, x->signs[k] | (uint32_t)x->signs[k + 1] << 8, scale);
+    }
+}
+
+AGK_INLINE void v_iq3_xxs_to_f32(const agk_block_iq3_xxs *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 8; ++g) {
+        uint32_t word;
+        memcpy(&word, x->scales_and_signs + 4 * g, sizeof word);
+        const float scale = d * (0.5f + (float)(word >> 28)) * 0.5f;
+        for (int h = 0; h < 2; ++h, word >>= 14) {
+            const uint8_t *k = x->qs + 8 * g + 4 * h;
+            const __m128i q = v_four_points(agk_iq3_xxs_grid[k[0]], agk_iq3_xxs_grid[k[1]], agk_iq3_xxs_grid[k[2]],
+                                            agk_iq3_xxs_grid[k[3]]);
+            v_put_signed(dst + 32 * g + 16 * h, q, v_even_signs(word, word >> 7), scale);
+        }
+    }
+}
+
+AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 16; ++g) {
+        const float scale = d * (float)(1 + 2 * (x->scales[g / 4] >> (g & 2) * 2 & 15));
+        const unsigned high = (unsigned)x->qh[g / 2] >> 4 * (g & 1);
+        const uint8_t *k = x->qs + 4 * g;
+        const __m128i q =
+            v_four_points(agk_iq3_s_grid[k[0] | (high << 8 & 256)], agk_iq3_s_grid[k[1] | (high << 7 & 256)],
+                          agk_iq3_s_grid[k[2] | (high << 6 & 256)], agk_iq3_s_grid[k[3] | (high << 5 & 256)]);
+        v_put_signed(dst + 16 * g, q, x->signs[2 * g] | (uint32_t)x->signs[2 * g + 1] << 8, scale);
+    }
+}
+
+/* 16 values d * (point + shift), as d / 8 * (8 * point + 8 * shift): d is far from where an eighth would round. */
+AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
+{
+    const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
+    const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
+    const __m128i shift = _mm_unpacklo_epi64(shift_a, _mm_set1_epi8(b_down ? -1 : 1));
+    v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
+}
+
+AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 8; ++g) {
+        const unsigned h = x->qh[g];
+        const float scale = d * (float)(2 * (h >> 12 & 7) + 1);
+        const uint8_t *k = x->qs + 4 * g;
+        v_put_shifted(dst + 32 * g, k[0] | (h & 7) << 8, h >> 15, k[1] | (h >> 3 & 7) << 8, h >> 15, scale);
+        v_put_shifted(dst + 32 * g + 16, k[2] | (h >> 6 & 7) << 8, h >> 15, k[3] | (h >> 9 & 7) << 8, h >> 15, scale);
+    }
+}
+
+AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
+{
+    uint16_t w[4];
+    memcpy(w, x->scales, sizeof w);
+    const float d = v_half((uint16_t)(w[0] >> 12 | (w[1] >> 8 & 0xf0) | (w[2] >> 4 & 0xf00) | (w[3] & 0xf000)));
+    for (int g = 0; g < 16; ++g) {
+        const unsigned h = x->qh[g], a = x->qs[2 * g] | (h & 7) << 8, b = x->qs[2 * g + 1] | (h >> 4 & 7) << 8;
+        v_put_shifted(dst + 16 * g, a, h & 8, b, h & 128, d * (float)(2 * (w[g / 4] >> 3 * (g % 4) & 7) + 1));
+    }
+}
+
+#define V_ROWS_IQ \
+    V_ROWS(iq2_xxs_to_f32, agk_block_iq2_xxs, 256) \
+    V_ROWS(iq2_xs_to_f32, agk_block_iq2_xs, 256) \
+    V_ROWS(iq2_s_to_f32, agk_block_iq2_s, 256) \
+    V_ROWS(iq3_xxs_to_f32, agk_block_iq3_xxs, 256) \
+    V_ROWS(iq3_s_to_f32, agk_block_iq3_s, 256) \
+    V_ROWS(iq1_s_to_f32, agk_block_iq1_s, 256) \
+    V_ROWS(iq1_m_to_f32, agk_block_iq1_m, 256)
+
+#endif

@@ -1,0 +1,123 @@
+/* The portable kernels of mul_mat in byte lanes (mul_mat_bytes.h): what the variants are compared with. Nobody is served by
+ * them. */
+#include <math.h>
+
+#include "table/kernel_types.h"
+#include "kernels/mul_mat_bytes.h"
+#include "formats/quant.h"
+
+enum { HALF = 16, BLOCK = AGK_MM_BLOCK, UNIT = AGK_TERMS_COLS };
+
+agk_bytes_traits agk_bytes_traits_of(int type)
+{
+    agk_bytes_traits t = {.served = true, .wide = agk_traits(type)->blck_size == 256};
+    switch (type) {
+    case AGK_Q8_0:
+    case AGK_Q4_0:
+    case AGK_Q5_0:
+    case AGK_IQ4_NL:
+    case AGK_MXFP4:
+    case AGK_Q1_0:
+    case AGK_Q2_0:
+    case AGK_IQ4_XS:
+    case AGK_TQ2_0:
+    case AGK_TQ1_0:
+    case AGK_IQ2_XXS:
+    case AGK_IQ3_XXS:
+    case AGK_IQ3_S:
+    case AGK_IQ1_S: break;
+    case AGK_Q4_1:
+    case AGK_Q5_1:
+    case AGK_Q4_K:
+    case AGK_Q5_K: t.minimum = true; break;
+    case AGK_Q2_K: t.halves = t.minimum = true; break;
+    case AGK_Q3_K:
+    case AGK_Q6_K:
+    case AGK_NVFP4:
+    case AGK_IQ2_XS:
+    case AGK_IQ2_S:
+    case AGK_IQ1_M: t.halves = true; break;
+    default: t.served = false;
+    }
+    return t;
+}
+
+void agk_mm_col_q8_wide_scalar(const void *src, void *dst, int64_t n)
+{
+    enum { WIDE = 256, PER_COL = 2 * BLOCK };
+    const float *x = src;
+    agk_mm_col_q8 *y = dst;
+    for (int64_t i = 0; i < n; i += WIDE, x += WIDE) {
+        float most = 0.0f;
+        for (int e = 0; e < WIDE; ++e) most = fmaxf(most, fabsf(x[e]));
+        const float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+        for (int e = 0; e < WIDE; e += PER_COL, ++y) {
+            memset(y, 0, sizeof *y);
+            y->d[0] = y->d[1] = d;
+            for (int j = 0; j < PER_COL; ++j) {
+                const float q = x[e + j] * inverse;
+                y->q[j] = fabsf(q) < 127.5f ? (int8_t)lrintf(q) : (int8_t)0;
+                y->start[j / 4] -= 128 * y->q[j];
+            }
+        }
+    }
+}
+
+/* By way of floats, rounded to 1 / 127 of the largest of each 32: the codes of the type are its variants' affair. */
+void agk_mm_bytes_row_scalar(int type, const void *src, void *out, int64_t n)
+{
+    agk_bytes_row *y = out;
+    float x[256];
+    const int64_t at_once = agk_traits(type)->blck_size > BLOCK ? agk_traits(type)->blck_size : BLOCK;
+    for (int64_t i = 0; i < n; i += at_once) {
+        agk_traits(type)->to_float((const char *)src + agk_row_size(type, i), x, at_once);
+        for (int64_t j = 0; j < at_once; j += BLOCK, y += 2) {
+            float most = 0.0f;
+            for (int e = 0; e < BLOCK; ++e) most = fmaxf(most, fabsf(x[j + e]));
+            for (int e = 0; e < BLOCK; ++e) {
+                y[e / HALF].d = most / 127.0f;
+                y[e / HALF].minimum = 0.0f;
+                y[e / HALF].q[e % HALF] = (uint8_t)(128 + (most > 0.0f ? (int)lrintf(x[j + e] / most * 127.0f) : 0));
+            }
+        }
+    }
+}
+
+void agk_mm_bytes_pack_scalar(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+{
+    agk_bytes_unit *y = out;
+    memset(out, 0, (size_t)(k / BLOCK) * sizeof *y);
+    for (int64_t i = 0; i < k / BLOCK; ++i, ++y) {
+        for (int64_t j = 0; j < cols; ++j) {
+            const char *column = (const char *)b + (size_t)j * ldb;
+            const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)column + i / 2;
+            y->d[j] = x->d[i & 1];
+            for (int e = 0; e < BLOCK; ++e) {
+                const int8_t q = x->q[(i & 1) * BLOCK + e];
+                y->q[e / 4][j][e % 4] = q;
+                y->start[halves ? e / HALF : 0][j] -= 128 * q;
+            }
+            for (int h = 0; h < 2; ++h) y->sum[h][j] = (wide ? 1.0f : y->d[j]) * (float)(y->start[h][j] / -128);
+        }
+    }
+}
+
+void agk_mm_bytes_tile_scalar(const agk_terms_panel *p)
+{
+    for (int64_t col = 0; col < p->cols; ++col) {
+        for (int64_t row = 0; row < p->rows; ++row) {
+            const char *unit = p->b + (size_t)(col / UNIT) * p->ldb, *from = p->a + (size_t)row * p->lda;
+            const agk_bytes_unit *b = (const agk_bytes_unit *)(const void *)unit;
+            const agk_bytes_row *a = (const agk_bytes_row *)(const void *)from;
+            float *to = &p->sums[col / 32 * AGK_TERMS_SUMS + row * 32 + col % 32];
+            double sum = p->first ? 0.0 : (double)*to;
+            for (int64_t k = 0; k < p->k; ++k) {
+                const agk_bytes_row *x = &a[k / HALF];
+                const agk_bytes_unit *y = &b[k / BLOCK];
+                const double value = (double)x->d * (x->q[k % HALF] - 128) + (double)(p->minimum ? x->minimum : 0.0f);
+                sum += value * (double)y->d[col % UNIT] * y->q[k % BLOCK / 4][col % UNIT][k % 4];
+            }
+            *to = (float)sum;
+        }
+    }
+}

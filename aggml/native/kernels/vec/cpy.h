@@ -1,0 +1,32 @@
+/* Transposition of 32-bit elements, VF x VF at a time. Included after an ISA's math.h. */
+#ifndef AGK_VEC_CPY_H
+#define AGK_VEC_CPY_H
+
+#include "table/kernel_types.h"
+
+AGK_INLINE void v_transpose_square(char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    vf r[VF];
+#pragma GCC unroll 16
+    for (int i = 0; i < VF; ++i) r[i] = v_load((const float *)(const void *)(x + i * x_step));
+    v_transpose(r);
+#pragma GCC unroll 16
+    for (int j = 0; j < VF; ++j) v_store((float *)(void *)(y + j * y_step), r[j]);
+}
+
+/* y[j][i] = x[i][j] for i < n0, j < n1, by moves and shuffles alone, which keep the bits of any 32-bit type. */
+static inline void v_transpose_32(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+{
+    const int64_t whole0 = n0 - n0 % VF, whole1 = n1 - n1 % VF;
+    for (int64_t j = 0; j < whole1; j += VF) {
+        for (int64_t i = 0; i < whole0; i += VF) {
+            v_transpose_square(y + j * y_step + 4 * i, y_step, x + i * x_step + 4 * j, x_step);
+        }
+    }
+    for (int64_t j = 0; j < n1; ++j) {
+        for (int64_t i = j < whole1 ? whole0 : 0; i < n0; ++i)
+            memcpy(y + j * y_step + 4 * i, x + i * x_step + 4 * j, 4);
+    }
+}
+
+#endif

@@ -1,0 +1,21 @@
+/* Blocks of q8_0 and q4_0, whose floats have kernels of their own (types.c), to codes and scales. Included by files that define
+ * V_OUT. */
+#ifndef AGK_VEC_DEQUANT_BYTES_H
+#define AGK_VEC_DEQUANT_BYTES_H
+
+#include "formats/blocks.h"
+#include "dequant.h"
+
+AGK_INLINE void v_q8_0_to_f32(const agk_block_q8_0 *x, float *dst)
+{
+    for (int h = 0; h < 2; ++h) v_out(dst + 16 * h, v_bytes(x->qs + 16 * h), v_half(x->d));
+}
+
+AGK_INLINE void v_q4_0_to_f32(const agk_block_q4_0 *x, float *dst)
+{
+    for (int h = 0; h < 2; ++h) {
+        v_out(dst + 16 * h, _mm_sub_epi8(v_bits(v_bytes(x->qs), 4 * h, 15), _mm_set1_epi8(8)), v_half(x->d));
+    }
+}
+
+#endif

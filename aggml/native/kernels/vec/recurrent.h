@@ -1,0 +1,195 @@
+/* One token of a recurrence on vectors: recurrent.h of kernel_types has the formulas. Included after an ISA's math.h.
+ *
+ * Sums along a row are in VF lanes, four rows at a time, so that four chains go forward together. */
+#ifndef AGK_VEC_RECURRENT_H
+#define AGK_VEC_RECURRENT_H
+
+#include "table/kernel_types.h"
+#include "math.h"
+
+AGK_INLINE vf v_part(const float *p, int64_t n)
+{
+    if (n >= VF) return v_load(p);
+    return v_load_n(p, n);
+}
+
+AGK_INLINE vf v_decay(const agk_token *t, int64_t j)
+{
+    if (t->one_decay) return v_set(t->decay[0]);
+    return v_part(t->decay + j, t->n - j);
+}
+
+/* out[i] = the sum of the lanes of x[i], of 4 or 1. */
+AGK_INLINE void v_sums(int count, const vf *x, float *out)
+{
+    if (count == 4)
+        v_sum4(x, out);
+    else
+        out[0] = v_sum(x[0]);
+}
+
+AGK_INLINE void v_put(float *p, vf x, int64_t n)
+{
+    if (n >= VF)
+        v_store(p, x);
+    else
+        v_store_n(p, x, n);
+}
+
+/* Columns j .. j + W * VF - 1 of all rows: what is read out stays in registers. */
+AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t j)
+{
+    const int64_t d = t->n;
+    vf v[4], y[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < width; ++c) {
+        v[c] = v_part(t->v + j + c * VF, d - j - c * VF);
+        y[c] = v_zero();
+    }
+    for (int64_t i = 0; i < t->rows; ++i) {
+        float *row = t->state + i * d + j;
+        const vf key = v_set(t->k[i]), decay = v_set(t->decay[i]), r = v_set(gla ? t->r[i] * t->scale : t->r[i]);
+        const vf first = v_set(gla ? 0.0f : t->first[i]);
+#pragma GCC unroll 4
+        for (int c = 0; c < width; ++c) {
+            const int64_t rest = d - j - c * VF;
+            const vf kv = key * v[c], old = v_part(row + c * VF, rest), new = v_fma(old, decay, kv);
+            if (gla)
+                y[c] = v_fma(new, r, y[c]);
+            else
+                y[c] = v_fma(v_fma(kv, first, old), r, y[c]);
+            v_put(row + c * VF, new, rest);
+        }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < width; ++c) v_put(t->y + j + c * VF, y[c], d - j - c * VF);
+}
+
+AGK_INLINE void v_outer(bool gla, const agk_token *t)
+{
+    int64_t j = 0;
+    for (; j + 4 * VF <= t->n; j += 4 * VF) v_outer_columns(gla, 4, t, j);
+    for (; j < t->n; j += VF) v_outer_columns(gla, 1, t, j);
+}
+
+/* `count` rows from i on. */
+AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
+{
+    const int64_t d = t->n;
+    vf sum[4], v[4];
+    float along[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) sum[c] = v_zero();
+    for (int64_t j = 0; j < d; j += VF) {
+        const vf a = v_part(t->a + j, d - j);
+#pragma GCC unroll 4
+        for (int c = 0; c < count; ++c) sum[c] = v_fma(a, v_part(t->state + (i + c) * d + j, d - j), sum[c]);
+    }
+    v_sums(count, sum, along);
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) {
+        sum[c] = v_zero();
+        v[c] = v_set(t->v[i + c]);
+    }
+    for (int64_t j = 0; j < d; j += VF) {
+        const vf w = v_part(t->decay + j, d - j), k = v_part(t->k + j, d - j), b = v_part(t->b + j, d - j);
+        const vf r = v_part(t->r + j, d - j);
+#pragma GCC unroll 4
+        for (int c = 0; c < count; ++c) {
+            float *row = t->state + (i + c) * d + j;
+            vf x = v_fma(v_part(row, d - j), w, v[c] * k);
+            x = v_fma(v_set(along[c]), b, x);
+            v_put(row, x, d - j);
+            sum[c] = v_fma(x, r, sum[c]);
+        }
+    }
+    v_sums(count, sum, t->y + i);
+}
+
+AGK_INLINE void v_wkv7(const agk_token *t)
+{
+    int64_t i = 0;
+    for (; i + 4 <= t->rows; i += 4) v_wkv7_rows(4, t, i);
+    for (; i < t->rows; ++i) v_wkv7_rows(1, t, i);
+}
+
+AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
+{
+    const int64_t d = t->n;
+    vf sum[4];
+    float delta[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) sum[c] = v_zero();
+    for (int64_t j = 0; j < d; j += VF) {
+        const vf k = v_part(t->k + j, d - j), decay = v_decay(t, j);
+#pragma GCC unroll 4
+        for (int c = 0; c < count; ++c) {
+            sum[c] = v_fma(v_part(t->state + (i + c) * d + j, d - j) * decay, k, sum[c]);
+        }
+    }
+    v_sums(count, sum, delta);
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) delta[c] = (t->v[i + c] - delta[c]) * t->beta;
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) sum[c] = v_zero();
+    for (int64_t j = 0; j < d; j += VF) {
+        const vf k = v_part(t->k + j, d - j), decay = v_decay(t, j);
+        const vf q = v_part(t->r + j, d - j);
+#pragma GCC unroll 4
+        for (int c = 0; c < count; ++c) {
+            float *row = t->state + (i + c) * d + j;
+            const vf x = v_fma(v_set(delta[c]), k, v_part(row, d - j) * decay);
+            v_put(row, x, d - j);
+            sum[c] = v_fma(x, q, sum[c]);
+        }
+    }
+    v_sums(count, sum, t->y + i);
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) t->y[i + c] *= t->scale;
+}
+
+AGK_INLINE void v_delta(const agk_token *t)
+{
+    int64_t i = 0;
+    for (; i + 4 <= t->rows; i += 4) v_delta_rows(4, t, i);
+    for (; i < t->rows; ++i) v_delta_rows(1, t, i);
+}
+
+/* The decays are made on the way: of a row of one vector they stay in a register. */
+AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
+{
+    const int64_t n = t->n;
+    vf sum[4], in[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) {
+        sum[c] = v_zero();
+        in[c] = v_set(t->v[p + c] * t->scale);
+    }
+    for (int64_t j = 0; j < n; j += VF) {
+        const vf decay = v_decay(t, j);
+        const vf b = v_part(t->k + j, n - j), out = v_part(t->r + j, n - j);
+#pragma GCC unroll 4
+        for (int c = 0; c < count; ++c) {
+            float *row = t->state + (p + c) * n + j;
+            const vf x = v_fma(v_part(row, n - j), decay, b * in[c]);
+            v_put(row, x, n - j);
+            sum[c] = v_fma(x, out, sum[c]);
+        }
+    }
+    v_sums(count, sum, t->y + p);
+}
+
+AGK_INLINE void v_scan(const agk_token *t)
+{
+    int64_t p = 0;
+    for (; p + 4 <= t->rows; p += 4) v_scan_rows(4, t, p);
+    for (; p < t->rows; ++p) v_scan_rows(1, t, p);
+}
+
+/* y = e^(scale * x) */
+AGK_INLINE void v_decays(int64_t n, float *y, const float *x, float scale)
+{
+    for (int64_t i = 0; i < n; i += VF) v_put(y + i, v_exp(v_part(x + i, n - i) * v_set(scale)), n - i);
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* The unary functions on vectors. Included after an ISA's math.h. */
+#ifndef AGK_VEC_UNARY_H
+#define AGK_VEC_UNARY_H
+
+#include "table/kernel_types.h"
+#include "math.h"
+#include "rope.h"
+
+/* From the nearest integer, which is one too many where it lies above x. */
+AGK_INLINE vf v_floor(vf x)
+{
+    const vf nearest = v_round(x);
+    return v_select(v_lt(x, nearest), nearest - v_set(1.0f), nearest);
+}
+
+AGK_INLINE vf v_ceil(vf x)
+{
+    const vf minus = v_set(-0.0f); /* so that what lies above -1 becomes -0 */
+    return v_xor(v_floor(v_xor(x, minus)), minus);
+}
+
+AGK_INLINE vf v_trunc(vf x)
+{
+    return v_xor(v_floor(v_abs(x)), v_sign(x));
+}
+
+/* Halves go away from zero. */
+AGK_INLINE vf v_round_away(vf x)
+{
+    const vf size = v_abs(x), whole = v_floor(size);
+    return v_xor(v_select(v_le(v_set(0.5f), size - whole), whole + v_set(1.0f), whole), v_sign(x));
+}
+
+/* (x + 3) / 6 within 0 and 1; NaN gives 0. */
+AGK_INLINE vf v_hardsigmoid(vf x)
+{
+    return v_min(v_max((x + v_set(3.0f)) / v_set(6.0f), v_zero()), v_set(1.0f));
+}
+
+/* log, 1 ulp: x = 2^e m, m from sqrt(1/2) to sqrt(2), log(m) by the series of atanh. Below 0 it is NaN, of 0 -inf. */
+AGK_INLINE vf v_log(vf x)
+{
+    typedef int32_t vi __attribute__((vector_size(sizeof(vf))));
+    typedef uint32_t vu __attribute__((vector_size(sizeof(vf))));
+    const vf tiny = v_set(0x1p-126f), inf = v_set(__builtin_inff());
+    const vm small = v_lt(x, tiny);
+    const vu bits = (vu)v_select(small, x * v_set(0x1p23f), x); /* below 0 the differences wrap */
+    const vi exponent = (vi)(bits - 0x3f3504f3u) >> 23;
+    const vf m = (vf)(bits - ((vu)exponent << 23));
+    const vf e = __builtin_convertvector(exponent, vf) - v_select(small, v_set(23.0f), v_zero());
+    const vf f = m - v_set(1.0f), s = f / (f + v_set(2.0f)), w = s * s, half = v_set(0.5f) * f * f;
+    vf p = v_fma(v_set(2.0f / 11.0f), w, v_set(2.0f / 9.0f));
+    p = v_fma(p, w, v_set(2.0f / 7.0f));
+    p = v_fma(p, w, v_set(2.0f / 5.0f));
+    p = v_fma(p, w, v_set(2.0f / 3.0f)) * w;
+    const vf low = v_fma(e, v_set(1.42860677e-6f), s * (half + p)); /* 15 bits of ln2 in the other part: exact */
+    vf y = v_fma(e, v_set(0.693145752f), f - (half - low));
+    y = v_select(v_lt(x, inf), y, x); /* infinity and NaN as they are */
+    y = v_select(v_lt(x, v_zero()), v_set(__builtin_nanf("")), y);
+    return v_select(v_eq(x, v_zero()), v_zero() - inf, y);
+}
+
+/* sin and cos, 2 ulp: phases in double (rope.h). What is beyond 10^7, where a phase loses bits, is left to libm. */
+AGK_INLINE void v_sincos_loop(bool cosine, int64_t n, float *y, const float *x)
+{
+    for (int64_t i = 0; i < n; i += VF) {
+        const int64_t rest = n - i < VF ? n - i : VF;
+        double turns[VF] = {0.0};
+        vf s, c;
+        int far = 0;
+        for (int64_t k = 0; k < rest; ++k) {
+            turns[k] = (double)x[i + k] * 0.15915494309189533577;
+            far |= !(__builtin_fabsf(x[i + k]) < 1e7f);
+        }
+        if (far) {
+            for (int64_t k = 0; k < rest; ++k) y[i + k] = cosine ? cosf(x[i + k]) : sinf(x[i + k]);
+            continue;
+        }
+        v_sincos_turns(turns, &s, &c);
+        if (rest == VF)
+            v_store(y + i, cosine ? c : s);
+        else
+            v_store_n(y + i, cosine ? c : s, rest);
+    }
+}
+
+AGK_INLINE vf v_unary_1(int op, vf x)
+{
+    const vf zero = v_zero(), one = v_set(1.0f);
+    switch (op) {
+    case AGK_OP_abs: return v_abs(x);
+    case AGK_OP_sgn: return v_select(v_lt(zero, x), one, v_select(v_lt(x, zero), v_set(-1.0f), zero));
+    case AGK_OP_neg: return v_xor(x, v_set(-0.0f));
+    case AGK_OP_step: return v_select(v_lt(zero, x), one, zero);
+    case AGK_OP_tanh: return v_tanh(x);
+    case AGK_OP_elu: return v_select(v_lt(zero, x), x, v_expm1(x));
+    case AGK_OP_relu: return v_select(v_lt(zero, x), x, zero);
+    case AGK_OP_sigmoid: return v_sigmoid(x);
+    case AGK_OP_gelu: return v_gelu(x);
+    case AGK_OP_gelu_quick: return v_gelu_quick(x);
+    case AGK_OP_gelu_erf: return v_gelu_erf(x);
+    case AGK_OP_silu: return v_silu(x);
+    case AGK_OP_exp: return v_exp(x);
+    case AGK_OP_expm1: return v_select(v_lt(v_set(88.0f), x), v_exp(x), v_expm1(x));
+    case AGK_OP_softplus: return v_softplus(x);
+    case AGK_OP_hardswish: return x * v_hardsigmoid(x);
+    case AGK_OP_hardsigmoid: return v_hardsigmoid(x);
+    case AGK_OP_floor: return v_floor(x);
+    case AGK_OP_ceil: return v_ceil(x);
+    case AGK_OP_round: return v_round_away(x);
+    case AGK_OP_trunc: return v_trunc(x);
+    case AGK_OP_log: return v_log(x);
+    case AGK_OP_sqr: return x * x;
+    default: return v_sqrt(x);
+    }
+}
+
+/* Functions with parameters, as lower/unary.c has them: p is the node's, vectors of one value. NaN becomes the maximum of
+ * clamp, 0 of leaky_relu. */
+AGK_INLINE vf v_unary_params_1(int op, vf x, const vf *p)
+{
+    const vf zero = v_zero();
+    switch (op) {
+    case AGK_OP_clamp: return v_select(v_lt(x, p[1]), v_select(v_lt(p[0], x), x, p[0]), v_max(p[0], p[1]));
+    case AGK_OP_leaky_relu: return v_select(v_lt(zero, x), x, v_select(v_lt(x, zero), x * p[0], zero));
+    default: {
+        const vf bent = (v_expm1(v_min(p[4], x)) - x) * p[1] + p[3] * x;
+        return v_select(v_lt(zero, x), p[2] * x * x + p[3] * x, bent);
+    }
+    }
+}
+
+AGK_INLINE void v_unary_params_loop(int op, int64_t n, float *y, const float *x, const float *params)
+{
+    vf p[5];
+    for (int i = 0; i < 5; ++i) p[i] = v_set(params[i]);
+    int64_t i = 0;
+#pragma GCC unroll 2
+    for (; i + VF <= n; i += VF) v_store(y + i, v_unary_params_1(op, v_load(x + i), p));
+    if (i < n) v_store_n(y + i, v_unary_params_1(op, v_load_n(x + i, n - i), p), n - i);
+}
+
+static inline void v_unary_params(int op, int64_t n, float *y, const float *x, const float *params)
+{
+    switch (op) {
+    case AGK_OP_clamp: v_unary_params_loop(AGK_OP_clamp, n, y, x, params); return;
+    case AGK_OP_leaky_relu: v_unary_params_loop(AGK_OP_leaky_relu, n, y, x, params); return;
+    default: v_unary_params_loop(AGK_OP_xielu, n, y, x, params); return;
+    }
+}
+
+AGK_INLINE void v_unary_loop(int op, int64_t n, float *y, const float *x)
+{
+    int64_t i = 0;
+#pragma GCC unroll 2
+    for (; i + VF <= n; i += VF) v_store(y + i, v_unary_1(op, v_load(x + i)));
+    if (i < n) v_store_n(y + i, v_unary_1(op, v_load_n(x + i, n - i)), n - i);
+}
+
+static inline void v_unary(int op, int64_t n, float *y, const float *x)
+{
+    switch (op) {
+    case AGK_OP_sin: v_sincos_loop(false, n, y, x); return;
+    case AGK_OP_cos: v_sincos_loop(true, n, y, x); return;
+#define V_CASE(name) \
+    case AGK_OP_##name: v_unary_loop(AGK_OP_##name, n, y, x); return;
+        V_CASE(abs)
+        V_CASE(sgn)
+        V_CASE(neg)
+        V_CASE(step)
+        V_CASE(tanh)
+        V_CASE(elu)
+        V_CASE(relu)
+        V_CASE(sigmoid)
+        V_CASE(gelu)
+        V_CASE(gelu_quick)
+        V_CASE(gelu_erf)
+        V_CASE(silu)
+        V_CASE(exp)
+        V_CASE(expm1)
+        V_CASE(softplus)
+        V_CASE(hardswish)
+        V_CASE(hardsigmoid)
+        V_CASE(floor)
+        V_CASE(ceil)
+        V_CASE(round)
+        V_CASE(trunc)
+        V_CASE(log)
+        V_CASE(sqr)
+        V_CASE(sqrt)
+#undef V_CASE
+    default: return;
+    }
+}
+
+#endif

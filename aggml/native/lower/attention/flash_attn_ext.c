@@ -1,0 +1,276 @@
+/* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
+ *
+ * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c, flash_parts.c). Online softmax:
+ * Milakov and Gimelshein, 2018; Dao et al., 2022. */
+#include "lower/refuse.h"
+#include "flash_plan.h"
+
+enum {
+    PART_KEYS = 128, /* keys of a part, and the most parts there are */
+    MOST_PARTS = 64,
+    TERMS_ROWS = 24,        /* fewer rows of a tile leave half of its products unused */
+    TERMS_MOST = 256 << 20, /* bytes of packed keys and values */
+    HELD_MOST = 512
+        << 10, /* bytes of a converted head, half of L2: heads of 128 up to 512 keys; of longer ones half of it */
+    HELD_CHUNKS = 32, /* no more of them for the sake of balance, if tiles of a chunk are */
+    HELD_TILES = 4,   /* fewer than this */
+};
+
+static int64_t mask_planes(const agk_view *m)
+{
+    return m->ne[2] * m->ne[3];
+}
+
+static agk_status check_mask(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *m = &node->src[3], *sinks = &node->src[4];
+    if (!agk_has(node, 3)) {
+        if (agk_param_f32(node, 1) > 0.0f) {
+            return agk_refuse(lowering, AGK_INVALID, "max_bias is %g without a mask", (double)agk_param_f32(node, 1));
+        }
+    } else {
+        if (m->type != AGK_F16) {
+            return agk_refuse(lowering, AGK_UNSUPPORTED, "the mask is %s, not f16", agk_type_name(m->type));
+        }
+        const bool fits = m->ne[0] == k->ne[1] && (m->ne[1] == 1 || m->ne[1] >= q->ne[1]) && m->ne[2] > 0 &&
+                          m->ne[3] > 0 && q->ne[2] % m->ne[2] == 0 && q->ne[3] % m->ne[3] == 0;
+        if (!fits || m->nb[0] != 2) {
+            return agk_refuse(
+                lowering, AGK_INVALID,
+                "a mask of %lld x %lld x %lld x %lld for %lld keys, %lld queries, %lld heads, %lld batches",
+                (long long)m->ne[0], (long long)m->ne[1], (long long)m->ne[2], (long long)m->ne[3], (long long)k->ne[1],
+                (long long)q->ne[1], (long long)q->ne[2], (long long)q->ne[3]);
+        }
+    }
+    if (agk_has(node, 4) && (sinks->type != AGK_F32 || sinks->ne[0] != q->ne[2] || agk_nelements(sinks) != q->ne[2])) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld sinks of %s for %lld heads", (long long)agk_nelements(sinks),
+                          agk_type_name(sinks->type), (long long)q->ne[2]);
+    }
+    return AGK_OK;
+}
+
+static agk_status check_rows(agk_lowering *lowering, const char *name, const agk_view *kv)
+{
+    const agk_view *q = &lowering->node->src[0];
+    const agk_type_traits *traits = agk_traits(kv->type);
+    if (traits->to_float == NULL || kv->nb[0] != (int64_t)traits->type_size) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "%s is %s with elements %lld bytes apart", name,
+                          agk_type_name(kv->type), (long long)kv->nb[0]);
+    }
+    if (kv->ne[2] < 1 || kv->ne[3] < 1 || q->ne[2] % kv->ne[2] != 0 || q->ne[3] % kv->ne[3] != 0) {
+        return agk_refuse(lowering, AGK_INVALID, "%s has %lld heads and %lld batches, q %lld and %lld", name,
+                          (long long)kv->ne[2], (long long)kv->ne[3], (long long)q->ne[2], (long long)q->ne[3]);
+    }
+    return AGK_OK;
+}
+
+static agk_status check(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *q = &node->src[0], *k = &node->src[1], *v = &node->src[2];
+    if (q->type != AGK_F32 || dst->type != AGK_F32 || q->nb[0] != 4 || dst->nb[0] != 4) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "q is %s, the result %s; both must be rows of f32",
+                          agk_type_name(q->type), agk_type_name(dst->type));
+    }
+    if (dst->ne[0] != v->ne[0] || dst->ne[1] != q->ne[2] || dst->ne[2] != q->ne[1] || dst->ne[3] != q->ne[3]) {
+        return agk_refuse(lowering, AGK_INVALID, "a result of %lld x %lld x %lld x %lld for %lld queries of %lld heads",
+                          (long long)dst->ne[0], (long long)dst->ne[1], (long long)dst->ne[2], (long long)dst->ne[3],
+                          (long long)q->ne[1], (long long)q->ne[2]);
+    }
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    if (k->ne[0] != q->ne[0] || k->ne[1] != v->ne[1]) {
+        return agk_refuse(lowering, AGK_INVALID, "q is %lld wide, k %lld; k has %lld rows, v %lld", (long long)q->ne[0],
+                          (long long)k->ne[0], (long long)k->ne[1], (long long)v->ne[1]);
+    }
+    agk_status status = check_rows(lowering, "k", k);
+    if (status == AGK_OK) status = check_rows(lowering, "v", v);
+    if (status == AGK_OK && (k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3])) {
+        return agk_refuse(lowering, AGK_INVALID, "k has %lld heads and %lld batches, v %lld and %lld",
+                          (long long)k->ne[2], (long long)k->ne[3], (long long)v->ne[2], (long long)v->ne[3]);
+    }
+    return status == AGK_OK ? check_mask(lowering) : status;
+}
+
+/* How many bf16 terms: as many as the type has bits for, so that a result is as accurate as in lanes; quantized types round
+ * to bf16 within 2^-9. 0: lanes. */
+static int choose_terms(const agk_lowering *lowering, int64_t rows)
+{
+    const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
+    const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
+    if ((lowering->cpu & needs) != needs || rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL || k->ne[0] == 0) return 0;
+    const int of_k = k->type == AGK_F32 ? 3 : k->type == AGK_F16 ? 2 : 1;
+    const int of_v = v->type == AGK_F32 ? 3 : v->type == AGK_F16 ? 2 : 1;
+    const int terms = of_k > of_v ? of_k : of_v;
+    const int64_t heads = k->ne[2] * k->ne[3], width = agk_flash_up(k->ne[0]) + agk_flash_up(v->ne[0]);
+    return agk_flash_up(k->ne[1]) * width * heads * terms * 2 <= TERMS_MOST ? terms : 0;
+}
+
+/* Few rows see many keys: cut between keys as well, by the shape alone. More units than heads, and memory is read nearly in
+ * order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9 us a head. */
+static int64_t keys_of_part(int64_t n_keys)
+{
+    const int64_t fewest = (n_keys + MOST_PARTS - 1) / MOST_PARTS;
+    return fewest <= PART_KEYS ? PART_KEYS : (fewest + AGK_FLASH_KEYS - 1) / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
+}
+
+static void lower_split(agk_lowering *lowering, agk_flash_plan *plan)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *q = &node->src[0];
+    const int64_t n_keys = node->src[1].ne[1], rows = q->ne[1] * q->ne[2] * q->ne[3];
+    plan->flags |= AGK_FLASH_SPLIT;
+    plan->as.parts.keys = keys_of_part(n_keys);
+    plan->as.parts.count = (n_keys + plan->as.parts.keys - 1) / plan->as.parts.keys;
+    plan->units *= plan->as.parts.count;
+    plan->room = (int64_t)((lowering->work_size + 63) / 64 * 64);
+    const int64_t floats = rows * plan->as.parts.count * (2 + node->dst.ne[0]);
+    lowering->work_size = (size_t)plan->room + (size_t)floats * sizeof(float);
+}
+
+/* Matrix tiles: the kernels, room for what is packed. */
+static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    plan->terms = terms;
+    if (terms == 1) {
+        plan->as.bf16.pack = AGK_PICK(flash_bf16_pack, lowering->cpu);
+        plan->as.bf16.tile = AGK_PICK(flash_bf16_tile, lowering->cpu);
+    } else {
+        plan->as.matrix.pack = AGK_PICK(flash_terms_pack, lowering->cpu);
+        plan->as.matrix.tile = AGK_PICK(flash_terms_tile, lowering->cpu);
+    }
+    plan->room = (int64_t)((lowering->work_size + 63) / 64 * 64);
+    const int64_t heads = k->ne[2] * k->ne[3], all = agk_flash_panels(node) * heads;
+    const size_t head_bytes =
+        agk_flash_terms_k_bytes(terms, k->ne[1], k->ne[0]) + agk_flash_terms_k_bytes(terms, k->ne[1], v->ne[0]);
+    lowering->work_size = (size_t)plan->room + (size_t)heads * head_bytes + (size_t)all;
+    const size_t tile = agk_flash_terms_state_bytes(terms, k->ne[0], v->ne[0]);
+    if (lowering->scratch_size < tile) lowering->scratch_size = tile;
+}
+
+/* bf16 keys and values stay what they are where that is faster than f32; as accurate as one term on matrix tiles. */
+static bool pairs_pay(const agk_lowering *lowering)
+{
+    const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
+    const uint32_t needs = AGK_FAST_BF16 | AGK_AVX512_BF16 | AGK_AVX512;
+    return (lowering->cpu & needs) == needs && k->type == AGK_BF16 && v->type == AGK_BF16 && k->ne[0] % 2 == 0;
+}
+
+static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, bool few)
+{
+    const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
+    const uint32_t cpu = lowering->cpu;
+    plan->begin = few ? AGK_PICK(flash_begin_narrow, cpu) : AGK_PICK(flash_begin, cpu);
+    plan->block = few ? AGK_PICK(flash_block_narrow, cpu) : AGK_PICK(flash_block, cpu);
+    plan->end = few ? AGK_PICK(flash_end_narrow, cpu) : AGK_PICK(flash_end, cpu);
+    plan->read_k.floats = agk_reader(k->type, cpu);
+    plan->read_v.floats = agk_reader(v->type, cpu);
+    if (few || plan->terms != 0 || !pairs_pay(lowering)) return;
+    plan->flags |= AGK_FLASH_PAIRED;
+    plan->begin = AGK_PICK(flash_begin_pairs, cpu);
+    plan->block = AGK_PICK(flash_block_pairs, cpu);
+    plan->read_v.paired = AGK_PICK(flash_pairs, cpu);
+}
+
+/* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a quarter of
+ * the time of one. */
+static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t rows, int64_t sharing)
+{
+    const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
+    if (rows < AGK_FLASH_NARROW || k->ne[1] == 0 || plan->tiles * sharing < 2) return 0;
+    const int64_t key = (k->ne[0] + v->ne[0]) * (agk_flash_is(plan, AGK_FLASH_PAIRED) ? 2 : 4);
+    if (k->ne[1] * key <= HELD_MOST) return k->ne[1];
+    const int64_t some = HELD_MOST / 2 / key / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
+    return some < AGK_FLASH_KEYS ? AGK_FLASH_KEYS : some;
+}
+
+/* Units of a chunk: whole heads where that makes enough chunks, and many tiles for keys that are held. */
+static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bundle, double unit_ns)
+{
+    int64_t most = agk_units_per_chunk(plan->units, unit_ns);
+    if (plan->held > 0) {
+        const int64_t share = plan->units / HELD_CHUNKS;
+        const int64_t fewest = !whole ? bundle : share < HELD_TILES ? HELD_TILES : share;
+        if (most < fewest) most = fewest;
+    }
+    if (most > plan->tiles && most < plan->units) return most - most % plan->tiles;
+    return most < plan->tiles && plan->tiles <= 2 * most ? plan->tiles : most;
+}
+
+enum {
+    TOGETHER_MOST = 1 << 19, /* bytes of keys and values, which stay in L2 */
+    TOGETHER_CHUNKS = 8,
+};
+
+/* Heads of K that lie side by side are read as one stream, if that leaves enough chunks: memory then comes as fast as the
+ * hardware can foresee, where each head's own rows come a request at a time. */
+static void together(const agk_node *node, agk_flash_plan *plan)
+{
+    const agk_view *k = &node->src[1], *v = &node->src[2];
+    const int64_t k_row = (int64_t)agk_row_size(k->type, k->ne[0]), v_row = (int64_t)agk_row_size(v->type, v->ne[0]);
+    if (k->nb[2] != k_row || v->nb[2] != v_row) return;
+    for (int64_t heads = k->ne[2]; heads > plan->per_chunk; --heads) {
+        const bool fits = heads * (k_row + v_row) * plan->as.parts.keys <= TOGETHER_MOST;
+        if (k->ne[2] % heads != 0 || !fits || plan->units / heads < TOGETHER_CHUNKS) continue;
+        plan->flags |= AGK_FLASH_TOGETHER;
+        plan->per_chunk = heads;
+        return;
+    }
+}
+
+agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
+    const agk_status status = check(lowering);
+    if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
+
+    const int64_t group = q->ne[2] / k->ne[2];
+    const bool grouped = q->ne[1] == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
+    const int64_t rows = grouped ? group : q->ne[1];
+    const bool narrow = rows < AGK_FLASH_NARROW, vectors = (lowering->cpu & AGK_VECTORS) != 0;
+    const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
+    agk_flash_plan plan = {.tiles = grouped ? 1 : (int32_t)((rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE)};
+    plan.units = plan.tiles * (grouped ? k->ne[2] : q->ne[2]) * q->ne[3];
+    const bool few = narrow && vectors; /* the scalar kernel is one for both, and takes f32 */
+    if (agk_has(node, 3)) lowering->work_size = (size_t)(mask_planes(m) * plan.tiles) * sizeof(agk_flash_mask);
+    const int terms = choose_terms(lowering, rows);
+    if (terms != 0) lower_terms(lowering, &plan, terms);
+    choose_kernels(lowering, &plan, narrow);
+    plan.held = (int32_t)keys_held(lowering, &plan, rows, grouped ? 1 : group);
+    const bool small = n_keys * width * 4 <= HELD_MOST && !narrow;
+    plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small && !grouped ? AGK_FLASH_AHEAD : 0u) |
+                  (grouped ? AGK_FLASH_GROUPED : 0u) | (few ? AGK_FLASH_FEW : 0u);
+    /* A tile makes some 60 products per ns, half of that if it fills one vector only; a narrow one 10 per row. */
+    const double each = narrow ? 0.1 + 0.05 * (double)rows : rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
+    static const double terms_each[4] = {1.0, 0.1, 0.2, 0.4}; /* of lanes */
+    double unit_ns = (double)(n_keys * width) * each * terms_each[terms] * (vectors ? 1.0 : 40.0) + 100.0;
+    const bool split = few && terms == 0 && n_keys > PART_KEYS;
+    if (split) {
+        lower_split(lowering, &plan);
+        unit_ns /= (double)plan.as.parts.count;
+    }
+    const int64_t bundle = agk_flash_bundle(node, plan.held);
+    plan.per_chunk = units_of_chunk(&plan, plan.held == n_keys, bundle, unit_ns);
+    if (split && grouped) together(node, &plan);
+    memcpy(&node->aux, &plan, sizeof plan);
+
+    const int64_t keys = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;
+    const int64_t floats = bundle * agk_flash_state_floats(q->ne[0], v->ne[0]) + keys * width;
+    size_t scratch = (size_t)floats * sizeof(float);
+    if (terms == 1) scratch = (scratch + 63) / 64 * 64 + agk_flash_bf16_state_bytes(q->ne[0], v->ne[0]); /* beside it */
+    if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
+    if (agk_has(node, 3)) agk_add_step(lowering, agk_flash_look_step, agk_flash_looks(node));
+    if (terms != 0) {
+        const int64_t all = agk_flash_panels(node) * k->ne[2] * k->ne[3];
+        agk_add_step(lowering, agk_flash_pack_step, agk_chunks(all, AGK_FLASH_PACK_PANELS));
+    }
+    agk_add_step(lowering, agk_flash_walk_step, agk_chunks(plan.units, plan.per_chunk));
+    if (split) {
+        const int64_t per_chunk = agk_flash_combined(node, plan.as.parts.count);
+        agk_add_step(lowering, agk_flash_combine_step, agk_chunks(agk_nrows(q), per_chunk));
+    }
+    return AGK_OK;
+}

@@ -1,0 +1,105 @@
+/* What the lowering of flash_attn_ext (flash_attn_ext.c) decides and its steps carry out. */
+#ifndef AGK_SCALAR_FLASH_PLAN_H
+#define AGK_SCALAR_FLASH_PLAN_H
+
+#include "kernels/flash.h"
+#include "table/kernel_types.h"
+#include "lower/strided.h"
+
+/* How keys and values come to a kernel, and what a unit is; bits of `flags`. */
+enum {
+    AGK_FLASH_HELD = 1,      /* `held` keys of a head are converted once for some of its tiles */
+    AGK_FLASH_AHEAD = 2,     /* the next head is fetched while one is computed */
+    AGK_FLASH_FEW = 4,       /* few rows: lanes along the width */
+    AGK_FLASH_GROUPED = 8,   /* a unit is the heads that share a head of K, of one query */
+    AGK_FLASH_SPLIT = 16,    /* a unit sees a part of the keys; run_combine puts parts together */
+    AGK_FLASH_PAIRED = 32,   /* bf16 as it is, values in pairs of keys */
+    AGK_FLASH_TOGETHER = 64, /* a chunk is heads side by side and a part of the keys: fetched together */
+};
+
+/* Kept in node->aux. */
+typedef struct agk_flash_plan {
+    int64_t per_chunk, units; /* units of a chunk, of all */
+    int32_t tiles, held;      /* tiles of a head; keys in scratch, an even number or all of them, 0: a block */
+    uint32_t flags;
+    int32_t terms; /* of matrix tiles; 0: lanes */
+    int64_t room;  /* offset in the work memory: of what is packed for matrix tiles, or of what is known of each part */
+    union {
+        struct {
+            agk_flash_terms_pack_fn *pack;
+            agk_flash_terms_tile_fn *tile;
+        } matrix;
+        struct {
+            agk_flash_bf16_pack_fn *pack;
+            agk_flash_bf16_tile_fn *tile;
+        } bf16; /* one term */
+        struct {
+            int64_t keys, count;
+        } parts;
+    } as;
+    union {
+        agk_to_float_fn *floats;    /* NULL: they are */
+        agk_flash_pairs_fn *paired; /* of values; keys are copied */
+    } read_k, read_v;
+    agk_flash_begin_fn *begin;
+    agk_flash_block_fn *block;
+    agk_flash_end_fn *end;
+} agk_flash_plan;
+
+_Static_assert(sizeof(agk_flash_plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
+
+static inline agk_flash_plan agk_flash_plan_of(const agk_node *node)
+{
+    agk_flash_plan p;
+    memcpy(&p, &node->aux, sizeof p);
+    return p;
+}
+
+static inline bool agk_flash_is(const agk_flash_plan *p, uint32_t flag)
+{
+    return (p->flags & flag) != 0;
+}
+
+static inline int64_t agk_flash_parts(const agk_flash_plan *p)
+{
+    return agk_flash_is(p, AGK_FLASH_SPLIT) ? p->as.parts.count : 1;
+}
+
+static inline int64_t agk_flash_panels(const agk_node *node) /* of keys, for matrix tiles */
+{
+    return agk_flash_up(node->src[1].ne[1]) / AGK_FLASH_PANEL;
+}
+
+enum {
+    AGK_FLASH_PACK_PANELS = 8,      /* in a chunk */
+    AGK_FLASH_BUNDLE = 8,           /* tiles that go over held keys together, at most */
+    AGK_FLASH_BUNDLE_MOST = 400000, /* bytes of their states */
+};
+
+/* How many that is. Of a head that is held whole one after the other: their states would push it out of L2. */
+static inline int64_t agk_flash_bundle(const agk_node *node, int64_t held)
+{
+    if (held == 0 || held == node->src[1].ne[1]) return 1;
+    const int64_t floats = agk_flash_state_floats(node->src[0].ne[0], node->src[2].ne[0]);
+    const int64_t most = AGK_FLASH_BUNDLE_MOST / (4 * floats);
+    return most < 1 ? 1 : most < AGK_FLASH_BUNDLE ? most : AGK_FLASH_BUNDLE;
+}
+
+int64_t agk_flash_looks(const agk_node *node);                   /* chunks of the look at the mask */
+int64_t agk_flash_combined(const agk_node *node, int64_t parts); /* rows in a chunk */
+agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_flash_combine_step;
+
+/* Rows first .. first+n-1 of a head as floats without gaps. */
+void agk_flash_floats(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,
+                      float *to);
+/* One tile on matrix tiles; false: a number without terms is among what it sees, so lanes must do it. */
+bool agk_flash_matrix_tile(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t head,
+                           int64_t begin, int64_t end);
+/* The same of one term: whether its panels have all numbers, and what the kernel is given. */
+bool agk_flash_bf16_of(const agk_task *task, const agk_node *node, int64_t head, int64_t begin, int64_t end,
+                       agk_flash_terms *x);
+/* What is known of a tile after a part of the keys; any: it saw one. */
+void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t batch,
+                         int64_t part, int64_t row, bool any);
+
+#endif

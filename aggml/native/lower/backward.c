@@ -1,0 +1,171 @@
+/* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
+ *
+ * Here: the lowering and the exact kernels, row by row; kernels/vec/backward.h has them on vectors, kernels/vec/glu.h silu_back. The result may lie where an operand of its shape lies: what a
+ * row needs as a whole is summed before its first element is written. */
+#include <math.h>
+
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, UNITS, READ, WRITE, KERNEL }; /* slots of node->aux */
+
+/* -- silu ------------------------------------------------------------------------------------------------------- */
+
+void agk_silu_back_f32_scalar(int64_t n, float *y, const float *g, const float *x)
+{
+    for (int64_t i = 0; i < n; ++i) {
+        const float s = 1.0f / (1.0f + expf(-x[i]));
+        y[i] = g[i] * s * (1.0f + x[i] * (1.0f - s));
+    }
+}
+
+typedef struct ports {
+    agk_silu_back_f32_fn *kernel;
+    agk_port dst, grad, x;
+} ports;
+
+static void silu_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const ports *p = context;
+    float grads[AGK_BLOCK], xs[AGK_BLOCK], out[AGK_BLOCK];
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        const float *grad = agk_port_read(&p->grad, at[1], i, n, grads);
+        const float *x = agk_port_read(&p->x, at[2], i, n, xs);
+        float *y = agk_port_target(&p->dst, at[0], i, out);
+        p->kernel(n, y, grad, x);
+        agk_port_commit(&p->dst, at[0], i, n, y);
+    }
+}
+
+static agk_loop silu_loop(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *grad = &node->src[0], *x = &node->src[1];
+    agk_loop loop = {.n_dims = 0};
+    for (int d = 0; d < 4; ++d) agk_loop_push(&loop, dst->ne[d], dst->nb[d], grad->nb[d], x->nb[d]);
+    return loop;
+}
+
+static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_loop loop = silu_loop(node);
+    const int type = node->dst.type;
+    ports p = {(agk_silu_back_f32_fn *)node->aux.fn[KERNEL],
+               agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
+               agk_port_of(agk_data(task, &node->src[0]), type, loop.step[1][0]),
+               agk_port_of(agk_data(task, &node->src[1]), type, loop.step[2][0])};
+    p.grad.read = p.x.read = (agk_to_float_fn *)node->aux.fn[READ];
+    p.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), silu_row, &p);
+    return AGK_OK;
+}
+
+/* -- whole rows --------------------------------------------------------------------------------------------------- */
+
+/* y = x / sqrt(mean(x^2) + eps) */
+void agk_rms_norm_back_f32_scalar(int64_t n, float *out, const float *grad, const float *x, float eps)
+{
+    double square = 0.0, dot = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        square += (double)x[i] * (double)x[i];
+        dot += (double)x[i] * (double)grad[i];
+    }
+    const double mean = square / (double)n + (double)eps;
+    const double scale = 1.0 / sqrt(mean), along = -dot / (mean * (double)n);
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)(((double)x[i] * along + (double)grad[i]) * scale);
+}
+
+/* y = soft_max(scale * x) */
+void agk_soft_max_back_f32_scalar(int64_t n, float *out, const float *grad, const float *y, float scale)
+{
+    double dot = 0.0;
+    for (int64_t i = 0; i < n; ++i) dot += (double)y[i] * (double)grad[i];
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)((((double)grad[i] - dot) * (double)y[i]) * (double)scale);
+}
+
+/* The gradient where labels add up to 1: soft_max(logit) - label, times what comes in for a row. */
+void agk_entropy_back_f32_scalar(int64_t n, float *out, const float *logit, const float *label, double times)
+{
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t i = 0; i < n; ++i) max = (double)logit[i] > max ? (double)logit[i] : max;
+    for (int64_t i = 0; i < n; ++i) sum += exp((double)logit[i] - max);
+    for (int64_t i = 0; i < n; ++i) out[i] = (float)((exp((double)logit[i] - max) / sum - (double)label[i]) * times);
+}
+
+static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const bool entropy = node->op == AGK_OP_cross_entropy_loss_back;
+    const agk_view *dst = &node->dst, *a = &node->src[entropy ? 1 : 0], *b = &node->src[entropy ? 2 : 1];
+    const int64_t n = dst->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const float param = agk_param_f32(node, 0);
+    float grad = 0.0f;
+    if (entropy) memcpy(&grad, agk_data(task, &node->src[0]), sizeof grad);
+    const double times = (double)grad / (double)agk_nrows(dst);
+    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]); ++row) {
+        float *y = (float *)(void *)((char *)agk_data(task, dst) + agk_row_at(dst, row));
+        const float *x = (const float *)(const void *)((const char *)agk_data(task, a) + agk_row_at(a, row));
+        const float *z = (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row));
+        if (entropy)
+            ((agk_entropy_back_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, times);
+        else /* that of rms_norm has the same signature */
+            ((agk_soft_max_back_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, param);
+    }
+    return AGK_OK;
+}
+
+static agk_status check(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const bool silu = node->op == AGK_OP_silu_back, entropy = node->op == AGK_OP_cross_entropy_loss_back;
+    const agk_view *dst = &node->dst, *a = &node->src[entropy ? 1 : 0], *b = &node->src[entropy ? 2 : 1];
+    const agk_status status = agk_expect_like(lowering, dst, b);
+    if (status != AGK_OK) return status;
+    if ((b->type != AGK_F32 && !(silu && b->type == AGK_F16)) || a->type != b->type) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "operands of %s and %s", agk_type_name(a->type),
+                          agk_type_name(b->type));
+    }
+    if (!agk_same_shape(a, b)) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld and %lld elements in rows of %lld and %lld",
+                          (long long)agk_nelements(a), (long long)agk_nelements(b), (long long)a->ne[0],
+                          (long long)b->ne[0]);
+    }
+    if (entropy && (node->src[0].type != AGK_F32 || agk_nelements(&node->src[0]) != 1)) {
+        return agk_refuse(lowering, AGK_INVALID, "the gradient of the loss has %lld elements",
+                          (long long)agk_nelements(&node->src[0]));
+    }
+    if (!silu && dst->ne[0] > 1 && (a->nb[0] != 4 || b->nb[0] != 4 || dst->nb[0] != 4)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of rows are %lld and %lld bytes apart",
+                          (long long)a->nb[0], (long long)b->nb[0]);
+    }
+    if (node->op == AGK_OP_soft_max_back && agk_param_f32(node, 1) != 0.0f) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "max_bias is %g, not 0", (double)agk_param_f32(node, 1));
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_backward(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst;
+    const agk_status status = check(lowering);
+    if (status != AGK_OK || agk_nelements(dst) == 0) return status;
+    const bool silu = node->op == AGK_OP_silu_back;
+    const agk_loop loop = silu_loop(node);
+    const int64_t units = silu ? agk_loop_units(&loop) : agk_nrows(dst);
+    const uint32_t cpu = lowering->cpu;
+    node->aux.fn[KERNEL] = silu                               ? (agk_any_fn *)AGK_PICK(silu_back_f32, cpu)
+                           : node->op == AGK_OP_rms_norm_back ? (agk_any_fn *)AGK_PICK(rms_norm_back_f32, cpu)
+                           : node->op == AGK_OP_cross_entropy_loss_back
+                               ? (agk_any_fn *)AGK_PICK(entropy_back_f32, cpu)
+                               : (agk_any_fn *)AGK_PICK(soft_max_back_f32, cpu);
+    node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    node->aux.i[UNITS] = units;
+    const double vector = (lowering->cpu & AGK_VECTORS) != 0 ? 1.0 : 12.0;
+    const double ns = silu || node->op == AGK_OP_cross_entropy_loss_back ? vector : vector > 1.0 ? 4.0 : 0.5;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
+    agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

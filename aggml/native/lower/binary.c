@@ -1,0 +1,299 @@
+/* add, sub, mul, div with b repeated over a, add1, and scale: f32, f16, bf16; sums also of quantized a, and into f32.
+ *
+ * Here: the lowering and the exact kernels. Not here: the vector kernels (kernels/vec/binary.h). */
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, UNITS, KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B }; /* slots of node->aux */
+
+#define EACH(expression) \
+    for (int64_t i = 0; i < n; ++i) { \
+        const float v = a[i], w = one_b ? *b : b[i]; \
+        y[i] = (expression); \
+    } \
+    break
+
+void agk_binary_f32_scalar(int op, int64_t n, int64_t rows, const agk_binary_rows *r)
+{
+    const bool one_b = r->one_b;
+    for (int64_t row = 0; row < rows; ++row) {
+        float *y = (float *)(void *)(r->y + row * r->step_y);
+        const float *a = (const float *)(const void *)(r->a + row * r->step_a);
+        const float *b = (const float *)(const void *)(r->b + row * r->step_b);
+        switch (op) {
+        case AGK_OP_add: EACH(v + w);
+        case AGK_OP_sub: EACH(v - w);
+        case AGK_OP_mul: EACH(v * w);
+        default: EACH(v / w);
+        }
+    }
+}
+
+void agk_scale_f32_scalar(int64_t n, float *y, const float *x, float scale, float bias)
+{
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale + bias;
+}
+
+/* Rows of f32 without gaps, one element or a row of b each: the steps between rows are all there is. */
+static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const int64_t *aux = node->aux.i;
+    const int64_t first = chunk * aux[PER_CHUNK], last = agk_chunk_end(chunk, aux[PER_CHUNK], aux[UNITS]);
+    const agk_binary_rows r = {.y = (char *)agk_data(task, &node->dst) + first * aux[STEP_Y],
+                               .a = (const char *)agk_data(task, &node->src[0]) + first * aux[STEP_A],
+                               .b = (const char *)agk_data(task, &node->src[1]) + first * aux[STEP_B],
+                               .step_y = aux[STEP_Y],
+                               .step_a = aux[STEP_A],
+                               .step_b = aux[STEP_B],
+                               .one_b = aux[ONE_B] != 0};
+    ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, aux[N], last - first, &r);
+    return AGK_OK;
+}
+
+/* A single row is cut by elements. */
+static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const int64_t *aux = node->aux.i;
+    const int64_t first = chunk * aux[PER_CHUNK], last = agk_chunk_end(chunk, aux[PER_CHUNK], aux[UNITS]);
+    const bool one_b = aux[ONE_B] != 0;
+    const agk_binary_rows r = {.y = (char *)agk_data(task, &node->dst) + 4 * first,
+                               .a = (const char *)agk_data(task, &node->src[0]) + 4 * first,
+                               .b = (const char *)agk_data(task, &node->src[1]) + (one_b ? 0 : 4 * first),
+                               .one_b = one_b};
+    ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, last - first, 1, &r);
+    return AGK_OK;
+}
+
+typedef struct rows {
+    const agk_node *node;
+    agk_port y, a, b;
+    bool one_b;
+} rows;
+
+static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const rows *r = context;
+    if (r->y.direct && r->a.direct && r->b.direct) {
+        const agk_binary_rows whole = {
+            .y = agk_port_at(&r->y, at[0], i), .a = agk_port_at(&r->a, at[1], i), .b = agk_port_at(&r->b, at[2], i)};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(r->node->op, n, 1, &whole);
+        return;
+    }
+    float a_block[AGK_BLOCK], b_block[AGK_BLOCK], y_block[AGK_BLOCK];
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        float *y = agk_port_target(&r->y, at[0], i, y_block);
+        const agk_binary_rows block = {.y = (char *)y,
+                                       .a = (const char *)agk_port_read(&r->a, at[1], i, n, a_block),
+                                       .b = (const char *)agk_port_read(&r->b, at[2], i, n, b_block)};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(r->node->op, n, 1, &block);
+        agk_port_commit(&r->y, at[0], i, n, y);
+    }
+}
+
+/* Where b repeats, a dimension becomes two: over b, and over its repetitions with a step of 0 in b. */
+static agk_loop loop_of(const agk_node *node)
+{
+    const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
+    agk_loop loop = {.n_dims = 0, .solid = agk_traits(a->type)->blck_size > 1};
+    for (int d = 0; d < 4; ++d) {
+        const int64_t n = b->ne[d], times = y->ne[d] / n;
+        agk_loop_push(&loop, n, y->nb[d], a->nb[d], n == 1 ? 0 : b->nb[d]);
+        agk_loop_push(&loop, times, n * y->nb[d], n * a->nb[d], 0);
+    }
+    return loop;
+}
+
+static agk_status run_strided(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_loop loop = loop_of(node);
+    rows r = {.node = node,
+              .y = agk_port_of(agk_data(task, &node->dst), node->dst.type, loop.step[0][0]),
+              .a = agk_port_of(agk_data(task, &node->src[0]), node->src[0].type, loop.step[1][0]),
+              .b = agk_port_of(agk_data(task, &node->src[1]), node->src[1].type, loop.step[2][0])};
+    r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
+    r.b.read = (agk_to_float_fn *)node->aux.fn[READ_B];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), run_row, &r);
+    return AGK_OK;
+}
+
+static void scale_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const rows *r = context;
+    if (r->y.direct && r->a.direct) {
+        ((agk_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, (float *)(void *)agk_port_at(&r->y, at[0], i),
+                                                      (const float *)(const void *)agk_port_at(&r->a, at[1], i),
+                                                      agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
+        return;
+    }
+    float x_block[AGK_BLOCK], y_block[AGK_BLOCK];
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        const float *x = agk_port_read(&r->a, at[1], i, n, x_block);
+        float *y = agk_port_target(&r->y, at[0], i, y_block);
+        ((agk_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, y, x, agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
+        agk_port_commit(&r->y, at[0], i, n, y);
+    }
+}
+
+static agk_status run_scale(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_loop loop = agk_loop_pair(&node->dst, &node->src[0]);
+    rows r = {.node = node,
+              .y = agk_port_of(agk_data(task, &node->dst), AGK_F32, loop.step[0][0]),
+              .a = agk_port_of(agk_data(task, &node->src[0]), AGK_F32, loop.step[1][0])};
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), scale_row, &r);
+    return AGK_OK;
+}
+
+static agk_status lower_scale(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    if (node->src[0].type != AGK_F32) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(node->src[0].type));
+    }
+    const agk_status status = agk_expect_like(lowering, &node->dst, &node->src[0]);
+    if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
+    const agk_loop loop = agk_loop_pair(&node->dst, &node->src[0]);
+    const int64_t units = agk_loop_units(&loop);
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(scale_f32, lowering->cpu);
+    node->aux.i[UNITS] = units;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, 0.25 * (double)(agk_nelements(&node->dst) / units) + 4.0);
+    agk_add_step(lowering, run_scale, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}
+
+/* add1: the same loop, one element of b for all. */
+static void add1_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const rows *r = context;
+    float a_block[AGK_BLOCK], y_block[AGK_BLOCK], one;
+    const float *b = agk_port_read(&r->b, 0, 0, 1, &one);
+    if (r->y.direct && r->a.direct) {
+        const agk_binary_rows whole = {
+            .y = agk_port_at(&r->y, at[0], i), .a = agk_port_at(&r->a, at[1], i), .b = (const char *)b, .one_b = true};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(AGK_OP_add, n, 1, &whole);
+        return;
+    }
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        float *y = agk_port_target(&r->y, at[0], i, y_block);
+        const agk_binary_rows block = {.y = (char *)y,
+                                       .a = (const char *)agk_port_read(&r->a, at[1], i, n, a_block),
+                                       .b = (const char *)b,
+                                       .one_b = true};
+        ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(AGK_OP_add, n, 1, &block);
+        agk_port_commit(&r->y, at[0], i, n, y);
+    }
+}
+
+static agk_status run_add1(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
+    const agk_loop loop = agk_loop_pair(y, a);
+    rows r = {.node = node,
+              .y = agk_port_of(agk_data(task, y), y->type, loop.step[0][0]),
+              .a = agk_port_of(agk_data(task, a), a->type, loop.step[1][0]),
+              .b = agk_port_of(agk_data(task, b), b->type, (int64_t)agk_traits(b->type)->type_size)};
+    r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
+    r.b.read = (agk_to_float_fn *)node->aux.fn[READ_B];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), add1_row, &r);
+    return AGK_OK;
+}
+
+static agk_status lower_add1(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *b = &node->src[1];
+    const agk_status status = agk_expect_like(lowering, &node->dst, a);
+    if (status != AGK_OK) return status;
+    const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
+    const bool types = plain ? b->type == AGK_F32 || b->type == a->type : b->type == AGK_F32;
+    if (!types || agk_reader(a->type, 0) == NULL || agk_writer(node->dst.type, 0) == NULL || agk_nelements(b) != 1) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b %lld elements of %s", agk_type_name(a->type),
+                          (long long)agk_nelements(b), agk_type_name(b->type));
+    }
+    if (agk_nelements(a) == 0) return AGK_OK;
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
+    node->aux.fn[READ_A] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
+    node->aux.fn[READ_B] = (agk_any_fn *)agk_reader(b->type, lowering->cpu);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(a->type, lowering->cpu);
+    const agk_loop loop = agk_loop_pair(&node->dst, a);
+    const int64_t units = agk_loop_units(&loop);
+    node->aux.i[UNITS] = units;
+    const double ns = plain ? 0.5 : 3.0;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(a) / units) + 10.0);
+    agk_add_step(lowering, run_add1, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}
+
+static agk_status check(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *b = &node->src[1];
+    agk_view shape = *a;
+    const bool quantized = agk_traits(a->type)->blck_size > 1;
+    if (node->op == AGK_OP_add && (quantized || node->dst.type == AGK_F32)) shape.type = node->dst.type; /* add_cast */
+    const agk_status status = agk_expect_like(lowering, &node->dst, &shape);
+    if (status != AGK_OK) return status;
+    for (int d = 0; d < 4; ++d) {
+        if (b->ne[d] == a->ne[d] || (b->ne[d] > 0 && a->ne[d] % b->ne[d] == 0)) continue;
+        return agk_refuse(lowering, AGK_INVALID, "b has %lld in dimension %d, which does not repeat to the %lld of a",
+                          (long long)b->ne[d], d, (long long)a->ne[d]);
+    }
+    const bool plain = a->type == AGK_F32 || a->type == AGK_F16 || a->type == AGK_BF16;
+    const bool types = quantized ? node->op == AGK_OP_add && b->type == AGK_F32 && agk_same_shape(a, b)
+                                 : plain && (b->type == AGK_F32 || b->type == a->type);
+    if (!types) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s and b is %s in rows of %lld, a in rows of %lld",
+                          agk_type_name(a->type), agk_type_name(b->type), (long long)b->ne[0], (long long)a->ne[0]);
+    }
+    if (quantized && (agk_reader(a->type, 0) == NULL || agk_writer(node->dst.type, 0) == NULL || b->nb[0] != 4)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "no sum of %s and f32 elements %lld bytes apart",
+                          agk_type_name(a->type), (long long)b->nb[0]);
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_binary(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    if (node->op == AGK_OP_scale) return lower_scale(lowering);
+    if (node->op == AGK_OP_add1) return lower_add1(lowering);
+    const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
+    const agk_status status = check(lowering);
+    if (status != AGK_OK || agk_nelements(y) == 0) return status;
+
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
+    node->aux.fn[READ_A] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
+    node->aux.fn[READ_B] = (agk_any_fn *)agk_reader(b->type, lowering->cpu);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(y->type, lowering->cpu);
+    const agk_loop loop = loop_of(node);
+    const int64_t step_b = loop.step[2][0];
+    const bool dense = a->type == AGK_F32 && b->type == AGK_F32 && loop.step[0][0] == 4 && loop.step[1][0] == 4 &&
+                       (step_b == 4 || step_b == 0);
+    node->aux.i[ONE_B] = step_b == 0;
+    node->aux.i[N] = loop.ne[0];
+    node->aux.i[STEP_Y] = loop.step[0][1];
+    node->aux.i[STEP_A] = loop.step[1][1];
+    node->aux.i[STEP_B] = loop.step[2][1];
+    const bool flat = dense && loop.n_dims == 1, by_rows = dense && loop.n_dims == 2 && loop.ne[0] <= AGK_SEGMENT;
+    const int64_t units = flat ? loop.ne[0] : by_rows ? loop.ne[1] : agk_loop_units(&loop);
+    const double ns = dense ? 0.25 : agk_traits(y->type)->blck_size > 1 ? agk_write_ns(y->type) : 0.6;
+    const double each = (double)(agk_nelements(y) / units);
+    const int64_t per_chunk = agk_units_per_chunk(units, flat ? ns : ns * each + (by_rows ? 2.0 : 10.0));
+    node->aux.i[UNITS] = units;
+    node->aux.i[PER_CHUNK] = flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk;
+    agk_add_step(lowering,
+                 flat      ? run_flat
+                 : by_rows ? run_rows
+                           : run_strided,
+                 agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

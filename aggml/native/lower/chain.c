@@ -1,0 +1,272 @@
+/* Chains: sums, products, functions, gated units, norms and soft_max of f32, one after the other on each row.
+ *
+ * A value is stored once for the whole chain instead of once per operation; what one stage stores is in L1 when the next
+ * one loads it. Here: the stages, the lowering of a chain that begins with a tensor. Not here: chains that begin with a
+ * product (mul_mat_steps.c), kernels. */
+#include "chain.h"
+
+#include <math.h>
+
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+#include "unary.h"
+
+enum { PER_CHUNK, UNITS, SEGMENTS }; /* slots of node->aux */
+enum { L1_ELEMENTS = 4096 };         /* of a block: 16 KB, and as much of the other operand */
+
+typedef enum kind { BINARY, SCALE, UNARY, GATED, NORM, SOFT_MAX, OTHER } kind;
+
+static kind kind_of(int op)
+{
+    switch (op) {
+    case AGK_OP_add:
+    case AGK_OP_sub:
+    case AGK_OP_mul:
+    case AGK_OP_div: return BINARY;
+    case AGK_OP_scale: return SCALE;
+    case AGK_OP_reglu:
+    case AGK_OP_geglu:
+    case AGK_OP_swiglu:
+    case AGK_OP_geglu_erf:
+    case AGK_OP_geglu_quick: return GATED;
+    case AGK_OP_norm:
+    case AGK_OP_rms_norm:
+    case AGK_OP_l2_norm: return NORM;
+    case AGK_OP_soft_max: return SOFT_MAX;
+    default: return op >= AGK_OP_abs && op <= AGK_OP_cos ? UNARY : OTHER;
+    }
+}
+
+static float param(const agk_stage *stage, int i)
+{
+    float value;
+    memcpy(&value, &stage->params[i], sizeof value);
+    return value;
+}
+
+/* -- lowering ------------------------------------------------------------------------------------------------- */
+
+static agk_any_fn *kernel_of(int op, uint32_t cpu)
+{
+    switch (kind_of(op)) {
+    case BINARY: return (agk_any_fn *)AGK_PICK(binary_f32, cpu);
+    case SCALE: return (agk_any_fn *)AGK_PICK(scale_f32, cpu);
+    case GATED: return (agk_any_fn *)AGK_PICK(glu_f32, cpu);
+    case UNARY: return agk_unary_kernel(op, cpu);
+    case SOFT_MAX: return (agk_any_fn *)AGK_PICK(soft_max_f32, cpu);
+    default: break;
+    }
+    return op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, cpu)
+           : op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(rms_norm_f32, cpu)
+                                   : (agk_any_fn *)AGK_PICK(l2_norm_f32, cpu);
+}
+
+static bool rows_of_f32(const agk_view *v)
+{
+    return v->type == AGK_F32 && (v->nb[0] == 4 || v->ne[0] == 1);
+}
+
+/* An operand that has an element, or a row, for each row of dst, repeated over any dimension but partly over the first
+ * two. */
+static bool repeats(const agk_view *v, const agk_view *dst)
+{
+    return rows_of_f32(v) && (v->ne[0] == dst->ne[0] || v->ne[0] == 1) && (v->ne[1] == dst->ne[1] || v->ne[1] == 1) &&
+           v->ne[2] > 0 && dst->ne[2] % v->ne[2] == 0 && v->ne[3] > 0 && dst->ne[3] % v->ne[3] == 0;
+}
+
+static bool is_mask(const agk_view *v, const agk_view *dst)
+{
+    return (v->type == AGK_F16 || v->type == AGK_F32) && v->nb[0] == (int64_t)agk_traits(v->type)->type_size &&
+           v->ne[0] == dst->ne[0] && v->ne[1] >= dst->ne[1] && v->ne[2] > 0 && dst->ne[2] % v->ne[2] == 0 &&
+           v->ne[3] > 0 && dst->ne[3] % v->ne[3] == 0;
+}
+
+static bool operand_fits(const agk_node *node, const agk_stage *stage, kind k)
+{
+    const bool given = stage->operand >= 0;
+    if (given && !agk_has(node, stage->operand)) return false;
+    const agk_view *v = given ? &node->src[stage->operand] : NULL, *dst = &node->dst;
+    switch (k) {
+    case BINARY: return given && repeats(v, dst) && (!stage->first || agk_same_shape(v, dst));
+    case GATED: return given && rows_of_f32(v) && agk_same_shape(v, dst);
+    case SOFT_MAX: return param(stage, 1) <= 0.0f && (!given || is_mask(v, dst));
+    case NORM: return !given && param(stage, 0) >= 0.0f;
+    default: return !given;
+    }
+}
+
+agk_status agk_chain_prepare(agk_lowering *lowering, bool whole_rows)
+{
+    agk_node *node = lowering->node;
+    if (!rows_of_f32(&node->dst)) return agk_refuse(lowering, AGK_UNSUPPORTED, "dst of a chain is no rows of f32");
+    for (int i = 0; i < node->n_stages; ++i) {
+        agk_stage *stage = &node->stage[i];
+        const kind k = kind_of(stage->op);
+        if (k == OTHER || (!whole_rows && (k == NORM || k == SOFT_MAX)) || !operand_fits(node, stage, k)) {
+            return agk_refuse(lowering, AGK_UNSUPPORTED, "%s cannot be a stage here", agk_op_name(stage->op));
+        }
+        stage->kernel = kernel_of(stage->op, lowering->cpu);
+    }
+    lowering->fused = true;
+    return AGK_OK;
+}
+
+double agk_chain_ns(const agk_node *node, uint32_t cpu)
+{
+    const bool vectors = (cpu & AGK_VECTORS) != 0;
+    double ns = 0.0;
+    for (int i = 0; i < node->n_stages; ++i) {
+        const kind k = kind_of(node->stage[i].op);
+        if (k == UNARY || k == GATED)
+            ns += agk_unary_ns(k == GATED ? AGK_OP_silu : node->stage[i].op, vectors);
+        else
+            ns += k == SOFT_MAX ? (vectors ? 0.3 : 8.0) : k == NORM ? (vectors ? 0.25 : 2.0) : 0.15;
+    }
+    return ns;
+}
+
+/* -- running -------------------------------------------------------------------------------------------------- */
+
+/* Rows that lie step bytes apart. */
+typedef struct lines {
+    char *data;
+    int64_t step;
+} lines;
+
+static inline float *line(lines l, int64_t row)
+{
+    return (float *)(void *)(l.data + row * l.step);
+}
+
+static lines operand_lines(const agk_task *task, const agk_view *v, const agk_chain_block *b)
+{
+    char *data = (char *)agk_data(task, v) + b->i2 % v->ne[2] * v->nb[2] + b->i3 % v->ne[3] * v->nb[3];
+    if (v->ne[0] > 1) data += b->i0 * v->nb[0];
+    return v->ne[1] == 1 ? (lines){data, 0} : (lines){data + b->i1 * v->nb[1], v->nb[1]};
+}
+
+static void gate(const agk_stage *stage, int64_t n, float *y, const float *x, const float *g)
+{
+    const int op = stage->op == AGK_OP_reglu       ? AGK_OP_relu
+                   : stage->op == AGK_OP_geglu     ? AGK_OP_gelu
+                   : stage->op == AGK_OP_swiglu    ? AGK_OP_silu
+                   : stage->op == AGK_OP_geglu_erf ? AGK_OP_gelu_erf
+                                                   : AGK_OP_gelu_quick;
+    ((agk_glu_f32_fn *)stage->kernel)(op, n, y, x, g);
+}
+
+static void each_row(const agk_stage *stage, kind k, int64_t n, float *y, const float *x, const float *other,
+                     const agk_view *v)
+{
+    if (k == SCALE) {
+        ((agk_scale_f32_fn *)stage->kernel)(n, y, x, param(stage, 0), param(stage, 1));
+    } else if (k == UNARY) {
+        ((agk_unary_f32_fn *)stage->kernel)(stage->op, n, y, x);
+    } else if (k == GATED) {
+        if (stage->first)
+            gate(stage, n, y, other, x);
+        else
+            gate(stage, n, y, x, other);
+    } else if (k == NORM) {
+        ((agk_norm_f32_fn *)stage->kernel)(n, y, x, param(stage, 0)); /* the three have one signature */
+    } else {
+        const agk_soft_max_row row = {.scale = param(stage, 0),
+                                      .slope = 1.0f,
+                                      .sink = -INFINITY,
+                                      .mask = other,
+                                      .mask_f16 = v != NULL && v->type == AGK_F16};
+        ((agk_soft_max_f32_fn *)stage->kernel)(n, y, x, &row);
+    }
+}
+
+static void run_stage(const agk_task *task, const agk_node *node, const agk_stage *stage, const agk_chain_block *b,
+                      lines y, lines x)
+{
+    const kind k = kind_of(stage->op);
+    const agk_view *v = stage->operand >= 0 ? &node->src[stage->operand] : NULL;
+    lines other = {NULL, 0};
+    if (v != NULL) other = operand_lines(task, v, b);
+    if (k == BINARY) {
+        const lines first = stage->first ? other : x, second = stage->first ? x : other;
+        const agk_binary_rows r = {.y = y.data,
+                                   .a = first.data,
+                                   .b = second.data,
+                                   .step_y = y.step,
+                                   .step_a = first.step,
+                                   .step_b = second.step,
+                                   .one_b = !stage->first && v->ne[0] == 1};
+        ((agk_binary_f32_fn *)stage->kernel)(stage->op, b->n, b->rows, &r);
+        return;
+    }
+    for (int64_t row = 0; row < b->rows; ++row) {
+        each_row(stage, k, b->n, line(y, row), line(x, row), v == NULL ? NULL : line(other, row), v);
+    }
+}
+
+void agk_chain_run(const agk_task *task, const agk_node *node, const agk_chain_block *block, bool from_source)
+{
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    int64_t at_once = L1_ELEMENTS / (block->n > 0 ? block->n : 1);
+    if (at_once < 1) at_once = 1;
+    char *y = (char *)agk_data(task, dst) + 4 * block->i0 + block->i2 * dst->nb[2] + block->i3 * dst->nb[3];
+    char *x = agk_data(task, src); /* of a product it is the weights, which no stage reads */
+    if (from_source) x += 4 * block->i0 + block->i2 * src->nb[2] + block->i3 * src->nb[3];
+    const int64_t end = block->i1 + block->rows;
+    agk_chain_block part = *block;
+    for (; part.i1 < end; part.i1 += at_once) {
+        part.rows = end - part.i1 < at_once ? end - part.i1 : at_once;
+        const lines to = {y + part.i1 * dst->nb[1], dst->nb[1]};
+        for (int i = 0; i < node->n_stages; ++i) {
+            const lines from = i == 0 && from_source ? (lines){x + part.i1 * src->nb[1], src->nb[1]} : to;
+            run_stage(task, node, &node->stage[i], &part, to, from);
+        }
+    }
+}
+
+/* -- a chain that begins with a tensor ------------------------------------------------------------------------- */
+
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst;
+    const int64_t segments = node->aux.i[SEGMENTS], per_chunk = node->aux.i[PER_CHUNK];
+    int64_t unit = chunk * per_chunk;
+    const int64_t last = agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]);
+    while (unit < last) {
+        const int64_t row = unit / segments, i1 = row % dst->ne[1], plane = row / dst->ne[1];
+        agk_chain_block b = {.n = dst->ne[0], .i1 = i1, .rows = 1, .i2 = plane % dst->ne[2], .i3 = plane / dst->ne[2]};
+        if (segments > 1) {
+            b.i0 = unit % segments * AGK_SEGMENT;
+            b.n = dst->ne[0] - b.i0 < AGK_SEGMENT ? dst->ne[0] - b.i0 : AGK_SEGMENT;
+        } else {
+            b.rows = dst->ne[1] - i1 < last - unit ? dst->ne[1] - i1 : last - unit;
+        }
+        agk_chain_run(task, node, &b, true);
+        unit += b.rows;
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_chain(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *x = &node->src[0];
+    const agk_status status = agk_expect_like(lowering, dst, x);
+    if (status != AGK_OK) return status;
+    if (!rows_of_f32(x)) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is no rows of f32");
+    const agk_status prepared = agk_chain_prepare(lowering, true);
+    if (prepared != AGK_OK || agk_nelements(dst) == 0) return prepared;
+    bool whole = false;
+    for (int i = 0; i < node->n_stages; ++i) {
+        const kind k = kind_of(node->stage[i].op);
+        whole = whole || k == NORM || k == SOFT_MAX;
+    }
+    const int64_t segments = whole ? 1 : (dst->ne[0] + AGK_SEGMENT - 1) / AGK_SEGMENT;
+    const int64_t units = agk_nrows(dst) * segments;
+    node->aux.i[SEGMENTS] = segments;
+    node->aux.i[UNITS] = units;
+    const double ns = agk_chain_ns(node, lowering->cpu) + 0.1, each = (double)(dst->ne[0] / segments);
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * each + 10.0 * node->n_stages);
+    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

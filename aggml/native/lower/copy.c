@@ -1,0 +1,134 @@
+/* Copies within a type between any strides (copy.h), and the scalar transposition.
+ *
+ * Not here: the op that copies, conversions (cpy.c), vector transpositions (kernels/vec/cpy.h). */
+#include "copy.h"
+#include "table/kernel_types.h"
+
+/* y[j][i] = x[i][j]: rows of n0 elements at y + j * y_step, columns of x contiguous at x + i * x_step. */
+#define TRANSPOSE(bits) \
+    void agk_transpose_##bits##_scalar(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step) \
+    { \
+        for (int64_t j0 = 0; j0 < n1; j0 += 16) { /* 16 rows: each line of x is used up while it is in L1 */ \
+            const int64_t end = j0 + 16 < n1 ? j0 + 16 : n1; \
+            for (int64_t i = 0; i < n0; ++i) { \
+                const uint##bits##_t *from = (const uint##bits##_t *)(const void *)(x + i * x_step); \
+                for (int64_t j = j0; j < end; ++j) { \
+                    ((uint##bits##_t *)(void *)(y + j * y_step))[i] = from[j]; \
+                } \
+            } \
+        } \
+    }
+TRANSPOSE(32)
+TRANSPOSE(16)
+
+agk_any_fn *agk_copy_transpose(int type, uint32_t cpu)
+{
+    const size_t size = agk_traits(type)->type_size;
+    if (size == 4) return (agk_any_fn *)AGK_PICK(transpose_32, cpu);
+    return size == 2 ? (agk_any_fn *)AGK_PICK(transpose_16, cpu) : NULL;
+}
+
+static void swap_dims(agk_loop *loop, int a, int b)
+{
+    const int64_t n = loop->ne[a];
+    loop->ne[a] = loop->ne[b];
+    loop->ne[b] = n;
+    for (int k = 0; k < 3; ++k) {
+        const int64_t step = loop->step[k][a];
+        loop->step[k][a] = loop->step[k][b];
+        loop->step[k][b] = step;
+    }
+}
+
+agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *transpose)
+{
+    const agk_type_traits *traits = agk_traits(dst->type);
+    agk_copy copy = {.size = (int64_t)traits->type_size, .transpose = transpose};
+    agk_loop *loop = &copy.loop;
+    agk_loop_push(loop, dst->ne[0] / traits->blck_size, dst->nb[0], src->nb[0], 0);
+    for (int d = 1; d < 4; ++d) agk_loop_push(loop, dst->ne[d], dst->nb[d], src->nb[d], 0);
+    /* First the dimension that is dense in the target, then the one that is dense in the source. */
+    for (int d = 1; d < loop->n_dims && loop->step[0][0] != copy.size; ++d) {
+        if (loop->step[0][d] == copy.size) swap_dims(loop, 0, d);
+    }
+    for (int d = 2; d < loop->n_dims && loop->step[1][0] != copy.size && loop->step[1][1] != copy.size; ++d) {
+        if (loop->step[1][d] == copy.size) swap_dims(loop, 1, d);
+    }
+    const int64_t rows = loop->n_dims > 1 ? loop->ne[1] : 1, row_bytes = loop->ne[0] * copy.size;
+    copy.strip = (32768 / (row_bytes > 0 ? row_bytes : 1)) & ~(int64_t)15;
+    if (copy.strip < 16) copy.strip = 16;
+    copy.strips = (rows + copy.strip - 1) / copy.strip;
+    copy.units = copy.strips;
+    for (int d = 2; d < loop->n_dims; ++d) copy.units *= loop->ne[d];
+    return copy;
+}
+
+static void copy_row(int64_t bytes, char *dst, const char *src)
+{
+    if (bytes > 256) {
+        memmove(dst, src, (size_t)bytes); /* may be the same place: dup in place */
+        return;
+    }
+    int64_t i = 0;
+    for (; i + 16 <= bytes; i += 16) {
+        uint64_t two[2];
+        memcpy(two, src + i, 16);
+        memcpy(dst + i, two, 16);
+    }
+    for (; i + 4 <= bytes; i += 4) memcpy(dst + i, src + i, 4);
+    for (; i < bytes; ++i) dst[i] = src[i];
+}
+
+static void copy_elements(const agk_copy *copy, int64_t rows, char *dst, const char *src)
+{
+    const agk_loop *loop = &copy->loop;
+    for (int64_t j = 0; j < rows; ++j) {
+        for (int64_t i = 0; i < loop->ne[0]; ++i) {
+            char *y = dst + j * loop->step[0][1] + i * loop->step[0][0];
+            const char *x = src + j * loop->step[1][1] + i * loop->step[1][0];
+            if (copy->size == 4)
+                memcpy(y, x, 4);
+            else if (copy->size == 2)
+                memcpy(y, x, 2);
+            else
+                memcpy(y, x, (size_t)copy->size);
+        }
+    }
+}
+
+static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char *src)
+{
+    const agk_loop *loop = &copy->loop;
+    const int64_t size = copy->size, n = loop->ne[0];
+    if (loop->step[0][0] == size && loop->step[1][0] == size) {
+        for (int64_t j = 0; j < rows; ++j) {
+            copy_row(n * size, dst + j * loop->step[0][1], src + j * loop->step[1][1]);
+        }
+    } else if (loop->step[0][0] == size && loop->step[1][1] == size && copy->transpose != NULL) {
+        ((agk_transpose_32_fn *)copy->transpose)(n, rows, dst, loop->step[0][1], src, loop->step[1][0]);
+    } else {
+        copy_elements(copy, rows, dst, src);
+    }
+}
+
+void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t first, int64_t last)
+{
+    agk_loop outer = {.n_dims = copy->loop.n_dims}; /* dimension 0 of it is not used by a cursor, nor is 1 */
+    for (int d = 2; d < outer.n_dims; ++d) {
+        outer.ne[d - 1] = copy->loop.ne[d];
+        for (int k = 0; k < 2; ++k) outer.step[k][d - 1] = copy->loop.step[k][d];
+    }
+    outer.n_dims = outer.n_dims > 2 ? outer.n_dims - 1 : 1;
+    const int64_t rows = copy->loop.n_dims > 1 ? copy->loop.ne[1] : 1;
+    int64_t strip = first % copy->strips;
+    agk_cursor cursor = agk_loop_seek(&outer, first / copy->strips);
+    for (int64_t unit = first; unit < last; ++unit) {
+        const int64_t j = strip * copy->strip, rest = rows - j;
+        copy_strip(copy, rest < copy->strip ? rest : copy->strip, dst + cursor.at[0] + j * copy->loop.step[0][1],
+                   src + cursor.at[1] + j * copy->loop.step[1][1]);
+        if (++strip == copy->strips) {
+            strip = 0;
+            agk_loop_next(&outer, &cursor);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+/* cpy, cont, dup: elements of one tensor in logical order into another of any type, strides and shape.
+ *
+ * Here: the lowering, streams of elements, which row conversions a type has. Not here: copies within a type (copy.c),
+ * the conversions themselves (types.c, quant.c). */
+#include "copy.h"
+#include "table/kernel_types.h"
+#include "refuse.h"
+
+/* Kernels of the types that have more than one conversion. */
+static const char *const readers[AGK_TYPE_COUNT] = {
+    [AGK_F16] = "f16_to_f32",     [AGK_BF16] = "bf16_to_f32",       [AGK_Q8_0] = "q8_0_to_f32",
+    [AGK_Q4_0] = "q4_0_to_f32",   [AGK_Q4_1] = "q4_1_to_f32",       [AGK_Q5_0] = "q5_0_to_f32",
+    [AGK_Q5_1] = "q5_1_to_f32",   [AGK_IQ4_NL] = "iq4_nl_to_f32",   [AGK_MXFP4] = "mxfp4_to_f32",
+    [AGK_NVFP4] = "nvfp4_to_f32", [AGK_Q1_0] = "q1_0_to_f32",       [AGK_Q2_0] = "q2_0_to_f32",
+    [AGK_Q2_K] = "q2_k_to_f32",   [AGK_Q3_K] = "q3_k_to_f32",       [AGK_Q4_K] = "q4_k_to_f32",
+    [AGK_Q5_K] = "q5_k_to_f32",   [AGK_Q6_K] = "q6_k_to_f32",       [AGK_IQ4_XS] = "iq4_xs_to_f32",
+    [AGK_TQ2_0] = "tq2_0_to_f32", [AGK_IQ2_XXS] = "iq2_xxs_to_f32", [AGK_IQ2_XS] = "iq2_xs_to_f32",
+    [AGK_IQ2_S] = "iq2_s_to_f32", [AGK_IQ3_XXS] = "iq3_xxs_to_f32", [AGK_IQ3_S] = "iq3_s_to_f32",
+    [AGK_IQ1_S] = "iq1_s_to_f32", [AGK_IQ1_M] = "iq1_m_to_f32",
+};
+
+agk_to_float_fn *agk_reader(int type, uint32_t cpu)
+{
+    const char *kernel = type >= 0 && type < AGK_TYPE_COUNT ? readers[type] : NULL;
+    return kernel != NULL ? (agk_to_float_fn *)agk_pick_any(kernel, cpu) : agk_traits(type)->to_float;
+}
+
+agk_from_float_fn *agk_writer(int type, uint32_t cpu)
+{
+    switch (type) {
+    case AGK_F16: return AGK_PICK(f32_to_f16, cpu);
+    case AGK_BF16: return AGK_PICK(f32_to_bf16, cpu);
+    case AGK_Q8_0: return AGK_PICK(f32_to_q8_0, cpu);
+    default: return agk_traits(type)->from_float;
+    }
+}
+
+static void i32_to_float(const void *src, float *dst, int64_t n)
+{
+    const int32_t *x = src;
+    for (int64_t i = 0; i < n; ++i) dst[i] = (float)x[i];
+}
+
+enum { PER_CHUNK, UNITS, READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
+
+/* Elements first .. first+n-1 in logical order, moved between a view and a buffer without gaps, in whole runs. */
+static void stream(const agk_view *view, char *data, bool to_view, int64_t first, int64_t n, char *buffer)
+{
+    const agk_type_traits *traits = agk_traits(view->type);
+    const int64_t size = (int64_t)traits->type_size, row = view->ne[0] / traits->blck_size;
+    first /= traits->blck_size;
+    n /= traits->blck_size;
+    int64_t i0 = first % row, i1 = first / row % view->ne[1], i2 = first / row / view->ne[1] % view->ne[2];
+    int64_t i3 = first / row / view->ne[1] / view->ne[2];
+    while (n > 0) {
+        const int64_t run = row - i0 < n ? row - i0 : n;
+        char *p = data + i0 * view->nb[0] + i1 * view->nb[1] + i2 * view->nb[2] + i3 * view->nb[3];
+        if (view->nb[0] == size) {
+            if (to_view)
+                memcpy(p, buffer, (size_t)(run * size));
+            else
+                memcpy(buffer, p, (size_t)(run * size));
+        } else {
+            for (int64_t k = 0; k < run; ++k) {
+                if (to_view)
+                    memcpy(p + k * view->nb[0], buffer + k * size, (size_t)size);
+                else
+                    memcpy(buffer + k * size, p + k * view->nb[0], (size_t)size);
+            }
+        }
+        buffer += run * size;
+        n -= run;
+        i0 = 0;
+        if (++i1 < view->ne[1]) continue;
+        i1 = 0;
+        if (++i2 < view->ne[2]) continue;
+        i2 = 0;
+        ++i3;
+    }
+}
+
+static char *dense_at(const agk_view *view, char *data, int64_t i)
+{
+    return data + agk_row_size(view->type, i);
+}
+
+/* Blocks of AGK_BLOCK elements: gathered, converted by way of f32, scattered; what lies dense is used in place. */
+static agk_status run_convert(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    char *y = agk_data(task, dst), *x = agk_data(task, src);
+    agk_to_float_fn *read = (agk_to_float_fn *)node->aux.fn[READ];
+    agk_from_float_fn *write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK] * AGK_BLOCK, total = agk_nelements(src);
+    _Alignas(64) char in[8 * AGK_BLOCK], out[8 * AGK_BLOCK];
+    _Alignas(64) float middle[AGK_BLOCK];
+    const int64_t last = agk_chunk_end(chunk, per_chunk, total);
+    if (node->aux.i[DENSE_X] && node->aux.i[DENSE_Y] && src->type != dst->type &&
+        (src->type == AGK_F32 || dst->type == AGK_F32)) { /* one conversion, nothing to be gathered */
+        const int64_t first = chunk * per_chunk;
+        const char *from = dense_at(src, x, first);
+        char *to = dense_at(dst, y, first);
+        if (src->type == AGK_F32)
+            write((const float *)(const void *)from, to, last - first);
+        else
+            read(from, (float *)(void *)to, last - first);
+        return AGK_OK;
+    }
+    for (int64_t i = chunk * per_chunk; i < last; i += AGK_BLOCK) {
+        const int64_t n = last - i < AGK_BLOCK ? last - i : AGK_BLOCK;
+        char *from = in, *to = node->aux.i[DENSE_Y] ? dense_at(dst, y, i) : out;
+        if (node->aux.i[DENSE_X])
+            from = dense_at(src, x, i);
+        else
+            stream(src, x, false, i, n, in);
+        if (src->type == dst->type) {
+            memmove(to, from, agk_row_size(src->type, n));
+        } else if (src->type == AGK_F32) {
+            write((const float *)(const void *)from, to, n);
+        } else if (dst->type == AGK_F32) {
+            read(from, (float *)(void *)to, n);
+        } else {
+            read(from, middle, n);
+            write(middle, to, n);
+        }
+        if (to == out) stream(dst, y, true, i, n, out);
+    }
+    return AGK_OK;
+}
+
+/* Without gaps, so that it can be seen in any shape. */
+static bool is_dense(const agk_view *view)
+{
+    const agk_type_traits *traits = agk_traits(view->type);
+    if (view->ne[0] > traits->blck_size && view->nb[0] != (int64_t)traits->type_size) return false;
+    int64_t expected = (int64_t)agk_row_size(view->type, view->ne[0]);
+    for (int d = 1; d < 4; ++d) {
+        if (view->ne[d] > 1 && view->nb[d] != expected) return false;
+        expected *= view->ne[d];
+    }
+    return true;
+}
+
+static agk_view dense_as(const agk_view *view, const int64_t ne[4])
+{
+    agk_view seen = *view;
+    seen.nb[0] = (int64_t)agk_traits(view->type)->type_size;
+    seen.nb[1] = (int64_t)agk_row_size(view->type, ne[0]);
+    seen.nb[2] = seen.nb[1] * ne[1];
+    seen.nb[3] = seen.nb[2] * ne[2];
+    memcpy(seen.ne, ne, sizeof seen.ne);
+    return seen;
+}
+
+/* Target and source in one shape: a dense one takes the shape of the other. */
+static agk_copy plan_of(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    const agk_view y = node->aux.i[DENSE_Y] ? dense_as(dst, src->ne) : *dst;
+    const agk_view x = node->aux.i[DENSE_Y] || !node->aux.i[DENSE_X] ? *src : dense_as(src, dst->ne);
+    return agk_copy_plan(&y, &x, node->aux.fn[TRANSPOSE]);
+}
+
+static agk_status run_copy(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_copy copy = plan_of(node);
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_copy_run(&copy, agk_data(task, &node->dst), agk_data(task, &node->src[0]), chunk * per_chunk,
+                 agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]));
+    return AGK_OK;
+}
+
+/* Both sides without gaps. */
+static agk_status run_bytes(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const int64_t first = chunk * node->aux.i[PER_CHUNK];
+    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
+    memmove((char *)agk_data(task, &node->dst) + first, (const char *)agk_data(task, &node->src[0]) + first,
+            (size_t)(last - first)); /* dup in place copies onto itself */
+    return AGK_OK;
+}
+
+static bool is_float(int type)
+{
+    return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16;
+}
+
+/* What ggml converts: floats among each other and to quantized, quantized to f32, f32 to i32 and back. */
+static bool converts(int from, int to)
+{
+    if (from == to) return agk_traits(from)->name != NULL;
+    if (from == AGK_I32) return to == AGK_F32;
+    if (to == AGK_I32) return from == AGK_F32;
+    if (is_float(from)) return agk_traits(to)->from_float != NULL;
+    return to == AGK_F32 && agk_traits(from)->to_float != NULL;
+}
+
+static void add_step(agk_lowering *lowering, agk_step_fn *run, int64_t units, double unit_ns, int64_t grain)
+{
+    const int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
+    lowering->node->aux.i[UNITS] = units;
+    lowering->node->aux.i[PER_CHUNK] = per_chunk > grain && per_chunk < units ? per_chunk / grain * grain : per_chunk;
+    agk_add_step(lowering, run, agk_chunks(units, lowering->node->aux.i[PER_CHUNK]));
+}
+
+agk_status agk_lower_cpy(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    if (!converts(src->type, dst->type)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "from %s to %s", agk_type_name(src->type),
+                          agk_type_name(dst->type));
+    }
+    const int64_t n = agk_nelements(dst);
+    if (n != agk_nelements(src)) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld elements into %lld", (long long)agk_nelements(src),
+                          (long long)n);
+    }
+    const int64_t blck_x = agk_traits(src->type)->blck_size, blck_y = agk_traits(dst->type)->blck_size;
+    if (src->ne[0] % blck_x != 0 || dst->ne[0] % blck_y != 0) {
+        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s into rows of %lld %s are not whole blocks",
+                          (long long)src->ne[0], agk_type_name(src->type), (long long)dst->ne[0],
+                          agk_type_name(dst->type));
+    }
+    if (n == 0) return AGK_OK;
+
+    const bool same = agk_same_shape(dst, src), dense_x = is_dense(src), dense_y = is_dense(dst);
+    if (src->type == dst->type && dense_x && dense_y) {
+        add_step(lowering, run_bytes, (int64_t)agk_row_size(dst->type, dst->ne[0]) * agk_nrows(dst), 0.05, 4096);
+        return AGK_OK;
+    }
+    node->aux.i[DENSE_X] = dense_x && !same;
+    node->aux.i[DENSE_Y] = dense_y && !same;
+    if (src->type == dst->type && (same || dense_x || dense_y)) {
+        node->aux.fn[TRANSPOSE] = agk_copy_transpose(dst->type, lowering->cpu);
+        const agk_copy copy = plan_of(node);
+        add_step(lowering, run_copy, copy.units, agk_copy_ns(dst, copy.units), 1);
+        return AGK_OK;
+    }
+    node->aux.i[DENSE_X] = dense_x;
+    node->aux.i[DENSE_Y] = dense_y;
+    node->aux.fn[READ] =
+        src->type == AGK_I32 ? (agk_any_fn *)i32_to_float : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
+    node->aux.fn[WRITE] =
+        dst->type == AGK_I32 ? (agk_any_fn *)agk_i32_from_float : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    const double ns = (blck_y > 1 ? agk_write_ns(dst->type) : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
+    add_step(lowering, run_convert, (n + AGK_BLOCK - 1) / AGK_BLOCK, ns * AGK_BLOCK, 1);
+    return AGK_OK;
+}

@@ -1,0 +1,156 @@
+/* Gated units: f(x) * g, where x and g are the halves of each row of a, or a and b. f32 and f16.
+ *
+ * Here: the lowering and the exact kernels. Not here: the functions f themselves (unary.c), kernels/vec/glu.h. */
+#include <math.h>
+
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE, X_OFFSET, G_OFFSET, FUNCTION }; /* slots of node->aux */
+
+void agk_glu_f32_scalar(int op, int64_t n, float *y, const float *x, const float *g)
+{
+    float value[AGK_BLOCK];
+    for (int64_t i = 0; i < n; i += AGK_BLOCK) {
+        const int64_t part = n - i < AGK_BLOCK ? n - i : AGK_BLOCK;
+        agk_unary_f32_scalar(op, part, value, x + i);
+        for (int64_t k = 0; k < part; ++k) y[i + k] = value[k] * g[i + k];
+    }
+}
+
+/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
+void agk_swiglu_oai_f32_scalar(int64_t n, float *y, const float *x, const float *g, float alpha, float limit)
+{
+    for (int64_t i = 0; i < n; ++i) {
+        const float v = x[i] < limit ? x[i] : limit;
+        const float w = g[i] < limit ? g[i] : limit;
+        y[i] = v / (1.0f + expf(-alpha * v)) * ((w > -limit ? w : -limit) + 1.0f);
+    }
+}
+
+typedef struct rows {
+    agk_any_fn *kernel;
+    const agk_node *node;
+    int op; /* of f; -1: swiglu_oai */
+    agk_port dst, x, g;
+} rows;
+
+static inline void apply(const rows *r, int64_t n, float *y, const float *x, const float *g)
+{
+    if (r->op >= 0)
+        ((agk_glu_f32_fn *)r->kernel)(r->op, n, y, x, g);
+    else
+        ((agk_swiglu_oai_f32_fn *)r->kernel)(n, y, x, g, agk_param_f32(r->node, 2), agk_param_f32(r->node, 3));
+}
+
+static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
+{
+    const rows *r = context;
+    if (r->dst.direct && r->x.direct && r->g.direct) {
+        apply(r, n, (float *)(void *)agk_port_at(&r->dst, at[0], i),
+              (const float *)(const void *)agk_port_at(&r->x, at[1], i),
+              (const float *)(const void *)agk_port_at(&r->g, at[2], i));
+        return;
+    }
+    float x_block[AGK_BLOCK], g_block[AGK_BLOCK], out[AGK_BLOCK];
+    for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
+        n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
+        const float *x = agk_port_read(&r->x, at[1], i, n, x_block);
+        const float *g = agk_port_read(&r->g, at[2], i, n, g_block);
+        float *y = agk_port_target(&r->dst, at[0], i, out);
+        apply(r, n, y, x, g);
+        agk_port_commit(&r->dst, at[0], i, n, y);
+    }
+}
+
+static agk_loop loop_of(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *a = &node->src[0], *b = agk_has(node, 1) ? &node->src[1] : a;
+    agk_loop loop = {.n_dims = 0};
+    for (int d = 0; d < 4; ++d) agk_loop_push(&loop, dst->ne[d], dst->nb[d], a->nb[d], b->nb[d]);
+    return loop;
+}
+
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_loop loop = loop_of(node);
+    char *a = agk_data(task, &node->src[0]), *b = agk_has(node, 1) ? agk_data(task, &node->src[1]) : a;
+    const int type = node->dst.type;
+    rows r = {.kernel = node->aux.fn[KERNEL],
+              .node = node,
+              .op = (int)node->aux.i[FUNCTION],
+              .dst = agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
+              .x = agk_port_of(a + node->aux.i[X_OFFSET], type, loop.step[1][0]),
+              .g = agk_port_of(b + node->aux.i[G_OFFSET], type, loop.step[2][0])};
+    r.x.read = r.g.read = (agk_to_float_fn *)node->aux.fn[READ];
+    r.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK];
+    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), run_row, &r);
+    return AGK_OK;
+}
+
+static int function_of(int op)
+{
+    switch (op) {
+    case AGK_OP_reglu: return AGK_OP_relu;
+    case AGK_OP_geglu: return AGK_OP_gelu;
+    case AGK_OP_swiglu: return AGK_OP_silu;
+    case AGK_OP_geglu_erf: return AGK_OP_gelu_erf;
+    case AGK_OP_swiglu_oai: return -1;
+    default: return AGK_OP_gelu_quick;
+    }
+}
+
+static agk_status check(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *a = &node->src[0];
+    if (a->type != AGK_F32 && a->type != AGK_F16) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32 or f16", agk_type_name(a->type));
+    }
+    if (node->op == AGK_OP_swiglu_oai && (a->type != AGK_F32 || !agk_has(node, 1))) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "takes two operands of f32; a is %s", agk_type_name(a->type));
+    }
+    if (agk_has(node, 1)) {
+        const agk_status status = agk_expect_like(lowering, dst, a);
+        if (status != AGK_OK) return status;
+        if (node->src[1].type != a->type || !agk_same_shape(&node->src[1], a)) {
+            return agk_refuse(lowering, AGK_INVALID, "b is %s in rows of %lld, a is %s in rows of %lld",
+                              agk_type_name(node->src[1].type), (long long)node->src[1].ne[0], agk_type_name(a->type),
+                              (long long)a->ne[0]);
+        }
+        return AGK_OK;
+    }
+    if (dst->type != a->type || a->ne[0] / 2 != dst->ne[0] || agk_nrows(dst) != agk_nrows(a)) {
+        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s become rows of %lld %s, which is not the half",
+                          (long long)a->ne[0], agk_type_name(a->type), (long long)dst->ne[0], agk_type_name(dst->type));
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_glu(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *a = &node->src[0];
+    const agk_status status = check(lowering);
+    if (status != AGK_OK || agk_nelements(dst) == 0) return status;
+
+    const bool halves = !agk_has(node, 1), swapped = node->params[1] != 0;
+    const int64_t half = dst->ne[0] * a->nb[0];
+    node->aux.i[X_OFFSET] = halves && swapped ? half : 0;
+    node->aux.i[G_OFFSET] = halves && !swapped ? half : 0;
+    node->aux.i[FUNCTION] = function_of(node->op);
+    const bool oai = node->op == AGK_OP_swiglu_oai;
+    node->aux.fn[KERNEL] =
+        oai ? (agk_any_fn *)AGK_PICK(swiglu_oai_f32, lowering->cpu) : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
+    node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    const agk_loop loop = loop_of(node);
+    const int64_t units = agk_loop_units(&loop);
+    const double ns = (lowering->cpu & AGK_VECTORS) != 0 ? 0.4 : 10.0;
+    node->aux.i[UNITS] = units;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 5.0);
+    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

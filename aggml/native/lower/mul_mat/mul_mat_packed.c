@@ -1,0 +1,218 @@
+/* mul_mat of packed weights with 1 to 31 columns (packed.h): columns are quantized and laid side by side, then groups of 16
+ * rows are multiplied, each packed by whoever comes to it first. Several products of the same columns lay them out once.
+ *
+ * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one column,
+ * the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for eight, products
+ * per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K).
+ * Not here: the layout and when a group is packed (packed.c, runtime/packing.c), the choice (mul_mat.c). */
+#include "lower/chain.h"
+#include "kernels/packed.h"
+#include "lower/strided.h"
+#include "mul_mat_plan.h"
+
+enum {
+    K_MOST = 2048,         /* of the columns, per chunk; a multiple of 64 */
+    TWO_GROUPS_FROM = 16,  /* fewer are cut finer: both threads shall have some */
+    FOUR_GROUPS_FROM = 64, /* of tiles: twice as many before the next claim, 4 % of a step; 16 threads have some yet */
+    MOST_IN_LANES = 16,
+    MOST_ON_TILES = 31, /* from 32 on columns are worth a panel: mul_mat_terms.c */
+};
+
+/* What one thread does in some 5 us: so little that two threads end at the same time. */
+static const double slice_flops = 1.5e6, slice_read = 1e5;
+
+typedef struct plan {
+    agk_mm_block_fn *product;
+    agk_mm_convert_fn *quantize;
+    agk_mm_packed_lay_fn *lay; /* does that, too, and lays columns out for tiles; NULL: not for these */
+    const agk_packed_layout *layout;
+    agk_packed *packed;
+    int64_t groups_per_chunk;
+    int32_t tiles;   /* of columns */
+    int32_t k_chunk; /* of them, a multiple of 64 */
+    bool on_tiles;
+} plan;
+
+_Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
+
+static plan plan_of(const agk_node *node)
+{
+    plan p;
+    memcpy(&p, &node->aux, sizeof p);
+    return p;
+}
+
+static int64_t tile_start(const agk_node *node, const plan *p, int64_t tile)
+{
+    return node->src[1].ne[1] * tile / p->tiles;
+}
+
+/* As many columns as tiles are laid out for. */
+static int64_t width(int64_t n)
+{
+    return n <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST;
+}
+
+/* Where the columns of a tile begin that starts at column `first`. */
+static char *columns_of(const agk_task *task, const agk_node *node, const plan *p, int64_t tile, int64_t first)
+{
+    const int64_t k = node->src[0].ne[0];
+    const size_t before = p->on_tiles ? (size_t)tile * agk_packed_tiles_bytes(p->layout, AGK_PACKED_MOST, k)
+                                      : agk_packed_columns_bytes(first, k);
+    return (char *)agk_work(task, node) + before;
+}
+
+static agk_status columns_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const plan p = plan_of(node);
+    const agk_view *b = &node->src[1];
+    const int64_t k = b->ne[0], k0 = chunk * p.k_chunk, kn = agk_mm_least(p.k_chunk, k - k0);
+    const size_t bytes = agk_mm_col_bytes(AGK_MM_Q8, kn);
+    for (int64_t tile = 0; tile < p.tiles; ++tile) {
+        const int64_t first = tile_start(node, &p, tile), n = tile_start(node, &p, tile + 1) - first;
+        const char *columns = (const char *)agk_data(task, b) + first * b->nb[1] + agk_row_size(b->type, k0);
+        char *out = columns_of(task, node, &p, tile, first);
+        if (p.lay != NULL) {
+            p.lay(p.layout, n, width(n), kn, columns, (size_t)b->nb[1],
+                  out + agk_packed_tiles_bytes(p.layout, width(n), k0));
+            continue;
+        }
+        for (int64_t j = 0; j < n; ++j) {
+            p.quantize(columns + j * b->nb[1], (char *)task->scratch + (size_t)j * bytes, kn);
+        }
+        if (p.on_tiles) {
+            out += agk_packed_tiles_bytes(p.layout, width(n), k0);
+            agk_packed_tiles(p.layout, n, width(n), kn, task->scratch, bytes, out);
+        } else {
+            out += agk_packed_columns_bytes(n, k0);
+            agk_packed_columns(p.layout, n, n, kn, task->scratch, bytes, out);
+        }
+    }
+    return AGK_OK;
+}
+
+static agk_status product_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const plan p = plan_of(node);
+    const agk_view *c = &node->dst;
+    const int64_t k = node->src[0].ne[0], m = c->ne[0];
+    const int64_t chunks = agk_mm_ceil_div(agk_mm_ceil_div(m, AGK_PACKED_ROWS), p.groups_per_chunk);
+    const int64_t first = agk_in_streams(task, chunk, chunks) * p.groups_per_chunk, row = first * AGK_PACKED_ROWS;
+    const int64_t rows = agk_mm_least(p.groups_per_chunk * AGK_PACKED_ROWS, m - row);
+    const char *packed = NULL;
+    for (int64_t i = agk_mm_ceil_div(rows, AGK_PACKED_ROWS) - 1; i >= 0; --i)
+        packed = agk_packed_ready(p.packed, first + i);
+    for (int64_t tile = 0; tile < p.tiles; ++tile) {
+        const int64_t from = tile_start(node, &p, tile);
+        const agk_mm_block block = {.k = k,
+                                    .rows = rows,
+                                    .cols = tile_start(node, &p, tile + 1) - from,
+                                    .a = packed,
+                                    .lda = agk_packed_group_bytes(p.layout, k),
+                                    .b = columns_of(task, node, &p, tile, from),
+                                    .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
+                                    .ldc = (size_t)c->nb[1]};
+        p.product(&block);
+        agk_breathe(task);
+    }
+    if (node->n_stages > 0) {
+        agk_chain_run(task, node, &(agk_chain_block){.i0 = row, .n = rows, .rows = c->ne[1]}, false);
+    }
+    return AGK_OK;
+}
+
+/* Tiles take 8 or 16 columns together: 8 of them in 0.67 (q4_0), 0.77 (q4_K), 0.81 (q8_0) of the time of lanes, those that have
+ * a scale for 16 k are slower. */
+static bool on_tiles(int type, int64_t n, uint32_t cpu)
+{
+    const uint32_t needs = AGK_AMX_INT8 | AGK_AVX512;
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const int64_t least = layout != NULL && !agk_packed_halves(layout) ? 7 : AGK_PACKED_COLUMNS + 1;
+    return n >= least && (cpu & needs) == needs;
+}
+
+agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu)
+{
+#define AGK_PRODUCT(TYPE, name) \
+    case AGK_##TYPE: return tiles ? AGK_PICK(mm_packed16_##name, cpu) : AGK_PICK(mm_packed_##name, cpu);
+    const uint32_t needs = AGK_AVX512 | AGK_AVX512_VNNI, narrow = AGK_AVX2 | AGK_FMA | AGK_F16C;
+    if ((cpu & needs) != needs && (cpu & narrow) != narrow && (cpu & AGK_NEON_DOTPROD) == 0) return NULL;
+    switch (type) {
+        AGK_PRODUCT(Q8_0, q8_0)
+        AGK_PRODUCT(Q4_0, q4_0)
+        AGK_PRODUCT(Q4_1, q4_1)
+        AGK_PRODUCT(Q5_0, q5_0)
+        AGK_PRODUCT(Q5_1, q5_1)
+        AGK_PRODUCT(IQ4_NL, iq4_nl)
+        AGK_PRODUCT(MXFP4, mxfp4)
+        AGK_PRODUCT(Q2_K, q2_k)
+        AGK_PRODUCT(Q3_K, q3_k)
+        AGK_PRODUCT(Q4_K, q4_k)
+        AGK_PRODUCT(Q5_K, q5_k)
+        AGK_PRODUCT(Q6_K, q6_k)
+        AGK_PRODUCT(IQ4_XS, iq4_xs)
+    default: return NULL;
+    }
+#undef AGK_PRODUCT
+}
+
+/* Whether the columns of an earlier product of packed weights are those of this one, as for queries, keys and values. */
+static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
+{
+    const plan q = plan_of(earlier);
+    const agk_view *x = &node->src[1], *y = &earlier->src[1];
+    return p->on_tiles == q.on_tiles && p->layout->sums == q.layout->sums && p->layout->offset == q.layout->offset &&
+           x->addr == y->addr && x->arena_mask == y->arena_mask && x->type == y->type &&
+           memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
+}
+
+/* k of the columns for one thread to lay out: some 2 us of work, 0.2 to 0.4 ns an element, and an even number of such chunks
+ * for two threads; 1 ns where that takes two passes. */
+static int32_t k_of_chunk(int64_t k, int64_t n, bool one_pass)
+{
+    const int64_t elements = one_pass ? 6144 : 2 * K_MOST;
+    int64_t chunks = agk_mm_ceil_div(k * n, elements);
+    if (one_pass && chunks > 1) chunks += chunks % 2;
+    const int64_t least = agk_mm_ceil_div(agk_mm_ceil_div(k, chunks), 64) * 64;
+    return (int32_t)agk_mm_least(K_MOST, least);
+}
+
+bool agk_lower_mul_mat_packed(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *b = &node->src[1];
+    const int64_t k = a->ne[0], m = a->ne[1], n = b->ne[1];
+    const bool tiles = on_tiles(a->type, n, lowering->cpu);
+    if (lowering->weights == NULL || n > (tiles ? MOST_ON_TILES : MOST_IN_LANES) ||
+        a->ne[2] * a->ne[3] * b->ne[2] * b->ne[3] != 1 || k == 0 || m < AGK_PACKED_ROWS ||
+        (b->type != AGK_F32 && b->type != AGK_Q8_0)) {
+        return false;
+    }
+    plan p = {.product = agk_packed_product(a->type, tiles, lowering->cpu), .layout = agk_packed_layout_of(a->type)};
+    if (p.product == NULL || (p.packed = agk_packed_acquire(lowering->weights, a)) == NULL) return false;
+    lowering->packed = p.packed;
+    p.quantize = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_col_q8, lowering->cpu);
+    p.on_tiles = tiles;
+    if (tiles && b->type == AGK_F32) p.lay = AGK_PICK(mm_packed_lay, lowering->cpu);
+    p.tiles = (int32_t)agk_mm_ceil_div(n, tiles ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS);
+    const double group = (double)agk_packed_group_bytes(p.layout, k);
+    const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
+    const int64_t groups = agk_mm_ceil_div(m, AGK_PACKED_ROWS);
+    p.groups_per_chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
+    if (groups >= TWO_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 1) / 2 * 2; /* multiplied two by two */
+    if (tiles && groups >= FOUR_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 3) / 4 * 4;
+    p.k_chunk = k_of_chunk(k, n, p.lay != NULL);
+    const int64_t k_most = agk_mm_least(k, p.k_chunk);
+    lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k_most);
+    lowering->work_size =
+        tiles ? (size_t)p.tiles * agk_packed_tiles_bytes(p.layout, AGK_PACKED_MOST, k) : agk_packed_columns_bytes(n, k);
+    lowering->lays_columns = true;
+    if (lowering->columns == NULL || !same_columns(&p, node, lowering->columns)) {
+        agk_add_step(lowering, columns_step, agk_mm_ceil_div(k, p.k_chunk));
+    }
+    agk_add_step(lowering, product_step, agk_mm_ceil_div(groups, p.groups_per_chunk));
+    lowering->weights_at = agk_packed_data(p.packed);
+    lowering->chunk_bytes = (size_t)p.groups_per_chunk * agk_packed_group_bytes(p.layout, k);
+    memcpy(&node->aux, &p, sizeof p);
+    return true;
+}

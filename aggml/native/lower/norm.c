@@ -1,0 +1,120 @@
+/* norm, rms_norm, l2_norm: each row of f32 is brought to mean 0 and variance 1, to a mean square of 1, to length 1.
+ *
+ * Here: the lowering and the exact kernels. Not here: the vector kernels (kernels/vec/norm.h), groups of rows (group_norm.c). */
+#include <math.h>
+
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, ROWS, KERNEL, STEP_Y, STEP_X, EVEN }; /* slots of node->aux */
+
+void agk_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
+{
+    double sum = 0.0, square = 0.0;
+    for (int64_t i = 0; i < n; ++i) sum += (double)x[i];
+    const double mean = sum / (double)n;
+    for (int64_t i = 0; i < n; ++i) square += ((double)x[i] - mean) * ((double)x[i] - mean);
+    const double scale = 1.0 / sqrt(square / (double)n + (double)eps);
+    for (int64_t i = 0; i < n; ++i) y[i] = (float)(((double)x[i] - mean) * scale);
+}
+
+void agk_rms_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
+{
+    double square = 0.0;
+    for (int64_t i = 0; i < n; ++i) square += (double)x[i] * (double)x[i];
+    const double scale = 1.0 / sqrt(square / (double)n + (double)eps);
+    for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
+}
+
+void agk_l2_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
+{
+    double square = 0.0;
+    for (int64_t i = 0; i < n; ++i) square += (double)x[i] * (double)x[i];
+    const double scale = 1.0 / fmax(sqrt(square), (double)eps);
+    for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
+}
+
+double agk_row_sum_f32_scalar(bool squares, int64_t n, const float *x, float shift)
+{
+    double sum = 0.0;
+    if (!squares) {
+        for (int64_t i = 0; i < n; ++i) sum += (double)x[i];
+    } else {
+        for (int64_t i = 0; i < n; ++i) sum += ((double)x[i] - (double)shift) * ((double)x[i] - (double)shift);
+    }
+    return sum;
+}
+
+void agk_row_scale_f32_scalar(int64_t n, float *y, const float *x, float shift, float scale)
+{
+    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - shift) * scale;
+}
+
+/* The loop over rows: its dimension 0 is dimension 1 of the operands. */
+static agk_loop rows_of(const agk_node *node)
+{
+    const agk_view *y = &node->dst, *x = &node->src[0];
+    agk_loop loop = {.n_dims = 0};
+    for (int d = 1; d < 4; ++d) agk_loop_push(&loop, y->ne[d], y->nb[d], x->nb[d], 0);
+    return loop;
+}
+
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    agk_norm_f32_fn *kernel = (agk_norm_f32_fn *)node->aux.fn[KERNEL];
+    const int64_t *aux = node->aux.i, n = node->dst.ne[0];
+    const int64_t first = chunk * aux[PER_CHUNK], last = agk_chunk_end(chunk, aux[PER_CHUNK], aux[ROWS]);
+    const float eps = agk_param_f32(node, 0);
+    char *y = agk_data(task, &node->dst);
+    const char *x = agk_data(task, &node->src[0]);
+    if (aux[EVEN]) {
+        for (int64_t row = first; row < last; ++row) {
+            kernel(n, (float *)(void *)(y + row * aux[STEP_Y]), (const float *)(const void *)(x + row * aux[STEP_X]),
+                   eps);
+        }
+        return AGK_OK;
+    }
+    const agk_loop loop = rows_of(node);
+    int64_t i = first % loop.ne[0];
+    agk_cursor cursor = agk_loop_seek(&loop, first / loop.ne[0]);
+    for (int64_t row = first; row < last; ++row) {
+        kernel(n, (float *)(void *)(y + cursor.at[0] + i * loop.step[0][0]),
+               (const float *)(const void *)(x + cursor.at[1] + i * loop.step[1][0]), eps);
+        if (++i == loop.ne[0]) {
+            i = 0;
+            agk_loop_next(&loop, &cursor);
+        }
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_norm(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *y = &node->dst, *x = &node->src[0];
+    const agk_status status = agk_expect_like(lowering, y, x);
+    if (status != AGK_OK) return status;
+    if (x->type != AGK_F32) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(x->type));
+    if (agk_nelements(y) == 0) return AGK_OK;
+    if ((x->nb[0] != 4 || y->nb[0] != 4) && x->ne[0] > 1) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart, not 4",
+                          (long long)(x->nb[0] != 4 ? x->nb[0] : y->nb[0]));
+    }
+    const float eps = agk_param_f32(node, 0);
+    if (!(eps >= 0.0f)) return agk_refuse(lowering, AGK_INVALID, "eps is %g, not 0 or more", (double)eps);
+
+    const bool vectors = (lowering->cpu & AGK_VECTORS) != 0;
+    node->aux.fn[KERNEL] = node->op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, lowering->cpu)
+                           : node->op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(rms_norm_f32, lowering->cpu)
+                                                         : (agk_any_fn *)AGK_PICK(l2_norm_f32, lowering->cpu);
+    const agk_loop loop = rows_of(node);
+    const int64_t rows = agk_nrows(y);
+    node->aux.i[ROWS] = rows;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (vectors ? 0.25 : 2.0) * (double)y->ne[0] + 10.0);
+    node->aux.i[EVEN] = loop.n_dims == 1;
+    node->aux.i[STEP_Y] = loop.step[0][0];
+    node->aux.i[STEP_X] = loop.step[1][0];
+    agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

@@ -1,0 +1,95 @@
+/* quantize: rows of floats to blocks of any type by its slow, good quantizer, with weights of columns or without.
+ *
+ * Not here: the quantizers (quant*.c), conversions in passing (cpy.c). Source of the rules: ggml_quantize_chunk. */
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, UNITS, WRITE }; /* slots of node->aux */
+
+enum {
+    GRAIN = 256,  /* elements: a multiple of every block */
+    IN_L1 = 4096, /* elements of f16 looked at twice */
+    MOST_CHUNKS = 1 << 18
+};
+
+/* f16 keeps no bits of a NaN here, as recorded, where an instruction would. Few pieces have any. */
+static void plain_nans(const float *from, uint16_t *to, int64_t n)
+{
+    int found = 0;
+    for (int64_t i = 0; i < n; ++i) found |= from[i] != from[i];
+    for (int64_t i = 0; found && i < n; ++i) {
+        if (from[i] != from[i]) to[i] = (uint16_t)(0x7e00 | (to[i] & 0x8000));
+    }
+}
+
+/* Without weights no type looks beyond its block, so rows are one: units of GRAIN elements. */
+static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst, *x = &node->src[0];
+    const agk_type_traits *traits = agk_traits(dst->type);
+    const int64_t per_chunk = node->aux.i[PER_CHUNK] * GRAIN, first = chunk * per_chunk;
+    const int64_t n = agk_chunk_end(chunk, per_chunk, agk_nelements(x)) - first;
+    const float *from = (const float *)agk_data(task, x) + first;
+    void *to = (char *)agk_data(task, dst) + agk_row_size(dst->type, first);
+    if (traits->quantize != NULL) {
+        traits->quantize(from, to, 1, n, NULL);
+        return AGK_OK;
+    }
+    agk_from_float_fn *write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    const int64_t step = dst->type == AGK_F16 ? IN_L1 : n;
+    for (int64_t i = 0; i < n; i += step) {
+        const int64_t size = n - i < step ? n - i : step;
+        write(from + i, (char *)to + agk_row_size(dst->type, i), size);
+        if (dst->type == AGK_F16) plain_nans(from + i, (uint16_t *)to + i, size);
+    }
+    return AGK_OK;
+}
+
+/* Units: rows. */
+static agk_status run_weighted(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst, *x = &node->src[0];
+    const int64_t per_chunk = node->aux.i[PER_CHUNK], first = chunk * per_chunk, n = x->ne[0];
+    agk_traits(dst->type)->quantize(
+        (const float *)agk_data(task, x) + first * n, (char *)agk_data(task, dst) + agk_row_size(dst->type, first * n),
+        agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]) - first, n, agk_data(task, &node->src[1]));
+    return AGK_OK;
+}
+
+static bool dense(const agk_view *view)
+{
+    const int64_t row = (int64_t)agk_row_size(view->type, view->ne[0]);
+    return view->nb[0] == (int64_t)agk_traits(view->type)->type_size && view->nb[1] == row && view->ne[2] == 1 &&
+           view->ne[3] == 1;
+}
+
+agk_status agk_lower_quantize(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *x = &node->src[0], *weights = &node->src[1];
+    const agk_type_traits *traits = agk_traits(dst->type);
+    const bool weighted = agk_has(node, 1) && traits->quantize != NULL;
+    if (traits->quantize == NULL && traits->from_float == NULL) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "there is no quantizer for %s", agk_type_name(dst->type));
+    }
+    if (traits->needs_imatrix && !weighted) {
+        return agk_refuse(lowering, AGK_INVALID, "%s needs an importance matrix", traits->name);
+    }
+    if (x->type != AGK_F32 || !agk_same_shape(dst, x) || x->ne[0] % traits->blck_size != 0 || !dense(x) ||
+        !dense(dst) || (agk_has(node, 1) && (weights->type != AGK_F32 || weights->ne[0] != x->ne[0]))) {
+        return agk_refuse(lowering, AGK_INVALID, "rows of %lld %s into rows of %lld %s", (long long)x->ne[0],
+                          agk_type_name(x->type), (long long)dst->ne[0], traits->name);
+    }
+    const int64_t n = agk_nelements(x);
+    if (n == 0) return AGK_OK;
+    node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    node->aux.i[UNITS] = weighted ? x->ne[1] : (n + GRAIN - 1) / GRAIN;
+    const double each =
+        traits->quantize != NULL && (weighted || traits->blck_size > 32) ? 100.0 : agk_write_ns(dst->type);
+    const int64_t units = node->aux.i[UNITS],
+                  fair = agk_units_per_chunk(units, each * (double)(weighted ? x->ne[0] : GRAIN));
+    node->aux.i[PER_CHUNK] = fair > units / MOST_CHUNKS ? fair : units / MOST_CHUNKS + 1;
+    agk_add_step(lowering, weighted ? run_weighted : run_flat, agk_chunks(node->aux.i[UNITS], node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

@@ -1,0 +1,227 @@
+/* get_rows and set_rows: rows picked and rows put by index.
+ *
+ * A first step of one chunk looks at all indices, so that a wrong one is found before any byte is written.
+ * Here: the lowering and the steps; the work is row conversions and copies. */
+#include <stdio.h>
+
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, UNITS, COLUMNS, PARTS, READ, WRITE }; /* slots of node->aux */
+
+static int64_t index_at(const agk_view *ids, const char *data, int64_t i0, int64_t i1, int64_t i2)
+{
+    const char *p = data + i0 * ids->nb[0] + i1 * ids->nb[1] + i2 * ids->nb[2];
+    if (ids->type == AGK_I32) {
+        int32_t index;
+        memcpy(&index, p, sizeof index);
+        return index;
+    }
+    int64_t index;
+    memcpy(&index, p, sizeof index);
+    return index;
+}
+
+static const agk_view *target_of(const agk_node *node)
+{
+    return node->op == AGK_OP_get_rows ? &node->src[0] : &node->dst;
+}
+
+static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    (void)chunk;
+    const agk_view *ids = &node->src[1];
+    const int64_t rows = target_of(node)->ne[1];
+    const char *data = agk_data(task, ids);
+    for (int64_t i2 = 0; i2 < ids->ne[2]; ++i2) {
+        for (int64_t i1 = 0; i1 < ids->ne[1]; ++i1) {
+            for (int64_t i0 = 0; i0 < ids->ne[0]; ++i0) {
+                const int64_t index = index_at(ids, data, i0, i1, i2);
+                if (index >= 0 && index < rows) continue;
+                snprintf(task->message, AGK_MESSAGE, "[%s] index %lld at position %lld is outside 0..%lld",
+                         agk_op_name(node->op), (long long)index, (long long)((i2 * ids->ne[1] + i1) * ids->ne[0] + i0),
+                         (long long)(rows - 1));
+                return AGK_OUT_OF_BOUNDS;
+            }
+        }
+    }
+    return AGK_OK;
+}
+
+/* A row of n elements from x to y: as it is (elements of `size` bytes), or by way of f32. */
+static void move_row(const agk_node *node, int64_t n, int64_t size, char *y, const char *x)
+{
+    agk_to_float_fn *read = (agk_to_float_fn *)node->aux.fn[READ];
+    agk_from_float_fn *write = (agk_from_float_fn *)node->aux.fn[WRITE];
+    if (read == NULL && write == NULL) {
+        memcpy(y, x, (size_t)(n * size));
+    } else if (read == NULL) {
+        write((const float *)(const void *)x, y, n);
+    } else if (write == NULL) {
+        read(x, (float *)(void *)y, n);
+    } else {
+        const agk_type_traits *to = agk_traits(node->dst.type);
+        float middle[AGK_BLOCK];
+        for (int64_t i = 0; i < n; i += AGK_BLOCK) {
+            const int64_t part = n - i < AGK_BLOCK ? n - i : AGK_BLOCK;
+            read(x + 2 * i, middle, part); /* f16 rows are the only ones that need both */
+            write(middle, y + i / to->blck_size * (int64_t)to->type_size, part);
+        }
+    }
+}
+
+static agk_status run_get(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst, *a = &node->src[0], *ids = &node->src[1];
+    char *y = agk_data(task, dst);
+    const char *x = agk_data(task, a), *index = agk_data(task, ids);
+    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
+    for (int64_t row = chunk * node->aux.i[PER_CHUNK]; row < last; ++row) {
+        const int64_t i0 = row % ids->ne[0], i1 = row / ids->ne[0] % ids->ne[1], i2 = row / ids->ne[0] / ids->ne[1];
+        const int64_t from = index_at(ids, index, i0, i1, i2);
+        move_row(node, a->ne[0], 4, y + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3],
+                 x + from * a->nb[1] + i1 * a->nb[2] + i2 * a->nb[3]);
+    }
+    return AGK_OK;
+}
+
+/* Units: planes of b, and within a plane parts of its columns. All rows of a part belong to one chunk, so that of two
+ * rows put in one place the later one wins, whatever the threads do. */
+static agk_status run_set(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst, *b = &node->src[0], *ids = &node->src[1];
+    char *y = agk_data(task, dst);
+    const char *x = agk_data(task, b), *index = agk_data(task, ids);
+    const agk_type_traits *to = agk_traits(dst->type), *from = agk_traits(b->type);
+    const int64_t columns = node->aux.i[COLUMNS], parts = node->aux.i[PARTS];
+    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
+    for (int64_t unit = chunk * node->aux.i[PER_CHUNK]; unit < last; ++unit) {
+        const int64_t column = unit % parts * columns, rest = b->ne[0] - column;
+        const int64_t i2 = unit / parts % b->ne[2], i3 = unit / parts / b->ne[2];
+        for (int64_t i1 = 0; i1 < b->ne[1]; ++i1) {
+            const int64_t row = index_at(ids, index, i1, i2 % ids->ne[1], i3 % ids->ne[2]);
+            move_row(node, rest < columns ? rest : columns, (int64_t)to->type_size,
+                     y + row * dst->nb[1] + i2 * dst->nb[2] + i3 * dst->nb[3] +
+                         column / to->blck_size * (int64_t)to->type_size,
+                     x + i1 * b->nb[1] + i2 * b->nb[2] + i3 * b->nb[3] + column * (int64_t)from->type_size);
+        }
+    }
+    return AGK_OK;
+}
+
+static agk_status look_and_get(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_status status = look(task, node, chunk);
+    return status == AGK_OK ? run_get(task, node, chunk) : status;
+}
+
+static agk_status look_and_set(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_status status = look(task, node, chunk);
+    return status == AGK_OK ? run_set(task, node, chunk) : status;
+}
+
+static void add_steps(agk_lowering *lowering, int64_t units, double unit_ns, agk_step_fn *both, agk_step_fn *alone)
+{
+    agk_node *node = lowering->node;
+    node->aux.i[UNITS] = units;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, unit_ns);
+    const int64_t n_chunks = agk_chunks(units, node->aux.i[PER_CHUNK]);
+    if (n_chunks == 1) {
+        agk_add_step(lowering, both, 1);
+    } else {
+        agk_add_step(lowering, look, 1);
+        agk_add_step(lowering, alone, n_chunks);
+    }
+}
+
+static bool dense_row(const agk_view *view)
+{
+    const agk_type_traits *traits = agk_traits(view->type);
+    return view->nb[0] == (int64_t)traits->type_size || view->ne[0] <= traits->blck_size;
+}
+
+static agk_status lower_get(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *a = &node->src[0], *ids = &node->src[1];
+    const bool whole = a->type == AGK_F32 || a->type == AGK_I32;
+    if (ids->type != AGK_I32) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "indices are %s, not i32", agk_type_name(ids->type));
+    }
+    if ((!whole && agk_traits(a->type)->to_float == NULL) || dst->type != (a->type == AGK_I32 ? AGK_I32 : AGK_F32)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows of %s as %s", agk_type_name(a->type),
+                          agk_type_name(dst->type));
+    }
+    if (a->ne[2] != ids->ne[1] || a->ne[3] != ids->ne[2] || ids->ne[3] != 1 || dst->ne[0] != a->ne[0] ||
+        dst->ne[1] != ids->ne[0] || dst->ne[2] != ids->ne[1] || dst->ne[3] != ids->ne[2]) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld x %lld x %lld x %lld indices for %lld x %lld planes of rows",
+                          (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)ids->ne[3],
+                          (long long)a->ne[2], (long long)a->ne[3]);
+    }
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    if (!dense_row(a) || !dense_row(dst)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart",
+                          (long long)(dense_row(a) ? dst->nb[0] : a->nb[0]));
+    }
+    node->aux.fn[READ] = whole ? NULL : (agk_any_fn *)agk_reader(a->type, lowering->cpu);
+    node->aux.fn[WRITE] = NULL;
+    add_steps(lowering, agk_nrows(dst), (whole ? 0.2 : 0.5) * (double)a->ne[0] + 10.0, look_and_get, run_get);
+    return AGK_OK;
+}
+
+static agk_status check_set(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *b = &node->src[0], *ids = &node->src[1];
+    if (b->type != AGK_F32 && b->type != AGK_F16) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "rows are %s, not f32 or f16", agk_type_name(b->type));
+    }
+    if (ids->type != AGK_I32 && ids->type != AGK_I64) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "indices are %s, not i32 or i64", agk_type_name(ids->type));
+    }
+    if (dst->type != AGK_I32 && agk_traits(dst->type)->from_float == NULL) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "nothing is converted to %s", agk_type_name(dst->type));
+    }
+    const bool fits = b->ne[0] == dst->ne[0] && b->ne[2] == dst->ne[2] && b->ne[3] == dst->ne[3] &&
+                      ids->ne[0] == b->ne[1] && ids->ne[3] == 1 &&
+                      (agk_nelements(b) == 0 ||
+                       (ids->ne[1] > 0 && ids->ne[2] > 0 && b->ne[2] % ids->ne[1] == 0 && b->ne[3] % ids->ne[2] == 0));
+    if (!fits) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld x %lld x %lld indices for %lld x %lld x %lld rows",
+                          (long long)ids->ne[0], (long long)ids->ne[1], (long long)ids->ne[2], (long long)b->ne[1],
+                          (long long)b->ne[2], (long long)b->ne[3]);
+    }
+    if (!dense_row(b) || !dense_row(dst)) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart",
+                          (long long)(dense_row(b) ? dst->nb[0] : b->nb[0]));
+    }
+    return AGK_OK;
+}
+
+static agk_status lower_set(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *b = &node->src[0];
+    const agk_status status = check_set(lowering);
+    if (status != AGK_OK || agk_nelements(b) == 0) return status;
+    const bool whole = b->type == dst->type;
+    node->aux.fn[READ] = whole || b->type == AGK_F32 ? NULL : (agk_any_fn *)agk_reader(b->type, lowering->cpu);
+    agk_from_float_fn *write =
+        dst->type == AGK_I32 ? agk_i32_from_float : agk_writer(dst->type, lowering->cpu); /* i32 is no float type */
+    node->aux.fn[WRITE] = whole || dst->type == AGK_F32 ? NULL : (agk_any_fn *)write;
+    const double ns = agk_traits(dst->type)->blck_size > 1 ? agk_write_ns(dst->type) : 0.5;
+    const double plane_ns = (double)b->ne[1] * (ns * (double)b->ne[0] + 10.0);
+    const bool split = plane_ns > 20000.0 && b->ne[0] >= 2 * AGK_BLOCK;
+    node->aux.i[COLUMNS] = split ? AGK_BLOCK : b->ne[0];
+    node->aux.i[PARTS] = (b->ne[0] + node->aux.i[COLUMNS] - 1) / node->aux.i[COLUMNS];
+    const int64_t parts = node->aux.i[PARTS];
+    add_steps(lowering, b->ne[2] * b->ne[3] * parts, plane_ns / (double)parts, look_and_set, run_set);
+    return AGK_OK;
+}
+
+agk_status agk_lower_rows(agk_lowering *lowering)
+{
+    return lowering->node->op == AGK_OP_get_rows ? lower_get(lowering) : lower_set(lowering);
+}

@@ -1,0 +1,69 @@
+/* concat: a and b one after the other along a dimension, of any type, quantized ones included.
+ *
+ * Here: the lowering. Not here: the copies (copy.c), views (dispatch.c: nothing to do). */
+#include "copy.h"
+#include "table/kernel_types.h"
+#include "refuse.h"
+
+enum { PER_CHUNK, UNITS_A, UNITS, TRANSPOSE }; /* slots of node->aux */
+
+/* The part of the result that comes from operand i. */
+static agk_view part_of(const agk_node *node, int i)
+{
+    agk_view part = node->dst;
+    memcpy(part.ne, node->src[i].ne, sizeof part.ne);
+    if (i == 1) {
+        const int dim = node->params[0];
+        const int64_t n = node->src[0].ne[dim];
+        part.addr += (uintptr_t)((dim == 0 ? n / agk_traits(part.type)->blck_size : n) * part.nb[dim]);
+    }
+    return part;
+}
+
+static void run_part(const agk_task *task, const agk_node *node, int i, int64_t first, int64_t last)
+{
+    const agk_view part = part_of(node, i);
+    const agk_copy copy = agk_copy_plan(&part, &node->src[i], node->aux.fn[TRANSPOSE]);
+    agk_copy_run(&copy, agk_data(task, &part), agk_data(task, &node->src[i]), first, last);
+}
+
+/* Units of a, then those of b. */
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const int64_t per_chunk = node->aux.i[PER_CHUNK], units_a = node->aux.i[UNITS_A];
+    const int64_t first = chunk * per_chunk, last = agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]);
+    if (first < units_a) run_part(task, node, 0, first, last < units_a ? last : units_a);
+    if (last > units_a) run_part(task, node, 1, first > units_a ? first - units_a : 0, last - units_a);
+    return AGK_OK;
+}
+
+agk_status agk_lower_shape(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *a = &node->src[0], *b = &node->src[1];
+    const int dim = node->params[0];
+    if (dim < 0 || dim > 3) return agk_refuse(lowering, AGK_INVALID, "dimension %d is not within 0..3", dim);
+    if (a->type != b->type || dst->type != a->type || agk_traits(a->type)->name == NULL) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, b is %s, the result %s", agk_type_name(a->type),
+                          agk_type_name(b->type), agk_type_name(dst->type));
+    }
+    for (int d = 0; d < 4; ++d) {
+        const bool fits = d == dim ? dst->ne[d] == a->ne[d] + b->ne[d] : dst->ne[d] == a->ne[d] && b->ne[d] == a->ne[d];
+        if (fits && (d > 0 || a->ne[0] % agk_traits(a->type)->blck_size == 0)) continue;
+        return agk_refuse(lowering, AGK_INVALID, "dimension %d: a has %lld, b %lld, the result %lld", d,
+                          (long long)a->ne[d], (long long)b->ne[d], (long long)dst->ne[d]);
+    }
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    node->aux.fn[TRANSPOSE] = agk_copy_transpose(dst->type, lowering->cpu);
+    int64_t units[2] = {0, 0};
+    for (int i = 0; i < 2; ++i) {
+        if (agk_nelements(&node->src[i]) == 0) continue;
+        const agk_view part = part_of(node, i);
+        units[i] = agk_copy_plan(&part, &node->src[i], NULL).units;
+    }
+    node->aux.i[UNITS_A] = units[0];
+    node->aux.i[UNITS] = units[0] + units[1];
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(node->aux.i[UNITS], agk_copy_ns(dst, node->aux.i[UNITS]));
+    agk_add_step(lowering, run, agk_chunks(node->aux.i[UNITS], node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

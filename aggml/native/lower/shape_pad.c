@@ -1,0 +1,95 @@
+/* pad (zeros, or the other end of the tensor), pad_reflect_1d, roll: elements of f32 seen at other places.
+ *
+ * Here: the lowering and one step: for each dimension, which place of the source a place of the result shows. */
+#include "table/kernel_types.h"
+#include "units.h"
+
+enum { CIRCULAR = 8 };
+
+/* What place i of n shows of m places that were moved by `shift`: -1 is nothing, a zero. */
+static int64_t place(const agk_node *node, int d, int64_t i)
+{
+    const int64_t n = node->src[0].ne[d];
+    const int32_t *p = node->params;
+    int64_t at = i;
+    switch (node->op) {
+    case AGK_OP_roll: at = (i - p[d]) % n; return at < 0 ? at + n : at;
+    case AGK_OP_pad_reflect_1d:
+        if (d > 0) return i;
+        at = i - p[0];
+        return at < 0 ? -at : at < n ? at : 2 * (n - 1) - at;
+    default: at = i - p[2 * d];
+    }
+    if (p[CIRCULAR] == 0) return at >= 0 && at < n ? at : -1;
+    at %= n;
+    return at < 0 ? at + n : at;
+}
+
+/* A row of the result, from the row of the source that it shows: run by run of neighbours. */
+static void show(const agk_node *node, float *to, const char *from)
+{
+    const int64_t step = node->src[0].nb[0], n = node->src[0].ne[0], all = node->dst.ne[0];
+    const bool reflects = node->op == AGK_OP_pad_reflect_1d;
+    for (int64_t i = 0, run = 1; i < all; i += run) {
+        const int64_t at = place(node, 0, i), ahead = all - i;
+        if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* the other way round */
+            run = i < node->params[0] ? at : ahead;
+            for (int64_t k = 0; k < run; ++k) to[i + k] = agk_load(AGK_F32, from + (at - k) * step);
+            continue;
+        }
+        if (at < 0) { /* before the source, or behind it */
+            const int64_t before = node->params[0] - i;
+            run = before > 0 && before < ahead ? before : ahead;
+            memset(to + i, 0, (size_t)run * sizeof *to);
+            continue;
+        }
+        run = n - at < ahead ? n - at : ahead;
+        agk_gather_32((char *)(to + i), from + at * step, step, run);
+    }
+}
+
+/* A unit is a row of the result. */
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *a = &node->src[0], *dst = &node->dst;
+    const char *x = agk_data(task, a);
+    char *y = agk_data(task, dst);
+    const agk_range units = agk_units_of(node, chunk);
+    for (int64_t row = units.first; row < units.last; ++row) {
+        const int64_t i1 = place(node, 1, row % dst->ne[1]), i2 = place(node, 2, row / dst->ne[1] % dst->ne[2]);
+        const int64_t i3 = place(node, 3, row / dst->ne[1] / dst->ne[2]);
+        float *to = (float *)(void *)(y + agk_row_offset(dst, row));
+        if (i1 < 0 || i2 < 0 || i3 < 0) {
+            memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
+            continue;
+        }
+        show(node, to, x + i1 * a->nb[1] + i2 * a->nb[2] + i3 * a->nb[3]);
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_shape_pad(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const agk_view *a = &node->src[0], *dst = &node->dst;
+    const int32_t *p = node->params;
+    if (a->type != AGK_F32 || dst->type != AGK_F32) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(a->type));
+    }
+    for (int d = 0; d < 4; ++d) {
+        int64_t n = a->ne[d];
+        if (node->op == AGK_OP_pad) n += (int64_t)p[2 * d] + p[2 * d + 1];
+        if (node->op == AGK_OP_pad_reflect_1d && d == 0) n += (int64_t)p[0] + p[1];
+        const bool reflects =
+            node->op != AGK_OP_pad_reflect_1d || (p[0] >= 0 && p[1] >= 0 && p[0] < a->ne[0] && p[1] < a->ne[0]);
+        if (n == dst->ne[d] && reflects) continue;
+        return agk_refuse(lowering, AGK_INVALID, "%lld elements in dimension %d from %lld", (long long)dst->ne[d], d,
+                          (long long)a->ne[d]);
+    }
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    if (agk_nelements(a) == 0 && (node->op != AGK_OP_pad || p[CIRCULAR] != 0)) {
+        return agk_refuse(lowering, AGK_INVALID, "nothing to be shown");
+    }
+    agk_add_units(lowering, run, agk_nrows(dst), 30.0 + 0.3 * (double)dst->ne[0]);
+    return AGK_OK;
+}

@@ -1,0 +1,210 @@
+/* argsort and top_k: the order of the elements of each row of f32.
+ *
+ * Each element becomes a 64-bit key: its value as an unsigned number that ascends in the wanted order, then its
+ * index. So keys are distinct, equal values keep the order of their indices, NaN comes last in either order, and -0
+ * equals 0. The first one alone is found without keys. */
+#include <math.h>
+
+#include "table/kernel_types.h"
+#include "refuse.h"
+#include "strided.h"
+
+enum { PER_CHUNK, ROWS, DESCENDING }; /* slots of node->aux */
+enum { INSERTION = 48 };              /* keys that are inserted one by one; radix passes cost 2 us at least */
+
+static inline uint64_t key_of(const char *p, int64_t index, bool descending)
+{
+    uint32_t bits;
+    float value;
+    memcpy(&bits, p, sizeof bits);
+    memcpy(&value, p, sizeof value);
+    if (value != value) {
+        bits = UINT32_MAX;
+    } else {
+        if (bits == 0x80000000u) bits = 0;
+        bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+        if (descending) bits = ~bits;
+    }
+    return (uint64_t)bits << 32 | (uint64_t)index;
+}
+
+static void insertion_sort(uint64_t *keys, int64_t n)
+{
+    for (int64_t i = 1; i < n; ++i) {
+        const uint64_t key = keys[i];
+        int64_t k = i;
+        for (; k > 0 && keys[k - 1] > key; --k) keys[k] = keys[k - 1];
+        keys[k] = key;
+    }
+}
+
+/* Keys in the order of their indices: four stable passes over the bytes of the value, those left out that all share.
+ * Returns where the sorted keys are, `keys` or `other`. */
+static const uint64_t *sort_keys(uint64_t *keys, uint64_t *other, int64_t n)
+{
+    if (n <= INSERTION) {
+        insertion_sort(keys, n);
+        return keys;
+    }
+    for (int shift = 32; shift < 64; shift += 8) {
+        int64_t start[256] = {0};
+        for (int64_t i = 0; i < n; ++i) ++start[keys[i] >> shift & 255];
+        if (start[keys[0] >> shift & 255] == n) continue;
+        for (int64_t byte = 0, sum = 0; byte < 256; ++byte) {
+            const int64_t count = start[byte];
+            start[byte] = sum;
+            sum += count;
+        }
+        for (int64_t i = 0; i < n; ++i) other[start[keys[i] >> shift & 255]++] = keys[i];
+        uint64_t *swap = keys;
+        keys = other;
+        other = swap;
+    }
+    return keys;
+}
+
+static void sift_down(uint64_t *heap, int64_t n, int64_t at)
+{
+    const uint64_t key = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1] > heap[child]) ++child;
+        if (heap[child] <= key) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = key;
+}
+
+enum { LANES = 16, PART = 32, BLOCK = 512 };
+
+/* The largest of a block; NaN is passed over. */
+static float block_max(const char *x, int64_t n)
+{
+    float most[LANES], values[LANES];
+    for (int j = 0; j < LANES; ++j) most[j] = -INFINITY;
+    for (; n >= LANES; n -= LANES, x += sizeof values) {
+        memcpy(values, x, sizeof values);
+        for (int j = 0; j < LANES; ++j) most[j] = values[j] > most[j] ? values[j] : most[j];
+    }
+    memcpy(values, x, (size_t)n * sizeof *values);
+    for (int64_t j = 0; j < n; ++j) most[j] = values[j] > most[j] ? values[j] : most[j];
+    for (int j = 1; j < LANES; ++j) most[0] = most[j] > most[0] ? most[j] : most[0];
+    return most[0];
+}
+
+static inline float value_at(const char *row, int64_t step, int64_t i)
+{
+    float value;
+    memcpy(&value, row + i * step, sizeof value);
+    return value;
+}
+
+/* The index of the smallest key of a dense row. */
+static int32_t first_of_largest(const char *row, int64_t n)
+{
+    float most = -INFINITY;
+    int64_t in = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const float here = block_max(row + i * (int64_t)sizeof(float), n - i < BLOCK ? n - i : BLOCK);
+        if (here > most) {
+            most = here;
+            in = i;
+        }
+    }
+    for (int64_t i = in; i < n; ++i)
+        if (value_at(row, sizeof(float), i) >= most) return (int32_t)i;
+    return 0; /* none is a number */
+}
+
+/* Whether none of PART elements of a dense row comes before the key of one, by comparing in lanes: of a long row nearly all
+ * of them are passed over like that, at a tenth of the time. */
+static bool all_behind(const char *row, int64_t i, uint64_t key)
+{
+    const float least = value_at(row, sizeof(float), (int64_t)(key & UINT32_MAX));
+    float values[PART];
+    memcpy(values, row + i * (int64_t)sizeof(float), sizeof values);
+    int before = least != least; /* what is no number comes behind all that is */
+    for (int j = 0; j < PART; ++j) before |= values[j] > least;
+    return !before;
+}
+
+/* The k smallest keys in order: a heap with the largest of them on top, then taken off from the end. */
+static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t step, int64_t n)
+{
+    for (int64_t i = 0; i < k; ++i) heap[i] = key_of(row + i * step, i, true);
+    for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i);
+    for (int64_t i = k, end; i < n; i = end) {
+        end = n - i < PART ? n : i + PART;
+        if (step == sizeof(float) && end - i == PART && all_behind(row, i, heap[0])) continue;
+        for (; i < end; ++i) {
+            const uint64_t key = key_of(row + i * step, i, true);
+            if (key > heap[0]) continue;
+            heap[0] = key;
+            sift_down(heap, k, 0);
+        }
+    }
+    for (int64_t left = k - 1; left > 0; --left) {
+        const uint64_t largest = heap[0];
+        heap[0] = heap[left];
+        sift_down(heap, left, 0);
+        heap[left] = largest;
+    }
+}
+
+static bool by_heap(int64_t n, int64_t k)
+{
+    return k < n / 8;
+}
+
+static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *dst = &node->dst, *a = &node->src[0];
+    const int64_t n = a->ne[0], k = dst->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const bool descending = node->aux.i[DESCENDING] != 0;
+    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[ROWS]); ++row) {
+        const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
+        char *y = (char *)agk_data(task, dst) + agk_row_at(dst, row);
+        if (k == 1 && a->nb[0] == sizeof(float) && node->op == AGK_OP_top_k) {
+            const int32_t index = first_of_largest(x, n);
+            memcpy(y, &index, sizeof index);
+            continue;
+        }
+        uint64_t *keys = task->scratch;
+        const uint64_t *sorted = keys;
+        if (by_heap(n, k)) {
+            smallest_keys(keys, k, x, a->nb[0], n);
+        } else {
+            for (int64_t i = 0; i < n; ++i) keys[i] = key_of(x + i * a->nb[0], i, descending);
+            sorted = sort_keys(keys, keys + n, n);
+        }
+        for (int64_t i = 0; i < k; ++i) {
+            const int32_t index = (int32_t)(sorted[i] & UINT32_MAX);
+            memcpy(y + i * dst->nb[0], &index, sizeof index);
+        }
+    }
+    return AGK_OK;
+}
+
+agk_status agk_lower_sort(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_view *dst = &node->dst, *a = &node->src[0];
+    const bool all = node->op == AGK_OP_argsort;
+    if (a->type != AGK_F32 || dst->type != AGK_I32) {
+        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32; the result is %s", agk_type_name(a->type),
+                          agk_type_name(dst->type));
+    }
+    if (dst->ne[1] != a->ne[1] || dst->ne[2] != a->ne[2] || dst->ne[3] != a->ne[3] || a->ne[0] > INT32_MAX ||
+        (all ? dst->ne[0] != a->ne[0] : dst->ne[0] > a->ne[0])) {
+        return agk_refuse(lowering, AGK_INVALID, "%lld rows of %lld become %lld rows of %lld", (long long)agk_nrows(a),
+                          (long long)a->ne[0], (long long)agk_nrows(dst), (long long)dst->ne[0]);
+    }
+    if (agk_nelements(dst) == 0) return AGK_OK;
+    const bool heap = by_heap(a->ne[0], dst->ne[0]);
+    const int64_t rows = agk_nrows(a);
+    lowering->scratch_size = (size_t)(heap ? dst->ne[0] : 2 * a->ne[0]) * sizeof(uint64_t);
+    node->aux.i[DESCENDING] = !all || node->params[0] != 0;
+    node->aux.i[ROWS] = rows;
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (heap ? 2.0 : 12.0) * (double)a->ne[0] + 50.0);
+    agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    return AGK_OK;
+}

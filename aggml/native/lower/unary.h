@@ -1,0 +1,10 @@
+/* What chains take from the functions of one operand (unary.c). */
+#ifndef AGK_SCALAR_UNARY_H
+#define AGK_SCALAR_UNARY_H
+
+#include "table/kernels.h"
+
+agk_any_fn *agk_unary_kernel(int op, uint32_t cpu); /* agk_unary_f32_fn; NULL: a function with parameters */
+double agk_unary_ns(int op, bool vectors);          /* about, per element */
+
+#endif

@@ -1,0 +1,236 @@
+/* What a kernel sees: operands, nodes, steps, the table of variants.
+ *
+ * An op family is one file in lower/ and one in kernels/<isa>/ where it pays. Its *lowering* looks at one node of a
+ * graph, decides how it is cut into chunks, and adds one or more steps; the plan executor (runtime/plan.c) runs
+ * the steps in order, the chunks of a step on any threads in any order. No Python and no runtime header here. */
+#ifndef AGK_KERNELS_H
+#define AGK_KERNELS_H
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "types.h"
+
+#define AGK_MAX_SRC 10
+#define AGK_MAX_STEPS 4
+#define AGK_MAX_STAGES 6
+#define AGK_MESSAGE 192
+
+/* CPU features: what a variant needs, what this machine has, what a plan is allowed to use. */
+enum {
+    AGK_AVX2 = 1u << 0,
+    AGK_FMA = 1u << 1,
+    AGK_F16C = 1u << 2,
+    AGK_AVX512 = 1u << 3, /* F, BW, DQ, VL and CD together */
+    AGK_AVX512_VNNI = 1u << 4,
+    AGK_AVX512_BF16 = 1u << 5,
+    AGK_AVX512_VBMI = 1u << 6,
+    AGK_AVX_VNNI = 1u << 7,
+    AGK_NEON = 1u << 8,
+    AGK_AMX_BF16 = 1u << 9, /* and the tiles, which the process has asked the system for */
+    AGK_AMX_INT8 = 1u << 10,
+    AGK_NEON_DOTPROD = 1u << 11,
+    AGK_NEON_I8MM = 1u << 13,          /* products of 2 x 8 by 8 x 2 bytes */
+    AGK_NEON_BF16 = 1u << 14,          /* of 2 x 4 by 4 x 2 bf16 */
+    AGK_VECTORS = AGK_AVX2 | AGK_NEON, /* either: there are kernels of vec/ */
+    AGK_ZEN4 = 1u << 15,               /* AMD's with AVX-512: what they ask of memory differs from Intel's */
+    AGK_FAST_BF16 = 1u << 12, /* vdpbf16ps has twice the products of FMA: AMD's; Intel's have half, and tiles */
+};
+
+typedef enum agk_status {
+    AGK_OK = 0,
+    AGK_UNSUPPORTED = 1,
+    AGK_OUT_OF_BOUNDS = 2,
+    AGK_INVALID = 3,
+    AGK_NO_MEMORY = 4,
+} agk_status;
+
+/* One operand. ne and nb are ggml's: ne[0] innermost, nb in bytes. */
+typedef struct agk_view {
+    uintptr_t addr;       /* absolute, or an offset into the arena */
+    uintptr_t arena_mask; /* all ones if addr is an offset, else 0 */
+    int64_t ne[4];
+    int64_t nb[4];
+    int32_t type; /* agk_type; AGK_NONE: an optional operand that was not given */
+} agk_view;
+
+/* One of several operations that a node stands for: it makes the value so far into the next, element by element or
+ * row by row (lower/chain.c). */
+typedef struct agk_stage {
+    int32_t op;        /* agk_op */
+    int32_t operand;   /* index in src of its other operand; -1: it has none */
+    int32_t params[4]; /* the first ones of the operation, layouts in ops.def */
+    bool first;        /* the other operand comes first, the value so far second */
+    void (*kernel)(void);
+} agk_stage;
+
+/* One operation of a graph, or several that are fused: then dst is that of the last. Immutable once lowered: any number
+ * of threads read it. */
+typedef struct agk_node {
+    int32_t op; /* agk_op */
+    int32_t n_src;
+    int32_t number; /* among the operations of its graph, for messages */
+    agk_view dst;
+    agk_view src[AGK_MAX_SRC]; /* those of the operation, then operands of stages */
+    int32_t params[16];        /* layouts in ops.def */
+    int32_t n_stages;          /* 0: nothing is fused */
+    agk_stage stage[AGK_MAX_STAGES];
+    size_t work;        /* offset in the arena of what the node's steps share, 64-byte aligned */
+    bool for_columns;   /* nobody reads dst but one product, whose columns it is */
+    bool gives_columns; /* and this node can write them as that product packs them */
+    bool has_columns;   /* src[1] was written so */
+    int32_t columns_k;  /* dst is: so many k a block (mul_mat_terms_plan.h); 0: it is what it says */
+    union {
+        int64_t i[12];
+        double f[12];
+        const void *p[12];
+        void (*fn[12])(void);
+    } aux; /* what the lowering decided, for its own steps: rows per chunk, chosen kernels */
+} agk_node;
+
+/* What a step gets from the thread that runs it. */
+typedef struct agk_task {
+    uintptr_t arena;
+    void *scratch;         /* scratch_size bytes of this thread alone, 64-byte aligned, undefined content */
+    char *message;         /* AGK_MESSAGE bytes, to be filled when a step fails */
+    int threads;           /* how many may be at work on the step; no result may depend on it */
+    void (*breathe)(void); /* see agk_breathe; NULL: need not be called */
+} agk_task;
+
+/* To be called by what may compute for more than 0.1 ms, some 10 to 100 us apart: an event loop may be waiting for this core. */
+static inline void agk_breathe(const agk_task *task)
+{
+    if (task->breathe != NULL) task->breathe();
+}
+
+/* Chunks are given out one by one, in turns. Which piece of its data a chunk takes, so that each thread goes on where it
+ * was as long as they keep step: data streamed from memory comes 13 to 21 % faster than every other 73 KB do. */
+static inline int64_t agk_in_streams(const agk_task *task, int64_t chunk, int64_t chunks)
+{
+    const int64_t n = task->threads < 1 ? 1 : task->threads < chunks ? task->threads : chunks;
+    const int64_t stream = chunk % n, each = chunks / n, more = chunks % n;
+    return stream * each + (stream < more ? stream : more) + chunk / n;
+}
+
+/* Run chunk 0 <= chunk < n_chunks. Anything but AGK_OK fails the node; then the message says value and place. */
+typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64_t chunk);
+
+/* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it, and
+ * goes on behind it. */
+#define AGK_CALL_OUT ((agk_step_fn *)0)
+struct ag_storage;
+struct agk_packed;
+
+typedef struct agk_lowering {
+    agk_node *node;
+    struct ag_storage *weights; /* where src[0] lies, if it may be packed (packed.h); else NULL */
+    struct agk_packed *packed;  /* what the lowering made of it; the plan keeps it */
+    const agk_node *source;     /* the node that makes src[1] of a product, if it can give columns; NULL: none */
+    int32_t source_k;           /* it is to write them, in blocks of so many k; 0: it is not */
+    const agk_node *columns;    /* a node before this one whose columns are still in the work memory; NULL: none */
+    bool lays_columns;          /* those of this node are there behind it */
+    uint32_t cpu;               /* features the plan may use; 0 asks for the exact scalar kernels */
+    int n_steps;
+    struct {
+        agk_step_fn *run;
+        int64_t n_chunks; /* >= 1; 1 is run without any synchronisation */
+    } step[AGK_MAX_STEPS];
+    const char
+        *weights_at;    /* what the last step reads once, its chunks one behind the other; NULL: nothing of that kind */
+    size_t chunk_bytes; /* of each of them */
+    bool fused;         /* the steps carry out the stages of the node, too */
+    size_t work_size;   /* bytes of the arena that the steps of this node share */
+    size_t scratch_size;       /* bytes each thread needs of its own */
+    char message[AGK_MESSAGE]; /* why not, if not AGK_OK */
+} agk_lowering;
+
+/* Chunks are cut by the shape alone, never by the number of threads, so results do not depend on it. 5 to 20 us
+ * each is right: below some 10 us of work in total a node is one chunk. */
+typedef agk_status agk_lower_fn(agk_lowering *lowering);
+
+static inline void agk_add_step(agk_lowering *lowering, agk_step_fn *run, int64_t n_chunks)
+{
+    lowering->step[lowering->n_steps].run = run;
+    lowering->step[lowering->n_steps].n_chunks = n_chunks;
+    ++lowering->n_steps;
+}
+
+static inline void *agk_data(const agk_task *task, const agk_view *view)
+{
+    return (void *)(view->addr + (task->arena & view->arena_mask)); /* NOLINT */
+}
+
+static inline void *agk_work(const agk_task *task, const agk_node *node)
+{
+    return (void *)(task->arena + node->work); /* NOLINT */
+}
+
+static inline bool agk_has(const agk_node *node, int i)
+{
+    return i < node->n_src && node->src[i].type != AGK_NONE;
+}
+
+static inline float agk_param_f32(const agk_node *node, int i)
+{
+    float value;
+    memcpy(&value, &node->params[i], sizeof value);
+    return value;
+}
+
+static inline int64_t agk_nrows(const agk_view *v)
+{
+    return v->ne[1] * v->ne[2] * v->ne[3];
+}
+
+static inline int64_t agk_nelements(const agk_view *v)
+{
+    return v->ne[0] * agk_nrows(v);
+}
+
+/* ops.def: the vocabulary: node op name as Tensor.op has it, the file that lowers it, what it costs (plan_cost.c). */
+typedef enum agk_op {
+#define AGK_OP(name, family, units, ps) AGK_OP_##name,
+#include "ops.def"
+#undef AGK_OP
+    AGK_OP_COUNT
+} agk_op;
+
+#define AGK_FAMILY(family) agk_lower_fn agk_lower_##family;
+#include "families.def"
+#undef AGK_FAMILY
+
+const char *agk_op_name(int op);              /* NULL if unknown */
+int agk_op_find(const char *name);            /* -1 if unknown */
+agk_status agk_lower(agk_lowering *lowering); /* by node->op */
+
+/* kernels.def: every variant of every kernel, one line each, the best first; scalar closes each group. A kernel
+ * is an inner function with one signature (declared in kernel_types.h); steps call it through agk_pick. */
+typedef void agk_any_fn(void);
+
+typedef struct agk_variant {
+    const char *kernel;
+    const char *isa;
+    uint32_t needs;
+    agk_any_fn *fn;
+} agk_variant;
+
+extern const agk_variant agk_variants[];
+extern const size_t agk_n_variants;
+
+/* The first variant of `kernel` whose needs are within `cpu`; kernels are found at plan compile, never per run. */
+agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
+#define AGK_PICK(kernel, cpu) ((agk_##kernel##_fn *)agk_pick_any(#kernel, (cpu)))
+
+uint32_t agk_cpu_features(void); /* of this machine, OS register state included */
+
+/* One feature under ggml's name: what this machine has (a flag, or bytes), and whether the plain units, those without
+ * flags of their own, were compiled with it. */
+typedef struct agk_cpu_fact {
+    const char *name;
+    int usable;
+    int base;
+} agk_cpu_fact;
+
+size_t agk_cpu_report(agk_cpu_fact *out, size_t room); /* returns how many there are */
+
+#endif
