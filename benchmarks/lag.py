@@ -20,7 +20,7 @@ import numpy as np
 
 import aggml
 from benchmarks import model_files
-from benchmarks.models import Sampler, embed, generate, llama
+from benchmarks.models import Sampler, embed, generating, llama, minilm
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row
 
@@ -60,7 +60,7 @@ async def measure(loop: str, *, quick: bool) -> list[Row]:
         with _busy_processes():
             await anyio.sleep(seconds / 2)
     gc.freeze()  # as a server would: a full collection of all that is loaded takes 25 ms
-    async with embed.Embedder() as embedder, embed.measured_lag() as lag:
+    async with minilm.Embedder() as embedder, embed.measured_lag() as lag:
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
                 for seed in range(64):
@@ -105,7 +105,7 @@ async def _generating(seconds: float) -> embed.Lag | None:
             with anyio.move_on_after(seconds):
                 while True:
                     samplers = [Sampler(seed=i) for i in range(8)]
-                    async for _ in generate.generate(model, prompt, samplers, n_predict=100):
+                    async for _ in generating.generate(model, prompt, samplers, n_predict=100):
                         pass
     return lag
 
@@ -124,7 +124,7 @@ def _busy_processes() -> Iterator[None]:
             process.wait()
 
 
-async def _client(embedder: embed.Embedder, seed: int) -> None:
+async def _client(embedder: minilm.Embedder, seed: int) -> None:
     choose = random.Random(seed)
     while True:
         words = choose.choices(WORDS, k=1 + int(choose.expovariate(1 / 20)))

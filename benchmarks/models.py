@@ -9,9 +9,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
-import generate
-from models import llama, minilm
+from models import generating, llama, minilm
 from models.sampling import Sampler
 from serve import small
 
-__all__ = ["Sampler", "embed", "generate", "llama", "minilm", "small"]
+__all__ = ["Sampler", "embed", "generating", "llama", "minilm", "small"]

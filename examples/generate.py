@@ -1,150 +1,28 @@
 """Text from a model: ``python examples/generate.py MODEL.gguf --prompt "Once upon a time"``.
 
-Here: generating one or several sequences together, a command line. Not here: the model
+Here: a command line. Not here: how sequences are continued (models/generating.py), the model
 (models/llama), tokens (models/vocabulary.py), the choice of the next one (models/sampling.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
-import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import numpy as np
-from anyio.lowlevel import checkpoint
-from models.llama import F32, Llama, ModelError, open_model
-from models.sampling import Sampler, choose
+from models.generating import Timing, generate
+from models.llama import Llama, ModelError, open_model
+from models.sampling import Sampler
 from models.vocabulary import Vocabulary, VocabularyError, open_vocabulary
 
 import aggml
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-
-    import numpy.typing as npt
-
-FEW: Final = 64  # of so many best logits a token is drawn at once, of all sequences
-
-
-@dataclass
-class Timing:
-    """How long it took, in seconds; filled while generating."""
-
-    prompt: float = 0.0
-    steps: float = 0.0  # from the first token to the last, with all that passes between them
-    tokens: int = 0  # that came in `steps`, of all sequences
-
-
-async def generate(
-    model: Llama,
-    prompt: Sequence[int],
-    samplers: Sequence[Sampler],
-    *,
-    n_predict: int,
-    ends: frozenset[int] = frozenset(),
-    timing: Timing | None = None,
-) -> AsyncGenerator[list[int | None]]:
-    """Continue one prompt in as many ways as there are samplers, all of them in each step.
-
-    If all of them take the best token, it is chosen by the device, which goes on with the next step
-    while the tokens of this one are given here. So one step may be computed in vain.
-
-    Args:
-        model: with room for so many sequences.
-        prompt: token ids, at least one.
-        samplers: choose the tokens of each sequence.
-        n_predict: how many tokens at most.
-        ends: tokens that end a sequence; they are not given.
-        timing: filled meanwhile.
-
-    Yields:
-        The next token of each sequence, None for those that have ended.
-
-    Cancellation, and closing the generator: aborts the steps under way; the sequences can be begun
-    anew.
-    """
-    timing = timing or Timing()
-    begin = time.perf_counter()
-    logits = await model.prefill(0, prompt)
-    if len(samplers) > 1:
-        await model.share(len(prompt))
-    timing.prompt = time.perf_counter() - begin
-    if n_predict < 1:
-        return
-    chosen = await _each(samplers, np.repeat(logits[None], len(samplers), 0))
-    alive = [token not in ends for token in chosen]
-    begin = time.perf_counter()
-    first, last = len(prompt), len(prompt) + n_predict - 1
-    async with contextlib.aclosing(_more(model, samplers, chosen, first, last)) as more:
-        while any(alive):
-            yield [token if is_ else None for token, is_ in zip(chosen, alive, strict=True)]
-            try:
-                chosen = await anext(more)
-            except StopAsyncIteration:
-                return
-            timing.tokens += sum(alive)
-            timing.steps = time.perf_counter() - begin
-            alive = [was and token not in ends for was, token in zip(alive, chosen, strict=True)]
-
-
-def _more(
-    model: Llama, samplers: Sequence[Sampler], ids: list[int], first: int, last: int
-) -> AsyncGenerator[list[int]]:
-    """What comes after ``ids``, which stand at position ``first``, and so on up to ``last``."""
-    if all(sampler.temperature <= 0 for sampler in samplers):
-        return _best(model, ids, first, last)
-    return _drawn(model, samplers, ids, first, last)
-
-
-async def _best(model: Llama, ids: list[int], first: int, last: int) -> AsyncGenerator[list[int]]:
-    """By the device; one step is queued behind the one that is awaited."""
-    under_way: deque[aggml.Future[npt.NDArray[np.int32]]] = deque()
-    try:
-        for position in range(first, last):
-            here = [position] * len(ids)
-            if not under_way:
-                under_way.append(await model.follow(here, ids))
-            if position + 1 < min(last, model.ctx):
-                under_way.append(await model.follow([position + 1] * len(ids)))
-            chosen = await under_way[0]
-            under_way.popleft()
-            yield [int(x) for x in chosen]
-    finally:
-        for step in under_way:
-            step.abort()
-
-
-async def _drawn(
-    model: Llama, samplers: Sequence[Sampler], ids: list[int], first: int, last: int
-) -> AsyncGenerator[list[int]]:
-    """Here, where all but the best logits of a step stay on the device if no sampler needs them."""
-    most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
-    few = most <= min(FEW, model.vocabulary) and all(
-        sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers
-    )
-    for position in range(first, last):
-        here = [position] * len(ids)
-        if few:
-            best = await model.decode_best(ids, here, most)
-            ids = choose(samplers, best.ids, best.logits)
-        else:
-            ids = await _each(samplers, await model.decode(ids, here))
-        yield ids
-
-
-async def _each(samplers: Sequence[Sampler], logits: F32) -> list[int]:
-    chosen = []
-    for sampler, row in zip(samplers, logits, strict=True):
-        chosen.append(sampler(row))
-        await checkpoint()  # of a large vocabulary a draw takes a millisecond
-    return chosen
+    from collections.abc import Callable, Sequence
 
 
 @dataclass

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import embed
 from anyio.lowlevel import checkpoint
 from models.llama import ModelError, open_model
-from models.minilm import WIDTH
+from models.minilm import WIDTH, Embedder
 from models.paging import PagedLlama, budget_of
 from models.vocabulary import open_vocabulary
 from starlette.applications import Starlette
@@ -102,7 +101,7 @@ class Service:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.metrics = Metrics()
-        self.embedder: embed.Embedder | None = None
+        self.embedder: Embedder | None = None
         self.engine: Engine | None = None
         self.text: Text | None = None
         self.embedder_name = ""
@@ -152,7 +151,7 @@ class Service:
 
     async def _open_embedder(self, stack: AsyncExitStack) -> None:
         o = self.options
-        embedder = embed.Embedder(
+        embedder = Embedder(
             device=o.device,
             threads=o.threads,
             dtype=o.embed_dtype,

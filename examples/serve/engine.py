@@ -1,10 +1,10 @@
 """Continuous batching: sequences join and leave the running batch at every step.
 
-A step computes one token of each sequence that runs and, beside them, a chunk of the prompts that
-wait: one pass over the weights serves both, and running streams keep their pace. All that a step
-needs is decided between two steps, by one task; nothing here knows of HTTP. Not here: a sequence
-and its next token (jobs.py), memory of keys and values (models/paging.py), how prompts share
-a chunk (staging.py).
+A step computes one token of each sequence that runs. Beside them it computes a chunk of the prompts
+that wait. One pass over the weights serves both, so running streams keep their pace. One task
+decides, between two steps, what the next step needs. Nothing here knows of HTTP. Not here: what a
+step takes in (steps.py), a sequence and its next token (jobs.py), memory of keys and values
+(models/paging.py), how prompts share a chunk (staging.py).
 """
 
 from __future__ import annotations
@@ -14,33 +14,25 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio
-import numpy as np
 from anyio.lowlevel import checkpoint
-from models.llama import KV_STEP, Batch, Group
 from models.paging import Pages
 
 import aggml
+from serve import steps
 from serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
-from serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
     from types import TracebackType
 
-    import numpy.typing as npt
     from models.llama import Best
     from models.paging import PagedLlama
+
+    from serve.staging import Piece
 
 BEST: Final = 64  # a token is chosen among so many; the rest never leaves the device
 STAGED: Final = 2  # slots whose rows are those that prompts share while they are taken in
 WAKE: Final = 4  # streams that are told of a token in one turn of the loop
-# Graphs are built for these sizes; what is smaller is filled up. A graph of 16 layers takes 1 MB
-# and some 30 ms the first time, so steps with a chunk of prompts know few sizes.
-SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
-TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of both together
-ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
-LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
 
 
 class Engine:
@@ -72,7 +64,7 @@ class Engine:
         self.pages = Pages(budget, slots)
         self.counters = Counters()
         self._slots = slots
-        self._shared = STAGED * model.ctx  # rows
+        self._rows = steps.Rows(model.ctx, slots, STAGED * model.ctx)
         self._best = min(BEST, model.vocabulary)
         self._chunk = chunk
         self._max_waiting = max_waiting
@@ -215,8 +207,9 @@ class Engine:
             running = [job for job in self._running.values() if not job.over]
             beside = 0
             if self._taking_in and running:
-                beside = min(_size(max(self._running) + 1, BESIDE), self._slots)
-            chunk = self._next_prompts(beside)
+                beside = min(steps.size(max(self._running) + 1, steps.BESIDE), self._slots)
+            room = steps.room_for_prompts(self._chunk, beside, running=bool(self._running))
+            chunk = steps.next_prompts(self._taking_in, room, self._rows.shared)
             jobs = [*running, *(job for job, _ in chunk)]
             if jobs:
                 await self._guarded(jobs, self._step(running, chunk, beside))
@@ -267,7 +260,7 @@ class Engine:
         """Steps compute all slots up to the highest: move that one down if it pays."""
         while self._running:
             highest = max(self._running)
-            if _size(highest + 1, SEQUENCES) == _size(len(self._running), SEQUENCES):
+            if steps.size(highest + 1) == steps.size(len(self._running)):
                 return
             lower = self.pages.move(highest)
             if lower is None:
@@ -308,96 +301,17 @@ class Engine:
                 job.error = error
                 job.tell()
 
-    # -- steps
-
-    def _next_prompts(self, beside: int) -> list[tuple[Job, Piece]]:
-        """What is taken in next, beside so many sequences: the oldest prompts, as much as fits.
-
-        At most the last one is taken in in part; it is the first one of the next chunk.
-        """
-        limit = self._chunk if self._running else max(self._chunk, TOKENS[-1])
-        room = _size(max(limit, beside + LEAST), TOKENS) - beside
-        held = [
-            (job.staged, job.staged + len(job.prompt))
-            for job in self._taking_in
-            if job.staged is not None
-        ]
-        chunk: list[tuple[Job, Piece]] = []
-        for job in self._taking_in:
-            if room == 0:
-                break
-            if job.staged is None:
-                job.staged = place(len(job.prompt), held, self._shared - 1)
-                if job.staged is None:
-                    break
-                held.append((job.staged, job.staged + len(job.prompt)))
-            assert job.slot is not None
-            ids = job.prompt[job.taken_in : job.taken_in + room]
-            chunk.append((job, Piece(ids, job.taken_in, job.slot, job.staged)))
-            room -= len(ids)
-        return chunk
-
     async def _step(self, running: list[Job], chunk: list[tuple[Job, Piece]], beside: int) -> None:
-        """One token more for all that run; of prompts that are complete now, the first one."""
-        groups = []
-        if running:
-            n = beside or min(_size(max(self._running) + 1, SEQUENCES), self._slots)
-            groups.append(self._next_tokens(running, n))
-        # Whose token follows which row of the logits.
-        follows = [(job, job.slot) for job in running if job.slot is not None]
-        last = staged = None
-        if chunk:
-            prompts, staged, ends = self._prompts(chunk, beside)
-            groups.append(prompts)
-            follows += [(job, beside + i) for i, (job, _) in enumerate(ends)]
-            n = _size(len(ends), ENDS)
-            last = np.arange(beside + n, dtype=np.int32)
-            last[beside:] = beside
-            last[beside : beside + len(ends)] = [beside + at for _, at in ends]
-        every = any(job.needs_all for job, _ in follows)
-        best = await self.model.best_of(Batch(tuple(groups), last, staged), self._best, every=every)
+        """Compute one step, then tell each job in it the token that follows."""
+        step = steps.planned(running, chunk, beside, self._rows)
+        best = await self.model.best_of(step.batch, self._best, every=step.every)
         for job, piece in chunk:
             self._taken_in(job, len(piece.ids))
-        follows = [(job, row) for job, row in follows if not job.over]
+        follows = [(job, row) for job, row in step.follows if not job.over]
         if follows:
             for (job, row), token in zip(follows, chosen(follows, best), strict=True):
                 self._take(job, token, best, row)
             self._news.set()
-
-    def _next_tokens(self, jobs: list[Job], n: int) -> Group:
-        """One of each of the first ``n`` slots; of those that do not run, any."""
-        ctx = self.model.ctx
-        ids, positions = np.zeros((2, n, 1), np.int32)
-        rows = ((np.arange(n, dtype=np.int32)[:, None] + 1) * ctx - 1).astype(np.int32)
-        for job in jobs:
-            assert job.slot is not None
-            position = len(job.prompt) + len(job.made) - 1
-            ids[job.slot] = job.made[-1]
-            positions[job.slot] = position
-            rows[job.slot] = job.slot * ctx + position
-        return Group(ids, positions, rows, 0, _seen(int(positions.max()) + 1, ctx))
-
-    def _prompts(
-        self, chunk: list[tuple[Job, Piece]], beside: int
-    ) -> tuple[Group, npt.NDArray[np.int32], list[tuple[Job, int]]]:
-        """A chunk, where its keys are shared, and after which tokens prompts are complete."""
-        pieces = [piece for _, piece in chunk]
-        wanted = sum(len(piece.ids) for piece in pieces)
-        tokens = _size(beside + wanted, TOKENS) - beside
-        laid = Chunk.of(
-            pieces, tokens, ctx=self.model.ctx, staging=self._slots * self.model.ctx,
-            rows=self._shared,
-        )  # fmt: skip
-        kv = _seen(max(piece.end for piece in pieces), self._shared)
-        ends, at = [], -1
-        for job, piece in chunk:
-            at += len(piece.ids)
-            if piece.first + len(piece.ids) == len(job.prompt):
-                ends.append((job, at))
-        alone = len(pieces) == 1 and not pieces[0].at and tokens == wanted
-        hidden = None if alone else mask(pieces, tokens, kv)
-        group = Group(laid.ids, laid.positions, laid.rows, self._slots, kv, hidden)
-        return group, laid.staged[0], ends
 
     def _taken_in(self, job: Job, n: int) -> None:
         """So many tokens of its prompt more are done."""
@@ -413,16 +327,3 @@ class Engine:
         """The next token of a job, chosen among those of a row."""
         self.counters.tokens += job.take(token, best, row)
         self._told.append(job)
-
-
-def _size(n: int, sizes: Sequence[int]) -> int:
-    """The least of the sizes that holds ``n``; beyond them the next multiple of 32."""
-    return next((size for size in sizes if size >= n), -(-n // 32) * 32)
-
-
-def _seen(n: int, most: int) -> int:
-    """How many positions attention looks at, to see ``n``: up to a third more, in few sizes."""
-    step = KV_STEP
-    while step * 4 < n:
-        step *= 2
-    return min(-(-n // step) * step, most)

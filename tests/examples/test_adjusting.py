@@ -1,4 +1,4 @@
-"""models/adjusting.py and what models/sampling.py adds: penalties, biases, bans, min_p, probabilities."""
+"""models/adjusting.py and models/sampling.py: penalties, biases, bans, min_p, probabilities."""
 
 from __future__ import annotations
 

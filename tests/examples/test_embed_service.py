@@ -13,8 +13,8 @@ import anyio
 import embed
 import numpy as np
 import pytest
-from embed import SENTENCES, Embedder, embed_all
-from models.minilm import ModelError, model_folder
+from embed import SENTENCES, embed_all
+from models.minilm import Embedder, ModelError, model_folder
 
 SCRIPT = Path(embed.__file__)
 

@@ -13,6 +13,7 @@ import anyio
 import generate
 import numpy as np
 import pytest
+from models import generating
 from models.llama import Config, Llama, ModelError, open_model
 from models.llama.batch import mask_of
 from models.sampling import Sampler, choose
@@ -113,7 +114,7 @@ def test_mask_shows_what_came_before(positions: list[list[int]]) -> None:
 
 
 async def collect(model: Llama, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
-    return [x async for x in generate.generate(model, PROMPT, samplers, n_predict=n)]
+    return [x async for x in generating.generate(model, PROMPT, samplers, n_predict=n)]
 
 
 async def test_greedy_takes_the_best_of_numpy(files: dict[str, Path]) -> None:
@@ -149,7 +150,7 @@ async def test_greedy_steps_queued_ahead_take_the_same_tokens(
         logits = np.repeat((await model.prefill(0, prompt))[None], sequences, 0)
         await model.share(len(prompt))
         wanted = await one_by_one(model, logits, len(prompt), 16)
-        steps = generate.generate(model, prompt, greedy, n_predict=16)
+        steps = generating.generate(model, prompt, greedy, n_predict=16)
         assert [x async for x in steps] == wanted
     assert len({x for (x, *_) in wanted}) > 4
 
@@ -185,7 +186,7 @@ async def test_the_step_ahead_of_an_end_harms_nobody(files: dict[str, Path]) -> 
         end = next(i for i in range(2, 12) if tokens[i] not in tokens[:i])
         ends = frozenset([tokens[end] or 0])
         for _ in range(3):
-            steps = generate.generate(model, PROMPT, greedy, n_predict=12, ends=ends)
+            steps = generating.generate(model, PROMPT, greedy, n_predict=12, ends=ends)
             assert [x async for x in steps] == whole[:end]
         assert await collect(model, greedy, 12) == whole
 
@@ -199,7 +200,7 @@ async def test_sequences_end_at_different_times(files: dict[str, Path]) -> None:
         whole = await collect(model, samplers(), 16)
         columns = list(zip(*whole, strict=True))
         ends = frozenset(column[3 * i] or 0 for i, column in enumerate(columns[1:], start=1))
-        steps = generate.generate(model, PROMPT, samplers(), n_predict=16, ends=ends)
+        steps = generating.generate(model, PROMPT, samplers(), n_predict=16, ends=ends)
         got = [x async for x in steps]
     first = [next((i for i, x in enumerate(c) if x in ends), 16) for c in columns]
     assert len(set(first)) > 1
@@ -218,7 +219,7 @@ async def test_leaving_in_the_middle_leaves_the_model_usable(
 
         def steps() -> AsyncGenerator[list[int | None]]:
             samplers = [Sampler(temperature, seed=i) for i in (1, 2)]
-            return generate.generate(model, PROMPT, samplers, n_predict=24)
+            return generating.generate(model, PROMPT, samplers, n_predict=24)
 
         whole = [x async for x in steps()]
         for seen in (1, 5):
@@ -242,7 +243,7 @@ async def test_a_full_context_is_told_after_the_last_token(files: dict[str, Path
         model = await load(backend, files["llama"])
         for temperature in (0.0, 1.0):
             samplers = [Sampler(temperature, seed=1)]
-            steps = generate.generate(model, prompt, samplers, n_predict=20)
+            steps = generating.generate(model, prompt, samplers, n_predict=20)
             assert len([await anext(steps) for _ in range(7)]) == 7
             with pytest.raises(ModelError, match="context of 512 tokens is full"):
                 await anext(steps)

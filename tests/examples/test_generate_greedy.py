@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import generate
 import numpy as np
 import pytest
+from models import generating
 from models.llama import Llama, open_model
 from models.sampling import Sampler
 
@@ -43,7 +43,7 @@ async def test_greedy_ids_are_those_of_llama_cpp(
     async with aggml.get_device("CPU").backend() as backend:
         with await open_model(files[taken["dtype"]]) as file:
             model = await Llama.load(backend, file, ctx=300)
-        steps = generate.generate(
+        steps = generating.generate(
             model, taken["prompt"], [Sampler(temperature=0)], n_predict=len(taken["ids"])
         )
         assert [tokens[0] async for tokens in steps] == taken["ids"]

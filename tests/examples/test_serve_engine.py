@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
-from generate import generate
+from models.generating import generate
 from models.llama import Llama, open_model
 from models.paging import PAGE, PagedLlama, Pages, budget_of
 from models.sampling import Sampler

@@ -2,7 +2,7 @@
 
 Here: a model with its KV cache, the running of steps. Not here: the file (file.py), what a step
 takes in (batch.py), its graph (graph.py), text and tokens (../vocabulary.py), which
-token to take (../sampling.py), a command line (generate.py).
+token to take (../sampling.py), generating (../generating.py).
 """
 
 from __future__ import annotations

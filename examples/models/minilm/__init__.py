@@ -1,27 +1,28 @@
 """all-MiniLM-L6-v2, a sentence encoder: the names that programs import.
 
-Here: the names. Not here: the model (model.py), which sentence lies where in a batch (packing.py).
+Here: the names. Not here: the model (model.py), its weights (weights.py) and graph (graph.py),
+which sentence lies where in a batch (packing.py), embedding for many tasks (embedder.py).
 """
 
 from __future__ import annotations
 
-from models.minilm.model import (
+from models.minilm.embedder import Embedder, load_tokenizer
+from models.minilm.graph import build
+from models.minilm.model import MiniLM, lanes
+from models.minilm.packing import F32, Ids, Shape
+from models.minilm.weights import (
     EPS,
     HEADS,
     INNER,
     LAYERS,
     POSITIONS,
     WIDTH,
-    MiniLM,
     ModelError,
     Weights,
-    build,
-    lanes,
     leaves_of,
     model_folder,
     read_safetensors,
 )
-from models.minilm.packing import F32, Ids, Shape
 
 __all__ = [
     "EPS",
@@ -31,6 +32,7 @@ __all__ = [
     "LAYERS",
     "POSITIONS",
     "WIDTH",
+    "Embedder",
     "Ids",
     "MiniLM",
     "ModelError",
@@ -39,6 +41,7 @@ __all__ = [
     "build",
     "lanes",
     "leaves_of",
+    "load_tokenizer",
     "model_folder",
     "read_safetensors",
 ]

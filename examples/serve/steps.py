@@ -1,0 +1,177 @@
+"""What the next step of the engine takes in: tokens of running sequences, chunks of prompts.
+
+Here: plain functions on values, which decide. Not here: who carries a step out (engine.py), where
+prompts lie in the rows that they share (staging.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from models.llama import KV_STEP, Batch, Group
+
+from serve.staging import Chunk, Piece, mask, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from serve.jobs import Job
+
+# Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
+# some 30 ms the first time, so steps with a chunk of prompts come in few sizes.
+SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
+TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of both together
+ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
+LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the cache keeps what.
+
+    Attributes:
+        ctx: rows of each slot.
+        slots: sequences at a time; the shared rows begin behind them.
+        shared: rows that all prompts share while they are taken in.
+    """
+
+    ctx: int
+    slots: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One step.
+
+    Attributes:
+        batch: what the model computes.
+        follows: each job that gets a token, and the row of the logits that its token follows.
+        every: whether a job needs the logits of all tokens, not only the best ones.
+    """
+
+    batch: Batch
+    follows: list[tuple[Job, int]]
+    every: bool
+
+
+def room_for_prompts(chunk: int, beside: int, *, running: bool) -> int:
+    """How many tokens of prompts the next step may take in.
+
+    Args:
+        chunk: tokens in one step of running sequences and prompts together.
+        beside: sequences that run beside the prompts.
+        running: whether any sequence runs; while none does, a step takes 512 tokens of prompts.
+    """
+    limit = chunk if running else max(chunk, TOKENS[-1])
+    return size(max(limit, beside + LEAST), TOKENS) - beside
+
+
+def next_prompts(taking_in: Iterable[Job], room: int, shared: int) -> list[tuple[Job, Piece]]:
+    """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
+
+    Only the last one may be taken in in part; the rest of it is the first of the next chunk.
+
+    Args:
+        taking_in: jobs whose prompts are not complete, the oldest first.
+        room: tokens.
+        shared: rows that prompts share.
+    """
+    jobs = list(taking_in)
+    held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
+    chunk: list[tuple[Job, Piece]] = []
+    for job in jobs:
+        if room == 0:
+            break
+        if job.staged is None:
+            job.staged = place(len(job.prompt), held, shared - 1)
+            if job.staged is None:
+                break
+            held.append((job.staged, job.staged + len(job.prompt)))
+        assert job.slot is not None
+        ids = job.prompt[job.taken_in : job.taken_in + room]
+        chunk.append((job, Piece(ids, job.taken_in, job.slot, job.staged)))
+        room -= len(ids)
+    return chunk
+
+
+def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, rows: Rows) -> Planned:
+    """One more token for each job of ``running``; the first one for prompts that become complete.
+
+    Args:
+        running: jobs whose prompts are complete.
+        chunk: of prompts, as `next_prompts` gives it.
+        beside: the first rows of the logits belong to so many running sequences.
+        rows: of the cache.
+    """
+    groups = []
+    if running:
+        highest = max(job.slot for job in running if job.slot is not None)
+        n = beside or min(size(highest + 1), rows.slots)
+        groups.append(_next_tokens(running, n, rows.ctx))
+    follows = [(job, job.slot) for job in running if job.slot is not None]
+    last = staged = None
+    if chunk:
+        prompts, staged, ends = _prompts(chunk, beside, rows)
+        groups.append(prompts)
+        follows += [(job, beside + i) for i, (job, _) in enumerate(ends)]
+        n = size(len(ends), ENDS)
+        last = np.arange(beside + n, dtype=np.int32)
+        last[beside:] = beside
+        last[beside : beside + len(ends)] = [beside + at for _, at in ends]
+    every = any(job.needs_all for job, _ in follows)
+    return Planned(Batch(tuple(groups), last, staged), follows, every)
+
+
+def _next_tokens(jobs: list[Job], n: int, ctx: int) -> Group:
+    """One token of each of the first ``n`` slots; slots that do not run get any token."""
+    ids, positions = np.zeros((2, n, 1), np.int32)
+    rows = ((np.arange(n, dtype=np.int32)[:, None] + 1) * ctx - 1).astype(np.int32)
+    for job in jobs:
+        assert job.slot is not None
+        position = len(job.prompt) + len(job.made) - 1
+        ids[job.slot] = job.made[-1]
+        positions[job.slot] = position
+        rows[job.slot] = job.slot * ctx + position
+    return Group(ids, positions, rows, 0, _seen(int(positions.max()) + 1, ctx))
+
+
+def _prompts(
+    chunk: list[tuple[Job, Piece]], beside: int, rows: Rows
+) -> tuple[Group, npt.NDArray[np.int32], list[tuple[Job, int]]]:
+    """A chunk, the shared rows of its keys, and the tokens after which prompts are complete."""
+    pieces = [piece for _, piece in chunk]
+    wanted = sum(len(piece.ids) for piece in pieces)
+    tokens = size(beside + wanted, TOKENS) - beside
+    laid = Chunk.of(pieces, tokens, ctx=rows.ctx, staging=rows.slots * rows.ctx, rows=rows.shared)
+    kv = _seen(max(piece.end for piece in pieces), rows.shared)
+    ends, at = [], -1
+    for job, piece in chunk:
+        at += len(piece.ids)
+        if piece.first + len(piece.ids) == len(job.prompt):
+            ends.append((job, at))
+    alone = len(pieces) == 1 and not pieces[0].at and tokens == wanted
+    hidden = None if alone else mask(pieces, tokens, kv)
+    group = Group(laid.ids, laid.positions, laid.rows, rows.slots, kv, hidden)
+    return group, laid.staged[0], ends
+
+
+def size(n: int, sizes: Sequence[int] = SEQUENCES) -> int:
+    """The least of the sizes that holds ``n``; beyond them the next multiple of 32."""
+    return next((size for size in sizes if size >= n), -(-n // 32) * 32)
+
+
+def _seen(n: int, most: int) -> int:
+    """How many positions attention looks at in order to see ``n``: up to a third more.
+
+    Rounding up keeps the number of different graphs small.
+    """
+    step = KV_STEP
+    while step * 4 < n:
+        step *= 2
+    return min(-(-n // step) * step, most)
