@@ -1,13 +1,13 @@
 """aggml: tensors on devices, awaited. The public face: names, and nothing else."""
 
-from aggml import signals  # noqa: F401 first: threads that numpy starts leave them to the program
+# First: the threads that numpy starts leave the signals to the program.
+from aggml.process import signals  # noqa: F401
 
 # isort: split
 from aggml import devices, errors, ops, unsafe
-from aggml.allocator import GraphAllocator, HeapAllocator, TensorAllocator
-from aggml.arrays import empty
 from aggml.backend import Backend, GraphPlan
-from aggml.buffer import Buffer, BufferType, BufferUsage
+from aggml.backend.device import Device, DeviceCaps, DeviceProps, DeviceType
+from aggml.backend.family import API_VERSION, Family
 from aggml.compare import (
     Comparison,
     GraphCopy,
@@ -15,9 +15,9 @@ from aggml.compare import (
     compare_backends,
     copy_graph,
 )
-from aggml.completions import as_completed, gather
-from aggml.conversions import convert
-from aggml.device import Device, DeviceCaps, DeviceProps, DeviceType
+from aggml.conversion.floats import convert
+from aggml.conversion.quant import dequantize, dequantize_async, quantize, quantize_async
+from aggml.dlpack import from_dlpack
 from aggml.dtype import DType
 from aggml.errors import (
     Aborted,
@@ -35,21 +35,19 @@ from aggml.errors import (
     NoBackendForOp,
     NotAllocated,
     OutOfBounds,
+    Status,
     Unsupported,
 )
-from aggml.event import Event
-from aggml.exchange import from_dlpack
-from aggml.family import API_VERSION, Family
-from aggml.future import Future, Times
 from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
 from aggml.graph import Graph
-from aggml.graph_memory import GraphBuffer
-from aggml.multi_buffer import MultiBuffer
+from aggml.memory.allocator import GraphAllocator, HeapAllocator, TensorAllocator
+from aggml.memory.arrays import empty
+from aggml.memory.buffer import Buffer, BufferType
+from aggml.memory.graph_memory import GraphBuffer
+from aggml.memory.multi_buffer import MultiBuffer
+from aggml.memory.numa import NumaStrategy, is_numa, numa_nodes, numa_pool
 from aggml.native import _native
-from aggml.numa import NumaStrategy, is_numa, numa_nodes, numa_pool
 from aggml.plan import DevicePlan, Plan, compile_plan
-from aggml.quant import dequantize, dequantize_async, quantize, quantize_async
-from aggml.race import Race, RaceChecker, RaceError, check_races
 from aggml.registry import (
     LoadReport,
     LoadResult,
@@ -73,11 +71,15 @@ from aggml.registry import (
     unregister_device,
 )
 from aggml.scheduler import Evaluation, SchedulePlan, Scheduler
-from aggml.status import Status
 from aggml.stream import Stream
+from aggml.stream.completions import as_completed, gather
+from aggml.stream.event import Event
+from aggml.stream.future import Future, Times
+from aggml.stream.threadpool import ThreadPool, ThreadPoolParams, ThreadPriority
 from aggml.tensor import Tensor, TensorFlag, new_tensor
-from aggml.threadpool import ThreadPool, ThreadPoolParams, ThreadPriority
-from aggml.tracing import Trace, TraceEvent, trace
+from aggml.tensor.placement import BufferUsage
+from aggml.tracing.race import Race, RaceChecker, RaceError, check_races
+from aggml.tracing.timeline import Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 __commit__ = _native.commit

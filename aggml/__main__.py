@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import aggml
-from aggml.inventory import describe, inventory
+from aggml.registry.inventory import describe, inventory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.completions import gather
+from aggml.conversion.quant import dequantize
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
 from aggml.graph import Graph
-from aggml.quant import dequantize
+from aggml.stream.completions import gather
 from aggml.tensor import new_node, new_view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from aggml.buffer import Buffer
+    from aggml.memory.buffer import Buffer
     from aggml.tensor import Tensor
 
 __all__ = [

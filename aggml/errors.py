@@ -1,10 +1,12 @@
-"""What can go wrong: AggmlError and its family.
+"""What can go wrong: AggmlError and its subclasses, and ggml's status codes.
 
-Here: the classes, each also the builtin that fits. Not here: messages; whoever raises writes
-``[place] what is wrong, which object, which value``.
+Here: the classes, each also the builtin that fits; Status, for programs that compare with ggml.
+Not here: messages; whoever raises writes ``[place] what is wrong, which object, which value``.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 __all__ = [
     "Aborted",
@@ -22,6 +24,7 @@ __all__ = [
     "NoBackendForOp",
     "NotAllocated",
     "OutOfBounds",
+    "Status",
     "Unsupported",
 ]
 
@@ -98,3 +101,34 @@ class DeviceError(AggmlError, RuntimeError):
 
 class Aborted(AggmlError, RuntimeError):
     """The operation was stopped on request before it was finished."""
+
+
+class Status(IntEnum):
+    """How a computation ended (enum ggml_status)."""
+
+    ALLOC_FAILED = -2
+    FAILED = -1
+    SUCCESS = 0
+    ABORTED = 1
+
+    @classmethod
+    def of(cls, exception: BaseException | None) -> Status:
+        """The code that ggml has for what a Future's ``exception()`` tells."""
+        if exception is None:
+            return cls.SUCCESS
+        if isinstance(exception, Aborted):
+            return cls.ABORTED
+        return cls.ALLOC_FAILED if isinstance(exception, AllocFailed) else cls.FAILED
+
+    @property
+    def text(self) -> str:
+        """For messages (ggml_status_to_string)."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Status.ALLOC_FAILED: "no memory",
+    Status.FAILED: "failed",
+    Status.SUCCESS: "success",
+    Status.ABORTED: "aborted",
+}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggml.graph import Graph
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["VIEW_OPS", "Chain", "Stage", "chaining", "without_last"]

@@ -17,7 +17,7 @@ from aggml.tensor import Tensor, change, describe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aggml.graph_memory import GraphBuffer
+    from aggml.memory.graph_memory import GraphBuffer
 
 __all__ = ["Graph", "graph_of"]
 

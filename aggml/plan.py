@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aggml import errors
-from aggml.buffer import BufferUsage
 from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
 from aggml.fusion import VIEW_OPS, chaining, without_last
 from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 from aggml.ops.custom import CustomParams
 from aggml.plan_call import PlanCall
-from aggml.steps import finish
+from aggml.stream.slices import finish
+from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
-    from aggml.buffer import Placement
     from aggml.fusion import Chain
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
+    from aggml.tensor.placement import Placement
 
 __all__ = [
     "DevicePlan",

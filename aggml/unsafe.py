@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument, OutOfBounds
 from aggml.registry import get_device
-from aggml.transfer import integer
+from aggml.tensor.checking import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aggml.buffer import Buffer
-    from aggml.device import Device
+    from aggml.backend.device import Device
+    from aggml.memory.buffer import Buffer
 
 __all__ = ["buffer_from_ptr", "c_function"]
 

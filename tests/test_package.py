@@ -31,37 +31,34 @@ PROGRAMS = [path for path in EXAMPLES if "argparse" in path.read_text()]
 
 # From the ground up; a module imports from its own line or a line below. Longest prefix decides.
 LAYERS = [
+    ["aggml.errors", "aggml.native", "aggml.process"],
     [
-        "aggml.bare_trace",
-        "aggml.errors",
-        "aggml.failures",
-        "aggml.live",
-        "aggml.locks",
-        "aggml.native",
-        "aggml.params",
-        "aggml.picture",
-        "aggml.signals",
-        "aggml.status",
-        "aggml.watch",
-    ],
-    ["aggml.dtype", "aggml.reactor", "aggml.threadpool", "aggml.call_thread", "aggml.steps"],
-    ["aggml.tensor", "aggml.parker", "aggml.future", "aggml.completions", "aggml.numa"],
-    [
-        *("aggml.ops", "aggml.graph", "aggml.fusion", "aggml.spans", "aggml.transfer"),
-        *("aggml.arrays", "aggml.shortage"),
+        *("aggml.stream.failures", "aggml.backend.params", "aggml.tracing.picture"),
+        "aggml.stream.observe",
     ],
     [
-        *("aggml.event", "aggml.batch", "aggml.stream", "aggml.plan", "aggml.plan_call"),
-        *("aggml.buffer", "aggml.inputs", "aggml.multi_buffer", "aggml.admission"),
-        "aggml.conversions",
+        *("aggml.dtype", "aggml.stream.reactor", "aggml.stream.threadpool"),
+        *("aggml.stream.call_thread", "aggml.stream.slices"),
     ],
-    ["aggml.allocator", "aggml.graph_memory", "aggml.quant"],
-    ["aggml.device", "aggml.backend", "aggml.family"],
+    [
+        *("aggml.tensor", "aggml.stream.parker", "aggml.stream.future"),
+        *("aggml.stream.completions", "aggml.memory.numa"),
+    ],
+    [
+        *("aggml.ops", "aggml.graph", "aggml.fusion"),
+        *("aggml.memory.arrays", "aggml.memory.shortage"),
+    ],
+    [
+        *("aggml.stream", "aggml.plan", "aggml.plan_call", "aggml.memory"),
+        *("aggml.backend.inputs", "aggml.conversion.floats"),
+    ],
+    ["aggml.memory.allocator", "aggml.memory.graph_memory", "aggml.conversion"],
+    ["aggml.backend"],
     ["aggml.devices"],
     ["aggml.registry"],
     [
-        *("aggml.scheduler", "aggml.gguf", "aggml.inventory", "aggml.compare"),
-        *("aggml.exchange", "aggml.race", "aggml.tracing", "aggml.unsafe"),
+        *("aggml.scheduler", "aggml.gguf", "aggml.compare"),
+        *("aggml.dlpack", "aggml.tracing", "aggml.unsafe"),
     ],
     ["aggml", "aggml.__main__", "aggml.testing"],
 ]
@@ -148,7 +145,7 @@ def test_nothing_imports_testing() -> None:
 
 def test_only_the_reactor_and_the_parker_import_event_loops() -> None:
     users = {name for name in MODULES if LOOPS & {other.split(".")[0] for other in imports(name)}}
-    assert users == {"aggml.reactor", "aggml.parker"}
+    assert users == {"aggml.stream.reactor", "aggml.stream.parker"}
 
 
 def test_only_one_file_knows_the_gpu_package() -> None:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aggml.future import Future
-from aggml.inputs import Marks, check_due
-from aggml.spans import bits_of, span_of
+from aggml.backend.inputs import Marks, check_due
+from aggml.stream.future import Future
 from aggml.tensor import Tensor
-from aggml.transfer import incoming, spec_of
+from aggml.tensor.checking import incoming, spec_of
+from aggml.tensor.spans import bits_of, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aggml.buffer import Buffer
+    from aggml.backend.inputs import Asked
     from aggml.graph import Graph
-    from aggml.inputs import Asked
+    from aggml.memory.buffer import Buffer
     from aggml.plan import NativePlan
     from aggml.stream import Stream
 

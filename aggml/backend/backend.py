@@ -12,17 +12,17 @@ import anyio
 from aggml.backend.computing import ComputingBackend
 from aggml.backend.data import DataBackend
 from aggml.errors import AggmlError, InvalidHandle
-from aggml.event import Event
-from aggml.future import Future
 from aggml.native import _native
-from aggml.reactor import current_task
 from aggml.stream import Stream
-from aggml.watch import submit
+from aggml.stream.event import Event
+from aggml.stream.future import Future
+from aggml.stream.observe import submit
+from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from aggml.batch import Batch
+    from aggml.stream.batch import Batch
 
 __all__ = ["Backend"]
 

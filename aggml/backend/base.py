@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from aggml.admission import Admission
-from aggml.buffer import KEPT, fill
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
-from aggml.graph_memory import GraphBuffer, GraphMemory
-from aggml.live import note
+from aggml.memory.graph_memory import GraphBuffer, GraphMemory
+from aggml.process.alive import note
+from aggml.stream.admission import Admission
 from aggml.tensor import Tensor
-from aggml.transfer import integer
+from aggml.tensor.checking import integer
+from aggml.tensor.placement import KEPT, fill
 
 if TYPE_CHECKING:
     from aggml.backend.backend import Backend
-    from aggml.buffer import Buffer, BufferType
-    from aggml.device import Device
-    from aggml.future import Future
+    from aggml.backend.device import Device
     from aggml.graph import Graph
+    from aggml.memory.buffer import Buffer, BufferType
     from aggml.plan import DevicePlan
-    from aggml.steps import Steps
     from aggml.stream import Stream
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
 
 __all__ = ["Array", "BackendBase"]
 

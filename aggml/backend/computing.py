@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any, overload
 
 import anyio.lowlevel
 
-from aggml import transfer
 from aggml.backend.again import Again, key_of
 from aggml.backend.base import Array, BackendBase
+from aggml.backend.inputs import (
+    Marks,
+    ask,
+    check_due,
+    check_written,
+    note_computed,
+    reshaped,
+    shapes_of,
+)
 from aggml.errors import (
     AllocFailed,
     AlreadyAllocated,
@@ -22,18 +30,18 @@ from aggml.errors import (
     InvalidState,
     NotAllocated,
 )
-from aggml.future import Future
 from aggml.graph import Graph
-from aggml.graph_memory import GraphBuffer, laying_out
-from aggml.inputs import Marks, ask, check_due, check_written, note_computed, reshaped, shapes_of
-from aggml.steps import finish, give_way
-from aggml.watch import watchers
+from aggml.memory.graph_memory import GraphBuffer, laying_out
+from aggml.stream.future import Future
+from aggml.stream.observe import watchers
+from aggml.stream.slices import finish, give_way
+from aggml.tensor import checking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aggml.buffer import Buffer
-    from aggml.inputs import Asked, Inputs, Outputs, Reuse, Shapes
+    from aggml.backend.inputs import Asked, Inputs, Outputs, Reuse, Shapes
+    from aggml.memory.buffer import Buffer
     from aggml.plan import DevicePlan
     from aggml.tensor import Tensor
 
@@ -125,7 +133,7 @@ class ComputingBackend(BackendBase):
         Cancellation: abandons the wait; the memory is kept.
         """
         self._check_open("Backend.reserve")
-        if transfer.integer(nbytes, "nbytes", "Backend.reserve") < 0:
+        if checking.integer(nbytes, "nbytes", "Backend.reserve") < 0:
             raise InvalidArgument(f"[Backend.reserve] nbytes={nbytes} is negative")
         if nbytes > self.memory.size:
             arena = self.memory.arena(nbytes)
@@ -279,7 +287,7 @@ class ComputingBackend(BackendBase):
             return self._unit(self._run_direct(graph, inputs, outputs, reuse, plan, arena))
         asked = ask(graph, inputs, outputs, reuse, "Backend.run")
         sets = self._checked(asked)
-        gets = [(t, *transfer.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
+        gets = [(t, *checking.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
         results = [result for _, result, _ in gets]
         value = results[0] if asked.single else results
         future: Future[Any] = Future(None, value, "run", abortable=True)
@@ -292,7 +300,7 @@ class ComputingBackend(BackendBase):
         sets = []
         for tensor, x in asked.inputs.items():
             self._check_tensor(tensor, "Backend.run", write=True)
-            sets.append((tensor, transfer.incoming(x, tensor, "Backend.run")))
+            sets.append((tensor, checking.incoming(x, tensor, "Backend.run")))
         for tensor in asked.outputs:
             self._check_tensor(tensor, "Backend.run")
         check_due(asked.due, "Backend.run")

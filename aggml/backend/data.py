@@ -1,7 +1,7 @@
 """Moving bytes: set, get, memset, clear, copy, pieces at regular distances, accept.
 
 Here: what each takes and refuses; the way of a copy between two backends. Not here: what an array
-must look like (transfer.py), the hooks that a device implements (base.py).
+must look like (checking.py), the hooks that a device implements (base.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggml import transfer
 from aggml.backend.base import Array, BackendBase
-from aggml.buffer import Buffer, host_tensor
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch
-from aggml.multi_buffer import MultiBuffer
-from aggml.tensor import Tensor, same_layout
+from aggml.memory.buffer import Buffer, host_tensor
+from aggml.memory.multi_buffer import MultiBuffer
+from aggml.tensor import Tensor, checking, same_layout
 
 if TYPE_CHECKING:
     from aggml.backend.backend import Backend
-    from aggml.future import Future
+    from aggml.stream.future import Future
 
 __all__ = ["DataBackend"]
 
@@ -58,11 +57,11 @@ class DataBackend(BackendBase):
         self._check_open("Backend.set")
         self._check_tensor(tensor, "Backend.set", write=True)
         if offset is None and size is None:
-            array = transfer.incoming(x, tensor, "Backend.set")
+            array = checking.incoming(x, tensor, "Backend.set")
             future = self._set(tensor, array.copy() if copy else array)
         else:
-            data = transfer.bytes_of(x, "Backend.set")
-            start, n = transfer.byte_range(
+            data = checking.bytes_of(x, "Backend.set")
+            start, n = checking.byte_range(
                 tensor, offset, data.nbytes if size is None else size, "Backend.set"
             )
             if data.nbytes != n:
@@ -108,11 +107,11 @@ class DataBackend(BackendBase):
         self._check_open("Backend.get")
         self._check_tensor(tensor, "Backend.get")
         if offset is None and size is None:
-            result, view = transfer.outgoing(tensor, out, shape, "Backend.get")
+            result, view = checking.outgoing(tensor, out, shape, "Backend.get")
             future = self._get(tensor, view)
         else:
-            start, n = transfer.byte_range(tensor, offset, size, "Backend.get")
-            result = transfer.outgoing_bytes(out, n, "Backend.get")
+            start, n = checking.byte_range(tensor, offset, size, "Backend.get")
+            result = checking.outgoing_bytes(out, n, "Backend.get")
             future = self._get_bytes(tensor, result, start)
         future._value = result  # type: ignore[assignment]
         future.what = "get"
@@ -136,16 +135,16 @@ class DataBackend(BackendBase):
         Cancellation: abandons the wait; the write goes on.
         """
         self._check_open("Backend.memset")
-        value = transfer.byte(value, "Backend.memset")
+        value = checking.byte(value, "Backend.memset")
         if size == 0 and isinstance(tensor, Tensor):  # ggml asks for memory only if it is needed
-            transfer.byte_range(tensor, offset, size, "Backend.memset")
+            checking.byte_range(tensor, offset, size, "Backend.memset")
             return self._unit(self.stream.mark("memset"))
         self._check_tensor(tensor, "Backend.memset", write=True)
-        start, n = transfer.byte_range(tensor, offset, size, "Backend.memset")
+        start, n = checking.byte_range(tensor, offset, size, "Backend.memset")
         if offset is None and size is None and not tensor.is_contiguously_allocated:
             # A strided view: its elements, not the gaps between them.
-            shape = transfer._full_shape(tensor)
-            byte = np.full(transfer.array_dtype(tensor).itemsize, value, np.uint8)
+            shape = checking._full_shape(tensor)
+            byte = np.full(checking.array_dtype(tensor).itemsize, value, np.uint8)
             one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
             if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
                 raise InvalidArgument(
@@ -170,7 +169,7 @@ class DataBackend(BackendBase):
         Cancellation: abandons the wait; the write goes on.
         """
         self._check_open("Backend.clear")
-        value = transfer.byte(value, "Backend.clear")
+        value = checking.byte(value, "Backend.clear")
         if not isinstance(buffer, Buffer):
             raise InvalidHandle(f"[Backend.clear] {buffer!r} is no buffer")
         if buffer.closed:
@@ -224,8 +223,8 @@ class DataBackend(BackendBase):
         what = "Backend.set_2d"
         self._check_open(what)
         self._check_tensor(tensor, what, write=True)
-        data = transfer.bytes_of(x, what)
-        pieces = transfer.pieces(
+        data = checking.bytes_of(x, what)
+        pieces = checking.pieces(
             tensor, data, size, n_copies, stride_tensor, stride_data, offset, what
         )
         with self.stream.unit():
@@ -262,9 +261,9 @@ class DataBackend(BackendBase):
         what = "Backend.get_2d"
         self._check_open(what)
         self._check_tensor(tensor, what)
-        transfer.check_out(out, what)
-        data = transfer.bytes_of(out, what)
-        pieces = transfer.pieces(
+        checking.check_out(out, what)
+        data = checking.bytes_of(out, what)
+        pieces = checking.pieces(
             tensor, data, size, n_copies, stride_tensor, stride_data, offset, what
         )
         with self.stream.unit():

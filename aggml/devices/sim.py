@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.buffer import HOST, Buffer, BufferType
-from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.backend.device import Device, DeviceCaps, DeviceType
 from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
-from aggml.locks import new_lock
+from aggml.memory.buffer import HOST, Buffer, BufferType
 from aggml.native import cpu_mask
 from aggml.plan import lowering, node_problem
+from aggml.process.locks import new_lock
 from aggml.stream import Stream
-from aggml.transfer import integer
+from aggml.tensor.checking import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from aggml.future import Future
     from aggml.graph import Graph
-    from aggml.graph_memory import GraphBuffer
+    from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Plan
-    from aggml.steps import Steps
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
+    from aggml.stream.threadpool import ThreadPool
     from aggml.tensor import Tensor
-    from aggml.threadpool import ThreadPool
 
 __all__ = ["SimBackend", "SimBufferType", "SimDevice", "operations"]
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from aggml.buffer import Backing, BufferUsage
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.gguf.header import Value, parse
 from aggml.tensor import Tensor, cut, new_tensor
+from aggml.tensor.placement import Backing, BufferUsage
 
 if TYPE_CHECKING:
     import io
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aggml.backend import Backend
-    from aggml.buffer import Buffer
-    from aggml.device import Device
-    from aggml.future import Future
+    from aggml.backend.device import Device
+    from aggml.memory.buffer import Buffer
+    from aggml.stream.future import Future
 
 __all__ = ["GGUFFile"]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
 
+from aggml.conversion.quant import quantize
 from aggml.dtype import DType
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, LayoutMismatch
-from aggml.quant import quantize
 from aggml.tensor import MAX_DIMS
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from aggml.backend.family import Family
 from aggml.errors import AggmlError, BackendLoadError, InvalidHandle
-from aggml.family import Family
 from aggml.registry import candidates
 from aggml.registry.report import LoadReport, LoadResult
 from aggml.registry.table import table

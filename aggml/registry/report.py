@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from aggml.backend.family import Family
     from aggml.errors import BackendLoadError
-    from aggml.family import Family
 
 __all__ = ["LoadReport", "LoadResult"]
 

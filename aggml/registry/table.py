@@ -10,11 +10,11 @@ import gc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aggml.device import Device
+from aggml.backend.device import Device
+from aggml.backend.family import API_VERSION, Family
 from aggml.errors import BackendLoadError, InvalidArgument, InvalidHandle, InvalidState
-from aggml.family import API_VERSION, Family
-from aggml.live import living
-from aggml.locks import new_rlock
+from aggml.process.alive import living
+from aggml.process.locks import new_rlock
 
 if TYPE_CHECKING:
     from aggml.registry.report import LoadResult

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.buffer import BufferUsage
 from aggml.errors import NoBackendForOp
+from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from aggml.backend import Backend
-    from aggml.buffer import Buffer, BufferType
     from aggml.graph import Graph
-    from aggml.steps import Steps
+    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["VIEW_OPS", "Assignment", "Question", "assigning"]

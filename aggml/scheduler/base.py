@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.lowlevel
 
-from aggml import transfer
-from aggml.admission import Admission
 from aggml.backend import Backend
-from aggml.buffer import BufferType
-from aggml.device import DeviceType
+from aggml.backend.device import DeviceType
 from aggml.errors import (
     AlreadyAllocated,
     CapacityExceeded,
@@ -27,19 +24,21 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.graph import Graph
+from aggml.memory.buffer import BufferType
 from aggml.scheduler.lanes import Lanes
 from aggml.scheduler.layout import measure
 from aggml.scheduler.planner import Planner
 from aggml.scheduler.rewriting import COMPUTE_LANES
 from aggml.scheduler.run import Runner
 from aggml.scheduler.show import SchedulePlan
-from aggml.steps import finish, give_way
-from aggml.tensor import Tensor
+from aggml.stream.admission import Admission
+from aggml.stream.slices import finish, give_way
+from aggml.tensor import Tensor, checking
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from aggml.buffer import Buffer
+    from aggml.memory.buffer import Buffer
     from aggml.scheduler.evaluate import EvalCallback
 
     Array = np.ndarray[Any, Any]
@@ -70,7 +69,7 @@ class SchedulerBase:
         )
         _check(given, kinds)
         if max_in_flight is not None:
-            max_in_flight = transfer.integer(max_in_flight, "max_in_flight", "Scheduler")
+            max_in_flight = checking.integer(max_in_flight, "max_in_flight", "Scheduler")
             if max_in_flight < 1:
                 raise InvalidArgument(f"[Scheduler] max_in_flight={max_in_flight} is not positive")
         copies = COPIES if parallel is True else int(parallel) or 1
@@ -111,7 +110,7 @@ class SchedulerBase:
         Raises:
             InvalidArgument: there is none.
         """
-        i = transfer.integer(i, "i", "Scheduler.backend")
+        i = checking.integer(i, "i", "Scheduler.backend")
         if not 0 <= i < len(self._backends):
             raise InvalidArgument(
                 f"[Scheduler.backend] {i}: there are {len(self._backends)} backends"

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio.lowlevel
 import numpy as np
 
-from aggml import transfer
 from aggml.errors import Aborted
-from aggml.future import Future
 from aggml.scheduler.actions import PLAN
 from aggml.scheduler.assign import VIEW_OPS
 from aggml.scheduler.layout import materialising
 from aggml.scheduler.unit import Output
-from aggml.steps import give_way
-from aggml.tensor import Tensor
+from aggml.stream.future import Future
+from aggml.stream.slices import give_way
+from aggml.tensor import Tensor, checking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -92,7 +91,7 @@ class _Walk:
                 future = self.part(split, plan=False, outputs=[])
             array, reads = None, []
             if wanted and node in self.layout.twins:
-                array = transfer.outgoing(node, None, None, "Scheduler.evaluate")[0]
+                array = checking.outgoing(node, None, None, "Scheduler.evaluate")[0]
                 reads = self.read(node, split, array)
             runs = node.op not in VIEW_OPS
             if runs or reads:

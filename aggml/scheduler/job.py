@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml import transfer
+from aggml.backend.inputs import Marks, ask, check_due
 from aggml.errors import InvalidArgument, NotAllocated
-from aggml.inputs import Marks, ask, check_due
 from aggml.scheduler.unit import Output
+from aggml.tensor import checking
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -74,7 +74,7 @@ class Job:
         self.placed: list[tuple[Tensor, Array]] = []
         floating = []
         for tensor, x in asked.inputs.items():
-            array = self.inputs[tensor] = transfer.incoming(x, tensor, what)
+            array = self.inputs[tensor] = checking.incoming(x, tensor, what)
             placement = tensor.root.placement
             if placement is not None:
                 if not placement.buffer.writable:
@@ -114,7 +114,7 @@ class Job:
         found = []
         for tensor in self.wanted:
             root = tensor.root
-            result, view = transfer.outgoing(tensor, None, None, "Scheduler.submit")
+            result, view = checking.outgoing(tensor, None, None, "Scheduler.submit")
             twin = layout.twins.get(tensor)
             if tensor in self.values and root not in program.made:
                 view[...] = self.values[tensor]  # what was brought

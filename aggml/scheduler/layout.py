@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 from aggml.errors import AlreadyAllocated
 from aggml.scheduler.memory import Memory
 from aggml.scheduler.script import Scripting
-from aggml.steps import finish
+from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from aggml.backend import Backend
-    from aggml.buffer import Buffer
+    from aggml.memory.buffer import Buffer
     from aggml.native import _native
     from aggml.scheduler.actions import Action
     from aggml.scheduler.program import Program
     from aggml.scheduler.replay import Recording
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Layout", "materialising", "measure"]

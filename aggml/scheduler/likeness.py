@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from aggml.buffer import BufferUsage, Placement
     from aggml.graph import Graph
     from aggml.scheduler.program import Program
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
+    from aggml.tensor.placement import BufferUsage, Placement
 
 __all__ = ["Ground", "comparing", "ground", "outline"]
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.buffer import BufferUsage
-from aggml.graph_memory import GraphBuffer
+from aggml.memory.graph_memory import GraphBuffer
+from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from aggml.backend import Backend
-    from aggml.buffer import Buffer, BufferType
     from aggml.graph import Graph
-    from aggml.steps import Steps
+    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Memory", "Own", "SplitMemory"]

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.allocator.lifetimes import graph_planning
-from aggml.buffer import aligned
 from aggml.graph import graph_of
+from aggml.memory.allocator.lifetimes import graph_planning
+from aggml.memory.buffer import aligned
 from aggml.scheduler.memory import Own
 from aggml.scheduler.rewriting import Rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from aggml.allocator.lifetimes import AllocPlan, Sizing
-    from aggml.buffer import Buffer, BufferType
-    from aggml.steps import Steps
+    from aggml.memory.allocator.lifetimes import AllocPlan, Sizing
+    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Placing"]

@@ -9,25 +9,25 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from aggml.buffer import PlacementEpoch
 from aggml.scheduler.assign import Question
 from aggml.scheduler.layout import materialising
 from aggml.scheduler.likeness import Ground, comparing, ground, outline
 from aggml.scheduler.memory import Memory
 from aggml.scheduler.program import building
 from aggml.scheduler.replay import Repeat
+from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.backend import Backend
-    from aggml.buffer import BufferType
     from aggml.graph import Graph
+    from aggml.memory.buffer import BufferType
     from aggml.scheduler.job import Job
     from aggml.scheduler.lanes import Lanes
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.program import Program
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Known", "Planner"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.buffer import BufferUsage
 from aggml.scheduler.assign import VIEW_OPS, Question, assigning
 from aggml.scheduler.split import Copy, splitting
+from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.scheduler.assign import Assignment
     from aggml.scheduler.split import Split
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Program", "building"]

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aggml.future import Future
 from aggml.native import _native
-from aggml.spans import bits_of
-from aggml.transfer import incoming, spec_of
+from aggml.stream.future import Future
+from aggml.tensor.checking import incoming, spec_of
+from aggml.tensor.spans import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.backend import Backend
-    from aggml.buffer import Buffer
+    from aggml.memory.buffer import Buffer
     from aggml.scheduler.job import Job
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.planner import Known

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aggml.buffer import HOST, Placement
 from aggml.graph import graph_of
+from aggml.memory.buffer import HOST
 from aggml.scheduler.assign import VIEW_OPS
 from aggml.tensor import change, new_like
+from aggml.tensor.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from aggml.backend import Backend
-    from aggml.buffer import Buffer
     from aggml.graph import Graph
+    from aggml.memory.buffer import Buffer
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.memory import Memory
     from aggml.scheduler.program import Program

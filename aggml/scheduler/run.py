@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml.future import Future
 from aggml.native import _native
 from aggml.scheduler.actions import COPY, EXPERTS, PLAN, SET
 from aggml.scheduler.replay import record
 from aggml.scheduler.unit import Unit
 from aggml.stream import Stream
-from aggml.watch import submit, watchers
+from aggml.stream.future import Future
+from aggml.stream.observe import submit, watchers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
 
-    from aggml.admission import Admission
     from aggml.backend import Backend
     from aggml.scheduler.actions import Action
     from aggml.scheduler.job import Job
     from aggml.scheduler.lanes import Lanes
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.unit import Output, Source
+    from aggml.stream.admission import Admission
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]

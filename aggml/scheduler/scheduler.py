@@ -12,15 +12,15 @@ import anyio
 import anyio.lowlevel
 
 from aggml.backend.again import key_of
+from aggml.backend.inputs import check_due, check_written, reshaped, shapes_of
 from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.graph import Graph
-from aggml.inputs import check_due, check_written, reshaped, shapes_of
-from aggml.reactor import CHECKPOINT
 from aggml.scheduler.base import SchedulerBase
 from aggml.scheduler.evaluate import Evaluation, evaluate
 from aggml.scheduler.job import Job
-from aggml.steps import finish, give_way
-from aggml.watch import watchers
+from aggml.stream.observe import watchers
+from aggml.stream.reactor import CHECKPOINT
+from aggml.stream.slices import finish, give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from aggml.future import Future
-    from aggml.inputs import Inputs, Outputs, Reuse, Shapes
+    from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
     from aggml.scheduler.layout import Layout
     from aggml.scheduler.planner import Known
     from aggml.scheduler.replay import Repeat
-    from aggml.steps import Steps
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]

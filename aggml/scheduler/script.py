@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.buffer import HOST
+from aggml.memory.buffer import HOST
 from aggml.scheduler.actions import COPY, EXPERTS, PLAN, SET, WHOLE, Action
 from aggml.scheduler.assign import VIEW_OPS
 from aggml.scheduler.copies import Route, pieces, route
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.plan import DevicePlan
     from aggml.scheduler.split import Copy
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Scripting"]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.buffer import BufferUsage
 from aggml.scheduler.assign import VIEW_OPS
+from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from aggml.graph import Graph
     from aggml.scheduler.assign import Assignment, Question
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["Copy", "Split", "splitting"]

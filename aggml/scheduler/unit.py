@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from aggml.batch import Batch
 from aggml.native import _native
-from aggml.watch import submit_in_line
+from aggml.stream.batch import Batch
+from aggml.stream.observe import submit_in_line
 
 if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.future import Future
     from aggml.stream import Stream, StreamBase
+    from aggml.stream.future import Future
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]

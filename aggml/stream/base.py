@@ -12,8 +12,6 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from aggml.batch import Batch
-from aggml.call_thread import CallThread, foreign_error, stop_callers
 from aggml.errors import (
     AggmlError,
     AllocFailed,
@@ -22,11 +20,13 @@ from aggml.errors import (
     InvalidState,
     Unsupported,
 )
-from aggml.failures import exception_of
-from aggml.future import Future
 from aggml.native import _native
-from aggml.threadpool import ThreadPool, default_pool
-from aggml.watch import submit, watchers
+from aggml.stream.batch import Batch
+from aggml.stream.call_thread import CallThread, foreign_error, stop_callers
+from aggml.stream.failures import exception_of
+from aggml.stream.future import Future
+from aggml.stream.observe import submit, watchers
+from aggml.stream.threadpool import ThreadPool, default_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml.future import Outcome
 from aggml.native import _native
-from aggml.spans import storages_of
 from aggml.stream.base import StreamBase
+from aggml.stream.future import Outcome
+from aggml.tensor.spans import storages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggml.future import Future
+    from aggml.stream.future import Future
     from aggml.tensor import Tensor
 
 __all__ = ["CallStream"]

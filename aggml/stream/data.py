@@ -1,26 +1,26 @@
 """What a stream does with memory: copy, fill, clear, run_plan, and a whole run in one call.
 
-Not here: what may be transferred (transfer.py), what a plan is (plan.py).
+Not here: what may be transferred (tensor/checking.py), what a plan is (plan.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aggml.buffer import BufferUsage
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, OutOfBounds
 from aggml.native import _native
-from aggml.spans import bits_of, is_whole, span_of, storages_of
 from aggml.stream.base import StreamBase
 from aggml.tensor import Tensor
+from aggml.tensor.placement import BufferUsage
+from aggml.tensor.spans import bits_of, is_whole, span_of, storages_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from aggml.buffer import Buffer
-    from aggml.future import Future
+    from aggml.memory.buffer import Buffer
     from aggml.plan import NativePlan
+    from aggml.stream.future import Future
 
 __all__ = ["DataStream"]
 

@@ -9,19 +9,19 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from aggml.call_thread import foreign_error
 from aggml.errors import InvalidState
-from aggml.event import Event
 from aggml.native import _native
-from aggml.spans import storage_of, storages_of
 from aggml.stream.base import StreamBase
+from aggml.stream.call_thread import foreign_error
 from aggml.stream.calls import CallStream
 from aggml.stream.data import DataStream
+from aggml.stream.event import Event
+from aggml.tensor.spans import storage_of, storages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from aggml.future import Future
+    from aggml.stream.future import Future
     from aggml.tensor import Tensor
 
 __all__ = ["Stream"]

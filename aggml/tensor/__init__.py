@@ -4,7 +4,7 @@ Here: the names. tensor.py is the class, making.py makes leafs, nodes and views,
 arithmetic of extents and strides.
 """
 
-from aggml.tensor.exchange import array_over
+from aggml.tensor.dlpack import array_over
 from aggml.tensor.layout import (
     MAX_BYTES,
     MAX_DIMS,

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated, Unsupported
-from aggml.tensor.exchange import CPU_DLPACK, dlpack_of, host_view
+from aggml.tensor.dlpack import CPU_DLPACK, dlpack_of, host_view
 from aggml.tensor.layout import Extents, checked_name, describe, least_ndim
 from aggml.tensor.operators import Operators
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from aggml.buffer import Buffer, Placement
+    from aggml.memory.buffer import Buffer
+    from aggml.tensor.placement import Placement
 
 __all__ = ["Draft", "ReadOnly", "Tensor", "TensorFlag", "change"]
 
@@ -89,7 +90,7 @@ class Draft(Operators):
     _flags: int
     _frozen: bool
     _span: tuple[object, object] | None  # what transfers made of the placement (spans.py)
-    _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (transfer.py)
+    _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (checking.py)
 
 
 class ReadOnly(InvalidState, AttributeError):

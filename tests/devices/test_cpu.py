@@ -17,7 +17,7 @@ from runtime.support import N, holding, ramp, sum_on, vector
 import aggml
 from aggml import DType, NumaStrategy, ThreadPool, ops
 from aggml.devices.cpu import CPUBackend, CPUDevice, HBMBufferType, hbm_buffer_type, type_traits
-from aggml.numa import numa_mask
+from aggml.memory.numa import numa_mask
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,8 +161,8 @@ def nodes(root: Path, *lists: str) -> Path:
 
 @pytest.mark.feature("CP-16", "CP-17", "CP-18")
 def test_nodes_are_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggml.numa._allowed", lambda: {0, 1, 2, 3, 8})
-    monkeypatch.setattr("aggml.numa._current", lambda: 3)
+    monkeypatch.setattr("aggml.memory.numa._allowed", lambda: {0, 1, 2, 3, 8})
+    monkeypatch.setattr("aggml.memory.numa._current", lambda: 3)
     root = nodes(tmp_path, "0-1", "2-3,8")
     assert aggml.numa_nodes(root) == [(0, 1), (2, 3, 8)]
     assert aggml.is_numa(root)

@@ -23,7 +23,7 @@ from fuzz.rounds import Failure, Report, draw
 import aggml
 from aggml import Graph, ops
 from aggml.devices.cpu import CPUDevice
-from aggml.reactor import Reactor
+from aggml.stream.reactor import Reactor
 
 if TYPE_CHECKING:
     import random

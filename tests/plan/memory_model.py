@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggml.allocator import INPLACE
+from aggml.memory.allocator import INPLACE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

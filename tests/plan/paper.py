@@ -20,7 +20,7 @@ from aggml import (
 )
 
 if TYPE_CHECKING:
-    from aggml.allocator import (
+    from aggml.memory.allocator import (
         AllocPlan,
     )
 

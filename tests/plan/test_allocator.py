@@ -22,7 +22,7 @@ from aggml import (
     InvalidState,
     ops,
 )
-from aggml.allocator import (
+from aggml.memory.allocator import (
     GraphAllocator,
     TensorAllocator,
 )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggml.allocator.arena import Arena, Chunk
+from aggml.memory.allocator.arena import Arena, Chunk
 
 
 def test_an_arena_takes_the_smallest_hole_that_fits() -> None:

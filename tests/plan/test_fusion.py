@@ -14,7 +14,7 @@ import aggml
 from aggml import Graph, GraphAllocator, Tensor, new_tensor, ops
 from aggml.fusion import chaining
 from aggml.plan import compile_plan
-from aggml.steps import finish
+from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

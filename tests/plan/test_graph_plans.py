@@ -19,7 +19,7 @@ from aggml import (
     InvalidArgument,
     Tensor,
 )
-from aggml.allocator import (
+from aggml.memory.allocator import (
     GraphAllocator,
     TensorAllocator,
     plan_graph,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import aggml
 from aggml import Graph, Tensor, new_tensor, ops
-from aggml.allocator import plan_scratch
+from aggml.memory.allocator import plan_scratch
 from aggml.native import cpu_mask
 from aggml.plan import compile_plan
 

@@ -14,7 +14,7 @@ from aggml import (
     InvalidArgument,
     ops,
 )
-from aggml.allocator import (
+from aggml.memory.allocator import (
     plan_scratch,
 )
 

@@ -19,7 +19,7 @@ from aggml import Graph, new_tensor, ops
 from aggml.devices.sim import SimDevice
 from aggml.scheduler.assign import VIEW_OPS, Assignment, Question, assigning
 from aggml.scheduler.split import Split, splitting
-from aggml.steps import finish
+from aggml.stream.slices import finish
 
 CASES = [pytest.param(raw, id=raw["id"]) for raw in cases()]
 

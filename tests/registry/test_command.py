@@ -13,7 +13,7 @@ from registry.plugins import FakeFamily, write
 from runtime.support import child
 
 import aggml
-from aggml.inventory import describe, inventory
+from aggml.registry.inventory import describe, inventory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ import trio.testing
 from runtime.support import Array, holding, placed, ramp, sum_on
 
 import aggml
-from aggml.reactor import Reactor, current_reactor
+from aggml.stream.reactor import Reactor, current_reactor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator

@@ -13,7 +13,7 @@ from runtime.support import N, holding, placed, ramp, sum_graph, sum_on, vector
 
 import aggml
 from aggml import Graph, ops
-from aggml.allocator import GraphAllocator
+from aggml.memory.allocator import GraphAllocator
 
 if TYPE_CHECKING:
     from conftest import AnyDevice

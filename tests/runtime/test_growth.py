@@ -19,7 +19,7 @@ from runtime.support import holding, ramp
 
 import aggml
 from aggml.native import _native
-from aggml.reactor import current_reactor
+from aggml.stream.reactor import current_reactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimBackend, SimDevice
 from aggml.scheduler.job import Job
-from aggml.steps import finish
+from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

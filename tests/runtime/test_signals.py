@@ -13,7 +13,7 @@ import pytest
 from runtime.support import child
 
 import aggml
-from aggml.signals import signals_blocked
+from aggml.process.signals import signals_blocked
 
 pytestmark = pytest.mark.skipif(
     not hasattr(signal, "pthread_sigmask"), reason="threads have no signal masks here"

@@ -16,8 +16,8 @@ import pytest
 from runtime.support import ramp, sum_on
 
 import aggml
-from aggml.picture import Picture
-from aggml.watch import watchers
+from aggml.stream.observe import watchers
+from aggml.tracing.picture import Picture
 
 if TYPE_CHECKING:
     from pathlib import Path

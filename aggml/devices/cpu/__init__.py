@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.buffer import HOST, Backing, Buffer, BufferType, HostBufferType
-from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.backend.device import Device, DeviceCaps, DeviceType
+from aggml.backend.family import Family
 from aggml.devices.cpu.features import (
     CPUFeatures,
     compiled_features,
@@ -24,21 +24,22 @@ from aggml.devices.cpu.features import (
 from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
 from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
-from aggml.family import Family
+from aggml.memory.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.native import _native, cpu_mask, isas
 from aggml.plan import lowering, node_problem
 from aggml.stream import Stream
-from aggml.threadpool import ThreadPool, default_pool
-from aggml.transfer import integer
+from aggml.stream.threadpool import ThreadPool, default_pool
+from aggml.tensor.checking import integer
+from aggml.tensor.placement import Backing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.future import Future
     from aggml.graph import Graph
-    from aggml.graph_memory import GraphBuffer
+    from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Plan
-    from aggml.steps import Steps
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = [

@@ -10,9 +10,9 @@ import ctypes.util
 import functools
 import weakref
 
-from aggml.buffer import Buffer, HostBufferType
 from aggml.errors import AllocFailed, InvalidArgument, Unsupported
-from aggml.transfer import integer
+from aggml.memory.buffer import Buffer, HostBufferType
+from aggml.tensor.checking import integer
 
 __all__ = ["HBMBufferType", "hbm_buffer_type"]
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aggml.backend.family import Family
 from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.compile import nvrtc_version
 from aggml.devices.cuda.device import CUDADevice
 from aggml.devices.cuda.driver import Missing, facts, probe
-from aggml.family import Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.device import Device
+    from aggml.backend.device import Device
     from aggml.devices.cuda.launch import Kernels
 
 __all__ = ["CUDABackend", "CUDADevice", "CUDAFamily", "Missing", "aggml_backend_init"]

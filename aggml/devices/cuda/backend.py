@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 import anyio.lowlevel
 import numpy as np
 
-from aggml import transfer
 from aggml.backend import Backend
 from aggml.devices.cuda.plan import lowering
 from aggml.errors import AllocFailed, InvalidArgument
-from aggml.graph_memory import GraphMemory
+from aggml.memory.graph_memory import GraphMemory
 from aggml.native import _native
 from aggml.stream import Stream
+from aggml.tensor import checking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.backend import BackendBase
-    from aggml.buffer import Buffer, BufferType
     from aggml.devices.cuda.device import CUDADevice, Module
     from aggml.devices.cuda.plan import CUDAPlan
-    from aggml.future import Future
     from aggml.graph import Graph
-    from aggml.graph_memory import GraphBuffer
-    from aggml.steps import Steps
+    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.graph_memory import GraphBuffer
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["CUDABackend"]
@@ -95,7 +95,7 @@ class CUDABackend(Backend):
         Cancellation: abandons the wait; the memory is kept.
         """
         self._check_open("Backend.reserve")
-        n = transfer.integer(nbytes, "nbytes", "Backend.reserve")
+        n = checking.integer(nbytes, "nbytes", "Backend.reserve")
         if n < 0:
             raise InvalidArgument(f"[Backend.reserve] nbytes={n} is negative")
         if n >= 1 << 62:

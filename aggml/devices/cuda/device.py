@@ -9,21 +9,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from aggml.device import Device, DeviceCaps, DeviceType
+from aggml.backend.device import Device, DeviceCaps, DeviceType
 from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
 from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, registered
 from aggml.errors import InvalidState
-from aggml.failures import exception_of
 from aggml.fusion import VIEW_OPS
 from aggml.native import _native
+from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from aggml.buffer import BufferType
     from aggml.devices.cuda.driver import DeviceFacts
     from aggml.devices.cuda.launch import Kernels
+    from aggml.memory.buffer import BufferType
     from aggml.tensor import Tensor
 
 __all__ = ["CUDADevice", "Module"]

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aggml.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.errors import AllocFailed, InvalidArgument, InvalidHandle
-from aggml.failures import exception_of
+from aggml.memory.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.stream import Stream
-from aggml.transfer import integer
+from aggml.stream.failures import exception_of
+from aggml.tensor.checking import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aggml.device import Device
-    from aggml.future import Future
+    from aggml.backend.device import Device
     from aggml.native import _native
+    from aggml.stream.future import Future
     from aggml.tensor import Tensor
 
 __all__ = ["Aside", "CUDABufferType", "PinnedBufferType", "registered"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from aggml.buffer import aligned
 from aggml.errors import Unsupported
 from aggml.fusion import VIEW_OPS
+from aggml.memory.buffer import aligned
 from aggml.native import _native
 from aggml.plan import DevicePlan, _records, _Storages
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.device import CUDADevice, Module
     from aggml.devices.cuda.launch import Launch
     from aggml.graph import Graph
-    from aggml.graph_memory import GraphBuffer
+    from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Locate
     from aggml.plan_call import PlanCall
-    from aggml.steps import Steps
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
 __all__ = ["CUDAPlan", "lowering"]

@@ -1,6 +1,6 @@
 /* Fork: what becomes of each lock and each state word of the native module in the child, where one thread is left.
  *
- * Not here: locks of Python (aggml/locks.py), what a user may do in the child (docs/async.md). */
+ * Not here: locks of Python (aggml/process/locks.py), what a user may do in the child (docs/async.md). */
 #include "internal.h"
 
 /* The child sees memory as it was at one moment, in the middle of whatever the parent's other threads did, and no fork waits

@@ -1,0 +1,281 @@
+"""quantize and dequantize: rows of floats to blocks of an element type and back.
+
+Here: arrays in, arrays out, now or as a Future. Not here: the conversions, which are C
+(native/formats/quant*.c), types as operands (ops/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import index
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from aggml.dtype import DType, DTypeLike
+from aggml.errors import InvalidArgument, LayoutMismatch, Unsupported
+from aggml.native import _native, cpu_mask
+from aggml.stream import Stream
+from aggml.stream.future import Future
+from aggml.stream.observe import submit
+
+__all__ = ["dequantize", "dequantize_async", "quantize", "quantize_async"]
+
+T = TypeVar("T")
+Array: TypeAlias = np.ndarray[Any, Any]
+Blocks: TypeAlias = npt.NDArray[np.uint8]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+# Elements from which on worker threads are worth a plan and a hand-over, some 50 us.
+_MANY = 1 << 15
+
+
+def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks:
+    """Convert rows of floats to blocks, bit for bit as ggml_quantize_chunk does.
+
+    Large arrays are cut over the worker threads; the calling thread waits without the GIL.
+
+    Args:
+        x: float32 of any shape, the last axis a multiple of the type's block. An array with gaps
+            is copied first.
+        dtype: the target type. q8_1 and q8_K, which ggml knows in products alone, are made too.
+        imatrix: one weight per column, float32. q8_0, the ternary types, fp4, q1_0 and q2_0 ignore
+            it; iq2_xxs, iq2_xs and iq1_s make nothing without it.
+
+    Returns:
+        uint8, the shape of ``x`` with the bytes of a row in the last axis. f16 and bf16 are bytes
+        as well; every NaN becomes 0x7e00 in f16, with its sign.
+
+    Raises:
+        LayoutMismatch: ``x`` is not float32, or its rows are no multiple of the block.
+        InvalidArgument: ``imatrix`` is missing or is not one weight per column.
+        Unsupported: there is no quantizer for the type.
+    """
+    job = _Quantize("quantize", x, dtype, imatrix)
+    return job.now() if job.size < _MANY else _result(job.queued())
+
+
+def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Future[Blocks]:
+    """Do what `quantize` does on the worker threads, off the loop; to be awaited.
+
+    Arguments, result and errors are those of `quantize`; what is wrong raises at the call. ``x``
+    and ``imatrix`` are borrowed until the Future is done, unless they had to be copied.
+
+    Cancellation: of the last task that awaits it, aborts the work at its next chunk (10 us to some
+    ms); the Future then raises `Aborted`. See `Future.shield`.
+    """
+    return _Quantize("quantize_async", x, dtype, imatrix).queued()
+
+
+def dequantize(
+    blocks: Array, dtype: DTypeLike, ne: SupportsIndex | Iterable[SupportsIndex] | None = None
+) -> Floats:
+    """Convert blocks back to float32, exactly: ``dequantize(quantize(x, t), t)`` has ``x``'s shape.
+
+    Large arrays are cut over the worker threads; the calling thread waits without the GIL.
+
+    Args:
+        blocks: uint8, the bytes of a row in the last axis, contiguous or not. Of f16 and bf16 also
+            elements of two bytes, of f32 also floats.
+        dtype: the type of the blocks.
+        ne: another shape of as many elements: extents in ggml order, ``ne[0]`` innermost and a
+            multiple of the type's block; an integer makes one row. ``blocks`` may then have any
+            shape.
+
+    Returns:
+        float32, the shape of ``blocks`` with the elements of a row in the last axis; of shape
+        reversed ``ne`` if that is given.
+
+    Raises:
+        LayoutMismatch: the number of bytes is another, or the elements are; rows that are no whole
+            number of blocks.
+        InvalidArgument: ``ne`` is no shape of this type, or holds no integers.
+        Unsupported: there is no conversion from the type.
+    """
+    job = _Dequantize("dequantize", blocks, dtype, ne)
+    return job.now() if job.size < _MANY else _result(job.queued())
+
+
+def dequantize_async(
+    blocks: Array, dtype: DTypeLike, ne: SupportsIndex | Iterable[SupportsIndex] | None = None
+) -> Future[Floats]:
+    """Do what `dequantize` does on the worker threads, off the loop; to be awaited.
+
+    Arguments, result and errors are those of `dequantize`; what is wrong raises at the call.
+    ``blocks`` are borrowed until the Future is done, unless they had to be copied.
+
+    Cancellation: as of `quantize_async`.
+    """
+    return _Dequantize("dequantize_async", blocks, dtype, ne).queued()
+
+
+class _Quantize:
+    """One call of `quantize`: checked arguments and the array for the result."""
+
+    def __init__(self, what: str, x: Array, dtype: DTypeLike, imatrix: Array | None) -> None:
+        self.what = what
+        self.kind = kind = DType.parse(dtype)
+        x = np.asarray(x)
+        if x.dtype != np.float32:
+            raise LayoutMismatch(f"[{what}] x holds {x.dtype}: convert with .astype(numpy.float32)")
+        if x.ndim == 0 or x.shape[-1] % kind.blck_size:
+            raise LayoutMismatch(
+                f"[{what}] rows of {x.shape} are no multiple of "
+                f"the {kind.blck_size} of {kind.type_name}"
+            )
+        self.x = np.require(x, requirements=["C", "A"])
+        self.size = x.size
+        self.imatrix = _weights(what, imatrix, x.shape[-1])
+        problem = _native.quantize_problem(kind.value, self.imatrix is not None)
+        if problem is not None:
+            raise (Unsupported if problem[0] else InvalidArgument)(f"[{what}] {problem[1]}")
+        self.out: Blocks = np.empty((*x.shape[:-1], kind.row_size(x.shape[-1])), np.uint8)
+
+    def now(self) -> Blocks:
+        if self.size:
+            n = self.x.shape[-1]
+            _native.quantize(self.kind.value, self.x, self.out, n, self.imatrix)
+        return self.out
+
+    def queued(self) -> Future[Blocks]:
+        n = self.x.shape[-1]
+        rows = (n, self.size // n if n else 0)
+        weights = None if self.imatrix is None else _operand(DType.F32, self.imatrix, (n, 1))
+        srcs = (_operand(DType.F32, self.x, rows), weights)
+        dst = _operand(self.kind, self.out, rows)
+        return _submit(self.what, "quantize", dst, srcs, self.out, (self.x, self.imatrix))
+
+
+class _Dequantize:
+    """One call of `dequantize`."""
+
+    def __init__(
+        self,
+        what: str,
+        blocks: Array,
+        dtype: DTypeLike,
+        ne: SupportsIndex | Iterable[SupportsIndex] | None,
+    ) -> None:
+        self.what = what
+        self.kind = kind = DType.parse(dtype)
+        if not _native.has_to_float(kind.value):
+            raise Unsupported(f"[{what}] there is no conversion from {kind.type_name}")
+        blocks = np.asarray(blocks)
+        if blocks.dtype not in _element_types(kind):
+            raise LayoutMismatch(f"[{what}] the blocks of {kind.type_name} hold {blocks.dtype}")
+        extents = _extents(what, kind, ne) if ne is not None else _rows_of(what, kind, blocks)
+        blocks = np.ascontiguousarray(blocks)
+        self.blocks = blocks if _address(blocks) % 4 == 0 else blocks.copy()
+        wanted = kind.row_size(extents[0]) * math.prod(extents[1:])
+        if blocks.nbytes != wanted:
+            raise LayoutMismatch(
+                f"[{what}] ne={extents} of {kind.type_name} take {wanted} bytes, "
+                f"got {blocks.nbytes}"
+            )
+        self.out: Floats = np.empty(extents[::-1], np.float32)
+        self.size = self.out.size
+
+    def now(self) -> Floats:
+        if self.size:
+            _native.to_float(self.kind.value, self.blocks.view(np.uint8).reshape(-1), self.out)
+        return self.out
+
+    def queued(self) -> Future[Floats]:
+        n = self.out.shape[-1]
+        rows = (n, self.size // n if n else 0)
+        src, dst = _operand(self.kind, self.blocks, rows), _operand(DType.F32, self.out, rows)
+        return _submit(self.what, "cpy", dst, (src,), self.out, (self.blocks,))
+
+
+def _extents(
+    what: str, kind: DType, ne: SupportsIndex | Iterable[SupportsIndex]
+) -> tuple[int, ...]:
+    """``ne`` as given, checked."""
+    try:
+        extents = tuple(map(index, ne)) if isinstance(ne, Iterable) else (index(ne),)
+    except TypeError:
+        raise InvalidArgument(f"[{what}] ne={ne!r} is no integer and no list of integers") from None
+    if not extents or any(n < 0 for n in extents) or extents[0] % kind.blck_size:
+        raise InvalidArgument(
+            f"[{what}] ne={extents} are no extents for {kind.type_name}, "
+            f"of which a row has a multiple of {kind.blck_size}"
+        )
+    return extents
+
+
+def _rows_of(what: str, kind: DType, blocks: Array) -> tuple[int, ...]:
+    """The extents that the shape of ``blocks`` tells, innermost first."""
+    row = blocks.shape[-1] * blocks.itemsize if blocks.ndim else 0
+    if not blocks.ndim or row % kind.type_size:
+        raise LayoutMismatch(
+            f"[{what}] rows of {blocks.shape} are no whole number of {kind.type_name} blocks of "
+            f"{kind.type_size} bytes; pass ne=, the extents, where the shape does not tell them"
+        )
+    return (row // kind.type_size * kind.blck_size, *blocks.shape[-2::-1])
+
+
+def _element_types(kind: DType) -> tuple[np.dtype[Any], ...]:
+    """What the arrays that hold blocks of a type may be made of."""
+    plain = () if kind.numpy is None else (kind.numpy,)
+    return (np.dtype(np.uint8), *plain, *((np.dtype(np.uint16),) if kind.type_size == 2 else ()))
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _weights(what: str, imatrix: Array | None, columns: int) -> Floats | None:
+    if imatrix is None:
+        return None
+    try:
+        weights: Floats = np.ascontiguousarray(imatrix, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"[{what}] imatrix holds no numbers: {error}") from error
+    if np.shape(imatrix) != (columns,):
+        raise InvalidArgument(
+            f"[{what}] imatrix has shape {np.shape(imatrix)}, one weight per column is ({columns},)"
+        )
+    return weights
+
+
+_Extents: TypeAlias = tuple[int, int, int, int]
+_Operand: TypeAlias = tuple[int, int, bool, _Extents, _Extents, int]
+
+
+def _operand(kind: DType, array: Array, rows: tuple[int, int]) -> _Operand:
+    """A contiguous array as an operand of a plan, ``rows`` = (elements of a row, how many)."""
+    step = kind.row_size(rows[0])
+    end = step * rows[1]
+    strides = (kind.type_size, step, end, end)
+    return (kind.value, _address(array), False, (*rows, 1, 1), strides, end)
+
+
+def _submit(
+    what: str,
+    op: str,
+    dst: _Operand,
+    srcs: tuple[_Operand | None, ...],
+    out: npt.NDArray[Any],
+    keep: tuple[object, ...],
+) -> Future[Any]:
+    plan = _native.Plan(cpu_mask(None), 0)
+    problem = plan.add(_native.op_find(op), "", dst, srcs, bytes(64), -1)
+    if problem is not None:  # nothing that was checked above
+        raise InvalidArgument(f"[{what}] {problem[1]}")
+    plan.seal((), (), ())
+    # A stream of its own: conversions run beside each other and beside all backends.
+    stream = Stream(what)
+    (ops,) = submit([(stream.native, [_native.run_plan(plan, 0, what, (*keep, out))])])
+    return Future(tuple(ops), out, what, abortable=True)
+
+
+def _result(future: Future[T]) -> T:
+    try:
+        future.wait()
+    except BaseException:  # Ctrl-C: nobody will look at the result
+        future.abort()
+        raise
+    return future.result()

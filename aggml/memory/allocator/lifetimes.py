@@ -1,0 +1,398 @@
+"""From a graph to offsets: what lives when, what may lie where something else lay.
+
+Here: pure functions over tensors and sizes; nothing is placed. Not here: buffers (allocators.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from aggml.errors import InvalidArgument
+from aggml.memory.allocator.arena import CHUNK_SHIFT, Arena, Chunk
+from aggml.stream.slices import finish
+from aggml.tensor import MAX_BYTES, Tensor, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from aggml.graph import Graph
+    from aggml.memory.buffer import Buffer
+    from aggml.stream.slices import Steps
+
+__all__ = [
+    "INPLACE",
+    "AllocPlan",
+    "ScratchPlan",
+    "Sizing",
+    "Slot",
+    "graph_planning",
+    "kept_storages",
+    "plan_graph",
+    "plan_scratch",
+    "scratch_planning",
+]
+
+# Operations whose kernels tolerate that the result lies where an operand lay, and how many of their
+# first operands that may be. Of ggml's 21 those that the vocabulary has. Rows of masks, positions
+# and factors are read for more than one row of the result, so they are left alone where ggml would
+# take them, too.
+INPLACE: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("add", "add1", "sub", "mul", "div"), 2),
+    **dict.fromkeys(("silu_back", "rms_norm_back", "soft_max_back"), 2),
+    **dict.fromkeys(("add_id", "diag_mask_inf", "diag_mask_zero"), 1),
+    **dict.fromkeys(("scale", "sqr", "sqrt", "rope", "rms_norm", "soft_max"), 1),
+    **dict.fromkeys(("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu"), 1),
+    **dict.fromkeys(("gelu_quick", "gelu_erf", "silu", "exp", "expm1", "softplus", "xielu"), 1),
+    **dict.fromkeys(("hardswish", "hardsigmoid", "floor", "ceil", "round", "trunc", "log"), 1),
+}
+
+_INPUT = 1
+_OUTPUT = 2
+_SMALL: Final = 65536  # bytes; more are given back at once
+
+
+class Sizing(Protocol):
+    """What planning asks of a buffer type."""
+
+    @property
+    def alignment(self) -> int:
+        """Tensors start at multiples of it, a power of two."""
+        ...
+
+    @property
+    def max_size(self) -> int:
+        """Largest single buffer in bytes."""
+        ...
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that ``tensor`` needs, at least ``tensor.nbytes``."""
+        ...
+
+
+class ScratchPlan(NamedTuple):
+    """Offsets of tensors in one arena, and how large it has to be."""
+
+    offsets: dict[Tensor, int]
+    size: int
+
+
+class Slot(NamedTuple):
+    """Where a tensor lies: which buffer, which of its chunks, offset and bytes."""
+
+    buffer_id: int
+    chunk: int
+    offset: int
+    size: int
+
+
+class AllocPlan(NamedTuple):
+    """Slots of tensors, and for each buffer the bytes of its chunks.
+
+    A buffer id whose type occurred before has no chunks: it shares those of the first.
+    """
+
+    slots: dict[Tensor, Slot]
+    chunks: tuple[tuple[int, ...], ...]
+
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes per buffer id."""
+        return tuple(map(sum, self.chunks))
+
+
+class _Home:
+    """Where some of the tensors are to lie, and how much each of them takes there."""
+
+    __slots__ = ("alloc_size", "arena", "pad")
+
+    def __init__(
+        self, arena: Chunk | Arena, alignment: int, alloc_size: Callable[[Tensor], int]
+    ) -> None:
+        if alignment < 1 or alignment & alignment - 1:
+            raise InvalidArgument(f"[allocator] alignment {alignment} is not a power of two")
+        self.arena = arena
+        self.pad = alignment - 1
+        self.alloc_size = alloc_size
+
+    def size(self, tensor: Tensor) -> int:
+        size = self.alloc_size(tensor)
+        if size < tensor.nbytes:
+            raise InvalidArgument(
+                f"[allocator] {size} bytes to be allocated for {describe(tensor)}, which has "
+                f"{tensor.nbytes}"
+            )
+        return size + self.pad & ~self.pad
+
+
+def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
+    """Storages whose bytes must last to the end: results, and leafs unless they may be reused."""
+    kept = {end.view_src or end for end in graph.ends}
+    for tensors in (graph.nodes, graph.leafs):
+        kept.update([t.view_src or t for t in tensors if t._flags & _OUTPUT])
+    if not reuse_inputs:
+        kept.update(graph.leafs)
+    kept.update([t for t in graph.nodes if t.op == "none"])
+    return kept
+
+
+def _placing(
+    graph: Graph, homes: Mapping[Tensor, _Home], kept: set[Tensor], linger: int = 0
+) -> Steps[dict[Tensor, tuple[int, int]]]:
+    """Address and bytes in its home's arena for each tensor of ``homes``, none of them a view.
+
+    The walk is ggml's (``ggml_gallocr_alloc_graph_impl``): leafs first, then each node in order,
+    after which the sources that nothing needs any more are given back. A view keeps its storage for
+    as long as anything reads the view; one that nothing reads keeps it for good.
+    """
+    found: dict[Tensor, tuple[int, int]] = {}
+    own: dict[Tensor, int] = {}  # storages that can be given back or taken over -> bytes
+    children: dict[Tensor, int] = {}
+    views: dict[Tensor, int] = {}
+
+    def place(tensor: Tensor, home: _Home) -> None:
+        size = home.size(tensor)
+        found[tensor] = (home.arena.take(size) if size else 0, size)
+        if tensor not in kept:
+            own[tensor] = size
+
+    for leaf in graph.leafs:
+        children[leaf] = 0
+        if leaf.view_src is not None:  # of a part of a graph; elsewhere views are nodes
+            views[leaf.view_src] = views.get(leaf.view_src, 0) + 1
+        if (home := homes.get(leaf)) is not None:
+            place(leaf, home)
+    for node in graph.nodes:
+        # Sources come before: they all have an entry.
+        children[node] = 0
+        root = node.view_src
+        if root is not None:
+            views[root] = views.get(root, 0) + 1
+        for source in node.src:
+            if source is not None:
+                children[source] += 1
+        if (node._flags & _INPUT or node.op == "none") and (home := homes.get(node)) is not None:
+            place(node, home)
+        yield
+
+    dead: deque[tuple[int, Chunk | Arena, int, int]] = deque()  # when to give what back
+    for i, node in enumerate(graph.nodes):
+        yield
+        while dead and dead[0][0] <= i:
+            _, arena, start, size = dead.popleft()
+            arena.give(start, size)
+        if (home := homes.get(node)) is not None and node not in found:
+            n = INPLACE.get(node.op)
+            if n is None or not _take_over(node, n, home, homes, found, own, children, views):
+                place(node, home)
+            elif node in kept:
+                del own[node]
+        for source in node.src:
+            if source is None:
+                continue
+            children[source] = left = children[source] - 1
+            if left or source in views:
+                continue
+            root = source.view_src
+            if root is None:
+                root = source
+            else:
+                views[root] = left = views[root] - 1
+                if left:
+                    continue
+                del views[root]
+                if children[root]:
+                    continue
+            gone = own.pop(root, None)
+            if gone is not None and linger and gone <= _SMALL:
+                dead.append((i + linger, homes[root].arena, found[root][0], gone))
+            elif gone is not None:
+                homes[root].arena.give(found[root][0], gone)
+    return found
+
+
+def _take_over(
+    node: Tensor,
+    n: int,
+    home: _Home,
+    homes: Mapping[Tensor, _Home],
+    found: dict[Tensor, tuple[int, int]],
+    own: dict[Tensor, int],
+    children: dict[Tensor, int],
+    views: dict[Tensor, int],
+) -> bool:
+    """Let ``node`` lie where one of its first ``n`` sources lies, if none else reads that."""
+    for parent in node.src[:n]:
+        if parent is None or children[parent] != 1:
+            continue
+        if parent.nb != node.nb or parent.ne != node.ne or parent.dtype is not node.dtype:
+            continue
+        root = parent.view_src
+        if root is None:
+            root = parent
+            if parent in views:
+                continue
+        elif views[root] != 1 or children[root] or parent.view_offs:
+            # ggml gives up on views; one that is the last of its storage, and begins where it does,
+            # will do.
+            continue
+        size = own.get(root)
+        if size is None or homes[root] is not home:
+            continue
+        needed = home.size(node)
+        if needed > size:
+            continue
+        del own[root]
+        start = found[root][0]
+        home.arena.give(start + needed, size - needed)
+        found[node] = (start, needed)
+        own[node] = needed
+        return True
+    return False
+
+
+def scratch_planning(
+    graph: Graph,
+    wanted: Callable[[Tensor], bool] | Collection[Tensor],
+    *,
+    alignment: int,
+    alloc_size: Callable[[Tensor], int] | None = None,
+    reuse_inputs: bool = False,
+    linger: int = 0,
+) -> Steps[ScratchPlan]:
+    """Plan one arena for the tensors of a graph that are wanted there, in small steps.
+
+    Views are never placed; they keep their storage. Ends and OUTPUT tensors, if wanted, keep their
+    bytes to the end. What is not wanted lies elsewhere and is left alone.
+
+    Args:
+        graph: whose tensors.
+        wanted: says which; a function, or a set.
+        alignment: offsets are multiples of it, a power of two.
+        alloc_size: bytes of a tensor; ``nbytes`` if not given.
+        reuse_inputs: wanted leafs may be overwritten after their last use, as ggml does.
+        linger: small tensors keep their bytes for so many nodes after their last use. Nodes that do
+            not share bytes may run beside each other.
+
+    Returns:
+        An offset for each wanted tensor that is no view, and the size of the arena.
+
+    Raises:
+        InvalidArgument: the alignment is no power of two, or ``alloc_size`` says less than
+            ``nbytes``.
+    """
+    arena = Chunk()
+    home = _Home(arena, alignment, alloc_size or _nbytes)
+    is_wanted = wanted if callable(wanted) else wanted.__contains__
+    homes = {
+        t: home
+        for ts in (graph.leafs, graph.nodes)
+        for t in ts
+        if t.view_src is None and is_wanted(t)
+    }
+    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs), linger)
+    return ScratchPlan({t: start for t, (start, _) in placed.items()}, arena.high)
+
+
+def plan_scratch(
+    graph: Graph,
+    wanted: Callable[[Tensor], bool] | Collection[Tensor],
+    *,
+    alignment: int,
+    alloc_size: Callable[[Tensor], int] | None = None,
+    reuse_inputs: bool = False,
+) -> ScratchPlan:
+    """`scratch_planning`, all at once."""
+    return finish(
+        scratch_planning(
+            graph, wanted, alignment=alignment, alloc_size=alloc_size, reuse_inputs=reuse_inputs
+        )
+    )
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.nbytes
+
+
+def plan_graph(
+    graph: Graph,
+    node_ids: Sequence[int] | None = None,
+    leaf_ids: Sequence[int] | None = None,
+    *,
+    types: Sequence[Sizing],
+    reuse_inputs: bool = False,
+    ours: Collection[Buffer] = (),
+) -> AllocPlan:
+    """`graph_planning`, all at once."""
+    return finish(
+        graph_planning(graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse_inputs, ours=ours)
+    )
+
+
+def graph_planning(
+    graph: Graph,
+    node_ids: Sequence[int] | None = None,
+    leaf_ids: Sequence[int] | None = None,
+    *,
+    types: Sequence[Sizing],
+    reuse_inputs: bool = False,
+    ours: Collection[Buffer] = (),
+) -> Steps[AllocPlan]:
+    """Plan all that a graph allocator places: every tensor without memory that is no view.
+
+    Args:
+        graph: whose tensors.
+        node_ids: for each of ``graph.nodes`` the index of its type; all 0 if not given.
+        leaf_ids: likewise for ``graph.leafs``.
+        types: what the buffers are like; the same object twice is one buffer.
+        reuse_inputs: leafs may be overwritten after their last use, as ggml does.
+        ours: what lies in these buffers counts as without memory.
+
+    Raises:
+        InvalidArgument: an id that is no index of ``types``, or not one id for each tensor.
+    """
+    arenas: dict[int, Chunk | Arena] = {}
+    homes_by_id: list[_Home] = []
+    shared: list[bool] = []
+    for kind in types:
+        key = id(kind)
+        shared.append(key in arenas)
+        if key not in arenas:
+            unlimited = kind.max_size >= MAX_BYTES
+            arenas[key] = Chunk() if unlimited else Arena(kind.max_size)
+            homes_by_id.append(_Home(arenas[key], kind.alignment, kind.alloc_size))
+        else:
+            homes_by_id.append(homes_by_id[next(i for i, t in enumerate(types) if t is kind)])
+    ids: dict[Tensor, int] = {}
+    for what, tensors, given in (("node", graph.nodes, node_ids), ("leaf", graph.leafs, leaf_ids)):
+        if given is not None and len(given) != len(tensors):
+            raise InvalidArgument(
+                f"[allocator] {len(given)} {what} ids for the {len(tensors)} of {graph!r}"
+            )
+        for i, tensor in enumerate(tensors):
+            if tensor.view_src is None and (
+                tensor.placement is None or tensor.placement.buffer in ours
+            ):
+                ids[tensor] = number = 0 if given is None else given[i]
+                if not 0 <= number < len(types):
+                    raise InvalidArgument(
+                        f"[allocator] id {number} of {describe(tensor)}, of {len(types)} buffers"
+                    )
+    yield
+    homes = {tensor: homes_by_id[number] for tensor, number in ids.items()}
+    yield
+    placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs))
+    mask = (1 << CHUNK_SHIFT) - 1
+    slots = {
+        t: Slot(ids[t], start >> CHUNK_SHIFT, start & mask, size)
+        for t, (start, size) in placed.items()
+    }
+    chunks = tuple(
+        () if repeated else _highs(arenas[id(kind)])
+        for kind, repeated in zip(types, shared, strict=True)
+    )
+    return AllocPlan(slots, chunks)
+
+
+def _highs(arena: Chunk | Arena) -> tuple[int, ...]:
+    chunks = arena.chunks if isinstance(arena, Arena) else [arena]
+    return tuple(chunk.high for chunk in chunks if chunk.high)

@@ -1,0 +1,240 @@
+"""Memory of graphs on one backend: a buffer for what outlives a run, a shared arena for the rest.
+
+Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and
+offsets inside the arena (allocator/), lowering (plan.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
+from aggml.graph import Graph
+from aggml.memory.allocator import scratch_planning
+from aggml.memory.buffer import Buffer, BufferType, aligned
+from aggml.memory.shortage import shortage
+from aggml.tensor.placement import PlacementEpoch
+
+if TYPE_CHECKING:
+    from aggml.backend import BackendBase
+    from aggml.backend.again import Again
+    from aggml.errors import AllocFailed
+    from aggml.plan import DevicePlan
+    from aggml.stream.slices import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["GraphBuffer", "GraphMemory", "Layout", "laying_out", "placements"]
+
+_OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
+
+
+class GraphMemory:
+    """The scratch arena of a backend; all its graphs share it: a stream runs one plan at a time."""
+
+    def __init__(self, buffer_type: BufferType) -> None:
+        self._type = buffer_type
+        self._arena: Buffer | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of scratch held at present."""
+        return 0 if self._arena is None else self._arena.size
+
+    def arena(self, size: int) -> Buffer | None:
+        """Scratch of at least ``size`` bytes; where it grows, runs that are queued keep the old.
+
+        Raises:
+            AllocFailed: no memory.
+        """
+        have = self._arena
+        if size > (0 if have is None else have.size):
+            self._arena = have = self._type.alloc_buffer(size)
+        return have
+
+
+class _Compiled:
+    """A plan for one backend, and what was run with it before (backend/again.py)."""
+
+    __slots__ = ("epoch", "gone", "plan", "runs")
+
+    def __init__(self, gone: weakref.ref[BackendBase], plan: DevicePlan) -> None:
+        self.gone = gone  # kept, so that it is called
+        self.plan = plan
+        self.epoch = PlacementEpoch.value
+        self.runs: dict[tuple[object, ...], Again] = {}
+
+    def holds(self) -> bool:
+        """Whether all tensors still lie where they lay."""
+        if self.epoch != PlacementEpoch.value:
+            plan = self.plan
+            if not plan.holds or any(
+                now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
+            ):
+                return False
+            self.epoch = PlacementEpoch.value
+        return True
+
+
+class GraphBuffer(Buffer):
+    """Memory of a placed graph. ``close()`` unplaces it; dropping it does not: the graph keeps it.
+
+    Attributes:
+        backend: weak reference to the backend that placed the graph, None if a GraphAllocator did.
+        offsets: where nodes lie in the arena, relative to its base.
+        scratch_size: bytes of the arena that they take.
+    """
+
+    def __init__(
+        self,
+        block: Buffer,
+        graph: Graph,
+        backend: BackendBase | None,
+        offsets: dict[Tensor, int],
+        scratch_size: int,
+    ) -> None:
+        super().__init__(block.type, block.size, block.base, block.memory)
+        self._block = block
+        self.backend = None if backend is None else weakref.ref(backend)
+        self.offsets = offsets
+        self.scratch_size = scratch_size
+        self._graph = weakref.ref(graph)
+        self._compiled: dict[int, _Compiled] = {}  # by id of the backend, for as long as that lives
+
+    @property
+    def owner(self) -> Buffer:
+        """The block in which the tensors lie: unlike this buffer it does not know the graph."""
+        return self._block
+
+    def locate(self, tensor: Tensor) -> tuple[int, bool]:
+        """(address, whether it is an offset into the arena) of a tensor that is no view.
+
+        Raises:
+            NotAllocated: the buffer of the tensor was closed.
+        """
+        placement = tensor.placement
+        if placement is not None:
+            return placement.address, False
+        offset = self.offsets.get(tensor)
+        if offset is None:
+            raise NotAllocated(
+                f"[compile] {tensor!r} has no memory any more: its buffer was closed"
+            )
+        return offset, True
+
+    def plan_of(self, backend: BackendBase) -> DevicePlan | None:
+        """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
+        found = self._compiled.get(id(backend))
+        return None if found is None or not found.holds() else found.plan
+
+    def keep_plan(self, backend: BackendBase, plan: DevicePlan) -> None:
+        """Have `plan_of` find ``plan`` for this backend from now on."""
+        compiled, key = self._compiled, id(backend)
+        found = compiled.get(key)
+        if found is None:
+            gone = weakref.ref(backend, lambda _: compiled.pop(key, None))
+            compiled[key] = _Compiled(gone, plan)
+        else:
+            found.plan = plan
+            found.epoch = PlacementEpoch.value
+
+    def runs_of(self, backend: BackendBase) -> dict[tuple[object, ...], Again]:
+        """What was run before on ``backend``, which has a plan, by outputs and inputs."""
+        return self._compiled[id(backend)].runs
+
+    def close(self) -> None:
+        """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
+        super().close()
+        self._compiled.clear()
+        graph = self._graph()
+        if graph is not None and graph.memory is self:
+            graph.memory = None
+
+
+def placements(graph: Graph) -> list[object]:
+    """What a plan's addresses rest on, in a fixed order."""
+    return [t.placement for t in (*graph.leafs, *graph.nodes)]
+
+
+def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
+    """(what gets memory of the graph, what gets scratch) of all that has no memory yet."""
+    lasting: dict[Tensor, None] = {}
+    scratch: set[Tensor] = set()
+    kept = {end.root for end in graph.ends}
+    for leaf in graph.leafs:
+        if leaf.placement is None and leaf.view_src is None:
+            lasting.setdefault(leaf)
+    for node in graph.nodes:
+        root = node.root
+        if node._flags & _OUTPUT:
+            kept.add(root)
+        if root.op == "none" and root.placement is None:  # a leaf reached through a view only
+            lasting.setdefault(root)
+    for node in graph.nodes:
+        if node.view_src is None and node.placement is None:
+            if node in kept:
+                lasting.setdefault(node)
+            else:
+                scratch.add(node)
+    return list(lasting), scratch
+
+
+class Layout(NamedTuple):
+    """Where a graph that is not placed yet will lie: a block of ``size`` bytes, and scratch."""
+
+    graph: Graph
+    lasting: list[Tensor]
+    offsets: list[int]
+    size: int
+    scratch: dict[Tensor, int]
+    scratch_size: int
+
+    def place(self, backend: BackendBase, block: Buffer) -> GraphBuffer:
+        """Place it all in ``block``.
+
+        Raises:
+            AlreadyAllocated: another task has placed the graph meanwhile.
+        """
+        _check_unplaced(self.graph)
+        memory = GraphBuffer(block, self.graph, backend, self.scratch, self.scratch_size)
+        for tensor, offset in zip(self.lasting, self.offsets, strict=True):
+            memory.place(tensor, offset)
+        self.graph.memory = memory
+        return memory
+
+    def too_large(self, backend: BackendBase, error: AllocFailed, *, scratch: bool) -> AllocFailed:
+        """The exception that says for which tensors there was no memory."""
+        size = self.scratch_size if scratch else self.size
+        tensors = [*self.scratch] if scratch else self.lasting
+        return shortage(error, "Backend.alloc_graph", backend.buffer_type.name, size, tensors)
+
+
+# Queries, keys and values are products that may run beside each other, with up to four nodes after
+# each of them: the value's must not lie where the key's has just been.
+_LINGER: Final = 8
+
+
+def laying_out(backend: BackendBase, graph: Graph) -> Steps[Layout]:
+    """What `Backend.alloc_graph` decides, in small steps; no memory is taken."""
+    if not isinstance(graph, Graph):
+        raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
+    _check_unplaced(graph)
+    buffer_type = backend.buffer_type
+    alignment = buffer_type.alignment
+    lasting, scratch = _sort(graph)
+    yield
+    plan = yield from scratch_planning(
+        graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size, linger=_LINGER
+    )
+    offsets, size = [], 0
+    for tensor in lasting:
+        offsets.append(size)
+        size += aligned(buffer_type.alloc_size(tensor), alignment)
+    return Layout(graph, lasting, offsets, size, plan.offsets, plan.size)
+
+
+def _check_unplaced(graph: Graph) -> None:
+    if graph.memory is not None:
+        raise AlreadyAllocated(
+            f"[Backend.alloc_graph] {graph!r} has been placed; close its memory first"
+        )

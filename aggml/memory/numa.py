@@ -1,0 +1,107 @@
+"""NUMA: which nodes there are, and thread pools that stay on some of them.
+
+Here: no state of the process; a pool with an affinity is handed to the backends that shall have it.
+Not here: the workers (threadpool.py).
+"""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from pathlib import Path
+
+from aggml.errors import InvalidArgument
+from aggml.stream.threadpool import ThreadPool
+
+__all__ = ["NumaStrategy", "is_numa", "numa_mask", "numa_nodes", "numa_pool"]
+
+_SYSFS = Path("/sys/devices/system/node")
+
+
+class NumaStrategy(IntEnum):
+    """Where the workers of a pool run (enum ggml_numa_strategy)."""
+
+    DISABLED = 0  # as the process
+    DISTRIBUTE = 1  # spread over all nodes, each on a processor of its own
+    ISOLATE = 2  # on the node where the calling thread runs
+    NUMACTL = 3  # as the process, whose affinity numactl has set
+    MIRROR = 4  # as the process; ggml has never filled it with life either
+
+
+def numa_nodes(root: Path = _SYSFS) -> list[tuple[int, ...]]:
+    """The processors of each node, in order; empty where the system does not tell."""
+    nodes: list[tuple[int, tuple[int, ...]]] = []
+    for path in root.glob("node[0-9]*"):
+        try:
+            nodes.append((int(path.name[4:]), _cpus((path / "cpulist").read_text())))
+        except (OSError, ValueError):
+            continue
+    return [cpus for _, cpus in sorted(nodes)]
+
+
+def is_numa(root: Path = _SYSFS) -> bool:
+    """Whether there is more than one node (ggml_is_numa)."""
+    return len(numa_nodes(root)) > 1
+
+
+def numa_pool(
+    strategy: NumaStrategy, n_threads: int | None = None, *, root: Path = _SYSFS
+) -> ThreadPool:
+    """A pool whose workers run as the strategy says, for ``backend(pool=...)`` (ggml_numa_init).
+
+    Args:
+        strategy: a NumaStrategy or its value.
+        n_threads: workers; None: as many as usable processors.
+        root: where the system tells of its nodes.
+
+    Raises:
+        InvalidArgument: no such strategy; ``n_threads`` out of range.
+    """
+    mask = numa_mask(strategy, root)
+    if n_threads is None and any(mask):
+        n_threads = sum(mask)
+    return ThreadPool(
+        n_threads, cpumask=mask, strict_cpu=strategy == NumaStrategy.DISTRIBUTE and any(mask)
+    )
+
+
+def numa_mask(strategy: NumaStrategy, root: Path = _SYSFS) -> list[bool]:
+    """One flag per processor that workers may use; empty: those of the process."""
+    try:
+        kind = NumaStrategy(strategy)
+    except ValueError:
+        raise InvalidArgument(f"[numa] {strategy!r} is none of {list(NumaStrategy)}") from None
+    allowed = _allowed()
+    nodes = [kept for cpus in numa_nodes(root) if (kept := [c for c in cpus if c in allowed])]
+    if len(nodes) < 2 or kind not in (NumaStrategy.DISTRIBUTE, NumaStrategy.ISOLATE):
+        return []
+    chosen = set().union(*nodes)
+    if kind is NumaStrategy.ISOLATE:
+        here = _current()
+        chosen = set(next((cpus for cpus in nodes if here in cpus), nodes[0]))
+    return [cpu in chosen for cpu in range(max(chosen) + 1)]
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    """The processors of a list such as "0-3,8"."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            found.extend(range(int(first), int(last or first) + 1))
+    return tuple(found)
+
+
+def _allowed() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def _current() -> int:
+    """The processor on which this thread runs; -1 where the system does not tell."""
+    try:
+        fields = Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()
+        return int(fields[36])  # field 39 of the line, counted from the third
+    except (OSError, ValueError, IndexError):
+        return -1

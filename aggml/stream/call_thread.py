@@ -1,0 +1,161 @@
+"""CallThread: the Python thread on which a stream runs Python functions, in its order.
+
+Here: taking the next call from the native stream and telling how it ended; who may not wait there.
+Not here: queueing it (stream/), the functions of a graph (plan_call.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from aggml.errors import InvalidState
+from aggml.native import _native
+from aggml.process.bare_trace import make_bare
+from aggml.process.locks import in_child, new_lock
+from aggml.process.signals import signals_blocked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "CallThread",
+    "Waiting",
+    "calling",
+    "check_may_wait",
+    "foreign_error",
+    "stop_callers",
+]
+
+_FOREIGN = 7  # ag_code of native/runtime/runtime.h
+
+#: Threads that run a function at this moment, and the stream that waits for it.
+calling: dict[int, _native.Stream] = {}
+#: Those of them that wait, and for what.
+_blocked: dict[int, tuple[_native.Stream, tuple[_native.Op, ...]]] = {}
+_blocked_lock = new_lock()
+_callers: weakref.WeakSet[CallThread] = weakref.WeakSet()  # each is kept by its own thread
+_stopping = False
+# Those threads are not there, and a new one may get the number of one of them.
+in_child(calling.clear)
+in_child(_blocked.clear)
+
+
+def check_may_wait(ops: Iterable[_native.Op], what: str) -> None:
+    """Refuse to wait for what the stream that runs this very function would have to do first.
+
+    Also by way of other streams that wait for it, and of functions that they run and that wait.
+    Called only while some function runs.
+
+    Raises:
+        InvalidState: an operation that is not done is, or waits for one, of that stream.
+    """
+    native = calling.get(threading.get_ident())
+    if native is None:
+        return
+    waited = [op for op in ops if not op.done()]
+    if not native.needs(waited, list(_blocked.values())):
+        return
+    direct = any(op.stream is native for op in waited)
+    by = "" if direct else ", which has to wait for it in turn"
+    whom = native.name if direct else ", ".join(sorted({op.stream.name for op in waited}))
+    raise InvalidState(
+        f"[Future] {what}: a function that {native.name} runs cannot wait for {whom}{by}"
+    )
+
+
+class Waiting:
+    """``with`` it a function blocks until operations are done; others see that it does.
+
+    Raises:
+        InvalidState: see `check_may_wait`.
+    """
+
+    __slots__ = ("_ops", "_what")
+
+    def __init__(self, ops: tuple[_native.Op, ...], what: str) -> None:
+        self._ops = ops
+        self._what = what
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        with _blocked_lock:  # of two that begin to wait for each other, the second sees the first
+            check_may_wait(self._ops, self._what)
+            native = calling.get(thread)
+            if native is not None:
+                _blocked[thread] = (native, self._ops)
+
+    def __exit__(self, *_: object) -> None:
+        with _blocked_lock:
+            _blocked.pop(threading.get_ident(), None)
+
+
+class CallThread:
+    """The Python thread that runs what `Stream.call` was given, in stream order."""
+
+    def __init__(self, native: _native.Stream, name: str) -> None:
+        self.native = native
+        self.thread = threading.Thread(target=self._serve, name=f"aggml call {name}", daemon=True)
+        _callers.add(self)
+        with signals_blocked():
+            self.thread.start()
+
+    def _serve(self) -> None:
+        native = self.native
+        try:
+            while True:
+                if native.next_call(1.0) is not None:
+                    error = self._call()
+                    if error is not None:  # here `_call` is over: it is part of the traceback
+                        assert error.exception is not None
+                        make_bare(error.exception)
+                    native.finish_call(error)
+                    del error
+                elif _stopping or (native.closed and native.completed == native.submitted):
+                    return
+        finally:
+            del self, native  # errors may keep this frame: see bare_trace.py
+
+    def _call(self) -> _native.Error | None:
+        thread = threading.get_ident()
+        index, user = self.native.call_step()
+        calling[thread] = self.native
+        what: tuple[str, ...] = ("call",)
+        try:
+            if index is None:
+                user[0]()  # what `Stream.call` queued
+            else:  # a step of a plan, with what `Stream.run_plan` gave along
+                plan, arena = user
+                call = plan.calls[index]
+                what = ("graph_compute", call.name, call.op)
+                call(0 if arena is None else arena.base, user)
+        except BaseException as exception:
+            return foreign_error(exception, self.native.name, *what)
+        finally:
+            del calling[thread]
+        return None
+
+
+def stop_callers() -> list[threading.Thread]:
+    """Have all call threads end, each after the function that it runs; at exit only.
+
+    Returns:
+        Those that are alive, also of streams that were dropped.
+    """
+    global _stopping
+    _stopping = True
+    callers = list(_callers)
+    for caller in callers:
+        caller.native.close()  # which wakes it
+    return [caller.thread for caller in callers if caller.thread.is_alive()]
+
+
+def foreign_error(
+    exception: BaseException, device: str, operation: str, tensor: str = "", op: str = ""
+) -> _native.Error:
+    """A native error that stands for an exception of Python; ``op``: of the node that raised it."""
+    about = f"({op}) " if op else ""
+    error = _native.Error.make(_FOREIGN, device, operation, tensor, about + repr(exception))
+    error.exception = exception
+    return error

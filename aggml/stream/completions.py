@@ -1,0 +1,135 @@
+"""gather and as_completed: waiting for several Futures.
+
+Not here: the Future (future.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio.lowlevel
+
+from aggml.errors import InvalidHandle
+from aggml.stream.future import Future
+from aggml.stream.parker import Parker
+from aggml.stream.reactor import current_reactor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from aggml.native import _native
+
+__all__ = ["as_completed", "gather"]
+
+T = TypeVar("T")
+
+
+class _Completions(Generic[T]):
+    """Yields each Future as it gets done; cancelled, it stops waiting for all of them at once.
+
+    No generator: one that is not exhausted has to be closed by hand, and trio says so.
+    """
+
+    def __init__(self, futures: Iterable[Future[T]]) -> None:
+        self._ready: deque[Future[T]] = deque()
+        self._entries: list[_native.Waiter] = []
+        self._waited: set[Future[T]] = set()
+        self._futures = list(dict.fromkeys(futures))
+        for future in self._futures:
+            if not isinstance(future, Future):
+                raise InvalidHandle(f"[as_completed] {future!r} is no Future")
+        self._left = len(self._futures)
+        self._parker: Parker | None = None
+
+    def _start(self) -> Parker:
+        lasts = [future._awaited() for future in self._futures]  # raises before anybody waits
+        parker, reactor, ready = Parker(), current_reactor(), self._ready
+
+        def arrive(future: Future[T]) -> None:  # does not keep self: who breaks off waits no more
+            ready.append(future)
+            parker.unpark()
+
+        for future, last in zip(self._futures, lasts, strict=True):
+            future._enter()
+            self._waited.add(future)
+            entry = None if last is None else reactor.arm(last, partial(arrive, future))
+            if entry is None:
+                ready.append(future)
+            else:
+                self._entries.append(entry)
+        return parker
+
+    def __aiter__(self) -> _Completions[T]:
+        return self
+
+    async def __anext__(self) -> Future[T]:
+        if self._left == 0:
+            raise StopAsyncIteration
+        if self._parker is None:
+            try:
+                self._parker = self._start()
+            except Exception:  # misuse, no cancellation: nothing is aborted
+                self.close()
+                raise
+        try:
+            await anyio.lowlevel.checkpoint()
+            while (future := self._arrived()) is None:
+                await self._parker.park()
+        except BaseException:
+            self.close(cancelled=True)
+            raise
+        self._left -= 1
+        self._waited.discard(future)
+        future._leave(cancelled=False)
+        return future
+
+    def _arrived(self) -> Future[T] | None:
+        while self._ready:
+            future = self._ready.popleft()
+            if future in self._waited:  # one that Ctrl-C hit may arrive twice
+                return future
+        return None
+
+    def close(self, *, cancelled: bool = False) -> None:
+        """Wait for nothing any more."""
+        self._left = 0
+        for entry in self._entries:
+            entry.cancel()
+        while self._waited:
+            self._waited.pop()._leave(cancelled=cancelled)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def as_completed(futures: Iterable[Future[T]]) -> AsyncIterator[Future[T]]:
+    """Yield the given Futures as they get done; ``result()`` of each brings value or failure.
+
+    Leaving the loop early aborts nothing.
+
+    Cancellation: of a wait, aborts those that are abortable (``run``, ``submit``) and that nobody
+    else waits for.
+    """
+    return _Completions(futures)
+
+
+async def gather(*futures: Future[Any]) -> list[Any]:
+    """Await all; the results in the order given.
+
+    Raises:
+        AggmlError: the first failure, at once; the others go on.
+
+    Cancellation: aborts those that are abortable (``run``, ``submit``) and that nobody else waits
+    for.
+    """
+    completions = _Completions(futures)
+    if not futures:
+        await anyio.lowlevel.checkpoint()
+    try:
+        async for future in completions:
+            future.result()
+    finally:
+        completions.close()
+    return [future.result() for future in futures]

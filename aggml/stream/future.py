@@ -1,0 +1,379 @@
+"""Future: tickets of streams that tasks can await.
+
+Here: done, result, exception, awaiting, callbacks, abort by the last cancelled waiter. Not here:
+several of them (completions.py), how a loop is woken (reactor.py), what is enqueued (stream/,
+backend/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from aggml.errors import InvalidState
+from aggml.process.locks import new_rlock
+from aggml.stream.call_thread import Waiting, calling, check_may_wait
+from aggml.stream.failures import exception_of
+from aggml.stream.observe import observed, watchers
+from aggml.stream.parker import post_here
+from aggml.stream.reactor import checkpoint, current_reactor, current_task, wait_op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from aggml.errors import AggmlError
+    from aggml.native import _native
+
+__all__ = ["Future", "Outcome", "Shielded", "Times"]
+
+T_co = TypeVar("T_co", covariant=True)  # a Future[ndarray] is a Future[object]
+
+# Loops in several threads may wait for one Future. Reentrant: `__del__` leaves, too, at any point.
+_waiters_lock = new_rlock()
+
+
+class Times(NamedTuple):
+    """When an operation was submitted, started and done: perf_counter seconds, None until then."""
+
+    submitted: float
+    started: float | None
+    done: float | None
+
+
+class Outcome:
+    """Where a function that a stream calls leaves its value; the Future then gives that."""
+
+    __slots__ = ("value",)
+
+    value: Any
+
+
+class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
+    """What a queued operation will bring; awaited any number of times, in any task, loop or thread.
+
+    To asyncio it is a coroutine as well, so ``asyncio.create_task(future)`` gives a task, of which
+    there may be several.
+
+    A Future holds its operations' slots, so times and errors stay readable; it does not hold the
+    device. Dropping it changes nothing: the operation goes on and keeps what it needs.
+
+    Cancellation: of an await, abandons the wait. Where the work belongs to its waiters alone
+    (``run``, ``submit``), the cancellation of the last one aborts the work; see ``shield``.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_abortable",
+        "_finish",
+        "_ops",
+        "_problem",
+        "_steps",
+        "_value",
+        "_waiters",
+        "what",
+    )
+
+    def __init__(
+        self,
+        ops: tuple[_native.Op, ...] | None,
+        value: T_co,
+        what: str,
+        *,
+        abortable: bool = False,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self._ops = ops  # None while its batch is open
+        self._value = value
+        self.what = what
+        self._abortable = abortable
+        self._finish = finish
+        self._waiters = 0
+        self._problem: AggmlError | None = None  # set if its batch was given up
+        # Unset until a task is made of it: what such a task is at.
+        self._steps: dict[object, Generator[Any, Any, T_co]]
+
+    def join(self, parts: list[Future[Any]]) -> None:
+        """Stand for all ``parts``, which are queued in this order on one stream."""
+        self._ops = tuple([op for part in parts for op in part._ops or ()])
+
+    # -- state
+
+    def _last(self) -> _native.Op | None:
+        """The operation that finishes last; None if the batch was given up, so there never was."""
+        if self._ops is None:
+            if self._problem is not None:
+                return None
+            raise InvalidState(
+                f"[Future] {self.what}: its batch is still open, so it is not queued yet"
+            )
+        return self._ops[-1]
+
+    def _awaited(self) -> _native.Op | None:
+        """The same for who is about to wait for it.
+
+        Raises:
+            InvalidState: it would wait for itself, see `check_may_wait`.
+        """
+        last = self._last()
+        if calling and self._ops is not None:
+            check_may_wait(self._ops, self.what)
+        return last
+
+    def done(self) -> bool:
+        """Whether the operation is over, however it ended. Never blocks."""
+        if self._ops is None:
+            return self._problem is not None
+        done = self._ops[-1].done()
+        if watchers and done:
+            observed(self._ops)
+        return done
+
+    def exception(self) -> Exception | None:
+        """What `result` would raise, or None.
+
+        Raises:
+            InvalidState: the operation is pending.
+        """
+        if self._problem is not None:
+            return self._problem
+        if not self.done():
+            raise InvalidState(
+                f"[Future.exception] {self.what} is pending: await it, or call wait()"
+            )
+        if watchers:
+            observed(self._ops or ())
+        for op in self._ops or ():
+            error = op.error()
+            if error is not None:
+                return exception_of(error, derived=op.derived)
+        if self._finish is not None:
+            try:
+                self._finish()
+            except ExceptionGroup as problem:  # what synchronize() has to tell
+                return problem
+        return None
+
+    def result(self) -> T_co:
+        """The value.
+
+        Raises:
+            InvalidState: the operation is pending.
+            AggmlError: what the operation failed with.
+            ExceptionGroup: of a `Backend.synchronize`, the failures that nobody had seen.
+        """
+        problem = self.exception()
+        if problem is not None:
+            try:
+                raise problem
+            finally:
+                del problem  # no cycle through this frame
+        value: Any = self._value
+        return cast("T_co", value.value if type(value) is Outcome else value)
+
+    @property
+    def times(self) -> Times:
+        """Submitted (of the first operation), started, done (of the last)."""
+        last = self._last()
+        if last is None or self._ops is None:
+            raise InvalidState(f"[Future.times] {self.what} was never queued")
+        first = self._ops[0].times()
+        return Times(first[0], first[1], last.times()[2])
+
+    # -- waiting
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        last = self._awaited()
+        if last is None:
+            yield from checkpoint()
+            return self.result()
+        if not self._abortable:
+            yield from wait_op(last)
+            return self.result()
+        self._enter()
+        try:
+            yield from wait_op(last)
+        except InvalidState:  # no loop runs here: who asks wrongly has not waited
+            self._leave(cancelled=False)
+            raise
+        except BaseException:
+            self._leave(cancelled=True)
+            raise
+        self._leave(cancelled=False)
+        return self.result()
+
+    def send(self, value: object) -> Any:  # noqa: ANN401 - what event loops pass to each other
+        """A step of a task that was made of this Future; for event loops, which call it."""
+        steps: dict[object, Generator[Any, Any, T_co]] | None = getattr(self, "_steps", None)
+        if steps is None:
+            steps = self._steps = {}
+        task = current_task()
+        step = steps.get(task)
+        if step is None:
+            step = steps[task] = self.__await__()
+        try:
+            return step.send(value)
+        except BaseException:
+            del steps[task]
+            raise
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as `send`
+        """The same, with an exception: the task was cancelled."""
+        steps: dict[object, Generator[Any, Any, T_co]] = getattr(self, "_steps", {})
+        task = current_task()
+        step = steps.get(task)
+        if step is None:  # cancelled before it began
+            raise error[0]
+        try:
+            return step.throw(*error)
+        except BaseException:
+            del steps[task]
+            raise
+
+    def close(self) -> None:
+        """Nothing: a Future holds no resource; what a task of it is at ends with that task."""
+
+    def get(self, timeout: float | None = None) -> T_co:
+        """`wait`, then `result`: block this thread, without the GIL, until there is a value.
+
+        Args:
+            timeout: seconds, or None for ever.
+
+        Raises:
+            TimeoutError: it is not done by then; the work goes on.
+            AggmlError: what the operation failed with.
+            InvalidState: see `wait`.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(f"[Future.get] {self.what} is not done after {timeout} s")
+        return self.result()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread, without the GIL, until done; for scripts and notebooks. Ctrl-C works.
+
+        It tells nothing of failures: `get` does. One that nobody asks for is logged in the end, see
+        `Backend.close`.
+
+        Args:
+            timeout: seconds, or None for ever. Running out is no cancellation.
+
+        Returns:
+            Whether it is done.
+
+        Raises:
+            InvalidState: called by a function (`Stream.call`, ``map_custom1``) that the very stream
+                runs, or one for which that stream waits, by however many others: it would wait for
+                itself.
+        """
+        last = self._awaited()
+        if last is None:
+            return True
+        seconds = -1.0 if timeout is None else max(0.0, timeout)
+        self._enter()
+        try:
+            if calling:
+                with Waiting(self._ops or (), self.what):
+                    return last.wait(seconds)
+            return last.wait(seconds)
+        finally:
+            self._leave(cancelled=False)
+
+    def add_done_callback(self, callback: Callable[[Future[T_co]], object]) -> None:
+        """Call ``callback(self)`` once done, in the loop that runs here; soon if it is done now.
+
+        The callback counts as a waiter. What it raises is logged.
+
+        Raises:
+            InvalidState: no loop runs in this thread, or the batch is still open.
+        """
+        last = self._last()
+        reactor, post = current_reactor(), post_here()
+        begun = False
+
+        def call() -> None:
+            nonlocal begun
+            if begun:  # Ctrl-C hit the reactor when this had been called
+                return
+            begun = True
+            self._leave(cancelled=False)
+            try:
+                callback(self)
+            except Exception:
+                _log_callback(self, callback)
+
+        self._enter()
+        if last is None or last.done() or reactor.arm(last, call) is None:
+            post(call)
+
+    def abort(self) -> None:
+        """Stop the operation at its next safe point; later work goes on.
+
+        It is done in its turn and raises Aborted.
+        """
+        for op in self._ops or ():
+            op.abort()
+
+    def shield(self) -> Shielded[T_co]:
+        """An awaitable of the same result whose cancellation never aborts the work."""
+        return Shielded(self)
+
+    async def settled(self) -> None:
+        """Wait until done, however it ends. Cancellation: abandons this wait and nothing else."""
+        last = self._awaited()
+        if last is not None:
+            await _Op(last)
+
+    def _enter(self) -> None:
+        with _waiters_lock:
+            self._waiters += 1
+
+    def _leave(self, *, cancelled: bool) -> None:
+        with _waiters_lock:
+            self._waiters -= 1
+            last = self._waiters == 0
+        if cancelled and last and self._abortable and not self.done():
+            self.abort()
+
+    def __repr__(self) -> str:
+        if not self.done():
+            state = "pending" if self._ops is not None else "in an open batch"
+        elif self._problem is not None or any(op.error() is not None for op in self._ops or ()):
+            state = "failed"
+        else:
+            state = "done"
+        return f"<Future {self.what}, {state}>"
+
+
+def _log_callback(future: Future[Any], callback: object) -> None:
+    import logging
+
+    logging.getLogger("aggml").exception("[Future] callback %r of %r failed", callback, future)
+
+
+class _Op:
+    """Awaits one operation without looking at how it ended."""
+
+    __slots__ = ("_op",)
+
+    def __init__(self, op: _native.Op) -> None:
+        self._op = op
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return wait_op(self._op)
+
+
+class Shielded(Generic[T_co]):
+    """Awaits a Future without the power to abort its work."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: Future[T_co]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        last = self._future._awaited()
+        self._future._enter()  # it waits, so nobody else is the last waiter
+        try:
+            yield from checkpoint() if last is None else wait_op(last)
+        finally:
+            self._future._leave(cancelled=False)
+        return self._future.result()

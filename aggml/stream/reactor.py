@@ -1,0 +1,340 @@
+"""Reactor: the bridge from native completions to the tasks of one event loop, asyncio or trio.
+
+Here: all that knows which of the two runs; one reactor and one file descriptor per loop. A callback
+waits for a (stream, ticket). The native side keeps who waits, writes the descriptor when a ticket
+is done, and gives out what is due; the reactor calls that and looks at nothing else. Not here: what
+a Future is (future.py), sleeping without an operation (parker.py).
+
+A reactor belongs to its loop alone: asyncio's selector holds it, trio's run does. So it goes, with
+all who wait, when the loop is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aggml.errors import InvalidState
+from aggml.native import _native
+from aggml.process.locks import new_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    import trio
+
+__all__ = [
+    "CHECKPOINT",
+    "Reactor",
+    "checkpoint",
+    "current_reactor",
+    "current_task",
+    "in_trio",
+    "known_reactor",
+    "running_asyncio",
+    "turn",
+    "wait_op",
+]
+
+_log = logging.getLogger("aggml")
+
+
+class Reactor:
+    """Calls back, in its loop, once tickets are done.
+
+    Attributes:
+        notifier: whose descriptor the native side writes.
+        pumped: whether the loop calls `wake` by itself; else whoever waits does, see `turn`.
+        turns: tasks that do so at this moment.
+        parked: has tasks look again that sleep until something else than an operation wakes them.
+    """
+
+    def __init__(self, *, pumped: bool = True) -> None:
+        self.notifier = _native.Notifier()
+        _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
+        self.pumped = pumped
+        self.turns = 0
+        self.parked: set[Callable[[], None]] = set()
+
+    def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
+        """Have ``callback`` called in this loop once ``op`` is done.
+
+        Args:
+            op: what is waited for.
+            callback: called again if a KeyboardInterrupt may have cut it short.
+
+        Returns:
+            The wait, which may be cancelled: nothing of it is left then. None if ``op`` is done,
+            nothing is called then.
+
+        Raises:
+            InvalidState: ``op`` belongs to the parent process of a fork.
+        """
+        if not op.stream.alive:
+            raise InvalidState("[Future] the operation belongs to the parent process of a fork")
+        return self.notifier.watch(op, callback)
+
+    def wake(self) -> None:
+        """Call back all that is done; runs in the loop whenever the descriptor is readable."""
+        notifier = self.notifier
+        try:
+            notifier.drain()
+            while (callback := notifier.next_due()) is not None:
+                self._call(callback)
+                notifier.called()
+        except BaseException:  # Ctrl-C: this one, if it was not called, and the others come next
+            notifier.signal()
+            raise
+
+    @staticmethod
+    def _call(callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception:
+            _log.exception("[Reactor] a callback failed")
+
+    def leave(self, resumes: object) -> None:
+        """From here on who waits calls `wake`; tasks that wait by ``resumes`` look again."""
+        self.pumped = False
+        for waiter in self.notifier.waiters():
+            callback = waiter.callback
+            if isinstance(callback, partial) and callback.func is resumes:
+                waiter.cancel()
+                callback()
+        for look in list(self.parked):
+            look()
+
+    def idle(self) -> bool:
+        """Whether nobody waits."""
+        return not (self.turns or self.parked or self.notifier.waiters())
+
+    def close(self) -> None:
+        """Close the descriptor; nobody is called back any more. The loop has ended."""
+        self.notifier.close()
+        self.notifier.cancel_all()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+# -- which loop runs here
+
+# The loop's selector holds the reactor: a dictionary that did would hold the loop, by who waits.
+_asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Reactor]] = (
+    weakref.WeakKeyDictionary()
+)
+_trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
+_ENDING = "ending"  # instead of the reactor of a run that takes no system task any more
+_lock = new_lock()
+
+
+def in_trio() -> bool:
+    """Whether a task of trio runs in this thread."""
+    # Another thread may be importing it just now: then it has no lowlevel, and no run here.
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel is not None and bool(lowlevel.in_trio_task())
+
+
+def running_asyncio() -> asyncio.AbstractEventLoop:
+    """The loop of asyncio that runs in this thread.
+
+    Raises:
+        InvalidState: none does.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidState(
+            "[Future] no event loop runs in this thread: "
+            "await it in asyncio or trio, or call wait()"
+        ) from None
+
+
+def _reactor_of_asyncio(loop: asyncio.AbstractEventLoop) -> Reactor:
+    known = _asyncio_reactors.get(loop)
+    reactor = None if known is None else known()
+    if reactor is None:
+        reactor = Reactor()
+        loop.add_reader(reactor.notifier.fileno(), reactor.wake)
+        _asyncio_reactors[loop] = weakref.ref(reactor)
+    return reactor
+
+
+async def _pump(reactor: Reactor) -> None:
+    import trio
+
+    try:
+        while True:
+            await trio.lowlevel.wait_readable(reactor.notifier.fileno())
+            reactor.wake()
+    finally:
+        reactor.leave(trio.lowlevel.reschedule)
+        _retire(reactor)
+
+
+def _retire(reactor: Reactor) -> None:
+    """Close the reactor of a run that ends, unless somebody waits."""
+    if reactor.idle():
+        _trio_reactor.set(_ENDING)
+        reactor.close()
+
+
+async def turn(reactor: Reactor) -> None:
+    """Wait for the descriptor in the task that waits, and call back what is done.
+
+    That is how tasks wait at the end of a run of trio: it finalises async generators when all
+    system tasks are over.
+    """
+    import trio
+
+    reactor.turns += 1
+    fd = os.dup(reactor.notifier.fileno())  # trio takes one task for each descriptor
+    try:
+        await trio.lowlevel.wait_readable(fd)
+        reactor.wake()
+    finally:
+        os.close(fd)
+        reactor.turns -= 1
+        _retire(reactor)
+
+
+def _reactor_of_trio() -> Reactor:
+    import trio
+
+    global _trio_reactor
+    if _trio_reactor is None:
+        with _lock:
+            if _trio_reactor is None:
+                _trio_reactor = trio.lowlevel.RunVar("aggml_reactor", None)
+    known = _trio_reactor.get()
+    if isinstance(known, Reactor):
+        return known
+    reactor = Reactor(pumped=known is not _ENDING)
+    if reactor.pumped:
+        try:
+            trio.lowlevel.spawn_system_task(_pump, reactor, name="aggml reactor")
+        except RuntimeError:  # the run is past its system tasks
+            reactor.pumped = False
+    _trio_reactor.set(reactor)
+    return reactor
+
+
+def known_reactor() -> Reactor | None:
+    """The reactor of this run of trio if there is one."""
+    reactor = None if _trio_reactor is None else _trio_reactor.get()
+    return reactor if isinstance(reactor, Reactor) else None
+
+
+def current_reactor() -> Reactor:
+    """The reactor of the loop that runs in this thread.
+
+    Raises:
+        InvalidState: none does.
+    """
+    return _reactor_of_trio() if in_trio() else _reactor_of_asyncio(running_asyncio())
+
+
+def current_task() -> object | None:
+    """The task that runs now, to be compared by identity; None outside of a loop."""
+    if in_trio():
+        import trio
+
+        return trio.lowlevel.current_task()
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+# -- waiting
+
+
+def checkpoint() -> Generator[Any, Any, None]:
+    """Let other tasks run once, and notice a cancellation."""
+    if in_trio():
+        import trio
+
+        yield from trio.lowlevel.checkpoint().__await__()
+    else:
+        running_asyncio()
+        yield  # what asyncio.sleep(0) does
+
+
+class _Checkpoint:
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return checkpoint()
+
+
+CHECKPOINT = _Checkpoint()  # to be awaited; what anyio.lowlevel.checkpoint() does, for less
+
+
+def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
+    """Suspend this task until ``op`` is done; at least one checkpoint.
+
+    The first turn of the loop comes before any arming: work of a few microseconds is done by then,
+    and a descriptor need be neither written nor polled.
+    """
+    if in_trio():
+        yield from _wait_trio(op)
+    else:
+        yield from _wait_asyncio(running_asyncio(), op)
+
+
+def _wait_asyncio(loop: asyncio.AbstractEventLoop, op: _native.Op) -> Generator[Any, Any, None]:
+    yield
+    while not op.done():
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(waiter: asyncio.Future[None] = waiter) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        entry = _reactor_of_asyncio(loop).arm(op, wake)
+        if entry is None:
+            return
+        try:
+            yield from waiter
+        finally:
+            entry.cancel()
+
+
+def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
+    import trio
+
+    yield from trio.lowlevel.checkpoint().__await__()
+    while not op.done():
+        reactor = _reactor_of_trio()
+        if not reactor.pumped:
+            yield from _wait_ending(reactor, op)
+            return
+        task = trio.lowlevel.current_task()
+        entry = reactor.arm(op, partial(trio.lowlevel.reschedule, task))
+        if entry is None:
+            return
+
+        def abort(_: object, entry: _native.Waiter = entry) -> trio.lowlevel.Abort:
+            entry.cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+
+
+def _wait_ending(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:
+    entry = reactor.arm(op, _nothing)
+    try:
+        while entry is not None and not op.done():
+            yield from turn(reactor).__await__()
+    finally:
+        if entry is not None:
+            entry.cancel()
+
+
+def _nothing() -> None:
+    """The callback of a task that looks by itself."""

@@ -1,0 +1,80 @@
+"""A tensor's bytes as an array of numpy, or of who reads DLPack, without copying.
+
+Here: tensors in host memory shown to others. Not here: memory of others shown to tensors
+(aggml/dlpack.py), transfers in order (backend/).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggml.dtype import DType
+from aggml.errors import InvalidArgument, NotAllocated, Unsupported
+
+if TYPE_CHECKING:
+    from aggml.tensor.tensor import Tensor
+
+__all__ = ["CPU_DLPACK", "array_over", "dlpack_of", "host_view"]
+
+Array = np.ndarray[Any, Any]
+CPU_DLPACK = (1, 0)  # kDLCPU, device 0
+
+
+def host_view(tensor: Tensor, what: str) -> Array:
+    """See `Tensor.host_view`."""
+    placement = tensor.root.placement
+    if placement is None:
+        raise NotAllocated(f"[{what}] {tensor!r} has no memory")
+    buffer = placement.buffer
+    if not buffer.is_host:
+        raise Unsupported(f"[{what}] {tensor!r} lies in {buffer!r}, which the host cannot read")
+    if not placement.readable:
+        raise NotAllocated(
+            f"[{what}] {tensor!r} lies where other nodes are computed too; "
+            "flag it with set_output() to read it"
+        )
+    if not tensor.nelements:
+        return array_over(tensor, np.empty(0, np.uint8), 0)
+    try:
+        flat = np.frombuffer(buffer.owner.memory, np.uint8)  # type: ignore[call-overload]
+    except (TypeError, ValueError, BufferError) as error:
+        raise Unsupported(f"[{what}] the memory of {buffer!r} cannot be shown: {error}") from error
+    start = placement.address + tensor.view_offs - flat.__array_interface__["data"][0]
+    if start < 0 or start + tensor.nbytes > flat.nbytes:
+        raise Unsupported(f"[{what}] the memory of {buffer!r} is not that of its owner")
+    placement.exported = placement.exported or bool(flat.flags.writeable)
+    return array_over(tensor, flat, start)
+
+
+def array_over(tensor: Tensor, flat: Array, start: int) -> Array:
+    """``tensor`` as an array over bytes that begin with its first element at ``flat[start]``.
+
+    Of `Tensor.shape`, with the strides of the tensor; quantized types as bytes.
+    """
+    dtype = tensor.dtype
+    kind: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy
+    shape = tensor.shape
+    strides = tensor.nb[tensor.ndim - 1 :: -1]
+    if dtype.is_quantized:
+        shape, strides = (*shape[:-1], dtype.row_size(shape[-1])), (*strides[:-1], 1)
+    if not tensor.nelements:
+        return np.empty(shape, kind)
+    return np.ndarray(shape, kind, flat, start, strides)
+
+
+def dlpack_of(tensor: Tensor, what: str, **options: Any) -> Any:  # noqa: ANN401 - a capsule
+    """See `Tensor.__dlpack__`."""
+    if tensor.dtype is DType.BF16:
+        raise Unsupported(
+            f"[{what}] {tensor!r}: numpy's DLPack knows no bfloat16; host_view() shows it, "
+            "its .view(numpy.uint16) goes through DLPack"
+        )
+    view = host_view(tensor, what)
+    if not view.flags.writeable:
+        raise InvalidArgument(f"[{what}] {tensor!r} is read-only, which DLPack cannot promise")
+    try:
+        return view.__dlpack__(**options)
+    except BufferError as error:
+        raise Unsupported(f"[{what}] {tensor!r}: {error}") from error

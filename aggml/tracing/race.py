@@ -1,0 +1,345 @@
+"""The race checker: finds operations on different streams that touch the same bytes in no order.
+
+Here: vector clocks over byte ranges, for every operation that is enqueued while it looks on. Not
+here: putting operations in order (stream/), the ranges of an operation (native). For debugging: it
+costs some us per operation and per range.
+
+What it knows as order: that of a stream, waits (`wait`, `copy` across backends), and what the
+program saw done before it went on (an awaited Future, ``wait()``, ``done()`` that said True). That
+an operation happened to be done in time is no order. Host arrays count, too: a stream uses what it
+was given until the Future is done. What the program itself does with them is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from aggml.errors import InvalidState
+from aggml.memory.buffer import lying
+from aggml.stream.observe import watchers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aggml.native import _native
+    from aggml.stream.observe import Groups
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["Race", "RaceChecker", "RaceError", "check_races"]
+
+
+class RaceError(InvalidState):
+    """Operations touch the same bytes, and nothing says which comes first."""
+
+
+class _Access(NamedTuple):
+    """One operation's touch of bytes ``start`` to ``end``."""
+
+    start: int
+    end: int
+    writes: bool
+    stream: int
+    name: str
+    ticket: int
+    operation: str
+    array: _Layout | None = None  # of a host array
+    owner: Callable[[], object] | None = None  # whose bytes they are; None: they are gone
+
+
+class Race(NamedTuple):
+    """Two operations without order; ``first`` was enqueued earlier.
+
+    Attributes:
+        first, second: the operations, with their numbers on their streams.
+        first_stream, second_stream: names; streams of one name are numbered as they were seen.
+        start, end: addresses of the bytes that both touch.
+        kind: which of the two writes.
+        where: what lies there: tensors by name and their bytes, or an array of the host.
+    """
+
+    first: str
+    first_stream: str
+    second: str
+    second_stream: str
+    start: int
+    end: int
+    kind: str
+    where: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} of {self.where}: {self.second} on stream "
+            f"'{self.second_stream}' may run before or beside {self.first} on stream "
+            f"'{self.first_stream}', which was enqueued first. Missing: an event recorded on "
+            f"'{self.first_stream}' after {self.first}, and '{self.second_stream}' waiting for it "
+            f"before {self.second}"
+        )
+
+
+Clock = dict[int, int]  # key of a stream -> the last of its tickets that is known to be over
+
+
+class _Timeline:
+    """What one stream comes after, ticket by ticket."""
+
+    def __init__(self) -> None:
+        self.tickets: list[int] = [0]
+        self.clocks: list[Clock] = [{}]
+
+    def at(self, ticket: int) -> Clock:
+        """What operation ``ticket`` comes after, but for its own stream."""
+        return self.clocks[bisect_right(self.tickets, ticket) - 1]
+
+    def learn(self, ticket: int, more: Clock) -> None:
+        """From ``ticket`` on the stream comes after ``more`` as well."""
+        now = self.clocks[-1]
+        if all(now.get(s, 0) >= t for s, t in more.items()):
+            return
+        joined = dict(now)
+        _join(joined, more)
+        self.tickets.append(ticket)
+        self.clocks.append(joined)
+
+
+def _join(clock: Clock, more: Clock) -> None:
+    for stream, ticket in more.items():
+        if clock.get(stream, 0) < ticket:
+            clock[stream] = ticket
+
+
+class RaceChecker:
+    """Looks on between ``with`` and its end; see `check_races`.
+
+    Attributes:
+        races: what was found, each pair of operations and streams once.
+    """
+
+    def __init__(self, *, raises: bool = True) -> None:
+        self.races: list[Race] = []
+        self._raises = raises
+        self._lines: dict[int, _Timeline] = {}
+        self._last: dict[int, int] = {}  # the last ticket of each stream that was seen
+        self._host: Clock = {}
+        self._accesses: list[_Access] = []
+        self._keep: list[_native.Stream] = []  # their keys are addresses
+        self._found: set[tuple[str, str, str, str, str]] = set()
+        self._names: dict[int, str] = {}  # of streams, each another one
+        # Memory that has gone since: what was done there concerned other bytes.
+        self._gone: list[tuple[int, int]] = []
+        self._owners: dict[int, weakref.ref[object]] = {}
+
+    def __enter__(self) -> Self:
+        watchers.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: object
+    ) -> None:
+        watchers.remove(self)
+        if kind is None and self._raises and self.races:
+            raise RaceError(
+                f"[check_races] {len(self.races)} found:\n" + "\n".join(map(str, self.races))
+            )
+
+    # -- what happens
+
+    def born(self, start: int, end: int, owner: object) -> None:
+        """New memory: what was done at these addresses before concerned other bytes.
+
+        Once its owner is gone, arrays of the host may come to lie there.
+        """
+        self._forget(start, end)
+        key, gone, owners = id(owner), self._gone, self._owners
+
+        def died(_: object) -> None:  # at any moment, maybe while the accesses are walked
+            gone.append((start, end))
+            owners.pop(key, None)
+
+        owners[key] = weakref.ref(owner, died)
+
+    def _forget(self, start: int, end: int) -> None:
+        self._accesses = [a for a in self._accesses if a.end <= start or end <= a.start]
+
+    def before(self, groups: Groups) -> list[list[tuple[Any, Any, str]]]:
+        """See `aggml.stream.observe.Watcher`."""
+        return [[(d.waits(), _ranges(d), d.operation) for d in descs] for _, descs in groups]
+
+    def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
+        """See `aggml.stream.observe.Watcher`."""
+        notes: Any = note
+        while self._gone:
+            self._forget(*self._gone.pop())
+        for (stream, _), found, row in zip(groups, ops, notes, strict=True):
+            key = stream.key
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = _Timeline()
+                self._keep.append(stream)
+                same = sum(s.name == stream.name for s in self._keep)
+                self._names[key] = stream.name if same == 1 else f"{stream.name} #{same}"
+            for op, (waits, ranges, operation) in zip(found, row, strict=True):
+                ticket = op.ticket
+                line.learn(ticket, self._host)
+                if waits is not None:
+                    self._wait(line, key, ticket, waits)
+                self._last[key] = ticket
+                for start, end, writes, *host in ranges:
+                    self._touch(
+                        _Access(
+                            start, end, writes, key, self._names[key], ticket, operation, *host
+                        ),
+                        line,
+                    )
+
+    def _wait(self, line: _Timeline, key: int, ticket: int, waits: tuple[int, int | None]) -> None:
+        other, upto = waits
+        if other == key:
+            return
+        if upto is None:
+            upto = self._last.get(other, 0)
+        known = {other: upto}
+        if other in self._lines:
+            _join(known, self._lines[other].at(upto))
+        line.learn(ticket, known)
+
+    def seen(self, ops: Sequence[_native.Op]) -> None:
+        """See `aggml.stream.observe.Watcher`."""
+        for op in ops:
+            key, ticket = op.stream.key, op.ticket
+            if self._host.get(key, 0) >= ticket:
+                continue
+            if key in self._lines:
+                _join(self._host, self._lines[key].at(ticket))
+            self._host[key] = ticket
+
+    # -- bytes
+
+    def _touch(self, new: _Access, line: _Timeline) -> None:
+        clock = line.clocks[-1]
+        kept = []
+        host = self._host
+        for old in self._accesses:
+            if host.get(old.stream, 0) >= old.ticket:
+                continue  # the program saw it done: all that comes from now on comes after it
+            if old.owner is not None and old.owner() is None:
+                continue  # the array is gone; what lies there now are other bytes
+            if old.end <= new.start or new.end <= old.start or _apart(old, new):
+                kept.append(old)
+                continue
+            ordered = old.stream == new.stream or clock.get(old.stream, 0) >= old.ticket
+            if not ordered and (old.writes or new.writes):
+                self._report(old, new)
+            # What is ordered before this and covered by it need not be looked at again: whoever
+            # comes after this comes after that. A read does not stand for a write.
+            covered = new.start <= old.start and old.end <= new.end
+            if not (ordered and covered and (new.writes or not old.writes)):
+                kept.append(old)
+        kept.append(new)
+        self._accesses = kept
+
+    def _report(self, old: _Access, new: _Access) -> None:
+        kind = (
+            "two writes"
+            if old.writes and new.writes
+            else "a read after a write"
+            if old.writes
+            else "a write after a read"
+        )
+        key = (old.operation, old.name, new.operation, new.name, kind)
+        if key in self._found:
+            return
+        self._found.add(key)
+        start, end = max(old.start, new.start), min(old.end, new.end)
+        self.races.append(
+            Race(
+                f"{old.operation} (number {old.ticket})",
+                old.name,
+                f"{new.operation} (number {new.ticket})",
+                new.name,
+                start,
+                end,
+                kind,
+                _where(start, end, old.array or new.array),
+            )
+        )
+
+
+def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
+    """All bytes that an operation touches: of tensors, and of the array that it is given.
+
+    A plan has hundreds of operands in a few blocks: what touches or overlaps is one range.
+    """
+    found: list[tuple[Any, ...]] = []
+    for start, end, writes in sorted(desc.ranges(), key=lambda r: (r[2], r[0])):
+        if found and found[-1][2] == writes and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]), writes)
+        else:
+            found.append((start, end, writes))
+    host = desc.host()
+    if host is not None:
+        start, end, writes, view = host
+        found.append((start, end, writes, *_held(view.obj)))
+    return found
+
+
+def _where(start: int, end: int, array: _Layout | None) -> str:
+    """What lies there, for messages."""
+    found = [
+        f"bytes {max(start - at, 0)} to {min(end - at, tensor.nbytes)} of {tensor!r}"
+        for tensor, at in lying(start, end)
+    ]
+    if not found and array is not None:
+        seen = array.__array_interface__
+        found = [f"an array {seen['typestr']} {seen['shape']} of the host"]
+    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
+    place = f"bytes {start:#x} to {end:#x}"
+    return ", ".join([*found[:3], *more]) or f"{place}, where no tensor has memory of its own"
+
+
+class _Layout:
+    """Where an array lies, without keeping it; to be seen as an array, never to be read."""
+
+    def __init__(self, array: Array) -> None:
+        given = array.__array_interface__
+        self.__array_interface__ = {
+            k: given[k] for k in ("data", "shape", "strides", "typestr", "version")
+        }
+
+
+def _held(given: object) -> tuple[_Layout | None, Callable[[], object]]:
+    """The layout of an array, and what has its bytes: weakly, so that looking on keeps nothing."""
+    owner = given
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    layout = _Layout(given) if isinstance(given, np.ndarray) else None
+    try:
+        return layout, weakref.ref(owner)
+    except TypeError:  # bytes, a memoryview: kept, so that nothing else comes to lie there
+        return layout, lambda: owner
+
+
+def _apart(a: _Access, b: _Access) -> bool:
+    """Whether strided arrays share no byte though their ranges overlap; False if unclear."""
+    if a.array is None or b.array is None:
+        return False
+    work: Any = 10_000  # which numpy's types do not know
+    try:
+        return not np.shares_memory(np.asarray(a.array), np.asarray(b.array), max_work=work)
+    except np.exceptions.TooHardError:
+        return False
+
+
+def check_races(*, raises: bool = True) -> RaceChecker:
+    """Watch all streams for operations that touch the same bytes in no order.
+
+    ``with aggml.check_races() as found: ...``; then ``found.races``.
+
+    Args:
+        raises: raise RaceError at the end of the block if there were any.
+    """
+    return RaceChecker(raises=raises)
