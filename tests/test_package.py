@@ -45,11 +45,11 @@ LAYERS = [
         *("aggml.stream.completions", "aggml.memory.numa"),
     ],
     [
-        *("aggml.ops", "aggml.graph", "aggml.fusion"),
+        *("aggml.ops", "aggml.graph"),
         *("aggml.memory.arrays", "aggml.memory.shortage"),
     ],
     [
-        *("aggml.stream", "aggml.plan", "aggml.plan_call", "aggml.memory"),
+        *("aggml.stream", "aggml.plan", "aggml.memory"),
         *("aggml.backend.inputs", "aggml.conversion.floats"),
     ],
     ["aggml.memory.allocator", "aggml.memory.graph_memory", "aggml.conversion"],

@@ -18,7 +18,7 @@ from aggml.backend.device import Device, DeviceCaps, DeviceType
 from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
 from aggml.memory.buffer import HOST, Buffer, BufferType
 from aggml.native import cpu_mask
-from aggml.plan import lowering, node_problem
+from aggml.plan import compiling, node_problem
 from aggml.process.locks import new_lock
 from aggml.stream import Stream
 from aggml.tensor.checking import integer
@@ -218,7 +218,7 @@ class SimBackend(Backend):
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
         for node in graph.nodes:
             self.device._check_op(node)
-        plan = yield from lowering(graph, memory.locate, memory.scratch_size, self.cpu)
+        plan = yield from compiling(graph, memory.locate, memory.scratch_size, self.cpu)
         plan.work = sum(operations(node) for node in graph.nodes)
         return plan
 

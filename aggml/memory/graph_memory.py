@@ -1,7 +1,7 @@
 """Memory of graphs on one backend: a buffer for what outlives a run, a shared arena for the rest.
 
 Here: which tensor goes where, the arena, the cache of compiled plans. Not here: lifetimes and
-offsets inside the arena (allocator/), lowering (plan.py).
+offsets inside the arena (allocator/), compiling (plan/).
 """
 
 from __future__ import annotations

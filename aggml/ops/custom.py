@@ -1,6 +1,6 @@
 """Functions of the user as nodes: map_custom1 to 3 with their variants in place, custom_4d.
 
-Here: shapes, checks, what a node remembers of its function. Not here: calling it (plan_call.py,
+Here: shapes, checks, what a node remembers of its function. Not here: calling it (plan/call.py,
 native/lower/custom.c).
 
 A function in Python is called as ``fun(dst, *sources, ith, nth, userdata)`` by the stream's own

@@ -1,7 +1,7 @@
 """CallThread: the Python thread on which a stream runs Python functions, in its order.
 
 Here: taking the next call from the native stream and telling how it ended; who may not wait there.
-Not here: queueing it (stream/), the functions of a graph (plan_call.py).
+Not here: queueing it (stream/), the functions of a graph (plan/call.py).
 """
 
 from __future__ import annotations

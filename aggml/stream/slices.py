@@ -1,7 +1,7 @@
 """Work that a call may do at once and an await gives way in: written once, as a generator.
 
 Here: driving such a generator to its end, at once or in slices; what is not done in slices but
-elsewhere. Not here: what is done in steps (plan.py, graph_memory.py, allocator/).
+elsewhere. Not here: what is done in steps (plan/, graph_memory.py, allocator/).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 
 import aggml
 from aggml import Graph, GraphAllocator, Tensor, new_tensor, ops
-from aggml.fusion import chaining
 from aggml.plan import compile_plan
+from aggml.plan.fusion import chaining
 from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def chains(*ends: Tensor, at: dict[Tensor, tuple[int, int]] | None = None) -> li
             return True, start, end
         return True, start + tensor.view_offs, start + tensor.view_offs + tensor.nbytes
 
-    found, _ = finish(chaining(graph, span))
+    found = finish(chaining(graph, span)).chains
     return [[node.op for node in chain.nodes] for chain in found.values()]
 
 
@@ -172,7 +172,7 @@ def test_not_where_a_node_in_between_writes_what_is_read() -> None:
             start, end = at.get(tensor, (id(tensor) << 16, (id(tensor) << 16) + tensor.nbytes))
             return True, start, end
 
-        (chain,) = finish(chaining(Graph(both), span))[0].values()
+        (chain,) = finish(chaining(Graph(both), span)).chains.values()
         return chain.nodes[0]
 
     assert lead({}) is one
@@ -271,7 +271,7 @@ async def test_a_scheduler_fuses_what_it_alone_reads(be: aggml.Backend, parallel
 async def test_what_no_step_takes_is_computed_one_by_one(
     be: aggml.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggml.fusion._WHOLE_ROWS", frozenset())  # a product takes no norm
+    monkeypatch.setattr("aggml.plan.fusion._WHOLE_ROWS", frozenset())  # a product takes no norm
     _, total = two()
     graph = Graph(ops.rms_norm(total, 0.0))
     be.alloc_graph(graph)
@@ -286,7 +286,7 @@ def test_columns_are_what_one_product_alone_reads() -> None:
         def span(tensor: Tensor) -> tuple[bool, int, int]:
             return True, id(tensor) << 16, (id(tensor) << 16) + tensor.nbytes
 
-        return finish(chaining(Graph(*ends), span))[1]
+        return {*finish(chaining(Graph(*ends), span)).columns}
 
     product, total = two()
     weights = leaf(48, 7)

@@ -26,7 +26,7 @@ from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
 from aggml.memory.buffer import HOST, Buffer, BufferType, HostBufferType
 from aggml.native import _native, cpu_mask, isas
-from aggml.plan import lowering, node_problem
+from aggml.plan import compiling, node_problem
 from aggml.stream import Stream
 from aggml.stream.threadpool import ThreadPool, default_pool
 from aggml.tensor.checking import integer
@@ -164,7 +164,7 @@ class CPUBackend(Backend):
         return self.stream.clear(buffer, value)
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
-        return lowering(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)
+        return compiling(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)
 
     def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
         return self.stream.run_plan(plan, arena)

@@ -14,8 +14,8 @@ from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
 from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, registered
 from aggml.errors import InvalidState
-from aggml.fusion import VIEW_OPS
 from aggml.native import _native
+from aggml.plan.fusion import VIEW_OPS
 from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:

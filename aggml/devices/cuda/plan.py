@@ -11,18 +11,17 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from aggml.errors import Unsupported
-from aggml.fusion import VIEW_OPS
 from aggml.memory.buffer import aligned
 from aggml.native import _native
-from aggml.plan import DevicePlan, _records, _Storages
+from aggml.plan import WHOLE, DevicePlan, Storages
+from aggml.plan.fusion import VIEW_OPS
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.device import CUDADevice, Module
     from aggml.devices.cuda.launch import Launch
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
-    from aggml.plan import Locate
-    from aggml.plan_call import PlanCall
+    from aggml.plan import Locate, PlanCall
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
@@ -32,7 +31,6 @@ __all__ = ["CUDAPlan", "lowering"]
 #: aligned alike, so that a kernel chosen by alignment is the same.
 _BASES: Final = (1 << 45, 1 << 46)
 _FAULT: Final = 32  # bytes that a node may leave word in, see launch.py
-_WHOLE: Final = 1 << 20  # what `_Storages.visit` gives for a leaf that is written in full
 
 
 class CUDAPlan(DevicePlan):
@@ -51,7 +49,7 @@ class CUDAPlan(DevicePlan):
         self,
         graph: Graph,
         native: _native.Plan,
-        storages: _Storages,
+        storages: Storages,
         modules: tuple[Module, ...],
         launches: int,
         scratch: int,
@@ -60,7 +58,7 @@ class CUDAPlan(DevicePlan):
         self.scratch = scratch
         self.modules = modules
         self.launches = launches
-        self._fill(graph, 0, storages)
+        super().__init__(graph, storages=storages)
 
     @property
     def calls(self) -> dict[int, PlanCall]:
@@ -141,7 +139,7 @@ def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUD
         yield
     scratch = aligned(memory.scratch_size, 256)
     fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
-    storages = _Storages()
+    storages = Storages()
     modules: dict[str, Module] = {}
     native = _native.CudaPlan(device.native)
     launches = 0
@@ -152,7 +150,7 @@ def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUD
             node.name,
             node.op,
             fault if lowered.faults else -1,
-            [leaf] if 0 <= leaf < _WHOLE else [],
+            [leaf] if 0 <= leaf < WHOLE else [],
         )
         for launch, args, relative in lowered.launches:
             if launch.gemm:
@@ -176,5 +174,5 @@ def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUD
         fault += _FAULT if lowered.faults else 0
         yield
     plan = native.finish(fault)
-    plan.seal(_records(storages.reads), _records(storages.writes), _records(storages.partial))
+    plan.seal(*storages.records())
     return CUDAPlan(graph, plan, storages, tuple(modules.values()), launches, fault)

@@ -3,24 +3,25 @@
 Here: chains. One begins with a product or with rows of f32; each further node reads the one before
 element by element or row by row, and nobody else does. The kernels are those of the nodes one by
 one, so the bits are, too. And which nodes only one product reads, so that they may be written as it
-packs them. Not here: lowering (plan.py), how a chain is carried out
+packs them. Not here: compiling (lowering.py), how a chain is carried out
 (native/lower/chain.c).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.dtype import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aggml.graph import Graph
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["VIEW_OPS", "Chain", "Stage", "chaining", "without_last"]
+__all__ = ["NOTHING_FUSED", "VIEW_OPS", "Chain", "Fused", "Stage", "chaining", "without_last"]
 
 #: (is it in the arena?, first byte, end) of a tensor
 Span = tuple[bool, int, int]
@@ -80,25 +81,58 @@ class Chain(NamedTuple):
         return [t for t in (*begin, *others) if t is not None]
 
 
-def chaining(
-    graph: Graph, span: Callable[[Tensor], Span]
-) -> Steps[tuple[dict[Tensor, Chain], set[Tensor]]]:
-    """Find the chains of a graph, in small steps, and the columns of products.
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What is computed together in a graph.
 
-    A value is left out only if it has no memory that anybody could read (it is scratch, no end and
-    no OUTPUT), nothing views it, and just one node reads it. So a value that is watched keeps its
-    place: whoever watches asks for it as an end or an output.
-
-    Args:
-        graph: what is to be compiled.
-        span: where the bytes of a tensor lie.
-
-    Returns:
-        Chains by their last node, which tells when they are computed; and the nodes that nobody
-        reads but one product, as its columns: they may be stored as it packs them. Packed, what is
-        rounded to bf16 is computed to that accuracy.
+    Attributes:
+        chains: by their last node, which tells when they are computed.
+        inner: the other nodes of the chains: they are computed with the last one, and not stored.
+        columns: nodes that nobody reads but one product, as its columns. They may be stored as it
+            packs them; what is rounded to bf16 in that form is computed to that accuracy.
     """
-    readers: dict[Tensor, Tensor | None] = {}  # None: several
+
+    chains: Mapping[Tensor, Chain]
+    inner: frozenset[Tensor]
+    columns: frozenset[Tensor]
+
+
+#: Each node by itself.
+NOTHING_FUSED: Final = Fused({}, frozenset(), frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """Who reads what in a graph.
+
+    Attributes:
+        reader: of a tensor that is read: its only reader, None if it has several.
+        viewed: storages that nodes view.
+        ends: of the graph.
+        order: index of each node.
+    """
+
+    reader: Mapping[Tensor, Tensor | None]
+    viewed: set[Tensor]
+    ends: set[Tensor]
+    order: Mapping[Tensor, int]
+
+    def next_of(self, value: Tensor) -> Tensor | None:
+        """The one node that reads ``value``; None if somebody else can read it, too."""
+        if (
+            value.placement is not None
+            or value.view_src is not None
+            or value._flags & _OUTPUT
+            or value in self.viewed
+            or value in self.ends
+        ):
+            return None
+        return self.reader.get(value)
+
+
+def _reading(graph: Graph) -> Steps[_Readers]:
+    """Find out who reads what, in small steps."""
+    reader: dict[Tensor, Tensor | None] = {}
     viewed: set[Tensor] = set()
     order: dict[Tensor, int] = {}
     for i, node in enumerate(graph.nodes):
@@ -107,43 +141,42 @@ def chaining(
             viewed.add(node.view_src)
         for source in node.src:
             if source is not None:
-                readers[source] = None if source in readers else node
+                reader[source] = None if source in reader else node
         yield
-    ends = set(graph.ends)
+    return _Readers(reader, viewed, set(graph.ends), order)
+
+
+def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[Fused]:
+    """Find the chains of a graph and the columns of its products, in small steps.
+
+    A value is left out only if it has no memory that anybody could read (it is scratch, no end and
+    no OUTPUT), nothing views it, and just one node reads it. So a value that is watched keeps its
+    place: whoever watches asks for it as an end or an output.
+
+    Args:
+        graph: what is to be compiled.
+        span: where the bytes of a tensor lie.
+    """
+    readers = yield from _reading(graph)
     taken: set[Tensor] = set()
     columns: set[Tensor] = set()
-    found: dict[Tensor, Chain] = {}
-
-    def next_of(value: Tensor) -> Tensor | None:
-        """The one node that reads ``value``, which nobody else can."""
-        if (
-            value.placement is not None
-            or value.view_src is not None
-            or value._flags & _OUTPUT
-            or value in viewed
-            or value in ends
-        ):
-            return None
-        return readers.get(value)
-
+    chains: dict[Tensor, Chain] = {}
     for node in graph.nodes:
         if node not in taken:
-            chain = _longest(node, next_of, taken)
-            while chain is not None and not _is_safe(chain, graph, order, span):
+            chain = _longest(node, readers, taken)
+            while chain is not None and not _is_safe(chain, graph, readers.order, span):
                 chain = without_last(chain)
             if chain is not None:
                 taken.update(chain.nodes)
-                found[chain.nodes[-1]] = chain
+                chains[chain.nodes[-1]] = chain
         read = _source(node, 1) if node.op == "mul_mat" else None
-        if read is not None and read.op != "none" and next_of(read) is node:
+        if read is not None and read.op != "none" and readers.next_of(read) is node:
             columns.add(read)
         yield
-    return found, columns
+    return Fused(chains, frozenset(taken.difference(chains)), frozenset(columns))
 
 
-def _longest(
-    lead: Tensor, next_of: Callable[[Tensor], Tensor | None], taken: set[Tensor]
-) -> Chain | None:
+def _longest(lead: Tensor, readers: _Readers, taken: set[Tensor]) -> Chain | None:
     """The longest chain that begins with ``lead`` by ops, types and shapes alone."""
     if lead.dtype is not DType.F32 or 0 in lead.ne:
         return None
@@ -160,7 +193,7 @@ def _longest(
     n_sources = 2
     while len(stages) < _MAX_STAGES:
         value = nodes[-1]
-        node = next_of(value)
+        node = readers.next_of(value)
         if node is not None and product and node not in taken and _narrows(node, value):
             nodes.append(node)
             stages.append(Stage(node, None, False))
@@ -242,7 +275,7 @@ def _repeats(other: Tensor, node: Tensor) -> bool:
 
 
 def _is_safe(
-    chain: Chain, graph: Graph, order: dict[Tensor, int], span: Callable[[Tensor], Span]
+    chain: Chain, graph: Graph, order: Mapping[Tensor, int], span: Callable[[Tensor], Span]
 ) -> bool:
     """Whether the bytes that the chain reads are still there when its last node has its turn.
 

@@ -1,0 +1,159 @@
+"""Plan: a graph compiled for one device, over fixed addresses; what it touches, and its steps.
+
+Here: the values, and how they print. Not here: compiling (lowering.py), running
+(`Stream.run_plan`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from aggml.plan.fusion import VIEW_OPS
+from aggml.plan.storages import Storages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aggml.graph import Graph
+    from aggml.native import _native
+    from aggml.plan.call import PlanCall
+    from aggml.tensor.placement import Placement
+
+__all__ = ["DevicePlan", "NativePlan", "Plan", "PlanStep"]
+
+
+class PlanStep(NamedTuple):
+    """One step as ``print(plan)`` shows it; steps run in order, chunks of one on any threads.
+
+    Nodes that are computed together are one step, ``mul_mat+add+gelu``. It has the name of the last
+    node: the values of the others are not stored. With ``beside``, chunks of the step before and of
+    this one run in any order.
+    """
+
+    node: str
+    op: str
+    n_chunks: int
+    beside: bool = False
+
+
+class DevicePlan:
+    """A graph compiled over fixed addresses; immutable. Devices subclass it for plans of their own.
+
+    Scratch is an offset from a base that each run is given.
+
+    Args:
+        graph: what is compiled.
+        arena_size: bytes of scratch a run needs; the placement of the graph tells it.
+        storages: what the nodes read and write, if compiling has found that out already.
+
+    Attributes:
+        reads: the storages that a run reads before it writes them; a poisoned one fails it.
+        writes: the storages that a run writes in full; a failed one leaves them poisoned.
+        partial: the storages that a run writes in part.
+        keep: the placements of all tensors: their memory lives as long as the plan.
+
+    Raises:
+        InvalidArgument: a node would write memory that is read-only.
+    """
+
+    __slots__ = ("arena_size", "graph", "keep", "partial", "reads", "writes")
+
+    def __init__(
+        self, graph: Graph, *, arena_size: int = 0, storages: Storages | None = None
+    ) -> None:
+        if storages is None:
+            storages = Storages.of(graph)
+        self.graph = graph
+        self.arena_size = arena_size
+        self.reads = tuple(storages.reads)
+        self.writes = tuple(storages.writes)
+        self.partial = tuple(storages.partial)
+        self.keep: list[Placement | None] = [t.placement for t in (*graph.leafs, *graph.nodes)]
+
+    @property
+    def holds(self) -> bool:
+        """Whether compiling again would give the same plan, if all tensors lie where they lay."""
+        return True
+
+    @property
+    def steps(self) -> list[PlanStep]:
+        """What a run does, in order."""
+        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in VIEW_OPS]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{i:4} {'+' if s.beside else ' '} {s.op:16} {s.node:32} "
+            f"{s.n_chunks} {'chunk' if s.n_chunks == 1 else 'chunks'}"
+            for i, s in enumerate(self.steps)
+        ]
+        if any(s.beside for s in self.steps):
+            lines.append("   + runs side by side with the step before it")
+        return "\n".join([repr(self), *lines])
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of graph {self.graph.uid}, {len(self.steps)} steps, "
+            f"{self.arena_size} bytes of scratch>"
+        )
+
+
+class NativePlan(Protocol):
+    """A plan that a native stream runs, and what it needs."""
+
+    @property
+    def native(self) -> _native.Plan:
+        """The steps, for the stream of the device that they were compiled for."""
+        ...
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of scratch that a run needs."""
+        ...
+
+    @property
+    def calls(self) -> Mapping[int, PlanCall]:
+        """The steps that are functions in Python, by index."""
+        ...
+
+
+class Plan(DevicePlan):
+    """A graph lowered into native steps, for `Stream.run_plan`.
+
+    Args:
+        graph: what was compiled.
+        native: the steps.
+        storages: what the nodes read and write.
+        calls: those steps that are functions in Python, by index.
+        still_holds: says whether all that the steps assume of weights is so still.
+
+    Attributes:
+        native: as given.
+        calls: as given.
+        work: for devices that pretend to a speed: floating point operations of a run.
+    """
+
+    __slots__ = ("_still_holds", "calls", "native", "work")
+
+    def __init__(
+        self,
+        graph: Graph,
+        native: _native.Plan,
+        storages: Storages,
+        calls: Mapping[int, PlanCall],
+        still_holds: Callable[[], bool],
+    ) -> None:
+        super().__init__(graph, arena_size=native.arena_size, storages=storages)
+        self.native = native
+        self.calls = calls
+        self.work = 0
+        self._still_holds = still_holds
+
+    @property
+    def holds(self) -> bool:
+        """Whether the weights in each place may still, or still may not, be packed."""
+        return self._still_holds()
+
+    @property
+    def steps(self) -> list[PlanStep]:
+        """What a run does, in order."""
+        return [PlanStep(*step) for step in self.native.steps()]

@@ -1,0 +1,133 @@
+"""Storages of a plan: which memory it reads, writes in full and writes in part.
+
+A storage is the tensor at the bottom of a chain of views. A stream asks a plan for its storages:
+a poisoned one that is read fails the run, and a run that fails poisons those that it writes. Not
+here: the steps (lowering.py), poisoning itself (the native runtime).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aggml.errors import InvalidArgument
+from aggml.plan.fusion import VIEW_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from aggml.graph import Graph
+    from aggml.native import _native
+    from aggml.tensor import Tensor
+
+    #: Native records of storages that have memory.
+    _Records = tuple[_native.Storage, ...]
+
+__all__ = ["WHOLE", "Storages", "written_leafs"]
+
+_TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
+_UPDATED = {"opt_step_adamw": (2, 3)}  # sources that are written besides the node itself
+
+#: What `Storages.visit` gives for a leaf that is written in full: more than any index. Such a leaf
+#: is protected from aborts like the others; it is poisoned with all that is written in full.
+WHOLE: Final = 1 << 20
+
+
+class Storages:
+    """The storages of one plan, in the order in which its nodes touch them.
+
+    Attributes:
+        reads: storages that are read before they are written.
+        writes: storages that are written in full.
+        partial: storages that are written in part, each with its index.
+    """
+
+    def __init__(self) -> None:
+        self.reads: dict[Tensor, None] = {}
+        self.writes: dict[Tensor, None] = {}
+        self.partial: dict[Tensor, int] = {}
+
+    @classmethod
+    def of(cls, graph: Graph) -> Storages:
+        """The storages of all nodes of a graph.
+
+        Raises:
+            InvalidArgument: a node would write memory that is read-only.
+        """
+        found = cls()
+        for node in graph.nodes:
+            if node.op not in VIEW_OPS:
+                found.visit(node)
+        return found
+
+    def visit(self, node: Tensor) -> int:
+        """Note what one node touches, after all nodes before it.
+
+        Returns:
+            The index in ``partial`` of the leaf that the node writes; `WHOLE` if it writes one in
+            full, -1 if it writes none.
+
+        Raises:
+            InvalidArgument: it would write memory that is read-only.
+        """
+        for i, source in enumerate(node.src):
+            if source is None or (node.op, i) in _TARGETS:
+                continue
+            root = source.root
+            if root.placement is not None and root not in self.writes:
+                self.reads.setdefault(root)
+        for target in _updated(node):
+            self._write(node, target)
+        return self._write(node, node)
+
+    def records(self) -> tuple[_Records, _Records, _Records]:
+        """What is read, written in full and written in part, as a native plan is sealed with it."""
+        return _records(self.reads), _records(self.writes), _records(self.partial)
+
+    def _write(self, node: Tensor, target: Tensor) -> int:
+        root = target.root
+        if root is target and target.op != "none":
+            if target.placement is not None:
+                self.writes.setdefault(target)
+            return -1
+        if root.op != "none":
+            return -1  # in place on a node of this graph
+        if root.placement is not None and not root.placement.buffer.writable:
+            raise InvalidArgument(
+                f"[compile_plan] {node!r} would write {root!r} in {root.placement.buffer!r}, "
+                "which is read-only"
+            )
+        if _is_replaced(node, target, root):
+            self.writes.setdefault(root)
+            return WHOLE
+        return self.partial.setdefault(root, len(self.partial))
+
+
+def _is_replaced(node: Tensor, target: Tensor, root: Tensor) -> bool:
+    """Whether ``node``, which writes ``target`` of the leaf ``root``, replaces all of its bytes."""
+    return (
+        node.op != "set_rows"
+        and target.view_offs == 0
+        and target.nbytes == root.nbytes
+        and target.is_contiguously_allocated
+    )
+
+
+def _updated(node: Tensor) -> Iterator[Tensor]:
+    """The sources that a node writes besides itself."""
+    for i in _UPDATED.get(node.op, ()):
+        source = node.src[i]
+        if source is not None:
+            yield source
+
+
+def written_leafs(graph: Graph) -> set[Tensor]:
+    """The storages that the nodes of a graph write: its leafs among them are written by itself."""
+    found = {node.root for node in graph.nodes if node.op not in VIEW_OPS}
+    for node in graph.nodes:
+        if node.op in _UPDATED:
+            found.update([source.root for source in _updated(node)])
+    return found
+
+
+def _records(tensors: Iterable[Tensor]) -> _Records:
+    return tuple([t.placement.storage for t in tensors if t.placement is not None])
