@@ -4,8 +4,8 @@ Here: the names. assign.py and split.py say what runs where, copies.py, order.py
 layout.py how, run.py enqueues, scheduler.py is the public class.
 """
 
-from aggml.scheduler.evaluate import Evaluation
+from aggml.scheduler.deciding.show import SchedulePlan
+from aggml.scheduler.running.evaluate import Evaluation
 from aggml.scheduler.scheduler import Scheduler
-from aggml.scheduler.show import SchedulePlan
 
 __all__ = ["Evaluation", "SchedulePlan", "Scheduler"]

@@ -25,12 +25,12 @@ from aggml.errors import (
 )
 from aggml.graph import Graph
 from aggml.memory.buffer import BufferType
-from aggml.scheduler.lanes import Lanes
-from aggml.scheduler.layout import measure
+from aggml.scheduler.deciding.show import SchedulePlan
+from aggml.scheduler.layout.layout import measure
+from aggml.scheduler.layout.rewrite import COMPUTE_LANES
 from aggml.scheduler.planner import Planner
-from aggml.scheduler.rewriting import COMPUTE_LANES
-from aggml.scheduler.run import Runner
-from aggml.scheduler.show import SchedulePlan
+from aggml.scheduler.running.run import Runner
+from aggml.scheduler.running.sides import Lanes
 from aggml.stream.admission import Admission
 from aggml.stream.slices import finish, give_way
 from aggml.tensor import Tensor, checking
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.memory.buffer import Buffer
-    from aggml.scheduler.evaluate import EvalCallback
+    from aggml.scheduler.running.evaluate import EvalCallback
 
     Array = np.ndarray[Any, Any]
 

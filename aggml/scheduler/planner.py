@@ -9,12 +9,12 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from aggml.scheduler.assign import Question
-from aggml.scheduler.layout import materialising
-from aggml.scheduler.likeness import Ground, comparing, ground, outline
-from aggml.scheduler.memory import Memory
-from aggml.scheduler.program import building
-from aggml.scheduler.replay import Repeat
+from aggml.scheduler.deciding.assign import Question
+from aggml.scheduler.deciding.match import Ground, comparing, ground, outline
+from aggml.scheduler.deciding.program import building
+from aggml.scheduler.layout.layout import materialising
+from aggml.scheduler.layout.memory import Memory
+from aggml.scheduler.running.prepared import Repeat
 from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.graph import Graph
     from aggml.memory.buffer import BufferType
-    from aggml.scheduler.job import Job
-    from aggml.scheduler.lanes import Lanes
-    from aggml.scheduler.layout import Layout
-    from aggml.scheduler.program import Program
+    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.layout.layout import Layout
+    from aggml.scheduler.running.job import Job
+    from aggml.scheduler.running.sides import Lanes
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 

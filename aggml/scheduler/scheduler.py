@@ -16,8 +16,8 @@ from aggml.backend.inputs import check_due, check_written, reshaped, shapes_of
 from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.graph import Graph
 from aggml.scheduler.base import SchedulerBase
-from aggml.scheduler.evaluate import Evaluation, evaluate
-from aggml.scheduler.job import Job
+from aggml.scheduler.running.evaluate import Evaluation, evaluate
+from aggml.scheduler.running.job import Job
 from aggml.stream.observe import watchers
 from aggml.stream.reactor import CHECKPOINT
 from aggml.stream.slices import finish, give_way
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
-    from aggml.scheduler.layout import Layout
+    from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Known
-    from aggml.scheduler.replay import Repeat
+    from aggml.scheduler.running.prepared import Repeat
     from aggml.stream.future import Future
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor

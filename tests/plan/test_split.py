@@ -17,8 +17,8 @@ from plan.recorded_schedules import Recorded, cases, rebuild
 import aggml
 from aggml import Graph, new_tensor, ops
 from aggml.devices.sim import SimDevice
-from aggml.scheduler.assign import VIEW_OPS, Assignment, Question, assigning
-from aggml.scheduler.split import Split, splitting
+from aggml.scheduler.deciding.assign import VIEW_OPS, Assignment, Question, assigning
+from aggml.scheduler.deciding.split import Split, splitting
 from aggml.stream.slices import finish
 
 CASES = [pytest.param(raw, id=raw["id"]) for raw in cases()]

@@ -15,7 +15,7 @@ import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimDevice
 from aggml.scheduler import planner
-from aggml.scheduler.program import building
+from aggml.scheduler.deciding.program import building
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

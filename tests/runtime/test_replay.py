@@ -17,7 +17,7 @@ import pytest
 import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
 from aggml.devices.sim import SimBackend, SimDevice
-from aggml.scheduler.job import Job
+from aggml.scheduler.running.job import Job
 from aggml.stream.slices import finish
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.scheduler.assign import VIEW_OPS, Question, assigning
-from aggml.scheduler.split import Copy, splitting
+from aggml.scheduler.deciding.assign import VIEW_OPS, Question, assigning
+from aggml.scheduler.deciding.split import Copy, splitting
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from aggml.graph import Graph
-    from aggml.scheduler.assign import Assignment
-    from aggml.scheduler.split import Split
+    from aggml.scheduler.deciding.assign import Assignment
+    from aggml.scheduler.deciding.split import Split
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 

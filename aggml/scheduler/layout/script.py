@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.memory.buffer import HOST
-from aggml.scheduler.actions import COPY, EXPERTS, PLAN, SET, WHOLE, Action
-from aggml.scheduler.assign import VIEW_OPS
-from aggml.scheduler.copies import Route, pieces, route
-from aggml.scheduler.memory import SplitMemory
-from aggml.scheduler.order import ordering
-from aggml.scheduler.placing import Placing
+from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.scheduler.layout.actions import COPY, EXPERTS, PLAN, SET, WHOLE, Action
+from aggml.scheduler.layout.copies import Route, pieces, route
+from aggml.scheduler.layout.memory import SplitMemory
+from aggml.scheduler.layout.order import ordering
+from aggml.scheduler.layout.place import Placing
 from aggml.tensor import new_like
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.native import _native
     from aggml.plan import DevicePlan
-    from aggml.scheduler.split import Copy
+    from aggml.scheduler.deciding.split import Copy
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 

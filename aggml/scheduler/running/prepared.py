@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend
     from aggml.memory.buffer import Buffer
-    from aggml.scheduler.job import Job
-    from aggml.scheduler.layout import Layout
+    from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Known
-    from aggml.scheduler.unit import Output, Unit
+    from aggml.scheduler.running.job import Job
+    from aggml.scheduler.running.unit import Output, Unit
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from aggml.graph import graph_of
 from aggml.memory.allocator.lifetimes import graph_planning
 from aggml.memory.buffer import aligned
-from aggml.scheduler.memory import Own
-from aggml.scheduler.rewriting import Rewriting
+from aggml.scheduler.layout.memory import Own
+from aggml.scheduler.layout.rewrite import Rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

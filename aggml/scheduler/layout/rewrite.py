@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from aggml.graph import graph_of
 from aggml.memory.buffer import HOST
-from aggml.scheduler.assign import VIEW_OPS
+from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor import change, new_like
 from aggml.tensor.placement import Placement
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
-    from aggml.scheduler.layout import Layout
-    from aggml.scheduler.memory import Memory
-    from aggml.scheduler.program import Program
-    from aggml.scheduler.split import Copy
+    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.split import Copy
+    from aggml.scheduler.layout.layout import Layout
+    from aggml.scheduler.layout.memory import Memory
     from aggml.tensor import Tensor
 
 __all__ = ["COMPUTE_LANES", "Rewriting"]

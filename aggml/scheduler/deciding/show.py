@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.scheduler.assign import VIEW_OPS
+from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor import describe
 
 if TYPE_CHECKING:
-    from aggml.scheduler.program import Program
-    from aggml.scheduler.split import Split
+    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.deciding.split import Split
     from aggml.tensor import Tensor
 
 __all__ = ["SchedulePlan"]

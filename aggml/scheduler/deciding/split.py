@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.scheduler.assign import VIEW_OPS
+from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from aggml.graph import Graph
-    from aggml.scheduler.assign import Assignment, Question
+    from aggml.scheduler.deciding.assign import Assignment, Question
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 

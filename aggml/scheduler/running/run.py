@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.native import _native
-from aggml.scheduler.actions import COPY, EXPERTS, PLAN, SET
-from aggml.scheduler.replay import record
-from aggml.scheduler.unit import Unit
+from aggml.scheduler.layout.actions import COPY, EXPERTS, PLAN, SET
+from aggml.scheduler.running.prepared import record
+from aggml.scheduler.running.unit import Unit
 from aggml.stream import Stream
 from aggml.stream.future import Future
 from aggml.stream.observe import submit, watchers
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.scheduler.actions import Action
-    from aggml.scheduler.job import Job
-    from aggml.scheduler.lanes import Lanes
-    from aggml.scheduler.layout import Layout
-    from aggml.scheduler.unit import Output, Source
+    from aggml.scheduler.layout.actions import Action
+    from aggml.scheduler.layout.layout import Layout
+    from aggml.scheduler.running.job import Job
+    from aggml.scheduler.running.sides import Lanes
+    from aggml.scheduler.running.unit import Output, Source
     from aggml.stream.admission import Admission
     from aggml.tensor import Tensor
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from aggml.graph import Graph
-    from aggml.scheduler.program import Program
+    from aggml.scheduler.deciding.program import Program
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
     from aggml.tensor.placement import BufferUsage, Placement

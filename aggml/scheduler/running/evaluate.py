@@ -13,10 +13,10 @@ import anyio.lowlevel
 import numpy as np
 
 from aggml.errors import Aborted
-from aggml.scheduler.actions import PLAN
-from aggml.scheduler.assign import VIEW_OPS
-from aggml.scheduler.layout import materialising
-from aggml.scheduler.unit import Output
+from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.scheduler.layout.actions import PLAN
+from aggml.scheduler.layout.layout import materialising
+from aggml.scheduler.running.unit import Output
 from aggml.stream.future import Future
 from aggml.stream.slices import give_way
 from aggml.tensor import Tensor, checking
@@ -24,8 +24,8 @@ from aggml.tensor import Tensor, checking
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from aggml.scheduler.job import Job
-    from aggml.scheduler.layout import Layout
+    from aggml.scheduler.layout.layout import Layout
+    from aggml.scheduler.running.job import Job
     from aggml.scheduler.scheduler import Scheduler
 
 __all__ = ["EvalCallback", "Evaluation", "evaluate"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggml.backend.inputs import Marks, ask, check_due
 from aggml.errors import InvalidArgument, NotAllocated
-from aggml.scheduler.unit import Output
+from aggml.scheduler.running.unit import Output
 from aggml.tensor import checking
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.graph import Graph
-    from aggml.scheduler.layout import Layout
+    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Known
-    from aggml.scheduler.program import Program
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]

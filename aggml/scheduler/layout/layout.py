@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aggml.errors import AlreadyAllocated
-from aggml.scheduler.memory import Memory
-from aggml.scheduler.script import Scripting
+from aggml.scheduler.layout.memory import Memory
+from aggml.scheduler.layout.script import Scripting
 from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.memory.buffer import Buffer
     from aggml.native import _native
-    from aggml.scheduler.actions import Action
-    from aggml.scheduler.program import Program
-    from aggml.scheduler.replay import Recording
+    from aggml.scheduler.deciding.program import Program
+    from aggml.scheduler.layout.actions import Action
+    from aggml.scheduler.running.prepared import Recording
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
