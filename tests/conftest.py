@@ -1,13 +1,14 @@
 """What all tests share: both event loops, the devices at hand, seeds.
 
 Not here: the recorded corpus (corpus_loader.py), helpers of the runtime's tests
-(runtime/support.py).
+(runtime/support.py), which tests run alone or are left out (workers.py).
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import hypothesis  # noqa: F401 trio registers with it then, and is looked up in what is not frozen
 import numpy as np
 import pytest
+from workers import Workers
 
 import aggml
 from aggml.devices.cpu import CPUBackend, CPUDevice
@@ -30,8 +32,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the slow tests too")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """For ``-n auto``: one more than cores, since tests also wait; each takes half a GB."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min((cores or 1) + 1, 8)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Workers(config))
+
+
 def pytest_collection_finish() -> None:
-    """Keep the tests themselves from the collector: with 31,000 a full collection takes 1 s."""
+    """Keep the tests themselves from the collector: with 35,000 a full collection takes 1 s."""
     # That a callback took long is a matter of the machine, and its record counts as memory left.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     gc.collect()

@@ -198,17 +198,21 @@ def _case(family: str, raw: dict[str, Any]) -> Case:
     )
 
 
+@functools.cache
+def _cases(family: str) -> tuple[Case, ...]:
+    """Read once: the test files of 30 families of ops look through all of them."""
+    return tuple(_case(family, raw) for raw in _json(family))
+
+
 def op_cases(*families: str) -> Iterator[Case]:
     """The cases of these families, of all that hold op cases if none is named."""
     for family in families or FAMILIES:
-        for raw in _json(family):
-            yield _case(family, raw)
+        yield from _cases(family)
 
 
 def refused_cases() -> Iterator[Case]:
     """Calls that must fail, with the stage at which ggml stops them."""
-    for raw in _json("refused"):
-        yield _case("refused", raw)
+    yield from _cases("refused")
 
 
 def allocator_cases() -> list[dict[str, Any]]:

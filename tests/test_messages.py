@@ -111,7 +111,10 @@ CURES = [
 ]
 
 
-@pytest.mark.parametrize(("x", "dtype", "words"), CURES, ids=lambda x: str(x)[:24])
+# "<memory at 0x7f...>" would be another name in each process.
+@pytest.mark.parametrize(
+    ("x", "dtype", "words"), CURES, ids=lambda x: str(x).split(" at 0x")[0][:24]
+)
 def test_the_cure_is_one_that_what_was_given_has(
     cpu: CPUBackend, x: Any, dtype: str, words: str
 ) -> None:

@@ -1,0 +1,111 @@
+"""Several processes run the tests (pytest-xdist): which tests run alone, which are left out.
+
+A test marked ``alone`` measures time or counts what the whole machine shares. No other process
+runs a test meanwhile. A test marked ``slow`` is a long sweep. It runs if ``--all`` is given
+(``make test-all``), or if the command line names its file or the marker.
+
+Not here: how many processes (the Makefile says ``-n``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+__all__ = ["Turns", "Workers"]
+
+
+class Turns:
+    """A lock between processes: any number of tests at a time, or one that is alone.
+
+    Args:
+        path: a file; all processes of one run name the same.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Locks belong to an open file, so each process opens its own.
+        self._room = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._gate = os.open(f"{path}.gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @contextmanager
+    def turn(self, *, alone: bool) -> Iterator[None]:
+        """The block runs beside others, or alone."""
+        # A test that wants to be alone waits inside the gate. Nobody enters the room meanwhile, so
+        # that it is not kept out by tests that come and go.
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+
+
+class Workers:
+    """A pytest plugin, registered by conftest.py in every process of a run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._slow = 0
+        self._turns: Turns | None = None
+
+    def pytest_sessionstart(self) -> None:
+        """Only where several processes run the tests is there something to lock."""
+        if hasattr(self._config, "workerinput"):
+            # Each worker has a folder of its own in that of the run.
+            own: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+            self._turns = Turns(own.parent / "turns")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Around everything of a test; the plugin of the timeouts begins to count inside."""
+        if self._turns is None:
+            return (yield)
+        with self._turns.turn(alone=item.get_closest_marker("alone") is not None):
+            return (yield)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Take out the slow tests that nobody asked for."""
+        options = self._config.option
+        if options.all or "slow" in options.markexpr:
+            return
+        named = {str(arg).partition("::")[0] for arg in self._config.args}
+        files = {Path(name).resolve() for name in named if name.endswith(".py")}
+        left = [
+            item
+            for item in items
+            if item.get_closest_marker("slow") is not None and item.path not in files
+        ]
+        if left:
+            self._slow = len(left)
+            out = set(left)
+            items[:] = [item for item in items if item not in out]
+            self._config.hook.pytest_deselected(items=left)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker tells the process that prints the summary what it left out."""
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["slow"] = self._slow
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Every worker collects all tests, so each has left out the same."""
+        self._slow = max(self._slow, getattr(node, "workeroutput", {}).get("slow", 0))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._slow:
+            terminalreporter.write_line(
+                f"{self._slow} slow tests left out; make test-all (pytest --all) runs them"
+            )
