@@ -1,5 +1,5 @@
 /* The pool's state, for the files that make it up: threadpool.c (workers), pool_ready.c (streams that wait for one), pool_sleep.c
- * (workers that sleep), plan_run.c (plans under way), plan_claim.c (who takes which chunk). docs/many-cores.md says why. */
+ * (workers that sleep), plan_run.c (plans under way), plan_claim.c (who takes which chunk). docs/notebook/many-cores.md says why. */
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 

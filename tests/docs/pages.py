@@ -1,0 +1,49 @@
+"""The pages of the documentation and the blocks of code in them.
+
+Shared by the tests of this folder. Not here: what is checked.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+#: Written by tools/ from the tables of the package; tests of the ops compare them.
+GENERATED: Final = ("docs/ops.md", "docs/cuda-ops.md")
+PAGES: Final = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/**/*.md")
+    for path in ROOT.glob(pattern)
+    if str(path.relative_to(ROOT)) not in GENERATED
+)
+
+_FENCED: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """Code between fences, and the line of the page on which it begins."""
+
+    language: str
+    code: str
+    line: int
+
+
+def text_of(page: str) -> str:
+    """A page as it stands."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    """All code of a page, in order."""
+    text = text_of(page)
+    return [
+        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2)
+        for found in _FENCED.finditer(text)
+    ]
+
+
+def prose(page: str) -> str:
+    """A page without its blocks of code."""
+    return _FENCED.sub("", text_of(page))

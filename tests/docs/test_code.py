@@ -1,0 +1,71 @@
+"""Every Python block of README and docs runs as it is printed, on both loops.
+
+The blocks of a page belong together: names of one are known in the next, as in a notebook. A block
+that awaits runs in a loop, the others without one. A comment behind a ``print`` is its output.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from docs.pages import PAGES, ROOT, Block, blocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import CodeType
+
+SERVED = "docs/serve.md"  # its client needs a server: test_serve_page.py
+WITH_CODE = [
+    page
+    for page in PAGES
+    if page != SERVED and any(block.language == "python" for block in blocks(page))
+]
+
+
+async def awaited(code: CodeType, names: dict[str, Any]) -> None:
+    await eval(code, names)
+
+
+def run(page: str, block: Block, names: dict[str, Any]) -> None:
+    """Execute one block; a traceback names the page and its line."""
+    source = "\n" * (block.line - 1) + block.code
+    code = compile(source, str(ROOT / page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if code.co_flags & inspect.CO_COROUTINE:
+        anyio.run(awaited, code, names)
+    else:
+        exec(code, names)
+
+
+def promised(code: str) -> list[str]:
+    """What the comments behind ``print`` say that it prints."""
+    lines = [line for line in code.splitlines() if line.lstrip().startswith("print(")]
+    return [line.split("  # ", 1)[1] for line in lines if "  # " in line]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_code_of_a_page_runs(
+    page: str,
+    loop: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(anyio, "run", functools.partial(anyio.run, backend=loop))
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.language == "python":
+            run(page, block, names)
+            printed = capsys.readouterr().out.splitlines()
+            assert [line for line in promised(block.code) if line not in printed] == [], printed
+
+
+def test_the_pages_that_users_start_with_have_code() -> None:
+    first = {"README.md", "docs/getting-started.md", "docs/async.md", "docs/devices.md"}
+    assert first <= set(WITH_CODE)
