@@ -2,7 +2,7 @@
 
 Each curve is the cost of one, in microseconds, at 1, 10, 100, 1,000 and 10,000 of them. One is to
 cost no more than twice of what it costs among 100. The best of some rounds: what another process
-takes is no cost of ours. Not here: counted work (tests/runtime/test_growth.py).
+takes is no cost of ours. Not here: counted work (tests/stream/test_growth.py).
 """
 
 from __future__ import annotations

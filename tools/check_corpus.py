@@ -2,7 +2,7 @@
 
 Each run has to come within the tolerance of the case, and all runs of one variant have to give the
 same bits. Calls that must fail have to. Not here: conversions of types (tests/ops/test_types.py),
-the allocator and the scheduler (tests/plan/).
+the allocator and the scheduler (tests/memory/, tests/scheduler/).
 
     python tools/check_corpus.py            all variants of this machine
     python tools/check_corpus.py avx2       these only; "ref" is the exact reference
