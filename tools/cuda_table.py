@@ -1,7 +1,7 @@
 """Writes docs/cuda-ops.md: every recorded op and combination of types, done or missing on CUDA.
 
-`CudaKernels.supports` is asked for each node; a test compares the page, so that what is lost shows.
-Not here: whether the numbers are right (tests/devices/cuda/test_kernels.py).
+It asks `CudaKernels.supports` for each node. A test compares the page with the answers, so that the
+loss of a type shows. Not here: whether the numbers are right (tests/devices/cuda/test_kernels.py).
 
     python tools/cuda_table.py          write the page
     python tools/cuda_table.py --check  fail if it is out of date

@@ -1,7 +1,7 @@
 """Writes docs/ops.md: every builder, the element types its operands may have, who computes it.
 
-Types are found by asking: recorded calls are built again with other types, and the CPU's kernels
-are asked about each node that results. Not here: what an op does (its docstring).
+It finds the types by trying: it builds the recorded calls again with other types, and asks the
+CPU's kernels about each node. Not here: what an op does (its docstring).
 
     python tools/ops_table.py          write the page
     python tools/ops_table.py --check  fail if it is out of date
