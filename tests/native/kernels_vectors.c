@@ -323,15 +323,15 @@ static void moves(rng *r)
             free(expected);
             free(found);
         }
-        const bool col = strcmp(v->kernel, "mm_col_q8") == 0, wide = strcmp(v->kernel, "mm_col_q8_wide") == 0;
+        const bool col = strcmp(v->kernel, "mm_columns_q8") == 0, wide = strcmp(v->kernel, "mm_columns_q8_wide") == 0;
         if (col || wide) {
             enum { K = 2048 };
             float *x = floats(r, K);
             for (int j = 0; j < K; j += 97) x[j] = j % 2 == 0 ? INFINITY : NAN;
             agk_mm_col_q8 *expected = filled(K / 64 * sizeof *expected), *found = filled(K / 64 * sizeof *found);
             for (int n = wide ? K : K - 32; n <= K; n += 32) {
-                (wide ? agk_mm_col_q8_wide_scalar : agk_mm_col_q8_scalar)(x, expected, n);
-                ((agk_mm_col_q8_fn *)v->fn)(x, found, n);
+                (wide ? agk_mm_columns_q8_wide_scalar : agk_mm_columns_q8_scalar)(x, expected, n);
+                ((agk_mm_columns_q8_fn *)v->fn)(x, found, n);
                 for (int j = 0; j < (n + 63) / 64; ++j) {
                     CHECK(memcmp(expected[j].q, found[j].q, sizeof found[j].q) == 0);
                     CHECK(memcmp(expected[j].d, found[j].d, sizeof found[j].d) == 0);

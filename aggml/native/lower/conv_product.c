@@ -165,7 +165,7 @@ bool agk_lower_conv_product(agk_lowering *lowering)
     if (depth == 0 || !dense_image(dst, dims)) return false;
     const bool wide = a->type != AGK_F32 || !dense_image(a, dims) ||
                       (g.channels > 1 && g.kernel_channel != 4 * g.kernel[0] * g.kernel[1] * g.kernel[2]);
-    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_tile_f32, lowering->cpu);
+    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_blocks_f32, lowering->cpu);
     node->aux.fn[TRANSPOSE] = (agk_any_fn *)AGK_PICK(transpose_32, lowering->cpu);
     node->aux.i[WIDE] = wide;
     node->aux.i[TILES] = agk_mm_ceil_div(places, TILE);
@@ -329,7 +329,7 @@ bool agk_lower_conv_transpose(agk_lowering *lowering)
         return false;
     }
     const int64_t window = t.kernel[0] * t.kernel[1], block = (LEAST_ROWS + window - 1) / window;
-    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_tile_f32, lowering->cpu);
+    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_blocks_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(AGK_F16, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(AGK_F16, lowering->cpu);
     node->aux.i[CHANNELS] = block;

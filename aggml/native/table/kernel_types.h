@@ -19,61 +19,61 @@ typedef agk_to_float_fn agk_iq2_xxs_to_f32_fn, agk_iq2_xs_to_f32_fn, agk_iq2_s_t
 typedef void agk_f32_to_f16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_bf16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);
-typedef void agk_mm_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef void agk_mm_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef void agk_mm_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef void agk_mm_col_q8_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_row_q8_0_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_row_q4_0_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_tile_f32_fn(const struct agk_mm_block *block);
-typedef void agk_mm_tile_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_tile_q8_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_f32_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_f16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_bf16_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_q8_0_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_q4_0_fn(const struct agk_mm_block *block);
-typedef agk_mm_dot_q4_0_fn agk_mm_dot_q4_1_fn, agk_mm_dot_q5_0_fn, agk_mm_dot_q5_1_fn, agk_mm_dot_iq4_nl_fn,
-    agk_mm_dot_mxfp4_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4_k_fn, agk_mm_dot_q5_k_fn,
-    agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_dot_iq2_xxs_fn, agk_mm_dot_iq2_xs_fn, agk_mm_dot_iq2_s_fn, agk_mm_dot_iq3_xxs_fn,
-    agk_mm_dot_iq3_s_fn, agk_mm_dot_iq1_s_fn, agk_mm_dot_iq1_m_fn, agk_mm_dot_tq1_0_fn, agk_mm_dot_tq2_0_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
+typedef void agk_mm_blocks_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_blocks_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_blocks_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_columns_q8_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_blocks_rows_q8_0_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_blocks_rows_q4_0_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_blocks_f32_fn(const struct agk_mm_block *block);
+typedef void agk_mm_blocks_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_blocks_q8_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_f32_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_f16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_bf16_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_q8_0_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_q4_0_fn(const struct agk_mm_block *block);
+typedef agk_mm_dots_q4_0_fn agk_mm_dots_q4_1_fn, agk_mm_dots_q5_0_fn, agk_mm_dots_q5_1_fn, agk_mm_dots_iq4_nl_fn,
+    agk_mm_dots_mxfp4_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_dots_q2_k_fn, agk_mm_dots_q3_k_fn, agk_mm_dots_q4_k_fn, agk_mm_dots_q5_k_fn,
+    agk_mm_dots_q6_k_fn, agk_mm_dots_iq4_xs_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_dots_iq2_xxs_fn, agk_mm_dots_iq2_xs_fn, agk_mm_dots_iq2_s_fn, agk_mm_dots_iq3_xxs_fn,
+    agk_mm_dots_iq3_s_fn, agk_mm_dots_iq1_s_fn, agk_mm_dots_iq1_m_fn, agk_mm_dots_tq1_0_fn, agk_mm_dots_tq2_0_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
     agk_mm_packed_q5_1_fn, agk_mm_packed_iq4_nl_fn, agk_mm_packed_mxfp4_fn, agk_mm_packed_q2_k_fn,
     agk_mm_packed_q3_k_fn, agk_mm_packed_q4_k_fn, agk_mm_packed_q5_k_fn, agk_mm_packed_q6_k_fn, agk_mm_packed_iq4_xs_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_packed16_q8_0_fn, agk_mm_packed16_q4_0_fn, agk_mm_packed16_q4_1_fn,
-    agk_mm_packed16_q5_0_fn, agk_mm_packed16_q5_1_fn, agk_mm_packed16_iq4_nl_fn, agk_mm_packed16_mxfp4_fn,
-    agk_mm_packed16_q2_k_fn, agk_mm_packed16_q3_k_fn, agk_mm_packed16_q4_k_fn, agk_mm_packed16_q5_k_fn,
-    agk_mm_packed16_q6_k_fn, agk_mm_packed16_iq4_xs_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_packed_tiles_q8_0_fn, agk_mm_packed_tiles_q4_0_fn, agk_mm_packed_tiles_q4_1_fn,
+    agk_mm_packed_tiles_q5_0_fn, agk_mm_packed_tiles_q5_1_fn, agk_mm_packed_tiles_iq4_nl_fn,
+    agk_mm_packed_tiles_mxfp4_fn, agk_mm_packed_tiles_q2_k_fn, agk_mm_packed_tiles_q3_k_fn, agk_mm_packed_tiles_q4_k_fn,
+    agk_mm_packed_tiles_q5_k_fn, agk_mm_packed_tiles_q6_k_fn, agk_mm_packed_tiles_iq4_xs_fn;
 
-/* n columns of f32, `stride` bytes apart, quantized as by mm_col_q8 and laid out as by agk_packed_tiles. */
+/* n columns of f32, `stride` bytes apart, quantized as by mm_columns_q8 and laid out as by agk_packed_tiles. */
 struct agk_packed_layout;
-typedef void agk_mm_packed_lay_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
-                                  const char *columns, size_t stride, char *out);
+typedef void agk_mm_packed_columns_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
+                                      const char *columns, size_t stride, char *out);
 
-/* mul_mat_terms.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
+/* mul_mat_panels.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
  * quantized type as one term. */
-struct agk_terms_panel;
-typedef bool agk_mm_terms_cols_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef agk_mm_terms_cols_fn agk_mm_tiles_cols_fn;                                                /* mul_mat_tiles.h */
-typedef void agk_mm_tiles_rows_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
-typedef void agk_mm_iq_bf16_fn(int type, const void *src, void *out, int64_t n); /* of codebook types */
-typedef bool agk_mm_terms_row_fn(int terms, int64_t k, const float *x, void *out);
-typedef void agk_mm_terms_bf16_fn(const void *src, void *out, int64_t k);
-typedef void agk_mm_terms_tile_fn(const struct agk_terms_panel *p);
-typedef agk_mm_terms_tile_fn agk_mm_lanes_tile_fn, agk_mm_tiles_panel_fn;
-typedef agk_mm_terms_tile_fn agk_mm_bytes_tile_fn; /* mul_mat_bytes.h */
-typedef void agk_mm_bytes_row_fn(int type, const void *src, void *out, int64_t n);
-typedef void agk_mm_col_q8_wide_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_bytes_pack_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
-                                  void *out);
-typedef agk_mm_terms_tile_fn agk_mm_short_tile_fn; /* mul_mat_short.h */
-typedef void agk_mm_short_row_fn(int type, bool words, const void *src, void *out, int64_t n);
-typedef agk_mm_bytes_pack_fn agk_mm_short_pack_fn;
-typedef void agk_mm_terms_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
-                                 size_t ldc);
+struct agk_mm_panel;
+typedef bool agk_mm_pairs_columns_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef agk_mm_pairs_columns_fn agk_mm_tiles_columns_fn; /* mul_mat_tiles.h */
+typedef void agk_mm_tiles_rows_bf16_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
+typedef void agk_mm_tiles_rows_iq_fn(int type, const void *src, void *out, int64_t n); /* of codebook types */
+typedef bool agk_mm_pairs_rows_fn(int terms, int64_t k, const float *x, void *out);
+typedef void agk_mm_pairs_rows_bf16_fn(const void *src, void *out, int64_t k);
+typedef void agk_mm_pairs_product_fn(const struct agk_mm_panel *p);
+typedef agk_mm_pairs_product_fn agk_mm_floats_product_fn, agk_mm_tiles_product_fn;
+typedef agk_mm_pairs_product_fn agk_mm_bytes_product_fn; /* mul_mat_bytes.h */
+typedef void agk_mm_bytes_rows_fn(int type, const void *src, void *out, int64_t n);
+typedef void agk_mm_columns_q8_wide_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_bytes_columns_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
+                                     void *out);
+typedef agk_mm_pairs_product_fn agk_mm_shorts_product_fn; /* mul_mat_shorts.h */
+typedef void agk_mm_shorts_rows_fn(int type, bool words, const void *src, void *out, int64_t n);
+typedef agk_mm_bytes_columns_fn agk_mm_shorts_columns_fn;
+typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
+                                  size_t ldc);
 
 /* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);

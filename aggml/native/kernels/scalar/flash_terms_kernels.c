@@ -5,7 +5,7 @@
 
 #include "kernels/flash.h"
 #include "table/kernel_types.h"
-#include "kernels/mul_mat_terms.h"
+#include "kernels/mul_mat_panels.h"
 
 enum { LINE = 64, PLANE = 2 * AGK_TERMS_TILE };
 
@@ -15,7 +15,7 @@ bool agk_flash_terms_pack_scalar(int terms, int64_t n, int64_t d, const float *k
     bool fine = true;
     memset(k_out, 0, agk_terms_panel_bytes(terms, d));
     for (int64_t i = 0; i < n; ++i) {
-        fine = agk_mm_terms_row_scalar(terms, d, k + i * d, (char *)k_out + i * LINE) && fine;
+        fine = agk_mm_pairs_rows_scalar(terms, d, k + i * d, (char *)k_out + i * LINE) && fine;
     }
     for (int64_t i = 0; i < n * d; ++i) fine = fine && isfinite(k[i]);
     for (int64_t i = 0; i < agk_flash_up(dv); ++i) {
@@ -23,7 +23,7 @@ bool agk_flash_terms_pack_scalar(int terms, int64_t n, int64_t d, const float *k
         for (int64_t j = 0; j < n && i < dv; ++j) column[j] = v[j * dv + i];
         for (int64_t j = 0; j < n; ++j) fine = fine && isfinite(column[j]);
         char *out = (char *)v_out + (size_t)(i / 32) * v_step + (size_t)(i % 32) * LINE;
-        fine = agk_mm_terms_row_scalar(terms, AGK_FLASH_PANEL, column, out) && fine;
+        fine = agk_mm_pairs_rows_scalar(terms, AGK_FLASH_PANEL, column, out) && fine;
     }
     return fine;
 }
@@ -45,7 +45,7 @@ static float joined(int terms, const char *line, int64_t i)
 
 bool agk_flash_terms_tile_scalar(const agk_flash_tile *t, const agk_flash_terms *x)
 {
-    const size_t d_steps = (size_t)agk_terms_steps(t->d), key_steps = (size_t)agk_terms_steps(x->n_keys);
+    const size_t d_steps = (size_t)agk_panel_steps(t->d), key_steps = (size_t)agk_panel_steps(x->n_keys);
     const size_t step = (size_t)x->terms * PLANE;
     float *k = t->state + agk_flash_state_floats(t->d, t->dv), *v = k + t->d;
     agk_flash_begin_scalar(t);
