@@ -108,7 +108,7 @@ async def test_a_graph_built_anew_is_not_planned_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("placed again")
 
-    monkeypatch.setattr(planner, "materialising", never)
+    monkeypatch.setattr(planner, "laying_out", never)
     for _ in range(5):
         await model.run()
         gc.collect()  # nothing needs the earlier graphs

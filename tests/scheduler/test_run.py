@@ -421,7 +421,7 @@ async def test_a_graph_seen_before_is_not_planned_again(
         raise AssertionError("planned again")
 
     monkeypatch.setattr(planner, "building", never)
-    monkeypatch.setattr(planner, "materialising", never)
+    monkeypatch.setattr(planner, "laying_out", never)
     z = await two.sched.run(two.graph, {two.x: x}, two.z)
     assert np.allclose(z, two.expected(x), atol=1e-5)
 
