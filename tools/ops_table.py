@@ -75,6 +75,14 @@ def families() -> dict[str, str]:
     return dict(re.findall(r"^AGK_OP\((\w+), (\w+),", text, re.MULTILINE))
 
 
+def has_kernel(isa: str, op: str, family: str) -> bool:
+    """Whether the folder of an instruction set has a file for the op, or for its family."""
+    stem = {"flash_attn_ext": "flash"}.get(family, family)
+    if stem == "mul_mat":
+        return any(KERNELS.glob(f"{isa}/mul_mat*.c"))
+    return any((KERNELS / isa / f"{name}.c").exists() for name in (op, stem))
+
+
 def nodes_of(end: Tensor) -> Iterator[Tensor]:
     """``end`` and all nodes it comes from."""
     seen, rest = set[Tensor](), [end]
@@ -161,9 +169,7 @@ def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
     operands = "; ".join(f"{operand}: {listed(kinds)}" for operand, kinds in types.items() if kinds)
     made = {node.op for case in chosen[:1] for node in nodes_of(build(case).out)}
     made = {op for op in made if lowered.get(op, "none") != "none"} or {cases[0].node}
-    sets = [
-        isa for isa in ISAS if any((KERNELS / isa / f"{lowered.get(op)}.c").exists() for op in made)
-    ]
+    sets = [isa for isa in ISAS if any(has_kernel(isa, op, lowered.get(op, op)) for op in made)]
     computed = "yes" if any(map(runs, chosen)) else "no"
     cuda = "yes" if all(map(on_cuda, cases)) else "in part" if any(map(on_cuda, cases)) else "no"
     return (

@@ -294,10 +294,12 @@ static void moves(rng *r)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *v = &agk_variants[i];
         if ((v->needs & ~agk_cpu_features()) != 0) continue;
-        const int width = strcmp(v->kernel, "transpose_32") == 0 ? 4 : strcmp(v->kernel, "transpose_16") == 0 ? 2 : 0;
+        const int width = strcmp(v->kernel, "cpy_transpose_32") == 0   ? 4
+                          : strcmp(v->kernel, "cpy_transpose_16") == 0 ? 2
+                                                                       : 0;
         if (width != 0) {
             char *x = (char *)floats(r, N * M), *found = filled(N * M * 4);
-            ((agk_transpose_32_fn *)v->fn)(N, M, found, N * width, x, M * width);
+            ((agk_cpy_transpose_32_fn *)v->fn)(N, M, found, N * width, x, M * width);
             for (int a = 0; a < N; ++a) {
                 for (int b = 0; b < M; ++b)
                     CHECK(memcmp(found + (b * N + a) * width, x + (a * M + b) * width, (size_t)width) == 0);

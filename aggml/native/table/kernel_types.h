@@ -78,9 +78,9 @@ typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t 
 /* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
-typedef void agk_swiglu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
+typedef void agk_glu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
 typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);
-typedef void agk_silu_back_f32_fn(int64_t n, float *y, const float *g, const float *x);
+typedef void agk_backward_silu_f32_fn(int64_t n, float *y, const float *g, const float *x);
 
 /* binary. Rows of n floats, steps in bytes; one_b: a single element of b for a row. y may be a or b. */
 typedef struct agk_binary_rows {
@@ -90,15 +90,15 @@ typedef struct agk_binary_rows {
     bool one_b;
 } agk_binary_rows;
 typedef void agk_binary_f32_fn(int op, int64_t n, int64_t rows, const agk_binary_rows *r);
-typedef void agk_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
+typedef void agk_binary_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
 
 /* norm, soft_max. One row; y may be x. */
 typedef void agk_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
-typedef void agk_rms_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
-typedef void agk_l2_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
-typedef double agk_row_sum_f32_fn(bool squares, int64_t n, const float *x, float shift); /* of x, or (x - shift)^2 */
-typedef void agk_row_scale_f32_fn(int64_t n, float *y, const float *x, float shift,
-                                  float scale); /* (x - shift) scale */
+typedef void agk_norm_rms_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef void agk_norm_l2_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef double agk_norm_sum_f32_fn(bool squares, int64_t n, const float *x, float shift); /* of x, or (x - shift)^2 */
+typedef void agk_norm_scale_f32_fn(int64_t n, float *y, const float *x, float shift,
+                                   float scale); /* (x - shift) scale */
 typedef struct agk_soft_max_row {
     float scale, slope; /* logit = scale * x + slope * mask */
     float sink;         /* a further logit that takes its share of the sum; -inf: none */
@@ -108,10 +108,10 @@ typedef struct agk_soft_max_row {
 typedef void agk_soft_max_f32_fn(int64_t n, float *y, const float *x, const agk_soft_max_row *row);
 
 /* backward, reduce. One row. entropy: the sum of label * log(soft_max(logit)). */
-typedef void agk_rms_norm_back_f32_fn(int64_t n, float *out, const float *grad, const float *x, float eps);
-typedef void agk_soft_max_back_f32_fn(int64_t n, float *out, const float *grad, const float *y, float scale);
-typedef double agk_entropy_f32_fn(int64_t n, const float *logit, const float *label);
-typedef void agk_entropy_back_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
+typedef void agk_backward_rms_norm_f32_fn(int64_t n, float *out, const float *grad, const float *x, float eps);
+typedef void agk_backward_soft_max_f32_fn(int64_t n, float *out, const float *grad, const float *y, float scale);
+typedef double agk_cross_entropy_loss_f32_fn(int64_t n, const float *logit, const float *label);
+typedef void agk_backward_entropy_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
 
 /* recurrent. One token of one head, `rows` rows of n floats of its state; what a kernel does not name it does not read.
  * outer (gla): row_i = decay_i row_i + k_i v, y = the sum of r_i scale row_i
@@ -127,10 +127,10 @@ typedef struct agk_token {
     float scale, beta;
     bool one_decay;
 } agk_token;
-typedef void agk_token_outer_fn(bool gla, const agk_token *t);
-typedef void agk_token_wkv7_fn(const agk_token *t);
-typedef agk_token_wkv7_fn agk_token_delta_fn, agk_token_scan_fn;
-typedef void agk_token_decays_fn(int64_t n, float *y, const float *x, float scale);
+typedef void agk_recurrent_outer_fn(bool gla, const agk_token *t);
+typedef void agk_recurrent_wkv7_fn(const agk_token *t);
+typedef agk_recurrent_wkv7_fn agk_recurrent_delta_fn, agk_recurrent_scan_fn;
+typedef void agk_recurrent_decays_fn(int64_t n, float *y, const float *x, float scale);
 
 /* rope. The table has n cosines and sines of position * freq, times magnitude; a rotation turns `half` pairs. */
 typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, float magnitude, float *cosine,
@@ -145,10 +145,10 @@ struct agk_flash_tile;
 typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v);
 typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
-typedef agk_flash_begin_fn agk_flash_begin_narrow_fn, agk_flash_begin_pairs_fn;
-typedef agk_flash_block_fn agk_flash_block_narrow_fn, agk_flash_block_pairs_fn;
-typedef agk_flash_end_fn agk_flash_end_narrow_fn;
-typedef void agk_flash_pairs_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
+typedef agk_flash_begin_fn agk_flash_narrow_begin_fn, agk_flash_pairs_begin_fn;
+typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn;
+typedef agk_flash_end_fn agk_flash_narrow_end_fn;
+typedef void agk_flash_pairs_pack_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
 
 /* In bf16 terms: n (1..32) rows of keys and values, floats d and dv wide, to their panels (values: the first of them, v_step
  * bytes apart); a tile of rows. False: numbers that have no terms, and nothing was stored to the result. */
@@ -164,8 +164,8 @@ typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct
                                     void *state);
 
 /* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
-typedef void agk_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
-typedef void agk_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+typedef void agk_cpy_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+typedef void agk_cpy_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 
 #define AGK_VARIANT(kernel, isa, needs) agk_##kernel##_fn agk_##kernel##_##isa;
 #ifdef __clang__

@@ -1,6 +1,6 @@
 /* The exact kernel of flash_attn_ext: row by row, key by key.
  *
- * Not here: the walk over tiles (flash_walk.c), the vector kernels (kernels/vec/flash_attn_ext.h, kernels/vec/flash_narrow.h). */
+ * Not here: the walk over tiles (flash_walk.c), the vector kernels (kernels/vec/flash.h, kernels/vec/flash_narrow.h). */
 #include <math.h>
 
 #include "kernels/flash.h"
@@ -61,17 +61,17 @@ void agk_flash_end_scalar(const agk_flash_tile *t)
     }
 }
 
-void agk_flash_begin_narrow_scalar(const agk_flash_tile *t)
+void agk_flash_narrow_begin_scalar(const agk_flash_tile *t)
 {
     agk_flash_begin_scalar(t);
 }
 
-void agk_flash_block_narrow_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
+void agk_flash_narrow_block_scalar(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     agk_flash_block_scalar(t, first, n, k, v);
 }
 
-void agk_flash_end_narrow_scalar(const agk_flash_tile *t)
+void agk_flash_narrow_end_scalar(const agk_flash_tile *t)
 {
     agk_flash_end_scalar(t);
 }

@@ -2,10 +2,11 @@
  *
  * Everything is kept transposed: Q^T [d][32], S^T [keys][32], O^T [dv][32]. The two products are blocks of V_R keys
  * (or values) x 2 vectors in registers. Logits are those of base 2: Q is multiplied with log2(e) as well. Included after an ISA's math.h. Not here: kernels/vec/flash_narrow.h. */
-#ifndef AGK_VEC_FLASH_ATTN_EXT_H
-#define AGK_VEC_FLASH_ATTN_EXT_H
+#ifndef AGK_VEC_FLASH_H
+#define AGK_VEC_FLASH_H
 
 #include "kernels/flash.h"
+#include "table/kernel_types.h"
 #include "math.h"
 
 enum { V_T = AGK_FLASH_TILE, V_R = VF == 8 ? 4 : 8 };
@@ -262,5 +263,20 @@ static inline void v_flash_end(const agk_flash_tile *t)
         }
     }
 }
+
+/* The kernels of this file, named for an instruction set. */
+#define V_FLASH_KERNELS(isa) \
+    void agk_flash_begin_##isa(const agk_flash_tile *t) \
+    { \
+        v_flash_begin(t); \
+    } \
+    void agk_flash_block_##isa(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v) \
+    { \
+        v_flash_block(t, first, n, k, v); \
+    } \
+    void agk_flash_end_##isa(const agk_flash_tile *t) \
+    { \
+        v_flash_end(t); \
+    }
 
 #endif
