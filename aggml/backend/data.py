@@ -19,6 +19,7 @@ from aggml.tensor import Tensor, checking, same_layout
 if TYPE_CHECKING:
     from aggml.backend.backend import Backend
     from aggml.stream.future import Future
+    from aggml.tensor.placement import Holder
 
 __all__ = ["DataBackend"]
 
@@ -156,7 +157,7 @@ class DataBackend(BackendBase):
         self._wrote(tensor)
         return self._unit(future)
 
-    def clear(self, buffer: Buffer, value: int = 0) -> Future[None]:
+    def clear(self, buffer: Holder, value: int = 0) -> Future[None]:
         """Set every byte of a buffer, of all parts of a `MultiBuffer` (ggml_backend_buffer_clear).
 
         What was poisoned in there is whole again.

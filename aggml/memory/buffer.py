@@ -22,18 +22,19 @@ from aggml.errors import (
     InvalidState,
     Misaligned,
     OutOfBounds,
+    ReadOnly,
 )
 from aggml.memory.shortage import amount, shortage
 from aggml.native import _native
 from aggml.process.alive import note
 from aggml.stream.observe import born, watchers
 from aggml.stream.slices import Away, finish
-from aggml.tensor import ReadOnly, change
+from aggml.tensor import change
 from aggml.tensor.checking import integer
 from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch
 
 if TYPE_CHECKING:
-    from aggml.backend.device import Device
+    from aggml.process.alive import Named
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
@@ -61,7 +62,7 @@ class BufferType(ABC):
     """
 
     name: str = ""
-    device: Device | None = None
+    device: Named | None = None
     alignment: int = 32
 
     @property
@@ -523,7 +524,7 @@ class HostBufferType(BufferType):
 
     alignment = 32
 
-    def __init__(self, name: str, device: Device | None = None) -> None:
+    def __init__(self, name: str, device: Named | None = None) -> None:
         self.name = name
         self.device = device
 
