@@ -12,12 +12,12 @@ import numpy as np
 
 from aggml.backend.base import Array, BackendBase
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch
-from aggml.memory.buffer import Buffer, host_tensor
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import host_tensor
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.tensor import Tensor, checking, same_layout
 
 if TYPE_CHECKING:
-    from aggml.backend.backend import Backend
     from aggml.stream.future import Future
     from aggml.tensor.placement import Holder
 
@@ -274,7 +274,7 @@ class DataBackend(BackendBase):
         future._value = out  # type: ignore[assignment]
         return self._unit(future)  # type: ignore[arg-type]
 
-    def copy(self, src: Tensor, dst: Tensor, *, to: Backend | None = None) -> Future[None]:
+    def copy(self, src: Tensor, dst: Tensor, *, to: BackendBase | None = None) -> Future[None]:
         """Copy a tensor, across backends if ``to`` is given (ggml_backend_tensor_copy_async).
 
         Comes after all that was queued before it, and before all that is queued after it, on both

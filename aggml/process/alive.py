@@ -18,6 +18,7 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """As the registry lists it."""
+        ...
 
 
 def note(device: object, thing: object) -> None:

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from aggml.backend import Backend
-from aggml.backend.device import DeviceType
+from aggml.backend.props import DeviceType
 from aggml.errors import (
     AlreadyAllocated,
     CapacityExceeded,
@@ -24,7 +24,7 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.graph import Graph
-from aggml.memory.buffer import BufferType
+from aggml.memory.buffer_type import BufferType
 from aggml.scheduler.deciding.show import SchedulePlan
 from aggml.scheduler.layout.layout import measure
 from aggml.scheduler.layout.rewrite import SIDE_STREAMS

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend
     from aggml.graph import Graph
-    from aggml.memory.buffer import BufferType
+    from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.running.job import Job

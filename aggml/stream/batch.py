@@ -30,6 +30,7 @@ class Collecting(Protocol):
 
     def _open(self, batch: Batch) -> None:
         """Have the calls of this thread collected in ``batch``."""
+        ...
 
 
 class Batch:

@@ -32,14 +32,17 @@ class Runnable(Protocol):
     @property
     def native(self) -> _native.Plan:
         """The native plan."""
+        ...
 
     @property
     def arena_size(self) -> int:
         """Bytes of scratch."""
+        ...
 
     @property
     def calls(self) -> Sized:
         """The functions in Python that are among its nodes."""
+        ...
 
 
 class DataStream(StreamBase):

@@ -29,38 +29,47 @@ class Shown(Protocol):
     @property
     def dtype(self) -> DType:
         """Its element type."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents in the order of numpy."""
+        ...
 
     @property
     def ndim(self) -> int:
         """The rank that was built."""
+        ...
 
     @property
     def nb(self) -> Extents:
         """Strides in bytes, innermost first."""
+        ...
 
     @property
     def nbytes(self) -> int:
         """Bytes from the first to the end of the last element."""
+        ...
 
     @property
     def nelements(self) -> int:
         """Number of elements."""
+        ...
 
     @property
     def view_offs(self) -> int:
         """Where it begins in the storage of its root."""
+        ...
 
     @property
     def root(self) -> Shown:
         """The tensor that has the storage."""
+        ...
 
     @property
     def placement(self) -> Placement | None:
         """Where it lies, if it is a root."""
+        ...
 
 
 def host_view(tensor: Shown, what: str) -> Array:

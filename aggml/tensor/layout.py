@@ -51,22 +51,27 @@ class Shaped(Protocol):
     @property
     def dtype(self) -> DType:
         """Its element type."""
+        ...
 
     @property
     def ne(self) -> Extents:
         """Extents, innermost first."""
+        ...
 
     @property
     def nb(self) -> Extents:
         """Strides in bytes."""
+        ...
 
     @property
     def ndim(self) -> int:
         """The rank that was built."""
+        ...
 
     @property
     def name(self) -> str:
         """Its name, or nothing."""
+        ...
 
 
 def least_ndim(ne: Extents) -> int:

@@ -64,45 +64,56 @@ class Holder(Protocol):
     @property
     def type(self) -> Any:  # noqa: ANN401 - a BufferType
         """Its `aggml.BufferType`."""
+        ...
 
     @property
     def name(self) -> str:
         """That of its type."""
+        ...
 
     @property
     def alignment(self) -> int:
         """That of its type."""
+        ...
 
     @property
     def is_host(self) -> bool:
         """Whether the CPU may read and write the bytes."""
+        ...
 
     @property
     def owner(self) -> Holder:
         """The buffer whose end frees the bytes."""
+        ...
 
     @property
     def usage(self) -> BufferUsage:
         """What the buffer holds."""
+        ...
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None: ...
     @property
     def closed(self) -> bool:
         """Whether it was closed: nothing can be placed in it any more."""
+        ...
 
     @property
     def tensors(self) -> Sequence[Any]:
         """The tensors that lie in it."""
+        ...
 
     def place(self, tensor: Any, offset: int) -> None:  # noqa: ANN401 - a tensor
         """Let a tensor lie at ``offset``."""
+        ...
 
     def unplace(self, tensor: Any) -> None:  # noqa: ANN401 - a tensor
         """Undo `place`."""
+        ...
 
     def close(self) -> None:
         """Unplace all tensors in it."""
+        ...
 
 
 #: Whether what lies in a place was written: never; by what lasts; by a run, for that run alone.

@@ -22,10 +22,7 @@ from aggml import (
     InvalidState,
     ops,
 )
-from aggml.memory.allocator import (
-    GraphAllocator,
-    TensorAllocator,
-)
+from aggml.memory.allocators import GraphAllocator, TensorAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from support import N, holding, placed, ramp, sum_graph, sum_on, vector
 
 import aggml
 from aggml import Graph, ops
-from aggml.memory.allocator import GraphAllocator
+from aggml.memory.allocators import GraphAllocator
 
 if TYPE_CHECKING:
     from conftest import AnyDevice
@@ -341,7 +341,7 @@ async def test_device_memory_is_counted_and_given_back(sim: SimBackend) -> None:
     assert sim.device.memory()[0] <= total - 3 * 4 * (1 << 16)
     with sim.hold():
         run = s.run(sim, ramp(1 << 16), ramp(1 << 16))
-        s.graph.memory.close()  # type: ignore[union-attr]
+        s.graph.memory.close()
         del s
         gc.collect()
         assert sim.device.memory()[0] < total  # work in flight keeps the bytes

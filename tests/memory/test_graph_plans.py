@@ -19,11 +19,8 @@ from aggml import (
     InvalidArgument,
     Tensor,
 )
-from aggml.memory.allocator import (
-    GraphAllocator,
-    TensorAllocator,
-    plan_graph,
-)
+from aggml.memory.allocator import plan_graph
+from aggml.memory.allocators import GraphAllocator, TensorAllocator
 
 RECORDED = [pytest.param(c, id=c["id"]) for c in allocator_cases() if buildable(c)]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend
     from aggml.graph import Graph
-    from aggml.memory.buffer import BufferType
+    from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Holder

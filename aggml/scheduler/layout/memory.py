@@ -15,7 +15,8 @@ from aggml.tensor.placement import BufferUsage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.memory.allocator.lifetimes import AllocPlan, Sizing
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.layout.memory import Key, Memory
     from aggml.scheduler.layout.rewrite import Rewritten
     from aggml.stream.slices import Steps

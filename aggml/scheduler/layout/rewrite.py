@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.graph import graph_of
-from aggml.memory.buffer import HOST
+from aggml.memory.buffer_type import HOST
 from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor import change, new_like
 from aggml.tensor.placement import Placement

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aggml.memory.buffer import HOST
+from aggml.memory.buffer_type import HOST
 from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.scheduler.layout.actions import Action, Bring, ChooseExperts, Compute, Join, Move
 from aggml.scheduler.layout.copies import Route, pieces, route

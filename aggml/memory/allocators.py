@@ -19,7 +19,9 @@ from aggml.errors import (
 )
 from aggml.graph import Graph
 from aggml.memory.allocator.lifetimes import AllocPlan, kept_storages, plan_graph
-from aggml.memory.buffer import Buffer, BufferType
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import BufferType
+from aggml.memory.graph_memory import GraphBuffer
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.tensor import change
 from aggml.tensor.checking import integer
@@ -66,7 +68,7 @@ class TensorAllocator:
     @property
     def alignment(self) -> int:
         """Tensors start at multiples of it."""
-        return self.buffer.type.alignment
+        return self.buffer.alignment
 
     def alloc(self, tensor: Tensor) -> Tensor:
         """Place ``tensor`` behind those before it (``ggml_tallocr_alloc``); returns it.
@@ -189,8 +191,6 @@ class GraphAllocator:
             InvalidState: several types, and the last `reserve` was for a graph of another
                 structure.
         """
-        from aggml.memory.graph_memory import GraphBuffer  # which plans its arena with this package
-
         _check_graph(graph, "GraphAllocator.alloc_graph")
         node_ids = leaf_ids = None
         several = len(self.types) > 1
