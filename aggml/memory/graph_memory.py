@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["GraphBuffer", "GraphMemory", "Layout", "laying_out", "placements"]
+__all__ = [
+    "Compiled",
+    "GraphBuffer",
+    "GraphMemory",
+    "Layout",
+    "Placer",
+    "laying_out",
+    "placements",
+]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.stream.event import Event
     from aggml.stream.future import Future
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "Collecting"]
 
 
 class Collecting(Protocol):

@@ -1,6 +1,7 @@
-"""The package as a whole: layers respected, names exact, files headed, examples answer --help.
+"""The package as a whole: names exact, files headed, examples answer --help.
 
-Sources are read, not imported, where that is enough. Not here: what any of it does.
+Sources are read, not imported, where that is enough. Not here: what any of it does, who may import
+whom (test_rooms.py).
 """
 
 from __future__ import annotations
@@ -29,40 +30,6 @@ PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PROGRAMS = [path for path in EXAMPLES if "argparse" in path.read_text()]
 
-# From the ground up; a module imports from its own line or a line below. Longest prefix decides.
-LAYERS = [
-    ["aggml.errors", "aggml.native", "aggml.process"],
-    [
-        *("aggml.stream.failures", "aggml.backend.params", "aggml.tracing.picture"),
-        "aggml.stream.observe",
-    ],
-    [
-        *("aggml.dtype", "aggml.stream.reactor", "aggml.stream.threadpool"),
-        *("aggml.stream.call_thread", "aggml.stream.slices"),
-    ],
-    [
-        *("aggml.tensor", "aggml.stream.parker", "aggml.stream.future"),
-        *("aggml.stream.completions", "aggml.memory.numa"),
-    ],
-    [
-        *("aggml.ops", "aggml.graph"),
-        *("aggml.memory.arrays", "aggml.memory.shortage"),
-    ],
-    [
-        *("aggml.stream", "aggml.plan", "aggml.memory"),
-        *("aggml.backend.inputs", "aggml.conversion.floats"),
-    ],
-    ["aggml.memory.allocator", "aggml.memory.graph_memory", "aggml.conversion"],
-    ["aggml.backend"],
-    ["aggml.devices"],
-    ["aggml.registry"],
-    [
-        *("aggml.scheduler", "aggml.gguf", "aggml.compare"),
-        *("aggml.dlpack", "aggml.tracing", "aggml.unsafe"),
-    ],
-    ["aggml", "aggml.__main__", "aggml.testing"],
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 LOOPS = {"asyncio", "trio"}
 
 
@@ -102,35 +69,6 @@ def imports(name: str) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 yield inner if inner in MODULES or inner.endswith("._native") else base
-
-
-def room(name: str) -> str:
-    """The entry of LAYERS to which a module belongs; only the face itself is in its own."""
-    rooms = [room for room in LEVEL if f"{name}.".startswith(f"{room}.") and room != "aggml"]
-    assert rooms or name == "aggml", f"{name} is missing in LAYERS"
-    return max(rooms, key=len, default="aggml")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_run_downwards(name: str) -> None:
-    here = room(name)
-    upwards = [
-        other
-        for other in imports(name)
-        if other.split(".")[0] == "aggml" and LEVEL[room(other)] > LEVEL[here]
-    ]
-    assert upwards == []
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("aggml.devices.")])
-def test_devices_do_not_know_each_other(name: str) -> None:
-    device = name.split(".")[2]
-    others = [
-        other
-        for other in imports(name)
-        if other.startswith("aggml.devices.") and other.split(".")[2] != device
-    ]
-    assert others == []
 
 
 def test_nothing_imports_testing() -> None:
