@@ -191,7 +191,7 @@ def svg(pairs: set[tuple[str, str]]) -> str:
 
 def main() -> int:
     """Draw, and say what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", nargs="?", type=Path, default=ROOT / "aggml")
     parser.add_argument("--svg", type=Path, help="write the drawing there, and no text")
     args = parser.parse_args()
