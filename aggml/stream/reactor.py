@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import weakref
 from functools import partial
@@ -51,6 +50,8 @@ class Reactor:
         notifier: whose descriptor the native side writes.
         pumped: whether the loop calls `wake` by itself; else whoever waits does, see `turn`.
         turns: tasks that do so at this moment.
+        led: whether one of them waits for the descriptor.
+        followers: the others, tasks of trio.
         parked: has tasks look again that sleep until something else than an operation wakes them.
     """
 
@@ -59,6 +60,8 @@ class Reactor:
         _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
         self.pumped = pumped
         self.turns = 0
+        self.led = False
+        self.followers: set[Any] = set()
         self.parked: set[Callable[[], None]] = set()
 
     def arm(self, op: _native.Op, callback: Callable[[], object]) -> _native.Waiter | None:
@@ -185,22 +188,44 @@ def _retire(reactor: Reactor) -> None:
 
 
 async def turn(reactor: Reactor) -> None:
-    """Wait for the descriptor in the task that waits, and call back what is done.
+    """Wait in the task that waits until something was done, and have that called back.
 
     That is how tasks wait at the end of a run of trio: it finalises async generators when all
-    system tasks are over.
+    system tasks are over. One of them waits for the descriptor; when it was written, that one calls
+    back what is done and has all others look again. Were each to wait for it, one would empty it
+    that another has only begun to wait for, and that one would sleep for ever.
     """
     import trio
 
     reactor.turns += 1
-    fd = os.dup(reactor.notifier.fileno())  # trio takes one task for each descriptor
     try:
-        await trio.lowlevel.wait_readable(fd)
-        reactor.wake()
+        if reactor.led:
+            await _follow(reactor)
+            return
+        reactor.led = True
+        try:
+            await trio.lowlevel.wait_readable(reactor.notifier.fileno())
+            reactor.wake()
+        finally:
+            reactor.led = False
+            while reactor.followers:
+                trio.lowlevel.reschedule(reactor.followers.pop())
     finally:
-        os.close(fd)
         reactor.turns -= 1
         _retire(reactor)
+
+
+async def _follow(reactor: Reactor) -> None:
+    import trio
+
+    task = trio.lowlevel.current_task()
+
+    def abort(_: object) -> trio.lowlevel.Abort:
+        reactor.followers.discard(task)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    reactor.followers.add(task)
+    await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 def _reactor_of_trio() -> Reactor:
