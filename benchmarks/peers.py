@@ -1,8 +1,7 @@
 """The programs that aggml is measured against: PyTorch and onnxruntime with all-MiniLM-L6-v2.
 
-Here: how each peer is set up, and the names of those that are missing. Not here: timing
-(timing.py), tables. torch, transformers, onnx and onnxruntime are imported when a benchmark asks
-for them.
+Here: how each peer is set up, and which are missing by name. Not here: timing (timing.py), tables.
+Nothing of torch, transformers, onnx or onnxruntime is imported before it is asked for.
 """
 
 from __future__ import annotations

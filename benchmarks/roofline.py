@@ -1,4 +1,4 @@
-"""The best that the machine can do, measured in the same run as the kernels.
+"""What the machine can do at best, measured in the same run as what is judged by it.
 
 Here: roofline.c, built by the machine's compiler into build/bench, and a table of its figures.
 Not here: kernels.

@@ -1,6 +1,6 @@
-"""Timing in turns, so that a busy moment hits all contenders alike; medians; a table.
+"""How things are timed: interleaved, so that a busy moment hits all alike; medians; a table.
 
-Not here: the things that are timed.
+Not here: what is timed.
 """
 
 from __future__ import annotations

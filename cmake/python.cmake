@@ -10,7 +10,8 @@ find_package(nanobind CONFIG REQUIRED)
 # NOMINSIZE: calls through the binding are counted in fractions of a microsecond; its size does not matter.
 file(GLOB binding CONFIGURE_DEPENDS ${native}/binding/*.cpp)
 # No stable ABI: a submission takes tuples apart, and that has only functions for what are macros here.
-nanobind_add_module(_native NB_STATIC NOMINSIZE ${binding})
+# FREE_THREADED: in an interpreter without the GIL the module leaves it off; what it guarded has locks (nb::ft_mutex).
+nanobind_add_module(_native NB_STATIC NOMINSIZE FREE_THREADED ${binding})
 # What ggml_commit tells; "unknown" if built from an archive.
 find_package(Git QUIET)
 set(commit unknown)

@@ -7,18 +7,9 @@ Here: noting and asking, by weak references, so that nobody is kept alive. Not h
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
-__all__ = ["Named", "living", "note"]
-
-
-class Named(Protocol):
-    """What is known down here of a device: the whole is `aggml.Device`."""
-
-    @property
-    def name(self) -> str:
-        """As the registry lists it."""
-        ...
+__all__ = ["living", "note"]
 
 
 def note(device: object, thing: object) -> None:

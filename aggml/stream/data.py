@@ -5,7 +5,7 @@ Not here: what may be transferred (tensor/checking.py), what a plan is (plan.py)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, OutOfBounds
@@ -16,33 +16,13 @@ from aggml.tensor.placement import BufferUsage
 from aggml.tensor.spans import bits_of, is_whole, span_of, storages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     import numpy as np
 
+    from aggml.memory.buffer import Buffer
+    from aggml.plan import NativePlan
     from aggml.stream.future import Future
-    from aggml.tensor.placement import Holder
 
-__all__ = ["DataStream", "Runnable"]
-
-
-class Runnable(Protocol):
-    """What a stream knows of a compiled graph: what the native stream runs, and what that needs."""
-
-    @property
-    def native(self) -> _native.Plan:
-        """The native plan."""
-        ...
-
-    @property
-    def arena_size(self) -> int:
-        """Bytes of scratch."""
-        ...
-
-    @property
-    def calls(self) -> Sized:
-        """The functions in Python that are among its nodes."""
-        ...
+__all__ = ["DataStream"]
 
 
 class DataStream(StreamBase):
@@ -186,8 +166,8 @@ class DataStream(StreamBase):
 
     def run_plan(
         self,
-        plan: Runnable,
-        arena: Holder | None = None,
+        plan: NativePlan,
+        arena: Buffer | None = None,
         *,
         lasts: float = 0.0,
         operation: str = "graph_compute",
@@ -218,7 +198,7 @@ class DataStream(StreamBase):
             desc.set_pace(lasts)
         return self._put([desc], None, operation)
 
-    def clear(self, buffer: Holder, value: int) -> Future[None]:
+    def clear(self, buffer: Buffer, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""
         # Weights may have been packed, and must be again; what else lies there is read as it is.
         weights = buffer.tensors if buffer.usage is BufferUsage.WEIGHTS else []
@@ -227,8 +207,8 @@ class DataStream(StreamBase):
 
     def run_unit(
         self,
-        plan: Runnable,
-        arena: Holder | None,
+        plan: NativePlan,
+        arena: Buffer | None,
         spans: tuple[_native.Span, ...],
         n_sets: int,
         arrays: list[np.ndarray[Any, Any]],

@@ -6,10 +6,12 @@ ops/operators.py, which tells this file: a tensor knows no operation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aggml.tensor.tensor import Tensor
 
 __all__ = ["Operators"]
 
@@ -37,44 +39,44 @@ class Operators:
     __contains__: ClassVar[None] = None
     __array_ufunc__: ClassVar[None] = None  # arrays leave ``array + tensor`` to the tensor
 
-    def __add__(self, other: Self | float) -> Self:
+    def __add__(self, other: Tensor | float) -> Tensor:
         return self.made_by["add"](self, other)  # type: ignore[no-any-return]
 
-    def __radd__(self, other: float) -> Self:
+    def __radd__(self, other: float) -> Tensor:
         return self.made_by["radd"](self, other)  # type: ignore[no-any-return]
 
-    def __sub__(self, other: Self | float) -> Self:
+    def __sub__(self, other: Tensor | float) -> Tensor:
         return self.made_by["sub"](self, other)  # type: ignore[no-any-return]
 
-    def __rsub__(self, other: float) -> Self:
+    def __rsub__(self, other: float) -> Tensor:
         return self.made_by["rsub"](self, other)  # type: ignore[no-any-return]
 
-    def __mul__(self, other: Self | float) -> Self:
+    def __mul__(self, other: Tensor | float) -> Tensor:
         return self.made_by["mul"](self, other)  # type: ignore[no-any-return]
 
-    def __rmul__(self, other: float) -> Self:
+    def __rmul__(self, other: float) -> Tensor:
         return self.made_by["rmul"](self, other)  # type: ignore[no-any-return]
 
-    def __truediv__(self, other: Self | float) -> Self:
+    def __truediv__(self, other: Tensor | float) -> Tensor:
         return self.made_by["truediv"](self, other)  # type: ignore[no-any-return]
 
-    def __rtruediv__(self, other: float) -> Self:
+    def __rtruediv__(self, other: float) -> Tensor:
         return self.made_by["rtruediv"](self, other)  # type: ignore[no-any-return]
 
-    def __matmul__(self, other: Self) -> Self:
+    def __matmul__(self, other: Tensor) -> Tensor:
         return self.made_by["matmul"](self, other)  # type: ignore[no-any-return]
 
-    def __rmatmul__(self, other: object) -> Self:
+    def __rmatmul__(self, other: object) -> Tensor:
         return self.made_by["rmatmul"](self, other)  # type: ignore[no-any-return]
 
-    def __pow__(self, other: float) -> Self:
+    def __pow__(self, other: float) -> Tensor:
         return self.made_by["pow"](self, other)  # type: ignore[no-any-return]
 
-    def __neg__(self) -> Self:
+    def __neg__(self) -> Tensor:
         return self.made_by["neg"](self)  # type: ignore[no-any-return]
 
-    def __abs__(self) -> Self:
+    def __abs__(self) -> Tensor:
         return self.made_by["abs"](self)  # type: ignore[no-any-return]
 
-    def __getitem__(self, index: Any) -> Self:  # noqa: ANN401 - as numpy takes it
+    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - as numpy takes it
         return self.made_by["getitem"](self, index)  # type: ignore[no-any-return]

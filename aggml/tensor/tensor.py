@@ -11,14 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aggml.dtype import DType
-from aggml.errors import (
-    InvalidArgument,
-    InvalidHandle,
-    InvalidState,
-    NotAllocated,
-    ReadOnly,
-    Unsupported,
-)
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated, Unsupported
 from aggml.tensor.dlpack import CPU_DLPACK, dlpack_of, host_view
 from aggml.tensor.layout import Extents, checked_name, describe, least_ndim
 from aggml.tensor.operators import Operators
@@ -26,9 +19,10 @@ from aggml.tensor.operators import Operators
 if TYPE_CHECKING:
     import numpy as np
 
-    from aggml.tensor.placement import Holder, Placement
+    from aggml.memory.buffer import Buffer
+    from aggml.tensor.placement import Placement
 
-__all__ = ["Draft", "Tensor", "TensorFlag", "change"]
+__all__ = ["Draft", "ReadOnly", "Tensor", "TensorFlag", "change"]
 
 
 class TensorFlag(enum.IntFlag):
@@ -99,6 +93,10 @@ class Draft(Operators):
     _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (checking.py)
 
 
+class ReadOnly(InvalidState, AttributeError):
+    """A field of something that does not change was assigned."""
+
+
 class Tensor(Draft):
     """A value: a leaf, or what an operation will make of its sources. Describes, holds no data.
 
@@ -160,7 +158,7 @@ class Tensor(Draft):
         return self.view_src or self
 
     @property
-    def buffer(self) -> Holder | None:
+    def buffer(self) -> Buffer | None:
         """The buffer that holds the bytes, None until allocated."""
         placement = self.root.placement
         return None if placement is None else placement.buffer

@@ -1,4 +1,4 @@
-"""Makes a row of the part "ops": its name, its sizes from outside of L2 and in cache."""
+"""How a row of the part "ops" comes to be: its name, its size out of L2, the same in cache."""
 
 from __future__ import annotations
 

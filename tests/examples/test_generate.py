@@ -1,17 +1,23 @@
-"""models/generating.py and models/llama: the model against numpy, sequences together."""
+"""examples/generate.py: the model against numpy, sequences together, text, the command line."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import anyio
+import generate
 import numpy as np
 import pytest
 from models import generating
-from models.llama import Llama, ModelError, open_model
+from models.llama import Config, Llama, ModelError, open_model
 from models.llama.batch import mask_of
-from models.sampling import Sampler
+from models.sampling import Sampler, choose
+from models.vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
 
 import aggml
 from examples import llama_files
@@ -280,3 +286,194 @@ async def test_cancelling_leaves_the_model_usable(files: dict[str, Path]) -> Non
             await model.prefill(0, PROMPT)
         assert scope.cancelled_caught
         assert np.array_equal(await model.prefill(0, PROMPT), wanted)
+
+
+# -- which token
+
+
+def test_sampler_draws_from_the_best_only() -> None:
+    logits = np.log(np.array([0.05, 0.5, 0.3, 0.15], np.float32))
+    draws = [Sampler(1.0, top_k=0, top_p=0.79, seed=s)(logits) for s in range(50)]
+    assert set(draws) == {1, 2}
+    assert {Sampler(1.0, top_k=1, top_p=1.0, seed=s)(logits) for s in range(9)} == {1}
+    sampler = Sampler(1.0, top_k=0, top_p=1.0, seed=0)
+    share = np.bincount([sampler(logits) for _ in range(4000)], minlength=4) / 4000
+    np.testing.assert_allclose(share, np.exp(logits), atol=0.03)
+    hot = Sampler(100.0, top_k=0, top_p=1.0, seed=0)
+    np.testing.assert_allclose(
+        np.bincount([hot(logits) for _ in range(4000)]) / 4000, 0.25, atol=0.03
+    )
+
+
+def test_many_samplers_at_once_choose_what_each_would() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        logits = random.normal(size=(12, 300), scale=3).astype(np.float32)
+        samplers = [
+            (
+                float(random.choice([0.0, 0.5, 1.5])),
+                int(random.choice([1, 5, 40])),
+                float(random.choice([0.3, 0.9, 1.0])),
+                int(random.integers(99)),
+            )
+            for _ in logits
+        ]
+        best = np.argsort(-logits, axis=1)[:, :64].astype(np.int32)
+        best = random.permuted(best, axis=1)
+        among = np.take_along_axis(logits, best, axis=1)
+        chosen = choose([Sampler(*each) for each in samplers], best, among)
+        assert chosen == [Sampler(*each)(row) for each, row in zip(samplers, logits, strict=True)]
+
+
+def test_of_equal_logits_the_first_token_is_chosen() -> None:
+    ids = np.array([[7, 3, 5], [4, 9, 2]], np.int32)
+    logits = np.array([[1, 2, 2], [0, 0, 0]], np.float32)
+    assert choose([Sampler(0.0)] * 2, ids, logits) == [3, 2]
+    assert choose([Sampler(0.0), Sampler(1.0, top_k=1, seed=0)], ids, logits) == [3, 2]
+
+
+def test_a_row_that_is_not_a_number_still_has_a_token() -> None:
+    ids = np.arange(8, dtype=np.int32).reshape(2, 4)
+    logits = np.array([[1, np.nan, 3, 2], [np.nan] * 4], np.float32)
+    assert choose([Sampler(0.0)] * 2, ids, logits) == [2, 4]
+    for token in choose([Sampler(1.0, seed=1)] * 2, ids, logits):
+        assert token in ids
+
+
+# -- text
+
+
+def sentence_piece() -> SentencePiece:
+    tokens, scores, types = llama_files.pieces()
+    return SentencePiece(
+        {
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.scores": scores,
+            "tokenizer.ggml.token_type": types,
+            "tokenizer.ggml.bos_token_id": 1,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("hello world", ["<s>", "▁hello", "▁world"]),
+        ("hellhello", ["<s>", "▁", "hell", "hello"]),
+        ("held", ["<s>", "▁", "he", "ld"]),
+        ("é</s>x", ["<s>", "▁", "<0xC3>", "<0xA9>", "</s>", "▁", "x"]),
+        ("", ["<s>"]),
+    ],
+)
+def test_sentence_piece_joins_the_best_first(text: str, pieces: list[str]) -> None:
+    vocabulary = sentence_piece()
+    assert [vocabulary.pieces[i] for i in vocabulary.encode(text)] == pieces
+
+
+def test_decoding_gives_the_text_back_also_piecewise() -> None:
+    vocabulary = sentence_piece()
+    text = "hello wörld ☃"
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text
+    assert "".join(vocabulary.stream(iter(ids))) == " " + text
+    broken = vocabulary.encode("☃", special=False)[:-1]
+    assert vocabulary.decode(broken) == "\ufffd"
+
+
+def test_byte_level_goes_by_merges_and_keeps_special_tokens() -> None:
+    letters = [*"abcdefgh", "Ġ", "Ã", "©"]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": [*letters, "ab", "abc", "Ġab", "<|end|>"],
+        "tokenizer.ggml.token_type": [1] * (len(letters) + 3) + [3],
+        "tokenizer.ggml.merges": ["a b", "ab c", "Ġ ab"],
+        "tokenizer.ggml.eos_token_id": len(letters) + 3,
+    }
+    vocabulary = open_vocabulary(metadata)
+    assert isinstance(vocabulary, ByteLevel)
+    ids = vocabulary.encode("abc ab é<|end|>")
+    assert [vocabulary.pieces[i] for i in ids] == ["abc", "Ġab", "Ġ", "Ã", "©", "<|end|>"]
+    assert vocabulary.decode(ids) == "abc ab é"
+    with pytest.raises(VocabularyError, match=r"tokenizer\.ggml\.pre is 'new'"):
+        open_vocabulary({**metadata, "tokenizer.ggml.pre": "new"})
+
+
+# -- the command line
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = generate.main([str(x) for x in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_json(files: dict[str, Path], capsys: pytest.CaptureFixture[str], loop: str) -> None:
+    status, out, _ = called(
+        capsys, files["llama"], "--prompt-ids", "1,40,270", "--n-predict", 5, "--temperature", 0,
+        "--ignore-eos", "--loop", loop, "--json", "--threads", 1,
+    )  # fmt: skip
+    assert status == 0
+    told = json.loads(out)
+    assert told["prompt_ids"] == [1, 40, 270]
+    assert len(told["ids"]) == 5
+    assert isinstance(told["text"], str)
+    assert told["prompt_tokens_per_second"] > 0 < told["tokens_per_second"]
+
+
+def test_text_is_shown_as_it_comes(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (files["llama"], "--prompt", "hello world", "--n-predict", 8, "--temperature", 0)
+    _, out, err = called(capsys, *arguments)
+    _, told, _ = called(capsys, *arguments, "--json")
+    assert out.strip("\n").removeprefix(" ") == json.loads(told)["text"]
+    assert "prompt: " in err
+
+
+def test_control_c_ends_it_at_once(files: dict[str, Path]) -> None:
+    command = [
+        sys.executable, generate.__file__, str(files["llama"]), "--prompt-ids", "1,40,270",
+        "--n-predict", "100000", "--ctx", "100010", "--ignore-eos", "--seed", "1",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+
+
+def test_several_sequences(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = called(
+        capsys, files["llama"], "--prompt", "hello", "--parallel", 3, "--n-predict", 4, "--seed", 1,
+        "--ignore-eos", "--json",
+    )  # fmt: skip
+    told = json.loads(out)
+    assert status == 0
+    assert [len(ids) for ids in told["ids"]] == [4, 4, 4]
+    assert len(told["text"]) == 3
+
+
+def test_what_is_wrong_is_told_in_one_line(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = llama_files.write(tmp_path / "bare.gguf", vocabulary=False)
+    for arguments, message in (
+        ((tmp_path / "none.gguf", "--prompt", "x"), "cannot open the model"),
+        ((bare, "--prompt", "x"), "no vocabulary"),
+        ((bare, "--prompt-ids", "1,99999"), "99999 is no token"),
+        ((bare, "--prompt-ids", "1", "--ctx", 256, "--n-predict", 256), "context of 256"),
+    ):
+        status, out, err = called(capsys, *arguments)
+        assert status == 2
+        assert out == ""
+        assert message in err
+        assert err.count("\n") == 1
+    with pytest.raises(SystemExit):
+        generate.main([str(bare), "--prompt-ids", "1,x"])
+    assert "no list of numbers" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="architecture is 'bert'"):
+        Config.of({"general.architecture": "bert"})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from registry.plugins import FakeFamily, write
-from support import child
+from runtime.support import child
 
 import aggml
 

@@ -11,9 +11,14 @@ namespace binding
 static std::vector<PyObject *> garbage; // dropped by threads without the GIL
 static std::atomic<bool> any_garbage{false};
 static std::atomic<bool> release_pending{false};
-static uint64_t seen;              // streams that were looked at; under the GIL, as what follows
-static std::set<Keeper *> keepers; // of all streams
+static std::atomic<uint64_t> seen; // streams that were looked at
 static nb::handle unseen;          // see set_unseen
+
+// Where Python has a GIL, that guards what follows, and an ft_mutex is nothing. Where it has none, no thread calls Python with
+// one of them held: so nobody waits long, and none of them is held while a fork has stopped all other threads. This one guards
+// `keepers`, the owners of streams and the users of each keeper; it comes before the lock of a keeper.
+static nb::ft_mutex keepers_lock;
+static std::set<Keeper *> keepers; // of all streams
 
 struct GarbageLock {
     GarbageLock()
@@ -56,10 +61,16 @@ void set_unseen(nb::object tell)
 
 nb::list take_unseen()
 {
+    std::vector<ag_stream *> streams;
+    {
+        nb::ft_lock_guard guard(keepers_lock);
+        for (Keeper *k : keepers) streams.push_back(ag_stream_ref(k->stream));
+    }
     nb::list out;
-    for (Keeper *k : keepers) {
-        nb::list failures = take_failures(k->stream);
-        if (nb::len(failures) != 0) out.append(nb::make_tuple(std::string(ag_stream_name(k->stream)), failures));
+    for (ag_stream *stream : streams) {
+        nb::list failures = take_failures(stream);
+        if (nb::len(failures) != 0) out.append(nb::make_tuple(std::string(ag_stream_name(stream)), failures));
+        ag_stream_unref(stream);
     }
     return out;
 }
@@ -77,74 +88,111 @@ static void tell_unseen(ag_stream *stream)
     }
 }
 
-static void release_prefix(Keeper &k)
+void Keeper::keep(uint64_t ticket, PyObject *object)
 {
-    uint64_t completed = ag_stream_completed(k.stream);
-    while (!k.kept.empty() && k.kept.front().first <= completed) {
-        PyObject *object = k.kept.front().second;
-        k.kept.pop_front(); // first: dropping the object may run Python that comes back here
+    nb::ft_lock_guard guard(lock);
+    kept.emplace_back(ticket, object);
+}
+
+size_t Keeper::n_kept()
+{
+    nb::ft_lock_guard guard(lock);
+    return kept.size();
+}
+
+void Keeper::release_prefix()
+{
+    uint64_t completed = ag_stream_completed(stream);
+    for (;;) {
+        PyObject *object;
+        {
+            nb::ft_lock_guard guard(lock);
+            if (kept.empty() || kept.front().first > completed) return;
+            object = kept.front().second;
+            kept.pop_front(); // first: dropping the object may run Python that comes back here
+        }
         Py_DECREF(object);
     }
 }
 
-static void free_keeper(Keeper *k)
-{
-    ag_stream *stream = k->stream;
-    bool alive = ag_stream_alive(stream);
-    if (alive) ag_stream_set_owner(stream, nullptr);
-    keepers.erase(k);
-    delete k;
-    if (alive) tell_unseen(stream);
-    ag_stream_unref(stream);
-}
-
 // Whether there is something to look after: what queued work needs, or, if nobody else will ask, how it ends.
-static bool waits(const Keeper &k)
+bool Keeper::waits() const
 {
-    return !k.kept.empty() || (k.orphaned && ag_stream_completed(k.stream) != ag_stream_submitted(k.stream));
+    return !kept.empty() || (orphaned && ag_stream_completed(stream) != ag_stream_submitted(stream));
 }
 
 // Called with each submission, by whatever thread: the main one, which runs pending calls, may be blocked for long.
 void Keeper::release()
 {
-    ++releasing;
     if (any_garbage.load(std::memory_order_relaxed)) drop_garbage();
-    release_prefix(*this);
-    if (!told && waits(*this)) {
-        told = true;
-        ag_stream_keeps(stream, true);
-        release_prefix(*this); // what was done before the stream knew
+    release_prefix();
+    bool tell;
+    {
+        nb::ft_lock_guard guard(lock);
+        tell = !told && waits();
+        if (tell) {
+            told = true;
+            ag_stream_keeps(stream, true);
+        }
     }
-    if (told && !waits(*this)) {
+    if (tell) release_prefix(); // what was done before the stream knew
+    nb::ft_lock_guard guard(lock);
+    if (told && !waits()) {
         told = false;
         ag_stream_keeps(stream, false);
     }
-    if (--releasing == 0 && orphaned && !waits(*this)) free_keeper(this);
+}
+
+void Keeper::leave()
+{
+    const bool alive = ag_stream_alive(stream);
+    {
+        nb::ft_lock_guard all(keepers_lock);
+        nb::ft_lock_guard guard(lock);
+        if (--users > 0 || (alive && waits())) return; // what waits is looked at again when the stream has come to rest
+        if (alive) ag_stream_set_owner(stream, nullptr);
+        keepers.erase(this);
+    }
+    if (alive) tell_unseen(stream);
+    ag_stream_unref(stream);
+    delete this;
 }
 
 static void look(ag_stream *stream)
 {
-    ++seen;
-    Keeper *k = static_cast<Keeper *>(ag_stream_owner(stream));
-    if (k != nullptr && ag_stream_alive(stream)) k->release();
+    seen.fetch_add(1, std::memory_order_relaxed);
+    Keeper *k;
+    {
+        nb::ft_lock_guard guard(keepers_lock);
+        k = static_cast<Keeper *>(ag_stream_owner(stream));
+        if (k == nullptr || !ag_stream_alive(stream)) return;
+        ++k->users;
+    }
+    k->release();
+    k->leave();
 }
 
 Stream::Stream(ag_stream *s, nb::object p) : stream(s), keeper(new Keeper(s)), pool(std::move(p))
 {
-    keepers.insert(keeper);
-    ag_stream_set_owner(stream, keeper);
+    {
+        nb::ft_lock_guard guard(keepers_lock);
+        keepers.insert(keeper);
+        ag_stream_set_owner(stream, keeper);
+    }
     ag_streams_at_rest(look); // dropped ones, should the main thread be blocked
 }
 
 Stream::~Stream()
 {
-    keeper->orphaned = true;
     if (ag_stream_alive(stream)) {
         while (ag_stream_release(stream)) continue; // nobody is left who could
-        keeper->release();                          // frees it, or does so when the stream has come to rest
-    } else if (keeper->releasing == 0) {
-        free_keeper(keeper);
+        {
+            nb::ft_lock_guard guard(keeper->lock);
+            keeper->orphaned = true;
+        }
+        keeper->release();
     }
+    keeper->leave(); // frees it, now or when the stream has come to rest
 }
 
 void release_finished()
@@ -155,7 +203,7 @@ void release_finished()
 
 uint64_t streams_seen()
 {
-    return seen;
+    return seen.load(std::memory_order_relaxed);
 }
 
 static int release_call(void *)

@@ -53,6 +53,7 @@ bool Lineup::busy() const
 
 int Lineup::free_slot() const
 {
+    nb::ft_lock_guard guard(lock);
     uint64_t done = ag_stream_completed(raw(joined));
     size_t best = 0;
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -159,7 +160,10 @@ static nb::tuple before(Lineup &self, const Use &use, bool done_too)
 {
     auto *ahead = new Ahead();
     nb::object made = nb::cast(ahead, nb::rv_policy::take_ownership);
-    self.before(use, done_too, *ahead);
+    {
+        nb::ft_lock_guard guard(self.lock);
+        self.before(use, done_too, *ahead);
+    }
     return nb::make_tuple(waits_of(*ahead, self, use), made);
 }
 

@@ -42,6 +42,7 @@ struct Row {
 // else's then; written, touched: the last one after which memory that the user placed was written by a submission, or
 // read or written.
 struct Lineup {
+    mutable nb::ft_mutex lock; // of all that changes; held by the caller of before() and note()
     nb::object joined;
     Streams homes;
     std::vector<uint64_t> own, user, written, touched;

@@ -52,7 +52,8 @@ struct Memory {
 
 struct Waiter;
 
-// A loop's descriptor, and the waits that are armed for it: it keeps them, and the collector sees that it does.
+// A loop's descriptor, and the waits that are armed for it: it keeps them, and the collector sees that it does. The lock of
+// waits.cpp guards its members and those of its waits.
 struct Notifier {
     ag_notifier *notifier;
     Waiter *armed = nullptr;
@@ -111,15 +112,23 @@ struct Plan {
 // as long as it keeps any.
 struct Keeper {
     ag_stream *stream; // a reference
+    nb::ft_mutex lock; // of kept, told, orphaned
     std::deque<std::pair<uint64_t, PyObject *>> kept;
     bool told = false;     // the stream tells when it comes to rest
-    bool orphaned = false; // nobody else frees it
-    int releasing = 0;     // calls of release() under way: what goes may run Python that comes back
+    bool orphaned = false; // its Stream object is gone
+    int users = 1;         // that object, and threads that look at the stream; under the lock of all keepers
     explicit Keeper(ag_stream *s) : stream(s)
     {
     }
     Keeper(const Keeper &) = delete;
-    void release(); // what is finished; after every submission
+    void keep(uint64_t ticket, PyObject *object); // takes the reference
+    void release();                               // what is finished; after every submission
+    void leave(); // by one of the users: the last one frees it unless something of it is queued
+    size_t n_kept();
+
+  private:
+    bool waits() const;
+    void release_prefix();
 };
 void release_finished(); // of the streams that came to rest
 uint64_t streams_seen(); // by it so far: the work that it was, for tests
@@ -216,7 +225,7 @@ struct Op {
         ag_block_unref(block);
         ag_error_unref(end.error);
     }
-    bool settle(); // whether it is done
+    bool settle(); // whether it is done; the object is locked, as for all that reads `block` or `end`
     ag_slot &slot() const
     {
         return block->slots[ticket - block->base];

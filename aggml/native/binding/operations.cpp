@@ -12,7 +12,9 @@ namespace binding
 
 static const char *intern(const std::string &text) // operation names: a handful of literals
 {
+    static nb::ft_mutex lock;
     static std::set<std::string> names;
+    nb::ft_lock_guard guard(lock);
     return names.insert(text).first->c_str();
 }
 

@@ -177,7 +177,7 @@ nb::tuple made_ops(Script &script, Copies &copies)
         for (Entry &entry : group.entries) {
             ag_block *block = copies.blocks[i];
             uint64_t ticket = copies.tickets[i];
-            if (copies.kept[i].is_valid()) stream.keeper->kept.emplace_back(ticket, copies.kept[i].release().ptr());
+            if (copies.kept[i].is_valid()) stream.keeper->keep(ticket, copies.kept[i].release().ptr());
             if (entry.slot.slot().kind == AG_KIND_WAIT) {
                 ag_block_unref(block);
             } else {
@@ -199,14 +199,20 @@ nb::tuple submit_script(Script &script, Lineup &line, Use &use, nb::list arrays)
     release_prefixes(script);
     for (;;) {
         Ahead ahead;
-        line.before(use, false, ahead);
+        {
+            nb::ft_lock_guard guard(line.lock);
+            line.before(use, false, ahead);
+        }
         Copies copies(script, ahead, arrays);
-        ag_submit_status status =
-            ag_submit_if(copies.batches.data(), copies.batches.size(), ahead.tails.data(), ahead.tails.size());
+        ag_submit_status status;
+        {
+            nb::ft_lock_guard guard(line.lock); // nobody sees the tails of this submission before it is noted
+            status = ag_submit_if(copies.batches.data(), copies.batches.size(), ahead.tails.data(), ahead.tails.size());
+            if (status == AG_SUBMIT_OK) line.note(use, ahead.tails, copies.batches);
+        }
         if (status == AG_SUBMIT_MOVED) continue; // pinning an array may run Python, and another thread with it
         if (status != AG_SUBMIT_OK) raise_submit(status, ag_stream_name(copies.batches[0].stream));
         copies.built.queued = true;
-        line.note(use, ahead.tails, copies.batches);
         for (size_t i = 0; i < copies.n_before; ++i) ag_block_unref(copies.blocks[i]);
         nb::tuple ops = made_ops(script, copies);
         release_prefixes(script); // what was small has been done here already: let go of it at once

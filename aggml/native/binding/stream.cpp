@@ -69,10 +69,15 @@ nb::object submit_groups(nb::sequence groups, Lineup *line, const Use *use, cons
                               blocks[i].data(), tickets[i].data()};
     }
     const std::vector<ag_seen> none, &tails = line == nullptr ? none : ahead->tails;
-    ag_submit_status status = ag_submit_if(batches.data(), n, tails.data(), tails.size());
+    ag_submit_status status;
+    {
+        nb::ft_mutex no_line;
+        nb::ft_lock_guard guard(line == nullptr ? no_line : line->lock); // nobody sees its tails before it is noted
+        status = ag_submit_if(batches.data(), n, tails.data(), tails.size());
+        if (line != nullptr && status == AG_SUBMIT_OK) line->note(*use, tails, batches);
+    }
     if (status == AG_SUBMIT_MOVED) return nb::none();
     if (status != AG_SUBMIT_OK) raise_submit(status, n ? ag_stream_name(batches[0].stream) : "");
-    if (line != nullptr) line->note(*use, tails, batches);
     nb::list out;
     for (size_t i = 0; i < n; ++i) {
         Stream &stream = nb::cast<Stream &>(owners[i]);
@@ -80,7 +85,7 @@ nb::object submit_groups(nb::sequence groups, Lineup *line, const Use *use, cons
         for (size_t k = 0; k < descs[i].size(); ++k) {
             Desc *d = descs[i][k];
             d->used = true;
-            if (d->keep != nullptr) stream.keeper->kept.emplace_back(tickets[i][k], std::exchange(d->keep, nullptr));
+            if (d->keep != nullptr) stream.keeper->keep(tickets[i][k], std::exchange(d->keep, nullptr));
             ops.append(
                 nb::cast(new Op(stream.stream, blocks[i][k], tickets[i][k], owners[i]), nb::rv_policy::take_ownership));
         }
@@ -115,7 +120,7 @@ nb::tuple submit_one(nb::object owner, Desc &desc)
     nb::object op = nb::cast(new Op(stream.stream, block, ticket, owner), nb::rv_policy::take_ownership);
     PyObject *keep = std::exchange(desc.keep, nullptr);
     if (keep != nullptr) {
-        stream.keeper->kept.emplace_back(ticket, keep);
+        stream.keeper->keep(ticket, keep);
         stream.keeper->release(); // what was small has been done here already: let go of it at once
     }
     return nb::steal<nb::tuple>(PyTuple_Pack(1, op.ptr()));
@@ -171,7 +176,7 @@ nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle k
     slots.queued = true;
     nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n)));
     for (size_t i = 0; i < n; ++i) {
-        stream.keeper->kept.emplace_back(tickets[i], kept[i].release().ptr());
+        stream.keeper->keep(tickets[i], kept[i].release().ptr());
         PyTuple_SET_ITEM(ops.ptr(), static_cast<Py_ssize_t>(i),
                          nb::cast(new Op(stream.stream, blocks[i], tickets[i], owner), nb::rv_policy::take_ownership)
                              .release()
@@ -299,19 +304,24 @@ void bind_stream(nb::module_ &m)
     m.def("submit_one", submit_one, "stream"_a, "desc"_a);
     m.def("submit_run", submit_run, "stream"_a, "plan"_a, "arena"_a, "keep"_a, "spans"_a, "n_sets"_a, "arrays"_a);
     nb::class_<Op>(m, "Op")
-        .def("done", &Op::settle)
+        .def("done", &Op::settle, nb::lock_self())
         .def_ro("ticket", &Op::ticket)
         .def_ro("stream", &Op::owner)
-        .def("error", op_error)
-        .def_prop_ro("derived", [](Op &op) { return op.settle() && op.end.derived; })
-        .def_prop_ro("operation",
-                     [](Op &op) { return std::string(op.settle() ? op.end.operation : op.slot().operation); })
-        .def("times", op_times)
-        .def_prop_ro("moved", [](Op &op) { return op.settle() ? op.end.moved : 0; })
-        .def("abort",
-             [](Op &op) {
-                 if (!op.settle()) ag_stream_abort(op.stream, op.block, op.ticket);
-             })
+        .def("error", op_error, nb::lock_self())
+        .def_prop_ro(
+            "derived", [](Op &op) { return op.settle() && op.end.derived; }, nb::lock_self())
+        .def_prop_ro(
+            "operation", [](Op &op) { return std::string(op.settle() ? op.end.operation : op.slot().operation); },
+            nb::lock_self())
+        .def("times", op_times, nb::lock_self())
+        .def_prop_ro(
+            "moved", [](Op &op) { return op.settle() ? op.end.moved : 0; }, nb::lock_self())
+        .def(
+            "abort",
+            [](Op &op) {
+                if (!op.settle()) ag_stream_abort(op.stream, op.block, op.ticket);
+            },
+            nb::lock_self())
         .def("wait", op_wait, "timeout"_a);
 
     nb::class_<Stream>(m, "Stream")
@@ -332,7 +342,7 @@ void bind_stream(nb::module_ &m)
         .def_prop_rw(
             "n_threads", [](Stream &s) { return ag_stream_n_threads(s.stream); },
             [](Stream &s, int n) { ag_stream_set_n_threads(s.stream, n); })
-        .def_prop_ro("kept", [](Stream &s) { return s.keeper->kept.size(); })
+        .def_prop_ro("kept", [](Stream &s) { return s.keeper->n_kept(); })
         .def_prop_ro("lost", [](Stream &s) { return wrap_error(ag_error_ref(ag_stream_lost(s.stream))); })
         .def("release_finished", [](Stream &s) { s.keeper->release(); })
         .def("hold", [](Stream &s) { ag_stream_hold(s.stream); })

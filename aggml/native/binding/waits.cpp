@@ -4,6 +4,10 @@
 namespace binding
 {
 
+// Guards what notifiers and waits know of each other, where Python has no GIL to do it. A collector may cancel in any thread.
+// Nobody calls Python with it held: what is dropped is dropped behind it.
+static nb::ft_mutex waits_lock;
+
 // Takes the wait out of its notifier's list; what the list kept is for the caller to drop.
 static nb::object unlink(Waiter &w)
 {
@@ -18,14 +22,27 @@ static nb::object unlink(Waiter &w)
 
 void Waiter::cancel()
 {
+    nb::object callback_, owner_, self_;
+    nb::ft_lock_guard guard(waits_lock);
     ag_wait_cancel(&wait);
-    nb::object callback_ = std::move(callback), owner_ = std::move(owner), self_ = unlink(*this);
+    callback_ = std::move(callback);
+    owner_ = std::move(owner);
+    self_ = unlink(*this);
 }
 
 void Notifier::cancel_all()
 {
-    nb::object gone = std::move(current);
-    while (armed != nullptr) armed->cancel();
+    nb::object gone;
+    for (;;) {
+        nb::object first;
+        {
+            nb::ft_lock_guard guard(waits_lock);
+            if (current.is_valid()) gone = std::move(current);
+            if (armed == nullptr) return;
+            first = nb::borrow(armed->self);
+        }
+        nb::cast<Waiter &>(first).cancel();
+    }
 }
 
 namespace
@@ -35,6 +52,7 @@ nb::object watch(Notifier &self, Op &op, nb::object callback)
 {
     nb::object object = nb::cast(new Waiter, nb::rv_policy::take_ownership);
     Waiter &w = nb::cast<Waiter &>(object);
+    nb::ft_lock_guard guard(waits_lock);
     if (!ag_wait_arm(&w.wait, op.stream, self.notifier, op.ticket)) return nb::none();
     w.self = object.ptr();
     w.owner = op.owner;
@@ -51,12 +69,18 @@ nb::object watch(Notifier &self, Op &op, nb::object callback)
 // The same again until `called`: an interrupt of Python may come between taking a callback and calling it.
 nb::object next_due(Notifier &self)
 {
-    if (self.current.is_valid()) return self.current;
-    ag_wait *taken = ag_notifier_take(self.notifier);
-    if (taken == nullptr) return nb::none();
-    Waiter &w = *reinterpret_cast<Waiter *>(taken); // its first member
-    self.current = std::move(w.callback);
-    nb::object callback = self.current, owner = std::move(w.owner), kept = unlink(w);
+    nb::object callback, owner, kept;
+    {
+        nb::ft_lock_guard guard(waits_lock);
+        if (self.current.is_valid()) return self.current;
+        ag_wait *taken = ag_notifier_take(self.notifier);
+        if (taken == nullptr) return nb::none();
+        Waiter &w = *reinterpret_cast<Waiter *>(taken); // its first member
+        self.current = std::move(w.callback);
+        callback = self.current;
+        owner = std::move(w.owner);
+        kept = unlink(w);
+    }
     Stream &stream = nb::cast<Stream &>(owner);
     stream.keeper->release(); // arrays go with the operation, not with the stream's next one
     return callback;
@@ -64,13 +88,20 @@ nb::object next_due(Notifier &self)
 
 void called(Notifier &self)
 {
-    nb::object gone = std::move(self.current); // may run Python that comes back
+    nb::object gone; // may run Python that comes back
+    nb::ft_lock_guard guard(waits_lock);
+    gone = std::move(self.current);
 }
 
 nb::list waiters(Notifier &self)
 {
+    std::vector<nb::object> armed;
+    {
+        nb::ft_lock_guard guard(waits_lock);
+        for (Waiter *w = self.armed; w != nullptr; w = w->next) armed.push_back(nb::borrow(w->self));
+    }
     nb::list out;
-    for (Waiter *w = self.armed; w != nullptr; w = w->next) out.append(nb::handle(w->self));
+    for (const nb::object &waiter : armed) out.append(waiter);
     return out;
 }
 
@@ -120,8 +151,10 @@ void bind_waits(nb::module_ &m)
 {
     nb::class_<Waiter>(m, "Waiter", nb::type_slots(wait_slots))
         .def("cancel", &Waiter::cancel)
-        .def_prop_ro("callback",
-                     [](Waiter &w) -> nb::object { return w.callback.is_valid() ? w.callback : nb::none(); });
+        .def_prop_ro("callback", [](Waiter &w) -> nb::object {
+            nb::ft_lock_guard guard(waits_lock);
+            return w.callback.is_valid() ? w.callback : nb::none();
+        });
     nb::class_<Notifier>(m, "Notifier", nb::type_slots(notifier_slots))
         .def(nb::init<>())
         .def("fileno", [](Notifier &n) { return ag_notifier_fd(n.notifier); })

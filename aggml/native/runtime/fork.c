@@ -4,7 +4,7 @@
 #include "internal.h"
 
 /* The child sees memory as it was at one moment, in the middle of whatever the parent's other threads did, and no fork waits
- * for them. So each word follows one of six rules. tests/process/test_fork_rules.py holds the table against the sources;
+ * for them. So each word follows one of six rules. tests/runtime/test_fork_rules.py holds the table against the sources;
  * tests/native/runtime_fork.c forks with each lock held and in each state that somebody may wait for.
  *
  *   fresh   in_child() makes it anew. The child keeps some memory of what the parent had there, and nothing else.
@@ -13,7 +13,8 @@
  *   marked  the word tells of which process it is: what a thread of the parent left half done counts as not done.
  *   word    right at every moment: nobody waits for it, or it is written once. At worst a thread of the parent has counted a
  *           reference that it never gives back, and the child keeps that memory.
- *   gil     touched with the GIL only, and the thread that forks holds it.
+ *   gil     touched with the GIL only, and the thread that forks holds it. Without a GIL: touched by a thread that Python
+ *           knows, with an ft_mutex that it gives back before it calls Python; a fork stops those threads outside of that.
  *   thread  of one thread, and the one that forks is in none of the functions that set it.
  *
  * | file                    | words                                                                           | rule   |
@@ -56,9 +57,11 @@
  * | binding/interpreter.cpp | taking_back                                                                     | fresh  |
  * | binding/interpreter.cpp | ended last_thread                                                               | word   |
  * | binding/keep.cpp        | garbage any_garbage release_pending                                             | fresh  |
- * | binding/keep.cpp        | seen keepers unseen                                                             | gil    |
+ * | binding/keep.cpp        | seen                                                                            | word   |
+ * | binding/keep.cpp        | keepers unseen keepers_lock                                                     | gil    |
  * | binding/objects.cpp     | none                                                                            | word   |
- * | binding/operations.cpp  | names base                                                                      | gil    |
+ * | binding/operations.cpp  | names base lock                                                                 | gil    |
+ * | binding/waits.cpp       | waits_lock                                                                      | gil    |
  *
  * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is begun anew. */
 atomic_uint ag_generation = 1;
