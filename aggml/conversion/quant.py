@@ -40,9 +40,9 @@ def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks
     Args:
         x: float32 of any shape, the last axis a multiple of the type's block. An array with gaps
             is copied first.
-        dtype: the target type. q8_1 and q8_K, which ggml knows in products alone, are made too.
+        dtype: the target type. q8_1 and q8_K are made, too; ggml uses them inside of products only.
         imatrix: one weight per column, float32. q8_0, the ternary types, fp4, q1_0 and q2_0 ignore
-            it; iq2_xxs, iq2_xs and iq1_s make nothing without it.
+            it; iq2_xxs, iq2_xs and iq1_s need it.
 
     Returns:
         uint8, the shape of ``x`` with the bytes of a row in the last axis. f16 and bf16 are bytes
@@ -60,11 +60,11 @@ def quantize(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Blocks
 def quantize_async(x: Array, dtype: DTypeLike, imatrix: Array | None = None) -> Future[Blocks]:
     """Do what `quantize` does on the worker threads, off the loop; to be awaited.
 
-    Arguments, result and errors are those of `quantize`; what is wrong raises at the call. ``x``
+    Arguments, result and errors are those of `quantize`; wrong arguments raise at the call. ``x``
     and ``imatrix`` are borrowed until the Future is done, unless they had to be copied.
 
-    Cancellation: of the last task that awaits it, aborts the work at its next chunk (10 us to some
-    ms); the Future then raises `Aborted`. See `Future.shield`.
+    Cancellation: when the last task that awaits it is cancelled, the work is aborted at its next
+    chunk (10 us to some ms). The Future then raises `Aborted`. See `Future.shield`.
     """
     return _Quantize("quantize_async", x, dtype, imatrix).queued()
 
@@ -80,17 +80,17 @@ def dequantize(
         blocks: uint8, the bytes of a row in the last axis, contiguous or not. Of f16 and bf16 also
             elements of two bytes, of f32 also floats.
         dtype: the type of the blocks.
-        ne: another shape of as many elements: extents in ggml order, ``ne[0]`` innermost and a
-            multiple of the type's block; an integer makes one row. ``blocks`` may then have any
-            shape.
+        ne: another shape with the same number of elements: extents in ggml order, ``ne[0]``
+            innermost and a multiple of the type's block; an integer makes one row. ``blocks`` may
+            then have any shape.
 
     Returns:
         float32, the shape of ``blocks`` with the elements of a row in the last axis; of shape
         reversed ``ne`` if that is given.
 
     Raises:
-        LayoutMismatch: the number of bytes is another, or the elements are; rows that are no whole
-            number of blocks.
+        LayoutMismatch: the number of bytes or the type of the elements does not fit, or rows are no
+            whole number of blocks.
         InvalidArgument: ``ne`` is no shape of this type, or holds no integers.
         Unsupported: there is no conversion from the type.
     """
@@ -103,10 +103,10 @@ def dequantize_async(
 ) -> Future[Floats]:
     """Do what `dequantize` does on the worker threads, off the loop; to be awaited.
 
-    Arguments, result and errors are those of `dequantize`; what is wrong raises at the call.
+    Arguments, result and errors are those of `dequantize`; wrong arguments raise at the call.
     ``blocks`` are borrowed until the Future is done, unless they had to be copied.
 
-    Cancellation: as of `quantize_async`.
+    Cancellation: as for `quantize_async`.
     """
     return _Dequantize("dequantize_async", blocks, dtype, ne).queued()
 

@@ -72,7 +72,7 @@ def directory_entry(name: str, ne: Sequence[int], dtype: DType, offset: int) -> 
 
 
 def header(values: Sequence[bytes], entries: Sequence[bytes]) -> bytes:
-    """All that comes before the tensors, without the padding behind it."""
+    """The part of a file before the tensors, without the padding behind it."""
     counts = struct.pack("<IQQ", VERSION, len(entries), len(values))
     return b"".join([b"GGUF", counts, *values, *entries])
 

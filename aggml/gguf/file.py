@@ -1,7 +1,7 @@
 """GGUF: model files. Metadata, tensor directory, mapped bytes, loading with progress.
 
 Here: GGUFFile, which makes tensors of what a file holds and brings them to a device. Not here: the
-format and what may be wrong with it (header.py), what the tensors mean.
+format and its checks (header.py), the meaning of the tensors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GGUFFile:
     Attributes:
         path: where it was opened.
         version: 2 or 3.
-        alignment: of the tensors' bytes in the file.
+        alignment: at which the bytes of tensors begin in the file.
         metadata: values by key, in the file's order: int, float, bool, str, a read-only numpy array
             of numbers, or a list of the others. Strings that are not UTF-8 keep their bytes as
             surrogate escapes.

@@ -1,8 +1,8 @@
 """The header of a GGUF file: metadata values and the directory of its tensors, from bytes.
 
 Here: a strict parser of versions 2 and 3, little-endian. Every count and offset is checked against
-the bytes there are before it is used, so a damaged file is an error message, never a crash or a
-huge allocation. Not here: opening files, tensors (file.py).
+the length of the file before it is used. So a damaged file gives an error message, never a crash or
+a huge allocation. Not here: opening files, tensors (file.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bytes of a tensor for a file, in pieces: as they are, converted or quantized.
 
-Not here: where they go (writer.py), the conversions themselves (quant.py).
+Not here: writing them (writer.py), the conversions themselves (quant.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writing GGUF: model files that ggml, llama.cpp and the gguf package read.
 
 Here: GGUFWriter, which collects metadata, streams tensors to disk and puts the file in place when
-it is whole. Not here: how values are spelt (encode.py), what a tensor's bytes are (pieces.py),
+it is whole. Not here: the encoding of values (encode.py), the bytes of a tensor (pieces.py),
 reading (file.py).
 """
 
@@ -153,8 +153,8 @@ class GGUFWriter:
                 the bytes are not those of ``ne``.
             Unsupported: there is no quantizer for the type.
             InvalidState: the file is closed.
-            OSError: it cannot be written. As after every error, the file is as if nothing had been
-                added, and may be gone on with.
+            OSError: it cannot be written. After every error the file is as if nothing had been
+                added, and you may go on with it.
         """
         pieces = self._checked("add_tensor", name, array, dtype, ne)
         end = self._end

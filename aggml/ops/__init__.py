@@ -1,7 +1,7 @@
 """The vocabulary: one function per operation of ggml, named without ``ggml_``.
 
 Parameters have their C names. Here: the names, one file per family. A builder checks its operands
-and returns a Tensor that says what is to be computed; nothing is before a Graph of it runs.
+and returns a Tensor that describes the computation. Nothing is computed before a Graph runs.
 """
 
 from aggml.ops import operators as _operators  # noqa: F401 - gives tensors their operators

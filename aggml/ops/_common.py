@@ -145,7 +145,7 @@ def need_dense(op: str, **operands: Tensor) -> None:
     """Check that the elements of each operand lie in order, without gaps.
 
     Raises:
-        LayoutMismatch: those of one do not; a `cont` would help.
+        LayoutMismatch: an operand has gaps, or another order; `ops.cont` makes a copy without.
     """
     for name, a in operands.items():
         if not a.is_contiguous:
@@ -156,14 +156,14 @@ def need_rows(op: str, name: str, a: Tensor) -> None:
     """Check that the elements of each row lie without gaps.
 
     Raises:
-        LayoutMismatch: they do not; a `cont` would help.
+        LayoutMismatch: a row has gaps; `ops.cont` makes a copy without.
     """
     if not a.is_contiguous_rows:
         raise LayoutMismatch(f"[{op}] the rows of {name} have gaps: {describe(a)}, nb {list(a.nb)}")
 
 
 def suffix(a: Tensor, what: str) -> str:
-    """The name of what is made of ``a``, as ggml forms it; none if ``a`` has none."""
+    """The name of a result made of ``a``, as ggml forms it; empty if ``a`` has no name."""
     return f"{a.name} ({what})" if a.name else ""
 
 

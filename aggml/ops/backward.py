@@ -28,8 +28,8 @@ def silu_back(a: Tensor, b: Tensor) -> Tensor:
     """The gradient of `silu` (``ggml_silu_back``).
 
     Args:
-        a: the gradient of its result, f32 or f16, contiguous but for the distance of rows.
-        b: what it was computed of, the same type and extents.
+        a: the gradient of the result, f32 or f16, contiguous but for the distance of rows.
+        b: the operand of the `silu`, the same type and extents.
 
     Returns:
         A new tensor of the type and extents of ``a``.
@@ -53,9 +53,9 @@ def rms_norm_back(a: Tensor, b: Tensor, eps: float) -> Tensor:
     """The gradient of `rms_norm` (``ggml_rms_norm_back``).
 
     Args:
-        a: the gradient of its result, f32 [n, r, s, t], rows without gaps.
-        b: what it was computed of, the same type and extents, rows without gaps.
-        eps: that of the `rms_norm`.
+        a: the gradient of the result, f32 [n, r, s, t], rows without gaps.
+        b: the operand of the `rms_norm`, the same type and extents, rows without gaps.
+        eps: as given to the `rms_norm`.
 
     Returns:
         A new f32 tensor of the extents of ``a``.
@@ -103,10 +103,10 @@ def soft_max_ext_back(a: Tensor, b: Tensor, scale: float = 1.0, max_bias: float 
     """The gradient of `soft_max_ext` (``ggml_soft_max_ext_back``).
 
     Args:
-        a: the gradient of its result, f32, contiguous.
-        b: its result, the same type and extents, contiguous.
-        scale: that of the `soft_max_ext`.
-        max_bias: 0.
+        a: the gradient of the result, f32, contiguous.
+        b: the result of the `soft_max_ext`, the same type and extents, contiguous.
+        scale: as given to the `soft_max_ext`.
+        max_bias: only 0.
 
     Returns:
         A new f32 tensor of the extents of ``a``.
@@ -122,7 +122,7 @@ def soft_max_ext_back(a: Tensor, b: Tensor, scale: float = 1.0, max_bias: float 
 def soft_max_ext_back_inplace(
     a: Tensor, b: Tensor, scale: float = 1.0, max_bias: float = 0.0
 ) -> Tensor:
-    """`soft_max_ext_back` over the storage of ``a`` (``ggml_soft_max_ext_back_inplace``)."""
+    """`soft_max_ext_back` in place, over ``a`` (``ggml_soft_max_ext_back_inplace``)."""
     return _soft_max("soft_max_ext_back_inplace", a, b, scale, max_bias, True)
 
 

@@ -75,20 +75,20 @@ def add(a: Tensor, b: Tensor) -> Tensor:
         a: [n, r, s, t] f32, f16 or bf16, or quantized (the sum is quantized anew), rows without
             gaps.
         b: extents that divide those of ``a``; f32 or the type of ``a``, f32 if that is quantized.
-            Its rows may have gaps if it does not repeat.
+            Its rows may have gaps if it is not repeated.
 
     Returns:
         A new tensor of the type and extents of ``a``.
 
     Raises:
-        LayoutMismatch: ``b`` does not repeat to ``a``, or rows have gaps.
+        LayoutMismatch: repeating ``b`` does not give the extents of ``a``, or rows have gaps.
         Unsupported: a pair of types for which there is no sum.
     """
     return _build("add", a, b, False)
 
 
 def add_inplace(a: Tensor, b: Tensor) -> Tensor:
-    """`add` over the storage of ``a`` (``ggml_add_inplace``)."""
+    """`add` in place: the result overwrites ``a`` (``ggml_add_inplace``)."""
     return _build("add", a, b, True)
 
 
@@ -102,7 +102,7 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
             that is written in passing.
 
     Raises:
-        LayoutMismatch: ``b`` does not repeat to ``a``, or rows have gaps.
+        LayoutMismatch: repeating ``b`` does not give the extents of ``a``, or rows have gaps.
         Unsupported: types for which there is no such sum.
     """
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
@@ -136,7 +136,7 @@ def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
 
 
 def add1(a: Tensor, b: Tensor) -> Tensor:
-    """Add the one element of ``b`` to each of ``a`` (``ggml_add1``).
+    """Add the single element of ``b`` to each element of ``a`` (``ggml_add1``).
 
     Args:
         a: f32, f16, bf16 or quantized (the sum is quantized anew), all rows at one distance.
@@ -153,7 +153,7 @@ def add1(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add1_inplace(a: Tensor, b: Tensor) -> Tensor:
-    """`add1` over the storage of ``a`` (``ggml_add1_inplace``)."""
+    """`add1` in place: the result overwrites ``a`` (``ggml_add1_inplace``)."""
     return _build_add1("add1_inplace", a, b, True)
 
 
@@ -190,7 +190,7 @@ def sub(a: Tensor, b: Tensor) -> Tensor:
 
 
 def sub_inplace(a: Tensor, b: Tensor) -> Tensor:
-    """`sub` over the storage of ``a`` (``ggml_sub_inplace``)."""
+    """`sub` in place: the result overwrites ``a`` (``ggml_sub_inplace``)."""
     return _build("sub", a, b, True)
 
 
@@ -200,7 +200,7 @@ def mul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def mul_inplace(a: Tensor, b: Tensor) -> Tensor:
-    """`mul` over the storage of ``a`` (``ggml_mul_inplace``)."""
+    """`mul` in place: the result overwrites ``a`` (``ggml_mul_inplace``)."""
     return _build("mul", a, b, True)
 
 
@@ -210,7 +210,7 @@ def div(a: Tensor, b: Tensor) -> Tensor:
 
 
 def div_inplace(a: Tensor, b: Tensor) -> Tensor:
-    """`div` over the storage of ``a`` (``ggml_div_inplace``)."""
+    """`div` in place: the result overwrites ``a`` (``ggml_div_inplace``)."""
     return _build("div", a, b, True)
 
 
@@ -246,7 +246,7 @@ def scale(a: Tensor, s: float) -> Tensor:
 
 
 def scale_inplace(a: Tensor, s: float) -> Tensor:
-    """`scale` over the storage of ``a`` (``ggml_scale_inplace``)."""
+    """`scale` in place: the result overwrites ``a`` (``ggml_scale_inplace``)."""
     return _build_scale("scale_inplace", a, s, 0.0, True)
 
 
@@ -256,5 +256,5 @@ def scale_bias(a: Tensor, s: float, b: float) -> Tensor:
 
 
 def scale_bias_inplace(a: Tensor, s: float, b: float) -> Tensor:
-    """`scale_bias` over the storage of ``a`` (``ggml_scale_bias_inplace``)."""
+    """`scale_bias` in place: the result overwrites ``a`` (``ggml_scale_bias_inplace``)."""
     return _build_scale("scale_bias_inplace", a, s, b, True)

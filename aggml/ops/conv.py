@@ -73,7 +73,7 @@ def im2col(
     """Lay out every window of an image as a row, zeros where it juts out (``ggml_im2col``).
 
     Args:
-        a: the kernel, of which only the extents count: [KW, KH, IC, OC], or [K, IC, OC].
+        a: the kernel, of which only the extents are used: [KW, KH, IC, OC], or [K, IC, OC].
         b: f32 or f16, the image: [W, H, IC, N], or [L, IC, N].
         s0: stride along dimension 0.
         s1: stride along dimension 1; like p1 and d1 of no meaning in one dimension.
@@ -130,15 +130,15 @@ def im2col_back(
 
     Args:
         a: f32, the gradient of the rows, extents as of `im2col`'s result.
-        b: the kernel, of which only the extents count.
+        b: the kernel, of which only the extents are used.
         ne: the four extents of the image.
-        s0: as of `im2col`, like all that follow.
-        s1: as of `im2col`.
-        p0: as of `im2col`.
-        p1: as of `im2col`.
-        d0: as of `im2col`.
-        d1: as of `im2col`.
-        is_2D: as of `im2col`.
+        s0: as for `im2col`, like all further arguments.
+        s1: as for `im2col`.
+        p0: as for `im2col`.
+        p1: as for `im2col`.
+        d0: as for `im2col`.
+        d1: as for `im2col`.
+        is_2D: as for `im2col`.
 
     Returns:
         f32 of the extents ``ne``.
@@ -189,7 +189,7 @@ def im2col_3d(
     """`im2col` in three dimensions (``ggml_im2col_3d``).
 
     Args:
-        a: the kernel, of which only the extents count: [KW, KH, KD, IC * OC].
+        a: the kernel, of which only the extents are used: [KW, KH, KD, IC * OC].
         b: f32 or f16, [W, H, D, IC * N].
         IC: channels.
         s0: strides, as of `im2col`.
@@ -233,15 +233,15 @@ def im2col_3d(
 
 
 def _rows_type(a: Tensor) -> DType:
-    """The type of the windows: that of a kernel of f16, else f32, which no product rounds."""
+    """The type of the windows: f16 for a kernel of f16; else f32, which rounds nothing."""
     return F16 if a.dtype is F16 else F32
 
 
 def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """Convolve lines, all channels with all (``ggml_conv_1d``).
 
-    With more than one sequence ggml shows [N * OL, OC] as [OL, OC, N] without moving anything; so
-    does this.
+    With more than one sequence the result [N * OL, OC] is shown as [OL, OC, N] without moving an
+    element, as in ggml.
 
     Args:
         a: f32 or f16 kernel [K, IC, OC], contiguous.

@@ -1,4 +1,4 @@
-"""Convolutions in one node: conv_2d_direct and its kin, transposed ones, col2im_1d.
+"""Convolutions in one node: conv_2d_direct and similar ones, transposed ones, col2im_1d.
 
 Here: shapes, types, checks. Not here: convolutions by way of im2col (conv.py), kernels
 (native/*/conv_direct.c).
@@ -199,7 +199,7 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
     Args:
         a: f32 or f16 kernel [K, OC, IC], any strides.
         b: f32 [L, IC], any strides.
-        s0: how far apart the elements of ``b`` come to lie.
+        s0: distance of the elements of ``b`` in the result.
         p0: only 0.
         d0: only 1.
 
@@ -229,12 +229,12 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
 def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
     """The transpose of a convolution of images, without padding (``ggml_conv_transpose_2d_p0``).
 
-    ggml computes the first image only; here all are.
+    ggml computes the first image only; this computes all images.
 
     Args:
         a: f32 or f16 kernel [KW, KH, OC, IC], any strides.
         b: f32 [W, H, IC, N], any strides.
-        stride: how far apart the elements of ``b`` come to lie, in both dimensions.
+        stride: distance of the elements of ``b`` in the result, in both dimensions.
 
     Returns:
         f32 [(W - 1) * stride + KW, (H - 1) * stride + KH, OC, N].
@@ -267,7 +267,7 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
 
     Args:
         a: f32, f16 or bf16 [oc * K, T], contiguous: a column for each place, channel by channel.
-        s0: how far apart the places come to lie.
+        s0: distance of the places in the result.
         oc: channels of the result.
         p0: elements cut off at both ends.
 

@@ -27,7 +27,7 @@ __all__ = ["PoolOp", "pool_1d", "pool_2d", "pool_2d_back"]
 
 
 class PoolOp(enum.IntEnum):
-    """What is taken of a window (enum ``ggml_op_pool``)."""
+    """What becomes of a window: its largest element, or its mean (enum ``ggml_op_pool``)."""
 
     MAX = 0
     AVG = 1
@@ -59,14 +59,14 @@ def _places(op: str, n: int, k: int, s: int, p: object) -> int:
 def pool_1d(a: Tensor, op: PoolOp | str | int, k0: int, s0: int, p0: int = 0) -> Tensor:
     """Take the largest element or the mean of each window of a row (``ggml_pool_1d``).
 
-    A mean leaves padding out; a window without any element gives 0, or -FLT_MAX.
+    A mean leaves out the padding. A window without any element gives 0, or -FLT_MAX.
 
     Args:
         a: f32 or f16 [n, r, s, t], any strides.
         op: "max" or "avg".
         k0: elements of a window.
         s0: stride.
-        p0: how far windows jut out at both ends.
+        p0: how far windows reach beyond both ends.
 
     Returns:
         f32 [(n + 2 p0 - k0) / s0 + 1, r, s, t].
@@ -97,7 +97,7 @@ def pool_2d(
 ) -> Tensor:
     """Take the largest element or the mean of each window of a plane (``ggml_pool_2d``).
 
-    A mean counts padding as zeros; a window without any element gives 0, or -FLT_MAX.
+    A mean counts padding as zeros. A window without any element gives 0, or -FLT_MAX.
 
     Args:
         a: f32 or f16 [w, h, s, t], any strides.
@@ -106,7 +106,7 @@ def pool_2d(
         k1: its height.
         s0: stride along dimension 0.
         s1: and along dimension 1.
-        p0: how far windows jut out at both ends of dimension 0. A fraction counts at the far end.
+        p0: how far windows reach beyond both ends of dimension 0. A fraction counts at the far end.
         p1: and of dimension 1.
 
     Returns:
@@ -144,13 +144,13 @@ def pool_2d_back(
     Args:
         a: f32, the gradient of the result of `pool_2d`, any strides.
         af: f32 or f16, its input, any strides. Of several largest elements the first counts.
-        op: as of `pool_2d`, like all that follow.
-        k0: as of `pool_2d`.
-        k1: as of `pool_2d`.
-        s0: as of `pool_2d`.
-        s1: as of `pool_2d`.
-        p0: as of `pool_2d`.
-        p1: as of `pool_2d`.
+        op: as for `pool_2d`, like all further arguments.
+        k0: as for `pool_2d`.
+        k1: as for `pool_2d`.
+        s0: as for `pool_2d`.
+        s1: as for `pool_2d`.
+        p0: as for `pool_2d`.
+        p1: as for `pool_2d`.
 
     Returns:
         f32 of the extents of ``af``.

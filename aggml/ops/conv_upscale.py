@@ -24,7 +24,7 @@ class ScaleMode(enum.IntEnum):
 
 
 class ScaleFlag(enum.IntFlag):
-    """What a mode can be joined with, by ``|`` (enum ``ggml_scale_flag``)."""
+    """Flags that may be joined to a mode by ``|`` (enum ``ggml_scale_flag``)."""
 
     ALIGN_CORNERS = 1 << 8  # centres of the corners coincide, not their outer edges
     ANTIALIAS = 1 << 9  # bilinear only: the filter is as wide as a new pixel
@@ -104,7 +104,7 @@ def interpolate(
         a: f32 [w, h, s, t], any strides.
         ne0: new width.
         ne1: new height.
-        ne2: new extent of dimension 2, which like 3 always takes the nearest.
+        ne2: new extent of dimension 2. Dimensions 2 and 3 always take the nearest element.
         ne3: new extent of dimension 3.
         mode: "nearest", "bilinear" or "bicubic", with flags joined by ``|``: "align_corners";
             "antialias" (bilinear only).
@@ -114,7 +114,7 @@ def interpolate(
 
     Raises:
         InvalidArgument: no such mode, or a negative extent.
-        LayoutMismatch: something is to be made of nothing.
+        LayoutMismatch: ``a`` is empty, and the result is not.
         Unsupported: ``a`` is not f32.
     """
     if a.__class__ is not Tensor:

@@ -46,7 +46,7 @@ def cpy(a: Tensor, b: Tensor) -> Tensor:
             quantized types to f32, f32 to i32 and back; equal types are copied.
 
     Returns:
-        A view of ``b``, to be used where the copied elements are to be seen.
+        A view of ``b``. Later nodes have to read this view to see the copied elements.
 
     Raises:
         LayoutMismatch: the numbers of elements differ, or rows of blocks have gaps.
@@ -73,7 +73,7 @@ def _check_types(op: str, a: Tensor, kind: DType) -> None:
 
 
 def cast(a: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - ggml's name
-    """Copy ``a`` into a new tensor of type ``type`` (``ggml_cast``); conversions as of `cpy`.
+    """Copy ``a`` into a new tensor of type ``type`` (``ggml_cast``); conversions as for `cpy`.
 
     Returns:
         A new contiguous tensor of the extents of ``a``.
@@ -148,7 +148,7 @@ def cont_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
 
 
 def dup(a: Tensor) -> Tensor:
-    """Copy ``a`` into a new contiguous tensor (``ggml_dup``); arguments and errors as of `cont`."""
+    """Copy ``a`` into a new contiguous tensor (``ggml_dup``); otherwise like `cont`."""
     if a.__class__ is not Tensor:
         all_tensors("dup", a=a)
     if a.dtype.is_quantized:

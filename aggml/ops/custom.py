@@ -1,13 +1,13 @@
 """Functions of the user as nodes: map_custom1 to 3 with their variants in place, custom_4d.
 
-Here: shapes, checks, what a node remembers of its function. Not here: calling it (plan/call.py,
-native/lower/custom.c).
+Here: shapes, checks, the record that a node keeps of its function. Not here: calling it
+(plan/call.py, native/lower/custom.c).
 
 A function in Python is called as ``fun(dst, *sources, ith, nth, userdata)`` by the stream's own
-Python thread, tensors as numpy arrays over their memory, shaped as `Tensor.shape` has it (quantized
-types as bytes); sources are read-only. It writes into ``dst`` and may not wait for the stream that
-runs it. A function in C, as ctypes knows it, has the signature of ggml's header and gets tensors as
-that lays them out; worker threads run it, several at once.
+Python thread. It gets tensors as numpy arrays over their memory, with the shape `Tensor.shape`
+(quantized types as bytes); sources are read-only. It writes into ``dst`` and may not wait for the
+stream that runs it. A function in C, given as an object of ctypes, has the signature of ggml's
+header and gets tensors in the layout of that header. Worker threads run it, several at once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CustomParams(bytes):
 
 
 def _address(op: str, userdata: object) -> int:
-    """Of what a function in C gets as its user data."""
+    """The address that a function in C gets as its user data."""
     if userdata is None:
         return 0
     if isinstance(userdata, ctypes.c_void_p):
@@ -139,13 +139,13 @@ def _map(
 def map_custom1(
     a: Tensor, fun: Function, n_tasks: SupportsIndex = N_TASKS_MAX, userdata: object = None
 ) -> Tensor:
-    """What a function of the user makes of ``a`` (``ggml_map_custom1``).
+    """Call a function of the user with ``a``; it fills the result (``ggml_map_custom1``).
 
     Args:
         a: any type, any strides.
         fun: ``fun(dst, a, ith, nth, userdata)``, see the head of this file.
-        n_tasks: how often it is called, with ``ith`` from 0 to ``nth - 1``; `N_TASKS_MAX`: as seems
-            fit. It does not depend on the number of threads.
+        n_tasks: how often it is called, with ``ith`` from 0 to ``nth - 1``; `N_TASKS_MAX`: aggml
+            chooses. It does not depend on the number of threads.
         userdata: handed to the function; for one in C an address, or an object of ctypes.
 
     Returns:
@@ -153,7 +153,7 @@ def map_custom1(
 
     Raises:
         InvalidArgument: ``n_tasks`` is 0, or negative and not `N_TASKS_MAX`.
-        InvalidHandle: ``a`` is no tensor, ``fun`` no function, ``userdata`` nothing that C can get.
+        InvalidHandle: ``a`` is no tensor, ``fun`` no function, ``userdata`` cannot be passed to C.
     """
     return _map("map_custom1", (a,), fun, n_tasks, userdata, False)
 
@@ -161,7 +161,7 @@ def map_custom1(
 def map_custom1_inplace(
     a: Tensor, fun: Function, n_tasks: SupportsIndex = N_TASKS_MAX, userdata: object = None
 ) -> Tensor:
-    """`map_custom1` over the storage of ``a``: ``dst`` is ``a`` (``ggml_map_custom1_inplace``)."""
+    """`map_custom1` in place: ``dst`` is ``a`` (``ggml_map_custom1_inplace``)."""
     return _map("map_custom1", (a,), fun, n_tasks, userdata, True)
 
 
@@ -172,9 +172,9 @@ def map_custom2(
     n_tasks: SupportsIndex = N_TASKS_MAX,
     userdata: object = None,
 ) -> Tensor:
-    """What ``fun(dst, a, b, ith, nth, userdata)`` makes of both (``ggml_map_custom2``).
+    """Call ``fun(dst, a, b, ith, nth, userdata)``; it fills ``dst`` (``ggml_map_custom2``).
 
-    Types and extents of ``b`` may be any; the rest as `map_custom1`.
+    ``b`` may have any type and extents. Otherwise like `map_custom1`.
     """
     return _map("map_custom2", (a, b), fun, n_tasks, userdata, False)
 
@@ -186,7 +186,7 @@ def map_custom2_inplace(
     n_tasks: SupportsIndex = N_TASKS_MAX,
     userdata: object = None,
 ) -> Tensor:
-    """`map_custom2` over the storage of ``a`` (``ggml_map_custom2_inplace``)."""
+    """`map_custom2` in place: the result overwrites ``a`` (``ggml_map_custom2_inplace``)."""
     return _map("map_custom2", (a, b), fun, n_tasks, userdata, True)
 
 
@@ -198,9 +198,9 @@ def map_custom3(
     n_tasks: SupportsIndex = N_TASKS_MAX,
     userdata: object = None,
 ) -> Tensor:
-    """What ``fun(dst, a, b, c, ith, nth, userdata)`` makes of the three (``ggml_map_custom3``).
+    """Call ``fun(dst, a, b, c, ith, nth, userdata)``; it fills ``dst`` (``ggml_map_custom3``).
 
-    Types and extents of ``b`` and ``c`` may be any; the rest as `map_custom1`.
+    ``b`` and ``c`` may have any type and extents. Otherwise like `map_custom1`.
     """
     return _map("map_custom3", (a, b, c), fun, n_tasks, userdata, False)
 
@@ -213,7 +213,7 @@ def map_custom3_inplace(
     n_tasks: SupportsIndex = N_TASKS_MAX,
     userdata: object = None,
 ) -> Tensor:
-    """`map_custom3` over the storage of ``a`` (``ggml_map_custom3_inplace``)."""
+    """`map_custom3` in place: the result overwrites ``a`` (``ggml_map_custom3_inplace``)."""
     return _map("map_custom3", (a, b, c), fun, n_tasks, userdata, True)
 
 
@@ -253,13 +253,13 @@ def custom_4d(
         ne1: the next.
         ne2: the next.
         ne3: the outermost.
-        args: what the function reads, 0 to 9 tensors of any types and strides.
+        args: the tensors that the function reads, 0 to 9, of any types and strides.
         n_args: how many of them; None: all.
         fun: in Python ``fun(dst, *args, ith, nth, userdata)``; in C
             ``void fun(struct ggml_tensor *dst, int ith, int nth, void *userdata)``, which finds the
             operands in ``dst->src``.
-        n_tasks: as `map_custom1` has it.
-        userdata: as `map_custom1` has it.
+        n_tasks: as for `map_custom1`.
+        userdata: as for `map_custom1`.
 
     Returns:
         A new tensor.
@@ -287,9 +287,10 @@ def custom_inplace(
     n_tasks: SupportsIndex = N_TASKS_MAX,
     userdata: object = None,
 ) -> Tensor:
-    """The same over the storage of ``a``, which is the first operand (``ggml_custom_inplace``).
+    """`custom_4d` in place, over ``a``, the first operand (``ggml_custom_inplace``).
 
-    There may be 8 more. A Python function is called ``fun(dst, a, *args, ith, nth, userdata)``.
+    There may be 8 more operands. A Python function is called ``fun(dst, a, *args, ith, nth,
+    userdata)``.
     """
     op = "custom_inplace"
     if a.__class__ is not Tensor:

@@ -1,4 +1,4 @@
-"""Causal masks as operations: what lies beyond the diagonal becomes -inf, or 0.
+"""Causal masks as operations: elements beyond the diagonal become -inf, or 0.
 
 Here: shapes, types, checks. Not here: kernels (native/lower/diag_mask.c); masks as operands
 (soft_max.py, flash_attn_ext.py).
@@ -41,7 +41,7 @@ def diag_mask_inf(a: Tensor, n_past: int = 0) -> Tensor:
 
     Args:
         a: f32 [n, r, s, t] of any strides.
-        n_past: how many elements more than its own number row 0 and each later one keeps.
+        n_past: row i keeps its first ``n_past + i + 1`` elements.
 
     Returns:
         A new f32 tensor of the extents of ``a``.
@@ -54,7 +54,7 @@ def diag_mask_inf(a: Tensor, n_past: int = 0) -> Tensor:
 
 
 def diag_mask_inf_inplace(a: Tensor, n_past: int = 0) -> Tensor:
-    """`diag_mask_inf` over the storage of ``a`` (``ggml_diag_mask_inf_inplace``)."""
+    """`diag_mask_inf` in place: the result overwrites ``a`` (``ggml_diag_mask_inf_inplace``)."""
     return _build("diag_mask_inf_inplace", "diag_mask_inf", a, n_past, True)
 
 
@@ -64,5 +64,5 @@ def diag_mask_zero(a: Tensor, n_past: int = 0) -> Tensor:
 
 
 def diag_mask_zero_inplace(a: Tensor, n_past: int = 0) -> Tensor:
-    """`diag_mask_zero` over the storage of ``a`` (``ggml_diag_mask_zero_inplace``)."""
+    """`diag_mask_zero` in place: the result overwrites ``a`` (``ggml_diag_mask_zero_inplace``)."""
     return _build("diag_mask_zero_inplace", "diag_mask_zero", a, n_past, True)

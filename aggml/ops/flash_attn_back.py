@@ -27,7 +27,7 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) ->
         k: f32 [n, kv, kv heads, batch].
         v: f32 [kv, n, kv heads, batch]: transposed.
         d: the gradient of the result, f32 [n, t, heads, batch].
-        masked: query i, counted from the end of the keys, sees no key behind its own.
+        masked: causal; the last query sees all keys, each earlier one a key less.
 
     Returns:
         f32 [..]: the gradients in q, k and v, of their extents and without gaps, one after the

@@ -1,4 +1,4 @@
-"""Gated units: half of each row, activated, times the other half, or the same of two tensors.
+"""Gated units: an activation of one half of each row, times the other half; or of two tensors.
 
 Here: shapes, types, checks. Not here: kernels (native/*/glu.c).
 """
@@ -101,7 +101,7 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
 
 
 def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:
-    """Multiply one half of each row, activated, with the other half (``ggml_glu``).
+    """Activate one half of each row and multiply it by the other half (``ggml_glu``).
 
     Args:
         a: [2 n, r, s, t] f32 or f16, contiguous but for the distance of rows. The first half is
@@ -124,7 +124,7 @@ def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:
 
 
 def glu_split(a: Tensor, b: Tensor, op: GluOp | str | int) -> Tensor:
-    """Multiply each element of ``a``, activated, with that of ``b`` (``ggml_glu_split``).
+    """Activate each element of ``a`` and multiply it by that of ``b`` (``ggml_glu_split``).
 
     Args:
         a: [n, r, s, t] f32 or f16, contiguous but for the distance of rows.
@@ -235,7 +235,7 @@ def geglu_quick_split(a: Tensor, b: Tensor) -> Tensor:
 def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
     """``x sigmoid(alpha x) (y + 1)`` of x of ``a`` and y of ``b`` (``ggml_swiglu_oai``).
 
-    Before, x is cut off above ``limit``, y above ``limit`` and below its negative.
+    Before that, x is limited to at most ``limit``, and y to between ``-limit`` and ``limit``.
 
     Args:
         a: [n, r, s, t] f32, contiguous but for the distance of rows.

@@ -1,4 +1,4 @@
-"""Products of matrices: mul_mat, how exactly it sums, what is known of its operands.
+"""Products of matrices: mul_mat, its precision, and hints about its operands.
 
 Here: shapes, types, checks. Not here: kernels (native/*/mul_mat.c); a matrix chosen
 for each column (mul_mat_id.py).
@@ -28,7 +28,7 @@ __all__ = ["OpHint", "mul_mat", "mul_mat_set_hint", "mul_mat_set_prec"]
 
 
 class OpHint(enum.IntEnum):
-    """What a `mul_mat` may rely on (enum ``ggml_op_hint``)."""
+    """Facts about its operands that a `mul_mat` may use (enum ``ggml_op_hint``)."""
 
     NONE = 0
     SRC0_IS_HADAMARD = 1
@@ -48,7 +48,7 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
             for ``a`` (f16 and bf16: the same; q8_0, q8_1 or q8_K for quantized types).
 
     Returns:
-        f32 [m, n, x * r, y * s]; plane (i, j) is made of plane (i // r, j // s) of ``a``.
+        f32 [m, n, x * r, y * s]; plane (i, j) is computed with plane (i // r, j // s) of ``a``.
 
     Raises:
         LayoutMismatch: extents do not fit, ``a`` is transposed, or rows have gaps.
@@ -108,7 +108,7 @@ def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
 
 
 def mul_mat_set_hint(a: Tensor, hint: OpHint | str | int) -> Tensor:
-    """Say what a `mul_mat` may rely on, "src0_is_hadamard" (``ggml_mul_mat_set_hint``).
+    """State a fact that a `mul_mat` may use, "src0_is_hadamard" (``ggml_mul_mat_set_hint``).
 
     The result is the same with and without; the CPU makes no use of it.
 

@@ -48,7 +48,7 @@ def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
             is written.
 
     Returns:
-        f32 [m, used, tokens]; column i of a token is made of column ``i % n`` of ``b``.
+        f32 [m, used, tokens]; column i of a token is computed from column ``i % n`` of ``b``.
 
     Raises:
         LayoutMismatch: extents do not fit, ``as_`` is transposed, or rows have gaps.

@@ -67,7 +67,7 @@ def norm(a: Tensor, eps: float) -> Tensor:
 
 
 def norm_inplace(a: Tensor, eps: float) -> Tensor:
-    """`norm` over the storage of ``a`` (``ggml_norm_inplace``)."""
+    """`norm` in place: the result overwrites ``a`` (``ggml_norm_inplace``)."""
     return _build("norm", a, eps, True)
 
 
@@ -77,7 +77,7 @@ def rms_norm(a: Tensor, eps: float) -> Tensor:
 
 
 def rms_norm_inplace(a: Tensor, eps: float) -> Tensor:
-    """`rms_norm` over the storage of ``a`` (``ggml_rms_norm_inplace``)."""
+    """`rms_norm` in place: the result overwrites ``a`` (``ggml_rms_norm_inplace``)."""
     return _build("rms_norm", a, eps, True)
 
 
@@ -87,7 +87,7 @@ def l2_norm(a: Tensor, eps: float) -> Tensor:
 
 
 def l2_norm_inplace(a: Tensor, eps: float) -> Tensor:
-    """`l2_norm` over the storage of ``a`` (``ggml_l2_norm_inplace``)."""
+    """`l2_norm` in place: the result overwrites ``a`` (``ggml_l2_norm_inplace``)."""
     return _build("l2_norm", a, eps, True)
 
 
@@ -104,7 +104,7 @@ def group_norm(a: Tensor, n_groups: int, eps: float) -> Tensor:
         A new f32 tensor of the extents of ``a``.
 
     Raises:
-        InvalidArgument: ``n_groups`` or ``eps``.
+        InvalidArgument: ``n_groups`` is below 1, or ``eps`` is negative.
         LayoutMismatch: the rows of ``a`` have gaps.
         Unsupported: ``a`` is not f32.
     """
@@ -112,5 +112,5 @@ def group_norm(a: Tensor, n_groups: int, eps: float) -> Tensor:
 
 
 def group_norm_inplace(a: Tensor, n_groups: int, eps: float) -> Tensor:
-    """`group_norm` over the storage of ``a`` (``ggml_group_norm_inplace``)."""
+    """`group_norm` in place: the result overwrites ``a`` (``ggml_group_norm_inplace``)."""
     return _build("group_norm", a, eps, True, n_groups)

@@ -1,4 +1,4 @@
-"""What the operators of tensors make: which builder each stands for, views by index.
+"""The operators of tensors: the builder that each one calls, and views by index.
 
 Here: numbers as the other operand, indices in numpy's order. Not here: which operators there are
 (tensor/operators.py), shapes and checks of the builders.
@@ -92,7 +92,7 @@ def _no_reverse(sign: str, cure: str) -> Callable[[Tensor, object], Tensor]:
 
 
 class _Axis(NamedTuple):
-    """What an index takes of one axis: ``n`` elements from ``start`` on, each ``step`` further."""
+    """The part of an axis that an index takes: ``n`` elements from ``start``, ``step`` apart."""
 
     start: int
     n: int

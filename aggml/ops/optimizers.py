@@ -32,15 +32,15 @@ def opt_step_adamw(a: Tensor, grad: Tensor, m: Tensor, v: Tensor, adamw_params: 
     """One step of AdamW over ``a``, ``m`` and ``v`` themselves (``ggml_opt_step_adamw``).
 
     Args:
-        a: f32, flagged as a parameter, rows without gaps like all that follow.
+        a: f32, flagged as a parameter, rows without gaps, like all further arguments.
         grad: f32, the extents of ``a``.
         m: f32, likewise: the running mean of the gradients.
-        v: f32, likewise: that of their squares.
+        v: f32, likewise: the running mean of their squares.
         adamw_params: f32 [7]: alpha, beta1, beta2, eps, weight decay, and the factors
             ``1 / (1 - beta1^t)`` and ``1 / (1 - beta2^t)`` of step t.
 
     Returns:
-        A view of ``a``, to be used where the new values are to be seen.
+        A view of ``a``. Later nodes have to read this view to see the new values.
 
     Raises:
         InvalidArgument: ``a`` is not flagged as a parameter.
@@ -62,7 +62,7 @@ def opt_step_sgd(a: Tensor, grad: Tensor, sgd_params: Tensor) -> Tensor:
         sgd_params: f32 [2]: alpha, weight decay.
 
     Returns:
-        A view of ``a``, to be used where the new values are to be seen.
+        A view of ``a``. Later nodes have to read this view to see the new values.
 
     Raises:
         InvalidArgument: ``a`` is not flagged as a parameter.

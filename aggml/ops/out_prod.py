@@ -23,11 +23,11 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
         b: f32 [n, k, x * r, y * s] of any strides; r and s are 1 unless ``a`` is f32.
 
     Returns:
-        f32 [m, n, x * r, y * s]; plane (i, j) is made of plane (i // r, j // s) of ``a``.
+        f32 [m, n, x * r, y * s]; plane (i, j) is computed with plane (i // r, j // s) of ``a``.
 
     Raises:
         LayoutMismatch: extents do not fit, ``a`` is transposed, or its rows have gaps.
-        Unsupported: other types, or one other than f32 that repeats.
+        Unsupported: other types, or an ``a`` of another type than f32 that is repeated.
     """
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("out_prod", a=a, b=b)

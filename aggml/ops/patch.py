@@ -1,4 +1,4 @@
-"""A tensor with another put into a part of it, or added there: set, acc.
+"""Writes a tensor into a part of another one, or adds it there: set, acc.
 
 Here: shapes, types, checks. Not here: kernels (native/lower/patch.c).
 """
@@ -79,7 +79,7 @@ def acc(a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tens
 
 
 def acc_inplace(a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
-    """`acc` over the storage of ``a`` (``ggml_acc_inplace``)."""
+    """`acc` in place: the result overwrites ``a`` (``ggml_acc_inplace``)."""
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("acc_inplace", a=a, b=b)
     return _build("acc_inplace", "acc", a, b, (nb1, nb2, nb3, offset), True)
@@ -95,7 +95,7 @@ def set(  # noqa: A001 - ggml's name
 
 
 def set_inplace(a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
-    """`set` over the storage of ``a`` (``ggml_set_inplace``)."""
+    """`set` in place: the result overwrites ``a`` (``ggml_set_inplace``)."""
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("set_inplace", a=a, b=b)
     return _build("set_inplace", "set", a, b, (nb1, nb2, nb3, offset), True)
@@ -109,7 +109,7 @@ def set_1d(a: Tensor, b: Tensor, offset: int) -> Tensor:
 
 
 def set_1d_inplace(a: Tensor, b: Tensor, offset: int) -> Tensor:
-    """`set_1d` over the storage of ``a`` (``ggml_set_1d_inplace``)."""
+    """`set_1d` in place: the result overwrites ``a`` (``ggml_set_1d_inplace``)."""
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("set_1d_inplace", a=a, b=b)
     return _build("set_1d_inplace", "set", a, b, (*a.nb[1:], offset), True)
@@ -123,7 +123,7 @@ def set_2d(a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
 
 
 def set_2d_inplace(a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
-    """`set_2d` over the storage of ``a`` (``ggml_set_2d_inplace``)."""
+    """`set_2d` in place: the result overwrites ``a`` (``ggml_set_2d_inplace``)."""
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("set_2d_inplace", a=a, b=b)
     return _build("set_2d_inplace", "set", a, b, (nb1, *a.nb[2:], offset), True)

@@ -1,6 +1,6 @@
 """Recurrences over tokens: ssm_conv, ssm_scan, RWKV 6 and 7, gated linear attention, delta net.
 
-Results hold all outputs first, then the states that they leave. Here: shapes, types, checks. Not
+A result holds all outputs first, then the states after them. Here: shapes, types, checks. Not
 here: kernels (native/*/recurrent.c).
 """
 
@@ -134,7 +134,7 @@ def ssm_scan(
 
 
 def _heads(op: str, params: bytes, state: Tensor, *like: Tensor) -> Tensor:
-    """The node of a family with states [d, d, h, s]; the first of ``like`` says d, h and t."""
+    """The node of an op with states [d, d, h, s]; the first of ``like`` gives d, h and t."""
     d, heads, tokens, outer = like[0].ne
     sequences = state.ne[1]
     whole_sequences = tokens % sequences == 0 if sequences else tokens == 0
@@ -156,7 +156,7 @@ def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Te
         v: f32, likewise.
         r: f32, likewise.
         tf: f32 [d, h], the bonus of the token itself.
-        td: f32 [d, h, t], how the state decays.
+        td: f32 [d, h, t], the factor by which the state decays.
         state: f32 [d * d * h, s], contiguous.
 
     Returns:

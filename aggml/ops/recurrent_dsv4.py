@@ -1,4 +1,4 @@
-"""What DeepSeek's V3.2 and V4 add: lightning_indexer, and hyper-connections (dsv4_hc_*).
+"""The ops of DeepSeek V3.2 and V4: lightning_indexer, and hyper-connections (dsv4_hc_*).
 
 Here: shapes, types, checks. Not here: kernels (native/*/recurrent_dsv4.c).
 """
@@ -41,7 +41,7 @@ def _check(op: str, **operands: Tensor) -> None:
 
 
 def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-    """How much each query should see each key (``ggml_lightning_indexer``).
+    """The score of each key for each query (``ggml_lightning_indexer``).
 
     The score is the sum over heads of ``weight * relu(q k)``, plus the mask.
 

@@ -1,4 +1,4 @@
-"""Many elements become few: sums, means, the place of the largest, counts, a loss; running sums.
+"""Reductions: sums, means, the index of the largest element, counts, a loss; running sums.
 
 Here: shapes, types, checks. Not here: kernels (native/lower/reduce.c); sorting (sort.py).
 """
@@ -54,7 +54,7 @@ def sum_rows(a: Tensor) -> Tensor:
 
 
 def mean(a: Tensor) -> Tensor:
-    """The mean of each row; else as `sum_rows` (``ggml_mean``). That of an empty row is NaN."""
+    """The mean of each row; NaN for an empty row; else as `sum_rows` (``ggml_mean``)."""
     return _rows("mean", a)
 
 
@@ -62,7 +62,7 @@ def argmax(a: Tensor) -> Tensor:
     """The index of the largest element of each row, the last of equal ones (``ggml_argmax``).
 
     Args:
-        a: f32 [n, r] of any strides; NaN is passed over.
+        a: f32 [n, r] of any strides; NaN is ignored.
 
     Returns:
         i32 [r].

@@ -118,7 +118,7 @@ def rope(a: Tensor, b: Tensor, n_dims: int, mode: RopeMode | str | int = "normal
 def rope_inplace(
     a: Tensor, b: Tensor, n_dims: int, mode: RopeMode | str | int = "normal"
 ) -> Tensor:
-    """`rope` over the storage of ``a`` (``ggml_rope_inplace``)."""
+    """`rope` in place: the result overwrites ``a`` (``ggml_rope_inplace``)."""
     return _build("rope_inplace", a, b, None, n_dims, mode, 0, _PLAIN, True)
 
 
@@ -150,7 +150,7 @@ def rope_ext(
         ext_factor: share of YaRN's extrapolation; 0 switches it off.
         attn_factor: factor of the result; with YaRN times ``1 + 0.1 ln(1 / freq_scale)``.
         beta_fast: rotations over n_ctx_orig above which YaRN extrapolates.
-        beta_slow: and those below which it interpolates.
+        beta_slow: rotations below which YaRN interpolates.
 
     Returns:
         A new tensor of the type and extents of ``a``.
@@ -178,7 +178,7 @@ def rope_ext_inplace(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
 ) -> Tensor:
-    """`rope_ext` over the storage of ``a`` (``ggml_rope_ext_inplace``)."""
+    """`rope_ext` in place: the result overwrites ``a`` (``ggml_rope_ext_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     return _build("rope_ext_inplace", a, b, c, n_dims, mode, n_ctx_orig, floats, True)
 
@@ -214,7 +214,7 @@ def rope_custom_inplace(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
 ) -> Tensor:
-    """`rope_custom` over the storage of ``a`` (``ggml_rope_custom_inplace``)."""
+    """`rope_custom` in place: the result overwrites ``a`` (``ggml_rope_custom_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     return _build("rope_custom_inplace", a, b, None, n_dims, mode, n_ctx_orig, floats, True)
 
@@ -249,7 +249,7 @@ def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
         ``a``.
 
     Raises:
-        InvalidArgument: ``a`` is no rope; what is turned would end beyond the row.
+        InvalidArgument: ``a`` is no rope, or the turned elements would end beyond the row.
         InvalidState: ``a`` is in a Graph.
     """
     op = "rope_set_offset"

@@ -1,6 +1,6 @@
-"""Rotary position embedding with several positions at once: rope_multi and its kin.
+"""Rotary position embedding with several positions at once: rope_multi and its variants.
 
-Here: sections, checks of their own. Not here: what they share with one position (rope.py), kernels
+Here: sections, checks of their own. Not here: the parts shared with one position (rope.py), kernels
 (native/*/rope.c).
 """
 
@@ -54,19 +54,19 @@ def rope_multi(
         a: f32 or f16 [d, heads, n, batch], rows without gaps.
         b: i32 [4 * n]: all times, then all heights, widths, and the fourth.
         c: f32 that each frequency is divided by, one for each pair, or None.
-        n_dims: as of `rope_ext`; in mode "vision" half of d, and the whole row is turned.
+        n_dims: as of `rope_ext`; in mode "vision" half of d; the whole row is turned.
         sections: how many pairs turn with each of the four positions; they follow each other and
             begin again.
-        mode: "mrope"; "imrope", which deals pairs out in threes, as long as a section has any
-            left; "vision", where the frequencies of each section begin anew. In modes "normal" and
-            "neox" as `rope_ext`, b being [n].
-        n_ctx_orig: as of `rope_ext`, like all that follow.
-        freq_base: as of `rope_ext`.
-        freq_scale: as of `rope_ext`.
-        ext_factor: as of `rope_ext`.
-        attn_factor: as of `rope_ext`.
-        beta_fast: as of `rope_ext`.
-        beta_slow: as of `rope_ext`.
+        mode: "mrope"; "imrope", which gives pairs to the first three positions in turn, as long as
+            a section has any left; "vision", where the frequencies of each section begin anew. In
+            modes "normal" and "neox" as `rope_ext`, b being [n].
+        n_ctx_orig: as for `rope_ext`, like all further arguments.
+        freq_base: as for `rope_ext`.
+        freq_scale: as for `rope_ext`.
+        ext_factor: as for `rope_ext`.
+        attn_factor: as for `rope_ext`.
+        beta_fast: as for `rope_ext`.
+        beta_slow: as for `rope_ext`.
 
     Returns:
         A new tensor of the type and extents of ``a``.
@@ -98,7 +98,7 @@ def rope_multi_inplace(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
 ) -> Tensor:
-    """`rope_multi` over the storage of ``a`` (``ggml_rope_multi_inplace``)."""
+    """`rope_multi` in place: the result overwrites ``a`` (``ggml_rope_multi_inplace``)."""
     floats = (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     op = "rope_multi_inplace"
     four = _four(op, a, b, sections)

@@ -64,7 +64,7 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
             may win.
 
     Returns:
-        A view of ``a``, to be used where the new rows are to be seen.
+        A view of ``a``. Later nodes have to read this view to see the new rows.
 
     Raises:
         LayoutMismatch: extents that do not fit, or gaps.

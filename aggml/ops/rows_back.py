@@ -12,12 +12,12 @@ __all__ = ["get_rows_back"]
 
 
 def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Add up rows where `get_rows` took them from: its gradient (``ggml_get_rows_back``).
+    """The gradient of `get_rows`: add up each row where it was taken from (``ggml_get_rows_back``).
 
     Args:
         a: f32 or f16 [n, r], the gradient of the rows, any strides.
         b: i32 [r], their indices. One out of range fails the computation.
-        c: [n, rows], of which only the extents count: what `get_rows` read.
+        c: [n, rows], the operand of `get_rows`; only its extents are used.
 
     Returns:
         f32 of the extents of ``c``.

@@ -83,7 +83,7 @@ def _reshape(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
 
 
 def reshape(a: Tensor, b: Tensor) -> Tensor:
-    """`reshape_4d` with extents and axes of ``b``, of which no more is used (``ggml_reshape``)."""
+    """`reshape_4d` to the extents and axes of ``b``, which is not read (``ggml_reshape``)."""
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("reshape", a=a, b=b)
     return _reshape("reshape", a, b.ne, b.ndim)
@@ -131,15 +131,15 @@ def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
 
 
 def view_of(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int, ndim: int) -> Tensor:
-    """What the builders of views come down to: ``op`` is for messages, ``ndim`` the rank."""
+    """The view that all builders of views make; ``op`` is for messages, ``ndim`` the rank."""
     params = pack(op, _OFFSET, offset)
     return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"), ndim)
 
 
 def view_tensor(src: Tensor) -> Tensor:
-    """Show all of ``src``, strides and all (``ggml_view_tensor``).
+    """Show all of ``src`` with the same strides (``ggml_view_tensor``).
 
-    Unlike ggml's it is a node like other views, so a graph that holds it computes ``src``.
+    Unlike in ggml the result is a node like other views, so a graph that holds it computes ``src``.
 
     Returns:
         A view of the type, extents and strides of ``src``.
@@ -220,16 +220,16 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
     Args:
         a: any type and layout.
         axis0: which dimension of the result dimension 0 of ``a`` becomes.
-        axis1: likewise for dimension 1.
+        axis1: the same for dimension 1.
         axis2: likewise for dimension 2.
         axis3: likewise for dimension 3.
 
     Returns:
-        A view of ``a``, with as many axes as the highest that one of its axes becomes.
+        A view of ``a``. Its rank is one more than the highest axis that an axis of ``a`` becomes.
 
     Raises:
         InvalidArgument: the axes are not 0 to 3 in some order.
-        LayoutMismatch: ``a`` is quantized and dimension 0 moves, which ggml lets pass.
+        LayoutMismatch: ``a`` is quantized and dimension 0 moves. (ggml does not check that.)
     """
     if a.__class__ is not Tensor:
         all_tensors("permute", a=a)
@@ -264,7 +264,7 @@ def transpose(a: Tensor) -> Tensor:
         A view of ``a``, [ne1, ne0, ne2, ne3].
 
     Raises:
-        LayoutMismatch: ``a`` is quantized, which ggml lets pass.
+        LayoutMismatch: ``a`` is quantized. (ggml does not check that.)
     """
     if a.__class__ is not Tensor:
         all_tensors("transpose", a=a)

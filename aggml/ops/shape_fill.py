@@ -1,4 +1,4 @@
-"""Values that follow from places: arange, fill, tri, diag, timestep_embedding.
+"""Values that depend on positions: arange, fill, tri, diag, timestep_embedding.
 
 Here: shapes, types, checks. Not here: kernels (native/*/shape_fill.c).
 """
@@ -47,7 +47,7 @@ _STEPS = struct.Struct("<2i56x")
 
 
 def arange(start: float, stop: float, step: float) -> Tensor:
-    """The numbers from ``start`` on, ``step`` apart, up to but not with ``stop`` (``ggml_arange``).
+    """The numbers from ``start`` on, ``step`` apart, and below ``stop`` (``ggml_arange``).
 
     Args:
         start: the first.
@@ -55,7 +55,7 @@ def arange(start: float, stop: float, step: float) -> Tensor:
         step: above 0.
 
     Returns:
-        f32 [ceil((stop - start) / step)], reckoned in f32.
+        f32 [ceil((stop - start) / step)], computed in f32.
 
     Raises:
         InvalidArgument: ``stop`` is not above ``start``, ``step`` not above 0, or a number that
@@ -101,7 +101,7 @@ def fill(a: Tensor, c: float) -> Tensor:
 
 
 def fill_inplace(a: Tensor, c: float) -> Tensor:
-    """`fill` over the storage of ``a`` (``ggml_fill_inplace``)."""
+    """`fill` in place: the result overwrites ``a`` (``ggml_fill_inplace``)."""
     return _fill("fill_inplace", a, c, True)
 
 
@@ -110,7 +110,7 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
 
     Args:
         a: f32 [n, n, s, t], contiguous.
-        type: "upper", "upper_diag", "lower" or "lower_diag", the latter with the diagonal.
+        type: "upper", "upper_diag", "lower" or "lower_diag"; those in "_diag" keep the diagonal.
 
     Returns:
         A new f32 tensor of the extents of ``a``.

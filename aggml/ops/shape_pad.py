@@ -67,7 +67,7 @@ def pad_ext(
         A new f32 tensor, each extent larger by both amounts.
 
     Raises:
-        InvalidArgument: more is cut off than there is.
+        InvalidArgument: an extent would become negative.
         Unsupported: ``a`` is not f32.
     """
     return _pad("pad_ext", a, (lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3), False)
@@ -76,7 +76,7 @@ def pad_ext(
 def pad_ext_circular(
     a: Tensor, lp0: int, rp0: int, lp1: int, rp1: int, lp2: int, rp2: int, lp3: int, rp3: int
 ) -> Tensor:
-    """`pad_ext` with the other end of the tensor for zeros (``ggml_pad_ext_circular``)."""
+    """`pad_ext` with elements of the other end instead of zeros (``ggml_pad_ext_circular``)."""
     return _pad("pad_ext_circular", a, (lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3), True)
 
 
@@ -107,7 +107,7 @@ def pad_reflect_1d(a: Tensor, p0: int, p1: int) -> Tensor:
 
 
 def roll(a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tensor:
-    """Move all elements; what leaves at one end enters at the other (``ggml_roll``).
+    """Move all elements; those that leave at one end enter at the other (``ggml_roll``).
 
     Args:
         a: f32, rows without gaps.

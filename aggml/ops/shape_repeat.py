@@ -52,7 +52,7 @@ def repeat_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
 
     Raises:
         InvalidArgument: a negative extent.
-        LayoutMismatch: as of `repeat`.
+        LayoutMismatch: as for `repeat`.
     """
     if a.__class__ is not Tensor:
         all_tensors("repeat_4d", a=a)
@@ -63,7 +63,7 @@ def repeat_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
 
 
 def repeat_back(a: Tensor, b: Tensor) -> Tensor:
-    """Add up what a repeat made equal: the gradient of `repeat` (``ggml_repeat_back``).
+    """The gradient of `repeat`: add up the elements that were made of one (``ggml_repeat_back``).
 
     Args:
         a: f32, any strides.

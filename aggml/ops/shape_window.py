@@ -28,7 +28,7 @@ _THREE = struct.Struct("<3i52x")
 
 
 def win_part(a: Tensor, w: int) -> Tensor:
-    """Cut an image into square windows, zeros where they jut out (``ggml_win_part``).
+    """Cut an image into square windows, zeros where they reach beyond it (``ggml_win_part``).
 
     Args:
         a: f32 [c, width, height], any strides.
@@ -89,7 +89,7 @@ def win_unpart(a: Tensor, w0: int, h0: int, w: int) -> Tensor:
 def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
     """Rows by the distance of query and key (``ggml_get_rel_pos``).
 
-    Bits are copied as they are, which for bf16 gives other numbers, as in ggml.
+    Bits are copied unchanged into f16. For bf16 that gives other numbers, as in ggml.
 
     Args:
         a: f16 or bf16 [c, 2 * n - 1], any strides.
@@ -148,5 +148,5 @@ def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
 
 
 def add_rel_pos_inplace(a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
-    """`add_rel_pos` over the storage of ``a`` (``ggml_add_rel_pos_inplace``)."""
+    """`add_rel_pos` in place: the result overwrites ``a`` (``ggml_add_rel_pos_inplace``)."""
     return _add("add_rel_pos_inplace", a, pw, ph, True)

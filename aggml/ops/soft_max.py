@@ -62,7 +62,7 @@ def soft_max(a: Tensor) -> Tensor:
 
 
 def soft_max_inplace(a: Tensor) -> Tensor:
-    """`soft_max` over the storage of ``a`` (``ggml_soft_max_inplace``)."""
+    """`soft_max` in place: the result overwrites ``a`` (``ggml_soft_max_inplace``)."""
     return _build("soft_max_inplace", a, None, 1.0, 0.0, True)
 
 
@@ -91,12 +91,12 @@ def soft_max_ext(
 def soft_max_ext_inplace(
     a: Tensor, mask: Tensor | None = None, scale: float = 1.0, max_bias: float = 0.0
 ) -> Tensor:
-    """`soft_max_ext` over the storage of ``a`` (``ggml_soft_max_ext_inplace``)."""
+    """`soft_max_ext` in place: the result overwrites ``a`` (``ggml_soft_max_ext_inplace``)."""
     return _build("soft_max_ext_inplace", a, mask, scale, max_bias, True)
 
 
 def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
-    """Give a soft_max one more logit per head, which takes its share of the sum and is not shown.
+    """Give each head one more logit: it counts in the sum, and is not in the result.
 
     Args:
         a: the node that one of the functions above returned (``ggml_soft_max_add_sinks``).

@@ -18,7 +18,7 @@ def solve_tri(
     """Solve ``A x = b`` with lower triangular A by substitution (``ggml_solve_tri``).
 
     Args:
-        a: f32 [n, n, s, t], contiguous; what lies above the diagonals is not read. A zero on a
+        a: f32 [n, n, s, t], contiguous; elements above the diagonals are not read. A zero on a
             diagonal fails the computation before anything is written.
         b: f32 [m, n, s, t], contiguous.
         left: only True: A stands on the left.

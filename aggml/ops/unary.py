@@ -151,7 +151,7 @@ def unary(a: Tensor, op: UnaryOp | str | int) -> Tensor:
 
 
 def unary_inplace(a: Tensor, op: UnaryOp | str | int) -> Tensor:
-    """Apply ``op`` as `unary` does, over the storage of ``a`` (``ggml_unary_inplace``)."""
+    """`unary` in place: the result overwrites ``a`` (``ggml_unary_inplace``)."""
     found = _OPS.get(op)
     if found is None:
         no_member("unary_inplace", "op", op, _OPS)
@@ -164,7 +164,7 @@ def abs(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
 
 
 def abs_inplace(a: Tensor) -> Tensor:
-    """`abs` over the storage of ``a`` (``ggml_abs_inplace``)."""
+    """`abs` in place: the result overwrites ``a`` (``ggml_abs_inplace``)."""
     return _build("abs", a, True)
 
 
@@ -174,7 +174,7 @@ def sgn(a: Tensor) -> Tensor:
 
 
 def sgn_inplace(a: Tensor) -> Tensor:
-    """`sgn` over the storage of ``a`` (``ggml_sgn_inplace``)."""
+    """`sgn` in place: the result overwrites ``a`` (``ggml_sgn_inplace``)."""
     return _build("sgn", a, True)
 
 
@@ -184,7 +184,7 @@ def neg(a: Tensor) -> Tensor:
 
 
 def neg_inplace(a: Tensor) -> Tensor:
-    """`neg` over the storage of ``a`` (``ggml_neg_inplace``)."""
+    """`neg` in place: the result overwrites ``a`` (``ggml_neg_inplace``)."""
     return _build("neg", a, True)
 
 
@@ -194,7 +194,7 @@ def step(a: Tensor) -> Tensor:
 
 
 def step_inplace(a: Tensor) -> Tensor:
-    """`step` over the storage of ``a`` (``ggml_step_inplace``)."""
+    """`step` in place: the result overwrites ``a`` (``ggml_step_inplace``)."""
     return _build("step", a, True)
 
 
@@ -204,7 +204,7 @@ def tanh(a: Tensor) -> Tensor:
 
 
 def tanh_inplace(a: Tensor) -> Tensor:
-    """`tanh` over the storage of ``a`` (``ggml_tanh_inplace``)."""
+    """`tanh` in place: the result overwrites ``a`` (``ggml_tanh_inplace``)."""
     return _build("tanh", a, True)
 
 
@@ -214,7 +214,7 @@ def elu(a: Tensor) -> Tensor:
 
 
 def elu_inplace(a: Tensor) -> Tensor:
-    """`elu` over the storage of ``a`` (``ggml_elu_inplace``)."""
+    """`elu` in place: the result overwrites ``a`` (``ggml_elu_inplace``)."""
     return _build("elu", a, True)
 
 
@@ -224,7 +224,7 @@ def relu(a: Tensor) -> Tensor:
 
 
 def relu_inplace(a: Tensor) -> Tensor:
-    """`relu` over the storage of ``a`` (``ggml_relu_inplace``)."""
+    """`relu` in place: the result overwrites ``a`` (``ggml_relu_inplace``)."""
     return _build("relu", a, True)
 
 
@@ -234,7 +234,7 @@ def sigmoid(a: Tensor) -> Tensor:
 
 
 def sigmoid_inplace(a: Tensor) -> Tensor:
-    """`sigmoid` over the storage of ``a`` (``ggml_sigmoid_inplace``)."""
+    """`sigmoid` in place: the result overwrites ``a`` (``ggml_sigmoid_inplace``)."""
     return _build("sigmoid", a, True)
 
 
@@ -244,7 +244,7 @@ def gelu(a: Tensor) -> Tensor:
 
 
 def gelu_inplace(a: Tensor) -> Tensor:
-    """`gelu` over the storage of ``a`` (``ggml_gelu_inplace``)."""
+    """`gelu` in place: the result overwrites ``a`` (``ggml_gelu_inplace``)."""
     return _build("gelu", a, True)
 
 
@@ -254,7 +254,7 @@ def gelu_quick(a: Tensor) -> Tensor:
 
 
 def gelu_quick_inplace(a: Tensor) -> Tensor:
-    """`gelu_quick` over the storage of ``a`` (``ggml_gelu_quick_inplace``)."""
+    """`gelu_quick` in place: the result overwrites ``a`` (``ggml_gelu_quick_inplace``)."""
     return _build("gelu_quick", a, True)
 
 
@@ -264,7 +264,7 @@ def gelu_erf(a: Tensor) -> Tensor:
 
 
 def gelu_erf_inplace(a: Tensor) -> Tensor:
-    """`gelu_erf` over the storage of ``a`` (``ggml_gelu_erf_inplace``)."""
+    """`gelu_erf` in place: the result overwrites ``a`` (``ggml_gelu_erf_inplace``)."""
     return _build("gelu_erf", a, True)
 
 
@@ -274,7 +274,7 @@ def silu(a: Tensor) -> Tensor:
 
 
 def silu_inplace(a: Tensor) -> Tensor:
-    """`silu` over the storage of ``a`` (``ggml_silu_inplace``)."""
+    """`silu` in place: the result overwrites ``a`` (``ggml_silu_inplace``)."""
     return _build("silu", a, True)
 
 
@@ -284,7 +284,7 @@ def exp(a: Tensor) -> Tensor:
 
 
 def exp_inplace(a: Tensor) -> Tensor:
-    """`exp` over the storage of ``a`` (``ggml_exp_inplace``)."""
+    """`exp` in place: the result overwrites ``a`` (``ggml_exp_inplace``)."""
     return _build("exp", a, True)
 
 
@@ -294,7 +294,7 @@ def sqr(a: Tensor) -> Tensor:
 
 
 def sqr_inplace(a: Tensor) -> Tensor:
-    """`sqr` over the storage of ``a`` (``ggml_sqr_inplace``)."""
+    """`sqr` in place: the result overwrites ``a`` (``ggml_sqr_inplace``)."""
     return _build("sqr", a, True)
 
 
@@ -304,7 +304,7 @@ def sqrt(a: Tensor) -> Tensor:
 
 
 def sqrt_inplace(a: Tensor) -> Tensor:
-    """`sqrt` over the storage of ``a`` (``ggml_sqrt_inplace``)."""
+    """`sqrt` in place: the result overwrites ``a`` (``ggml_sqrt_inplace``)."""
     return _build("sqrt", a, True)
 
 
@@ -314,7 +314,7 @@ def expm1(a: Tensor) -> Tensor:
 
 
 def expm1_inplace(a: Tensor) -> Tensor:
-    """`expm1` over the storage of ``a`` (``ggml_expm1_inplace``)."""
+    """`expm1` in place: the result overwrites ``a`` (``ggml_expm1_inplace``)."""
     return _build("expm1", a, True)
 
 
@@ -324,7 +324,7 @@ def softplus(a: Tensor) -> Tensor:
 
 
 def softplus_inplace(a: Tensor) -> Tensor:
-    """`softplus` over the storage of ``a`` (``ggml_softplus_inplace``)."""
+    """`softplus` in place: the result overwrites ``a`` (``ggml_softplus_inplace``)."""
     return _build("softplus", a, True)
 
 
@@ -344,7 +344,7 @@ def floor(a: Tensor) -> Tensor:
 
 
 def floor_inplace(a: Tensor) -> Tensor:
-    """`floor` over the storage of ``a`` (``ggml_floor_inplace``)."""
+    """`floor` in place: the result overwrites ``a`` (``ggml_floor_inplace``)."""
     return _build("floor", a, True)
 
 
@@ -354,7 +354,7 @@ def ceil(a: Tensor) -> Tensor:
 
 
 def ceil_inplace(a: Tensor) -> Tensor:
-    """`ceil` over the storage of ``a`` (``ggml_ceil_inplace``)."""
+    """`ceil` in place: the result overwrites ``a`` (``ggml_ceil_inplace``)."""
     return _build("ceil", a, True)
 
 
@@ -364,7 +364,7 @@ def round(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
 
 
 def round_inplace(a: Tensor) -> Tensor:
-    """`round` over the storage of ``a`` (``ggml_round_inplace``)."""
+    """`round` in place: the result overwrites ``a`` (``ggml_round_inplace``)."""
     return _build("round", a, True)
 
 
@@ -374,7 +374,7 @@ def trunc(a: Tensor) -> Tensor:
 
 
 def trunc_inplace(a: Tensor) -> Tensor:
-    """`trunc` over the storage of ``a`` (``ggml_trunc_inplace``)."""
+    """`trunc` in place: the result overwrites ``a`` (``ggml_trunc_inplace``)."""
     return _build("trunc", a, True)
 
 
@@ -384,7 +384,7 @@ def log(a: Tensor) -> Tensor:
 
 
 def log_inplace(a: Tensor) -> Tensor:
-    """`log` over the storage of ``a`` (``ggml_log_inplace``)."""
+    """`log` in place: the result overwrites ``a`` (``ggml_log_inplace``)."""
     return _build("log", a, True)
 
 
@@ -394,7 +394,7 @@ def sin(a: Tensor) -> Tensor:
 
 
 def sin_inplace(a: Tensor) -> Tensor:
-    """`sin` over the storage of ``a`` (``ggml_sin_inplace``)."""
+    """`sin` in place: the result overwrites ``a`` (``ggml_sin_inplace``)."""
     return _build("sin", a, True)
 
 
@@ -404,7 +404,7 @@ def cos(a: Tensor) -> Tensor:
 
 
 def cos_inplace(a: Tensor) -> Tensor:
-    """`cos` over the storage of ``a`` (``ggml_cos_inplace``)."""
+    """`cos` in place: the result overwrites ``a`` (``ggml_cos_inplace``)."""
     return _build("cos", a, True)
 
 
@@ -421,7 +421,7 @@ def xielu(
         alpha_n: of the negative side, before soft plus.
         alpha_p: of the positive side, before soft plus.
         beta: slope at 0.
-        eps: what exp is taken of at most.
+        eps: upper limit of the argument of exp.
 
     Raises:
         InvalidArgument: a number that f32 cannot hold.
@@ -439,12 +439,12 @@ def _softplus(x: float) -> float:
 
 
 def clamp(a: Tensor, min: float, max: float) -> Tensor:  # noqa: A002 - ggml's names
-    """Bring each element within ``min`` and ``max``, over the storage of ``a`` (``ggml_clamp``).
+    """Limit each element to ``min`` and ``max``, in place: ``a`` is overwritten (``ggml_clamp``).
 
     NaN becomes ``max``.
 
     Args:
-        a: any shape, f32 or f16, rows without gaps; what it holds is replaced.
+        a: any shape, f32 or f16, rows without gaps; its elements are replaced.
         min: the least element of the result.
         max: the largest, unless it is below ``min``.
 
@@ -465,7 +465,7 @@ def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -
     Args:
         a: any shape, f32 or f16, rows without gaps.
         negative_slope: the factor.
-        inplace: over the storage of ``a``.
+        inplace: whether the result overwrites ``a``.
 
     Raises:
         InvalidArgument: a number that f32 cannot hold.

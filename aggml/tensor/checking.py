@@ -1,4 +1,4 @@
-"""What may be set and got: arrays against tensors, checked before anything is queued.
+"""Checks arrays that are set or got against their tensors, before anything is queued.
 
 Here: element types, shapes, byte ranges, read-only outputs; each error tells what was given and
 what was expected. Not here: moving the bytes (stream.py).
@@ -111,7 +111,7 @@ def _full_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _check_dtype(array: Array, tensor: Tensor, what: str, given: object = None) -> None:
-    """Refuse other elements; ``given`` is what the array was made of, if it was no array."""
+    """Refuse other elements; ``given`` is the object that the array was made of."""
     wanted = array_dtype(tensor)
     if array.dtype == wanted or (tensor.dtype is DType.BF16 and array.dtype == np.uint16):
         return
@@ -151,7 +151,7 @@ def _matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def incoming(x: object, tensor: Tensor, what: str) -> Array:
-    """``x`` viewed with the axes of ``tensor``, all of whose elements it is to be written to.
+    """``x`` viewed with the axes of ``tensor``; it is to be written to all elements.
 
     Raises:
         InvalidHandle: ``x`` cannot be read as an array.

@@ -1,4 +1,4 @@
-"""A tensor's bytes as an array of numpy, or of who reads DLPack, without copying.
+"""A tensor's bytes as an array of numpy or of another library that reads DLPack, without copying.
 
 Here: tensors in host memory shown to others. Not here: memory of others shown to tensors
 (aggml/dlpack.py), transfers in order (backend/).
@@ -51,7 +51,7 @@ def host_view(tensor: Tensor, what: str) -> Array:
 def array_over(tensor: Tensor, flat: Array, start: int) -> Array:
     """``tensor`` as an array over bytes that begin with its first element at ``flat[start]``.
 
-    Of `Tensor.shape`, with the strides of the tensor; quantized types as bytes.
+    The array has the shape `Tensor.shape` and the strides of the tensor; quantized types are bytes.
     """
     dtype = tensor.dtype
     kind: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy

@@ -52,8 +52,8 @@ def new_tensor(
 
     Args:
         dtype: a DType, its name (case ignored), or the numpy type of a plain one.
-        ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor. As
-            many as are given are the tensor's axes, also where they are 1.
+        ne: one to four extents in ggml's order, ``ne[0]`` innermost; 0 makes an empty tensor. Each
+            extent given is an axis of the tensor, also if it is 1.
         name: for messages; at most 63 bytes of UTF-8.
 
     Raises:
@@ -91,7 +91,7 @@ def new_node(
         op: name of the operation.
         dtype: of the result.
         ne: extents of the result.
-        src: what it reads.
+        src: the operands.
         op_params: 64 bytes.
         name: of the result.
         ndim: axes of the result; 0: those of the first source. Never less than ``ne`` needs.
@@ -157,11 +157,11 @@ def new_view(
 
     Args:
         op: name of the operation.
-        a: whose bytes are shown.
+        a: the tensor whose bytes are shown.
         ne: extents of the view.
         nb: strides of the view.
         offset: bytes from the first element of ``a``.
-        src: what it reads.
+        src: the operands.
         op_params: 64 bytes.
         name: of the view.
         ndim: axes of the view; 0: those of ``a``. Never less than ``ne`` needs.
@@ -210,13 +210,15 @@ def new_like(
 ) -> Tensor:
     """Make a tensor of the same layout, parameters, flags and name, over other sources.
 
-    For those who rewrite a graph, which itself never changes. Frozen, like what is in a graph.
+    For code that rewrites a graph, which itself never changes. The result is frozen, like the
+    tensors of a graph.
 
     Args:
-        a: what it is like.
+        a: the tensor that it is like.
         op: its operation.
-        src: what it reads.
-        view_src: whose bytes it shows, at the offset of ``a``; None: it has a storage of its own.
+        src: the operands.
+        view_src: the tensor whose bytes it shows, at the offset of ``a``; None: it has a storage of
+            its own.
     """
     self = _new(Draft)
     self.dtype = a.dtype

@@ -1,7 +1,7 @@
-"""Operators of tensors: what Python writes as ``a + b``, ``-a``, ``a @ b``, ``x[:, 1]``.
+"""Operators of tensors: ``a + b``, ``-a``, ``a @ b``, ``x[:, 1]``.
 
-Here: which of Python's operators there are. What each makes is a builder of `aggml.ops`, in
-ops/operators.py, which tells this file: a tensor knows no operation.
+Here: which of Python's operators tensors have. ops/operators.py names the builder of `aggml.ops`
+for each, and registers it here, because the room of tensors knows no operation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Operators:
     - ``x[i, a:b, ::s, ...]``: a view, by axes in the order of `Tensor.shape`, as numpy has it.
     - ``a == b`` and ``a != b``: whether they are the same tensor.
 
-    All else raises `TypeError` or `InvalidArgument`, which names the op to use.
+    All other operators raise `TypeError` or `InvalidArgument`; the text names the op to use.
     """
 
     __slots__ = ()

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class BufferUsage(IntEnum):
-    """What a buffer holds; guides placement and packing of weights (ggml_backend_buffer_usage)."""
+    """The use of a buffer, which decides about placing and packing (ggml_backend_buffer_usage)."""
 
     ANY = 0
     WEIGHTS = 1
@@ -69,7 +69,7 @@ class Placement:
         offset: bytes from its base.
         address: address of byte 0 as the device's kernels see it.
         storage: the native record that failures poison.
-        readable: whether what lies there outlives one plan.
+        readable: whether the contents outlive one plan.
         filled: EMPTY, KEPT or BROUGHT; see inputs.py.
     """
 
@@ -99,7 +99,7 @@ class Placement:
 
     @property
     def exported(self) -> bool:
-        """Whether somebody outside holds a view that he may write through."""
+        """Whether code outside of aggml holds a view through which it may write."""
         return self._exported
 
     @exported.setter

@@ -26,7 +26,7 @@ __all__ = ["Draft", "ReadOnly", "Tensor", "TensorFlag", "change"]
 
 
 class TensorFlag(enum.IntFlag):
-    """What a tensor is for (enum ``ggml_tensor_flag``)."""
+    """The use of a tensor (enum ``ggml_tensor_flag``)."""
 
     NONE = 0
     INPUT = 1
@@ -48,7 +48,7 @@ _CURE = {
 
 
 def change(tensor: Tensor, name: str, value: object) -> None:
-    """Set a field; for this package, which knows that no graph and no plan rests on it."""
+    """Set a field. For this package only: no graph and no plan may depend on the field."""
     _put(tensor, name, value)
 
 
@@ -98,11 +98,11 @@ class ReadOnly(InvalidState, AttributeError):
 
 
 class Tensor(Draft):
-    """A value: a leaf, or what an operation will make of its sources. Describes, holds no data.
+    """A value: a leaf, or the result of an operation. It describes the value and holds no data.
 
     Made by `new_tensor` and the builders of `aggml.ops`; compared and hashed by identity.
-    Attributes are for reading, an assignment raises `InvalidState`; what may be set has a method.
-    ``a + b``, ``a @ b``, ``x[:, 1]`` and so on make nodes: see `Operators`.
+    Attributes are read-only: an assignment raises `InvalidState`. `set_name` and its like are
+    methods. ``a + b``, ``a @ b``, ``x[:, 1]`` and so on make nodes: see `Operators`.
 
     Attributes:
         dtype: element type.
@@ -115,12 +115,12 @@ class Tensor(Draft):
             included.
         op: lower-case name of the operation ("mul_mat"), "none" for leaves.
         op_params: 64 bytes, 16 little-endian slots of 32 bits; native/table/ops.def lays them out.
-        src: what the operation reads; None where an optional operand was not given.
+        src: the operands; None where an optional operand was not given.
         view_src: the tensor whose storage this one views, never itself a view; None if it has its
             own.
         view_offs: where this view begins in that storage, in bytes.
         name: at most 63 bytes of UTF-8.
-        placement: where the storage lies, None until allocated; of use on ``root`` only.
+        placement: where the storage lies, None until allocated; only that of ``root`` is used.
     """
 
     __slots__ = ()
@@ -140,7 +140,7 @@ class Tensor(Draft):
     # -- copies
 
     def __getstate__(self) -> dict[str, object]:
-        """For deepcopy and pickle: all but where it lies. A copy has no memory yet."""
+        """For deepcopy and pickle: everything except the placement. A copy has no memory yet."""
         slots = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
         state: dict[str, object] = {x: getattr(self, x) for x in slots if x != "__weakref__"}
         state.update(placement=None, _span=None, _array=None)
@@ -170,10 +170,10 @@ class Tensor(Draft):
         return None if placement is None else placement.address + self.view_offs
 
     def host_view(self) -> np.ndarray[Any, Any]:
-        """The bytes as a numpy array, without copying, strides and all; quantized types as bytes.
+        """The memory as a numpy array with the same strides; quantized types as bytes. No copy.
 
-        Not in order with anything: what runs may be writing there. ``await`` it first. The array
-        keeps the memory, also when the buffer is closed. It is read-only where the buffer is.
+        It is in no order with queued work, which may be writing there: ``await`` that first. The
+        array keeps the memory, also when the buffer is closed. It is read-only if the buffer is.
 
         Raises:
             NotAllocated: no memory, or none that outlives a run (flag a node with `set_output`).
@@ -182,10 +182,10 @@ class Tensor(Draft):
         return host_view(self, "Tensor.host_view")
 
     def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
-        """Refused: numpy would read the memory out of order with what is queued.
+        """Refused: numpy would read the memory out of order with queued work.
 
         Raises:
-            InvalidHandle: always; it names what does the work.
+            InvalidHandle: always; the text names the functions to use.
         """
         raise InvalidHandle(
             f"[Tensor] {self!r} is no array: `await backend.get(tensor)` copies what it holds, in "
@@ -329,7 +329,7 @@ class Tensor(Draft):
 
     @property
     def flags(self) -> TensorFlag:
-        """What the tensor is for."""
+        """The flags that say what the tensor is used for."""
         return TensorFlag(self._flags)
 
     def _check_open(self, place: str) -> None:
@@ -363,7 +363,7 @@ class Tensor(Draft):
         return self
 
     def set_output(self) -> Tensor:
-        """Flag the tensor and what it views as read after a computation (``ggml_set_output``).
+        """Flag the tensor, and the one it views, as read after a computation (``ggml_set_output``).
 
         A leaf that is viewed, and already in a Graph, stays as it is: nothing reuses its memory.
 
