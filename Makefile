@@ -1,7 +1,7 @@
 # demo, test, check, bench: what the README promises. Each makes what it needs in .venv and build/, once.
 #
 # Assumed: a Python >= 3.11 with venv, a C and a C++ compiler, a package index. ARGS= is handed to the last command:
-#   make test ARGS="tests/runtime -x"        make bench ARGS="--help"
+#   make test ARGS="tests/stream -x"        make bench ARGS="--help"
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
     $$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
@@ -85,12 +85,12 @@ soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test
 
 # 10,000 submissions on each loop, all devices failing at random, 30 % of the waiters cancelled: a minute or two.
 soak-scheduler: $(VENV)/has-native $(VENV)/has-test
-	AGGML_SOAK=10000 $(PY) -m pytest tests/runtime/test_pipelines.py -k soak $(ARGS)
+	AGGML_SOAK=10000 $(PY) -m pytest tests/scheduler/test_pipelines.py -k soak $(ARGS)
 
 # 100,000 submissions on each loop, with memory that stays where it was: some minutes on the fake driver, ON=gpu on a GPU.
 ON ?= fake
 soak-cuda: $(VENV)/has-native $(VENV)/has-test
-	AGGML_SOAK=100000 AGGML_TEST_CUDA=$(ON) $(PY) -m pytest -m gpu --capture=no tests/cuda/device/test_soak.py $(ARGS)
+	AGGML_SOAK=100000 AGGML_TEST_CUDA=$(ON) $(PY) -m pytest -m gpu --capture=no tests/devices/cuda/device/test_soak.py $(ARGS)
 
 # Each module of tests/fuzz that is a fuzzer; without a name all of them, without a seed a new one. A failure says how to run
 # its program again.
@@ -173,7 +173,7 @@ check-asan: $(ASAN)/has-native
 # Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw. PYTHONMALLOC=malloc lets ASan see
 # each object; leaks are not counted, the interpreter has its own. Freed memory is kept to the last 8 MB, so that tests of
 # memory see what they would without ASan. --capture=sys leaves the reports to the terminal.
-ASAN_TESTS ?= tests/runtime tests/ops
+ASAN_TESTS ?= tests/stream tests/memory tests/scheduler tests/backend tests/ops
 check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8 UBSAN_OPTIONS=print_stacktrace=1 \
@@ -189,10 +189,10 @@ check-corpus: $(VENV)/has-native $(VENV)/has-test
 # the CPU, under ASan and UBSan (4 minutes, the first time 10). Not part of make check, whose tests do a part of it.
 CUDA_ARCHS ?= 75,80,90,100,120
 check-cuda: $(VENV)/has-native $(VENV)/has-test
-	PYTHONPATH=tests $(PY) -m cuda.cubins --archs $(CUDA_ARCHS)
+	PYTHONPATH=tests $(PY) -m devices.cuda.cubins --archs $(CUDA_ARCHS)
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" \
 	    AGGML_SHIM_SANITIZE=address,undefined ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(PY) -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 tests/cuda/test_kernels.py
+	    $(PY) -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 tests/devices/cuda/test_kernels.py
 
 # What a user gets: a wheel, used from elsewhere than the source tree.
 check-wheel: $(VENV)/has-native

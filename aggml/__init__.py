@@ -1,13 +1,20 @@
-"""aggml: tensors on devices, awaited. The public face: names, and nothing else."""
+"""aggml: tensors on devices, awaited. The public face: names, and nothing else.
+
+What programs seldom type is in rooms: loading plug-ins in `aggml.registry`, files in `aggml.gguf`,
+what any device must pass in `aggml.testing`. `aggml.load_all` and the like are found here, too.
+"""
 
 # First: the threads that numpy starts leave the signals to the program.
 from aggml.process import signals  # noqa: F401
 
 # isort: split
-from aggml import devices, errors, ops, unsafe
+import typing
+
+from aggml import devices, errors, ops, registry, unsafe
 from aggml.backend import Backend, GraphPlan
-from aggml.backend.device import Device, DeviceCaps, DeviceProps, DeviceType
+from aggml.backend.backend import Device
 from aggml.backend.family import API_VERSION, Family
+from aggml.backend.props import DeviceCaps, DeviceProps, DeviceType
 from aggml.compare import (
     Comparison,
     GraphCopy,
@@ -40,17 +47,17 @@ from aggml.errors import (
 )
 from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
 from aggml.graph import Graph
-from aggml.memory.allocator import GraphAllocator, HeapAllocator, TensorAllocator
+from aggml.memory.allocator import HeapAllocator
+from aggml.memory.allocators import GraphAllocator, TensorAllocator
 from aggml.memory.arrays import empty
-from aggml.memory.buffer import Buffer, BufferType
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import BufferType
 from aggml.memory.graph_memory import GraphBuffer
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.memory.numa import NumaStrategy, is_numa, numa_nodes, numa_pool
 from aggml.native import _native
 from aggml.plan import DevicePlan, Plan, compile_plan
 from aggml.registry import (
-    LoadReport,
-    LoadResult,
     best_device,
     get_device,
     get_family,
@@ -60,15 +67,6 @@ from aggml.registry import (
     init_by_type,
     list_devices,
     list_families,
-    load,
-    load_all,
-    load_report,
-    register_device,
-    register_family,
-    search_path,
-    split_backend_text,
-    unload,
-    unregister_device,
 )
 from aggml.scheduler import Evaluation, SchedulePlan, Scheduler
 from aggml.stream import Stream
@@ -80,6 +78,41 @@ from aggml.tensor import Tensor, TensorFlag, new_tensor
 from aggml.tensor.placement import BufferUsage
 from aggml.tracing.race import Race, RaceChecker, RaceError, check_races
 from aggml.tracing.timeline import Trace, TraceEvent, trace
+
+if typing.TYPE_CHECKING:
+    from aggml.registry import (
+        LoadReport as LoadReport,
+    )
+    from aggml.registry import (
+        LoadResult as LoadResult,
+    )
+    from aggml.registry import (
+        load as load,
+    )
+    from aggml.registry import (
+        load_all as load_all,
+    )
+    from aggml.registry import (
+        load_report as load_report,
+    )
+    from aggml.registry import (
+        register_device as register_device,
+    )
+    from aggml.registry import (
+        register_family as register_family,
+    )
+    from aggml.registry import (
+        search_path as search_path,
+    )
+    from aggml.registry import (
+        split_backend_text as split_backend_text,
+    )
+    from aggml.registry import (
+        unload as unload,
+    )
+    from aggml.registry import (
+        unregister_device as unregister_device,
+    )
 
 __version__ = "0.1.0"
 __commit__ = _native.commit
@@ -121,8 +154,6 @@ __all__ = [
     "InvalidHandle",
     "InvalidState",
     "LayoutMismatch",
-    "LoadReport",
-    "LoadResult",
     "Misaligned",
     "MultiBuffer",
     "NoBackendForOp",
@@ -171,21 +202,36 @@ __all__ = [
     "is_numa",
     "list_devices",
     "list_families",
-    "load",
-    "load_all",
-    "load_report",
     "new_tensor",
     "numa_nodes",
     "numa_pool",
     "ops",
     "quantize",
     "quantize_async",
+    "trace",
+    "unsafe",
+]
+
+_OF_THE_REGISTRY = (
+    "LoadReport",
+    "LoadResult",
+    "load",
+    "load_all",
+    "load_report",
     "register_device",
     "register_family",
     "search_path",
     "split_backend_text",
-    "trace",
     "unload",
     "unregister_device",
-    "unsafe",
-]
+)
+
+
+def __getattr__(name: str) -> object:
+    if name in _OF_THE_REGISTRY:
+        return getattr(registry, name)
+    raise AttributeError(f"module 'aggml' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

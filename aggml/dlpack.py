@@ -16,7 +16,7 @@ from aggml.tensor import MAX_DIMS, new_tensor
 from aggml.tensor.spans import bits_of
 
 if TYPE_CHECKING:
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
     from aggml.tensor import Tensor
 
 __all__ = ["from_dlpack"]

@@ -24,6 +24,7 @@ __all__ = [
     "NoBackendForOp",
     "NotAllocated",
     "OutOfBounds",
+    "ReadOnly",
     "Status",
     "Unsupported",
 ]
@@ -89,6 +90,10 @@ class NoBackendForOp(AggmlError, LookupError):
 
 class InvalidState(AggmlError, RuntimeError):
     """The call is illegal in the present state of the object."""
+
+
+class ReadOnly(InvalidState, AttributeError):
+    """A field of something that does not change was assigned."""
 
 
 class BackendLoadError(AggmlError, ImportError):

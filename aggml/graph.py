@@ -9,15 +9,13 @@ from __future__ import annotations
 import itertools
 from difflib import get_close_matches
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
 from aggml.tensor import Tensor, change, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from aggml.memory.graph_memory import GraphBuffer
 
 __all__ = ["Graph", "graph_of"]
 
@@ -64,7 +62,7 @@ class Graph:
     leafs: tuple[Tensor, ...]
     ends: tuple[Tensor, ...]
     uid: int
-    memory: GraphBuffer | None  # what alloc_graph made: lives as long as the graph
+    memory: Any  # the GraphBuffer that alloc_graph made, or None: it lives as long as the graph
     expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # of inputs.py, once asked for
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
     _names: dict[str, list[Tensor]] | None

@@ -16,7 +16,7 @@ from aggml.tensor.checking import integer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
     from aggml.memory.buffer import Buffer
 
 __all__ = ["buffer_from_ptr", "c_function"]

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measures, prints a table, writes all as JSON and a chart.
+"""``python -m benchmarks``: measures, prints a table, writes JSON and a chart.
 
 Not here: the benchmarks, one file each.
 """
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 PARTS: Final = {
-    roofline.PART: "what the machine can do: bandwidth, arithmetic peaks",
+    roofline.PART: "the limits of the machine: bandwidth, arithmetic peaks",
     kernels.GEMM: "mul_mat of 512 columns, every type; ggml, numpy, PyTorch",
     kernels.MATVEC: "mul_mat of 1 and 8 columns, weights from memory; ggml, PyTorch",
     kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
-    ops.PART: "every op, out of L2 and in cache; ggml",
+    ops.PART: "every op, with data from outside of L2 and in cache; ggml",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
     busy.PART: "the same beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
     service.PART: "examples/serve with 1 to 64 clients; llama.cpp's server",
-    awaits.PART: "what an await costs; anyio's threads",
+    awaits.PART: "the cost of an await; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",
-    growth.PART: "what one of up to 10,000 futures, streams, backends, inputs, calls costs",
+    growth.PART: "the cost of one future, stream, backend, input, call among up to 10,000",
     conversions.PART: "f16 and bf16 to f32 and back; a plain copy",
 }
 LOOPS: Final = ("asyncio", "trio")
@@ -138,7 +138,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"parts, in the order in which they are measured:\n{parts}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="which (default: all); see below")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="what to measure (default: all); see below"
+    )
     parser.add_argument(
         "--match",
         default="",
@@ -146,11 +148,11 @@ def _parser() -> argparse.ArgumentParser:
         help="only rows with TEXT in their name: kernels, ops, generate, embeddings, service",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="few repetitions: whether it runs, not how fast"
+        "--quick", action="store_true", help="few repetitions: shows that it runs, not how fast"
     )
     parser.add_argument(
         "--threads", type=int, default=usable_cores(), metavar="N",
-        help="of every contender (default: usable cores)",
+        help="threads of every contender (default: usable cores)",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="FILE",

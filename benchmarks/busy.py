@@ -1,10 +1,11 @@
 """What a second process that burns one core costs, pinned to the first of the usable cores.
 
-In turns, with the burner stopped and running. Tokens of one sequence, ours and llama.cpp's: the
-figure is what part of the throughput is lost, less what part of the processor the burner took
-meanwhile: 0 for a program that uses what is left, much more for one whose threads wait for each
-other. A graph of small and large nodes: its time beside the burner, of that of one thread in quiet.
-Not here: throughput in quiet (generation.py).
+Measured in turns, with the burner stopped and with it running. For tokens of one sequence, ours and
+llama.cpp's, the figure is the share of the throughput that is lost, minus the share of the
+processor that the burner took. A program that uses the rest of the processor has 0. A program whose
+threads wait for each other has much more. For a graph of small and large nodes the figure is its
+time beside the burner, divided by the time of one thread without the burner. Not here: throughput
+without a burner (generation.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the kernel benchmarks compute: cases that every contender understands, and their data.
 
-A case is a dict, so that it can be told to a process; its data come from its seed, and quantized
-weights from a file. Not here: who computes them.
+A case is a dict, so it can be sent to another process. Its data follow from its seed; quantized
+weights come from a file. Not here: the contenders, which compute the cases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A picture of a run: how many times as fast as each peer, and how near to the roofline.
 
-Not here: what was measured.
+Not here: the measurements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A peer in a process of its own, stopped while others are measured.
 
-A peer that crashes ends its process, not the run; its threads, which may spin when their work is
-done, get no core while it is not asked. Not here: the peers (ggml.py, arrays.py, llamacpp.py).
+A peer that crashes ends its own process, not the run. Its threads may spin when their work is done;
+while the process is stopped they get no core. Not here: the peers (ggml.py, arrays.py,
+llamacpp.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Embeddings per second of all-MiniLM-L6-v2 at three sizes: onnxruntime, PyTorch, llama.cpp.
 
-Contenders take turns, each after a pause (the peers' threads spin on for a while when their work is
-done) and one run that does not count. llama.cpp is a
-process that stands still otherwise. Not here: how the peers are set up (peers.py, llamacpp.py).
+Contenders take turns. Before each turn there is a pause, because the threads of the peers spin for
+a while when their work is done, and one run that does not count. llama.cpp is a process that is
+stopped while others are measured. Not here: how the peers are set up (peers.py, llamacpp.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tokens per second of examples/generate.py's model, beside llama.cpp on the same files.
 
-A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together
-(tg128 x 8), in turns of a few steps. Steps of ours are those of examples/generate.py where it takes
-the best token: each chooses what the next is fed. llama.cpp is fed random tokens, and nothing is
-chosen. Not here: the files (model_files.py), how llama.cpp is driven (llamacpp.py).
+A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together (tg128
+x 8), in turns of a few steps. Our steps are those of examples/generate.py at temperature 0: each
+step takes the best token and feeds it to the next step. llama.cpp is fed random tokens and takes
+none. Not here: the files (model_files.py), how llama.cpp is driven (llamacpp.py).
 """
 
 from __future__ import annotations

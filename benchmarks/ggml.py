@@ -1,7 +1,7 @@
 """ggml itself, called directly: the libggml that llama-cpp-python carries.
 
-Here: its functions with their types; what tiny nodes cost there; kernels as cases.py describes
-them, served to another process. Not here: what it is compared with (executor.py, kernels.py).
+Here: its functions with their types; the cost of tiny nodes in ggml; the kernels of cases.py,
+served to another process. Not here: the comparison (executor.py, kernels.py).
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """``python -m benchmarks.gpu``: transfers, overlap, latency, plans, kernels, decoding of one GPU.
 
 Writes results/GPU.json. PyTorch is measured beside it where it is installed with CUDA. Without a
-GPU it says what is missing. Not here: the CPU (__main__.py), the models (gpu_model.py), failing
-(gpu_faults.py).
+GPU it says what is missing. Not here: the CPU (__main__.py), kernels (gpu_kernels.py), the models
+(gpu_model.py), failing (gpu_faults.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import json
-import math
 import re
 import resource
 import subprocess
@@ -26,18 +24,17 @@ import numpy as np
 
 import aggml
 from aggml import Graph, ops
+from benchmarks.gpu_kernels import kernels
 from benchmarks.gpu_model import decoding
-from benchmarks.model_files import stored
-from benchmarks.peers import module
-from benchmarks.timing import Row, absolute, computed_in, machine, median, progress, table, versus
+from benchmarks.gpu_tools import MIB, bandwidth, leaf, plain_copies, timed
+from benchmarks.timing import Row, absolute, machine, median, progress, table, versus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aggml import Backend, Device, Tensor
+    from aggml import Device
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
-MIB: Final = 1 << 20
 
 
 class Missing(Exception):
@@ -57,70 +54,6 @@ def find_device(name: str | None) -> Device:
         return aggml.get_device(name) if name else aggml.get_device(type="gpu")
     except (driver.Missing, LookupError, aggml.errors.AggmlError) as error:
         raise Missing(str(error)) from error
-
-
-async def timed(rounds: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Median seconds of ``work``, after two that do not count."""
-    found = []
-    for i in range(rounds + 2):
-        start = time.perf_counter()
-        await work()
-        if i >= 2:
-            found.append(time.perf_counter() - start)
-    return median(found)
-
-
-def leaf(be: Backend, dtype: str, ne: Sequence[int], name: str) -> Tensor:
-    """A tensor in memory of the backend, of random numbers: a GPU is faster on zeros."""
-    tensor = aggml.new_tensor(dtype, ne=tuple(ne), name=name)
-    be.alloc([tensor])
-    if dtype == "i8":
-        be.memset(tensor, 0x5A)
-        return tensor
-    rows = math.prod(tensor.ne[1:])
-    some = np.random.default_rng(len(name)).standard_normal((min(rows, 256), tensor.ne[0]))
-    raw = np.ascontiguousarray(stored(some.astype(np.float32), dtype)).view(np.uint8)
-    piece = raw.reshape(-1)
-    for at in range(0, tensor.nbytes, piece.nbytes):
-        n = min(piece.nbytes, tensor.nbytes - at)
-        be.set(tensor, piece[:n], offset=at, size=n)
-    return tensor
-
-
-def plain_copies(n: int, rounds: int, ordinal: int) -> tuple[float, float]:
-    """Seconds of a copy of ``n`` pinned bytes to a device and back, by the driver's calls alone."""
-    driver: Any = importlib.import_module("cuda.bindings.driver")
-
-    def checked(answer: tuple[Any, ...]) -> Any:
-        if int(answer[0]) != 0:
-            raise RuntimeError(f"the driver answers {answer[0]!r}")
-        return answer[1] if len(answer) > 1 else None
-
-    context = checked(driver.cuDevicePrimaryCtxRetain(ordinal))
-    checked(driver.cuCtxSetCurrent(context))
-    host = checked(driver.cuMemHostAlloc(n, 1))
-    memory = checked(driver.cuMemAlloc(n))
-    stream = checked(driver.cuStreamCreate(1))
-
-    def both(up: bool) -> float:
-        found = []
-        for i in range(rounds + 2):
-            start = time.perf_counter()
-            if up:
-                checked(driver.cuMemcpyHtoDAsync(memory, host, n, stream))
-            else:
-                checked(driver.cuMemcpyDtoHAsync(host, memory, n, stream))
-            checked(driver.cuStreamSynchronize(stream))
-            if i >= 2:
-                found.append(time.perf_counter() - start)
-        return median(found)
-
-    try:
-        return both(up=True), both(up=False)
-    finally:
-        checked(driver.cuStreamDestroy(stream))
-        checked(driver.cuMemFree(memory))
-        checked(driver.cuMemFreeHost(host))
 
 
 # -- parts
@@ -226,31 +159,6 @@ async def relaunch(device: Device, *, quick: bool) -> list[Row]:
     ]
 
 
-async def per_node(be: Backend, nodes: Sequence[Tensor], rounds: int) -> float:
-    """Seconds of each of some nodes of one graph; inf where the device cannot run them."""
-    graph = Graph(*nodes)
-    if not all(be.device.supports_op(node) for node in graph.nodes):
-        return math.inf
-    await be.prepare(graph)
-    found = []
-    for i in range(rounds + 3):
-        future = be.graph_compute(graph)
-        await future
-        if i >= 3:
-            found.append(computed_in(future))
-    assert graph.memory is not None
-    graph.memory.close()
-    return median(found) / len(nodes)
-
-
-async def bandwidth(device: Device, *, quick: bool) -> float:
-    """GB/s of a copy within the device, bytes read and written."""
-    n = MIB if quick else 512 * MIB
-    async with device.backend() as be:
-        one, two = leaf(be, "i8", (n,), "one"), leaf(be, "i8", (n,), "two")
-        return 2 * n / await timed(2 if quick else 20, lambda: be.copy(one, two)) / 1e9
-
-
 async def decode(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
     """Llamas, see gpu_model.py."""
     roof = await bandwidth(device, quick=quick)
@@ -298,99 +206,6 @@ def faults(device: Device, missing: list[str]) -> list[Row]:
     return [absolute("faults", "as they should be", float(done.returncode == 0), "", (">=", 1))]
 
 
-async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
-    """mat-vec against the copy bandwidth, bf16 GEMM and attention against PyTorch."""
-    from aggml.devices.cuda import CUDADevice
-
-    rows = []
-    rounds = 2 if quick else 20
-    k, m, copies = (256, 64, 2) if quick else (8192, 8192, 8)
-    roof = await bandwidth(device, quick=quick)
-    async with device.backend() as be:
-        for dtype in ("q4_0", "q8_0", "q4_K", "bf16"):
-            weights = [leaf(be, dtype, (k, m), f"w{i}") for i in range(copies)]
-            x = leaf(be, "f32", (k, 1), "x")
-            seconds = await per_node(be, [ops.mul_mat(w, x) for w in weights], rounds)
-            what = f"mat-vec {dtype} {m} x {k}"
-            if math.isinf(seconds):
-                missing.append(f"{what}: no kernel")
-                continue
-            speed = weights[0].nbytes / seconds / 1e9
-            rows.append(versus("kernels", what, speed, "GB/s", "copy", roof, (">=", 0.8)))
-        size = 128 if quick else 4096
-        a, b = (leaf(be, "bf16", (size, size), name) for name in "ab")
-        seconds = await per_node(be, [ops.mul_mat(a, b)], rounds)
-        rows += _beside_torch(
-            "GEMM bf16", 2 * size**3, seconds, partial(_torch_gemm, size), missing
-        )
-        wide = leaf(be, "f32", (size, size), "wide")  # as nodes give it: rounded on the way in
-        seconds = await per_node(be, [ops.mul_mat(a, wide)], rounds)
-        what = "GEMM bf16 by f32"
-        if math.isinf(seconds):
-            missing.append(f"{what}: no kernel")
-        else:
-            rows.append(absolute("kernels", what, 2 * size**3 / seconds / 1e12, "TFLOP/s"))
-        problem = device.native.blas_problem if isinstance(device, CUDADevice) else None
-        if problem != "":
-            missing.append(f"cuBLASLt: {problem or 'not installed (pip install aggml[cuda-blas])'}")
-        heads, tokens, width = (2, 64, 64) if quick else (32, 4096, 128)
-        q = leaf(be, "f32", (width, tokens, heads), "q")
-        k16, v16 = (leaf(be, "f16", (width, tokens, heads), name) for name in ("k", "v"))
-        node = ops.flash_attn_ext(q, k16, v16, None, scale=width**-0.5)
-        seconds = await per_node(be, [node], rounds)
-        work = 4 * heads * tokens * tokens * width
-        sdpa = partial(_torch_attention, heads, tokens, width)
-        rows += _beside_torch("attention f16", work, seconds, sdpa, missing)
-    return rows
-
-
-def _beside_torch(
-    what: str, work: int, seconds: float, peer: Callable[[], float], missing: list[str]
-) -> list[Row]:
-    if math.isinf(seconds):
-        missing.append(f"{what}: no kernel")
-        return []
-    speed = work / seconds / 1e12
-    try:
-        other = peer()
-    except Exception as error:  # not installed, or without CUDA
-        missing.append(f"PyTorch beside {what}: {error}")
-        return [absolute("kernels", what, speed, "TFLOP/s")]
-    limit = 0.95 if "GEMM" in what else 0.7
-    return [
-        versus("kernels", what, speed, "TFLOP/s", "PyTorch", work / other / 1e12, (">=", limit))
-    ]
-
-
-def _torch_seconds(work: Callable[[], object]) -> float:
-    torch = module("torch")
-
-    found = []
-    for i in range(23):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        if i >= 3:
-            found.append(time.perf_counter() - start)
-    return median(found)
-
-
-def _torch_gemm(size: int) -> float:
-    torch = module("torch")
-
-    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in "ab")
-    return _torch_seconds(lambda: a @ b)
-
-
-def _torch_attention(heads: int, tokens: int, width: int) -> float:
-    torch = module("torch")
-
-    shape = (1, heads, tokens, width)
-    q, k, v = (torch.randn(shape, dtype=torch.float16, device="cuda") for _ in "qkv")
-    return _torch_seconds(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
-
-
 # -- all of it
 
 
@@ -416,8 +231,10 @@ def measure(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write; 1 where there is nothing to measure on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
-    parser.add_argument("--device", help="CUDA1; the first GPU if not given")
-    parser.add_argument("--quick", action="store_true", help="small and few: does it run at all?")
+    parser.add_argument("--device", help="the device, such as CUDA1 (default: the first GPU)")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, few repetitions: does it run at all?"
+    )
     given = parser.parse_args(arguments)
     try:
         device = find_device(given.device)

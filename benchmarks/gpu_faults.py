@@ -1,7 +1,7 @@
-"""``python -m benchmarks.gpu_faults``: what a user sees when a GPU is out of memory, or fails.
+"""``python -m benchmarks.gpu_faults``: the errors of a GPU that has no memory, or fails.
 
-In a process of its own, since no other work of it survives. Not here: every call of the driver
-failing once (tests/cuda/device/test_faults.py).
+It runs in a process of its own, because after such a failure no other work of the process survives.
+Not here: each call of the driver failing once (tests/devices/cuda/device/test_faults.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decoding on a GPU: llamas of 1 and 8 billion random weights, in tokens per second.
 
-The weights are made in place, as a GGUF file of them would hold them. Not here: the rest of a GPU
+The weights are made in memory, in the layout of a GGUF file. Not here: other figures of a GPU
 (gpu.py), generation on CPUs (generation.py).
 """
 

@@ -1,8 +1,9 @@
-"""What one more costs where there are many: 1 to 10,000 futures, streams, backends, inputs, calls.
+"""The cost of one more among many: futures, streams, backends, inputs, calls, from 1 to 10,000.
 
-Each curve is the cost of one, in microseconds, at 1, 10, 100, 1,000 and 10,000 of them. One is to
-cost no more than twice of what it costs among 100. The best of some rounds: what another process
-takes is no cost of ours. Not here: counted work (tests/runtime/test_growth.py).
+Each curve is the cost of one object, in microseconds, where there are 1, 10, 100, 1,000 and 10,000
+of them. Among 10,000 it may cost at most twice as much as among 100. The figure is the best of
+several rounds, which leaves out time that other processes take. Not here: counted work
+(tests/stream/test_growth.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Kernels beside ggml, numpy and PyTorch, and beside what the machine can do.
 
 Four parts: "gemm" (many columns), "matvec" (few columns, weights streamed from memory),
-"attention", "elementwise". In each round the roofline is measured, then ours, then each peer, which
-is a process that stands still otherwise. Not here: the cases' data (cases.py), the peers (ggml.py,
-arrays.py).
+"attention", "elementwise". Each round measures the roofline, then our kernel, then each peer. A
+peer is a process that is stopped while others are measured. Not here: the cases' data (cases.py),
+the peers (ggml.py, arrays.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 import aggml
 from aggml import BufferUsage, DType, Graph, ops
 from benchmarks import cases
-from benchmarks.child import Child, ChildError
+from benchmarks.kernel_peers import PLAIN, Peers
 from benchmarks.timing import Budget, Row, median, progress
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ OTHERS: Final = (
 )  # fmt: skip
 PACKED: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q4_K", "q5_K", "q6_K", "q3_K", "q2_K", "iq4_xs")
 STREAMED: Final = 512 << 20  # bytes of weights that a mat-vec goes through: more than caches hold
-PLAIN: Final = ("f32", "f16", "bf16")
 
 
 def all_cases(part: str) -> dict[str, Case]:
@@ -84,7 +83,7 @@ async def measure(
 ) -> list[Row]:
     """The rows of one of PARTS whose names contain ``match``."""
     rows = []
-    with _Peers(threads, missing) as peers, tempfile.TemporaryDirectory() as folder:
+    with Peers(threads, missing) as peers, tempfile.TemporaryDirectory() as folder:
         for what, case in all_cases(part).items():
             if match.lower() not in what.lower():
                 continue
@@ -197,114 +196,11 @@ def _converted(rows: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     return aggml.quantize(rows, name, imatrix=np.ones(rows.shape[-1], np.float32))
 
 
-# -- peers
-
-
-class _Peers:
-    """The processes, and which of them take part in the case at hand."""
-
-    def __init__(self, threads: int, missing: list[str]) -> None:
-        self._threads, self._missing = threads, missing
-        self._children: dict[str, Child] = {}
-        self.taking_part: list[str] = []
-        self.notes: list[str] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for child in self._children.values():
-            child.close()
-
-    def prepare(self, case: Case, rows: str) -> None:
-        """Make the case ready in every peer that can compute it."""
-        self.taking_part, self.notes = [], []
-        self._prepare_ggml(case, rows)
-        if case["op"] == "mul_mat" and case["dtype"] == "f32" and case["copies"] == 1:
-            self._try("numpy", lambda: self._call("numpy", "prepare", "numpy", case, self._threads))
-        if case["op"] in ("soft_max", "rms_norm") or case.get("dtype") in PLAIN:
-            prepare = lambda: self._call("PyTorch", "prepare", "torch", case, self._threads)  # noqa: E731
-            self._try("PyTorch", prepare)
-
-    def _prepare_ggml(self, case: Case, rows: str) -> None:
-        number = DType.parse(case.get("dtype", "f32")).value
-        for without in ((), ("AMX",), ("AMX", "CPU_REPACK")):
-            try:
-                packed = self._call("ggml", "prepare", case, number, rows, self._threads, without)
-                self._call("ggml", "run")
-            except ChildError as error:
-                self._drop("ggml")
-                if case["op"] != "mul_mat" or len(without) == 2:
-                    self._fail("ggml", str(error))
-                    return
-                # Its AMX kernels are known to crash: without them, as on machines that lack AMX.
-                self.notes.append(f"ggml {error}" + "".join(f" also without {x}" for x in without))
-                continue
-            self.taking_part.append("ggml")
-            if packed or without:
-                self.notes.append(f"ggml: {packed or 'weights as they lie'}")
-            return
-
-    def _try(self, name: str, prepare: Callable[[], object]) -> None:
-        try:
-            prepare()
-            self._call(name, "run")
-        except ChildError as error:
-            self._fail(name, str(error))
-        else:
-            self.taking_part.append(name)
-
-    def run(self, name: str) -> float | None:
-        """Seconds; None if it died, which is noted."""
-        try:
-            return float(self._call(name, "run"))
-        except ChildError as error:
-            self._fail(name, str(error))
-            return None
-
-    def values(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The first results; None if it died, which is noted."""
-        try:
-            return np.array(self._call(name, "values"), np.float32)
-        except ChildError as error:
-            self._fail(name, str(error))
-            return None
-
-    def finish(self) -> None:
-        """Give the memory of the case back."""
-        for name in list(self._children):
-            try:
-                self._call(name, "close")
-            except ChildError:
-                self._drop(name)
-
-    def _fail(self, name: str, why: str) -> None:
-        self._drop(name)
-        self.notes.append(f"{name}: {why}")
-        if "MissingPeerError" in why and f"{name}: {why}" not in self._missing:
-            self._missing.append(f"{name}: {why}")
-        if name in self.taking_part:
-            self.taking_part.remove(name)
-
-    def _drop(self, name: str) -> None:
-        child = self._children.pop(name, None)
-        if child is not None:
-            child.close()
-
-    def _call(self, name: str, function: str, *arguments: Any) -> Any:
-        if name not in self._children:
-            module = "benchmarks.ggml" if name == "ggml" else "benchmarks.arrays"
-            variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-            environment: dict[str, str] = dict.fromkeys(variables, str(self._threads))
-            self._children[name] = Child(module, {} if name == "ggml" else environment)
-        return self._children[name].call(function, *arguments)
-
-
 # -- rows
 
 
 async def _row(
-    part: str, what: str, ours: Ours, peers: _Peers, roofline: Roofline | None, *, quick: bool
+    part: str, what: str, ours: Ours, peers: Peers, roofline: Roofline | None, *, quick: bool
 ) -> Row:
     case = ours.case
     roofs = _roofs(part, case, roofline)

@@ -1,7 +1,7 @@
 """How late a 1 ms ticker is while all cores compute embeddings or tokens, new shapes included.
 
-The service of examples/embed.py is kept busy by tasks that ask for sentences of ever different
-lengths. Not here: how many sentences that makes (embeddings.py).
+Tasks keep the service of examples/embed.py busy with sentences of ever different lengths. Not here:
+the throughput (embeddings.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """llama.cpp's own server in a process: ``python -m benchmarks.llama_server MODEL ...``.
 
-Not here: who asks it (service.py).
+Not here: the clients (service.py).
 """
 
 from __future__ import annotations

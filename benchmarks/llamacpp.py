@@ -1,6 +1,6 @@
 """llama.cpp, as llama-cpp-python carries it, served to another process: prompts, steps, logits.
 
-Not here: what it is compared with (generation.py, embeddings.py).
+Not here: the comparison (generation.py, embeddings.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``python -m benchmarks.many_awaits``: a million awaits on each kind of loop, in three threads.
 
-Tasks of several loops await runs, reads, calls of Python, delays and failures, also each other's;
-they are cancelled, run out of time, and hand Futures on to other threads. Every await has to bring
-what it should, and memory has to stay where it was. Not here: what an await costs (awaits.py).
+Tasks of several loops await runs, reads, calls of Python, delays and failures, their own and those
+of other tasks. They are cancelled, run out of time, and hand Futures to other threads. Every await
+has to give the right result, and memory must not grow. Not here: what an await costs (awaits.py).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ async def cancel(scope: anyio.CancelScope, turns: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--awaits", type=int, default=1_000_000, help="on each loop")
+    parser.add_argument("--awaits", type=int, default=1_000_000, help="how many, on each loop")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--loop", choices=("asyncio", "trio"), action="append")
     given = parser.parse_args()

@@ -2,7 +2,7 @@
 
 A llama of 514 million random weights, and all-MiniLM-L6-v2 from its package for llama.cpp.
 
-Not here: who runs them (generation.py, llamacpp.py).
+Not here: the programs that run them (generation.py, llamacpp.py).
 """
 
 from __future__ import annotations

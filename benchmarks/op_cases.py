@@ -1,8 +1,8 @@
-"""What the part "ops" computes: a row for each op and type, out of L2 and in cache.
+"""The cases of the part "ops": operands, and a function that builds the nodes.
 
-A case is its operands and a function that builds the nodes: from `aggml.ops`, or from an object
-with the same names that calls ggml (op_ggml.py). Here: operands, cases, their data, which follow
-from the operand alone. Not here: the rows (op_rows/), who computes them.
+The function gets `aggml.ops`, or an object with the same names that calls ggml (op_ggml.py). The
+data of an operand follow from the operand alone. Not here: the rows (op_rows/), the contenders that
+compute them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ggml's side of the part "ops": the cases of op_cases.py as graphs of libggml, in a process.
+"""The part "ops" in ggml: the cases of op_cases.py as graphs of libggml, in a process of its own.
 
 Here: an object whose methods are ggml's builders, called with plain Python values. Not here: ours
 (ops.py), the library (ggml.py).

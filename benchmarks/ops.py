@@ -1,7 +1,8 @@
-"""Every op beside ggml, out of L2 and in cache: cases of op_cases.py, in turns.
+"""Every op beside ggml, in turns: with data from outside of L2, and with data in cache.
 
-The figure is bytes of operands and results for each second; of what computes more than it moves it
-says little, the ratio is the same. Not here: products and attention of models' sizes (kernels.py).
+The figure is bytes of operands and results for each second. For ops that compute more than they
+move only the ratio to ggml means something. Not here: products and attention of models' sizes
+(kernels.py).
 """
 
 from __future__ import annotations

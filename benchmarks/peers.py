@@ -1,7 +1,8 @@
 """The programs that aggml is measured against: PyTorch and onnxruntime with all-MiniLM-L6-v2.
 
-Here: how each peer is set up, and which are missing by name. Not here: timing (timing.py), tables.
-Nothing of torch, transformers, onnx or onnxruntime is imported before it is asked for.
+Here: how each peer is set up, and the names of those that are missing. Not here: timing
+(timing.py), tables. torch, transformers, onnx and onnxruntime are imported when a benchmark asks
+for them.
 """
 
 from __future__ import annotations

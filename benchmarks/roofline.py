@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured in the same run as what is judged by it.
+"""The best that the machine can do, measured in the same run as the kernels.
 
 Here: roofline.c, built by the machine's compiler into build/bench, and a table of its figures.
 Not here: kernels.

@@ -1,9 +1,9 @@
 """examples/serve beside llama.cpp's server: the same file, threads, prompts and clients.
 
-An open loop: each client's requests come at times drawn from a seed (Poisson), however late the
-answers are; a client that is behind asks again at once. Tokens within a window are counted, once
-answers have begun in all slots. Servers run by turns, each stopped while the other is asked. Not
-here: correctness under stress (soak.py).
+The load is an open loop: each client sends requests at times drawn from a seed (Poisson), however
+late the answers are. A client that is behind sends its next request at once. Counting begins when
+answers have begun in all slots, and lasts for a window of time. The servers take turns: one is
+stopped while the other is measured. Not here: correctness under stress (soak.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """``python -m benchmarks.soak``: examples/serve with clients that hang up, and short deadlines.
 
-Of the requests 30 % are cut off by their client and 10 % by a deadline too short; every other
-answer must be that which a lone client got, whole. Reports memory and the lag of the server's loop.
+The clients hang up on 30 % of the requests, and 10 % have a deadline that is too short. Every other
+answer must be complete, and the one that a lone client got. It reports memory and the lag of the
+server's loop.
 The exit status is 1 if an answer was wrong or missing. Not here: how fast it is (service.py).
 """
 
@@ -176,8 +177,12 @@ def late(metrics: str, share: float) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--requests", type=int, default=2000, metavar="N", help="(2000)")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of the server (2)")
+    parser.add_argument(
+        "--requests", type=int, default=2000, metavar="N", help="how many requests (2000)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=2, metavar="N", help="threads of the server (2)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--loop", choices=("asyncio", "trio"), help="default: one after the other")
     given = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""How things are timed: interleaved, so that a busy moment hits all alike; medians; a table.
+"""Timing in turns, so that a busy moment hits all contenders alike; medians; a table.
 
-Not here: what is timed.
+Not here: the things that are timed.
 """
 
 from __future__ import annotations

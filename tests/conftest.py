@@ -1,7 +1,7 @@
-"""What all tests share: both event loops, the devices at hand, seeds.
+"""What all tests share: both event loops, the devices at hand, seeds, hypothesis without a clock.
 
-Not here: the recorded corpus (corpus_loader.py), helpers of the runtime's tests
-(runtime/support.py), which tests run alone or are left out (workers.py).
+Not here: the recorded corpus (corpus_loader.py), small graphs and
+other helpers (support.py), which tests run alone or are left out (workers.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import hypothesis  # noqa: F401 trio registers with it then, and is looked up in what is not frozen
+import hypothesis  # before trio, which registers with it and is looked up in what is not frozen
 import numpy as np
 import pytest
 from workers import Workers
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 # What a shell runs in the background ignores it, children of tests too: they would not end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A deadline per example fails on a busy machine. Fixed seeds make a failure the same everywhere.
+hypothesis.settings.register_profile("aggml", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("aggml")
 
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 

@@ -1,8 +1,9 @@
 """Runs the whole op corpus on every variant of the kernels, with 1, 2 and 3 threads, twice each.
 
-Each run has to come within the tolerance of the case, and all runs of one variant have to give the
-same bits. Calls that must fail have to. Not here: conversions of types (tests/ops/test_types.py),
-the allocator and the scheduler (tests/plan/).
+Each run has to come within the tolerance of the case. All runs of one variant have to give the same
+bits. Calls that are recorded as failures have to fail. Not here: conversions of types
+(tests/ops/test_types.py), the allocator and the scheduler (tests/memory/,
+tests/scheduler/).
 
     python tools/check_corpus.py            all variants of this machine
     python tools/check_corpus.py avx2       these only; "ref" is the exact reference

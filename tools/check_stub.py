@@ -1,7 +1,8 @@
 """Compares aggml/native/_native.pyi with the module, names by stubtest, arguments by signatures.
 
-nanobind's functions are no functions to stubtest, which stops there: those reports are left out,
-and names, order and defaults of arguments are compared here. Not here: types, nanobind erases them.
+stubtest does not know the functions of nanobind as functions, and reports each of them. These
+reports are left out; names, order and defaults of arguments are compared here instead. Not here:
+types, which nanobind erases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes docs/cuda-ops.md: every recorded op and combination of types, done or missing on CUDA.
 
-`CudaKernels.supports` is asked for each node; a test compares the page, so that what is lost shows.
-Not here: whether the numbers are right (tests/cuda/test_kernels.py).
+It asks `CudaKernels.supports` for each node. A test compares the page with the answers, so that the
+loss of a type shows. Not here: whether the numbers are right (tests/devices/cuda/test_kernels.py).
 
     python tools/cuda_table.py          write the page
     python tools/cuda_table.py --check  fail if it is out of date
@@ -28,8 +28,9 @@ HEAD = """# Ops on CUDA
 
 Nodes of the recorded cases, by op and by types (operands -> result): those that have kernels, and
 those that the scheduler leaves to other devices. Written by `tools/cuda_table.py`. The kernels pass
-these cases on the CPU under a host shim (`tests/cuda`), none has run on a GPU yet. Not recorded,
-and missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance matrix.
+these cases on the CPU under a host shim (`tests/devices/cuda`), none has run on a GPU yet. Not
+recorded, and missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance
+matrix.
 
 | op | cases | done | missing |
 | --- | --- | --- | --- |

@@ -1,7 +1,7 @@
 """Write quant_iq_grid.def of aggml/native/formats: the IQ types' codebooks, from the gguf package.
 
-Each point is one number, the level of its first element in the lowest bits: two bits a level (iq2,
-iq1), or three (iq3). Points keep their order, since blocks hold their positions.
+Each point is one number. The level of its first element is in the lowest bits: two bits for each
+level (iq2, iq1), or three (iq3). Points keep their order, because blocks hold their positions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A virtual environment that sees the packages of this one, but not its editable installs.
 
-For checks of another build of aggml (sanitizers, the wheel) without a second copy of the rest:
-a path in a .pth file is added to sys.path, but the .pth files found there, of the editable finder
-for one, are not read.
+It serves to check another build of aggml (sanitizers, the wheel) without a second copy of the other
+packages. A path in a .pth file is added to sys.path, but .pth files in that path are not read. So
+the editable install of this environment is not seen.
 """
 
 from __future__ import annotations

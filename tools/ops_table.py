@@ -1,7 +1,7 @@
 """Writes docs/ops.md: every builder, the element types its operands may have, who computes it.
 
-Types are found by asking: recorded calls are built again with other types, and the CPU's kernels
-are asked about each node that results. Not here: what an op does (its docstring).
+It finds the types by trying: it builds the recorded calls again with other types, and asks the
+CPU's kernels about each node. Not here: what an op does (its docstring).
 
     python tools/ops_table.py          write the page
     python tools/ops_table.py --check  fail if it is out of date
@@ -73,6 +73,14 @@ def families() -> dict[str, str]:
     """Node op name to the family that lowers it, from native/table/ops.def."""
     text = (NATIVE / "table" / "ops.def").read_text()
     return dict(re.findall(r"^AGK_OP\((\w+), (\w+),", text, re.MULTILINE))
+
+
+def has_kernel(isa: str, op: str, family: str) -> bool:
+    """Whether the folder of an instruction set has a file for the op, or for its family."""
+    stem = {"flash_attn_ext": "flash"}.get(family, family)
+    if stem == "mul_mat":
+        return any(KERNELS.glob(f"{isa}/mul_mat*.c"))
+    return any((KERNELS / isa / f"{name}.c").exists() for name in (op, stem))
 
 
 def nodes_of(end: Tensor) -> Iterator[Tensor]:
@@ -161,9 +169,7 @@ def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
     operands = "; ".join(f"{operand}: {listed(kinds)}" for operand, kinds in types.items() if kinds)
     made = {node.op for case in chosen[:1] for node in nodes_of(build(case).out)}
     made = {op for op in made if lowered.get(op, "none") != "none"} or {cases[0].node}
-    sets = [
-        isa for isa in ISAS if any((KERNELS / isa / f"{lowered.get(op)}.c").exists() for op in made)
-    ]
+    sets = [isa for isa in ISAS if any(has_kernel(isa, op, lowered.get(op, op)) for op in made)]
     computed = "yes" if any(map(runs, chosen)) else "no"
     cuda = "yes" if all(map(on_cuda, cases)) else "in part" if any(map(on_cuda, cases)) else "no"
     return (

@@ -4,8 +4,8 @@ Here: the names. base.py is what a device implements, data.py moves bytes, compu
 runs graphs, backend.py adds order and the end.
 """
 
-from aggml.backend.backend import Backend
+from aggml.backend.backend import Backend, Device
 from aggml.backend.base import BackendBase
 from aggml.backend.computing import GraphPlan
 
-__all__ = ["Backend", "BackendBase", "GraphPlan"]
+__all__ = ["Backend", "BackendBase", "Device", "GraphPlan"]

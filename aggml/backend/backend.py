@@ -1,17 +1,22 @@
-"""Backend: the operations together, their order among others, back-pressure, the end.
+"""Device and Backend: a place where graphs can run, and ordered work there; each knows the other.
 
-Not here: what the operations do (data.py, computing.py), waking (future.py).
+Here: Device as a plug-in implements it; of a backend the operations together, their order among
+others, back-pressure, the end. Not here: what the operations do (data.py, computing.py), waking
+(stream/future.py), finding devices (registry/).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
 from aggml.backend.computing import ComputingBackend
 from aggml.backend.data import DataBackend
-from aggml.errors import AggmlError, InvalidHandle
+from aggml.backend.params import keywords_of
+from aggml.backend.props import DeviceCaps, DeviceProps, DeviceType
+from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, Unsupported
 from aggml.native import _native
 from aggml.stream import Stream
 from aggml.stream.event import Event
@@ -20,11 +25,16 @@ from aggml.stream.observe import submit
 from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
     from aggml.stream.batch import Batch
+    from aggml.tensor import Tensor
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "Device"]
 
 
 class Backend(DataBackend, ComputingBackend):
@@ -34,6 +44,11 @@ class Backend(DataBackend, ComputingBackend):
     misuse raises at the call, before anything is queued; what fails later fails its Future and
     poisons what it would have written.
     """
+
+    @property
+    def device(self) -> Device:
+        """Whose work this is."""
+        return self._device  # type: ignore[return-value]
 
     # -- order
 
@@ -155,3 +170,132 @@ class Backend(DataBackend, ComputingBackend):
         if self._drained is not None and current_task() is None:  # a loop must not be blocked
             self._drained.wait()
             self.stream.tell_failures("Backend.close")
+
+
+class Device(ABC):
+    """One per piece of hardware (or simulation); lives as long as the process.
+
+    Attributes:
+        name: short and unique: "CPU", "CUDA0".
+        description: for people: the product's name.
+        type: see `DeviceType`.
+        caps: see `DeviceCaps`.
+        family: the Family that brought it; None for a device made outside of the registry.
+        device_id: where the hardware sits, "domain:bus:device.function" in lower case, if anywhere.
+    """
+
+    name: str
+    description: str
+    type: DeviceType
+    caps: DeviceCaps = DeviceCaps()
+    family: Any = None
+    device_id: str | None = None
+
+    @property
+    @abstractmethod
+    def buffer_type(self) -> BufferType:
+        """The preferred memory for tensors of this device."""
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        """Host memory that makes transfers faster; None where there is none."""
+        return None
+
+    @abstractmethod
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes; 0 and 0: nothing is known."""
+
+    @abstractmethod
+    def backend(
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+    ) -> Backend:
+        """A new stream of work on this device, independent of all others.
+
+        Args:
+            n_threads: the most threads that one graph uses, where threads compute.
+            use_ref: only exact reference kernels, where there are such.
+            max_queued: submissions that `Backend.ready` admits at a time.
+        """
+
+    def backend_from_params(self, params: str = "") -> Backend:
+        """The same from a text, as in "CPU:n_threads=2" (ggml_backend_dev_init).
+
+        Args:
+            params: keyword arguments of `backend` as ``key=value,key=value``; a device may read it
+                in its own way.
+
+        Raises:
+            InvalidArgument: a key is no argument of `backend`, or a value outside its domain.
+        """
+        what = f"{self.name}.backend_from_params"
+        keywords = keywords_of(params, self.backend, what)
+        try:
+            return self.backend(**keywords)  # type: ignore[arg-type]
+        except TypeError as error:  # a text where a number is needed, for one
+            raise InvalidArgument(f"[{what}] {params!r}: {error}") from error
+
+    @abstractmethod
+    def supports_op(self, tensor: Tensor) -> bool:
+        """Whether it can run a node of such types, shapes, strides; nothing is allocated or run.
+
+        Sources that are placed already count where they lie.
+        """
+
+    @abstractmethod
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Whether kernels of this device read and write memory of this type directly."""
+
+    def offload_op(self, tensor: Tensor) -> bool:
+        """Whether the node is worth moving here though its weights are elsewhere."""
+        return False
+
+    def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
+        """Wrap host memory (any buffer object) without copying; the buffer keeps it alive.
+
+        Args:
+            memory: bytes, an array, a memory map, ...
+            max_tensor_size: bytes of the largest tensor that is to lie there, for devices with a
+                limit per buffer.
+
+        Raises:
+            Unsupported: this device cannot use host memory directly.
+        """
+        raise Unsupported(f"[Device.buffer_from_host] {self.name} cannot use host memory directly")
+
+    @property
+    def extra_buffer_types(self) -> Sequence[BufferType]:
+        """Further memory for weights, laid out as some kernels of this device like it; often none.
+
+        ggml_backend_dev_get_extra_bufts; what the CPU repacks needs none: it keeps shadows.
+        """
+        return ()
+
+    def register_host(self, memory: object) -> AbstractContextManager[None]:
+        """Make transfers from and to host memory faster for as long as a ``with`` block lasts.
+
+        Args:
+            memory: bytes, an array, a memory map, ...
+
+        Raises:
+            Unsupported: this device has no use for it.
+        """
+        raise Unsupported(f"[Device.register_host] {self.name} does not register host memory")
+
+    def event(self) -> Event:
+        """A new event, not recorded yet."""
+        return Event(self)
+
+    @property
+    def props(self) -> DeviceProps:
+        """All of this at once, with the memory that is free now."""
+        free, total = self.memory()
+        return DeviceProps(
+            self.name, self.description, self.type, free, total, self.caps, self.device_id
+        )
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name}: {self.description}>"

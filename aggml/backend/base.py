@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,25 +21,46 @@ from aggml.tensor.checking import integer
 from aggml.tensor.placement import KEPT, fill
 
 if TYPE_CHECKING:
-    from aggml.backend.backend import Backend
-    from aggml.backend.device import Device
     from aggml.graph import Graph
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
     from aggml.plan import DevicePlan
     from aggml.stream import Stream
     from aggml.stream.future import Future
     from aggml.stream.slices import Steps
 
-__all__ = ["Array", "BackendBase"]
+__all__ = ["Array", "BackendBase", "Home"]
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
 
+class Home(Protocol):
+    """What a backend knows of its device: the whole is `aggml.Device`."""
+
+    @property
+    def name(self) -> str:
+        """As the registry lists it."""
+        ...
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """The preferred memory."""
+        ...
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Whether its kernels read and write memory of this type directly."""
+        ...
+
+    def backend(self) -> Any:  # noqa: ANN401 - a Backend
+        """Another stream of work on it."""
+        ...
+
+
 class BackendBase(ABC):
     """A stream of work on one device: the part that the operations of a `Backend` stand on."""
 
-    def __init__(self, device: Device, stream: Stream, *, max_queued: int | None = None) -> None:
+    def __init__(self, device: Home, stream: Stream, *, max_queued: int | None = None) -> None:
         self._device = device
         self.stream = stream
         if max_queued is not None:
@@ -51,7 +72,7 @@ class BackendBase(ABC):
 
     # -- what a device implements
 
-    def _sibling(self) -> Backend:
+    def _sibling(self) -> Any:  # noqa: ANN401 - a Backend
         """Another backend of this device that computes as this one does; a device may know more."""
         return self.device.backend()
 
@@ -125,7 +146,7 @@ class BackendBase(ABC):
     # -- names and state
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Home:
         """Whose work this is."""
         return self._device
 

@@ -168,7 +168,7 @@ class ComputingBackend(BackendBase):
     def _memory_of(self, graph: Graph, what: str) -> GraphBuffer:
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
-        memory = graph.memory
+        memory: GraphBuffer | None = graph.memory
         if memory is None:
             raise NotAllocated(
                 f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first"
@@ -192,7 +192,7 @@ class ComputingBackend(BackendBase):
 
     def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
         memory = self._memory_of(graph, what)
-        plan = memory.plan_of(self)
+        plan: DevicePlan | None = memory.plan_of(self)
         if plan is None:
             self._check_reach(graph, what)
             plan = finish(self._compile(graph, memory))

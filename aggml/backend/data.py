@@ -12,13 +12,14 @@ import numpy as np
 
 from aggml.backend.base import Array, BackendBase
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch
-from aggml.memory.buffer import Buffer, host_tensor
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import host_tensor
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.tensor import Tensor, checking, same_layout
 
 if TYPE_CHECKING:
-    from aggml.backend.backend import Backend
     from aggml.stream.future import Future
+    from aggml.tensor.placement import Holder
 
 __all__ = ["DataBackend"]
 
@@ -156,7 +157,7 @@ class DataBackend(BackendBase):
         self._wrote(tensor)
         return self._unit(future)
 
-    def clear(self, buffer: Buffer, value: int = 0) -> Future[None]:
+    def clear(self, buffer: Holder, value: int = 0) -> Future[None]:
         """Set every byte of a buffer, of all parts of a `MultiBuffer` (ggml_backend_buffer_clear).
 
         What was poisoned in there is whole again.
@@ -273,7 +274,7 @@ class DataBackend(BackendBase):
         future._value = out  # type: ignore[assignment]
         return self._unit(future)  # type: ignore[arg-type]
 
-    def copy(self, src: Tensor, dst: Tensor, *, to: Backend | None = None) -> Future[None]:
+    def copy(self, src: Tensor, dst: Tensor, *, to: BackendBase | None = None) -> Future[None]:
         """Copy a tensor, across backends if ``to`` is given (ggml_backend_tensor_copy_async).
 
         Comes after all that was queued before it, and before all that is queued after it, on both

@@ -13,7 +13,7 @@ from aggml.errors import InvalidArgument, InvalidHandle
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
 
 __all__ = ["API_VERSION", "Family"]
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.backend.device import Device, DeviceCaps, DeviceType
+from aggml.backend.backend import Device
+from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
-from aggml.memory.buffer import HOST, Buffer, BufferType
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
 from aggml.plan import compiling, node_problem
 from aggml.process.locks import new_lock

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aggml.backend import Backend
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
     from aggml.memory.buffer import Buffer
     from aggml.stream.future import Future
 

@@ -1,48 +1,39 @@
-"""Buffers: who owns which bytes, with what alignment, host or not.
+"""Buffer: a block of memory, and placing tensors in it.
 
-Here: BufferType and Buffer as a device implements them. Not here: where a tensor lies in one
-(tensor/placement.py), several buffers as one (multi_buffer.py), transfers (backend/), lifetimes of
-tensors inside a graph (allocator/).
+Here: the class as a device may subclass it. Not here: kinds of memory, which make buffers
+(buffer_type.py), the record of a tensor's place (tensor/placement.py), several buffers as one
+(multi_buffer.py), transfers (backend/), lifetimes of tensors inside a graph (allocator/).
 """
 
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from operator import index
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from aggml.errors import (
-    AggmlError,
-    AllocFailed,
     AlreadyAllocated,
     InvalidArgument,
     InvalidHandle,
     InvalidState,
     Misaligned,
     OutOfBounds,
+    ReadOnly,
 )
-from aggml.memory.shortage import amount, shortage
 from aggml.native import _native
 from aggml.process.alive import note
 from aggml.stream.observe import born, watchers
-from aggml.stream.slices import Away, finish
-from aggml.tensor import ReadOnly, change
-from aggml.tensor.checking import integer
+from aggml.tensor import change
 from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch
 
 if TYPE_CHECKING:
-    from aggml.backend.device import Device
-    from aggml.stream.slices import Steps
+    from aggml.process.alive import Named
     from aggml.tensor import Tensor
 
 __all__ = [
     "Buffer",
-    "BufferType",
-    "HostBufferType",
+    "Kind",
     "aligned",
-    "host_tensor",
     "lying",
 ]
 
@@ -51,145 +42,41 @@ _put = object.__setattr__
 _OF_BUFFER = frozenset({"base", "memory", "size"})
 
 
-class BufferType(ABC):
-    """A kind of memory of a device; compared by identity.
+class Kind(Protocol):
+    """What a buffer knows of its type: the whole is `aggml.BufferType`."""
 
-    Attributes:
-        name: for messages.
-        device: whose memory it is; None for host memory that belongs to no device.
-        alignment: of tensors in it, in bytes; a power of two.
-    """
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
 
-    name: str = ""
-    device: Device | None = None
-    alignment: int = 32
+    @property
+    def device(self) -> Named | None:
+        """Whose memory it is."""
+        ...
+
+    @property
+    def alignment(self) -> int:
+        """Of tensors in it, in bytes."""
+        ...
 
     @property
     def max_size(self) -> int:
         """Bytes of the largest single buffer."""
-        return (1 << 63) - 1
+        ...
 
     @property
     def is_host(self) -> bool:
-        """Whether the CPU may read and write the bytes in the standard layout."""
-        return False
+        """Whether the CPU may read and write the bytes."""
+        ...
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """Bytes to reserve for a tensor: ``nbytes`` or more (ggml_backend_buft_get_alloc_size)."""
-        return tensor.nbytes
+        """Bytes to reserve for a tensor."""
+        ...
 
     def alignment_of(self, tensor: Tensor) -> int:
-        """What the address of this tensor has to be a multiple of; ``alignment`` or less."""
-        return self.alignment
-
-    @abstractmethod
-    def alloc_buffer(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes; 0 is legal.
-
-        Raises:
-            AllocFailed: no memory.
-        """
-
-    async def provide(self, size: int) -> Buffer:
-        """`alloc_buffer`, off the loop where a driver may take milliseconds over it.
-
-        Cancellation: abandons the wait; the memory is given back.
-        """
-        return self.alloc_buffer(size)
-
-    def taking(self, size: int) -> Steps[Buffer]:
-        """Either of the two, as the steps are driven."""
-        request = _Request(self, size)
-        yield request
-        return request.outcome()
-
-    def tensors_size(self, tensors: Iterable[Tensor]) -> int:
-        """Bytes that `alloc_tensors` would take for all of them, padding included.
-
-        Raises:
-            As `alloc_tensors`, but for memory.
-        """
-        return sum(sum(sizes) for _, sizes in _ranges(self, _unplaced(tensors)))
-
-    def alloc_tensors(self, tensors: Iterable[Tensor]) -> Buffer:
-        """Memory for all given tensors, in order; all or nothing.
-
-        Args:
-            tensors: without memory, none a view; views lie where their storage lies. One that is
-                given twice counts once.
-
-        Returns:
-            One buffer; a `MultiBuffer` where they take more than ``max_size``, filled in order, a
-            tensor that is larger alone in its part. Nothing to do (no tensor, or none with bytes)
-            gives an empty buffer: its size is 0.
-
-        Raises:
-            AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is
-                no tensor.
-            AllocFailed: no memory.
-        """
-        return finish(self.allocating(tensors))
-
-    def allocating(self, tensors: Iterable[Tensor]) -> Steps[Buffer]:
-        """`alloc_tensors` in steps."""
-        from aggml.memory.multi_buffer import MultiBuffer  # which is a Buffer
-
-        made: list[Buffer] = []
-        placed: list[tuple[Buffer, Tensor]] = []
-        try:
-            for group, sizes in _ranges(self, _unplaced(tensors)):
-                size = sum(sizes)
-                try:
-                    buffer = yield from self.taking(size)
-                except AllocFailed as error:
-                    told = shortage(error, "alloc", self.name, size, group)
-                    raise told from error.__cause__ or error
-                made.append(buffer)
-                offset = 0
-                for tensor, size in zip(group, sizes, strict=True):
-                    buffer.place(tensor, offset)
-                    placed.append((buffer, tensor))
-                    offset += size
-        except BaseException:
-            for buffer, tensor in placed:
-                buffer.unplace(tensor)
-            raise
-        return made[0] if len(made) == 1 else MultiBuffer(made)
-
-    def __repr__(self) -> str:
-        return f"<BufferType {self.name}>"
-
-
-class _Request(Away):
-    """A buffer that a step waits for."""
-
-    def __init__(self, kind: BufferType, size: int) -> None:
-        self._kind = kind
-        self._size = size
-        self._made: Buffer | AggmlError | None = None
-
-    def now(self) -> None:
-        try:
-            self._made = self._kind.alloc_buffer(self._size)
-        except AggmlError as error:
-            self._made = error
-
-    async def later(self) -> None:
-        try:
-            self._made = await self._kind.provide(self._size)
-        except AggmlError as error:
-            self._made = error
-
-    def outcome(self) -> Buffer:
-        """The buffer, once it was asked for.
-
-        Raises:
-            What `BufferType.alloc_buffer` did.
-        """
-        if isinstance(self._made, AggmlError):
-            raise self._made
-        assert self._made is not None
-        return self._made
+        """What the address of this tensor has to be a multiple of."""
+        ...
 
 
 _EVERY: weakref.WeakSet[Buffer] = weakref.WeakSet()
@@ -243,14 +130,14 @@ class Buffer:
 
     def __init__(
         self,
-        type: BufferType,  # noqa: A002 - named as the attribute
+        type: Kind,  # noqa: A002 - named as the attribute
         size: int,
         base: int,
         memory: object,
         *,
         writable: bool = True,
     ) -> None:
-        if not isinstance(type, BufferType):
+        if not hasattr(type, "alignment_of"):
             raise InvalidHandle(f"[Buffer] {type!r} is no buffer type")
         if size < 0:
             raise InvalidArgument(f"[Buffer] size={size} is negative")
@@ -276,8 +163,8 @@ class Buffer:
         _put(self, name, value)
 
     @property
-    def type(self) -> BufferType:
-        """Its BufferType."""
+    def type(self) -> Any:  # noqa: ANN401 - a BufferType, which knows buffers
+        """Its `BufferType`."""
         return self._type
 
     @property
@@ -311,7 +198,7 @@ class Buffer:
     @property
     def is_host(self) -> bool:
         """Whether the CPU may read and write the bytes in the standard layout."""
-        return self.type.is_host
+        return self._type.is_host
 
     @property
     def usage(self) -> BufferUsage:
@@ -479,82 +366,3 @@ def _usage(usage: object) -> BufferUsage:
         return BufferUsage(usage)  # type: ignore[arg-type]
     except ValueError:
         raise InvalidArgument(f"[Buffer.usage] {usage!r} is none of {list(BufferUsage)}") from None
-
-
-def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors, each once; refuses what cannot be placed."""
-    if not isinstance(tensors, Iterable):
-        raise InvalidHandle(f"[alloc] {tensors!r} is no list of tensors")
-    given = list(tensors)
-    for tensor in given:
-        if not hasattr(tensor, "placement"):
-            raise InvalidHandle(f"[alloc] {tensor!r} is no tensor")
-    unique = list(dict.fromkeys(given))
-    for tensor in unique:
-        if tensor.view_src is not None:
-            raise InvalidArgument(f"[alloc] {tensor!r} is a view: allocate its storage instead")
-        if tensor.placement is not None:
-            raise AlreadyAllocated(
-                f"[alloc] {tensor!r} lies in {tensor.placement.buffer!r} already"
-            )
-    return unique
-
-
-def _ranges(kind: BufferType, tensors: list[Tensor]) -> list[tuple[list[Tensor], list[int]]]:
-    """Tensors and their padded sizes, cut where a buffer of ``kind`` would grow beyond max_size.
-
-    ggml_backend_alloc_ctx_tensors_from_buft cuts alike; the last range may be empty.
-    """
-    ranges: list[tuple[list[Tensor], list[int]]] = [([], [])]
-    total = 0
-    for tensor in tensors:
-        size = aligned(kind.alloc_size(tensor), kind.alignment)
-        if total and total + size > kind.max_size:
-            ranges.append(([], []))
-            total = 0
-        ranges[-1][0].append(tensor)
-        ranges[-1][1].append(size)
-        total += size
-    return ranges
-
-
-class HostBufferType(BufferType):
-    """Plain host memory: what any device can copy from and to, and the CPU computes in."""
-
-    alignment = 32
-
-    def __init__(self, name: str, device: Device | None = None) -> None:
-        self.name = name
-        self.device = device
-
-    @property
-    def is_host(self) -> bool:
-        """Always."""
-        return True
-
-    def alloc_buffer(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes that begins at a multiple of 64.
-
-        Raises:
-            AllocFailed: no memory.
-            InvalidArgument, InvalidHandle: a negative size, or none.
-        """
-        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
-            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
-        try:
-            memory = _native.Memory(size, 64)
-        except (MemoryError, TypeError, OverflowError) as error:  # beyond what C has numbers for
-            raise AllocFailed(f"[{self.name}] no memory for {amount(size)}") from error
-        return Buffer(self, size, memory.address, memory)
-
-
-HOST = HostBufferType("CPU")
-
-
-def host_tensor(like: Tensor) -> Tensor:
-    """A contiguous tensor of the same type and extents in plain host memory, to stage a copy."""
-    from aggml.tensor import cut, new_tensor
-
-    staging = new_tensor(like.dtype, like.ne[: like.ndim], name=cut(f"{like.name} (staged)"))
-    HOST.alloc_tensors([staging])
-    return staging

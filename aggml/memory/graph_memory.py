@@ -7,26 +7,62 @@ offsets inside the arena (allocator/), compiling (plan/).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
 from aggml.memory.allocator import scratch_planning
-from aggml.memory.buffer import Buffer, BufferType, aligned
+from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.shortage import shortage
 from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
-    from aggml.backend import BackendBase
-    from aggml.backend.again import Again
+    from collections.abc import Sequence
+
     from aggml.errors import AllocFailed
-    from aggml.plan import DevicePlan
+    from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["GraphBuffer", "GraphMemory", "Layout", "laying_out", "placements"]
+__all__ = [
+    "Compiled",
+    "GraphBuffer",
+    "GraphMemory",
+    "Layout",
+    "Placer",
+    "laying_out",
+    "placements",
+]
 
 _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a microsecond per node
+
+
+class Placer(Protocol):
+    """What is known here of a backend, which places graphs and compiles them."""
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Where it takes memory from."""
+        ...
+
+
+class Compiled(Protocol):
+    """What is known here of a plan: the whole is `aggml.DevicePlan`."""
+
+    @property
+    def graph(self) -> Graph:
+        """What was compiled."""
+        ...
+
+    @property
+    def keep(self) -> Sequence[object]:
+        """The placements that its addresses rest on."""
+        ...
+
+    @property
+    def holds(self) -> bool:
+        """Whether it still does what the graph asks for."""
+        ...
 
 
 class GraphMemory:
@@ -58,11 +94,11 @@ class _Compiled:
 
     __slots__ = ("epoch", "gone", "plan", "runs")
 
-    def __init__(self, gone: weakref.ref[BackendBase], plan: DevicePlan) -> None:
+    def __init__(self, gone: weakref.ref[Placer], plan: Compiled) -> None:
         self.gone = gone  # kept, so that it is called
         self.plan = plan
         self.epoch = PlacementEpoch.value
-        self.runs: dict[tuple[object, ...], Again] = {}
+        self.runs: dict[tuple[object, ...], Any] = {}
 
     def holds(self) -> bool:
         """Whether all tensors still lie where they lay."""
@@ -89,7 +125,7 @@ class GraphBuffer(Buffer):
         self,
         block: Buffer,
         graph: Graph,
-        backend: BackendBase | None,
+        backend: Placer | None,
         offsets: dict[Tensor, int],
         scratch_size: int,
     ) -> None:
@@ -122,12 +158,12 @@ class GraphBuffer(Buffer):
             )
         return offset, True
 
-    def plan_of(self, backend: BackendBase) -> DevicePlan | None:
+    def plan_of(self, backend: Placer) -> Any:  # noqa: ANN401 - as it was kept
         """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
         found = self._compiled.get(id(backend))
         return None if found is None or not found.holds() else found.plan
 
-    def keep_plan(self, backend: BackendBase, plan: DevicePlan) -> None:
+    def keep_plan(self, backend: Placer, plan: Compiled) -> None:
         """Have `plan_of` find ``plan`` for this backend from now on."""
         compiled, key = self._compiled, id(backend)
         found = compiled.get(key)
@@ -138,7 +174,7 @@ class GraphBuffer(Buffer):
             found.plan = plan
             found.epoch = PlacementEpoch.value
 
-    def runs_of(self, backend: BackendBase) -> dict[tuple[object, ...], Again]:
+    def runs_of(self, backend: Placer) -> dict[tuple[object, ...], Any]:
         """What was run before on ``backend``, which has a plan, by outputs and inputs."""
         return self._compiled[id(backend)].runs
 
@@ -189,7 +225,7 @@ class Layout(NamedTuple):
     scratch: dict[Tensor, int]
     scratch_size: int
 
-    def place(self, backend: BackendBase, block: Buffer) -> GraphBuffer:
+    def place(self, backend: Placer, block: Buffer) -> GraphBuffer:
         """Place it all in ``block``.
 
         Raises:
@@ -202,7 +238,7 @@ class Layout(NamedTuple):
         self.graph.memory = memory
         return memory
 
-    def too_large(self, backend: BackendBase, error: AllocFailed, *, scratch: bool) -> AllocFailed:
+    def too_large(self, backend: Placer, error: AllocFailed, *, scratch: bool) -> AllocFailed:
         """The exception that says for which tensors there was no memory."""
         size = self.scratch_size if scratch else self.size
         tensors = [*self.scratch] if scratch else self.lasting
@@ -214,7 +250,7 @@ class Layout(NamedTuple):
 _LINGER: Final = 8
 
 
-def laying_out(backend: BackendBase, graph: Graph) -> Steps[Layout]:
+def laying_out(backend: Placer, graph: Graph) -> Steps[Layout]:
     """What `Backend.alloc_graph` decides, in small steps; no memory is taken."""
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")

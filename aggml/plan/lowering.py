@@ -48,33 +48,29 @@ Locate = Callable[["Tensor"], tuple[int, bool]]
 _Operand = tuple[int, int, bool, tuple[int, ...], tuple[int, ...], int]
 
 
-class _Operands:
-    """The tensors of a graph as the native compiler takes them; each is located once.
+class _Operands(dict["Tensor", _Operand]):
+    """The tensors of a graph as the native compiler takes them, found when first asked for.
 
     Args:
         locate: tells where a tensor that is no view lies.
     """
 
-    __slots__ = ("_known", "_locate")
+    __slots__ = ("_locate",)
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
-        self._known: dict[Tensor, _Operand] = {}
 
-    def of(self, tensor: Tensor) -> _Operand:
-        """The operand of a tensor."""
-        found = self._known.get(tensor)
-        if found is None:
-            root, offset = tensor.root, tensor.view_offs
-            base, in_arena = self._locate(root)
-            room = root.nbytes - offset if offset >= 0 else -1  # the native compiler refuses it
-            place = (base + offset, in_arena, tensor.ne, tensor.nb, room)
-            found = self._known[tensor] = (tensor.dtype.value, *place)
+    def __missing__(self, tensor: Tensor) -> _Operand:
+        root, offset = tensor.root, tensor.view_offs
+        base, in_arena = self._locate(root)
+        room = root.nbytes - offset if offset >= 0 else -1  # the native compiler refuses it
+        place = (base + offset, in_arena, tensor.ne, tensor.nb, room)
+        found = self[tensor] = (tensor.dtype.value, *place)
         return found
 
     def span(self, tensor: Tensor) -> Span:
         """The bytes of a tensor, for those who look for overlaps."""
-        _, start, in_arena, *_ = self.of(tensor)
+        _, start, in_arena, *_ = self[tensor]
         return in_arena, start, start + tensor.nbytes
 
 
@@ -192,9 +188,9 @@ def _add_node(draft: _Draft, node: Tensor, number: int, leaf: int) -> None:
     Raises:
         Unsupported, OutOfBounds, InvalidArgument, AllocFailed: the native compiler refuses it.
     """
-    of = draft.operands.of
-    target = of(node)
-    sources = tuple([None if source is None else of(source) for source in node.src])
+    operands = draft.operands
+    target = operands[node]
+    sources = tuple([None if source is None else operands[source] for source in node.src])
     problem = draft.native.add(
         _op_id(node.op),
         node.name,
@@ -241,8 +237,8 @@ def _is_added(draft: _Draft, chain: Chain, number: int, leaf: int) -> bool:
     problem = draft.native.add(
         _op_id(lead.op),
         last.name,
-        draft.operands.of(last),
-        tuple(map(draft.operands.of, sources)),
+        draft.operands[last],
+        tuple([draft.operands[source] for source in sources]),
         lead.op_params,
         leaf,
         number,

@@ -7,9 +7,18 @@ Here: noting and asking, by weak references, so that nobody is kept alive. Not h
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["living", "note"]
+__all__ = ["Named", "living", "note"]
+
+
+class Named(Protocol):
+    """What is known down here of a device: the whole is `aggml.Device`."""
+
+    @property
+    def name(self) -> str:
+        """As the registry lists it."""
+        ...
 
 
 def note(device: object, thing: object) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aggml.backend.device import Device, DeviceType
+from aggml.backend.props import DeviceType
 from aggml.errors import InvalidArgument, InvalidHandle
 from aggml.registry.loading import discover
 from aggml.registry.table import table
 
 if TYPE_CHECKING:
+    from aggml.backend.backend import Device
     from aggml.backend.family import Family
 
 __all__ = [

@@ -14,7 +14,7 @@ from aggml.registry import list_devices, list_families, search_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
     from aggml.backend.family import Family
     from aggml.registry import LoadReport
 

@@ -13,7 +13,7 @@ from aggml.registry.finding import best_device, get_device
 
 if TYPE_CHECKING:
     from aggml.backend import Backend
-    from aggml.backend.device import DeviceType
+    from aggml.backend.props import DeviceType
 
 __all__ = ["init_backend", "init_best", "init_by_name", "init_by_type", "split_backend_text"]
 

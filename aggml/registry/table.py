@@ -10,7 +10,7 @@ import gc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aggml.backend.device import Device
+from aggml.backend.backend import Device
 from aggml.backend.family import API_VERSION, Family
 from aggml.errors import BackendLoadError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.process.alive import living

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from aggml.backend import Backend
-from aggml.backend.device import DeviceType
+from aggml.backend.props import DeviceType
 from aggml.errors import (
     AlreadyAllocated,
     CapacityExceeded,
@@ -24,10 +24,10 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.graph import Graph
-from aggml.memory.buffer import BufferType
+from aggml.memory.buffer_type import BufferType
 from aggml.scheduler.deciding.show import SchedulePlan
 from aggml.scheduler.layout.layout import measure
-from aggml.scheduler.layout.rewrite import COMPUTE_LANES
+from aggml.scheduler.layout.rewrite import SIDE_STREAMS
 from aggml.scheduler.planner import Planner
 from aggml.scheduler.running.run import Runner
 from aggml.scheduler.running.sides import Lanes
@@ -158,7 +158,7 @@ class SchedulerBase:
         size = sum(
             self._planner.memory.size(key)
             for key in (
-                *(("own", b, lane) for lane in range(1 + COMPUTE_LANES)),
+                *(("own", b, lane) for lane in range(1 + SIDE_STREAMS)),
                 *(("slot", s, b) for s in range(self._n_copies)),
             )
         )

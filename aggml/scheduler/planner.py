@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aggml.scheduler.deciding.assign import Question
 from aggml.scheduler.deciding.match import Ground, comparing, ground, outline
 from aggml.scheduler.deciding.program import building
-from aggml.scheduler.layout.layout import materialising
+from aggml.scheduler.layout.layout import laying_out
 from aggml.scheduler.layout.memory import Memory
 from aggml.scheduler.running.prepared import Repeat
 from aggml.tensor.placement import PlacementEpoch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend
     from aggml.graph import Graph
-    from aggml.memory.buffer import BufferType
+    from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.running.job import Job
@@ -290,7 +290,7 @@ class Planner:
                 # Somebody placed the graph that this one is like.
                 self._remembered.pop(known.shared, None)
                 known = yield from self.program(graph, known.floating, own=True)
-            layout = yield from materialising(known.program, slot, self.memory, self._lanes)
+            layout = yield from laying_out(known.program, slot, self.memory, self._lanes)
             known.layouts[slot] = layout
             known.shared.apart = known.shared.apart or slot is not None
             known.remember(graph)

@@ -31,7 +31,7 @@ from aggml.stream.threadpool import ThreadPool, default_pool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["StreamBase"]
+__all__ = ["StreamBase", "at_exit"]
 
 T = TypeVar("T")
 
@@ -202,6 +202,15 @@ class StreamBase:
         return f"<Stream {self.name}, {self.pending} queued, {state}>"
 
 
+_endings: list[Callable[[], object]] = []
+
+
+def at_exit(function: Callable[[], object]) -> None:
+    """Have a device end what it does beside streams, once they and the pools have ended."""
+    if function not in _endings:
+        _endings.append(function)
+
+
 @atexit.register
 def _shut_down() -> None:
     """Abort what runs, end the Python threads, join the workers: no thread is left behind.
@@ -212,7 +221,8 @@ def _shut_down() -> None:
     _native.end_streams()
     callers = stop_callers()
     _native.stop_pools()
-    _native.cuda_stop(5.0)  # what was issued is through by then, unless the device hangs
+    for function in _endings:
+        function()
     for thread in callers:
         thread.join(2.0)
     for name, errors in _native.take_unseen():

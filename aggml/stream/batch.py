@@ -6,7 +6,7 @@ Here: collecting, committing, giving up. Not here: the calls themselves (stream.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from aggml.errors import Aborted, InvalidState
 from aggml.stream.observe import submit
@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aggml.native import _native
-    from aggml.stream import StreamBase
     from aggml.stream.event import Event
     from aggml.stream.future import Future
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "Collecting"]
+
+
+class Collecting(Protocol):
+    """What a batch knows of its stream."""
+
+    name: str
+    _batches: dict[int, Batch]
+
+    def _open(self, batch: Batch) -> None:
+        """Have the calls of this thread collected in ``batch``."""
+        ...
 
 
 class Batch:
@@ -34,7 +44,7 @@ class Batch:
         guarded: refuse calls by other tasks of this thread; for blocks that could await.
     """
 
-    def __init__(self, stream: StreamBase, *, guarded: bool) -> None:
+    def __init__(self, stream: Collecting, *, guarded: bool) -> None:
         self._stream = stream
         self._thread = threading.get_ident()
         self._task = current_task() if guarded else None

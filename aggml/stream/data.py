@@ -5,7 +5,7 @@ Not here: what may be transferred (tensor/checking.py), what a plan is (plan.py)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, OutOfBounds
@@ -16,13 +16,33 @@ from aggml.tensor.placement import BufferUsage
 from aggml.tensor.spans import bits_of, is_whole, span_of, storages_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     import numpy as np
 
-    from aggml.memory.buffer import Buffer
-    from aggml.plan import NativePlan
     from aggml.stream.future import Future
+    from aggml.tensor.placement import Holder
 
-__all__ = ["DataStream"]
+__all__ = ["DataStream", "Runnable"]
+
+
+class Runnable(Protocol):
+    """What a stream knows of a compiled graph: what the native stream runs, and what that needs."""
+
+    @property
+    def native(self) -> _native.Plan:
+        """The native plan."""
+        ...
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of scratch."""
+        ...
+
+    @property
+    def calls(self) -> Sized:
+        """The functions in Python that are among its nodes."""
+        ...
 
 
 class DataStream(StreamBase):
@@ -166,8 +186,8 @@ class DataStream(StreamBase):
 
     def run_plan(
         self,
-        plan: NativePlan,
-        arena: Buffer | None = None,
+        plan: Runnable,
+        arena: Holder | None = None,
         *,
         lasts: float = 0.0,
         operation: str = "graph_compute",
@@ -198,7 +218,7 @@ class DataStream(StreamBase):
             desc.set_pace(lasts)
         return self._put([desc], None, operation)
 
-    def clear(self, buffer: Buffer, value: int) -> Future[None]:
+    def clear(self, buffer: Holder, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""
         # Weights may have been packed, and must be again; what else lies there is read as it is.
         weights = buffer.tensors if buffer.usage is BufferUsage.WEIGHTS else []
@@ -207,8 +227,8 @@ class DataStream(StreamBase):
 
     def run_unit(
         self,
-        plan: NativePlan,
-        arena: Buffer | None,
+        plan: Runnable,
+        arena: Holder | None,
         spans: tuple[_native.Span, ...],
         n_sets: int,
         arrays: list[np.ndarray[Any, Any]],

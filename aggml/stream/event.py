@@ -14,7 +14,7 @@ from aggml.stream.reactor import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from aggml.backend.device import Device
+    from aggml.process.alive import Named
     from aggml.stream.future import Future
 
 __all__ = ["Event"]
@@ -31,7 +31,7 @@ class Event:
 
     __slots__ = ("__weakref__", "_mark", "device")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Named) -> None:
         self.device = device
         note(device, self)
         self._mark: Future[None] | None = None

@@ -27,7 +27,7 @@ from aggml.tensor.making import (
     new_tensor,
     new_view,
 )
-from aggml.tensor.tensor import ReadOnly, Tensor, TensorFlag, change
+from aggml.tensor.tensor import Tensor, TensorFlag, change
 
 __all__ = [
     "MAX_BYTES",
@@ -37,7 +37,6 @@ __all__ = [
     "NO_PARAMS",
     "ONES",
     "Extents",
-    "ReadOnly",
     "Tensor",
     "TensorFlag",
     "array_over",

@@ -15,7 +15,7 @@ import numpy as np
 
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, OutOfBounds
-from aggml.tensor import Tensor
+from aggml.tensor.tensor import Tensor
 
 __all__ = [
     "array_dtype",

@@ -6,7 +6,7 @@ Here: tensors in host memory shown to others. Not here: memory of others shown t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,15 +14,65 @@ from aggml.dtype import DType
 from aggml.errors import InvalidArgument, NotAllocated, Unsupported
 
 if TYPE_CHECKING:
-    from aggml.tensor.tensor import Tensor
+    from aggml.tensor.layout import Extents
+    from aggml.tensor.placement import Placement
 
-__all__ = ["CPU_DLPACK", "array_over", "dlpack_of", "host_view"]
+__all__ = ["CPU_DLPACK", "Shown", "array_over", "dlpack_of", "host_view"]
 
 Array = np.ndarray[Any, Any]
 CPU_DLPACK = (1, 0)  # kDLCPU, device 0
 
 
-def host_view(tensor: Tensor, what: str) -> Array:
+class Shown(Protocol):
+    """What is known here of a tensor: its layout, and where its storage lies."""
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents in the order of numpy."""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """The rank that was built."""
+        ...
+
+    @property
+    def nb(self) -> Extents:
+        """Strides in bytes, innermost first."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the end of the last element."""
+        ...
+
+    @property
+    def nelements(self) -> int:
+        """Number of elements."""
+        ...
+
+    @property
+    def view_offs(self) -> int:
+        """Where it begins in the storage of its root."""
+        ...
+
+    @property
+    def root(self) -> Shown:
+        """The tensor that has the storage."""
+        ...
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where it lies, if it is a root."""
+        ...
+
+
+def host_view(tensor: Shown, what: str) -> Array:
     """See `Tensor.host_view`."""
     placement = tensor.root.placement
     if placement is None:
@@ -48,7 +98,7 @@ def host_view(tensor: Tensor, what: str) -> Array:
     return array_over(tensor, flat, start)
 
 
-def array_over(tensor: Tensor, flat: Array, start: int) -> Array:
+def array_over(tensor: Shown, flat: Array, start: int) -> Array:
     """``tensor`` as an array over bytes that begin with its first element at ``flat[start]``.
 
     The array has the shape `Tensor.shape` and the strides of the tensor; quantized types are bytes.
@@ -64,7 +114,7 @@ def array_over(tensor: Tensor, flat: Array, start: int) -> Array:
     return np.ndarray(shape, kind, flat, start, strides)
 
 
-def dlpack_of(tensor: Tensor, what: str, **options: Any) -> Any:  # noqa: ANN401 - a capsule
+def dlpack_of(tensor: Shown, what: str, **options: Any) -> Any:  # noqa: ANN401 - a capsule
     """See `Tensor.__dlpack__`."""
     if tensor.dtype is DType.BF16:
         raise Unsupported(

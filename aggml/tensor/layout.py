@@ -7,13 +7,12 @@ Here: plain functions. Not here: the predicates of a single tensor, which are it
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned, OutOfBounds
 
 if TYPE_CHECKING:
     from aggml.dtype import DType
-    from aggml.tensor.tensor import Tensor
 
 __all__ = [
     "MAX_BYTES",
@@ -21,6 +20,7 @@ __all__ = [
     "MAX_NAME",
     "ONES",
     "Extents",
+    "Shaped",
     "can_repeat",
     "check_size",
     "check_view",
@@ -43,6 +43,35 @@ Extents = tuple[int, int, int, int]
 
 # By rank: what the extents beyond it are.
 ONES: Final[tuple[tuple[int, ...], ...]] = ((1,) * 4, (1,) * 3, (1,) * 2, (1,), ())
+
+
+class Shaped(Protocol):
+    """What is known here of a tensor: type, extents and strides, and its name for messages."""
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+        ...
+
+    @property
+    def ne(self) -> Extents:
+        """Extents, innermost first."""
+        ...
+
+    @property
+    def nb(self) -> Extents:
+        """Strides in bytes."""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """The rank that was built."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name, or nothing."""
+        ...
 
 
 def least_ndim(ne: Extents) -> int:
@@ -71,12 +100,12 @@ def span(dtype: DType, ne: Extents, nb: Extents) -> int:
     return n0 * nb[0] // dtype.blck_size + outer
 
 
-def same_layout(a: Tensor, b: Tensor) -> bool:
+def same_layout(a: Shaped, b: Shaped) -> bool:
     """Whether type, extents and strides are equal (``ggml_are_same_layout``)."""
     return a.dtype is b.dtype and a.ne == b.ne and a.nb == b.nb
 
 
-def can_repeat(a: Tensor, b: Tensor) -> bool:
+def can_repeat(a: Shaped, b: Shaped) -> bool:
     """Whether ``a`` fills ``b`` if repeated whole times per dimension (``ggml_can_repeat``)."""
     if a.ne == b.ne:
         return True
@@ -85,7 +114,7 @@ def can_repeat(a: Tensor, b: Tensor) -> bool:
     return not any(m % n for m, n in zip(b.ne, a.ne, strict=True))
 
 
-def describe(a: Tensor) -> str:
+def describe(a: Shaped) -> str:
     """Name, type and extents of a tensor for messages: ``w q4_0 [4096, 32]``."""
     ne = list(a.ne[: a.ndim])
     return f"{a.name} {a.dtype.type_name} {ne}" if a.name else f"{a.dtype.type_name} {ne}"
@@ -100,7 +129,7 @@ def check_size(op: str, dtype: DType, ne: Extents) -> None:
         raise InvalidArgument(f"[{op}] {dtype.type_name} of ne {list(ne)} is more than any memory")
 
 
-def check_view(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int) -> None:
+def check_view(op: str, a: Shaped, ne: Extents, nb: Extents, offset: int) -> None:
     """Refuse what cannot be a view, whatever the storage (errors as `new_view`)."""
     dtype = a.dtype
     n0, n1, n2, n3 = ne

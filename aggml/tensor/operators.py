@@ -6,12 +6,10 @@ for each, and registers it here, because the room of tensors knows no operation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from aggml.tensor.tensor import Tensor
 
 __all__ = ["Operators"]
 
@@ -39,44 +37,44 @@ class Operators:
     __contains__: ClassVar[None] = None
     __array_ufunc__: ClassVar[None] = None  # arrays leave ``array + tensor`` to the tensor
 
-    def __add__(self, other: Tensor | float) -> Tensor:
+    def __add__(self, other: Self | float) -> Self:
         return self.made_by["add"](self, other)  # type: ignore[no-any-return]
 
-    def __radd__(self, other: float) -> Tensor:
+    def __radd__(self, other: float) -> Self:
         return self.made_by["radd"](self, other)  # type: ignore[no-any-return]
 
-    def __sub__(self, other: Tensor | float) -> Tensor:
+    def __sub__(self, other: Self | float) -> Self:
         return self.made_by["sub"](self, other)  # type: ignore[no-any-return]
 
-    def __rsub__(self, other: float) -> Tensor:
+    def __rsub__(self, other: float) -> Self:
         return self.made_by["rsub"](self, other)  # type: ignore[no-any-return]
 
-    def __mul__(self, other: Tensor | float) -> Tensor:
+    def __mul__(self, other: Self | float) -> Self:
         return self.made_by["mul"](self, other)  # type: ignore[no-any-return]
 
-    def __rmul__(self, other: float) -> Tensor:
+    def __rmul__(self, other: float) -> Self:
         return self.made_by["rmul"](self, other)  # type: ignore[no-any-return]
 
-    def __truediv__(self, other: Tensor | float) -> Tensor:
+    def __truediv__(self, other: Self | float) -> Self:
         return self.made_by["truediv"](self, other)  # type: ignore[no-any-return]
 
-    def __rtruediv__(self, other: float) -> Tensor:
+    def __rtruediv__(self, other: float) -> Self:
         return self.made_by["rtruediv"](self, other)  # type: ignore[no-any-return]
 
-    def __matmul__(self, other: Tensor) -> Tensor:
+    def __matmul__(self, other: Self) -> Self:
         return self.made_by["matmul"](self, other)  # type: ignore[no-any-return]
 
-    def __rmatmul__(self, other: object) -> Tensor:
+    def __rmatmul__(self, other: object) -> Self:
         return self.made_by["rmatmul"](self, other)  # type: ignore[no-any-return]
 
-    def __pow__(self, other: float) -> Tensor:
+    def __pow__(self, other: float) -> Self:
         return self.made_by["pow"](self, other)  # type: ignore[no-any-return]
 
-    def __neg__(self) -> Tensor:
+    def __neg__(self) -> Self:
         return self.made_by["neg"](self)  # type: ignore[no-any-return]
 
-    def __abs__(self) -> Tensor:
+    def __abs__(self) -> Self:
         return self.made_by["abs"](self)  # type: ignore[no-any-return]
 
-    def __getitem__(self, index: Any) -> Tensor:  # noqa: ANN401 - as numpy takes it
+    def __getitem__(self, index: Any) -> Self:  # noqa: ANN401 - as numpy takes it
         return self.made_by["getitem"](self, index)  # type: ignore[no-any-return]

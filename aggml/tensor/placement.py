@@ -7,15 +7,14 @@ is a buffer's work (memory/buffer.py).
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from aggml.errors import ReadOnly
 from aggml.native import _native
-from aggml.tensor.tensor import ReadOnly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from aggml.memory.buffer import Buffer
 
 __all__ = [
     "BROUGHT",
@@ -23,6 +22,7 @@ __all__ = [
     "KEPT",
     "Backing",
     "BufferUsage",
+    "Holder",
     "Placement",
     "PlacementEpoch",
     "fill",
@@ -51,6 +51,71 @@ class Backing(IntEnum):
     UNTOLD = 2  #: a mapped file that is not ours: the kernel calls all of its pages present
 
 
+class Holder(Protocol):
+    """What is known here of the buffer that a tensor lies in; the whole is `aggml.Buffer`."""
+
+    size: int
+    base: int
+    memory: object
+    writable: bool
+    exclusive: bool
+    backing: Backing
+
+    @property
+    def type(self) -> Any:  # noqa: ANN401 - a BufferType
+        """Its `aggml.BufferType`."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """That of its type."""
+        ...
+
+    @property
+    def alignment(self) -> int:
+        """That of its type."""
+        ...
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the CPU may read and write the bytes."""
+        ...
+
+    @property
+    def owner(self) -> Holder:
+        """The buffer whose end frees the bytes."""
+        ...
+
+    @property
+    def usage(self) -> BufferUsage:
+        """What the buffer holds."""
+        ...
+
+    @usage.setter
+    def usage(self, usage: BufferUsage) -> None: ...
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed: nothing can be placed in it any more."""
+        ...
+
+    @property
+    def tensors(self) -> Sequence[Any]:
+        """The tensors that lie in it."""
+        ...
+
+    def place(self, tensor: Any, offset: int) -> None:  # noqa: ANN401 - a tensor
+        """Let a tensor lie at ``offset``."""
+        ...
+
+    def unplace(self, tensor: Any) -> None:  # noqa: ANN401 - a tensor
+        """Undo `place`."""
+        ...
+
+    def close(self) -> None:
+        """Unplace all tensors in it."""
+        ...
+
+
 #: Whether what lies in a place was written: never; by what lasts; by a run, for that run alone.
 EMPTY, KEPT, BROUGHT = 0, 1, 2
 
@@ -75,13 +140,13 @@ class Placement:
 
     __slots__ = ("_exported", "address", "buffer", "filled", "offset", "readable", "storage")
 
-    buffer: Buffer
+    buffer: Holder
     offset: int
     address: int
     storage: _native.Storage
     filled: int
 
-    def __init__(self, buffer: Buffer, offset: int, name: str, size: int) -> None:
+    def __init__(self, buffer: Holder, offset: int, name: str, size: int) -> None:
         address = buffer.base + offset
         _put(self, "buffer", buffer)
         _put(self, "offset", offset)

@@ -16,7 +16,7 @@ from aggml.native import _native
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.tensor import Tensor
+    from aggml.tensor.tensor import Tensor
 
 __all__ = ["bits_of", "is_whole", "span_of", "storage_of", "storages_of"]
 

@@ -11,7 +11,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from aggml.dtype import DType
-from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated, Unsupported
+from aggml.errors import (
+    InvalidArgument,
+    InvalidHandle,
+    InvalidState,
+    NotAllocated,
+    ReadOnly,
+    Unsupported,
+)
 from aggml.tensor.dlpack import CPU_DLPACK, dlpack_of, host_view
 from aggml.tensor.layout import Extents, checked_name, describe, least_ndim
 from aggml.tensor.operators import Operators
@@ -19,10 +26,9 @@ from aggml.tensor.operators import Operators
 if TYPE_CHECKING:
     import numpy as np
 
-    from aggml.memory.buffer import Buffer
-    from aggml.tensor.placement import Placement
+    from aggml.tensor.placement import Holder, Placement
 
-__all__ = ["Draft", "ReadOnly", "Tensor", "TensorFlag", "change"]
+__all__ = ["Draft", "Tensor", "TensorFlag", "change"]
 
 
 class TensorFlag(enum.IntFlag):
@@ -93,10 +99,6 @@ class Draft(Operators):
     _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (checking.py)
 
 
-class ReadOnly(InvalidState, AttributeError):
-    """A field of something that does not change was assigned."""
-
-
 class Tensor(Draft):
     """A value: a leaf, or the result of an operation. It describes the value and holds no data.
 
@@ -158,7 +160,7 @@ class Tensor(Draft):
         return self.view_src or self
 
     @property
-    def buffer(self) -> Buffer | None:
+    def buffer(self) -> Holder | None:
         """The buffer that holds the bytes, None until allocated."""
         placement = self.root.placement
         return None if placement is None else placement.buffer

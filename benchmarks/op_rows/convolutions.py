@@ -1,4 +1,4 @@
-"""Rows of convolutions, pools and what resizes pictures."""
+"""Rows of convolutions, pools and ops that resize pictures."""
 
 from __future__ import annotations
 

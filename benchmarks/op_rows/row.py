@@ -1,4 +1,4 @@
-"""How a row of the part "ops" comes to be: its name, its size out of L2, the same in cache."""
+"""Makes a row of the part "ops": its name, its sizes from outside of L2 and in cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of state space models and their kin, and of training."""
+"""Rows of state space models and similar ops, and of training."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 #include "table/kernel_types.h"
 #include "formats/blocks.h"
 #include "kernels/mul_mat_bytes.h"
-#include "kernels/mul_mat_short.h"
+#include "kernels/mul_mat_shorts.h"
 
 enum { K = 96, COLS = 49, ROWS = 32 };
 
@@ -28,8 +28,8 @@ static int packing(rng *r)
 {
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_terms_cols_fn *cols = (agk_mm_terms_cols_fn *)variant(i, "mm_terms_cols");
-        agk_mm_terms_row_fn *row = (agk_mm_terms_row_fn *)variant(i, "mm_terms_row");
+        agk_mm_pairs_columns_fn *cols = (agk_mm_pairs_columns_fn *)variant(i, "mm_pairs_columns");
+        agk_mm_pairs_rows_fn *row = (agk_mm_pairs_rows_fn *)variant(i, "mm_pairs_rows");
         for (int terms = 1; terms <= 3; ++terms) {
             for (int64_t k = K - 33; k <= K; ++k) {
                 const size_t size = agk_terms_unit_bytes(terms, k);
@@ -39,7 +39,7 @@ static int packing(rng *r)
                 if (k % 3 == 0) x[n * k - 1] = k % 2 == 0 ? INFINITY : 1e-36f;
                 const bool fine = terms == 1 || k % 3 != 0;
                 if (cols != NULL) {
-                    CHECK(agk_mm_terms_cols_scalar(terms, k, n, x, (size_t)k * 4, expected) == fine);
+                    CHECK(agk_mm_pairs_columns_scalar(terms, k, n, x, (size_t)k * 4, expected) == fine);
                     CHECK(cols(terms, k, n, x, (size_t)k * 4, found) == fine);
                     if (fine) CHECK(memcmp(expected, found, size) == 0);
                 }
@@ -48,7 +48,7 @@ static int packing(rng *r)
                     memcpy(last, x + (n - 1) * k, (size_t)k * 4);
                     memset(expected, 0, 2 * size);
                     memset(found, 0, 2 * size);
-                    CHECK(agk_mm_terms_row_scalar(terms, k, last, expected) == fine);
+                    CHECK(agk_mm_pairs_rows_scalar(terms, k, last, expected) == fine);
                     CHECK(row(terms, k, last, found) == fine);
                     if (fine) CHECK(memcmp(expected, found, 2 * size) == 0);
                     free(last);
@@ -64,9 +64,9 @@ static int packing(rng *r)
 }
 
 /* Two blocks of k, and what was put. */
-static void multiply(agk_mm_terms_tile_fn *tile, agk_mm_terms_put_fn *put, agk_terms_panel p, float *c)
+static void multiply(agk_mm_pairs_product_fn *tile, agk_mm_panels_put_fn *put, agk_mm_panel p, float *c)
 {
-    const size_t n = (size_t)((p.cols + 31) / 32) * AGK_TERMS_SUMS;
+    const size_t n = (size_t)((p.cols + 31) / 32) * AGK_PANEL_SUMS;
     float *sums = bytes(n * sizeof *sums);
     p.sums = sums;
     for (int block = 0; block < 2; ++block) {
@@ -78,11 +78,11 @@ static void multiply(agk_mm_terms_tile_fn *tile, agk_mm_terms_put_fn *put, agk_t
 }
 
 /* The scalar tile has a layout of sums of its own, all others share one. */
-static agk_mm_terms_put_fn *put_of(const agk_variant *tile)
+static agk_mm_panels_put_fn *put_of(const agk_variant *tile)
 {
     const bool scalar = strcmp(tile->isa, "scalar") == 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_terms_put_fn *put = (agk_mm_terms_put_fn *)variant(i, "mm_terms_put");
+        agk_mm_panels_put_fn *put = (agk_mm_panels_put_fn *)variant(i, "mm_panels_put");
         if (put != NULL && (strcmp(agk_variants[i].isa, "scalar") == 0) == scalar) return put;
     }
     CHECK(false); /* a tile without a put */
@@ -90,12 +90,12 @@ static agk_mm_terms_put_fn *put_of(const agk_variant *tile)
 }
 
 /* b: the units as the tile wants them. `square`: what that of a product is in the mean, or 0; a single one may be near 0 by chance, and its error is not. */
-static void same_of(agk_mm_terms_tile_fn *tile, const char *b, agk_mm_terms_tile_fn *scalar, agk_mm_terms_put_fn *put,
-                    agk_terms_panel p, double square)
+static void same_of(agk_mm_pairs_product_fn *tile, const char *b, agk_mm_pairs_product_fn *scalar,
+                    agk_mm_panels_put_fn *put, agk_mm_panel p, double square)
 {
     const size_t n = (size_t)(p.rows * p.cols);
     float *expected = bytes(n * 4), *found = bytes(n * 4);
-    multiply(scalar, agk_mm_terms_put_scalar, p, expected);
+    multiply(scalar, agk_mm_panels_put_scalar, p, expected);
     p.b = b;
     multiply(tile, put, p, found);
     double error = 0.0, size = 0.0;
@@ -108,8 +108,8 @@ static void same_of(agk_mm_terms_tile_fn *tile, const char *b, agk_mm_terms_tile
     free(found);
 }
 
-static void same(agk_mm_terms_tile_fn *tile, agk_mm_terms_tile_fn *scalar, agk_mm_terms_put_fn *put, agk_terms_panel p,
-                 double square)
+static void same(agk_mm_pairs_product_fn *tile, agk_mm_pairs_product_fn *scalar, agk_mm_panels_put_fn *put,
+                 agk_mm_panel p, double square)
 {
     same_of(tile, p.b, scalar, put, p, square);
 }
@@ -118,7 +118,7 @@ static int whole_numbers(const rng *start)
 {
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_lanes_tile_fn *tile = (agk_mm_lanes_tile_fn *)variant(i, "mm_lanes_tile");
+        agk_mm_floats_product_fn *tile = (agk_mm_floats_product_fn *)variant(i, "mm_floats_product");
         if (tile == NULL) continue;
         rng own = *start, *r = &own;
         for (int round = 0; round < SCALED(60); ++round) {
@@ -127,9 +127,9 @@ static int whole_numbers(const rng *start)
             float *a = bytes(ROWS * K * 4), *b = bytes((size_t)(units * 16 * K) * 4); /* aligned */
             memcpy(a, x, ROWS * K * 4);
             memcpy(b, y, (size_t)(units * 16 * K) * 4);
-            const agk_terms_panel p = {
+            const agk_mm_panel p = {
                 .k = K, .rows = rows, .cols = cols, .a = (char *)a, .b = (char *)b, .ldb = K * 16 * 4};
-            same(tile, agk_mm_lanes_tile_scalar, put_of(&agk_variants[i]), p, SQUARE);
+            same(tile, agk_mm_floats_product_scalar, put_of(&agk_variants[i]), p, SQUARE);
             free(a);
             free(b);
             free(x);
@@ -140,7 +140,7 @@ static int whole_numbers(const rng *start)
     return n_variants;
 }
 
-/* Columns as mm_col_q8 gives them; wide: one scale. */
+/* Columns as mm_columns_q8 gives them; wide: one scale. */
 static agk_mm_col_q8 *columns(rng *r, int64_t n, bool wide)
 {
     agk_mm_col_q8 *x = bytes((size_t)n * sizeof *x);
@@ -166,13 +166,13 @@ static agk_bytes_row *byte_rows(rng *r, bool halves)
 }
 
 /* What packs for a tile: units of smmla have an order of their own, all others that of the scalar one. */
-static agk_mm_bytes_pack_fn *pack_of(const agk_variant *tile)
+static agk_mm_bytes_columns_fn *pack_of(const agk_variant *tile)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_any_fn *pack = variant(i, "mm_bytes_pack");
-        if (pack != NULL && strcmp(agk_variants[i].isa, tile->isa) == 0) return (agk_mm_bytes_pack_fn *)pack;
+        agk_any_fn *pack = variant(i, "mm_bytes_columns");
+        if (pack != NULL && strcmp(agk_variants[i].isa, tile->isa) == 0) return (agk_mm_bytes_columns_fn *)pack;
     }
-    return agk_mm_bytes_pack_scalar;
+    return agk_mm_bytes_columns_scalar;
 }
 
 static int bytes_in_lanes(const rng *start)
@@ -180,8 +180,8 @@ static int bytes_in_lanes(const rng *start)
     enum { COL = (K + 63) / 64, UNIT = K / 32 * sizeof(agk_bytes_unit) };
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_bytes_pack_fn *pack = (agk_mm_bytes_pack_fn *)variant(i, "mm_bytes_pack");
-        agk_mm_bytes_tile_fn *tile = (agk_mm_bytes_tile_fn *)variant(i, "mm_bytes_tile");
+        agk_mm_bytes_columns_fn *pack = (agk_mm_bytes_columns_fn *)variant(i, "mm_bytes_columns");
+        agk_mm_bytes_product_fn *tile = (agk_mm_bytes_product_fn *)variant(i, "mm_bytes_product");
         if (pack == NULL && tile == NULL) continue;
         rng own = *start, *r = &own;
         for (int round = 0; round < SCALED(80); ++round) {
@@ -192,7 +192,7 @@ static int bytes_in_lanes(const rng *start)
             for (int64_t u = 0; u < units; ++u) {
                 const int64_t n = cols - 16 * u < 16 ? cols - 16 * u : 16;
                 agk_mm_col_q8 *x = columns(r, n * COL, wide);
-                agk_mm_bytes_pack_scalar(halves, wide, K, n, x, COL * sizeof *x, b + u * UNIT);
+                agk_mm_bytes_columns_scalar(halves, wide, K, n, x, COL * sizeof *x, b + u * UNIT);
                 pack_of (&agk_variants[i])(halves, wide, K, n, x, COL * sizeof *x, other + u * UNIT);
                 free(x);
             }
@@ -206,17 +206,17 @@ static int bytes_in_lanes(const rng *start)
                 CHECK(memcmp(left, right, own_order ? offsetof(agk_bytes_unit, q) : sizeof *left) == 0);
             }
             agk_bytes_row *a = byte_rows(r, halves);
-            const agk_terms_panel p = {.k = K,
-                                       .rows = rows,
-                                       .cols = cols,
-                                       .a = (char *)a,
-                                       .lda = K / 16 * sizeof *a,
-                                       .halves = halves,
-                                       .minimum = minimum,
-                                       .wide = wide,
-                                       .b = b,
-                                       .ldb = UNIT};
-            if (tile != NULL) same_of(tile, other, agk_mm_bytes_tile_scalar, put_of(&agk_variants[i]), p, 0.0);
+            const agk_mm_panel p = {.k = K,
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .a = (char *)a,
+                                    .lda = K / 16 * sizeof *a,
+                                    .halves = halves,
+                                    .minimum = minimum,
+                                    .wide = wide,
+                                    .b = b,
+                                    .ldb = UNIT};
+            if (tile != NULL) same_of(tile, other, agk_mm_bytes_product_scalar, put_of(&agk_variants[i]), p, 0.0);
             free(a);
             free(b);
             free(other);
@@ -227,7 +227,7 @@ static int bytes_in_lanes(const rng *start)
 }
 
 /* Rows of k elements as they are made of a type, whatever their values. */
-static void *short_rows(rng *r, agk_bytes_traits t, int fours, int64_t k)
+static void *short_rows(rng *r, agk_code_traits t, int fours, int64_t k)
 {
     const size_t size = agk_short_row_bytes(fours == 0);
     const int most = fours == 0 ? 128 : 64 / fours;
@@ -261,7 +261,7 @@ static void *short_rows(rng *r, agk_bytes_traits t, int fours, int64_t k)
 }
 
 /* The mean square of products of these: that of scaled codes and minimums, which may take each other away, times that of columns. */
-static double square_of(const agk_terms_panel *p)
+static double square_of(const agk_mm_panel *p)
 {
     double rows = 0.0, cols = 0.0;
     for (int64_t i = 0; i < p->rows * p->k; ++i) {
@@ -286,12 +286,12 @@ static int sums_of_16_bits(const rng *start)
     enum { LONG = 256, COL = LONG / 64, UNIT = LONG / 32 * sizeof(agk_short_unit) };
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_short_pack_fn *pack = (agk_mm_short_pack_fn *)variant(i, "mm_short_pack");
-        agk_mm_short_tile_fn *tile = (agk_mm_short_tile_fn *)variant(i, "mm_short_tile");
+        agk_mm_shorts_columns_fn *pack = (agk_mm_shorts_columns_fn *)variant(i, "mm_shorts_columns");
+        agk_mm_shorts_product_fn *tile = (agk_mm_shorts_product_fn *)variant(i, "mm_shorts_product");
         if (pack == NULL && tile == NULL) continue;
         rng own = *start, *r = &own;
         for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
-            const agk_bytes_traits t = agk_bytes_traits_of(type);
+            const agk_code_traits t = agk_code_traits_of(type);
             if (!t.served) continue;
             const bool whole = tile != NULL && strcmp(agk_variants[i].isa, "avxvnni") == 0;
             const int fours = whole ? 8 : agk_short_fours(type); /* sums of 32 bits: all rows are bytes */
@@ -305,7 +305,7 @@ static int sums_of_16_bits(const rng *start)
                     for (int64_t j = 0; j < n * COL; j += 2) { /* the largest sums */
                         memset(x[j].q, j % 4 == 0 ? 127 : -128, sizeof x[j].q);
                     }
-                    agk_mm_short_pack_scalar(t.halves, t.wide, LONG, n, x, COL * sizeof *x, b + u * UNIT);
+                    agk_mm_shorts_columns_scalar(t.halves, t.wide, LONG, n, x, COL * sizeof *x, b + u * UNIT);
                     if (pack != NULL) pack(t.halves, t.wide, LONG, n, x, COL * sizeof *x, other + u * UNIT);
                     free(x);
                 }
@@ -316,18 +316,18 @@ static int sums_of_16_bits(const rng *start)
                     CHECK(memcmp(left, right, sizeof *left) == 0);
                 }
                 void *a = short_rows(r, t, fours, LONG);
-                const agk_terms_panel p = {.k = LONG,
-                                           .rows = rows,
-                                           .cols = cols,
-                                           .fours = fours,
-                                           .a = a,
-                                           .lda = LONG / 32 * agk_short_row_bytes(fours == 0),
-                                           .halves = t.halves,
-                                           .minimum = t.minimum,
-                                           .wide = t.wide,
-                                           .b = b,
-                                           .ldb = UNIT};
-                if (tile != NULL) same(tile, agk_mm_short_tile_scalar, put_of(&agk_variants[i]), p, square_of(&p));
+                const agk_mm_panel p = {.k = LONG,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .fours = fours,
+                                        .a = a,
+                                        .lda = LONG / 32 * agk_short_row_bytes(fours == 0),
+                                        .halves = t.halves,
+                                        .minimum = t.minimum,
+                                        .wide = t.wide,
+                                        .b = b,
+                                        .ldb = UNIT};
+                if (tile != NULL) same(tile, agk_mm_shorts_product_scalar, put_of(&agk_variants[i]), p, square_of(&p));
                 free(a);
                 free(b);
                 free(other);
@@ -344,10 +344,10 @@ static int short_rows_of_types(rng *r)
     enum { N = 512 };
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_short_row_fn *row = (agk_mm_short_row_fn *)variant(i, "mm_short_row");
+        agk_mm_shorts_rows_fn *row = (agk_mm_shorts_rows_fn *)variant(i, "mm_shorts_rows");
         if (row == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue; /* which rounds */
         for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
-            const agk_bytes_traits t = agk_bytes_traits_of(type);
+            const agk_code_traits t = agk_code_traits_of(type);
             const int fours = t.served ? agk_short_fours(type) : 8, most = fours == 0 ? 128 : 64 / fours;
             for (int round = 0; t.served && round < SCALED(60); ++round) {
                 const bool words = fours == 0 && round % 2 == 0;
@@ -399,22 +399,22 @@ static int products(const rng *start)
 {
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_terms_tile_fn *tile = (agk_mm_terms_tile_fn *)variant(i, "mm_terms_tile");
+        agk_mm_pairs_product_fn *tile = (agk_mm_pairs_product_fn *)variant(i, "mm_pairs_product");
         if (tile == NULL) continue;
         rng own = *start, *r = &own;
-        agk_mm_terms_put_fn *put = put_of(&agk_variants[i]);
+        agk_mm_panels_put_fn *put = put_of(&agk_variants[i]);
         for (int round = 0; round < SCALED(60); ++round) {
             const int terms = 1 + round % 3;
             const int64_t rows = 1 + round * 7 % ROWS, cols = 1 + round * 11 % COLS, units = (cols + 15) / 16;
             const size_t unit = agk_terms_unit_bytes(terms, K);
             char *a = bytes(2 * unit), *b = bytes((size_t)units * unit);
             float *x = numbers(r, ROWS * K), *y = numbers(r, units * 16 * K);
-            for (int64_t row = 0; row < ROWS; ++row) agk_mm_terms_row_scalar(terms, K, x + row * K, a + row * 64);
+            for (int64_t row = 0; row < ROWS; ++row) agk_mm_pairs_rows_scalar(terms, K, x + row * K, a + row * 64);
             for (int64_t u = 0; u < units; ++u) {
-                agk_mm_terms_cols_scalar(terms, K, 16, y + u * 16 * K, K * 4, b + (size_t)u * unit);
+                agk_mm_pairs_columns_scalar(terms, K, 16, y + u * 16 * K, K * 4, b + (size_t)u * unit);
             }
-            const agk_terms_panel p = {.terms = terms, .k = K, .rows = rows, .cols = cols, .a = a, .b = b, .ldb = unit};
-            same(tile, agk_mm_terms_tile_scalar, put, p, SQUARE);
+            const agk_mm_panel p = {.terms = terms, .k = K, .rows = rows, .cols = cols, .a = a, .b = b, .ldb = unit};
+            same(tile, agk_mm_pairs_product_scalar, put, p, SQUARE);
             free(a);
             free(b);
             free(x);
@@ -431,8 +431,8 @@ static int packing_for_tiles(rng *r)
 {
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_tiles_cols_fn *cols = (agk_mm_tiles_cols_fn *)variant(i, "mm_tiles_cols");
-        agk_mm_tiles_rows_fn *rows = (agk_mm_tiles_rows_fn *)variant(i, "mm_tiles_rows");
+        agk_mm_tiles_columns_fn *cols = (agk_mm_tiles_columns_fn *)variant(i, "mm_tiles_columns");
+        agk_mm_tiles_rows_bf16_fn *rows = (agk_mm_tiles_rows_bf16_fn *)variant(i, "mm_tiles_rows_bf16");
         for (int terms = 1; terms <= 3; ++terms) {
             for (int64_t k = K - 33; k <= K; ++k) {
                 const size_t size = agk_terms_unit_bytes(terms, k);
@@ -442,7 +442,7 @@ static int packing_for_tiles(rng *r)
                 if (k % 3 == 0) x[n * k - 1] = k % 2 == 0 ? INFINITY : 1e-36f;
                 const bool fine = terms == 1 || k % 3 != 0;
                 if (cols != NULL) {
-                    CHECK(agk_mm_tiles_cols_scalar(terms, k, n, x, (size_t)k * 4, expected) == fine);
+                    CHECK(agk_mm_tiles_columns_scalar(terms, k, n, x, (size_t)k * 4, expected) == fine);
                     CHECK(cols(terms, k, n, x, (size_t)k * 4, found) == fine);
                     if (fine) CHECK(memcmp(expected, found, size) == 0);
                 }
@@ -450,7 +450,7 @@ static int packing_for_tiles(rng *r)
                     uint16_t *y = malloc((size_t)(n * k) * 2);
                     CHECK(y != NULL);
                     memcpy(y, x, (size_t)(n * k) * 2);
-                    agk_mm_tiles_rows_scalar(k, n, y, (size_t)k * 2, expected);
+                    agk_mm_tiles_rows_bf16_scalar(k, n, y, (size_t)k * 2, expected);
                     rows(k, n, y, (size_t)k * 2, found);
                     CHECK(memcmp(expected, found, size) == 0);
                     free(y);
@@ -466,9 +466,9 @@ static int packing_for_tiles(rng *r)
 }
 
 /* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart; or in units. */
-static float *ended(agk_mm_tiles_panel_fn *tile, agk_terms_panel p, agk_terms_end e, int64_t gap)
+static float *ended(agk_mm_tiles_product_fn *tile, agk_mm_panel p, agk_mm_end e, int64_t gap)
 {
-    const size_t n = (size_t)((p.cols + 31) / 32) * AGK_TERMS_SUMS;
+    const size_t n = (size_t)((p.cols + 31) / 32) * AGK_PANEL_SUMS;
     const int64_t ldc = p.rows + gap, size = ldc * p.cols - gap;
     float *c = malloc((size_t)size * sizeof *c);
     CHECK(c != NULL);
@@ -486,16 +486,16 @@ static float *ended(agk_mm_tiles_panel_fn *tile, agk_terms_panel p, agk_terms_en
     return c;
 }
 
-static void same_ends(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, int round)
+static void same_ends(rng *r, agk_mm_tiles_product_fn *tile, agk_mm_panel p, int round)
 {
     static const int acts[] = {-1, AGK_OP_gelu_erf, AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu};
     float *bias = numbers(r, p.rows), *other = numbers(r, p.rows * p.cols);
-    const agk_terms_end e = {.bias = round % 4 == 0 ? NULL : bias,
-                             .act = acts[round % 5],
-                             .other = round % 3 == 0 ? NULL : (char *)other,
-                             .ld_other = (size_t)p.rows * 4};
+    const agk_mm_end e = {.bias = round % 4 == 0 ? NULL : bias,
+                          .act = acts[round % 5],
+                          .other = round % 3 == 0 ? NULL : (char *)other,
+                          .ld_other = (size_t)p.rows * 4};
     const int64_t gap = round % 2 * 3, n = (p.rows + gap) * p.cols - gap;
-    float *expected = ended(agk_mm_tiles_panel_scalar, p, e, gap), *found = ended(tile, p, e, gap);
+    float *expected = ended(agk_mm_tiles_product_scalar, p, e, gap), *found = ended(tile, p, e, gap);
     double error = 0.0, size = (double)n * SQUARE;
     for (int64_t i = 0; i < n; ++i) {
         error += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
@@ -518,12 +518,12 @@ static float widened(const char *at)
 }
 
 /* The same as columns of the next product: those floats, packed. gelu_erf may be as exact as its rounding. */
-static void same_units(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, int round)
+static void same_units(rng *r, agk_mm_tiles_product_fn *tile, agk_mm_panel p, int round)
 {
     static const int acts[] = {-1, AGK_OP_gelu_erf, AGK_OP_relu, AGK_OP_silu, AGK_OP_gelu};
     float *bias = numbers(r, p.rows);
     const size_t units = (size_t)((p.cols + 15) / 16), gap = 64, all = units * (AGK_TERMS_TILE + gap);
-    agk_terms_end e = {.bias = bias, .act = acts[round % 5]};
+    agk_mm_end e = {.bias = bias, .act = acts[round % 5]};
     float *floats = ended(tile, p, e, 0);
     char *found = bytes(all), *expected = bytes(AGK_TERMS_TILE);
     memset(found, 0x55, all);
@@ -533,8 +533,8 @@ static void same_units(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, i
     for (int64_t j = 0; j < p.cols; j += 16) {
         const int64_t n = p.cols - j < 16 ? p.cols - j : 16;
         const char *unit = found + (size_t)(j / 16) * e.ld_unit;
-        agk_mm_tiles_cols_scalar(1, p.rows, n, floats + j * p.rows, (size_t)p.rows * 4, expected);
-        for (int64_t i = 0; i < n * AGK_TERMS_K; ++i) {
+        agk_mm_tiles_columns_scalar(1, p.rows, n, floats + j * p.rows, (size_t)p.rows * 4, expected);
+        for (int64_t i = 0; i < n * AGK_PANEL_K; ++i) {
             const float x = widened(expected + 2 * i), y = widened(unit + 2 * i);
             CHECK(memcmp(&x, &y, sizeof x) == 0 ||
                   (e.act == AGK_OP_gelu_erf && fabsf(x - y) <= fabsf(x) * 0x1p-7f + 1e-10f));
@@ -543,10 +543,10 @@ static void same_units(rng *r, agk_mm_tiles_panel_fn *tile, agk_terms_panel p, i
     }
     uint16_t *narrow = malloc((size_t)(p.rows * p.cols) * sizeof *narrow);
     CHECK(narrow != NULL);
-    e = (agk_terms_end){.bias = bias, .act = e.act, .narrow = true};
+    e = (agk_mm_end){.bias = bias, .act = e.act, .narrow = true};
     e.c = (float *)(void *)narrow;
     e.ldc = (size_t)p.rows * 2;
-    p.sums = bytes(units * AGK_TERMS_SUMS * sizeof *p.sums);
+    p.sums = bytes(units * AGK_PANEL_SUMS * sizeof *p.sums);
     p.first = true;
     tile(&p);
     p.first = false;
@@ -568,7 +568,7 @@ static int products_on_tiles(const rng *start)
 {
     int n_variants = 0;
     for (size_t i = 0; i < agk_n_variants; ++i) {
-        agk_mm_tiles_panel_fn *tile = (agk_mm_tiles_panel_fn *)variant(i, "mm_tiles_panel");
+        agk_mm_tiles_product_fn *tile = (agk_mm_tiles_product_fn *)variant(i, "mm_tiles_product");
         if (tile == NULL) continue;
         rng own = *start, *r = &own;
         for (int round = 0; round < SCALED(120); ++round) {
@@ -579,12 +579,12 @@ static int products_on_tiles(const rng *start)
             char *a = bytes(2 * half), *b = bytes((size_t)units * unit);
             float *x = numbers(r, ROWS * k), *y = numbers(r, units * 16 * k);
             for (int64_t h = 0; h < 2; ++h) {
-                agk_mm_terms_cols_scalar(terms, k, 16, x + h * 16 * k, (size_t)k * 4, a + (size_t)h * half);
+                agk_mm_pairs_columns_scalar(terms, k, 16, x + h * 16 * k, (size_t)k * 4, a + (size_t)h * half);
             }
             for (int64_t u = 0; u < units; ++u) {
-                agk_mm_tiles_cols_scalar(terms, k, 16, y + u * 16 * k, (size_t)k * 4, b + (size_t)u * unit);
+                agk_mm_tiles_columns_scalar(terms, k, 16, y + u * 16 * k, (size_t)k * 4, b + (size_t)u * unit);
             }
-            const agk_terms_panel p = {
+            const agk_mm_panel p = {
                 .terms = terms, .k = k, .rows = rows, .cols = cols, .a = a, .lda = half, .b = b, .ldb = unit};
             same_ends(r, tile, p, round);
             same_units(r, tile, p, round);

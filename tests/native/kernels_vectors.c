@@ -294,10 +294,12 @@ static void moves(rng *r)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *v = &agk_variants[i];
         if ((v->needs & ~agk_cpu_features()) != 0) continue;
-        const int width = strcmp(v->kernel, "transpose_32") == 0 ? 4 : strcmp(v->kernel, "transpose_16") == 0 ? 2 : 0;
+        const int width = strcmp(v->kernel, "cpy_transpose_32") == 0   ? 4
+                          : strcmp(v->kernel, "cpy_transpose_16") == 0 ? 2
+                                                                       : 0;
         if (width != 0) {
             char *x = (char *)floats(r, N * M), *found = filled(N * M * 4);
-            ((agk_transpose_32_fn *)v->fn)(N, M, found, N * width, x, M * width);
+            ((agk_cpy_transpose_32_fn *)v->fn)(N, M, found, N * width, x, M * width);
             for (int a = 0; a < N; ++a) {
                 for (int b = 0; b < M; ++b)
                     CHECK(memcmp(found + (b * N + a) * width, x + (a * M + b) * width, (size_t)width) == 0);
@@ -323,15 +325,15 @@ static void moves(rng *r)
             free(expected);
             free(found);
         }
-        const bool col = strcmp(v->kernel, "mm_col_q8") == 0, wide = strcmp(v->kernel, "mm_col_q8_wide") == 0;
+        const bool col = strcmp(v->kernel, "mm_columns_q8") == 0, wide = strcmp(v->kernel, "mm_columns_q8_wide") == 0;
         if (col || wide) {
             enum { K = 2048 };
             float *x = floats(r, K);
             for (int j = 0; j < K; j += 97) x[j] = j % 2 == 0 ? INFINITY : NAN;
             agk_mm_col_q8 *expected = filled(K / 64 * sizeof *expected), *found = filled(K / 64 * sizeof *found);
             for (int n = wide ? K : K - 32; n <= K; n += 32) {
-                (wide ? agk_mm_col_q8_wide_scalar : agk_mm_col_q8_scalar)(x, expected, n);
-                ((agk_mm_col_q8_fn *)v->fn)(x, found, n);
+                (wide ? agk_mm_columns_q8_wide_scalar : agk_mm_columns_q8_scalar)(x, expected, n);
+                ((agk_mm_columns_q8_fn *)v->fn)(x, found, n);
                 for (int j = 0; j < (n + 63) / 64; ++j) {
                     CHECK(memcmp(expected[j].q, found[j].q, sizeof found[j].q) == 0);
                     CHECK(memcmp(expected[j].d, found[j].d, sizeof found[j].d) == 0);

@@ -10,7 +10,7 @@
 #include "runtime/runtime.h"
 #include "check.h"
 #include "table/kernel_types.h"
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 
 static inline void *filled(size_t size)
 {

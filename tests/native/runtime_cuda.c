@@ -2,7 +2,7 @@
  * driver that fail, devices that are lost, streams that come and go, on a driver of a few lines whose every operation
  * takes a random time. All is done in the end, what succeeded is whole, and no thread or event of the driver is left.
  *
- * Not here: kernels and graphs (tests/cuda). */
+ * Not here: kernels and graphs (tests/devices/cuda). */
 #include <poll.h>
 #include <pthread.h>
 

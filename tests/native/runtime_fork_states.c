@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 #include "runtime/internal.h"
 #include "rig.h"
 

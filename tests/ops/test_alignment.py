@@ -1,7 +1,7 @@
 """Operands that begin at any element: every type, every instruction set, against well aligned ones.
 
 Here: leaves in memory of others, products and conversions of them. Not here: what memory is taken
-(devices/test_exchange.py).
+(tensor/test_exchange.py).
 """
 
 from __future__ import annotations

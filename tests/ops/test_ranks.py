@@ -1,7 +1,7 @@
 """The rank of what each builder makes: as built, whatever the extents.
 
 Here: every builder. Not here: extents (test_<family>.py), the arrays of `get` and `run`
-(runtime/test_shapes.py).
+(backend/test_shapes.py).
 """
 
 from __future__ import annotations

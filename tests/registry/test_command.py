@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from registry.plugins import FakeFamily, write
-from runtime.support import child
+from support import child
 
 import aggml
 from aggml.registry.inventory import describe, inventory

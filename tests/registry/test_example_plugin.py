@@ -1,6 +1,6 @@
 """examples/plugin_device: found by path and, as an installer leaves it, by its entry point.
 
-Not here: whether it is a good device (devices/test_conformance.py).
+Not here: whether it is a good device (testing/test_conformance.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runtime.support import child, ramp, sum_on
+from support import child, ramp, sum_on
 
 import aggml
 

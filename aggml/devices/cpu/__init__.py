@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from aggml.backend import Backend
-from aggml.backend.device import Device, DeviceCaps, DeviceType
+from aggml.backend.backend import Device
 from aggml.backend.family import Family
+from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.cpu.features import (
     CPUFeatures,
     compiled_features,
@@ -24,7 +25,8 @@ from aggml.devices.cpu.features import (
 from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
 from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.errors import InvalidArgument, InvalidHandle, Misaligned
-from aggml.memory.buffer import HOST, Buffer, BufferType, HostBufferType
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import HOST, BufferType, HostBufferType
 from aggml.native import _native, cpu_mask, isas
 from aggml.plan import compiling, node_problem
 from aggml.stream import Stream

@@ -74,7 +74,7 @@ _LISTED: Final = (
 
 def _tiled() -> bool:
     """Whether there are kernels for products in tiles, which is what "llamafile" stands for."""
-    return any(kernel.startswith("mm_tile") for kernel, *_ in _native.variants())
+    return any(kernel.startswith("mm_blocks") for kernel, *_ in _native.variants())
 
 
 def usable_features() -> CPUFeatures:

@@ -11,7 +11,8 @@ import functools
 import weakref
 
 from aggml.errors import AllocFailed, InvalidArgument, Unsupported
-from aggml.memory.buffer import Buffer, HostBufferType
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import HostBufferType
 from aggml.tensor.checking import integer
 
 __all__ = ["HBMBufferType", "hbm_buffer_type"]

@@ -18,7 +18,7 @@ from aggml.devices.cuda.driver import Missing, facts, probe
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
     from aggml.devices.cuda.launch import Kernels
 
 __all__ = ["CUDABackend", "CUDADevice", "CUDAFamily", "Missing", "aggml_backend_init"]

@@ -22,11 +22,12 @@ from aggml.tensor import checking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.backend import BackendBase
-    from aggml.devices.cuda.device import CUDADevice, Module
+    from aggml.backend import BackendBase, Device
+    from aggml.devices.cuda.module import Module, Target
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.graph import Graph
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.stream.future import Future
     from aggml.stream.slices import Steps
@@ -42,15 +43,16 @@ class CUDABackend(Backend):
 
     Args:
         device: whose work.
+        target: the same, as the rest of this file knows it.
         max_queued: see `Backend.ready`.
     """
 
-    device: CUDADevice  # pyright: ignore[reportIncompatibleMethodOverride] narrower
     memory: _QueueMemory
 
-    def __init__(self, device: CUDADevice, *, max_queued: int | None = None) -> None:
-        stream = Stream(device.name, native=device.native.stream(device.name))
+    def __init__(self, device: Device, target: Target, *, max_queued: int | None = None) -> None:
+        stream = Stream(target.name, native=target.native.stream(target.name))
         super().__init__(device, stream, max_queued=max_queued)
+        self._target = target
         self.memory = _QueueMemory(device.buffer_type)
 
     def _set(self, tensor: Tensor, array: Array) -> Future[None]:
@@ -103,7 +105,7 @@ class CUDABackend(Backend):
         if n <= self.memory.size:
             await anyio.lowlevel.checkpoint()
             return
-        nothing = _native.CudaPlan(self.device.native).finish(n)
+        nothing = _native.CudaPlan(self._target.native).finish(n)
         nothing.seal((), (), ())
         await self.stream._put([_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve")
         self.memory.reserved(n)
@@ -113,9 +115,9 @@ class CUDABackend(Backend):
 
         Cancellation: a graph that was placed stays placed; kernels are compiled to the end.
         """
-        if not self.device.native.ready:  # a context takes a few tenths of a second
+        if not self._target.native.ready:  # a context takes a few tenths of a second
             self._check_open("Backend.prepare")
-            await self.device.aside.call(self.device.native.memory)
+            await self._target.aside.call(self._target.native.memory)
         await super().prepare(graph)
         plan: Any = self._plan(graph, "Backend.prepare")
         await self.reserve(plan.scratch)
@@ -124,7 +126,7 @@ class CUDABackend(Backend):
             await self.stream.call(_fetch, missing, operation="compile")
 
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
-        return lowering(self.device, graph, memory)
+        return lowering(self._target, graph, memory)
 
     def _compute(self, plan: CUDAPlan, arena: Buffer | None) -> Future[None]:
         missing = _missing(plan)

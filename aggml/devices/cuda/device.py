@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from aggml.backend.device import Device, DeviceCaps, DeviceType
+from aggml.backend.backend import Device
+from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
 from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, registered
+from aggml.devices.cuda.module import Module
 from aggml.errors import InvalidState
 from aggml.native import _native
 from aggml.plan.fusion import VIEW_OPS
+from aggml.stream.base import at_exit
 from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:
@@ -23,32 +26,13 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda.driver import DeviceFacts
     from aggml.devices.cuda.launch import Kernels
-    from aggml.memory.buffer import BufferType
+    from aggml.memory.buffer_type import BufferType
     from aggml.tensor import Tensor
 
-__all__ = ["CUDADevice", "Module"]
+__all__ = ["CUDADevice"]
 
 #: From how many rows on a product is worth moving here though its weights are elsewhere.
 _OFFLOAD_ROWS = 32
-
-
-class Module:
-    """Kernels that are compiled together, for one device."""
-
-    def __init__(self, device: CUDADevice, name: str) -> None:
-        self.native = _native.CudaModule(device.native, name)
-        self._name = name
-        self._arch = device.facts.arch
-        self._kernels = device.kernels
-
-    def fetch(self) -> None:
-        """Take the cubin from the cache, or compile it: slow, so on a thread of its own.
-
-        Raises:
-            Unsupported: it is in no cache and NVRTC is not installed.
-        """
-        if not self.native.ready:
-            self.native.set_image(self._kernels.module(self._name, self._arch))
 
 
 def _set_entries() -> None:
@@ -57,6 +41,13 @@ def _set_entries() -> None:
     if not _native.cuda_set_entries(found):
         lacking = ", ".join(name for name in names if not found[name])
         raise Missing(f"[cuda] the driver is too old or incomplete, it lacks {lacking}")
+
+
+def _end() -> None:
+    _native.cuda_stop(5.0)  # what was issued is through by then, unless the device hangs
+
+
+at_exit(_end)
 
 
 class CUDADevice(Device):
@@ -132,7 +123,7 @@ class CUDADevice(Device):
         lost = self.native.lost
         if lost is not None:
             raise exception_of(lost)
-        return CUDABackend(self, max_queued=max_queued)
+        return CUDABackend(self, self, max_queued=max_queued)
 
     def supports_op(self, tensor: Tensor) -> bool:
         """Whether there is a kernel for the node, and its sources lie where kernels reach."""
@@ -171,4 +162,6 @@ class CUDADevice(Device):
 
     def module(self, name: str) -> Module:
         """The kernels of that name; compiled when they are first needed."""
-        return self._modules.setdefault(name, Module(self, name))
+        return self._modules.setdefault(
+            name, Module(self.native, self.kernels, self.facts.arch, name)
+        )

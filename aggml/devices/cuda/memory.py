@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aggml.errors import AllocFailed, InvalidArgument, InvalidHandle
-from aggml.memory.buffer import HOST, Buffer, BufferType, HostBufferType
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import HOST, BufferType, HostBufferType
 from aggml.stream import Stream
 from aggml.stream.failures import exception_of
 from aggml.tensor.checking import integer
@@ -23,7 +24,7 @@ from aggml.tensor.checking import integer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aggml.backend.device import Device
+    from aggml.backend.backend import Device
     from aggml.native import _native
     from aggml.stream.future import Future
     from aggml.tensor import Tensor

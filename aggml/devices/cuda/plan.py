@@ -17,8 +17,8 @@ from aggml.plan import WHOLE, DevicePlan, Storages
 from aggml.plan.fusion import VIEW_OPS
 
 if TYPE_CHECKING:
-    from aggml.devices.cuda.device import CUDADevice, Module
     from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.module import Module, Target
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Locate, PlanCall
@@ -88,7 +88,7 @@ class _Lowered:
     """
 
     def __init__(
-        self, device: CUDADevice, node: Tensor, locate: Locate, scratch: int, fault: int
+        self, device: Target, node: Tensor, locate: Locate, scratch: int, fault: int
     ) -> None:
         def launches(base: int) -> list[Launch]:
             def address(tensor: Tensor) -> int:
@@ -118,7 +118,7 @@ class _Lowered:
         return struct.pack(layout, *values) + one[8 * words :], found
 
 
-def lowering(device: CUDADevice, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
+def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
     """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
     Scratch holds the nodes first, then what the launches of one node share, then the words of

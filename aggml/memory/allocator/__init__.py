@@ -1,9 +1,9 @@
-"""Where the tensors of a graph lie: lifetimes to offsets, and the allocators that place them.
+"""Where the tensors of a graph lie: from how long each is needed to its offset.
 
-Here: the names; arena.py takes and gives back, lifetimes.py plans, allocators.py places.
+Here: the names; arena.py takes and gives back, lifetimes.py plans, heap.py does it call by call.
+Not here: the allocators that place tensors by such plans (memory/allocators.py).
 """
 
-from aggml.memory.allocator.allocators import GraphAllocator, TensorAllocator
 from aggml.memory.allocator.heap import HeapAllocator
 from aggml.memory.allocator.lifetimes import (
     INPLACE,
@@ -19,12 +19,10 @@ from aggml.memory.allocator.lifetimes import (
 __all__ = [
     "INPLACE",
     "AllocPlan",
-    "GraphAllocator",
     "HeapAllocator",
     "ScratchPlan",
     "Sizing",
     "Slot",
-    "TensorAllocator",
     "plan_graph",
     "plan_scratch",
     "scratch_planning",

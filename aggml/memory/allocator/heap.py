@@ -15,7 +15,8 @@ from aggml.errors import (
     InvalidHandle,
 )
 from aggml.memory.allocator.arena import Chunk
-from aggml.memory.buffer import Buffer, BufferType, aligned
+from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.buffer_type import BufferType
 
 if TYPE_CHECKING:
     from aggml.tensor import Tensor

@@ -63,7 +63,7 @@ static inline int64_t agk_flash_state_floats(int64_t d, int64_t dv)
     return AGK_FLASH_TILE * (d + dv + 2 * AGK_FLASH_KEYS + 2);
 }
 
-/* Attention on matrix tiles, in bf16 terms (mul_mat_terms.h). Keys and values of a head are packed once, for all its tiles of
+/* Attention on matrix tiles, in bf16 terms (mul_mat_panels.h). Keys and values of a head are packed once, for all its tiles of
  * rows: panels of 32 keys [keys / 32][d / 32][terms][32 keys][32 d], and values with the keys in the lines,
  * [dv / 32][keys / 32][terms][32 dv][32 keys]; zeros beyond keys, d and dv. */
 enum { AGK_FLASH_PANEL = 32, AGK_FLASH_AT_ONCE = 256 /* keys of a block: S is 32 KB, P 16 for each term */ };

@@ -34,7 +34,7 @@ typedef struct agk_mm_row_q8 {
     int8_t q[AGK_MM_BLOCK];
 } agk_mm_row_q8;
 
-/* A column of b, quantized, per 64 k; a last half is zero. What the q dot reads, and mm_pack_q8 packs. */
+/* A column of b, quantized, per 64 k; a last half is zero. What the q dot reads, and mm_blocks_pack_q8 packs. */
 typedef struct agk_mm_col_q8 {
     float d[2];
     int32_t start[AGK_MM_UNIT]; /* -128 * sum of 4 q: what weights made unsigned add too much, lane by lane */

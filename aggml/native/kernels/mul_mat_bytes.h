@@ -4,12 +4,12 @@
  * Columns are quantized as for few columns (agk_mm_col_q8), those for types with blocks of 256 with one scale for each 256, as in
  * ggml; 16 make a unit. Their -128 * sum(q) is where the sums of a block
  * begin, so that nothing has to be added up along rows.
- * Not here: the loop over panels and units, which is that of mul_mat_terms.h. */
+ * Not here: the loop over panels and units, which is that of mul_mat_panels.h. */
 #ifndef AGK_MUL_MAT_BYTES_H
 #define AGK_MUL_MAT_BYTES_H
 
 #include "mul_mat.h"
-#include "mul_mat_terms.h"
+#include "mul_mat_panels.h"
 
 /* 16 elements of a row; as wide as 16 floats, so that what makes floats of blocks makes these, too. */
 typedef struct agk_bytes_row {
@@ -28,12 +28,12 @@ typedef struct agk_bytes_unit {
 } agk_bytes_unit;
 
 /* Whether elements of the type can be bytes; then where scales change, and whether there are minimums. */
-typedef struct agk_bytes_traits {
+typedef struct agk_code_traits {
     bool served : 1, minimum : 1;
     bool halves : 1; /* a scale for each 16, not 32 */
     bool wide : 1;   /* scales of columns are for 256 elements, which are a block of k */
-} agk_bytes_traits;
+} agk_code_traits;
 
-agk_bytes_traits agk_bytes_traits_of(int type);
+agk_code_traits agk_code_traits_of(int type);
 
 #endif

@@ -1,9 +1,7 @@
 /* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
  *
- * Here: the lowering and the exact kernels, row by row; kernels/vec/backward.h has them on vectors, kernels/vec/glu.h silu_back. The result may lie where an operand of its shape lies: what a
- * row needs as a whole is summed before its first element is written. */
-#include <math.h>
-
+ * Here: the lowering. Not here: the kernels (backward.c of each folder of kernels/). The result may lie where an operand of
+ * its shape lies: a kernel reads all that a row needs as a whole before it writes the row's first element. */
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"
@@ -12,16 +10,8 @@ enum { PER_CHUNK, UNITS, READ, WRITE, KERNEL }; /* slots of node->aux */
 
 /* -- silu ------------------------------------------------------------------------------------------------------- */
 
-void agk_silu_back_f32_scalar(int64_t n, float *y, const float *g, const float *x)
-{
-    for (int64_t i = 0; i < n; ++i) {
-        const float s = 1.0f / (1.0f + expf(-x[i]));
-        y[i] = g[i] * s * (1.0f + x[i] * (1.0f - s));
-    }
-}
-
 typedef struct ports {
-    agk_silu_back_f32_fn *kernel;
+    agk_backward_silu_f32_fn *kernel;
     agk_port dst, grad, x;
 } ports;
 
@@ -51,7 +41,7 @@ static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t c
 {
     const agk_loop loop = silu_loop(node);
     const int type = node->dst.type;
-    ports p = {(agk_silu_back_f32_fn *)node->aux.fn[KERNEL],
+    ports p = {(agk_backward_silu_f32_fn *)node->aux.fn[KERNEL],
                agk_port_of(agk_data(task, &node->dst), type, loop.step[0][0]),
                agk_port_of(agk_data(task, &node->src[0]), type, loop.step[1][0]),
                agk_port_of(agk_data(task, &node->src[1]), type, loop.step[2][0])};
@@ -63,36 +53,6 @@ static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t c
 }
 
 /* -- whole rows --------------------------------------------------------------------------------------------------- */
-
-/* y = x / sqrt(mean(x^2) + eps) */
-void agk_rms_norm_back_f32_scalar(int64_t n, float *out, const float *grad, const float *x, float eps)
-{
-    double square = 0.0, dot = 0.0;
-    for (int64_t i = 0; i < n; ++i) {
-        square += (double)x[i] * (double)x[i];
-        dot += (double)x[i] * (double)grad[i];
-    }
-    const double mean = square / (double)n + (double)eps;
-    const double scale = 1.0 / sqrt(mean), along = -dot / (mean * (double)n);
-    for (int64_t i = 0; i < n; ++i) out[i] = (float)(((double)x[i] * along + (double)grad[i]) * scale);
-}
-
-/* y = soft_max(scale * x) */
-void agk_soft_max_back_f32_scalar(int64_t n, float *out, const float *grad, const float *y, float scale)
-{
-    double dot = 0.0;
-    for (int64_t i = 0; i < n; ++i) dot += (double)y[i] * (double)grad[i];
-    for (int64_t i = 0; i < n; ++i) out[i] = (float)((((double)grad[i] - dot) * (double)y[i]) * (double)scale);
-}
-
-/* The gradient where labels add up to 1: soft_max(logit) - label, times what comes in for a row. */
-void agk_entropy_back_f32_scalar(int64_t n, float *out, const float *logit, const float *label, double times)
-{
-    double max = -INFINITY, sum = 0.0;
-    for (int64_t i = 0; i < n; ++i) max = (double)logit[i] > max ? (double)logit[i] : max;
-    for (int64_t i = 0; i < n; ++i) sum += exp((double)logit[i] - max);
-    for (int64_t i = 0; i < n; ++i) out[i] = (float)((exp((double)logit[i] - max) / sum - (double)label[i]) * times);
-}
 
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -108,9 +68,9 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
         const float *x = (const float *)(const void *)((const char *)agk_data(task, a) + agk_row_at(a, row));
         const float *z = (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row));
         if (entropy)
-            ((agk_entropy_back_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, times);
+            ((agk_backward_entropy_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, times);
         else /* that of rms_norm has the same signature */
-            ((agk_soft_max_back_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, param);
+            ((agk_backward_soft_max_f32_fn *)node->aux.fn[KERNEL])(n, y, x, z, param);
     }
     return AGK_OK;
 }
@@ -155,11 +115,11 @@ agk_status agk_lower_backward(agk_lowering *lowering)
     const agk_loop loop = silu_loop(node);
     const int64_t units = silu ? agk_loop_units(&loop) : agk_nrows(dst);
     const uint32_t cpu = lowering->cpu;
-    node->aux.fn[KERNEL] = silu                               ? (agk_any_fn *)AGK_PICK(silu_back_f32, cpu)
-                           : node->op == AGK_OP_rms_norm_back ? (agk_any_fn *)AGK_PICK(rms_norm_back_f32, cpu)
+    node->aux.fn[KERNEL] = silu                               ? (agk_any_fn *)AGK_PICK(backward_silu_f32, cpu)
+                           : node->op == AGK_OP_rms_norm_back ? (agk_any_fn *)AGK_PICK(backward_rms_norm_f32, cpu)
                            : node->op == AGK_OP_cross_entropy_loss_back
-                               ? (agk_any_fn *)AGK_PICK(entropy_back_f32, cpu)
-                               : (agk_any_fn *)AGK_PICK(soft_max_back_f32, cpu);
+                               ? (agk_any_fn *)AGK_PICK(backward_entropy_f32, cpu)
+                               : (agk_any_fn *)AGK_PICK(backward_soft_max_f32, cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = units;

@@ -1,39 +1,11 @@
 /* add, sub, mul, div with b repeated over a, add1, and scale: f32, f16, bf16; sums also of quantized a, and into f32.
  *
- * Here: the lowering and the exact kernels. Not here: the vector kernels (kernels/vec/binary.h). */
+ * Here: the lowering. Not here: the kernels (binary.c of each folder of kernels/). */
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"
 
 enum { PER_CHUNK, UNITS, KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B }; /* slots of node->aux */
-
-#define EACH(expression) \
-    for (int64_t i = 0; i < n; ++i) { \
-        const float v = a[i], w = one_b ? *b : b[i]; \
-        y[i] = (expression); \
-    } \
-    break
-
-void agk_binary_f32_scalar(int op, int64_t n, int64_t rows, const agk_binary_rows *r)
-{
-    const bool one_b = r->one_b;
-    for (int64_t row = 0; row < rows; ++row) {
-        float *y = (float *)(void *)(r->y + row * r->step_y);
-        const float *a = (const float *)(const void *)(r->a + row * r->step_a);
-        const float *b = (const float *)(const void *)(r->b + row * r->step_b);
-        switch (op) {
-        case AGK_OP_add: EACH(v + w);
-        case AGK_OP_sub: EACH(v - w);
-        case AGK_OP_mul: EACH(v * w);
-        default: EACH(v / w);
-        }
-    }
-}
-
-void agk_scale_f32_scalar(int64_t n, float *y, const float *x, float scale, float bias)
-{
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale + bias;
-}
 
 /* Rows of f32 without gaps, one element or a row of b each: the steps between rows are all there is. */
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -124,9 +96,9 @@ static void scale_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
     if (r->y.direct && r->a.direct) {
-        ((agk_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, (float *)(void *)agk_port_at(&r->y, at[0], i),
-                                                      (const float *)(const void *)agk_port_at(&r->a, at[1], i),
-                                                      agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
+        ((agk_binary_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, (float *)(void *)agk_port_at(&r->y, at[0], i),
+                                                             (const float *)(const void *)agk_port_at(&r->a, at[1], i),
+                                                             agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
         return;
     }
     float x_block[AGK_BLOCK], y_block[AGK_BLOCK];
@@ -134,7 +106,8 @@ static void scale_row(void *context, int64_t n, int64_t i, const int64_t *at)
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;
         const float *x = agk_port_read(&r->a, at[1], i, n, x_block);
         float *y = agk_port_target(&r->y, at[0], i, y_block);
-        ((agk_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, y, x, agk_param_f32(r->node, 0), agk_param_f32(r->node, 1));
+        ((agk_binary_scale_f32_fn *)r->node->aux.fn[KERNEL])(n, y, x, agk_param_f32(r->node, 0),
+                                                             agk_param_f32(r->node, 1));
         agk_port_commit(&r->y, at[0], i, n, y);
     }
 }
@@ -160,7 +133,7 @@ static agk_status lower_scale(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
     const agk_loop loop = agk_loop_pair(&node->dst, &node->src[0]);
     const int64_t units = agk_loop_units(&loop);
-    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(scale_f32, lowering->cpu);
+    node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_scale_f32, lowering->cpu);
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, 0.25 * (double)(agk_nelements(&node->dst) / units) + 4.0);
     agk_add_step(lowering, run_scale, agk_chunks(units, node->aux.i[PER_CHUNK]));

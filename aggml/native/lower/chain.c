@@ -51,15 +51,15 @@ static agk_any_fn *kernel_of(int op, uint32_t cpu)
 {
     switch (kind_of(op)) {
     case BINARY: return (agk_any_fn *)AGK_PICK(binary_f32, cpu);
-    case SCALE: return (agk_any_fn *)AGK_PICK(scale_f32, cpu);
+    case SCALE: return (agk_any_fn *)AGK_PICK(binary_scale_f32, cpu);
     case GATED: return (agk_any_fn *)AGK_PICK(glu_f32, cpu);
     case UNARY: return agk_unary_kernel(op, cpu);
     case SOFT_MAX: return (agk_any_fn *)AGK_PICK(soft_max_f32, cpu);
     default: break;
     }
     return op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, cpu)
-           : op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(rms_norm_f32, cpu)
-                                   : (agk_any_fn *)AGK_PICK(l2_norm_f32, cpu);
+           : op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(norm_rms_f32, cpu)
+                                   : (agk_any_fn *)AGK_PICK(norm_l2_f32, cpu);
 }
 
 static bool rows_of_f32(const agk_view *v)
@@ -160,7 +160,7 @@ static void each_row(const agk_stage *stage, kind k, int64_t n, float *y, const 
                      const agk_view *v)
 {
     if (k == SCALE) {
-        ((agk_scale_f32_fn *)stage->kernel)(n, y, x, param(stage, 0), param(stage, 1));
+        ((agk_binary_scale_f32_fn *)stage->kernel)(n, y, x, param(stage, 0), param(stage, 1));
     } else if (k == UNARY) {
         ((agk_unary_f32_fn *)stage->kernel)(stage->op, n, y, x);
     } else if (k == GATED) {

@@ -149,8 +149,8 @@ static agk_status run_product(const agk_task *task, const agk_node *node, int64_
             ((agk_mm_block_fn *)node->aux.fn[PRODUCT])(&block);
             agk_breathe(task);
         }
-        ((agk_transpose_32_fn *)node->aux.fn[TRANSPOSE])(cols, g.out_channels, y + n * g.out_batch + 4 * place,
-                                                         g.out_group, (const char *)product, 4 * g.out_channels);
+        ((agk_cpy_transpose_32_fn *)node->aux.fn[TRANSPOSE])(cols, g.out_channels, y + n * g.out_batch + 4 * place,
+                                                             g.out_group, (const char *)product, 4 * g.out_channels);
     }
     return AGK_OK;
 }
@@ -165,8 +165,8 @@ bool agk_lower_conv_product(agk_lowering *lowering)
     if (depth == 0 || !dense_image(dst, dims)) return false;
     const bool wide = a->type != AGK_F32 || !dense_image(a, dims) ||
                       (g.channels > 1 && g.kernel_channel != 4 * g.kernel[0] * g.kernel[1] * g.kernel[2]);
-    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_tile_f32, lowering->cpu);
-    node->aux.fn[TRANSPOSE] = (agk_any_fn *)AGK_PICK(transpose_32, lowering->cpu);
+    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_blocks_f32, lowering->cpu);
+    node->aux.fn[TRANSPOSE] = (agk_any_fn *)AGK_PICK(cpy_transpose_32, lowering->cpu);
     node->aux.i[WIDE] = wide;
     node->aux.i[TILES] = agk_mm_ceil_div(places, TILE);
     lowering->scratch_size = (size_t)((agk_mm_least(depth, DEPTH) + g.out_channels) * TILE) * sizeof(float);
@@ -329,7 +329,7 @@ bool agk_lower_conv_transpose(agk_lowering *lowering)
         return false;
     }
     const int64_t window = t.kernel[0] * t.kernel[1], block = (LEAST_ROWS + window - 1) / window;
-    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_tile_f32, lowering->cpu);
+    node->aux.fn[PRODUCT] = (agk_any_fn *)AGK_PICK(mm_blocks_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(AGK_F16, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(AGK_F16, lowering->cpu);
     node->aux.i[CHANNELS] = block;

@@ -1,31 +1,14 @@
-/* Copies within a type between any strides (copy.h), and the scalar transposition.
+/* Copies within a type between any strides (copy.h).
  *
- * Not here: the op that copies, conversions (cpy.c), vector transpositions (kernels/vec/cpy.h). */
+ * Not here: the op that copies, conversions (cpy.c), transpositions (cpy.c of each folder of kernels/). */
 #include "copy.h"
 #include "table/kernel_types.h"
-
-/* y[j][i] = x[i][j]: rows of n0 elements at y + j * y_step, columns of x contiguous at x + i * x_step. */
-#define TRANSPOSE(bits) \
-    void agk_transpose_##bits##_scalar(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step) \
-    { \
-        for (int64_t j0 = 0; j0 < n1; j0 += 16) { /* 16 rows: each line of x is used up while it is in L1 */ \
-            const int64_t end = j0 + 16 < n1 ? j0 + 16 : n1; \
-            for (int64_t i = 0; i < n0; ++i) { \
-                const uint##bits##_t *from = (const uint##bits##_t *)(const void *)(x + i * x_step); \
-                for (int64_t j = j0; j < end; ++j) { \
-                    ((uint##bits##_t *)(void *)(y + j * y_step))[i] = from[j]; \
-                } \
-            } \
-        } \
-    }
-TRANSPOSE(32)
-TRANSPOSE(16)
 
 agk_any_fn *agk_copy_transpose(int type, uint32_t cpu)
 {
     const size_t size = agk_traits(type)->type_size;
-    if (size == 4) return (agk_any_fn *)AGK_PICK(transpose_32, cpu);
-    return size == 2 ? (agk_any_fn *)AGK_PICK(transpose_16, cpu) : NULL;
+    if (size == 4) return (agk_any_fn *)AGK_PICK(cpy_transpose_32, cpu);
+    return size == 2 ? (agk_any_fn *)AGK_PICK(cpy_transpose_16, cpu) : NULL;
 }
 
 static void swap_dims(agk_loop *loop, int a, int b)
@@ -105,7 +88,7 @@ static void copy_strip(const agk_copy *copy, int64_t rows, char *dst, const char
             copy_row(n * size, dst + j * loop->step[0][1], src + j * loop->step[1][1]);
         }
     } else if (loop->step[0][0] == size && loop->step[1][1] == size && copy->transpose != NULL) {
-        ((agk_transpose_32_fn *)copy->transpose)(n, rows, dst, loop->step[0][1], src, loop->step[1][0]);
+        ((agk_cpy_transpose_32_fn *)copy->transpose)(n, rows, dst, loop->step[0][1], src, loop->step[1][0]);
     } else {
         copy_elements(copy, rows, dst, src);
     }

@@ -11,7 +11,7 @@ typedef struct agk_copy {
     agk_loop loop; /* operands: target, source */
     int64_t size;  /* bytes of an element */
     int64_t strip, strips, units;
-    agk_any_fn *transpose; /* agk_transpose_32_fn or agk_transpose_16_fn; NULL: element by element */
+    agk_any_fn *transpose; /* agk_cpy_transpose_32_fn or agk_cpy_transpose_16_fn; NULL: element by element */
 } agk_copy;
 
 /* From a view to another of the same type and shape. Cheap enough to be made anew by each chunk. */

@@ -1,33 +1,11 @@
 /* Gated units: f(x) * g, where x and g are the halves of each row of a, or a and b. f32 and f16.
  *
- * Here: the lowering and the exact kernels. Not here: the functions f themselves (unary.c), kernels/vec/glu.h. */
-#include <math.h>
-
+ * Here: the lowering. Not here: the functions f themselves (unary.c), the kernels (glu.c of each folder of kernels/). */
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"
 
 enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE, X_OFFSET, G_OFFSET, FUNCTION }; /* slots of node->aux */
-
-void agk_glu_f32_scalar(int op, int64_t n, float *y, const float *x, const float *g)
-{
-    float value[AGK_BLOCK];
-    for (int64_t i = 0; i < n; i += AGK_BLOCK) {
-        const int64_t part = n - i < AGK_BLOCK ? n - i : AGK_BLOCK;
-        agk_unary_f32_scalar(op, part, value, x + i);
-        for (int64_t k = 0; k < part; ++k) y[i + k] = value[k] * g[i + k];
-    }
-}
-
-/* min(x, limit) * sigmoid(alpha * min(x, limit)) * (g within +-limit, plus 1) */
-void agk_swiglu_oai_f32_scalar(int64_t n, float *y, const float *x, const float *g, float alpha, float limit)
-{
-    for (int64_t i = 0; i < n; ++i) {
-        const float v = x[i] < limit ? x[i] : limit;
-        const float w = g[i] < limit ? g[i] : limit;
-        y[i] = v / (1.0f + expf(-alpha * v)) * ((w > -limit ? w : -limit) + 1.0f);
-    }
-}
 
 typedef struct rows {
     agk_any_fn *kernel;
@@ -41,7 +19,7 @@ static inline void apply(const rows *r, int64_t n, float *y, const float *x, con
     if (r->op >= 0)
         ((agk_glu_f32_fn *)r->kernel)(r->op, n, y, x, g);
     else
-        ((agk_swiglu_oai_f32_fn *)r->kernel)(n, y, x, g, agk_param_f32(r->node, 2), agk_param_f32(r->node, 3));
+        ((agk_glu_oai_f32_fn *)r->kernel)(n, y, x, g, agk_param_f32(r->node, 2), agk_param_f32(r->node, 3));
 }
 
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
@@ -143,7 +121,7 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     node->aux.i[FUNCTION] = function_of(node->op);
     const bool oai = node->op == AGK_OP_swiglu_oai;
     node->aux.fn[KERNEL] =
-        oai ? (agk_any_fn *)AGK_PICK(swiglu_oai_f32, lowering->cpu) : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
+        oai ? (agk_any_fn *)AGK_PICK(glu_oai_f32, lowering->cpu) : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const agk_loop loop = loop_of(node);

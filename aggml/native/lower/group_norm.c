@@ -25,8 +25,8 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     char *y = agk_data(task, dst), *x = agk_data(task, a);
     const int64_t n = a->ne[0], groups = node->aux.i[GROUPS], per_chunk = node->aux.i[PER_CHUNK];
     const int64_t size = node->aux.i[SIZE];
-    agk_row_sum_f32_fn *row_sum = (agk_row_sum_f32_fn *)node->aux.fn[ROW_SUM];
-    agk_row_scale_f32_fn *row_scale = (agk_row_scale_f32_fn *)node->aux.fn[ROW_SCALE];
+    agk_norm_sum_f32_fn *row_sum = (agk_norm_sum_f32_fn *)node->aux.fn[ROW_SUM];
+    agk_norm_scale_f32_fn *row_scale = (agk_norm_scale_f32_fn *)node->aux.fn[ROW_SCALE];
     const double eps = (double)agk_param_f32(node, 1);
     for (int64_t unit = chunk * per_chunk; unit < agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]); ++unit) {
         const int64_t i3 = unit / groups, first = unit % groups * size;
@@ -70,8 +70,8 @@ agk_status agk_lower_group_norm(agk_lowering *lowering)
                           (long long)(x->nb[0] != 4 ? x->nb[0] : y->nb[0]));
     }
     const int64_t channels = x->ne[2], size = (channels + node->params[0] - 1) / node->params[0];
-    node->aux.fn[ROW_SUM] = (agk_any_fn *)AGK_PICK(row_sum_f32, lowering->cpu);
-    node->aux.fn[ROW_SCALE] = (agk_any_fn *)AGK_PICK(row_scale_f32, lowering->cpu);
+    node->aux.fn[ROW_SUM] = (agk_any_fn *)AGK_PICK(norm_sum_f32, lowering->cpu);
+    node->aux.fn[ROW_SCALE] = (agk_any_fn *)AGK_PICK(norm_scale_f32, lowering->cpu);
     node->aux.i[SIZE] = size;
     node->aux.i[GROUPS] = (channels + size - 1) / size; /* without the empty ones */
     const int64_t units = node->aux.i[GROUPS] * x->ne[3];

@@ -1,55 +1,11 @@
 /* norm, rms_norm, l2_norm: each row of f32 is brought to mean 0 and variance 1, to a mean square of 1, to length 1.
  *
- * Here: the lowering and the exact kernels. Not here: the vector kernels (kernels/vec/norm.h), groups of rows (group_norm.c). */
-#include <math.h>
-
+ * Here: the lowering. Not here: the kernels (norm.c of each folder of kernels/), groups of rows (group_norm.c). */
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"
 
 enum { PER_CHUNK, ROWS, KERNEL, STEP_Y, STEP_X, EVEN }; /* slots of node->aux */
-
-void agk_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
-{
-    double sum = 0.0, square = 0.0;
-    for (int64_t i = 0; i < n; ++i) sum += (double)x[i];
-    const double mean = sum / (double)n;
-    for (int64_t i = 0; i < n; ++i) square += ((double)x[i] - mean) * ((double)x[i] - mean);
-    const double scale = 1.0 / sqrt(square / (double)n + (double)eps);
-    for (int64_t i = 0; i < n; ++i) y[i] = (float)(((double)x[i] - mean) * scale);
-}
-
-void agk_rms_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
-{
-    double square = 0.0;
-    for (int64_t i = 0; i < n; ++i) square += (double)x[i] * (double)x[i];
-    const double scale = 1.0 / sqrt(square / (double)n + (double)eps);
-    for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
-}
-
-void agk_l2_norm_f32_scalar(int64_t n, float *y, const float *x, float eps)
-{
-    double square = 0.0;
-    for (int64_t i = 0; i < n; ++i) square += (double)x[i] * (double)x[i];
-    const double scale = 1.0 / fmax(sqrt(square), (double)eps);
-    for (int64_t i = 0; i < n; ++i) y[i] = (float)((double)x[i] * scale);
-}
-
-double agk_row_sum_f32_scalar(bool squares, int64_t n, const float *x, float shift)
-{
-    double sum = 0.0;
-    if (!squares) {
-        for (int64_t i = 0; i < n; ++i) sum += (double)x[i];
-    } else {
-        for (int64_t i = 0; i < n; ++i) sum += ((double)x[i] - (double)shift) * ((double)x[i] - (double)shift);
-    }
-    return sum;
-}
-
-void agk_row_scale_f32_scalar(int64_t n, float *y, const float *x, float shift, float scale)
-{
-    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - shift) * scale;
-}
 
 /* The loop over rows: its dimension 0 is dimension 1 of the operands. */
 static agk_loop rows_of(const agk_node *node)
@@ -106,8 +62,8 @@ agk_status agk_lower_norm(agk_lowering *lowering)
 
     const bool vectors = (lowering->cpu & AGK_VECTORS) != 0;
     node->aux.fn[KERNEL] = node->op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, lowering->cpu)
-                           : node->op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(rms_norm_f32, lowering->cpu)
-                                                         : (agk_any_fn *)AGK_PICK(l2_norm_f32, lowering->cpu);
+                           : node->op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(norm_rms_f32, lowering->cpu)
+                                                         : (agk_any_fn *)AGK_PICK(norm_l2_f32, lowering->cpu);
     const agk_loop loop = rows_of(node);
     const int64_t rows = agk_nrows(y);
     node->aux.i[ROWS] = rows;

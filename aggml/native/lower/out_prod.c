@@ -1,7 +1,7 @@
 /* out_prod: dst[i, j] = sum over k of a[i, k] * b[j, k], where k is dimension 1 of both.
  *
  * The tiles of mul_mat, which want k innermost in a and 16 columns of b side by side: so a block of a is widened and
- * turned in scratch, while b lies almost as it has to. Not here: the kernels (mul_mat_kernels.c, avx2/, avx512/). */
+ * turned in scratch, while b lies almost as it has to. Not here: the kernels (mul_mat_blocks.c, avx2/, avx512/). */
 #include "refuse.h"
 #include "strided.h"
 #include "lower/mul_mat/mul_mat_plan.h"
@@ -124,7 +124,7 @@ agk_status agk_lower_out_prod(agk_lowering *lowering)
     const int64_t items_per_rows = agk_mm_ceil_div(tiles, per_item);
     const int64_t items = items_per_rows * agk_mm_ceil_div(m, ROWS) * dst->ne[2] * dst->ne[3];
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
-    node->aux.fn[TILE] = (agk_any_fn *)AGK_PICK(mm_tile_f32, lowering->cpu);
+    node->aux.fn[TILE] = (agk_any_fn *)AGK_PICK(mm_blocks_f32, lowering->cpu);
     node->aux.i[TILES_PER_ITEM] = per_item;
     node->aux.i[ITEMS_PER_ROWS] = items_per_rows;
     node->aux.i[ITEMS] = items;

@@ -11,67 +11,6 @@
 
 enum { TOKEN, DECAYS }; /* slots of node->aux: kernels */
 
-void agk_token_outer_scalar(bool gla, const agk_token *t)
-{
-    const int64_t d = t->n;
-    for (int64_t j = 0; j < d; ++j) t->y[j] = 0.0f;
-    for (int64_t i = 0; i < t->rows; ++i) {
-        float *row = t->state + i * d;
-        const float key = t->k[i], decay = t->decay[i], r = t->r[i];
-        if (gla) {
-            for (int64_t j = 0; j < d; ++j) {
-                row[j] = row[j] * decay + key * t->v[j];
-                t->y[j] += row[j] * (r * t->scale);
-            }
-        } else {
-            const float first = t->first[i];
-            for (int64_t j = 0; j < d; ++j) {
-                const float kv = key * t->v[j];
-                t->y[j] += (kv * first + row[j]) * r;
-                row[j] = row[j] * decay + kv;
-            }
-        }
-    }
-}
-
-void agk_token_wkv7_scalar(const agk_token *t)
-{
-    const int64_t d = t->n;
-    for (int64_t i = 0; i < t->rows; ++i) {
-        float *row = t->state + i * d;
-        const float along = agk_short_dot(d, t->a, row);
-        for (int64_t j = 0; j < d; ++j) row[j] = row[j] * t->decay[j] + t->v[i] * t->k[j] + along * t->b[j];
-        t->y[i] = agk_short_dot(d, row, t->r);
-    }
-}
-
-void agk_token_delta_scalar(const agk_token *t)
-{
-    const int64_t d = t->n;
-    for (int64_t i = 0; i < t->rows; ++i) {
-        float *row = t->state + i * d;
-        for (int64_t j = 0; j < d; ++j) row[j] *= t->decay[t->one_decay ? 0 : j];
-        const float delta = (t->v[i] - agk_short_dot(d, row, t->k)) * t->beta;
-        for (int64_t j = 0; j < d; ++j) row[j] += delta * t->k[j];
-        t->y[i] = agk_short_dot(d, row, t->r) * t->scale;
-    }
-}
-
-void agk_token_scan_scalar(const agk_token *t)
-{
-    for (int64_t p = 0; p < t->rows; ++p) {
-        float *row = t->state + p * t->n;
-        const float in = t->v[p] * t->scale;
-        for (int64_t i = 0; i < t->n; ++i) row[i] = row[i] * t->decay[t->one_decay ? 0 : i] + t->k[i] * in;
-        t->y[p] = agk_short_dot(t->n, row, t->r);
-    }
-}
-
-void agk_token_decays_scalar(int64_t n, float *y, const float *x, float scale)
-{
-    for (int64_t i = 0; i < n; ++i) y[i] = expf(scale * x[i]);
-}
-
 static float *result_at(const agk_task *task, const agk_node *node, int64_t i)
 {
     return (float *)agk_data(task, &node->dst) + i;
@@ -171,8 +110,8 @@ static agk_status run_scan(const agk_task *task, const agk_node *node, int64_t c
                                      .decay = decay,
                                      .scale = dt,
                                      .one_decay = src[A].ne[0] == 1};
-            ((agk_token_decays_fn *)node->aux.fn[DECAYS])(token.one_decay ? 1 : n, decay, a, dt);
-            ((agk_token_scan_fn *)node->aux.fn[TOKEN])(&token);
+            ((agk_recurrent_decays_fn *)node->aux.fn[DECAYS])(token.one_decay ? 1 : n, decay, a, dt);
+            ((agk_recurrent_scan_fn *)node->aux.fn[TOKEN])(&token);
             keep(&kept, tokens - 1 - t, state);
         }
     }
@@ -215,7 +154,7 @@ static agk_status run_outer(const agk_task *task, const agk_node *node, int64_t 
                                                   : agk_f32_row(&src[4], data[4], h, t, 0),
                                      .first = gla ? NULL : agk_f32_row(&src[3], data[3], h, 0, 0),
                                      .scale = scale};
-            ((agk_token_outer_fn *)node->aux.fn[TOKEN])(gla, &token);
+            ((agk_recurrent_outer_fn *)node->aux.fn[TOKEN])(gla, &token);
         }
     }
     return AGK_OK;
@@ -247,7 +186,7 @@ static agk_status run_wkv7(const agk_task *task, const agk_node *node, int64_t c
                                      .v = in[3],
                                      .a = in[4],
                                      .b = in[5]};
-            ((agk_token_wkv7_fn *)node->aux.fn[TOKEN])(&token);
+            ((agk_recurrent_wkv7_fn *)node->aux.fn[TOKEN])(&token);
         }
     }
     return AGK_OK;
@@ -283,8 +222,8 @@ static agk_status run_delta(const agk_task *task, const agk_node *node, int64_t 
                                      .scale = scale,
                                      .beta = *agk_f32_row(&src[4], data[4], h, t, s),
                                      .one_decay = g->ne[0] == 1};
-            ((agk_token_decays_fn *)node->aux.fn[DECAYS])(g->ne[0], decay, gate, 1.0f);
-            ((agk_token_delta_fn *)node->aux.fn[TOKEN])(&token);
+            ((agk_recurrent_decays_fn *)node->aux.fn[DECAYS])(g->ne[0], decay, gate, 1.0f);
+            ((agk_recurrent_delta_fn *)node->aux.fn[TOKEN])(&token);
             keep(&kept, tokens - 1 - t, rows);
         }
     }
@@ -377,11 +316,11 @@ agk_status agk_lower_recurrent(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
     const uint32_t cpu = lowering->cpu;
-    node->aux.fn[TOKEN] = node->op == AGK_OP_ssm_scan          ? (agk_any_fn *)AGK_PICK(token_scan, cpu)
-                          : node->op == AGK_OP_rwkv_wkv7       ? (agk_any_fn *)AGK_PICK(token_wkv7, cpu)
-                          : node->op == AGK_OP_gated_delta_net ? (agk_any_fn *)AGK_PICK(token_delta, cpu)
-                                                               : (agk_any_fn *)AGK_PICK(token_outer, cpu);
-    node->aux.fn[DECAYS] = (agk_any_fn *)AGK_PICK(token_decays, cpu);
+    node->aux.fn[TOKEN] = node->op == AGK_OP_ssm_scan          ? (agk_any_fn *)AGK_PICK(recurrent_scan, cpu)
+                          : node->op == AGK_OP_rwkv_wkv7       ? (agk_any_fn *)AGK_PICK(recurrent_wkv7, cpu)
+                          : node->op == AGK_OP_gated_delta_net ? (agk_any_fn *)AGK_PICK(recurrent_delta, cpu)
+                                                               : (agk_any_fn *)AGK_PICK(recurrent_outer, cpu);
+    node->aux.fn[DECAYS] = (agk_any_fn *)AGK_PICK(recurrent_decays, cpu);
     const int floats = node->op == AGK_OP_ssm_scan ? IDS : node->n_src;
     for (int i = 0; i < floats; ++i) {
         const agk_status status = agk_expect_rows(lowering, i);

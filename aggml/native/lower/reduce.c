@@ -221,17 +221,6 @@ static void row_cumsum(const char *row, int64_t step, int64_t n, char *out, int6
     }
 }
 
-/* Sum of label * log(soft_max(logit)). */
-double agk_entropy_f32_scalar(int64_t n, const float *logit, const float *label)
-{
-    double max = -INFINITY, sum = 0.0, loss = 0.0;
-    for (int64_t i = 0; i < n; ++i) max = (double)logit[i] > max ? (double)logit[i] : max;
-    for (int64_t i = 0; i < n; ++i) sum += exp((double)logit[i] - max);
-    const double shift = max + log(sum);
-    for (int64_t i = 0; i < n; ++i) loss += (double)label[i] * ((double)logit[i] - shift);
-    return loss;
-}
-
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0], *b = &node->src[1];
@@ -248,7 +237,7 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
         }
         case AGK_OP_cumsum: row_cumsum(x, a->nb[0], n, out + agk_row_at(dst, row), dst->nb[0]); break;
         case AGK_OP_cross_entropy_loss:
-            ((double *)agk_work(task, node))[row] = ((agk_entropy_f32_fn *)node->aux.fn[READ])(
+            ((double *)agk_work(task, node))[row] = ((agk_cross_entropy_loss_f32_fn *)node->aux.fn[READ])(
                 n, (const float *)(const void *)x,
                 (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row)));
             break;
@@ -305,7 +294,7 @@ agk_status agk_lower_reduce(agk_lowering *lowering)
         rows, (entropy ? (lowering->cpu & AGK_VECTORS) != 0 ? 1.5 : 12.0 : 0.5) * (double)a->ne[0] + 10.0);
     if (rows > 0) agk_add_step(lowering, run_rows, agk_chunks(rows, node->aux.i[PER_CHUNK]));
     if (entropy) {
-        node->aux.fn[READ] = (agk_any_fn *)AGK_PICK(entropy_f32, lowering->cpu);
+        node->aux.fn[READ] = (agk_any_fn *)AGK_PICK(cross_entropy_loss_f32, lowering->cpu);
         node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(AGK_F32, lowering->cpu);
         lowering->work_size = (size_t)rows * sizeof(double);
         agk_add_step(lowering, finish, 1);

@@ -1,35 +1,14 @@
 /* soft_max over rows of f32: scale, mask (f16 or f32, repeated over dimensions 2 and 3), ALiBi, sinks.
  *
- * Here: the lowering and the exact kernel. Not here: kernels/vec/soft_max.h, attention as a whole (flash_attn_ext.c). */
+ * Here: the lowering. Not here: the kernel (soft_max.c of each folder of kernels/), attention as a whole (attention/). */
 #include <math.h>
 
 #include "alibi.h"
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"
-#include "formats/quant.h"
 
 enum { PER_CHUNK, ROWS, KERNEL }; /* slots of node->aux */
-
-void agk_soft_max_f32_scalar(int64_t n, float *y, const float *x, const agk_soft_max_row *row)
-{
-    const uint16_t *halves = row->mask;
-    const float *floats = row->mask;
-    float max = row->sink;
-    for (int64_t i = 0; i < n; ++i) {
-        float v = x[i] * row->scale;
-        if (row->mask != NULL) v += row->slope * (row->mask_f16 ? agk_f16_to_float(halves[i]) : floats[i]);
-        y[i] = v;
-        max = v > max ? v : max;
-    }
-    double sum = row->sink > -INFINITY ? (double)expf(row->sink - max) : 0.0;
-    for (int64_t i = 0; i < n; ++i) {
-        y[i] = expf(y[i] - max);
-        sum += (double)y[i];
-    }
-    const float scale = (float)(1.0 / sum);
-    for (int64_t i = 0; i < n; ++i) y[i] *= scale;
-}
 
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {

@@ -4,7 +4,7 @@
 #include "internal.h"
 
 /* The child sees memory as it was at one moment, in the middle of whatever the parent's other threads did, and no fork waits
- * for them. So each word follows one of six rules. tests/runtime/test_fork_rules.py holds the table against the sources;
+ * for them. So each word follows one of six rules. tests/process/test_fork_rules.py holds the table against the sources;
  * tests/native/runtime_fork.c forks with each lock held and in each state that somebody may wait for.
  *
  *   fresh   in_child() makes it anew. The child keeps some memory of what the parent had there, and nothing else.

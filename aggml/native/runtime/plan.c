@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 #include "plan_order.h"
 
 /* Steps of this many chunks and more would overflow the claim word of the pool. */

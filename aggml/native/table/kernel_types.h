@@ -19,68 +19,68 @@ typedef agk_to_float_fn agk_iq2_xxs_to_f32_fn, agk_iq2_xs_to_f32_fn, agk_iq2_s_t
 typedef void agk_f32_to_f16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_bf16_fn(const float *src, void *dst, int64_t n);
 typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);
-typedef void agk_mm_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef void agk_mm_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef void agk_mm_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef void agk_mm_col_q8_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_row_q8_0_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_row_q4_0_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_tile_f32_fn(const struct agk_mm_block *block);
-typedef void agk_mm_tile_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_tile_q8_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_f32_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_f16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_bf16_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_q8_0_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dot_q4_0_fn(const struct agk_mm_block *block);
-typedef agk_mm_dot_q4_0_fn agk_mm_dot_q4_1_fn, agk_mm_dot_q5_0_fn, agk_mm_dot_q5_1_fn, agk_mm_dot_iq4_nl_fn,
-    agk_mm_dot_mxfp4_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_dot_q2_k_fn, agk_mm_dot_q3_k_fn, agk_mm_dot_q4_k_fn, agk_mm_dot_q5_k_fn,
-    agk_mm_dot_q6_k_fn, agk_mm_dot_iq4_xs_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_dot_iq2_xxs_fn, agk_mm_dot_iq2_xs_fn, agk_mm_dot_iq2_s_fn, agk_mm_dot_iq3_xxs_fn,
-    agk_mm_dot_iq3_s_fn, agk_mm_dot_iq1_s_fn, agk_mm_dot_iq1_m_fn, agk_mm_dot_tq1_0_fn, agk_mm_dot_tq2_0_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
+typedef void agk_mm_blocks_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_blocks_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_blocks_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef void agk_mm_columns_q8_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_blocks_rows_q8_0_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_blocks_rows_q4_0_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_blocks_f32_fn(const struct agk_mm_block *block);
+typedef void agk_mm_blocks_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_blocks_q8_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_f32_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_f16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_bf16_bf16_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_q8_0_fn(const struct agk_mm_block *block);
+typedef void agk_mm_dots_q4_0_fn(const struct agk_mm_block *block);
+typedef agk_mm_dots_q4_0_fn agk_mm_dots_q4_1_fn, agk_mm_dots_q5_0_fn, agk_mm_dots_q5_1_fn, agk_mm_dots_iq4_nl_fn,
+    agk_mm_dots_mxfp4_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_dots_q2_k_fn, agk_mm_dots_q3_k_fn, agk_mm_dots_q4_k_fn, agk_mm_dots_q5_k_fn,
+    agk_mm_dots_q6_k_fn, agk_mm_dots_iq4_xs_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_dots_iq2_xxs_fn, agk_mm_dots_iq2_xs_fn, agk_mm_dots_iq2_s_fn, agk_mm_dots_iq3_xxs_fn,
+    agk_mm_dots_iq3_s_fn, agk_mm_dots_iq1_s_fn, agk_mm_dots_iq1_m_fn, agk_mm_dots_tq1_0_fn, agk_mm_dots_tq2_0_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
     agk_mm_packed_q5_1_fn, agk_mm_packed_iq4_nl_fn, agk_mm_packed_mxfp4_fn, agk_mm_packed_q2_k_fn,
     agk_mm_packed_q3_k_fn, agk_mm_packed_q4_k_fn, agk_mm_packed_q5_k_fn, agk_mm_packed_q6_k_fn, agk_mm_packed_iq4_xs_fn;
-typedef agk_mm_dot_q4_0_fn agk_mm_packed16_q8_0_fn, agk_mm_packed16_q4_0_fn, agk_mm_packed16_q4_1_fn,
-    agk_mm_packed16_q5_0_fn, agk_mm_packed16_q5_1_fn, agk_mm_packed16_iq4_nl_fn, agk_mm_packed16_mxfp4_fn,
-    agk_mm_packed16_q2_k_fn, agk_mm_packed16_q3_k_fn, agk_mm_packed16_q4_k_fn, agk_mm_packed16_q5_k_fn,
-    agk_mm_packed16_q6_k_fn, agk_mm_packed16_iq4_xs_fn;
+typedef agk_mm_dots_q4_0_fn agk_mm_packed_tiles_q8_0_fn, agk_mm_packed_tiles_q4_0_fn, agk_mm_packed_tiles_q4_1_fn,
+    agk_mm_packed_tiles_q5_0_fn, agk_mm_packed_tiles_q5_1_fn, agk_mm_packed_tiles_iq4_nl_fn,
+    agk_mm_packed_tiles_mxfp4_fn, agk_mm_packed_tiles_q2_k_fn, agk_mm_packed_tiles_q3_k_fn, agk_mm_packed_tiles_q4_k_fn,
+    agk_mm_packed_tiles_q5_k_fn, agk_mm_packed_tiles_q6_k_fn, agk_mm_packed_tiles_iq4_xs_fn;
 
-/* n columns of f32, `stride` bytes apart, quantized as by mm_col_q8 and laid out as by agk_packed_tiles. */
+/* n columns of f32, `stride` bytes apart, quantized as by mm_columns_q8 and laid out as by agk_packed_tiles. */
 struct agk_packed_layout;
-typedef void agk_mm_packed_lay_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
-                                  const char *columns, size_t stride, char *out);
+typedef void agk_mm_packed_columns_fn(const struct agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
+                                      const char *columns, size_t stride, char *out);
 
-/* mul_mat_terms.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
+/* mul_mat_panels.h has the layouts. cols and row give false if a number cannot be split; bf16: a row of bf16 or of a
  * quantized type as one term. */
-struct agk_terms_panel;
-typedef bool agk_mm_terms_cols_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef agk_mm_terms_cols_fn agk_mm_tiles_cols_fn;                                                /* mul_mat_tiles.h */
-typedef void agk_mm_tiles_rows_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
-typedef void agk_mm_iq_bf16_fn(int type, const void *src, void *out, int64_t n); /* of codebook types */
-typedef bool agk_mm_terms_row_fn(int terms, int64_t k, const float *x, void *out);
-typedef void agk_mm_terms_bf16_fn(const void *src, void *out, int64_t k);
-typedef void agk_mm_terms_tile_fn(const struct agk_terms_panel *p);
-typedef agk_mm_terms_tile_fn agk_mm_lanes_tile_fn, agk_mm_tiles_panel_fn;
-typedef agk_mm_terms_tile_fn agk_mm_bytes_tile_fn; /* mul_mat_bytes.h */
-typedef void agk_mm_bytes_row_fn(int type, const void *src, void *out, int64_t n);
-typedef void agk_mm_col_q8_wide_fn(const void *src, void *dst, int64_t n);
-typedef void agk_mm_bytes_pack_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
-                                  void *out);
-typedef agk_mm_terms_tile_fn agk_mm_short_tile_fn; /* mul_mat_short.h */
-typedef void agk_mm_short_row_fn(int type, bool words, const void *src, void *out, int64_t n);
-typedef agk_mm_bytes_pack_fn agk_mm_short_pack_fn;
-typedef void agk_mm_terms_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
-                                 size_t ldc);
+struct agk_mm_panel;
+typedef bool agk_mm_pairs_columns_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
+typedef agk_mm_pairs_columns_fn agk_mm_tiles_columns_fn; /* mul_mat_tiles.h */
+typedef void agk_mm_tiles_rows_bf16_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
+typedef void agk_mm_tiles_rows_iq_fn(int type, const void *src, void *out, int64_t n); /* of codebook types */
+typedef bool agk_mm_pairs_rows_fn(int terms, int64_t k, const float *x, void *out);
+typedef void agk_mm_pairs_rows_bf16_fn(const void *src, void *out, int64_t k);
+typedef void agk_mm_pairs_product_fn(const struct agk_mm_panel *p);
+typedef agk_mm_pairs_product_fn agk_mm_floats_product_fn, agk_mm_tiles_product_fn;
+typedef agk_mm_pairs_product_fn agk_mm_bytes_product_fn; /* mul_mat_bytes.h */
+typedef void agk_mm_bytes_rows_fn(int type, const void *src, void *out, int64_t n);
+typedef void agk_mm_columns_q8_wide_fn(const void *src, void *dst, int64_t n);
+typedef void agk_mm_bytes_columns_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
+                                     void *out);
+typedef agk_mm_pairs_product_fn agk_mm_shorts_product_fn; /* mul_mat_shorts.h */
+typedef void agk_mm_shorts_rows_fn(int type, bool words, const void *src, void *out, int64_t n);
+typedef agk_mm_bytes_columns_fn agk_mm_shorts_columns_fn;
+typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
+                                  size_t ldc);
 
 /* unary, glu. op is an agk_op; y may be x. For glu it is that of the function f of f(x) * g. */
 typedef void agk_unary_f32_fn(int op, int64_t n, float *y, const float *x);
 typedef void agk_glu_f32_fn(int op, int64_t n, float *y, const float *x, const float *g);
-typedef void agk_swiglu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
+typedef void agk_glu_oai_f32_fn(int64_t n, float *y, const float *x, const float *g, float alpha, float limit);
 typedef void agk_unary_params_f32_fn(int op, int64_t n, float *y, const float *x, const float *params);
-typedef void agk_silu_back_f32_fn(int64_t n, float *y, const float *g, const float *x);
+typedef void agk_backward_silu_f32_fn(int64_t n, float *y, const float *g, const float *x);
 
 /* binary. Rows of n floats, steps in bytes; one_b: a single element of b for a row. y may be a or b. */
 typedef struct agk_binary_rows {
@@ -90,15 +90,15 @@ typedef struct agk_binary_rows {
     bool one_b;
 } agk_binary_rows;
 typedef void agk_binary_f32_fn(int op, int64_t n, int64_t rows, const agk_binary_rows *r);
-typedef void agk_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
+typedef void agk_binary_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
 
 /* norm, soft_max. One row; y may be x. */
 typedef void agk_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
-typedef void agk_rms_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
-typedef void agk_l2_norm_f32_fn(int64_t n, float *y, const float *x, float eps);
-typedef double agk_row_sum_f32_fn(bool squares, int64_t n, const float *x, float shift); /* of x, or (x - shift)^2 */
-typedef void agk_row_scale_f32_fn(int64_t n, float *y, const float *x, float shift,
-                                  float scale); /* (x - shift) scale */
+typedef void agk_norm_rms_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef void agk_norm_l2_f32_fn(int64_t n, float *y, const float *x, float eps);
+typedef double agk_norm_sum_f32_fn(bool squares, int64_t n, const float *x, float shift); /* of x, or (x - shift)^2 */
+typedef void agk_norm_scale_f32_fn(int64_t n, float *y, const float *x, float shift,
+                                   float scale); /* (x - shift) scale */
 typedef struct agk_soft_max_row {
     float scale, slope; /* logit = scale * x + slope * mask */
     float sink;         /* a further logit that takes its share of the sum; -inf: none */
@@ -108,10 +108,10 @@ typedef struct agk_soft_max_row {
 typedef void agk_soft_max_f32_fn(int64_t n, float *y, const float *x, const agk_soft_max_row *row);
 
 /* backward, reduce. One row. entropy: the sum of label * log(soft_max(logit)). */
-typedef void agk_rms_norm_back_f32_fn(int64_t n, float *out, const float *grad, const float *x, float eps);
-typedef void agk_soft_max_back_f32_fn(int64_t n, float *out, const float *grad, const float *y, float scale);
-typedef double agk_entropy_f32_fn(int64_t n, const float *logit, const float *label);
-typedef void agk_entropy_back_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
+typedef void agk_backward_rms_norm_f32_fn(int64_t n, float *out, const float *grad, const float *x, float eps);
+typedef void agk_backward_soft_max_f32_fn(int64_t n, float *out, const float *grad, const float *y, float scale);
+typedef double agk_cross_entropy_loss_f32_fn(int64_t n, const float *logit, const float *label);
+typedef void agk_backward_entropy_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
 
 /* recurrent. One token of one head, `rows` rows of n floats of its state; what a kernel does not name it does not read.
  * outer (gla): row_i = decay_i row_i + k_i v, y = the sum of r_i scale row_i
@@ -127,10 +127,10 @@ typedef struct agk_token {
     float scale, beta;
     bool one_decay;
 } agk_token;
-typedef void agk_token_outer_fn(bool gla, const agk_token *t);
-typedef void agk_token_wkv7_fn(const agk_token *t);
-typedef agk_token_wkv7_fn agk_token_delta_fn, agk_token_scan_fn;
-typedef void agk_token_decays_fn(int64_t n, float *y, const float *x, float scale);
+typedef void agk_recurrent_outer_fn(bool gla, const agk_token *t);
+typedef void agk_recurrent_wkv7_fn(const agk_token *t);
+typedef agk_recurrent_wkv7_fn agk_recurrent_delta_fn, agk_recurrent_scan_fn;
+typedef void agk_recurrent_decays_fn(int64_t n, float *y, const float *x, float scale);
 
 /* rope. The table has n cosines and sines of position * freq, times magnitude; a rotation turns `half` pairs. */
 typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, float magnitude, float *cosine,
@@ -145,10 +145,10 @@ struct agk_flash_tile;
 typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v);
 typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
-typedef agk_flash_begin_fn agk_flash_begin_narrow_fn, agk_flash_begin_pairs_fn;
-typedef agk_flash_block_fn agk_flash_block_narrow_fn, agk_flash_block_pairs_fn;
-typedef agk_flash_end_fn agk_flash_end_narrow_fn;
-typedef void agk_flash_pairs_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
+typedef agk_flash_begin_fn agk_flash_narrow_begin_fn, agk_flash_pairs_begin_fn;
+typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn;
+typedef agk_flash_end_fn agk_flash_narrow_end_fn;
+typedef void agk_flash_pairs_pack_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
 
 /* In bf16 terms: n (1..32) rows of keys and values, floats d and dv wide, to their panels (values: the first of them, v_step
  * bytes apart); a tile of rows. False: numbers that have no terms, and nothing was stored to the result. */
@@ -164,8 +164,8 @@ typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct
                                     void *state);
 
 /* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
-typedef void agk_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
-typedef void agk_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+typedef void agk_cpy_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+typedef void agk_cpy_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 
 #define AGK_VARIANT(kernel, isa, needs) agk_##kernel##_fn agk_##kernel##_##isa;
 #ifdef __clang__

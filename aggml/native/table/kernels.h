@@ -123,7 +123,7 @@ struct agk_packed;
 
 typedef struct agk_lowering {
     agk_node *node;
-    struct ag_storage *weights; /* where src[0] lies, if it may be packed (packed.h); else NULL */
+    struct ag_storage *weights; /* where src[0] lies, if it may be packed (mul_mat_packed.h); else NULL */
     struct agk_packed *packed;  /* what the lowering made of it; the plan keeps it */
     const agk_node *source;     /* the node that makes src[1] of a product, if it can give columns; NULL: none */
     int32_t source_k;           /* it is to write them, in blocks of so many k; 0: it is not */

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend
     from aggml.graph import Graph
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
+    from aggml.tensor.placement import Holder
 
 __all__ = ["VIEW_OPS", "Assignment", "Question", "assigning"]
 
@@ -63,7 +64,7 @@ class Question:
         self._supports = [by_device[id(d)] for d in self._devices]
         self._kinds: dict[Tensor, object] = {}
 
-    def buffer(self, tensor: Tensor) -> Buffer | None:
+    def buffer(self, tensor: Tensor) -> Holder | None:
         """Where the tensor itself was placed before the scheduler saw it; None for views, too."""
         placement = tensor.placement
         return None if placement is None or tensor in self.floating else placement.buffer
@@ -90,7 +91,7 @@ class Question:
             known = reach[id(buffer_type)] = self._devices[b].supports_buffer_type(buffer_type)
         return known
 
-    def home(self, buffer: Buffer, op: Tensor) -> int:
+    def home(self, buffer: Holder, op: Tensor) -> int:
         """The first backend that reaches ``buffer`` and can run ``op``; -1 if there is none."""
         for b in range(len(self.backends)):
             if self.reads(b, buffer.type) and self.supports(b, op):

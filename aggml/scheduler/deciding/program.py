@@ -1,19 +1,21 @@
 """Program: what one graph asks of several backends, for one choice of leafs that each run brings.
 
 Here: building it out of assignment and splits, in small steps; what has to be readable. Not here:
-addresses (layout.py), running it (run.py). Nothing here holds the graph: a program may outlive it.
+memory (layout/), running it (running/). Nothing here holds the graph: a program may outlive it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from aggml.scheduler.deciding.assign import VIEW_OPS, Question, assigning
 from aggml.scheduler.deciding.split import Copy, splitting
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from aggml.graph import Graph
     from aggml.scheduler.deciding.assign import Assignment
@@ -26,6 +28,7 @@ __all__ = ["Program", "building"]
 _OUTPUT = 2  # TensorFlag.OUTPUT
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A graph assigned and cut.
 
@@ -41,101 +44,26 @@ class Program:
         fixed: leafs that nobody placed and no run brings: they get memory for good.
         direct: floating leafs that are read where they are at home, and not from copies alone.
         kept: storages that can be read after a run.
+        crossing: storages of nodes that are copied to another backend.
         experts: for copies of experts' weights, of which only some are read: the tensor that says
             which.
         made: for each storage that nodes write, the last split that does.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        q: Question,
-        found: Assignment,
-        splits: list[Split],
-        floating: Collection[Tensor],
-    ) -> None:
-        self.uid = graph.uid
-        self.nodes = graph.nodes
-        self.leafs = (*graph.leafs, *(n for n in graph.nodes if n.op == "none"))
-        self.ends = graph.ends
-        self.q = q
-        self.found = found
-        self.splits = splits
-        self.floating = frozenset(floating)
-        self.kept = {end.root for end in graph.ends}
-        self.kept.update(n.root for n in graph.nodes if n._flags & _OUTPUT)
-        self.kept.update(n for n in self.leafs if n._flags & _OUTPUT)
-        self.fixed = [
-            leaf
-            for leaf in self.leafs
-            if leaf.placement is None and leaf.view_src is None and leaf not in self.floating
-        ]
-        self.direct = {leaf for leaf in self.floating if leaf in self.kept}
-        self.crossing: set[Tensor] = set()  # storages of nodes that are copied elsewhere
-        self.made: dict[Tensor, int] = {}
-        self.experts: dict[Copy, Tensor] = {}
-
-    def look(self) -> Steps[None]:
-        """Find out what the nodes do, in small steps; before anything is asked."""
-        q = self.q
-        yield
-        for i, split in enumerate(self.splits):
-            for copy in split.inputs:
-                root = copy.tensor.root
-                if root in self.floating:
-                    if copy.tensor is not root:
-                        self.direct.add(root)
-                elif q.buffer(root) is None:
-                    self.crossing.add(root)
-            for node in self.nodes[split.start : split.end]:
-                if node.op in VIEW_OPS or node.op == "none":
-                    continue
-                self.made[node.view_src or node] = i
-                for source in node.src:
-                    if source is not None and source not in split.swaps:
-                        root = source.view_src or source
-                        if root in self.floating:
-                            self.direct.add(root)
-                if node.view_src is not None and node.view_src in self.floating:
-                    self.direct.add(node.view_src)
-                yield
-            yield
-        self.experts = self._find_experts()
-        self.direct.update(i.root for i in self.experts.values() if i.root in self.floating)
-
-    def _find_experts(self) -> dict[Copy, Tensor]:
-        """Weights in host memory that are copied to be read by ``mul_mat_id`` alone.
-
-        Its ids have to be there before the split begins. ggml looks at the first node of a split;
-        here all that read the copy, in later splits too, have to name the same experts.
-        """
-        found: dict[Copy, Tensor | None] = {}
-        for i, split in enumerate(self.splits):
-            for copy in split.inputs:
-                buffer = self.q.buffer(copy.tensor)
-                if (
-                    buffer is not None
-                    and buffer.usage is BufferUsage.WEIGHTS
-                    and buffer.is_host
-                    and copy.tensor.is_contiguous
-                    and copy.tensor.ne[3] == 1
-                ):
-                    found[copy] = None
-            swaps = {t: c for t, c in split.swaps.items() if c in found} if found else {}
-            for node in self.nodes[split.start : split.end] if swaps else ():
-                if node.op in VIEW_OPS:
-                    continue
-                for k, source in enumerate(node.src):
-                    if source is None or source not in swaps:
-                        continue
-                    copy = swaps[source]
-                    ids = node.src[2] if node.op == "mul_mat_id" and k == 0 else None
-                    known = found.get(copy)
-                    if ids is None or (known or ids) is not ids or self.made.get(ids.root, -1) >= i:
-                        found.pop(copy, None)
-                    elif copy in found:
-                        found[copy] = ids
-        return {copy: ids for copy, ids in found.items() if ids is not None}
+    uid: int
+    nodes: tuple[Tensor, ...]
+    leafs: tuple[Tensor, ...]
+    ends: tuple[Tensor, ...]
+    q: Question
+    found: Assignment
+    splits: Sequence[Split]
+    floating: frozenset[Tensor]
+    fixed: Sequence[Tensor]
+    direct: AbstractSet[Tensor]
+    kept: AbstractSet[Tensor]
+    crossing: AbstractSet[Tensor]
+    experts: Mapping[Copy, Tensor]
+    made: Mapping[Tensor, int]
 
     def at(self, tensor: Tensor) -> int:
         """The backend where the tensor's storage lies."""
@@ -164,6 +92,112 @@ def building(
             found.backend[leaf] = q.last
             found.cause[leaf] = "4.any"
     splits = yield from splitting(graph, q, found, cuts)
-    program = Program(graph, q, found, splits, floating)
-    yield from program.look()
-    return program
+    brought = frozenset(floating)
+    leafs = (*graph.leafs, *(n for n in graph.nodes if n.op == "none"))
+    kept = {end.root for end in graph.ends}
+    kept.update([n.root for n in graph.nodes if n._flags & _OUTPUT])
+    kept.update([n for n in leafs if n._flags & _OUTPUT])
+    yield
+    touched = yield from _touching(graph, q, splits, brought)
+    experts = _find_experts(graph, q, splits, touched.made)
+    return Program(
+        uid=graph.uid,
+        nodes=graph.nodes,
+        leafs=leafs,
+        ends=graph.ends,
+        q=q,
+        found=found,
+        splits=splits,
+        floating=brought,
+        fixed=[
+            leaf
+            for leaf in leafs
+            if leaf.placement is None and leaf.view_src is None and leaf not in brought
+        ],
+        direct=touched.direct
+        | (brought & kept)
+        | {ids.root for ids in experts.values() if ids.root in brought},
+        kept=kept,
+        crossing=touched.crossing,
+        experts=experts,
+        made=touched.made,
+    )
+
+
+class _Touched(NamedTuple):
+    """What the splits of a program do to storages; see `Program`."""
+
+    made: dict[Tensor, int]
+    direct: set[Tensor]  # as far as nodes read them
+    crossing: set[Tensor]
+
+
+def _touching(
+    graph: Graph, q: Question, splits: Sequence[Split], floating: frozenset[Tensor]
+) -> Steps[_Touched]:
+    """Find out what splits read, write and copy, in small steps."""
+    made: dict[Tensor, int] = {}
+    direct: set[Tensor] = set()
+    crossing: set[Tensor] = set()
+    for i, split in enumerate(splits):
+        for copy in split.inputs:
+            root = copy.tensor.root
+            if root in floating:
+                if copy.tensor is not root:
+                    direct.add(root)
+            elif q.buffer(root) is None:
+                crossing.add(root)
+        for node in graph.nodes[split.start : split.end]:
+            if node.op in VIEW_OPS or node.op == "none":
+                continue
+            made[node.view_src or node] = i
+            for source in node.src:
+                if source is not None and source not in split.swaps:
+                    root = source.view_src or source
+                    if root in floating:
+                        direct.add(root)
+            if node.view_src is not None and node.view_src in floating:
+                direct.add(node.view_src)
+            yield
+        yield
+    return _Touched(made, direct, crossing)
+
+
+def _find_experts(
+    graph: Graph, q: Question, splits: Sequence[Split], made: Mapping[Tensor, int]
+) -> dict[Copy, Tensor]:
+    """Copies of weights in host memory that ``mul_mat_id`` alone reads, with its ids.
+
+    The ids have to be there before the split begins. ggml looks at the first node of a split; here
+    all that read the copy, in later splits too, have to name the same experts.
+    """
+    found: dict[Copy, Tensor | None] = {}
+    for i, split in enumerate(splits):
+        found.update({copy: None for copy in split.inputs if _is_host_weights(copy, q)})
+        swaps = {t: c for t, c in split.swaps.items() if c in found} if found else {}
+        for node in graph.nodes[split.start : split.end] if swaps else ():
+            if node.op in VIEW_OPS:
+                continue
+            for k, source in enumerate(node.src):
+                if source is None or source not in swaps:
+                    continue
+                copy = swaps[source]
+                ids = node.src[2] if node.op == "mul_mat_id" and k == 0 else None
+                known = found.get(copy)
+                if ids is None or (known or ids) is not ids or made.get(ids.root, -1) >= i:
+                    found.pop(copy, None)
+                elif copy in found:
+                    found[copy] = ids
+    return {copy: ids for copy, ids in found.items() if ids is not None}
+
+
+def _is_host_weights(copy: Copy, q: Question) -> bool:
+    """Whether weights of the host are copied that could be copied one matrix at a time."""
+    buffer = q.buffer(copy.tensor)
+    return (
+        buffer is not None
+        and buffer.usage is BufferUsage.WEIGHTS
+        and buffer.is_host
+        and copy.tensor.is_contiguous
+        and copy.tensor.ne[3] == 1
+    )

@@ -1,50 +1,137 @@
-"""Actions: the operations of a submission as a layout lists them.
+"""Actions: the operations of a submission, each with what it reads and writes.
 
-Here: kinds, and what each says. Not here: which there are (script.py), enqueuing (run.py).
+Here: one class for each kind. Not here: which there are (script.py), enqueuing them (running/).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.native import _native
     from aggml.plan import DevicePlan
+    from aggml.scheduler.layout.memory import Key
     from aggml.tensor import Tensor
 
-__all__ = ["COPY", "EXPERTS", "PLAN", "SET", "WHOLE", "Action"]
+__all__ = ["Action", "Bring", "ChooseExperts", "Compute", "Join", "Move", "Task"]
 
-#: What an action is: a value brought by the run, a copy, a plan, "all pieces are there", a copy of
-#: some of the experts.
-SET: Final = "set"
-COPY: Final = "copy"
-PLAN: Final = "plan"
-WHOLE: Final = "whole"
-EXPERTS: Final = "experts"
+
+class Bring(NamedTuple):
+    """Write the value that a run brings for ``leaf`` to ``target``."""
+
+    leaf: Tensor
+    target: Tensor
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """Nothing: the value is an array of the user."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """What is filled."""
+        return (self.target,)
+
+    def __str__(self) -> str:
+        return f"set {self.target.name}"
+
+
+class Move(NamedTuple):
+    """Copy ``source`` to ``target``."""
+
+    source: Tensor
+    target: Tensor
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """What is copied."""
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """What is filled."""
+        return (self.target,)
+
+    def __str__(self) -> str:
+        return f"copy {self.source.name} to {self.target.name}"
+
+
+class ChooseExperts(NamedTuple):
+    """Copy to ``target`` at least those matrices of ``source`` that ``ids`` names then."""
+
+    source: Tensor
+    target: Tensor
+    ids: Tensor
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The matrices, and their numbers."""
+        return (self.ids, self.source)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """What is filled."""
+        return (self.target,)
+
+    def __str__(self) -> str:
+        return f"copy experts {self.ids.name} of {self.source.name} to {self.target.name}"
+
+
+class Join(NamedTuple):
+    """Declare ``target``, which was written in ``pieces``, good if all of the pieces are."""
+
+    pieces: tuple[Tensor, ...]
+    target: Tensor
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The pieces."""
+        return self.pieces
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """What they are pieces of."""
+        return (self.target,)
+
+    def __str__(self) -> str:
+        return f"join {len(self.pieces)} pieces of {self.target.name}"
+
+
+class Compute(NamedTuple):
+    """Run the plan of a split.
+
+    Attributes:
+        plan: what is run.
+        reads: storages with memory that other actions may touch.
+        writes: likewise.
+        scratch: the key of the memory that the split shares with others.
+    """
+
+    plan: DevicePlan
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    scratch: Key
+
+    def __str__(self) -> str:
+        return f"compute {len(self.plan.graph)} nodes"
+
+
+#: What an action does; each says what it ``reads`` and ``writes``.
+Task: TypeAlias = Bring | Move | ChooseExperts | Join | Compute
 
 
 class Action(NamedTuple):
     """One operation of a submission.
 
     Attributes:
-        kind: SET, COPY, PLAN, WHOLE or EXPERTS.
+        task: what it does.
         backend: whose stream it is on.
+        split: index of the split that it belongs to.
         waits: streams that it comes after, with all that is queued there so far.
-        source: the leaf of a SET, what a COPY reads.
-        target: what is written.
-        plan: of a PLAN.
-        split: index of the split it belongs to.
-        reads: of a WHOLE, what has to be good; of EXPERTS, who they are.
-        placed: whether it touches memory that the user placed.
     """
 
-    kind: str
+    task: Task
     backend: Backend
-    waits: tuple[_native.Stream, ...]
-    source: Tensor | None
-    target: Tensor | None
-    plan: DevicePlan | None
     split: int
-    reads: tuple[Tensor, ...]
-    placed: bool
+    waits: tuple[_native.Stream, ...] = ()

@@ -9,13 +9,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.memory.buffer import HOST
+from aggml.memory.buffer_type import HOST
 from aggml.ops import view_1d
 from aggml.tensor import new_like, new_tensor
 
 if TYPE_CHECKING:
-    from aggml.backend.device import Device
-    from aggml.memory.buffer import BufferType
+    from aggml.backend.backend import Device
+    from aggml.memory.buffer_type import BufferType
     from aggml.tensor import Tensor
 
 __all__ = ["Piece", "Route", "pieces", "route"]

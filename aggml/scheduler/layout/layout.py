@@ -1,7 +1,7 @@
-"""Layout: a program with memory: where each value lies, native plans, and a list of actions.
+"""Layout: a program that can be enqueued: where each value lies, native plans, a list of actions.
 
-Here: the result, and the steps to it (rewriting.py, placing.py, script.py, in that order). Not
-here: enqueuing (run.py).
+Here: the result, and the way to it: `rewriting` -> `placing` -> `compiling_splits` -> `scripting`.
+Not here: enqueuing (running/).
 
 Two kinds. The compact one is what ggml has: all values share memory. It serves one submission at a
 time. In the other, values that cross devices, inputs and results have memory apart, once for each
@@ -11,57 +11,49 @@ submission in flight, so that transfers run beside the computing of others.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from aggml.errors import AlreadyAllocated
-from aggml.scheduler.layout.memory import Memory
-from aggml.scheduler.layout.script import Scripting
+from aggml.scheduler.layout.place import offsetting, placing
+from aggml.scheduler.layout.plans import compiling_splits
+from aggml.scheduler.layout.rewrite import rewriting
+from aggml.scheduler.layout.script import Script, scripting
 from aggml.stream.slices import finish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable, Mapping, Sequence
 
-    from aggml.backend import Backend
     from aggml.memory.buffer import Buffer
-    from aggml.native import _native
     from aggml.scheduler.deciding.program import Program
-    from aggml.scheduler.layout.actions import Action
-    from aggml.scheduler.running.prepared import Recording
+    from aggml.scheduler.layout.memory import Key, Memory
+    from aggml.scheduler.layout.plans import Side
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Layout", "materialising", "measure"]
+__all__ = ["Layout", "laying_out", "measure"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A program that can be enqueued: actions in order, and where results are.
+    """A program that can be enqueued.
 
     Attributes:
         program: what it is a layout of.
         slot: number of its memory apart; None if it is the compact one.
         script: the actions.
         twins: for each tensor of the graph, what stands for it here.
-        streams: all streams that the script uses.
-        touched: for each backend, streams that touch memory the user placed there.
-        foreign: for a stream that orders access to memory the user placed, other streams that
-            touch it.
-        sharers: for each backend where the user placed memory, other given ones that reach it.
-        writes_placed: indexes of backends whose user-placed memory is written.
-        recordings: submissions that were enqueued, by the form of their job.
+        buffers: those of the scheduler that it rests on, by key.
+        recordings: submissions that were enqueued with it, by the form of their job; kept here by
+            those who enqueue (running/), because they end with it.
     """
 
-    def __init__(self, program: Program, slot: int | None) -> None:
-        self.program = program
-        self.slot = slot
-        self.script: list[Action] = []
-        self.twins: dict[Tensor, Tensor] = {}
-        self.streams: list[_native.Stream] = []
-        self.touched: dict[int, set[_native.Stream]] = {}
-        self.foreign: dict[_native.Stream, list[_native.Stream]] = {}
-        self.sharers: dict[int, list[Backend]] = {}
-        self.writes_placed: list[int] = []
-        self.buffers: list[tuple[Hashable, list[Buffer]]] = []
-        self.recordings: dict[Hashable, Recording] = {}
+    program: Program
+    slot: int | None
+    script: Script
+    twins: Mapping[Tensor, Tensor]
+    buffers: Sequence[tuple[Key, list[Buffer]]]
+    recordings: dict[Hashable, Any] = field(default_factory=dict)
 
     def is_current(self, memory: Memory) -> bool:
         """Whether its buffers are still those of the scheduler."""
@@ -71,54 +63,46 @@ class Layout:
                 return False
         return True
 
+    def __str__(self) -> str:
+        where = "memory shared" if self.slot is None else f"memory apart, number {self.slot}"
+        return f"layout of graph {self.program.uid}, {where}\n{self.script}"
 
-def materialising(
-    program: Program,
-    slot: int | None,
-    memory: Memory,
-    lane: Callable[[str, int], Backend],
-) -> Steps[Layout]:
+
+def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -> Steps[Layout]:
     """Give a program memory and plans, in small steps.
 
     Args:
         program: what is to run.
         slot: which memory apart; None for the compact layout.
         memory: the buffers of the scheduler, which grow if they have to.
-        lane: the backend that carries a kind of operation out for a backend, by name and index.
+        side: further backends, for transfers and for splits side by side.
 
     Raises:
         AllocFailed: no memory; what there was is as before.
     """
-    maker = Scripting(program, Layout(program, slot), memory, lane)
+    yield from _placing_for_good(program)
+    rewritten = yield from rewriting(program, apart=slot is not None)
+    placed = yield from placing(rewritten, slot, memory)
+    yield
+    plans = yield from compiling_splits(placed, side)
+    yield
+    script = yield from scripting(placed, plans, side)
+    return Layout(program, slot, script, rewritten.twins, placed.buffers)
+
+
+def _placing_for_good(program: Program) -> Steps[None]:
+    """Memory for leafs that nobody placed and no run brings."""
     for b, kind in enumerate(program.q.types):
         while group := [
             t for t in program.fixed if t.placement is None and program.found.backend[t] == b
         ]:
             with suppress(AlreadyAllocated):  # another task was first with one of them
                 yield from kind.allocating(group)
-    maker.leafs()
-    for i in range(len(program.splits)):
-        maker.split(i)
-        yield
-    yield from maker.place()
-    yield
-    plans = yield from maker.compile()
-    yield
-    maker.actions(plans)
-    return maker.layout
 
 
 def measure(program: Program) -> tuple[int, ...]:
     """Bytes of the compact layout for each backend; a type that several share counts for each."""
-
-    def none(name: str, b: int) -> Backend:
-        raise AssertionError(f"no lane is needed to measure: {name} {b}")
-
-    maker = Scripting(program, Layout(program, None), Memory(), none)
-    maker.leafs()
-    for i in range(len(program.splits)):
-        maker.split(i)
     types = program.q.types
-    leafs = [t for t in maker.twins.values() if t.op == "none"]
-    sizes = finish(maker.allocation(leafs, types)).sizes()
+    rewritten = finish(rewriting(program, apart=False))
+    sizes = finish(offsetting(rewritten, types)).sizes()
     return tuple([sizes[types.index(kind)] for kind in types])

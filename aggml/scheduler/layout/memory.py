@@ -1,35 +1,46 @@
-"""Memory of a scheduler: buffers that layouts share and that grow, and how types of them are seen.
+"""Memory of a scheduler: buffers that layouts share and that grow.
 
-Not here: what lies where (placing.py).
+Here: the buffers by key, and a type of buffers seen as one that nobody shares. Not here: what lies
+where (place.py). Three kinds of keys: ``("type", id)`` for values of all backends with buffers of
+that type, ``("own", backend, side)`` for a site that shares its scratch with no other, and
+``("slot", number, backend)`` for memory apart of one submission in flight.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from aggml.memory.graph_memory import GraphBuffer
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
-    from aggml.backend import Backend
-    from aggml.graph import Graph
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Memory", "Own", "SplitMemory"]
+__all__ = ["Key", "Memory", "Unshared"]
+
+#: What a group of buffers is for.
+Key: TypeAlias = tuple[object, ...]
 
 
 class Memory:
-    """Buffers that grow, by key; what was compiled for an old one looks whether it is still it."""
+    """Buffers that grow, by key.
+
+    A layout is current as long as it holds the very lists of ``buffers``: growing replaces them.
+    """
 
     def __init__(self) -> None:
-        self.buffers: dict[Hashable, list[Buffer]] = {}
+        self.buffers: dict[Key, list[Buffer]] = {}
 
-    def grow(self, key: Hashable, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
-        """Buffers of at least these sizes."""
+    def grow(self, key: Key, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
+        """Buffers of at least these sizes.
+
+        Raises:
+            AllocFailed: no memory; the buffers are as before.
+        """
         while True:
             have = self.buffers.setdefault(key, [])
             if len(sizes) <= len(have) and all(
@@ -45,12 +56,12 @@ class Memory:
             if self.buffers.get(key) is have:  # else another task was first: there may be enough
                 self.buffers[key] = new
 
-    def size(self, key: Hashable) -> int:
+    def size(self, key: Key) -> int:
         """Bytes under this key."""
         return sum(b.size for b in self.buffers.get(key, ()))
 
 
-class Own:
+class Unshared:
     """A buffer type seen as one that no other backend shares."""
 
     def __init__(self, kind: BufferType) -> None:
@@ -69,26 +80,3 @@ class Own:
     def alloc_size(self, tensor: Tensor) -> int:
         """As the type says."""
         return self._kind.alloc_size(tensor)
-
-
-class SplitMemory(GraphBuffer):
-    """What a device's compiler asks: where the tensors of one split lie, all of them for good."""
-
-    def __init__(
-        self,
-        block: Buffer,
-        graph: Graph,
-        backend: Backend,
-        addresses: dict[Tensor, int],
-        blocks: tuple[Buffer, ...],
-    ) -> None:
-        super().__init__(block, graph, backend, {}, 0)
-        self._addresses = addresses
-        self._blocks = blocks  # kept for as long as the plan
-
-    def locate(self, tensor: Tensor) -> tuple[int, bool]:
-        """See `GraphBuffer.locate`; never in the arena."""
-        placement = tensor.placement
-        if placement is not None:
-            return placement.address, False
-        return self._addresses[tensor], False

@@ -1,6 +1,6 @@
 """Order: which action has to wait for which stream, from what each of them reads and writes.
 
-Here: a pure function over actions in program order. Not here: what the actions are (layout.py).
+Here: a pure function over actions in program order. Not here: what the actions are (script.py).
 """
 
 from __future__ import annotations
@@ -43,17 +43,20 @@ def ordering(
         for resource in (*reads, *writes):
             if resource in last_write:
                 other, at = last_write[resource]
-                needed[other] = max(at, needed.get(other, 0))
+                if at > needed.get(other, -1):
+                    needed[other] = at
         for resource in writes:
             for other, at in readers.pop(resource, {}).items():
-                needed[other] = max(at, needed.get(other, 0))
+                if at > needed.get(other, -1):
+                    needed[other] = at
         mine = []
         for other, at in sorted(needed.items(), key=lambda item: -item[1]):
             if other == stream or clock.get(other, -1) >= at:
                 continue
             mine.append(other)
             for s, n in known.get(other, {}).items():
-                clock[s] = max(n, clock.get(s, -1))
+                if n > clock.get(s, -1):
+                    clock[s] = n
             clock[other] = latest[other]
         waits.append(mine)
         for resource in writes:

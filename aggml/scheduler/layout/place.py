@@ -1,111 +1,171 @@
-"""Placing: where the values of a layout lie: in memory that is shared, or apart for one submission.
+"""The second step of a layout: each new storage gets an address.
 
-Not here: lifetimes and offsets (allocator/), the buffers themselves (memory.py).
+Here: which storages share memory, and which have memory of one submission alone. Not here:
+lifetimes and offsets (the allocator), the buffers themselves (memory.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml.graph import graph_of
 from aggml.memory.allocator.lifetimes import graph_planning
 from aggml.memory.buffer import aligned
-from aggml.scheduler.layout.memory import Own
-from aggml.scheduler.layout.rewrite import Rewriting
+from aggml.scheduler.layout.memory import Unshared
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from aggml.memory.allocator.lifetimes import AllocPlan, Sizing
-    from aggml.memory.buffer import Buffer, BufferType
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
+    from aggml.scheduler.layout.memory import Key, Memory
+    from aggml.scheduler.layout.rewrite import Rewritten
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Placing"]
+__all__ = ["Placed", "offsetting", "placing"]
 
 
-class Placing(Rewriting):
-    """The second part of making a Layout."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A rewritten program with memory.
 
-    def kept(self) -> list[Tensor]:
-        """What can be read after a run."""
-        return [self.twins[t] for t in self.program.kept if t in self.twins]
+    Attributes:
+        rewritten: what was placed. Those of its storages that several actions touch have a
+            `Placement` now.
+        slot: the number of its memory apart; None if all values share memory.
+        addresses: of the storages that a single plan touches: they have no `Placement`.
+        scratch: for each site the key of the memory that its splits share with others.
+        buffers: all memory that it rests on, by key.
+    """
 
-    def place(self) -> Steps[None]:
-        """Give each new storage an address; those that several actions touch a Placement."""
-        q, layout = self.q, self.layout
-        self.shared.update(t for t in self.kept() if t in self.at)
-        leafs = [t for t in self.twins.values() if t.op == "none"]
-        apart = layout.slot is not None
-        if apart:
-            yield from self.place_apart()
-        shared_type = [sum(1 for t in q.types if t is kind) > 1 for kind in q.types]
-        kinds = [q.types[b] for b, _ in self.places]
-        own = [lane > 0 or (apart and shared_type[b]) for b, lane in self.places]
-        keys: list[Hashable] = [
-            ("own", *place) if alone else ("type", id(kind))
-            for place, kind, alone in zip(self.places, kinds, own, strict=True)
-        ]
-        types: list[Sizing] = [
-            Own(kind) if alone else kind for kind, alone in zip(kinds, own, strict=True)
-        ]
-        self.keys = keys
-        plan = yield from self.allocation(leafs, types)
-        blocks: list[list[Buffer]] = []
-        for b, chunks in enumerate(plan.chunks):
-            first = keys.index(keys[b])
-            if first == b:
-                blocks.append((yield from self.buffers(keys[b], kinds[b], chunks)))
-            else:
-                blocks.append(blocks[first])
-        shared = self.shared
-        for tensor, slot in plan.slots.items():
-            if not blocks[slot.buffer_id]:
-                b = slot.buffer_id
-                block = (yield from self.buffers(keys[b], kinds[b], [0]))[0]
-            else:
-                block = blocks[slot.buffer_id][slot.chunk]
-            if tensor in shared:
-                block.place(tensor, slot.offset)
-            else:
-                self.addresses[tensor] = block.base + slot.offset
+    rewritten: Rewritten
+    slot: int | None
+    addresses: Mapping[Tensor, int]
+    scratch: Sequence[Key]
+    buffers: Sequence[tuple[Key, list[Buffer]]]
 
-    def allocation(self, leafs: list[Tensor], types: Sequence[Sizing]) -> Steps[AllocPlan]:
-        """Offsets of what has no memory yet, as ggml's graph allocator finds them."""
-        graph = graph_of(self.order, leafs, self.kept())
-        yield
-        at = [self.at.get(leaf, 0) for leaf in leafs]
-        return (yield from graph_planning(graph, self.ids, at, types=types, reuse_inputs=True))
+    @property
+    def blocks(self) -> tuple[Buffer, ...]:
+        """All buffers."""
+        return tuple([block for _, have in self.buffers for block in have])
 
-    def place_apart(self) -> Steps[None]:
-        """Memory of this submission alone for what other streams than the computing one touch."""
-        program = self.program
-        tensors = [self.twins[t] for t in program.direct]
-        tensors += [
-            twin
-            for copy, twin in self.copies.items()
-            # Copies of weights stay where memory is shared: they are too large to have many.
-            if program.is_upload(copy) or self.q.buffer(copy.tensor.root) is None
-        ]
-        tensors += [self.twins[t] for t in program.crossing if self.twins[t] in self.at]
-        tensors += [t for t in self.kept() if t in self.at]
-        tensors += [t for t in self.order if t in self.across]
-        by_backend: dict[int, list[Tensor]] = {}
-        for tensor in dict.fromkeys(tensors):
-            by_backend.setdefault(self.at[tensor], []).append(tensor)
-        for b, group in by_backend.items():
-            kind = self.q.types[b]
-            offsets, size = [], 0
-            for tensor in group:
-                offsets.append(size)
-                size += aligned(kind.alloc_size(tensor), kind.alignment)
-            (block,) = yield from self.buffers(("slot", self.layout.slot, b), kind, [size])
-            for tensor, offset in zip(group, offsets, strict=True):
-                block.place(tensor, offset)
 
-    def buffers(self, key: Hashable, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
-        """Buffers of the scheduler that the layout rests on."""
-        have = yield from self.memory.grow(key, kind, sizes)
-        self.layout.buffers.append((key, have))
-        self.blocks.extend(have)
+class _Taken:
+    """The buffers of the scheduler that one layout takes, in the order of taking.
+
+    Args:
+        memory: the buffers of the scheduler.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.buffers: list[tuple[Key, list[Buffer]]] = []
+
+    def taking(self, key: Key, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
+        """Buffers of at least these sizes."""
+        have = yield from self._memory.grow(key, kind, sizes)
+        self.buffers.append((key, have))
         return have
+
+
+def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Steps[Placed]:
+    """Give each new storage an address, and a `Placement` if several actions touch it.
+
+    Args:
+        rewritten: what to place.
+        slot: which memory apart; None: all values share memory.
+        memory: the buffers of the scheduler, which grow if they have to.
+
+    Raises:
+        AllocFailed: no memory; what there was is as before.
+    """
+    taken = _Taken(memory)
+    if slot is not None:
+        yield from _placing_apart(rewritten, slot, taken)
+    kinds = [rewritten.program.q.types[site.backend] for site in rewritten.sites]
+    alone = _is_alone(rewritten, apart=slot is not None)
+    scratch: list[Key] = [
+        ("own", *site) if own else ("type", id(kind))
+        for site, kind, own in zip(rewritten.sites, kinds, alone, strict=True)
+    ]
+    types = [Unshared(kind) if own else kind for kind, own in zip(kinds, alone, strict=True)]
+    plan = yield from offsetting(rewritten, types)
+    blocks: list[list[Buffer]] = []
+    for i, chunks in enumerate(plan.chunks):
+        first = scratch.index(scratch[i])  # several sites may share memory
+        if first == i:
+            blocks.append((yield from taken.taking(scratch[i], kinds[i], chunks)))
+        else:
+            blocks.append(blocks[first])
+    addresses: dict[Tensor, int] = {}
+    shared = rewritten.shared
+    for tensor, found in plan.slots.items():
+        i = found.buffer_id
+        if blocks[i]:
+            block = blocks[i][found.chunk]
+        else:  # all that lies there has no bytes
+            block = (yield from taken.taking(scratch[i], kinds[i], [0]))[0]
+        if tensor in shared:
+            block.place(tensor, found.offset)
+        else:
+            addresses[tensor] = block.base + found.offset
+    return Placed(rewritten, slot, addresses, scratch, taken.buffers)
+
+
+def _is_alone(rewritten: Rewritten, *, apart: bool) -> list[bool]:
+    """For each site, whether no other site takes from the same memory.
+
+    The streams of two sites run side by side. So sites beside the backend's own stream have memory
+    of their own, and with memory apart also backends that share a type.
+    """
+    types = rewritten.program.q.types
+    is_shared = [sum(1 for other in types if other is kind) > 1 for kind in types]
+    return [site.side > 0 or (apart and is_shared[site.backend]) for site in rewritten.sites]
+
+
+def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Steps[AllocPlan]:
+    """Offsets of what has no memory yet, as ggml's graph allocator finds them.
+
+    Args:
+        rewritten: the storages, and the order in which they are needed.
+        types: of the memory of each site.
+    """
+    leafs = rewritten.leafs
+    graph = graph_of(rewritten.order, leafs, rewritten.kept)
+    yield
+    at = [rewritten.home.get(leaf, 0) for leaf in leafs]
+    return (
+        yield from graph_planning(
+            graph, rewritten.sites_of_order, at, types=types, reuse_inputs=True
+        )
+    )
+
+
+def _placing_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Steps[None]:
+    """Memory of this submission alone for what other streams than the computing one touch."""
+    program, twins, home = rewritten.program, rewritten.twins, rewritten.home
+    tensors = [twins[t] for t in program.direct]
+    tensors += [
+        target
+        for copy, target in rewritten.copies.items()
+        # Copies of weights stay where memory is shared: they are too large to have many.
+        if program.is_upload(copy) or program.q.buffer(copy.tensor.root) is None
+    ]
+    tensors += [twins[t] for t in program.crossing if twins[t] in home]
+    tensors += [t for t in rewritten.kept if t in home]
+    tensors += [t for t in rewritten.order if t in rewritten.across]
+    by_backend: dict[int, list[Tensor]] = {}
+    for tensor in dict.fromkeys(tensors):
+        by_backend.setdefault(home[tensor], []).append(tensor)
+    for b, group in by_backend.items():
+        kind = program.q.types[b]
+        offsets, size = [], 0
+        for tensor in group:
+            offsets.append(size)
+            size += aligned(kind.alloc_size(tensor), kind.alignment)
+        (block,) = yield from taken.taking(("slot", slot, b), kind, [size])
+        for tensor, offset in zip(group, offsets, strict=True):
+            block.place(tensor, offset)

@@ -1,197 +1,280 @@
-"""Rewriting: for each tensor of a program one that stands for it, with memory of its own to come.
+"""The first step of a layout: for each tensor of a program, one that stands for it.
 
-Here: nodes that read copies instead of what they were written to read, graphs of splits, the order
-in which values are needed. Not here: where they lie (placing.py).
+Here: nodes that read copies instead of what they were written to read, a graph for each split, the
+order in which values are needed, the sites where splits compute. The graph of the user is never
+changed. Not here: where the new tensors lie (place.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.graph import graph_of
-from aggml.memory.buffer import HOST
+from aggml.memory.buffer_type import HOST
 from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor import change, new_like
 from aggml.tensor.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Mapping, Sequence
 
-    from aggml.backend import Backend
     from aggml.graph import Graph
-    from aggml.memory.buffer import Buffer
     from aggml.scheduler.deciding.program import Program
-    from aggml.scheduler.deciding.split import Copy
-    from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.layout.memory import Memory
+    from aggml.scheduler.deciding.split import Copy, Split
+    from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["COMPUTE_LANES", "Rewriting"]
+__all__ = ["SIDE_STREAMS", "Rewritten", "Site", "rewriting"]
 
 # Streams beside its own on which a backend may compute: for so many crossings of a graph there and
 # back the submissions do not hold each other up.
-COMPUTE_LANES: Final = 3
+SIDE_STREAMS: Final = 3
 
 # Where a node lies that takes no memory, but keeps its source until it comes.
 _NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "", 0)
 
 
-def _places(program: Program, *, apart: bool) -> tuple[list[tuple[int, int]], list[int]]:
-    """(backend, lane) of all splits, without repetition, and for each split the index of its own.
+class Site(NamedTuple):
+    """Where splits compute: each site has a stream and scratch of its own.
+
+    Attributes:
+        backend: its index.
+        side: 0 for the backend's own stream, else the number of a further one.
+    """
+
+    backend: int
+    side: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rewritten:
+    """A program in tensors of its own.
+
+    A storage is a tensor that is no view. The new storages are those that the layout has to find
+    memory for: leafs that each run brings, copies, and nodes that nobody placed.
+
+    Attributes:
+        program: what was rewritten.
+        twins: for each tensor of the program, the one that stands for it.
+        copies: for each copy, the tensor that it fills.
+        graphs: the nodes of each split.
+        order: copies and nodes as they are needed, for the allocator.
+        sites_of_order: for each of them the index of the site whose memory it takes.
+        sites: where splits compute.
+        site_of: for each split the index of its site.
+        home: for each new storage the index of the backend where it lies.
+        kept: new tensors that can be read after a run.
+        shared: new storages that more than one action touches.
+        across: new storages that several sites touch.
+    """
+
+    program: Program
+    twins: Mapping[Tensor, Tensor]
+    copies: Mapping[Copy, Tensor]
+    graphs: Sequence[Graph]
+    order: Sequence[Tensor]
+    sites_of_order: Sequence[int]
+    sites: Sequence[Site]
+    site_of: Sequence[int]
+    home: Mapping[Tensor, int]
+    kept: Sequence[Tensor]
+    shared: frozenset[Tensor]
+    across: frozenset[Tensor]
+
+    @property
+    def leafs(self) -> list[Tensor]:
+        """The new tensors without operation."""
+        return [t for t in self.twins.values() if t.op == "none"]
+
+
+def rewriting(program: Program, *, apart: bool) -> Steps[Rewritten]:
+    """Rewrite a program, a split in each step.
+
+    Args:
+        program: what to rewrite.
+        apart: whether submissions are to have memory of their own, and run side by side.
+    """
+    draft = _Draft(program, apart=apart)
+    draft.add_leafs()
+    for i in range(len(program.splits)):
+        draft.add_split(i)
+        yield
+    return draft.done()
+
+
+def _sites(program: Program, *, apart: bool) -> tuple[list[Site], list[int]]:
+    """The sites of all splits, without repetition, and for each split the index of its own.
 
     A stream is in order, so a split that waits for another device holds up all behind it, of the
     next submission too. With memory apart, the splits of one backend are therefore on several
     streams. The last is on the backend's own: what its user enqueues there comes after all of them.
     """
-    places = [(b, 0) for b in range(len(program.q.backends))]
-    of: list[int] = []
-    left = [0] * len(places)
+    sites = [Site(b, 0) for b in range(len(program.q.backends))]
+    site_of: list[int] = []
+    total = [0] * len(sites)
     for split in program.splits:
-        left[split.backend] += 1
-    seen = [0] * len(left)
+        total[split.backend] += 1
+    seen = [0] * len(total)
     for split in program.splits:
         b = split.backend
         seen[b] += 1
-        last = seen[b] == left[b] or not apart
-        place = (b, 0 if last else 1 + (seen[b] - 1) % COMPUTE_LANES)
-        if place not in places:
-            places.append(place)
-        of.append(places.index(place))
-    return places, of
+        on_own = seen[b] == total[b] or not apart
+        site = Site(b, 0 if on_own else 1 + (seen[b] - 1) % SIDE_STREAMS)
+        if site not in sites:
+            sites.append(site)
+        site_of.append(sites.index(site))
+    return sites, site_of
 
 
-class Rewriting:
-    """The first part of making a Layout."""
+class _Draft:
+    """A `Rewritten` that is being filled, split after split; its attributes are explained there."""
 
-    def __init__(
-        self,
-        program: Program,
-        layout: Layout,
-        memory: Memory,
-        lane: Callable[[str, int], Backend],
-    ) -> None:
+    def __init__(self, program: Program, *, apart: bool) -> None:
         self.program = program
-        self.q = program.q
-        self.memory = memory
-        self.lane = lane
-        self.layout = layout
-        self.twins = self.layout.twins
+        self.twins: dict[Tensor, Tensor] = {}
         self.copies: dict[Copy, Tensor] = {}
         self.graphs: list[Graph] = []
-        self.order: list[Tensor] = []  # for the allocator: copies and nodes, as they are needed
-        self.ids: list[int] = []
-        #: (backend, lane) of splits: each such pair has a stream and scratch of its own.
-        self.places, self.of = _places(program, apart=layout.slot is not None)
-        self.keys: list[Hashable] = []
-        self.by: dict[Tensor, int] = {}  # index of the place that makes a new storage
-        self.across: set[Tensor] = set()  # new storages that another place touches
-        self.at: dict[Tensor, int] = {}  # backend of each new storage
-        self.shared: set[Tensor] = set()  # new storages that more than one action touches
-        self.addresses: dict[Tensor, int] = {}
-        self.blocks: list[Buffer] = []
+        self.order: list[Tensor] = []
+        self.sites_of_order: list[int] = []
+        self.sites, self.site_of = _sites(program, apart=apart)
+        self.home: dict[Tensor, int] = {}
+        self.maker: dict[Tensor, int] = {}  # the site that fills a new storage
+        self.shared: set[Tensor] = set()
+        self.across: set[Tensor] = set()
 
-    def leafs(self) -> None:
-        """Leafs first: those that each run brings get twins of their own."""
+    def done(self) -> Rewritten:
+        """The value, once all splits were added."""
+        kept = [self.twins[t] for t in self.program.kept if t in self.twins]
+        self.shared.update([t for t in kept if t in self.home])
+        return Rewritten(
+            program=self.program,
+            twins=self.twins,
+            copies=self.copies,
+            graphs=self.graphs,
+            order=self.order,
+            sites_of_order=self.sites_of_order,
+            sites=self.sites,
+            site_of=self.site_of,
+            home=self.home,
+            kept=kept,
+            shared=frozenset(self.shared),
+            across=frozenset(self.across),
+        )
+
+    def add_leafs(self) -> None:
+        """Leafs stand for themselves; those that each run brings get twins."""
         program = self.program
         for leaf in program.leafs:
-            if leaf in program.floating:
-                if leaf in program.direct:
-                    twin = new_like(leaf, "none", ())
-                    self.twins[leaf] = twin
-                    self.at[twin] = program.found.backend[leaf]
-                    self.shared.add(twin)
-            else:
+            if leaf not in program.floating:
                 self.twins[leaf] = leaf
+            elif leaf in program.direct:
+                twin = self.twins[leaf] = new_like(leaf, "none", ())
+                self.home[twin] = program.found.backend[leaf]
+                self.shared.add(twin)
 
-    def twin(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor; a view may be needed before its turn, to be copied from."""
-        found = self.twins.get(tensor)
-        if found is None:
-            assert tensor.view_src is not None
-            src = tuple([None if s is None else self.twin(s) for s in tensor.src])
-            found = new_like(tensor, tensor.op, src, self.twin(tensor.view_src))
-            self.twins[tensor] = found
-            self.order.append(found)
-            self.ids.append(0)  # a view gets no memory
-        return found
+    def add_split(self, i: int) -> None:
+        """Add the copies and nodes of a split; the splits before it were added."""
+        split, site = self.program.splits[i], self.site_of[i]
+        for copy in split.inputs:
+            self._add_copy(copy, site)
+        nodes, outside = self._add_nodes(split, site)
+        for root in outside:
+            if root in self.home:
+                self.shared.add(root)
+                if self.maker.get(root, site) != site:
+                    self.across.add(root)
+        self.graphs.append(graph_of(nodes, outside))
 
-    def until_copied(self, origin: Tensor) -> None:
+    def _put(self, tensor: Tensor, site: int) -> None:
+        self.order.append(tensor)
+        self.sites_of_order.append(site)
+
+    def _add_copy(self, copy: Copy, site: int) -> None:
+        program, origin = self.program, copy.tensor
+        if not program.is_upload(copy):
+            self._keep_until_here(origin)
+        if copy in program.experts:
+            self._keep_until_here(program.experts[copy])
+        target = new_like(origin, "copy", ())
+        target._flags = 0
+        change(target, "name", f"{program.q.backends[copy.backend].name}#{origin.name}"[:60])
+        self.copies[copy] = target
+        self.home[target] = copy.backend
+        self.maker[target] = site
+        self.shared.add(target)
+        self._put(target, site)
+
+    def _keep_until_here(self, origin: Tensor) -> None:
         """Have a value last until what comes next was copied."""
-        source = self.twin(origin)
+        source = self._twin(origin)
         root = source.view_src or source
         if root.placement is None:
             until = new_like(source, "copy", (source,))
             change(until, "placement", _NOWHERE)
-            self.order.append(until)
-            self.ids.append(self.program.at(origin))
+            self._put(until, self.program.at(origin))
             self.shared.add(root)
 
-    def split(self, i: int) -> None:
-        """Copies and nodes of a split; to be called for each, in order."""
-        program, twins = self.program, self.twins
-        part = program.splits[i]
-        for copy in part.inputs:
-            origin = copy.tensor
-            if not program.is_upload(copy):
-                self.until_copied(origin)
-            if copy in program.experts:
-                self.until_copied(program.experts[copy])
-            twin = new_like(origin, "copy", ())
-            twin._flags = 0
-            change(twin, "name", f"{self.q.backends[copy.backend].name}#{origin.name}"[:60])
-            self.copies[copy] = twin
-            self.at[twin] = copy.backend
-            self.by[twin] = self.of[i]
-            self.shared.add(twin)
-            self.order.append(twin)
-            self.ids.append(self.of[i])
+    def _twin(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor; a view may be needed before its turn, to be copied from."""
+        found = self.twins.get(tensor)
+        if found is None:
+            assert tensor.view_src is not None
+            src = tuple([None if s is None else self._twin(s) for s in tensor.src])
+            found = new_like(tensor, tensor.op, src, self._twin(tensor.view_src))
+            self.twins[tensor] = found
+            self._put(found, 0)  # a view gets no memory
+        return found
+
+    def _add_nodes(self, split: Split, site: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Add the twins of all nodes of a split.
+
+        Returns:
+            Them, and the storages that they touch and do not make, both in order.
+        """
+        twins, home, maker, swaps = self.twins, self.home, self.maker, split.swaps
         nodes: list[Tensor] = []
+        added: list[Tensor] = []
+        made: set[Tensor] = set()
         outside: dict[Tensor, None] = {}
-        mine: set[Tensor] = set()
-        swaps, copies = part.swaps, self.copies
-        src: tuple[Tensor | None, ...]
-        shown: Tensor | None
-        for node in program.nodes[part.start : part.end]:
-            if node.op == "none":
-                continue
-            if swaps and node.op not in VIEW_OPS:
-                src = tuple(
-                    [
-                        None if s is None else copies[swaps[s]] if s in swaps else twins[s]
-                        for s in node.src
-                    ]
-                )
+        for node in self.program.nodes[split.start : split.end]:
+            op, viewed = node.op, node.view_src
+            shown = None if viewed is None else twins.get(viewed)
+            if op == "none" or (viewed is not None and shown is None):
+                continue  # a leaf, or a view of one that only copies show
+            is_view = op in VIEW_OPS
+            if swaps and not is_view:
+                src = self._swapped(node, swaps)
             else:
                 src = tuple([None if s is None else twins.get(s) for s in node.src])
-            viewed = node.view_src
-            shown = None if viewed is None else twins.get(viewed)
-            early = twins.get(node)
-            twin = new_like(node, node.op, src, shown) if early is None else early
+            twin = twins.get(node)  # a view may be there already: it was copied from
+            if twin is None:
+                twin = twins[node] = new_like(node, op, src, shown)
+                added.append(twin)
+            nodes.append(twin)
             if viewed is None:
+                made.add(twin)
                 if node.placement is not None:
                     change(twin, "placement", node.placement)
                 else:
-                    self.at[twin] = part.backend
-                    self.by[twin] = self.of[i]
-                mine.add(twin)
-            elif shown is None:  # a view of a leaf that only copies show
+                    home[twin] = split.backend
+                    maker[twin] = site
+            if is_view:
                 continue
-            twins[node] = twin
-            nodes.append(twin)
-            if early is None:
-                self.order.append(twin)
-                self.ids.append(self.of[i])
-            if node.op not in VIEW_OPS:
-                for s in src:
-                    if s is not None:
-                        r = s.view_src or s
-                        if r not in mine:
-                            outside[r] = None
-                if shown is not None and shown not in mine:
-                    outside[shown] = None
-        for r in outside:
-            if r in self.at:
-                self.shared.add(r)
-                if self.by.get(r, self.of[i]) != self.of[i]:
-                    self.across.add(r)
-        self.graphs.append(graph_of(nodes, list(outside)))
+            for source in src:
+                if source is not None:
+                    root = source.view_src or source
+                    if root not in made:
+                        outside[root] = None
+            if shown is not None and shown not in made:
+                outside[shown] = None
+        self.order += added
+        self.sites_of_order += [site] * len(added)
+        return nodes, list(outside)
+
+    def _swapped(self, node: Tensor, swaps: Mapping[Tensor, Copy]) -> tuple[Tensor | None, ...]:
+        """What the twin of a node reads in a split that has copies."""
+        twins, copies = self.twins, self.copies
+        return tuple(
+            [None if s is None else copies[swaps[s]] if s in swaps else twins[s] for s in node.src]
+        )

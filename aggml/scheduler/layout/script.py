@@ -1,213 +1,313 @@
-"""Script: native plans of splits, and the actions of a layout with what each waits for.
+"""The third step of a layout: its actions in order, and what each of them waits for.
 
-Here: what each action reads and writes. Not here: the order that follows (order.py), the way of a
-copy (copies.py), enqueuing (run.py).
+Here: which actions there are, on which stream, and what they touch of memory that the user placed.
+Not here: the order that follows from what they read and write (order.py), the way of a copy
+(copies.py), enqueuing (running/).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aggml.memory.buffer import HOST
+from aggml.memory.buffer_type import HOST
 from aggml.scheduler.deciding.assign import VIEW_OPS
-from aggml.scheduler.layout.actions import COPY, EXPERTS, PLAN, SET, WHOLE, Action
+from aggml.scheduler.layout.actions import Action, Bring, ChooseExperts, Compute, Join, Move
 from aggml.scheduler.layout.copies import Route, pieces, route
-from aggml.scheduler.layout.memory import SplitMemory
 from aggml.scheduler.layout.order import ordering
-from aggml.scheduler.layout.place import Placing
+from aggml.scheduler.layout.plans import backend_at
 from aggml.tensor import new_like
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from aggml.backend import Backend
     from aggml.native import _native
     from aggml.plan import DevicePlan
     from aggml.scheduler.deciding.split import Copy
+    from aggml.scheduler.layout.memory import Key
+    from aggml.scheduler.layout.place import Placed
+    from aggml.scheduler.layout.plans import Side
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Scripting"]
+__all__ = ["Script", "scripting"]
 
 
-class Scripting(Placing):
-    """The third part of making a Layout."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """The actions of a layout, and which streams have to be put in order with what the user does.
 
-    def compile(self) -> Steps[list[DevicePlan | None]]:
-        """A plan for each split; None where nothing is computed."""
-        plans: list[DevicePlan | None] = []
-        blocks = tuple(self.blocks)
-        for i, (part, graph) in enumerate(zip(self.program.splits, self.graphs, strict=True)):
-            if all(n.op in VIEW_OPS for n in graph.nodes):
-                plans.append(None)
-                continue
-            backend = self.backend(self.of[i])
-            block = blocks[0] if blocks else self.q.types[part.backend].alloc_buffer(0)
-            graph.memory = SplitMemory(block, graph, backend, self.addresses, blocks)
-            plans.append((yield from backend._compile(graph, graph.memory)))
-        return plans
+    "Placed" is memory that the user gave a tensor of the graph; it belongs to the backend that the
+    tensor was assigned to, and the user expects that backend's stream to order access to it.
 
-    def resource(self, tensor: Tensor) -> Hashable:
-        """What stands for the bytes of a tensor when actions are put in order.
+    Attributes:
+        actions: in order.
+        streams: all streams that they are on.
+        touched: for each backend with placed memory, the streams that touch it.
+        foreign: for the stream of such a backend, the other streams that touch its placed memory.
+        sharers: for each backend with placed memory, other given backends that reach it.
+        written: indexes of backends whose placed memory is written.
+    """
 
-        Storages have one each; those that share memory with others have one per such memory.
-        """
-        root = tensor.view_src or tensor
-        placement = root.placement
-        if root not in self.at or placement is None:
-            return placement or ("scratch", self.at.get(root, -1))
-        buffer = placement.buffer
-        for key, blocks in self.layout.buffers:
-            if isinstance(key, tuple) and key[0] != "slot" and buffer in blocks:
-                return key
-        return placement
+    actions: tuple[Action, ...]
+    streams: tuple[_native.Stream, ...]
+    touched: Mapping[int, tuple[_native.Stream, ...]]
+    foreign: Mapping[_native.Stream, tuple[_native.Stream, ...]]
+    sharers: Mapping[int, tuple[Backend, ...]]
+    written: tuple[int, ...]
 
-    def backend(self, place: int) -> Backend:
-        """Whose stream the splits of a place are on."""
-        b, lane = self.places[place]
-        return self.lane(f"compute {lane}", b) if lane else self.q.backends[b]
+    def __str__(self) -> str:
+        names = {a.backend.stream.native: a.backend.name for a in self.actions}
+        lines = [f"{len(self.actions)} actions on {len(self.streams)} streams"]
+        for i, action in enumerate(self.actions):
+            waits = ", ".join([names.get(stream, "a given backend") for stream in action.waits])
+            after = f", after all queued on {waits}" if waits else ""
+            where = f"split {action.split} on {action.backend.name}"
+            lines.append(f"{i:4} {where}: {action.task}{after}")
+        return "\n".join(lines)
 
-    def actions(self, plans: list[DevicePlan | None]) -> None:
-        """The script, in program order, with what each action waits for."""
-        program, q = self.program, self.q
-        # The backend's own stream may wait for other devices: inputs do not wait with it.
-        into = "in" if self.layout.slot is None else "feed"
-        rows: list[tuple[_native.Stream, set[Hashable], set[Hashable]]] = []
-        found: list[Action] = []
-        touched: dict[int, set[_native.Stream]] = {}
-        written: set[int] = set()
 
-        def add(
-            kind: str,
-            backend: Backend,
-            reads: Sequence[Tensor],
-            writes: Sequence[Tensor],
-            split: int,
-            *,
-            source: Tensor | None = None,
-            target: Tensor | None = None,
-            plan: DevicePlan | None = None,
-            extra: Hashable = None,
-            who: Tensor | None = None,
-        ) -> None:
-            r = {self.resource(t) for t in reads}
-            w = {self.resource(t) for t in writes}
-            if extra is not None:
-                w.add(extra)
-            rows.append((backend.stream.native, r, w))
-            placed = False
-            for group, writing in ((reads, False), (writes, True)):
-                for t in group:
-                    root = t.view_src or t
-                    if root not in self.at and root in self.homes:
-                        placed = True
-                        touched.setdefault(self.homes[root], set()).add(backend.stream.native)
-                        if writing:
-                            written.add(self.homes[root])
-            found.append(
-                Action(
-                    kind,
-                    backend,
-                    (),
-                    source,
-                    target,
-                    plan,
-                    split,
-                    tuple(reads) if kind == WHOLE else () if who is None else (who,),
-                    placed,
-                )
-            )
+def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Steps[Script]:
+    """List the actions of a submission, a split in each step.
 
-        def move(source: Tensor, target: Tensor, a: int, b: int, split: int) -> None:
-            here, there = source.buffer, target.buffer
-            assert here is not None
-            assert there is not None
-            way = route(q.backends[a].device, here.type, q.backends[b].device, there.type)
-            if way is not Route.STAGED:
-                side = self.lane("down", a) if way is Route.PUSH else self.lane("up", b)
-                add(COPY, side, [source], [target], split, source=source, target=target)
-                return
-            down, up = self.lane("down", a), self.lane("up", b)
-            through = down.device.host_buffer_type or up.device.host_buffer_type
-            parts = pieces(source, target, through) if through else pieces(source, target)
-            for p in parts:
-                self.homes.pop(p.staging, None)
-                add(COPY, down, [p.source], [p.staging], split, source=p.source, target=p.staging)
-                add(COPY, up, [p.staging], [p.target], split, source=p.staging, target=p.target)
-            if len(parts) > 1:  # a piece fills a part only: now the whole is good, or is not
-                add(WHOLE, up, [p.staging for p in parts], [target], split, target=target)
+    Args:
+        placed: the program with its memory.
+        plans: of the splits.
+        side: further backends for transfers.
+    """
+    rewritten = placed.rewritten
+    actions = list(_bringing(placed, side))
+    for i, plan in enumerate(plans):
+        for copy in rewritten.program.splits[i].inputs:
+            actions += _copying(placed, copy, i, side)
+        if plan is not None:
+            actions.append(_computing(placed, plan, i, side))
+        yield
+    homes = _homes(placed)
+    touched, written = _touched(placed, actions, homes)
+    return Script(
+        actions=_in_order(placed, actions, side),
+        streams=tuple(dict.fromkeys([a.backend.stream.native for a in actions])),
+        touched=touched,
+        foreign=_foreign(placed, touched),
+        sharers=_sharers(placed, homes),
+        written=written,
+    )
 
-        def choose(source: Tensor, target: Tensor, ids: Tensor, copy: Copy, split: int) -> None:
-            """Copy some experts; ids that lie elsewhere come to host memory first."""
-            at = program.at(program.experts[copy])
-            if not ids.buffer or not ids.buffer.is_host:
-                down = self.lane("down", at)
-                staging = new_like(ids, "none", ())
-                (down.device.host_buffer_type or HOST).alloc_tensors([staging])
-                add(COPY, down, [ids], [staging], split, source=ids, target=staging)
-                ids = staging
-            up = self.lane("up", copy.backend)
-            add(EXPERTS, up, [ids, source], [target], split, source=source, target=target, who=ids)
 
-        self.homes = {
-            t: b
-            for t, b in program.found.backend.items()
-            if t.view_src is None and (t.placement is not None) and t not in program.floating
-        }
-        self.homes.update({self.twins[t]: b for t, b in self.homes.items() if t in self.twins})
-        for leaf in program.leafs:
-            if leaf in program.direct:
-                twin = self.twins[leaf]
-                add(SET, self.lane(into, self.at[twin]), [], [twin], 0, source=leaf, target=twin)
-        for i, part in enumerate(program.splits):
-            for copy in part.inputs:
-                target = self.copies[copy]
-                b = copy.backend
-                if program.is_upload(copy):
-                    add(SET, self.lane(into, b), [], [target], i, source=copy.tensor, target=target)
-                elif copy in program.experts:
-                    ids = self.twins[program.experts[copy]]
-                    choose(self.twins[copy.tensor], target, ids, copy, i)
-                else:
-                    move(self.twins[copy.tensor], target, program.at(copy.tensor), b, i)
-            plan = plans[i]
-            if plan is not None:
-                nodes = self.graphs[i].nodes
-                writes = [n for n in nodes if n.op not in VIEW_OPS]
-                writes = [n for n in writes if (n.view_src or n).placement is not None]
-                add(
-                    PLAN,
-                    self.backend(self.of[i]),
-                    [t for t in self.graphs[i].leafs if t.placement is not None],
-                    writes,
-                    i,
-                    plan=plan,
-                    extra=self.keys[self.of[i]],
-                )
-        # Computing of other submissions may still use memory that is shared.
-        layout = self.layout
+# -- which actions there are
+
+
+def _input_side(placed: Placed) -> str:
+    """The side that inputs come by: the backend's own stream may wait for other devices.
+
+    With memory apart, inputs of the next submission must not wait with it.
+    """
+    return "in" if placed.slot is None else "feed"
+
+
+def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
+    """Leafs that each run brings, and that are read where they are at home."""
+    rewritten = placed.rewritten
+    program = rewritten.program
+    for leaf in program.leafs:
+        if leaf in program.direct:
+            target = rewritten.twins[leaf]
+            backend = side(_input_side(placed), rewritten.home[target])
+            yield Action(Bring(leaf, target), backend, 0)
+
+
+def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
+    """What fills one copy."""
+    rewritten = placed.rewritten
+    program, twins = rewritten.program, rewritten.twins
+    target, b = rewritten.copies[copy], copy.backend
+    if program.is_upload(copy):
+        backend = side(_input_side(placed), b)
+        return [Action(Bring(copy.tensor, target), backend, split)]
+    source = twins[copy.tensor]
+    chooser = program.experts.get(copy)
+    if chooser is not None:
+        found = _fetching_ids(twins[chooser], program.at(chooser), split, side)
+        ids = found[-1].task.writes[0] if found else twins[chooser]
+        up = side("up", b)
+        return [*found, Action(ChooseExperts(source, target, ids), up, split)]
+    return _moving(placed, source, target, (program.at(copy.tensor), b), split, side)
+
+
+def _fetching_ids(ids: Tensor, at: int, split: int, side: Side) -> list[Action]:
+    """Numbers of experts come to host memory first, if they are not there."""
+    if ids.buffer and ids.buffer.is_host:
+        return []
+    down = side("down", at)
+    staging = new_like(ids, "none", ())
+    (down.device.host_buffer_type or HOST).alloc_tensors([staging])
+    return [Action(Move(ids, staging), down, split)]
+
+
+def _moving(
+    placed: Placed,
+    source: Tensor,
+    target: Tensor,
+    backends: tuple[int, int],
+    split: int,
+    side: Side,
+) -> list[Action]:
+    """Copy from one backend to another by the shortest way, through host memory in pieces."""
+    q = placed.rewritten.program.q
+    a, b = backends
+    here, there = source.buffer, target.buffer
+    assert here is not None
+    assert there is not None
+    way = route(q.backends[a].device, here.type, q.backends[b].device, there.type)
+    if way is not Route.STAGED:
+        carrier = side("down", a) if way is Route.PUSH else side("up", b)
+        return [Action(Move(source, target), carrier, split)]
+    down, up = side("down", a), side("up", b)
+    through = down.device.host_buffer_type or up.device.host_buffer_type
+    parts = pieces(source, target, through) if through else pieces(source, target)
+    found = []
+    for part in parts:
+        found.append(Action(Move(part.source, part.staging), down, split))
+        found.append(Action(Move(part.staging, part.target), up, split))
+    if len(parts) > 1:  # a piece fills a part only: now the whole is good, or is not
+        stagings = tuple([part.staging for part in parts])
+        found.append(Action(Join(stagings, target), up, split))
+    return found
+
+
+def _computing(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Action:
+    """Run the plan of a split."""
+    rewritten = placed.rewritten
+    graph, site = rewritten.graphs[split], rewritten.site_of[split]
+    writes = [n for n in graph.nodes if n.op not in VIEW_OPS]
+    task = Compute(
+        plan,
+        tuple([t for t in graph.leafs if t.placement is not None]),
+        tuple([n for n in writes if (n.view_src or n).placement is not None]),
+        placed.scratch[site],
+    )
+    return Action(task, backend_at(rewritten, site, side), split)
+
+
+# -- what each of them waits for
+
+
+def _in_order(placed: Placed, actions: Sequence[Action], side: Side) -> tuple[Action, ...]:
+    """The actions, each with the streams that it waits for."""
+    rewritten = placed.rewritten
+    home = rewritten.home
+    key_of = {
+        id(block): key for key, blocks in placed.buffers if key[0] != "slot" for block in blocks
+    }
+    rows = []
+    for task, backend, _, _ in actions:
+        reads = {_resource(tensor, home, key_of) for tensor in task.reads}
+        writes = {_resource(tensor, home, key_of) for tensor in task.writes}
+        if type(task) is Compute:
+            writes.add(task.scratch)
+        rows.append((backend.stream.native, reads, writes))
+    before: list[tuple[_native.Stream, set[Hashable]]] = []
+    if placed.slot is not None:  # other submissions may still compute in memory that is shared
         before = [
-            (self.backend(i).stream.native, {key})
-            for i, key in enumerate(self.keys)
-            if layout.slot is not None
+            (backend_at(rewritten, i, side).stream.native, {key})
+            for i, key in enumerate(placed.scratch)
         ]
-        layout.script = [
-            action._replace(waits=tuple(waits))
-            for action, waits in zip(found, ordering(rows, before), strict=True)
+    waits = ordering(rows, before)
+    return tuple(
+        [
+            Action(task, backend, split, tuple(streams))
+            for (task, backend, split, _), streams in zip(actions, waits, strict=True)
         ]
-        layout.touched = touched
-        layout.streams = list(dict.fromkeys(a.backend.stream.native for a in found))
-        for b, streams in touched.items():
-            home = q.backends[b].stream.native
-            others = [s for s in streams if s != home]
-            if others:
-                layout.foreign[home] = others
-        layout.writes_placed = sorted(written)
-        for root, b in self.homes.items():
-            where = root.placement
-            if where is None or root in self.at:
-                continue
-            sharers = layout.sharers.setdefault(b, [])
-            for i, backend in enumerate(q.backends):
-                if i != b and backend not in sharers and q.reads(i, where.buffer.type):
-                    sharers.append(backend)
+    )
+
+
+def _resource(tensor: Tensor, home: Mapping[Tensor, int], key_of: Mapping[int, Key]) -> Hashable:
+    """What stands for the bytes of a tensor when actions are put in order.
+
+    Storages have one each; those that share memory with others have one per such memory.
+
+    Args:
+        tensor: what is read or written.
+        home: backends of new storages; others are the user's.
+        key_of: for each buffer that several submissions share, by id, its key.
+    """
+    root = tensor.view_src or tensor
+    placement = root.placement
+    if root not in home or placement is None:
+        return placement or ("scratch", home.get(root, -1))
+    return key_of.get(id(placement.buffer), placement)
+
+
+# -- memory that the user placed
+
+
+def _homes(placed: Placed) -> dict[Tensor, int]:
+    """The backend of each storage that the user placed, and of what stands for it."""
+    rewritten = placed.rewritten
+    program, twins = rewritten.program, rewritten.twins
+    homes = {
+        t: b
+        for t, b in program.found.backend.items()
+        if t.view_src is None and t.placement is not None and t not in program.floating
+    }
+    homes.update({twins[t]: b for t, b in homes.items() if t in twins})
+    return homes
+
+
+def _touched(
+    placed: Placed, actions: Sequence[Action], homes: Mapping[Tensor, int]
+) -> tuple[dict[int, tuple[_native.Stream, ...]], tuple[int, ...]]:
+    """(`Script.touched`, `Script.written`)."""
+    ours = placed.rewritten.home
+    touched: dict[int, dict[_native.Stream, None]] = {}
+    written: set[int] = set()
+    for action in actions:
+        for tensors, is_write in ((action.task.reads, False), (action.task.writes, True)):
+            for tensor in tensors:
+                root = tensor.view_src or tensor
+                b = homes.get(root)
+                if b is None or root in ours:
+                    continue
+                touched.setdefault(b, {})[action.backend.stream.native] = None
+                if is_write:
+                    written.add(b)
+    return {b: tuple(streams) for b, streams in touched.items()}, tuple(sorted(written))
+
+
+def _foreign(
+    placed: Placed, touched: Mapping[int, tuple[_native.Stream, ...]]
+) -> dict[_native.Stream, tuple[_native.Stream, ...]]:
+    """`Script.foreign`."""
+    backends = placed.rewritten.program.q.backends
+    found = {}
+    for b, streams in touched.items():
+        home = backends[b].stream.native
+        others = tuple([stream for stream in streams if stream != home])
+        if others:
+            found[home] = others
+    return found
+
+
+def _sharers(placed: Placed, homes: Mapping[Tensor, int]) -> dict[int, tuple[Backend, ...]]:
+    """`Script.sharers`."""
+    q, ours = placed.rewritten.program.q, placed.rewritten.home
+    kinds: dict[int, dict[int, None]] = {}  # types of placed memory, by id
+    types = {}
+    for root, b in homes.items():
+        where = root.placement
+        if where is not None and root not in ours:
+            kind = where.buffer.type
+            types[id(kind)] = kind
+            kinds.setdefault(b, {})[id(kind)] = None
+    return {
+        b: tuple(
+            [
+                backend
+                for i, backend in enumerate(q.backends)
+                if i != b and any(q.reads(i, types[kind]) for kind in found)
+            ]
+        )
+        for b, found in kinds.items()
+    }

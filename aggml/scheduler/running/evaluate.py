@@ -14,8 +14,8 @@ import numpy as np
 
 from aggml.errors import Aborted
 from aggml.scheduler.deciding.assign import VIEW_OPS
-from aggml.scheduler.layout.actions import PLAN
-from aggml.scheduler.layout.layout import materialising
+from aggml.scheduler.layout.actions import Compute
+from aggml.scheduler.layout.layout import laying_out
 from aggml.scheduler.running.unit import Output
 from aggml.stream.future import Future
 from aggml.stream.slices import give_way
@@ -50,7 +50,7 @@ class _Walk:
         graph = job.graph
         planner, cuts = s._planner, range(len(graph.nodes))
         program = await give_way(planner.building(graph, job.floating, cuts))
-        self.layout = await give_way(materialising(program, None, planner.memory, s._lanes))
+        self.layout = await give_way(laying_out(program, None, planner.memory, s._lanes))
         self.outputs = job.outputs_of(self.layout)
 
     def nodes(self) -> Iterator[tuple[int, Tensor]]:
@@ -66,7 +66,11 @@ class _Walk:
         """Enqueue the copies, or the plan, of one split, then reads."""
         layout, job = self.layout, self.job
         assert layout is not None
-        script = [a for a in layout.script if a.split == split and (a.kind == PLAN) == plan]
+        script = [
+            a
+            for a in layout.script.actions
+            if a.split == split and isinstance(a.task, Compute) == plan
+        ]
         program = layout.program
         placed = [(program.at(t), t, array) for t, array in job.placed] if self.first else []
         if self.first:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aggml.native import _native
-from aggml.scheduler.layout.actions import COPY, EXPERTS, PLAN, SET
+from aggml.scheduler.layout.actions import Bring, ChooseExperts, Compute, Move
 from aggml.scheduler.running.prepared import record
 from aggml.scheduler.running.unit import Unit
 from aggml.stream import Stream
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.layout.actions import Action
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.running.job import Job
+    from aggml.scheduler.running.prepared import Recording
     from aggml.scheduler.running.sides import Lanes
     from aggml.scheduler.running.unit import Output, Source
     from aggml.stream.admission import Admission
@@ -80,7 +81,7 @@ class Runner:
             NotAllocated: an output cannot be read.
             InvalidArgument: a leaf that lies in memory is not of this graph.
         """
-        recording = None if watchers else layout.recordings.get(job.form)
+        recording: Recording | None = None if watchers else layout.recordings.get(job.form)
         if recording is not None and recording.holds():
             future, arrays = recording.run(self.line, job.arrays_for(recording.leafs))
             future._value = job.result(arrays)
@@ -94,7 +95,7 @@ class Runner:
         unit = Unit(self.joined)
         try:
             used = self._open(unit, layout, placed)
-            self._body(unit, layout.script, job.values, outputs, used)
+            self._body(unit, layout.script.actions, job.values, outputs, used)
             self._close(unit, layout, outputs, used, {b for b, _, _ in placed})
             kept = None if watchers else record(unit, job, outputs, use)
         except BaseException:
@@ -143,10 +144,10 @@ class Runner:
     def _use(self, layout: Layout, placed: Placed) -> _native.Use:
         """What a submission touches: it decides what that waits for."""
         homes = {b for b, _, _ in placed}
-        streams = dict.fromkeys([*layout.streams, *[self._natives[b] for b in homes]])
-        touched = [(b, list(found)) for b, found in layout.touched.items()]
+        streams = dict.fromkeys([*layout.script.streams, *[self._natives[b] for b in homes]])
+        touched = [(b, found) for b, found in layout.script.touched.items()]
         slot = -1 if layout.slot is None else layout.slot
-        written = {*layout.writes_placed, *homes}
+        written = {*layout.script.written, *homes}
         return _native.Use(slot, list(streams), touched, sorted(written))
 
     def _send(self, unit: Unit, use: _native.Use, future: Future[Any]) -> None:
@@ -155,14 +156,14 @@ class Runner:
 
     def _open(self, unit: Unit, layout: Layout, placed: Placed) -> dict[_native.Stream, None]:
         """Inputs that the user placed; the streams used so far."""
-        used = dict.fromkeys(layout.streams)
+        used = dict.fromkeys(layout.script.streams)
         for i, (b, tensor, array) in enumerate(placed):
             native = self._natives[b]
             used[native] = None
             self._call(unit, self.backends[b], ("placed", i)).append(
                 self.backends[b]._set(tensor, array)
             )
-            for stream in layout.touched.get(b, ()):
+            for stream in layout.script.touched.get(b, ()):
                 unit.wait(stream, native)
         return used
 
@@ -187,9 +188,9 @@ class Runner:
             native = backend.stream.native
             for other in action.waits:
                 unit.wait(native, other)
-            source = action.source if action.kind == SET else None
+            source = action.task.leaf if isinstance(action.task, Bring) else None
             self._call(unit, backend, source).append(_act(action, values))
-            if action.kind == PLAN:
+            if isinstance(action.task, Compute):
                 for i, output in enumerate(outputs):
                     if output.split == action.split:
                         self._read(unit, output, i, native, used)
@@ -225,19 +226,20 @@ class Runner:
             if output.split == -1:
                 backend = self.backends[output.backend]
                 native = backend.stream.native
-                for stream in layout.streams:
+                for stream in layout.script.streams:
                     unit.wait(native, stream)
                 self._call(unit, backend, ("output", i)).append(
                     backend._get(output.tensor, output.array)
                 )
                 used[native] = None
                 homes.add(output.backend)
-        for home, others in layout.foreign.items():
+        for home, others in layout.script.foreign.items():
             for other in others:
                 unit.wait(home, other)
             used[home] = None
-        for b in homes.union(layout.touched):  # whoever reaches what lies there may be asked next
-            for backend in layout.sharers.get(b, ()):
+        # Whoever reaches what lies there may be asked next.
+        for b in homes.union(layout.script.touched):
+            for backend in layout.script.sharers.get(b, ()):
                 unit.wait(backend.stream.native, self._natives[b])
         joined = self.joined.native
         for stream in used:
@@ -259,19 +261,13 @@ class Runner:
 
 
 def _act(action: Action, values: dict[Tensor, Array]) -> Future[Any]:
-    backend, source, target = action.backend, action.source, action.target
-    if action.kind == PLAN:
-        plan = action.plan
-        assert plan is not None
-        return backend._compute(plan, backend.memory.arena(plan.arena_size))
-    assert target is not None
-    if action.kind == SET:
-        assert source is not None
-        return backend._set(target, values[source])
-    if action.kind == COPY:
-        assert source is not None
-        return backend._copy(source, target)
-    if action.kind == EXPERTS:
-        assert source is not None
-        return backend._copy_experts(source, target, action.reads[0])
-    return backend.stream.delay(0, reads=action.reads, writes=[target], operation="copy")
+    backend, task = action.backend, action.task
+    if isinstance(task, Compute):
+        return backend._compute(task.plan, backend.memory.arena(task.plan.arena_size))
+    if isinstance(task, Bring):
+        return backend._set(task.target, values[task.leaf])
+    if isinstance(task, Move):
+        return backend._copy(task.source, task.target)
+    if isinstance(task, ChooseExperts):
+        return backend._copy_experts(task.source, task.target, task.ids)
+    return backend.stream.delay(0, reads=task.pieces, writes=[task.target], operation="copy")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aggml.backend import Backend
-    from aggml.memory.buffer import BufferType
+    from aggml.memory.buffer_type import BufferType
 
 __all__ = ["Lanes"]
 

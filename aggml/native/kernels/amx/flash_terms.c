@@ -1,21 +1,22 @@
 /* flash_attn_ext in two or three bf16 terms on AMX: 32 rows, 256 keys at a time. S^T = K Q^T and O^T = V^T P^T have rows of Q in
  * the lanes, so that softmax needs no sums across them, keys are used in their natural order and only values are turned.
  *
- * Not here: one term (flash_bf16.c), the steps (lower/attention/flash_panels.c), f32 lanes (kernels/vec/flash_attn_ext.h). */
+ * Not here: one term (flash_bf16.c), the steps (lower/attention/flash_panels.c), f32 lanes (kernels/vec/flash.h). */
 #include "kernels/flash.h"
-#include "terms.h"
+#include "mul_mat_terms.h"
 
 #include "kernels/avx512/math.h"
 #include "kernels/vec/math.h"
 
-enum { UNIT = 16, KEYS = AGK_FLASH_AT_ONCE, PANEL_SUMS = AGK_TERMS_SUMS };
+enum { UNIT = 16, KEYS = AGK_FLASH_AT_ONCE, PANEL_SUMS = AGK_PANEL_SUMS };
 
 bool agk_flash_terms_pack_amx(int terms, int64_t n, int64_t d, const float *k, int64_t dv, const float *v, void *k_out,
                               void *v_out, size_t v_step)
 {
     bool fine = true;
     if (n < 32) memset(k_out, 0, agk_terms_panel_bytes(terms, d));
-    for (int64_t i = 0; i < n; ++i) fine = agk_mm_terms_row_avx512(terms, d, k + i * d, (char *)k_out + 64 * i) && fine;
+    for (int64_t i = 0; i < n; ++i)
+        fine = agk_mm_pairs_rows_avx512(terms, d, k + i * d, (char *)k_out + 64 * i) && fine;
     for (int64_t i = 0; i < agk_flash_up(dv); i += 16) {
         vf half[2][16];
         char *out = (char *)v_out + (size_t)(i / 32) * v_step + (size_t)(i % 32) * 64;
@@ -173,11 +174,11 @@ AGK_INLINE void fetch_row(const agk_flash_tile *t, int64_t i)
 
 AGK_INLINE void all_keys(int terms, bool two, const agk_flash_tile *t, const agk_flash_terms *x, state *f)
 {
-    const int64_t wide = agk_terms_steps(t->d), all = agk_terms_steps(x->n_keys), values = agk_terms_steps(t->dv);
+    const int64_t wide = agk_panel_steps(t->d), all = agk_panel_steps(x->n_keys), values = agk_panel_steps(t->dv);
     int64_t fetched = 0;
     const bool plain = t->softcap <= 0.0f && t->mask_kind == AGK_FLASH_NO_MASK;
     for (int64_t first = x->begin / 32 * 32; first < x->end; first += KEYS) {
-        const int64_t left = agk_terms_steps(x->end - first), panels = left < KEYS / 32 ? left : KEYS / 32;
+        const int64_t left = agk_panel_steps(x->end - first), panels = left < KEYS / 32 ? left : KEYS / 32;
         for (int64_t p = 0; p < panels; ++p) {
             const int64_t key = first + 32 * p;
             float *s = f->s + p * PANEL_SUMS;
@@ -240,8 +241,9 @@ AGK_INLINE bool tile(int terms, const agk_flash_tile *t, const agk_flash_terms *
             }
         }
         if (rows > 0)
-            fine = agk_mm_terms_cols_avx512(terms, t->d, rows, f.rows, (size_t)wide * 4, f.q + (size_t)u * f.q_unit) &&
-                   fine;
+            fine =
+                agk_mm_pairs_columns_avx512(terms, t->d, rows, f.rows, (size_t)wide * 4, f.q + (size_t)u * f.q_unit) &&
+                fine;
         f.max[u] = v_set(-__builtin_inff());
         f.sum[u] = v_zero();
     }

@@ -1,4 +1,4 @@
-/* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles (mul_mat_terms.h).
+/* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles (mul_mat_panels.h).
  *
  * Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units from L2,
  * loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles every 256 k leave 2060.
@@ -6,9 +6,9 @@
  * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product. What sums become behind the
  * last block of k is done beside the products of the next block, a part with each 32 k: products wait for each other, and leave
  * both vector ports to it. Reached only through lines that need AGK_AMX_BF16. */
-#include "kernels/mul_mat_terms.h"
+#include "kernels/mul_mat_panels.h"
 
-#include "kernels/avx512/tiles_end.h"
+#include "kernels/avx512/mul_mat_tiles_end.h"
 #include "tiles.h"
 
 enum { TILE = AGK_TERMS_TILE };
@@ -172,9 +172,9 @@ AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a
 
 /* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2 would hold up
  * the loads behind them. Without this a result of 36 MB takes 1.8 times as long, k being 384; one that is in L2 0.98. */
-AGK_INLINE void fetch_ends(const agk_terms_panel *p, int64_t unit, int64_t from, int64_t to)
+AGK_INLINE void fetch_ends(const agk_mm_panel *p, int64_t unit, int64_t from, int64_t to)
 {
-    const agk_terms_end *e = p->end;
+    const agk_mm_end *e = p->end;
     const int64_t left = p->cols - 16 * unit;
     for (int64_t j = from; j < to && j < left; ++j) {
         if (e->units != NULL) {
@@ -192,15 +192,15 @@ AGK_INLINE void fetch_ends(const agk_terms_panel *p, int64_t unit, int64_t from,
 }
 
 /* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are none. */
-AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_panel *p, int64_t unit, float *done,
+AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_mm_panel *p, int64_t unit, float *done,
                       requests *ahead)
 {
-    float *sums = p->sums + unit / 2 * AGK_TERMS_SUMS;
+    float *sums = p->sums + unit / 2 * AGK_PANEL_SUMS;
     const size_t lda = p->lda, ldb = p->ldb;
     const char *a = p->a, *b = p->b + (size_t)unit * ldb;
     const bool zero = p->first;
     const int64_t steps = p->k / 32;
-    ahead->sums = sums + AGK_TERMS_SUMS;
+    ahead->sums = sums + AGK_PANEL_SUMS;
     ahead->sums_lines = unit + 2 < (p->cols + 15) / 16 && (p->end == NULL || !zero) ? 64 : 0;
     ahead->sums_each = (64 + steps - 1) / steps;
     const bool ends = p->end != NULL && done != NULL;
@@ -226,7 +226,7 @@ AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_terms_p
     if (ends && part < PARTS) agk_end_parts(p, done, unit - 2, part, PARTS);
 }
 
-AGK_INLINE void all_units(int terms, bool two_rows, const agk_terms_panel *p)
+AGK_INLINE void all_units(int terms, bool two_rows, const agk_mm_panel *p)
 {
     const int64_t units = (p->cols + 15) / 16, steps = (units + 1) / 2 * (p->k / 32);
     requests ahead = {.row = p->next_a, .row_lines = (int64_t)(p->next_bytes + 63) / 64, .lda = p->next_lda};
@@ -238,12 +238,12 @@ AGK_INLINE void all_units(int terms, bool two_rows, const agk_terms_panel *p)
         ahead.units_end = p->b + p->next_b + 64 * (lines * (p->share + 1) / p->shares);
         ahead.units_each = steps == 0 ? 0 : (lines / p->shares + steps) / steps;
     }
-    _Alignas(64) float last[AGK_TERMS_SUMS];
+    _Alignas(64) float last[AGK_PANEL_SUMS];
     float *sums = NULL;
     int64_t unit = 0;
     for (; unit + 1 < units; unit += 2) {
         block(terms, two_rows, true, p, unit, sums, &ahead);
-        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_TERMS_SUMS;
+        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_PANEL_SUMS;
     }
     if (sums != NULL) {
         const bool two_cols = true;
@@ -253,13 +253,13 @@ AGK_INLINE void all_units(int terms, bool two_rows, const agk_terms_panel *p)
     if (unit < units) {
         const bool two_cols = false;
         block(terms, two_rows, false, p, unit, NULL, &ahead);
-        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_TERMS_SUMS;
+        sums = p->end != NULL ? last : p->sums + unit / 2 * AGK_PANEL_SUMS;
         EACH(KEEP);
         if (p->end != NULL) agk_end_parts(p, sums, unit, 0, PARTS / 2);
     }
 }
 
-void agk_mm_tiles_panel_amx(const agk_terms_panel *p)
+void agk_mm_tiles_product_amx(const agk_mm_panel *p)
 {
     agk_tiles_configure(
         (const agk_tile_shape[8]){{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});

@@ -2,7 +2,7 @@
 #ifndef AGK_AMX_TILES_H
 #define AGK_AMX_TILES_H
 
-#include "kernels/avx512/mul_mat_tile.h"
+#include "kernels/avx512/mul_mat_blocks.h"
 
 typedef struct agk_tile_shape {
     uint8_t rows, row_bytes;

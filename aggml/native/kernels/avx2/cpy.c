@@ -1,12 +1,9 @@
-/* Transposing copies, AVX2. Bit for bit what lower/copy.c gives. */
+/* Transposing copies, AVX2. Bit for bit what kernels/scalar/cpy.c gives. */
 #include "math.h"
 
 #include "kernels/vec/cpy.h"
 
-void agk_transpose_32_avx2(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
-{
-    v_transpose_32(n0, n1, y, y_step, x, x_step);
-}
+V_CPY_KERNELS(avx2)
 
 /* 8 x 8 halves in SSE registers; also what AVX-512 uses. */
 static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
@@ -34,7 +31,7 @@ static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
     }
 }
 
-void agk_transpose_16_avx2(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+void agk_cpy_transpose_16_avx2(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
 {
     const int64_t whole0 = n0 & ~(int64_t)7, whole1 = n1 & ~(int64_t)7;
     for (int64_t j = 0; j < whole1; j += 8) {

@@ -1,13 +1,14 @@
-/* Row conversions, AVX2 and F16C: f16, bf16, q8_0, q4_0 to f32 and back, and the columns of quantized products.
+/* Row conversions, AVX2 and F16C: f16, bf16, q8_0, q4_0 to f32 and back. Not here: columns of products (mul_mat_columns.c).
  *
  * As formats/types.c and formats/quant.c bit for bit, but for f32 -> f16, where a NaN keeps its payload (as ggml's
  * CPU conversion). */
 #include <immintrin.h>
 
 #include "table/kernel_types.h"
-#include "kernels/mul_mat.h"
+#include "formats/blocks.h"
+#include "q8.h"
 
-enum { BLOCK = AGK_MM_BLOCK, NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+enum { BLOCK = 32, NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
 
 static inline __m128i load_half(const void *x)
 {
@@ -93,40 +94,6 @@ void agk_q4_0_to_f32_avx2(const void *src, float *dst, int64_t n)
     }
 }
 
-static inline __m256 size_of(__m256 x)
-{
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
-}
-
-/* Halves away from zero; what does not fit (sources that are not finite, subnormal scales) is 0. */
-static inline __m256i round_away(__m256 x)
-{
-    x = _mm256_and_ps(x, _mm256_cmp_ps(size_of(x), _mm256_set1_ps(127.5f), _CMP_LT_OQ));
-    const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-    const __m256 up = _mm256_cmp_ps(size_of(_mm256_sub_ps(x, whole)), _mm256_set1_ps(0.5f), _CMP_GE_OQ);
-    const __m256 one = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(1.0f));
-    return _mm256_cvttps_epi32(_mm256_add_ps(whole, _mm256_and_ps(up, one)));
-}
-
-/* 32 elements as bytes; *d is their scale. */
-static inline __m256i quantize(const float *src, float *d)
-{
-    __m256 x[4], most = _mm256_setzero_ps();
-    for (int v = 0; v < 4; ++v) {
-        x[v] = _mm256_loadu_ps(src + 8 * v);
-        most = _mm256_max_ps(size_of(x[v]), most); /* the second if the first is NaN */
-    }
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    m = _mm_max_ss(m, _mm_movehdup_ps(m));
-    *d = _mm_cvtss_f32(m) / 127.0f;
-    const __m256 inverse = _mm256_set1_ps(*d != 0.0f ? 1.0f / *d : 0.0f);
-    __m256i q[4];
-    for (int v = 0; v < 4; ++v) q[v] = round_away(_mm256_mul_ps(x[v], inverse));
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-}
-
 void agk_f32_to_q8_0_avx2(const float *src, void *dst, int64_t n)
 {
     agk_block_q8_0 *y = dst;
@@ -134,23 +101,5 @@ void agk_f32_to_q8_0_avx2(const float *src, void *dst, int64_t n)
         float d;
         _mm256_storeu_si256((__m256i *)(void *)y[i].qs, quantize(src + i * BLOCK, &d));
         y[i].d = _cvtss_sh(d, NEAREST);
-    }
-}
-
-void agk_mm_col_q8_avx2(const void *src, void *dst, int64_t n)
-{
-    const float *x = src;
-    agk_mm_col_q8 *y = dst;
-    for (int64_t i = 0; i < n; i += 2 * BLOCK, ++y) {
-        for (int half = 0; half < 2; ++half) {
-            __m256i q = _mm256_setzero_si256();
-            y->d[half] = 0.0f;
-            if (i + half * BLOCK < n) q = quantize(x + i + half * BLOCK, &y->d[half]);
-            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], NEAREST)); /* as in a block of ggml's */
-            const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
-            _mm256_storeu_si256((__m256i *)(void *)(y->q + half * BLOCK), q);
-            _mm256_storeu_si256((__m256i *)(void *)(y->start + half * 8),
-                                _mm256_madd_epi16(pairs, _mm256_set1_epi16(-128)));
-        }
     }
 }

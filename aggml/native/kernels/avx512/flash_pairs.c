@@ -3,12 +3,12 @@
  *
  * Q^T is in pairs of the width [d / 2][32][2], K as it lies; the probabilities and values in pairs of keys, P [pairs][32][2] in
  * the place of S, V [pairs][dv][2]. Pairs are those of the head, so a block may begin or end within one; what is beside its
- * keys there is not for it to see, and may be NaN. Not here: other types (kernels/vec/flash_attn_ext.h, whose S, O and sums these
+ * keys there is not for it to see, and may be NaN. Not here: other types (kernels/vec/flash.h, whose S, O and sums these
  * are). */
 #include "table/kernel_types.h"
 #include "math.h"
 
-#include "kernels/vec/flash_attn_ext.h"
+#include "kernels/vec/flash.h"
 
 /* 16 pairs of floats from a row as bf16, n < 32 of them. */
 AGK_INLINE __m512i pairs_of_row(const float *x, int64_t n, vf scale)
@@ -18,7 +18,7 @@ AGK_INLINE __m512i pairs_of_row(const float *x, int64_t n, vf scale)
     return (__m512i)_mm512_cvtne2ps_pbh(b, a);
 }
 
-void agk_flash_begin_pairs_avx512(const agk_flash_tile *t)
+void agk_flash_pairs_begin_avx512(const agk_flash_tile *t)
 {
     const v_flash f = v_flash_state(t);
     const vf scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale * V_LOG2E);
@@ -48,7 +48,7 @@ void agk_flash_begin_pairs_avx512(const agk_flash_tile *t)
 }
 
 /* Rows of values to pairs of them. */
-void agk_flash_pairs_avx512(int64_t n, int64_t dv, const char *rows, int64_t step, void *out)
+void agk_flash_pairs_pack_avx512(int64_t n, int64_t dv, const char *rows, int64_t step, void *out)
 {
     static const uint16_t order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -144,7 +144,7 @@ AGK_INLINE void vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64
     if (to % 2 != 0) products(nv, 1, FIRST, t->dv, 1, s + last * V_T, v + last * t->dv, 1, t->dv, o);
 }
 
-void agk_flash_block_pairs_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
+void agk_flash_pairs_block_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     const v_flash f = v_flash_state(t);
     const int64_t from = first & 1;

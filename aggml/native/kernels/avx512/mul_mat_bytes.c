@@ -4,42 +4,12 @@
  * sums: 80 % of the peak is the ceiling where conversions have pipes of their own, 73 % where they have not (and 73, 67 % with
  * minimums). The 12 sums of a block go forward together: one after the other, their chains of 8 dependent products fill the
  * scheduler of a Granite Rapids, 54 instead of 69 % of its peak. 6 rows x 32 columns are as fast, 3 x 64 and 10 x 16 slower.
- * Not here: rows as bytes (mul_mat_bytes_rows.c), few columns (packed.h, mul_mat_dot_q.c). */
+ * Not here: rows as bytes (mul_mat_bytes_rows.c), few columns (mul_mat_packed.h, mul_mat_dots_32.c). */
 #include "kernels/mul_mat_bytes.h"
-#include "mul_mat_tile.h"
-#include "kernels/vec/panels.h"
+#include "mul_mat_blocks.h"
+#include "kernels/vec/mul_mat_panels.h"
 
-/* 256 elements with one scale: what is not finite is 0. */
-void agk_mm_col_q8_wide_avx512(const void *src, void *dst, int64_t n)
-{
-    const float *x = src;
-    agk_mm_col_q8 *y = dst;
-    const __m512i ones = _mm512_set1_epi16(-128);
-    for (int64_t i = 0; i < n; i += 256, x += 256) {
-        __m512 most = _mm512_setzero_ps();
-        AGK_UNROLL for (int e = 0; e < 256; e += 16)
-        {
-            most = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x + e)), most); /* the second if one is NaN */
-        }
-        const float d = _mm512_reduce_max_ps(most) / 127.0f;
-        const __m512 inverse = _mm512_set1_ps(d != 0.0f ? 1.0f / d : 0.0f);
-        AGK_UNROLL for (int e = 0; e < 256; e += 64, ++y)
-        {
-            AGK_UNROLL for (int j = 0; j < 64; j += 16)
-            {
-                const __m512 q = _mm512_mul_ps(_mm512_loadu_ps(x + e + j), inverse);
-                const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(q), _mm512_set1_ps(127.5f), _CMP_LT_OQ);
-                const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(fits, q));
-                _mm_storeu_si128((__m128i *)(void *)(y->q + j), bytes);
-            }
-            const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), _mm512_loadu_si512(y->q));
-            _mm512_storeu_si512(y->start, _mm512_madd_epi16(pairs, ones));
-            y->d[0] = y->d[1] = d;
-        }
-    }
-}
-
-void agk_mm_bytes_pack_avx512(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+void agk_mm_bytes_columns_avx512(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     agk_bytes_unit *y = out;
     const __m512i ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
@@ -70,7 +40,7 @@ void agk_mm_bytes_pack_avx512(bool halves, bool wide, int64_t k, int64_t cols, c
     }
 }
 
-enum { ROWS = 4, UNIT_SUMS = AGK_TERMS_SUMS / 2 };
+enum { ROWS = 4, UNIT_SUMS = AGK_PANEL_SUMS / 2 };
 
 /* Bytes first .. last - 1 of a block in fours, and their scale: those of row half h. */
 AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last, const agk_bytes_row *const a[ROWS],
@@ -114,8 +84,8 @@ AGK_INLINE void part(bool minimum, bool wide, int W, int h, int first, int last,
     }
 }
 
-AGK_INLINE void tile(bool halves, bool minimum, bool wide, int W, const agk_terms_panel *p, const char *a,
-                     const char *b, float *sums)
+AGK_INLINE void tile(bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, const char *a, const char *b,
+                     float *sums)
 {
     __m512 acc[ROWS][3];
     AGK_UNROLL for (int r = 0; r < ROWS; ++r) AGK_UNROLL for (int w = 0; w < W; ++w)
@@ -145,8 +115,7 @@ AGK_INLINE void tile(bool halves, bool minimum, bool wide, int W, const agk_term
     }
 }
 
-AGK_INLINE void rows(bool halves, bool minimum, bool wide, int W, const agk_terms_panel *p, int64_t unit,
-                     agk_ahead *ahead)
+AGK_INLINE void rows(bool halves, bool minimum, bool wide, int W, const agk_mm_panel *p, int64_t unit, agk_ahead *ahead)
 {
     const char *b = p->b + (size_t)unit * p->ldb;
     const int64_t units = (p->cols + 15) / 16, pieces = (p->rows + ROWS - 1) / ROWS;
@@ -157,7 +126,7 @@ AGK_INLINE void rows(bool halves, bool minimum, bool wide, int W, const agk_term
     }
 }
 
-AGK_INLINE void all_units(bool halves, bool minimum, bool wide, const agk_terms_panel *p)
+AGK_INLINE void all_units(bool halves, bool minimum, bool wide, const agk_mm_panel *p)
 {
     const int64_t units = (p->cols + 15) / 16;
     agk_ahead ahead = {0};
@@ -176,7 +145,7 @@ AGK_INLINE void all_units(bool halves, bool minimum, bool wide, const agk_terms_
     }
 }
 
-void agk_mm_bytes_tile_avx512(const agk_terms_panel *p)
+void agk_mm_bytes_product_avx512(const agk_mm_panel *p)
 {
     switch ((p->wide ? 4 : 0) + (p->halves ? 2 : 0) + (p->minimum ? 1 : 0)) {
     case 0: all_units(false, false, false, p); break;

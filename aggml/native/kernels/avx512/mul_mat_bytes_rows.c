@@ -29,9 +29,9 @@ AGK_INLINE void v_out(float *dst, __m128i q, float d)
 #include "kernels/vec/dequant_iq.h"
 #include "kernels/vec/dequant_k.h"
 
-#include "kernels/vec/rows_to_bytes.h"
+#include "kernels/vec/mul_mat_rows.h"
 
-void agk_mm_bytes_row_avx512(int type, const void *src, void *out, int64_t n)
+void agk_mm_bytes_rows_avx512(int type, const void *src, void *out, int64_t n)
 {
 #define AGK_ROW(TYPE, name) \
     case AGK_##TYPE: name##_to_f32_bytes(src, out, n); break;

@@ -1,8 +1,8 @@
-/* Packing for products on matrix tiles (mul_mat_terms.h): columns, which are converted, and rows of bf16, which are turned.
+/* Packing for products on matrix tiles (mul_mat_panels.h): columns, which are converted, and rows of bf16, which are turned.
  *
- * Rows of f32 are packed as columns in lanes are (mm_terms_cols). Not here: the products (kernels/amx/mul_mat_tiles.c). */
-#include "kernels/mul_mat_terms.h"
-#include "terms.h"
+ * Rows of f32 are packed as columns in lanes are (mm_pairs_columns). Not here: the products (kernels/amx/mul_mat_tiles.c). */
+#include "kernels/mul_mat_panels.h"
+#include "mul_mat_terms.h"
 
 AGK_INLINE bool cols(int terms, int64_t k, int64_t n, const char *b, size_t ldb, char *out)
 {
@@ -25,14 +25,14 @@ AGK_INLINE bool cols(int terms, int64_t k, int64_t n, const char *b, size_t ldb,
     return bad == 0;
 }
 
-bool agk_mm_tiles_cols_avx512(int terms, int64_t k, int64_t n, const void *b, size_t ldb, void *out)
+bool agk_mm_tiles_columns_avx512(int terms, int64_t k, int64_t n, const void *b, size_t ldb, void *out)
 {
     return terms == 1   ? cols(1, k, n, b, ldb, out)
            : terms == 2 ? cols(2, k, n, b, ldb, out)
                         : cols(3, k, n, b, ldb, out);
 }
 
-void agk_mm_tiles_rows_avx512(int64_t k, int64_t n, const void *a, size_t lda, void *out)
+void agk_mm_tiles_rows_bf16_avx512(int64_t k, int64_t n, const void *a, size_t lda, void *out)
 {
     char *y = out;
     for (int64_t i = 0; i < k; i += 32, y += TILE) {

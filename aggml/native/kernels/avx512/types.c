@@ -1,14 +1,14 @@
-/* Row conversions, AVX-512: f16, bf16, q8_0, q4_0 to f32 and back, and the columns of quantized products.
+/* Row conversions, AVX-512: f16, bf16, q8_0, q4_0 to f32 and back. Not here: columns of products (mul_mat_columns.c).
  *
  * As formats/types.c and formats/quant.c bit for bit, but for f32 -> f16, where a NaN keeps its payload (as ggml's
- * CPU conversion). Not here: rows for VNNI (mul_mat_q8.c). */
+ * CPU conversion). Not here: rows for VNNI (mul_mat_blocks_q8.c). */
 #include <immintrin.h>
 
 #include "table/kernel_types.h"
-#include "kernels/mul_mat.h"
-#include "round.h"
+#include "formats/blocks.h"
+#include "q8.h"
 
-enum { BLOCK = AGK_MM_BLOCK };
+enum { BLOCK = 32 };
 
 static inline __mmask16 head(int64_t n)
 {
@@ -91,19 +91,6 @@ void agk_q4_0_to_f32_avx512(const void *src, float *dst, int64_t n)
     }
 }
 
-/* 32 elements as bytes; *d is their scale. What does not fit (sources that are not finite, subnormal scales) is 0. */
-static inline __m256i quantize(const float *x, float *d)
-{
-    const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16), zero = _mm512_setzero_ps();
-    /* max(x, 0) is 0 if x is NaN */
-    const __m512 sizes = _mm512_max_ps(_mm512_max_ps(_mm512_abs_ps(a), zero), _mm512_max_ps(_mm512_abs_ps(b), zero));
-    *d = _mm512_reduce_max_ps(sizes) / 127.0f;
-    const __m512 inverse = _mm512_set1_ps(*d != 0.0f ? 1.0f / *d : 0.0f);
-    const __m128i low = _mm512_cvtepi32_epi8(agk_round_fitting(_mm512_mul_ps(a, inverse)));
-    const __m128i high = _mm512_cvtepi32_epi8(agk_round_fitting(_mm512_mul_ps(b, inverse)));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-
 void agk_f32_to_q8_0_avx512(const float *src, void *dst, int64_t n)
 {
     agk_block_q8_0 *y = dst;
@@ -111,26 +98,5 @@ void agk_f32_to_q8_0_avx512(const float *src, void *dst, int64_t n)
         float d;
         _mm256_storeu_si256((__m256i *)(void *)y[i].qs, quantize(src + i * BLOCK, &d));
         y[i].d = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    }
-}
-
-void agk_mm_col_q8_avx512(const void *src, void *dst, int64_t n)
-{
-    const float *x = src;
-    agk_mm_col_q8 *y = dst;
-    for (int64_t i = 0; i < n; i += 2 * BLOCK, ++y) {
-        __m256i first, second = _mm256_setzero_si256();
-        first = quantize(x + i, &y->d[0]);
-        y->d[1] = 0.0f;
-        if (i + BLOCK < n) second = quantize(x + i + BLOCK, &y->d[1]);
-        for (int half = 0; half < 2;
-             ++half) { /* rounded as in a block of ggml's: sums agree with it to the last bits */
-            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-        }
-        const __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-        const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), q);
-        const __m512i sums = _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128));
-        _mm512_storeu_si512(y->q, q);
-        _mm512_storeu_si512(y->start, sums);
     }
 }

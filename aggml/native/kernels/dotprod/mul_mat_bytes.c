@@ -2,12 +2,12 @@
 #define AGK_SMMLA 0
 #include "kernels/neon/mul_mat_bytes.h"
 
-void agk_mm_bytes_pack_dotprod(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+void agk_mm_bytes_columns_dotprod(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     pack_unit(halves, wide, k, cols, b, ldb, out);
 }
 
-void agk_mm_bytes_tile_dotprod(const agk_terms_panel *p)
+void agk_mm_bytes_product_dotprod(const agk_mm_panel *p)
 {
     panel_of_kind(p);
 }

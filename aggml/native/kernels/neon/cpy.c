@@ -1,12 +1,9 @@
-/* Transposing copies, NEON. Bit for bit what lower/copy.c gives. */
+/* Transposing copies, NEON. Bit for bit what kernels/scalar/cpy.c gives. */
 #include "math.h"
 
 #include "kernels/vec/cpy.h"
 
-void agk_transpose_32_neon(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
-{
-    v_transpose_32(n0, n1, y, y_step, x, x_step);
-}
+V_CPY_KERNELS(neon)
 
 /* 8 x 8 halves. */
 static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
@@ -33,7 +30,7 @@ static void square_16(char *y, int64_t y_step, const char *x, int64_t x_step)
     }
 }
 
-void agk_transpose_16_neon(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
+void agk_cpy_transpose_16_neon(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step)
 {
     const int64_t whole0 = n0 & ~(int64_t)7, whole1 = n1 & ~(int64_t)7;
     for (int64_t j = 0; j < whole1; j += 8) {

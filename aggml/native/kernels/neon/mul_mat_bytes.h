@@ -15,7 +15,7 @@
 #include "table/kernel_types.h"
 #include "kernels/mul_mat_bytes.h"
 
-enum { EIGHT = 8, AT_ONCE = 256, SIXTEENS = AT_ONCE / 16, UNIT_SUMS = AGK_TERMS_SUMS / 2, QUAD = 4 };
+enum { EIGHT = 8, AT_ONCE = 256, SIXTEENS = AT_ONCE / 16, UNIT_SUMS = AGK_PANEL_SUMS / 2, QUAD = 4 };
 
 /* 16 k of 8 rows. sdot: q [8 rows][16]; d and m of each row, once. smmla: q [2 of 8 k][4 pairs][2 rows][8], and in fours d0 d0
  * d1 d1 of each pair: the sums of 2 rows x 2 columns in a vector. */
@@ -29,7 +29,7 @@ AGK_INLINE int8x16_t with_sign(const agk_bytes_row *x)
     return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(x->q), vdupq_n_u8(128)));
 }
 
-AGK_INLINE void lay_rows(bool halves, bool minimum, const agk_terms_panel *p, int64_t first, int64_t k, const char *a,
+AGK_INLINE void lay_rows(bool halves, bool minimum, const agk_mm_panel *p, int64_t first, int64_t k, const char *a,
                          sixteen out[SIXTEENS])
 {
     for (int r = 0; r < EIGHT; r += 2) {
@@ -168,9 +168,9 @@ AGK_INLINE void tile(bool halves, bool minimum, bool wide, int64_t k, const sixt
 }
 
 /* Each unit is read from L2 once for the panel. */
-AGK_INLINE void panel(bool halves, bool minimum, bool wide, const agk_terms_panel *p)
+AGK_INLINE void panel(bool halves, bool minimum, bool wide, const agk_mm_panel *p)
 {
-    sixteen x[AGK_TERMS_ROWS / EIGHT][SIXTEENS];
+    sixteen x[AGK_PANEL_ROWS / EIGHT][SIXTEENS];
     for (int64_t k0 = 0; k0 < p->k; k0 += AT_ONCE) {
         const int64_t k = p->k - k0 < AT_ONCE ? p->k - k0 : AT_ONCE;
         const bool first = p->first && k0 == 0;
@@ -178,11 +178,11 @@ AGK_INLINE void panel(bool halves, bool minimum, bool wide, const agk_terms_pane
             lay_rows(halves, minimum, p, row, k, p->a + (size_t)(k0 / 16) * sizeof(agk_bytes_row), x[row / EIGHT]);
         }
         const char *b = p->b + (size_t)(k0 / AGK_MM_BLOCK) * sizeof(agk_bytes_unit);
-        for (int64_t unit = 0; unit * AGK_TERMS_COLS < p->cols; ++unit, b += p->ldb) {
-            const int64_t left = p->cols - unit * AGK_TERMS_COLS;
+        for (int64_t unit = 0; unit * AGK_MM_UNIT < p->cols; ++unit, b += p->ldb) {
+            const int64_t left = p->cols - unit * AGK_MM_UNIT;
             for (int64_t row = 0; row < p->rows; row += EIGHT) {
                 float *sums = p->sums + unit * UNIT_SUMS + 16 * row;
-                for (int col = 0; col < AGK_TERMS_COLS && col < left; col += QUAD) {
+                for (int col = 0; col < AGK_MM_UNIT && col < left; col += QUAD) {
                     tile(halves, minimum, wide, k, x[row / EIGHT], (const agk_bytes_unit *)(const void *)b, col, first,
                          sums + col);
                 }
@@ -191,7 +191,7 @@ AGK_INLINE void panel(bool halves, bool minimum, bool wide, const agk_terms_pane
     }
 }
 
-AGK_INLINE void panel_of_kind(const agk_terms_panel *p)
+AGK_INLINE void panel_of_kind(const agk_mm_panel *p)
 {
     switch ((p->wide ? 4 : 0) + (p->halves ? 2 : 0) + (p->minimum ? 1 : 0)) {
     case 0: panel(false, false, false, p); break;
@@ -207,7 +207,7 @@ AGK_INLINE void panel_of_kind(const agk_terms_panel *p)
 /* A unit. sdot: q as mul_mat_bytes.h has it, fours of k; smmla: eights, [4][16 columns][8]. */
 AGK_INLINE void pack_unit(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
-    enum { UNIT = AGK_TERMS_COLS };
+    enum { UNIT = AGK_MM_UNIT };
     agk_bytes_unit *y = out;
     if (cols < UNIT) memset(out, 0, (size_t)(k / AGK_MM_BLOCK) * sizeof *y);
     for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i, ++y) {

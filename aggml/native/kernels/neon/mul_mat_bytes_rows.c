@@ -54,9 +54,9 @@ AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
     v_out(dst + 240, v_digits(vld1q_u8(last), 1), d);
 }
 
-#include "kernels/vec/rows_to_bytes.h"
+#include "kernels/vec/mul_mat_rows.h"
 
-void agk_mm_bytes_row_neon(int type, const void *src, void *out, int64_t n)
+void agk_mm_bytes_rows_neon(int type, const void *src, void *out, int64_t n)
 {
 #define AGK_ROW(TYPE, name) \
     case AGK_##TYPE: name##_to_f32_bytes(src, out, n); break;

@@ -6,11 +6,11 @@
 #include "kernels/mul_mat_bytes.h"
 #include "formats/quant.h"
 
-enum { HALF = 16, BLOCK = AGK_MM_BLOCK, UNIT = AGK_TERMS_COLS };
+enum { HALF = 16, BLOCK = AGK_MM_BLOCK, UNIT = AGK_MM_UNIT };
 
-agk_bytes_traits agk_bytes_traits_of(int type)
+agk_code_traits agk_code_traits_of(int type)
 {
-    agk_bytes_traits t = {.served = true, .wide = agk_traits(type)->blck_size == 256};
+    agk_code_traits t = {.served = true, .wide = agk_traits(type)->blck_size == 256};
     switch (type) {
     case AGK_Q8_0:
     case AGK_Q4_0:
@@ -42,29 +42,8 @@ agk_bytes_traits agk_bytes_traits_of(int type)
     return t;
 }
 
-void agk_mm_col_q8_wide_scalar(const void *src, void *dst, int64_t n)
-{
-    enum { WIDE = 256, PER_COL = 2 * BLOCK };
-    const float *x = src;
-    agk_mm_col_q8 *y = dst;
-    for (int64_t i = 0; i < n; i += WIDE, x += WIDE) {
-        float most = 0.0f;
-        for (int e = 0; e < WIDE; ++e) most = fmaxf(most, fabsf(x[e]));
-        const float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
-        for (int e = 0; e < WIDE; e += PER_COL, ++y) {
-            memset(y, 0, sizeof *y);
-            y->d[0] = y->d[1] = d;
-            for (int j = 0; j < PER_COL; ++j) {
-                const float q = x[e + j] * inverse;
-                y->q[j] = fabsf(q) < 127.5f ? (int8_t)lrintf(q) : (int8_t)0;
-                y->start[j / 4] -= 128 * y->q[j];
-            }
-        }
-    }
-}
-
 /* By way of floats, rounded to 1 / 127 of the largest of each 32: the codes of the type are its variants' affair. */
-void agk_mm_bytes_row_scalar(int type, const void *src, void *out, int64_t n)
+void agk_mm_bytes_rows_scalar(int type, const void *src, void *out, int64_t n)
 {
     agk_bytes_row *y = out;
     float x[256];
@@ -83,7 +62,7 @@ void agk_mm_bytes_row_scalar(int type, const void *src, void *out, int64_t n)
     }
 }
 
-void agk_mm_bytes_pack_scalar(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
+void agk_mm_bytes_columns_scalar(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     agk_bytes_unit *y = out;
     memset(out, 0, (size_t)(k / BLOCK) * sizeof *y);
@@ -102,14 +81,14 @@ void agk_mm_bytes_pack_scalar(bool halves, bool wide, int64_t k, int64_t cols, c
     }
 }
 
-void agk_mm_bytes_tile_scalar(const agk_terms_panel *p)
+void agk_mm_bytes_product_scalar(const agk_mm_panel *p)
 {
     for (int64_t col = 0; col < p->cols; ++col) {
         for (int64_t row = 0; row < p->rows; ++row) {
             const char *unit = p->b + (size_t)(col / UNIT) * p->ldb, *from = p->a + (size_t)row * p->lda;
             const agk_bytes_unit *b = (const agk_bytes_unit *)(const void *)unit;
             const agk_bytes_row *a = (const agk_bytes_row *)(const void *)from;
-            float *to = &p->sums[col / 32 * AGK_TERMS_SUMS + row * 32 + col % 32];
+            float *to = &p->sums[col / 32 * AGK_PANEL_SUMS + row * 32 + col % 32];
             double sum = p->first ? 0.0 : (double)*to;
             for (int64_t k = 0; k < p->k; ++k) {
                 const agk_bytes_row *x = &a[k / HALF];

@@ -55,4 +55,15 @@ static inline void v_scale(int64_t n, float *y, const float *x, float scale, flo
     if (i < n) v_store_n(y + i, v_load_n(x + i, n - i) * s + b, n - i);
 }
 
+/* The kernels of this file, named for an instruction set. */
+#define V_BINARY_KERNELS(isa) \
+    void agk_binary_f32_##isa(int op, int64_t n, int64_t rows, const agk_binary_rows *r) \
+    { \
+        v_binary(op, n, rows, r); \
+    } \
+    void agk_binary_scale_f32_##isa(int64_t n, float *y, const float *x, float scale, float bias) \
+    { \
+        v_scale(n, y, x, scale, bias); \
+    }
+
 #endif

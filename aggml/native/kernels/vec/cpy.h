@@ -29,4 +29,11 @@ static inline void v_transpose_32(int64_t n0, int64_t n1, char *y, int64_t y_ste
     }
 }
 
+/* The kernel of this file, named for an instruction set. */
+#define V_CPY_KERNELS(isa) \
+    void agk_cpy_transpose_32_##isa(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step) \
+    { \
+        v_transpose_32(n0, n1, y, y_step, x, x_step); \
+    }
+
 #endif

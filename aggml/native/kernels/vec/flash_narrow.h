@@ -1,9 +1,10 @@
 /* Attention of a few rows (decoding): lanes along the width, K and V read once, as they lie, for up to V_NR rows.
- * Included after an ISA's math.h. Not here: tiles with rows in the lanes (kernels/vec/flash_attn_ext.h). */
+ * Included after an ISA's math.h. Not here: tiles with rows in the lanes (kernels/vec/flash.h). */
 #ifndef AGK_VEC_FLASH_NARROW_H
 #define AGK_VEC_FLASH_NARROW_H
 
 #include "kernels/flash.h"
+#include "table/kernel_types.h"
 #include "math.h"
 
 enum { V_NARROW = AGK_FLASH_NARROW, V_NR = VF == 8 ? 2 : 4 }; /* V_NR x 4 sums in registers */
@@ -211,5 +212,20 @@ static inline void v_flash_end_narrow(const agk_flash_tile *t)
         for (int64_t i = 0; i < t->dv; ++i) out[i] = f.o[r * t->dv + i] * scale;
     }
 }
+
+/* The kernels of this file, named for an instruction set. */
+#define V_FLASH_NARROW_KERNELS(isa) \
+    void agk_flash_narrow_begin_##isa(const agk_flash_tile *t) \
+    { \
+        v_flash_begin_narrow(t); \
+    } \
+    void agk_flash_narrow_block_##isa(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v) \
+    { \
+        v_flash_block_narrow(t, first, n, k, v); \
+    } \
+    void agk_flash_narrow_end_##isa(const agk_flash_tile *t) \
+    { \
+        v_flash_end_narrow(t); \
+    }
 
 #endif

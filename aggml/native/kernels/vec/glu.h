@@ -1,4 +1,4 @@
-/* f(x) * g on vectors, swiglu_oai, the gradient of silu. Included after an ISA's math.h. */
+/* f(x) * g on vectors, swiglu_oai. Included after an ISA's math.h. */
 #ifndef AGK_VEC_GLU_H
 #define AGK_VEC_GLU_H
 
@@ -40,20 +40,15 @@ static inline void v_swiglu_oai(int64_t n, float *y, const float *x, const float
     }
 }
 
-/* The gradient of silu: g s (1 + x (1 - s)), s = sigmoid(x). */
-static inline void v_silu_back(int64_t n, float *y, const float *g, const float *x)
-{
-    const vf one = v_set(1.0f);
-    for (int64_t i = 0; i < n; i += VF) {
-        const bool whole = i + VF <= n;
-        const vf v = whole ? v_load(x + i) : v_load_n(x + i, n - i);
-        const vf w = whole ? v_load(g + i) : v_load_n(g + i, n - i);
-        const vf s = v_sigmoid(v), z = w * s * v_fma(v, one - s, one);
-        if (whole)
-            v_store(y + i, z);
-        else
-            v_store_n(y + i, z, n - i);
+/* The kernels of this file, named for an instruction set. */
+#define V_GLU_KERNELS(isa) \
+    void agk_glu_f32_##isa(int op, int64_t n, float *y, const float *x, const float *g) \
+    { \
+        v_glu(op, n, y, x, g); \
+    } \
+    void agk_glu_oai_f32_##isa(int64_t n, float *y, const float *x, const float *g, float alpha, float limit) \
+    { \
+        v_swiglu_oai(n, y, x, g, alpha, limit); \
     }
-}
 
 #endif

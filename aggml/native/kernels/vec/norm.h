@@ -67,4 +67,27 @@ static inline void v_l2_norm(int64_t n, float *y, const float *x, float eps)
     v_norm_scale(n, y, x, 0.0f, (float)(1.0 / fmax(sqrt(square), (double)eps)));
 }
 
+/* The kernels of this file, named for an instruction set. */
+#define V_NORM_KERNELS(isa) \
+    void agk_norm_f32_##isa(int64_t n, float *y, const float *x, float eps) \
+    { \
+        v_norm(n, y, x, eps); \
+    } \
+    void agk_norm_rms_f32_##isa(int64_t n, float *y, const float *x, float eps) \
+    { \
+        v_rms_norm(n, y, x, eps); \
+    } \
+    void agk_norm_l2_f32_##isa(int64_t n, float *y, const float *x, float eps) \
+    { \
+        v_l2_norm(n, y, x, eps); \
+    } \
+    double agk_norm_sum_f32_##isa(bool squares, int64_t n, const float *x, float shift) \
+    { \
+        return squares ? v_norm_sum(1, n, x, shift) : v_norm_sum(0, n, x, shift); \
+    } \
+    void agk_norm_scale_f32_##isa(int64_t n, float *y, const float *x, float shift, float scale) \
+    { \
+        v_norm_scale(n, y, x, shift, scale); \
+    }
+
 #endif

@@ -192,4 +192,30 @@ AGK_INLINE void v_decays(int64_t n, float *y, const float *x, float scale)
     for (int64_t i = 0; i < n; i += VF) v_put(y + i, v_exp(v_part(x + i, n - i) * v_set(scale)), n - i);
 }
 
+/* The kernels of this file, named for an instruction set. */
+#define V_RECURRENT_KERNELS(isa) \
+    void agk_recurrent_outer_##isa(bool gla, const agk_token *t) \
+    { \
+        if (gla) \
+            v_outer(true, t); \
+        else \
+            v_outer(false, t); \
+    } \
+    void agk_recurrent_wkv7_##isa(const agk_token *t) \
+    { \
+        v_wkv7(t); \
+    } \
+    void agk_recurrent_delta_##isa(const agk_token *t) \
+    { \
+        v_delta(t); \
+    } \
+    void agk_recurrent_scan_##isa(const agk_token *t) \
+    { \
+        v_scan(t); \
+    } \
+    void agk_recurrent_decays_##isa(int64_t n, float *y, const float *x, float scale) \
+    { \
+        v_decays(n, y, x, scale); \
+    }
+
 #endif

@@ -84,4 +84,17 @@ static inline void v_rope_rotate(bool neox, int64_t half, float *y, const float 
     }
 }
 
+/* The kernels of this file, named for an instruction set. */
+#define V_ROPE_KERNELS(isa) \
+    void agk_rope_table_##isa(int64_t n, double position, const double *freq, float magnitude, float *cosine, \
+                              float *sine) \
+    { \
+        v_rope_table(n, position, freq, magnitude, cosine, sine); \
+    } \
+    void agk_rope_rotate_##isa(bool neox, int64_t half, float *y, const float *x, const float *cosine, \
+                               const float *sine) \
+    { \
+        v_rope_rotate(neox, half, y, x, cosine, sine); \
+    }
+
 #endif

@@ -99,4 +99,11 @@ static inline void v_soft_max(int64_t n, float *y, const float *x, const agk_sof
         v_soft_max_kind(V_MASK_F32, n, y, x, row);
 }
 
+/* The kernels of this file, named for an instruction set. */
+#define V_SOFT_MAX_KERNELS(isa) \
+    void agk_soft_max_f32_##isa(int64_t n, float *y, const float *x, const agk_soft_max_row *row) \
+    { \
+        v_soft_max(n, y, x, row); \
+    }
+
 #endif

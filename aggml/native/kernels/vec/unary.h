@@ -193,4 +193,15 @@ static inline void v_unary(int op, int64_t n, float *y, const float *x)
     }
 }
 
+/* The kernels of this file, named for an instruction set. */
+#define V_UNARY_KERNELS(isa) \
+    void agk_unary_f32_##isa(int op, int64_t n, float *y, const float *x) \
+    { \
+        v_unary(op, n, y, x); \
+    } \
+    void agk_unary_params_f32_##isa(int op, int64_t n, float *y, const float *x, const float *p) \
+    { \
+        v_unary_params(op, n, y, x, p); \
+    }
+
 #endif

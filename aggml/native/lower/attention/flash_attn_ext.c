@@ -162,16 +162,16 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, b
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     const uint32_t cpu = lowering->cpu;
-    plan->begin = few ? AGK_PICK(flash_begin_narrow, cpu) : AGK_PICK(flash_begin, cpu);
-    plan->block = few ? AGK_PICK(flash_block_narrow, cpu) : AGK_PICK(flash_block, cpu);
-    plan->end = few ? AGK_PICK(flash_end_narrow, cpu) : AGK_PICK(flash_end, cpu);
+    plan->begin = few ? AGK_PICK(flash_narrow_begin, cpu) : AGK_PICK(flash_begin, cpu);
+    plan->block = few ? AGK_PICK(flash_narrow_block, cpu) : AGK_PICK(flash_block, cpu);
+    plan->end = few ? AGK_PICK(flash_narrow_end, cpu) : AGK_PICK(flash_end, cpu);
     plan->read_k.floats = agk_reader(k->type, cpu);
     plan->read_v.floats = agk_reader(v->type, cpu);
     if (few || plan->terms != 0 || !pairs_pay(lowering)) return;
     plan->flags |= AGK_FLASH_PAIRED;
-    plan->begin = AGK_PICK(flash_begin_pairs, cpu);
-    plan->block = AGK_PICK(flash_block_pairs, cpu);
-    plan->read_v.paired = AGK_PICK(flash_pairs, cpu);
+    plan->begin = AGK_PICK(flash_pairs_begin, cpu);
+    plan->block = AGK_PICK(flash_pairs_block, cpu);
+    plan->read_v.paired = AGK_PICK(flash_pairs_pack, cpu);
 }
 
 /* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a quarter of

@@ -38,8 +38,8 @@ typedef struct agk_flash_plan {
         } parts;
     } as;
     union {
-        agk_to_float_fn *floats;    /* NULL: they are */
-        agk_flash_pairs_fn *paired; /* of values; keys are copied */
+        agk_to_float_fn *floats;         /* NULL: they are */
+        agk_flash_pairs_pack_fn *paired; /* of values; keys are copied */
     } read_k, read_v;
     agk_flash_begin_fn *begin;
     agk_flash_block_fn *block;

@@ -1,7 +1,7 @@
 /* flash_attn_ext: the walk over tiles of rows, and over the keys that each sees.
  *
  * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), the kernels
- * (flash_kernels.c, kernels/vec/flash_attn_ext.h, kernels/vec/flash_narrow.h, kernels/avx512/flash_pairs.c). */
+ * (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/vec/flash_narrow.h, kernels/avx512/flash_pairs.c). */
 #include <math.h>
 
 #include "lower/alibi.h"

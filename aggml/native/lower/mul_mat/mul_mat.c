@@ -5,12 +5,12 @@
  * itself: packing costs 6 / rows of the product, and nothing crosses between threads. Where rows of a must be widened
  * first (f16, quantized), b is packed by a step of its own and each item widens 32 rows for some 100 columns.
  *
- * From 32 columns on, with AVX-512 or NEON: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_kernels.c, avx2/, avx512/). Source of the rules:
+ * From 32 columns on, with AVX-512 or NEON: mul_mat_terms.c. Not here: the steps (mul_mat_steps.c), the kernels (mul_mat_blocks.c, avx2/, avx512/). Source of the rules:
  * ggml_mul_mat. */
 #include "lower/chain.h"
 #include "lower/refuse.h"
 #include "lower/strided.h"
-#include "kernels/mul_mat_terms.h"
+#include "kernels/mul_mat_panels.h"
 #include "mul_mat_plan.h"
 
 enum {
@@ -84,7 +84,7 @@ static agk_status check(agk_lowering *lowering)
 static void columns_q8(agk_mm_plan *p, int type, uint32_t cpu)
 {
     p->col_form = AGK_MM_Q8;
-    p->col.block = type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_col_q8, cpu);
+    p->col.block = type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_columns_q8, cpu);
 }
 
 static void columns_f32(agk_mm_plan *p, int type, uint32_t cpu)
@@ -105,28 +105,28 @@ agk_mm_block_fn *agk_mm_quantized_dot(int type, uint32_t cpu)
     const uint32_t needs = AGK_AVX2 | AGK_FMA | AGK_F16C;
     const bool lanes = (cpu & needs) == needs, neon = (cpu & AGK_NEON_DOTPROD) != 0;
     switch (type) {
-    case AGK_Q8_0: return (cpu & AGK_AVX2) != 0 || neon ? AGK_PICK(mm_dot_q8_0, cpu) : NULL;
-    case AGK_Q4_0: return (cpu & AGK_AVX2) != 0 || neon ? AGK_PICK(mm_dot_q4_0, cpu) : NULL;
-    case AGK_Q4_1: return lanes ? AGK_PICK(mm_dot_q4_1, cpu) : NULL;
-    case AGK_Q5_0: return lanes ? AGK_PICK(mm_dot_q5_0, cpu) : NULL;
-    case AGK_Q5_1: return lanes ? AGK_PICK(mm_dot_q5_1, cpu) : NULL;
-    case AGK_IQ4_NL: return lanes ? AGK_PICK(mm_dot_iq4_nl, cpu) : NULL;
-    case AGK_MXFP4: return lanes ? AGK_PICK(mm_dot_mxfp4, cpu) : NULL;
-    case AGK_Q2_K: return lanes ? AGK_PICK(mm_dot_q2_k, cpu) : NULL;
-    case AGK_Q3_K: return lanes ? AGK_PICK(mm_dot_q3_k, cpu) : NULL;
-    case AGK_Q4_K: return lanes || neon ? AGK_PICK(mm_dot_q4_k, cpu) : NULL;
-    case AGK_Q5_K: return lanes || neon ? AGK_PICK(mm_dot_q5_k, cpu) : NULL;
-    case AGK_Q6_K: return lanes ? AGK_PICK(mm_dot_q6_k, cpu) : NULL;
-    case AGK_IQ4_XS: return lanes ? AGK_PICK(mm_dot_iq4_xs, cpu) : NULL;
-    case AGK_IQ2_XXS: return lanes ? AGK_PICK(mm_dot_iq2_xxs, cpu) : NULL;
-    case AGK_IQ2_XS: return lanes ? AGK_PICK(mm_dot_iq2_xs, cpu) : NULL;
-    case AGK_IQ2_S: return lanes ? AGK_PICK(mm_dot_iq2_s, cpu) : NULL;
-    case AGK_IQ3_XXS: return lanes ? AGK_PICK(mm_dot_iq3_xxs, cpu) : NULL;
-    case AGK_IQ3_S: return lanes ? AGK_PICK(mm_dot_iq3_s, cpu) : NULL;
-    case AGK_IQ1_S: return lanes ? AGK_PICK(mm_dot_iq1_s, cpu) : NULL;
-    case AGK_IQ1_M: return lanes ? AGK_PICK(mm_dot_iq1_m, cpu) : NULL;
-    case AGK_TQ1_0: return lanes ? AGK_PICK(mm_dot_tq1_0, cpu) : NULL;
-    case AGK_TQ2_0: return lanes ? AGK_PICK(mm_dot_tq2_0, cpu) : NULL;
+    case AGK_Q8_0: return (cpu & AGK_AVX2) != 0 || neon ? AGK_PICK(mm_dots_q8_0, cpu) : NULL;
+    case AGK_Q4_0: return (cpu & AGK_AVX2) != 0 || neon ? AGK_PICK(mm_dots_q4_0, cpu) : NULL;
+    case AGK_Q4_1: return lanes ? AGK_PICK(mm_dots_q4_1, cpu) : NULL;
+    case AGK_Q5_0: return lanes ? AGK_PICK(mm_dots_q5_0, cpu) : NULL;
+    case AGK_Q5_1: return lanes ? AGK_PICK(mm_dots_q5_1, cpu) : NULL;
+    case AGK_IQ4_NL: return lanes ? AGK_PICK(mm_dots_iq4_nl, cpu) : NULL;
+    case AGK_MXFP4: return lanes ? AGK_PICK(mm_dots_mxfp4, cpu) : NULL;
+    case AGK_Q2_K: return lanes ? AGK_PICK(mm_dots_q2_k, cpu) : NULL;
+    case AGK_Q3_K: return lanes ? AGK_PICK(mm_dots_q3_k, cpu) : NULL;
+    case AGK_Q4_K: return lanes || neon ? AGK_PICK(mm_dots_q4_k, cpu) : NULL;
+    case AGK_Q5_K: return lanes || neon ? AGK_PICK(mm_dots_q5_k, cpu) : NULL;
+    case AGK_Q6_K: return lanes ? AGK_PICK(mm_dots_q6_k, cpu) : NULL;
+    case AGK_IQ4_XS: return lanes ? AGK_PICK(mm_dots_iq4_xs, cpu) : NULL;
+    case AGK_IQ2_XXS: return lanes ? AGK_PICK(mm_dots_iq2_xxs, cpu) : NULL;
+    case AGK_IQ2_XS: return lanes ? AGK_PICK(mm_dots_iq2_xs, cpu) : NULL;
+    case AGK_IQ2_S: return lanes ? AGK_PICK(mm_dots_iq2_s, cpu) : NULL;
+    case AGK_IQ3_XXS: return lanes ? AGK_PICK(mm_dots_iq3_xxs, cpu) : NULL;
+    case AGK_IQ3_S: return lanes ? AGK_PICK(mm_dots_iq3_s, cpu) : NULL;
+    case AGK_IQ1_S: return lanes ? AGK_PICK(mm_dots_iq1_s, cpu) : NULL;
+    case AGK_IQ1_M: return lanes ? AGK_PICK(mm_dots_iq1_m, cpu) : NULL;
+    case AGK_TQ1_0: return lanes ? AGK_PICK(mm_dots_tq1_0, cpu) : NULL;
+    case AGK_TQ2_0: return lanes ? AGK_PICK(mm_dots_tq2_0, cpu) : NULL;
     default: return NULL;
     }
 }
@@ -143,16 +143,16 @@ static void lower_dots(agk_lowering *lowering, agk_mm_plan *p)
         p->product = as_q8;
         columns_q8(p, b->type, cpu);
     } else if (a->type == AGK_BF16 && (cpu & bf16) == bf16) {
-        p->product = AGK_PICK(mm_dot_bf16_bf16, cpu);
+        p->product = AGK_PICK(mm_dots_bf16_bf16, cpu);
         if (b->type == AGK_F32) {
             p->col_form = AGK_MM_BF16;
             p->col.bf16 = AGK_PICK(f32_to_bf16, cpu);
         }
     } else {
         columns_f32(p, b->type, cpu);
-        p->product = a->type == AGK_F16    ? AGK_PICK(mm_dot_f16, cpu)
-                     : a->type == AGK_BF16 ? AGK_PICK(mm_dot_bf16, cpu)
-                                           : AGK_PICK(mm_dot_f32, cpu);
+        p->product = a->type == AGK_F16    ? AGK_PICK(mm_dots_f16, cpu)
+                     : a->type == AGK_BF16 ? AGK_PICK(mm_dots_bf16, cpu)
+                                           : AGK_PICK(mm_dots_f32, cpu);
         if (blck > 1) rows_f32(p, a->type, cpu);
         if (p->col_form == AGK_MM_NATURAL && b->ne[1] > 4 && b->nb[1] % 4096 == 0) {
             /* as they lie, all columns would share one set of L1 */
@@ -200,19 +200,19 @@ static void tile_kernels(agk_lowering *lowering, agk_mm_plan *p)
     const uint32_t bf16 = AGK_AVX512 | AGK_AVX512_BF16, vnni = AGK_AVX512 | AGK_AVX512_VNNI;
     if (a->type == AGK_BF16 && (cpu & bf16) == bf16) {
         p->unit_form = AGK_MM_BF16_PAIRS;
-        p->pack = AGK_PICK(mm_pack_bf16, cpu);
-        p->product = AGK_PICK(mm_tile_bf16, cpu);
+        p->pack = AGK_PICK(mm_blocks_pack_bf16, cpu);
+        p->product = AGK_PICK(mm_blocks_bf16, cpu);
         columns_f32(p, b->type, cpu);
     } else if ((a->type == AGK_Q8_0 || a->type == AGK_Q4_0) && (cpu & vnni) == vnni) {
         p->unit_form = p->row_form = AGK_MM_Q8;
-        p->pack = AGK_PICK(mm_pack_q8, cpu);
-        p->product = AGK_PICK(mm_tile_q8, cpu);
-        p->row.block = a->type == AGK_Q8_0 ? AGK_PICK(mm_row_q8_0, cpu) : AGK_PICK(mm_row_q4_0, cpu);
+        p->pack = AGK_PICK(mm_blocks_pack_q8, cpu);
+        p->product = AGK_PICK(mm_blocks_q8, cpu);
+        p->row.block = a->type == AGK_Q8_0 ? AGK_PICK(mm_blocks_rows_q8_0, cpu) : AGK_PICK(mm_blocks_rows_q4_0, cpu);
         columns_q8(p, b->type, cpu);
     } else {
         p->unit_form = AGK_MM_FLOATS;
-        p->pack = AGK_PICK(mm_pack_f32, cpu);
-        p->product = AGK_PICK(mm_tile_f32, cpu);
+        p->pack = AGK_PICK(mm_blocks_pack_f32, cpu);
+        p->product = AGK_PICK(mm_blocks_f32, cpu);
         columns_f32(p, b->type, cpu);
         if (a->type != AGK_F32) rows_f32(p, a->type, cpu);
     }

@@ -4,13 +4,13 @@
  * columns by expert, and clears those without an expert (a negative index). The second brings the columns of an expert
  * together, as the kernels of mul_mat want them: few for dots, many in units for tiles. The third goes over experts and
  * blocks of rows; how many there are follows from the shape, how much an item has to do from the indices. Results of a
- * block lie in scratch first, since columns of one expert are apart in the result. Weights that are packed (packed.h) are
+ * block lie in scratch first, since columns of one expert are apart in the result. Weights that are packed (mul_mat_packed.h) are
  * multiplied as integers however many columns an expert has; others are widened to f32 where it has many.
  *
- * Not here: the kernels (mul_mat_kernels.c, avx2/, avx512/), products with one matrix (mul_mat.c). */
+ * Not here: the kernels (mul_mat_blocks.c, avx2/, avx512/), products with one matrix (mul_mat.c). */
 #include <stdio.h>
 
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 #include "lower/refuse.h"
 #include "lower/strided.h"
 #include "mul_mat_plan.h"
@@ -371,20 +371,20 @@ static agk_status check(agk_lowering *lowering)
 /* Dots multiply f32, f16 and bf16 rows as they lie, some quantized ones with quantized columns; others are widened. */
 static void pick_kernels(plan *p, int a, int b, uint32_t cpu)
 {
-    p->pack = AGK_PICK(mm_pack_f32, cpu);
-    p->tile = AGK_PICK(mm_tile_f32, cpu);
+    p->pack = AGK_PICK(mm_blocks_pack_f32, cpu);
+    p->tile = AGK_PICK(mm_blocks_f32, cpu);
     p->read_a = a == AGK_F32 ? NULL : agk_reader(a, cpu);
     p->read_b = agk_reader(b, cpu);
     agk_mm_block_fn *as_q8 = agk_mm_quantized_dot(a, cpu);
     if (as_q8 != NULL) {
         p->dot = as_q8;
-        p->col_q8 = AGK_PICK(mm_col_q8, cpu);
+        p->col_q8 = AGK_PICK(mm_columns_q8, cpu);
     } else if (a == AGK_F16) {
-        p->dot = AGK_PICK(mm_dot_f16, cpu);
+        p->dot = AGK_PICK(mm_dots_f16, cpu);
     } else if (a == AGK_BF16) {
-        p->dot = AGK_PICK(mm_dot_bf16, cpu);
+        p->dot = AGK_PICK(mm_dots_bf16, cpu);
     } else {
-        p->dot = AGK_PICK(mm_dot_f32, cpu);
+        p->dot = AGK_PICK(mm_dots_f32, cpu);
         p->dot_widens = a != AGK_F32;
     }
 }

@@ -1,12 +1,12 @@
-/* mul_mat of packed weights with 1 to 31 columns (packed.h): columns are quantized and laid side by side, then groups of 16
+/* mul_mat of packed weights with 1 to 31 columns (mul_mat_packed.h): columns are quantized and laid side by side, then groups of 16
  * rows are multiplied, each packed by whoever comes to it first. Several products of the same columns lay them out once.
  *
  * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one column,
  * the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for eight, products
  * per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K).
- * Not here: the layout and when a group is packed (packed.c, runtime/packing.c), the choice (mul_mat.c). */
+ * Not here: the layout and when a group is packed (mul_mat_packed.c, runtime/packing.c), the choice (mul_mat.c). */
 #include "lower/chain.h"
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 #include "lower/strided.h"
 #include "mul_mat_plan.h"
 
@@ -24,7 +24,7 @@ static const double slice_flops = 1.5e6, slice_read = 1e5;
 typedef struct plan {
     agk_mm_block_fn *product;
     agk_mm_convert_fn *quantize;
-    agk_mm_packed_lay_fn *lay; /* does that, too, and lays columns out for tiles; NULL: not for these */
+    agk_mm_packed_columns_fn *lay; /* does that, too, and lays columns out for tiles; NULL: not for these */
     const agk_packed_layout *layout;
     agk_packed *packed;
     int64_t groups_per_chunk;
@@ -134,7 +134,7 @@ static bool on_tiles(int type, int64_t n, uint32_t cpu)
 agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu)
 {
 #define AGK_PRODUCT(TYPE, name) \
-    case AGK_##TYPE: return tiles ? AGK_PICK(mm_packed16_##name, cpu) : AGK_PICK(mm_packed_##name, cpu);
+    case AGK_##TYPE: return tiles ? AGK_PICK(mm_packed_tiles_##name, cpu) : AGK_PICK(mm_packed_##name, cpu);
     const uint32_t needs = AGK_AVX512 | AGK_AVX512_VNNI, narrow = AGK_AVX2 | AGK_FMA | AGK_F16C;
     if ((cpu & needs) != needs && (cpu & narrow) != narrow && (cpu & AGK_NEON_DOTPROD) == 0) return NULL;
     switch (type) {
@@ -191,9 +191,9 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
     plan p = {.product = agk_packed_product(a->type, tiles, lowering->cpu), .layout = agk_packed_layout_of(a->type)};
     if (p.product == NULL || (p.packed = agk_packed_acquire(lowering->weights, a)) == NULL) return false;
     lowering->packed = p.packed;
-    p.quantize = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_col_q8, lowering->cpu);
+    p.quantize = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_columns_q8, lowering->cpu);
     p.on_tiles = tiles;
-    if (tiles && b->type == AGK_F32) p.lay = AGK_PICK(mm_packed_lay, lowering->cpu);
+    if (tiles && b->type == AGK_F32) p.lay = AGK_PICK(mm_packed_columns, lowering->cpu);
     p.tiles = (int32_t)agk_mm_ceil_div(n, tiles ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS);
     const double group = (double)agk_packed_group_bytes(p.layout, k);
     const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;

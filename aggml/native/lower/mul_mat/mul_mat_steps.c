@@ -1,6 +1,6 @@
 /* The steps of mul_mat: convert or pack columns of b, multiply tiles or dots.
  *
- * Not here: which steps a node gets and how they are cut (mul_mat.c), the kernels (mul_mat_kernels.c, avx2/,
+ * Not here: which steps a node gets and how they are cut (mul_mat.c), the kernels (mul_mat_blocks.c, avx2/,
  * avx512/). */
 #include "lower/chain.h"
 #include "mul_mat_plan.h"

@@ -1,10 +1,10 @@
-/* mul_mat of panels and units (mul_mat_terms.h). On matrix tiles f32 is three bf16 terms, f16 two, bf16 and quantized rows one;
- * in lanes f32 and f16 are f32, quantized rows are bytes (mul_mat_bytes.h; mul_mat_short.h without AVX-512, which serves nothing
+/* mul_mat of panels and units (mul_mat_panels.h). On matrix tiles f32 is three bf16 terms, f16 two, bf16 and quantized rows one;
+ * in lanes f32 and f16 are f32, quantized rows are bytes (mul_mat_bytes.h; mul_mat_shorts.h without AVX-512, which serves nothing
  * else then), and the rest is one term where vdpbf16ps is fast. What cannot be split (not finite, or below 2^-110 among no larger)
  * is found on the way and multiplied once more by a dot. Here: who is served by which kernels, and how a product is cut. Not here:
  * the two steps (mul_mat_terms_columns.c, mul_mat_terms_items.c), the kernels (kernels/amx/mul_mat_tiles.c), lanes (mul_mat.c). */
 #include "lower/chain.h"
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 #include "lower/refuse.h"
 #include "mul_mat_terms_plan.h"
 
@@ -30,16 +30,16 @@ static bool on_tiles(uint32_t cpu)
 static bool in_shorts(const agk_view *a, const agk_view *b, uint32_t cpu)
 {
     const uint32_t needs = AGK_AVX2 | AGK_FMA | AGK_F16C;
-    const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
+    const agk_code_traits bytes = agk_code_traits_of(a->type);
     return (cpu & (needs | AGK_AVX512)) == needs && bytes.served &&
            (b->type == AGK_F32 || (b->type == AGK_Q8_0 && !bytes.wide));
 }
 
 bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu)
 {
-    const bool bytes = (cpu & AGK_NEON_DOTPROD) != 0 && agk_bytes_traits_of(a->type).served;
+    const bool bytes = (cpu & AGK_NEON_DOTPROD) != 0 && agk_code_traits_of(a->type).served;
     const bool shorts = in_shorts(a, b, cpu), few = bytes || shorts; /* else rows become floats */
-    if (b->ne[1] < (few ? BYTES_MIN_COLUMNS : AGK_TERMS_MIN_COLUMNS) || a->ne[1] < AGK_TERMS_COLS || a->ne[0] == 0)
+    if (b->ne[1] < (few ? BYTES_MIN_COLUMNS : AGK_PANEL_MIN_COLUMNS) || a->ne[1] < AGK_MM_UNIT || a->ne[0] == 0)
         return false;
     return on_tiles(cpu) || shorts || (cpu & (AGK_AVX512 | AGK_NEON)) != 0;
 }
@@ -57,7 +57,7 @@ static int8_t fours_of(int type, uint32_t cpu)
 static bool as_bytes(agk_terms_plan *p, const agk_view *a, const agk_view *b, uint32_t cpu)
 {
     const uint32_t vnni = AGK_AVX512 | AGK_AVX512_VNNI;
-    const agk_bytes_traits bytes = agk_bytes_traits_of(a->type);
+    const agk_code_traits bytes = agk_code_traits_of(a->type);
     p->shorts = in_shorts(a, b, cpu);
     if (!p->shorts && (on_tiles(cpu) || ((cpu & vnni) != vnni && (cpu & AGK_NEON_DOTPROD) == 0) || !bytes.served ||
                        (b->type != AGK_F32 && (b->type != AGK_Q8_0 || bytes.wide)))) {
@@ -66,20 +66,20 @@ static bool as_bytes(agk_terms_plan *p, const agk_view *a, const agk_view *b, ui
     p->bytes = bytes;
     p->lanes = true;
     p->terms = 1;
-    p->put = AGK_PICK(mm_terms_put, cpu);
+    p->put = AGK_PICK(mm_panels_put, cpu);
     if (p->shorts) {
         p->fours = fours_of(a->type, cpu);
-        p->pack.bytes = AGK_PICK(mm_short_pack, cpu);
-        p->row.shorts = AGK_PICK(mm_short_row, cpu);
-        p->tile = AGK_PICK(mm_short_tile, cpu);
+        p->pack.bytes = AGK_PICK(mm_shorts_columns, cpu);
+        p->row.shorts = AGK_PICK(mm_shorts_rows, cpu);
+        p->tile = AGK_PICK(mm_shorts_product, cpu);
     } else {
-        p->pack.bytes = AGK_PICK(mm_bytes_pack, cpu);
-        p->row.bytes = AGK_PICK(mm_bytes_row, cpu);
-        p->tile = AGK_PICK(mm_bytes_tile, cpu);
+        p->pack.bytes = AGK_PICK(mm_bytes_columns, cpu);
+        p->row.bytes = AGK_PICK(mm_bytes_rows, cpu);
+        p->tile = AGK_PICK(mm_bytes_product, cpu);
     }
     p->col.bytes = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0
-                   : bytes.wide        ? AGK_PICK(mm_col_q8_wide, cpu)
-                                       : AGK_PICK(mm_col_q8, cpu);
+                   : bytes.wide        ? AGK_PICK(mm_columns_q8_wide, cpu)
+                                       : AGK_PICK(mm_columns_q8, cpu);
     return true;
 }
 
@@ -97,24 +97,24 @@ static void choose_kernels(agk_terms_plan *p, const agk_view *a, const agk_view 
     p->lanes = !on_tiles(cpu);
     p->whole = p->lanes && (plain || (cpu & fast_bf16) != fast_bf16);
     p->terms = p->whole ? 2 : a->type == AGK_F32 ? 3 : a->type == AGK_F16 ? 2 : 1;
-    if (p->lanes) p->put = AGK_PICK(mm_terms_put, cpu);
+    if (p->lanes) p->put = AGK_PICK(mm_panels_put, cpu);
     if (p->whole) {
-        p->pack.floats = AGK_PICK(mm_pack_f32, cpu);
-        p->tile = AGK_PICK(mm_lanes_tile, cpu);
+        p->pack.floats = AGK_PICK(mm_blocks_pack_f32, cpu);
+        p->tile = AGK_PICK(mm_floats_product, cpu);
     } else {
-        p->pack.cols = p->lanes ? AGK_PICK(mm_terms_cols, cpu) : AGK_PICK(mm_tiles_cols, cpu);
-        p->tile = p->lanes ? AGK_PICK(mm_terms_tile, cpu) : AGK_PICK(mm_tiles_panel, cpu);
+        p->pack.cols = p->lanes ? AGK_PICK(mm_pairs_columns, cpu) : AGK_PICK(mm_tiles_columns, cpu);
+        p->tile = p->lanes ? AGK_PICK(mm_pairs_product, cpu) : AGK_PICK(mm_tiles_product, cpu);
         if (p->lanes)
-            p->row.terms = AGK_PICK(mm_terms_row, cpu);
+            p->row.terms = AGK_PICK(mm_pairs_rows, cpu);
         else
-            p->row.turned = AGK_PICK(mm_terms_cols, cpu);
+            p->row.turned = AGK_PICK(mm_pairs_columns, cpu);
     }
-    p->dot = a->type == AGK_F16 ? AGK_PICK(mm_dot_f16, cpu) : AGK_PICK(mm_dot_f32, cpu);
-    if (a->type == AGK_BF16 && p->lanes && !p->whole) p->bf16 = AGK_PICK(mm_terms_bf16, cpu);
+    p->dot = a->type == AGK_F16 ? AGK_PICK(mm_dots_f16, cpu) : AGK_PICK(mm_dots_f32, cpu);
+    if (a->type == AGK_BF16 && p->lanes && !p->whole) p->bf16 = AGK_PICK(mm_pairs_rows_bf16, cpu);
     p->codebooks = !p->lanes && of_codebook(a->type);
-    if ((a->type == AGK_BF16 && !p->lanes) || p->codebooks) p->bf16_turned = AGK_PICK(mm_tiles_rows, cpu);
+    if ((a->type == AGK_BF16 && !p->lanes) || p->codebooks) p->bf16_turned = AGK_PICK(mm_tiles_rows_bf16, cpu);
     if (p->codebooks)
-        p->a_bf16 = AGK_PICK(mm_iq_bf16, cpu);
+        p->a_bf16 = AGK_PICK(mm_tiles_rows_iq, cpu);
     else if (a->type != AGK_F32)
         p->a_floats = agk_reader(a->type, cpu);
     if (b->type != AGK_F32) p->col.floats = agk_reader(b->type, cpu);
@@ -136,7 +136,7 @@ static bool choose_end(agk_terms_plan *p, const agk_node *node)
     p->bias = p->act = p->other = -1;
     const agk_view *bias = addend(node, i);
     if (bias != NULL && bias->ne[0] == node->dst.ne[0] && agk_nrows(bias) == 1) p->bias = i++;
-    if (i < node->n_stages && agk_terms_act(node->stage[i].op)) p->act = i++;
+    if (i < node->n_stages && agk_mm_end_takes(node->stage[i].op)) p->act = i++;
     const agk_view *other = addend(node, i);
     if (other != NULL && agk_same_shape(other, &node->dst)) p->other = i++;
     if (p->other < 0 && agk_mm_narrows(node)) ++i;
@@ -178,14 +178,14 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     if (p.terms == 1 && !p.lanes && a->ne[0] <= AGK_TERMS_K_MOST) p.k_block = AGK_TERMS_K_MOST;
     if (p.whole && agk_traits(a->type)->blck_size <= K_BLOCK / 2) p.k_block = K_BLOCK / 2; /* as wide as two terms */
     const int64_t k = a->ne[0], m = a->ne[1], batches = b->ne[2] * b->ne[3], units = agk_terms_units(b);
-    p.groups = (int32_t)agk_mm_ceil_div(units, AGK_TERMS_ITEM_COLUMNS / AGK_TERMS_COLS);
+    p.groups = (int32_t)agk_mm_ceil_div(units, AGK_TERMS_ITEM_COLUMNS / AGK_MM_UNIT);
     const double products = p.whole ? 1.0 : (double)(p.terms * (p.terms + 1) / 2),
                  flops = 2.0 * (double)k * (double)m * (double)b->ne[1] * products;
     const double slices = flops * (double)batches /
                           (!p.lanes         ? slice_flops
                            : p.bytes.served ? bytes_slice_flops
                                             : lanes_slice_flops);
-    const int64_t panels = agk_mm_ceil_div(m, AGK_TERMS_ROWS);
+    const int64_t panels = agk_mm_ceil_div(m, AGK_PANEL_ROWS);
     int64_t blocks = agk_mm_ceil_div(ITEMS, p.groups * batches);
     blocks = agk_mm_least(blocks, agk_mm_ceil_div(m, p.lanes ? LANES_MIN_ROWS : MIN_ROWS));
     blocks = agk_mm_least(blocks, 1 + (int64_t)(slices / (double)p.groups / (double)batches));
@@ -196,15 +196,15 @@ void agk_mm_terms_lower(agk_lowering *lowering)
     const double per_chunk = (double)items / (slices + 1e-9);
     p.per_chunk = (int32_t)(slices <= 1.5 ? (double)items : per_chunk < 1.0 ? 1.0 : per_chunk);
 
-    const size_t columns = AGK_TERMS_COLS * agk_mm_col_bytes(p.bytes.served ? AGK_MM_Q8 : AGK_MM_FLOATS, p.k_block);
+    const size_t columns = AGK_MM_UNIT * agk_mm_col_bytes(p.bytes.served ? AGK_MM_Q8 : AGK_MM_FLOATS, p.k_block);
     const size_t floats = p.col.floats == NULL ? 0 : columns > (size_t)k * 4 ? columns : (size_t)k * 4;
-    const size_t item_bytes = (size_t)(agk_terms_max_rows(&p) / AGK_TERMS_ROWS) * (AGK_TERMS_ITEM_COLUMNS / 32) *
-                                  AGK_TERMS_SUMS * sizeof(float) +
+    const size_t item_bytes = (size_t)(agk_terms_max_rows(&p) / AGK_PANEL_ROWS) * (AGK_TERMS_ITEM_COLUMNS / 32) *
+                                  AGK_PANEL_SUMS * sizeof(float) +
                               agk_terms_panel_of(&p, p.k_block) +
-                              (p.lanes ? 0 : (size_t)(AGK_TERMS_COLS * p.k_block) * sizeof(float));
+                              (p.lanes ? 0 : (size_t)(AGK_MM_UNIT * p.k_block) * sizeof(float));
     lowering->scratch_size = floats > item_bytes ? floats : item_bytes;
     if (!node->has_columns) lowering->work_size = (size_t)(units * batches) * (agk_terms_unit_of(&p, k) + 1);
-    p.units_per_chunk = (int32_t)(slices <= 1.5 ? units * batches : 1 + UNIT_BYTES / (AGK_TERMS_COLS * 4 * k));
+    p.units_per_chunk = (int32_t)(slices <= 1.5 ? units * batches : 1 + UNIT_BYTES / (AGK_MM_UNIT * 4 * k));
     memcpy(&lowering->node->aux, &p, sizeof p);
     if (node->has_columns)
         lowering->source_k = p.k_block;

@@ -27,7 +27,7 @@ static bool too_small_to_count(int64_t k, int64_t n, const char *b, int64_t ldb)
 /* n columns of k floats to a unit; false: some cannot be split. */
 static bool pack_unit(const agk_terms_plan *p, int64_t k, int64_t n, const void *b, size_t ldb, char *out)
 {
-    enum { LINE = AGK_TERMS_COLS * sizeof(float) };
+    enum { LINE = AGK_MM_UNIT * sizeof(float) };
     if (p->bytes.served) {
         p->pack.bytes(p->bytes.halves, p->bytes.wide, k, n, b, ldb, out);
         return true;
@@ -45,7 +45,7 @@ agk_status agk_terms_columns_step(const agk_task *task, const agk_node *node, in
     const int64_t k = b->ne[0], units = agk_terms_units(b), all = units * b->ne[2] * b->ne[3];
     bool *fine = agk_terms_split(task, node, &p);
     for (int64_t i = chunk * p.units_per_chunk; i < agk_mm_least(all, (chunk + 1) * p.units_per_chunk); ++i) {
-        const int64_t first = i % units * AGK_TERMS_COLS, n = agk_mm_least(AGK_TERMS_COLS, b->ne[1] - first);
+        const int64_t first = i % units * AGK_MM_UNIT, n = agk_mm_least(AGK_MM_UNIT, b->ne[1] - first);
         const char *from = agk_terms_matrix(task, b, i / units % b->ne[2], i / units / b->ne[2]) + first * b->nb[1];
         char *of_matrix = agk_terms_columns(task, node, &p, i / units);
         fine[i] = true;

@@ -1,16 +1,16 @@
 /* The second step of mul_mat of panels and units. An item is a block of rows times up to 512 columns: block of k by block of k, 32
  * rows at a time are made a panel, or taken from where panels are kept, which all columns pass by; so what is packed stays in L2
  * for all rows of the item, and the sums stay with the thread. What cannot be split is multiplied once more by a dot. Not here:
- * the kernels (kernels/amx/mul_mat_tiles.c, kernels/avx512/mul_mat_terms.c), kept panels (packed.c). */
+ * the kernels (kernels/amx/mul_mat_tiles.c, kernels/avx512/mul_mat_pairs.c), kept panels (mul_mat_packed.c). */
 #include "lower/chain.h"
-#include "kernels/packed.h"
+#include "kernels/mul_mat_packed.h"
 #include "mul_mat_terms_plan.h"
 
 /* k floats to a row of a panel: [k / 16][32 rows][16], as wide as two terms; zeros beyond k. */
 static void lay_row(int64_t k, const float *x, char *panel)
 {
     enum { LANES = 16, LINE = LANES * sizeof(float) };
-    for (int64_t i = 0; i < agk_terms_steps(k) * AGK_TERMS_K; i += LANES, panel += LINE * AGK_TERMS_ROWS) {
+    for (int64_t i = 0; i < agk_panel_steps(k) * AGK_PANEL_K; i += LANES, panel += LINE * AGK_PANEL_ROWS) {
         if (i + LANES <= k) {
             memcpy(panel, x + i, LINE);
             continue;
@@ -25,9 +25,9 @@ static bool make_turned_panel(const agk_terms_plan *p, const agk_view *a, const 
                               char *panel, float *floats)
 {
     bool fine = true;
-    for (int64_t first = 0; first < n; first += AGK_TERMS_COLS, panel += agk_terms_unit_of(p, kn)) {
+    for (int64_t first = 0; first < n; first += AGK_MM_UNIT, panel += agk_terms_unit_of(p, kn)) {
         const char *from = rows + first * a->nb[1];
-        const int64_t some = agk_mm_least(AGK_TERMS_COLS, n - first);
+        const int64_t some = agk_mm_least(AGK_MM_UNIT, n - first);
         size_t stride = (size_t)a->nb[1];
         if (p->codebooks) {
             const size_t line = 2 * (size_t)kn;
@@ -56,16 +56,16 @@ static bool make_panel(const agk_terms_plan *p, const agk_view *a, const char *r
 {
     float floats[AGK_TERMS_K_MOST];
     bool fine = true;
-    if (n < AGK_TERMS_ROWS) memset(panel, 0, agk_terms_panel_of(p, kn));
+    if (n < AGK_PANEL_ROWS) memset(panel, 0, agk_terms_panel_of(p, kn));
     for (int64_t i = 0; i < n && p->bytes.served; ++i, rows += a->nb[1]) {
-        char *to = panel + (size_t)i * agk_terms_panel_of(p, kn) / AGK_TERMS_ROWS;
+        char *to = panel + (size_t)i * agk_terms_panel_of(p, kn) / AGK_PANEL_ROWS;
         if (p->shorts)
             p->row.shorts(a->type, p->fours == 0, rows, to, kn);
         else
             p->row.bytes(a->type, rows, to, kn);
     }
     if (p->bytes.served) return true;
-    for (int64_t i = 0; i < n; ++i, rows += a->nb[1], panel += 2 * AGK_TERMS_K) {
+    for (int64_t i = 0; i < n; ++i, rows += a->nb[1], panel += 2 * AGK_PANEL_K) {
         if (p->bf16 != NULL) {
             p->bf16(rows, panel, kn);
             continue;
@@ -110,14 +110,14 @@ static item item_at(const agk_task *task, const agk_node *node, const agk_terms_
     const agk_view *b = &node->src[1], *dst = &node->dst;
     const int64_t block = i % p->row_blocks, group = i / p->row_blocks % p->groups;
     const int64_t batch = i / p->row_blocks / p->groups, units = agk_terms_units(b);
-    const int64_t pairs = agk_mm_ceil_div(units, 2), panels = agk_mm_ceil_div(dst->ne[0], AGK_TERMS_ROWS);
+    const int64_t pairs = agk_mm_ceil_div(units, 2), panels = agk_mm_ceil_div(dst->ne[0], AGK_PANEL_ROWS);
     item t = {.i2 = batch % b->ne[2], .i3 = batch / b->ne[2]};
-    t.row = panels * block / p->row_blocks * AGK_TERMS_ROWS;
-    t.rows = agk_mm_least(dst->ne[0], panels * (block + 1) / p->row_blocks * AGK_TERMS_ROWS) - t.row;
-    t.col = pairs * group / p->groups * 2 * AGK_TERMS_COLS;
-    t.cols = agk_mm_least(b->ne[1], pairs * (group + 1) / p->groups * 2 * AGK_TERMS_COLS) - t.col;
+    t.row = panels * block / p->row_blocks * AGK_PANEL_ROWS;
+    t.rows = agk_mm_least(dst->ne[0], panels * (block + 1) / p->row_blocks * AGK_PANEL_ROWS) - t.row;
+    t.col = pairs * group / p->groups * 2 * AGK_MM_UNIT;
+    t.cols = agk_mm_least(b->ne[1], pairs * (group + 1) / p->groups * 2 * AGK_MM_UNIT) - t.col;
     t.columns = agk_terms_columns(task, node, p, batch);
-    t.fine = agk_terms_split(task, node, p) + batch * units + t.col / AGK_TERMS_COLS;
+    t.fine = agk_terms_split(task, node, p) + batch * units + t.col / AGK_MM_UNIT;
     return t;
 }
 
@@ -126,12 +126,12 @@ static void store(const agk_task *task, const agk_node *node, const agk_terms_pl
                   char *out, bool stages)
 {
     const agk_view *c = &node->dst;
-    const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_TERMS_COLS) * AGK_TERMS_SUMS;
-    for (int64_t j = 0; j < t->cols; j += 2 * AGK_TERMS_COLS, sums += AGK_TERMS_SUMS) {
+    const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_MM_UNIT) * AGK_PANEL_SUMS;
+    for (int64_t j = 0; j < t->cols; j += 2 * AGK_MM_UNIT, sums += AGK_PANEL_SUMS) {
         const agk_chain_block block = {.i0 = t->row,
                                        .n = t->rows,
                                        .i1 = t->col + j,
-                                       .rows = agk_mm_least(2 * AGK_TERMS_COLS, t->cols - j),
+                                       .rows = agk_mm_least(2 * AGK_MM_UNIT, t->cols - j),
                                        .i2 = t->i2,
                                        .i3 = t->i3};
         p->put(sums, panel_sums, t->rows, block.rows, (float *)(void *)(out + block.i1 * c->nb[1]), (size_t)c->nb[1]);
@@ -140,14 +140,14 @@ static void store(const agk_task *task, const agk_node *node, const agk_terms_pl
 }
 
 /* Where a tile puts rows `row` on of an item, `out` is its first; with stages or without. */
-static agk_terms_end end_of(const agk_task *task, const agk_node *node, const agk_terms_plan *p, const item *t,
-                            int64_t row, char *out, bool stages)
+static agk_mm_end end_of(const agk_task *task, const agk_node *node, const agk_terms_plan *p, const item *t,
+                         int64_t row, char *out, bool stages)
 {
     const agk_view *c = &node->dst;
-    agk_terms_end e = {.c = (float *)(void *)(out + c->nb[0] * row + t->col * c->nb[1]),
-                       .ldc = (size_t)c->nb[1],
-                       .narrow = c->type == AGK_BF16,
-                       .act = -1};
+    agk_mm_end e = {.c = (float *)(void *)(out + c->nb[0] * row + t->col * c->nb[1]),
+                    .ldc = (size_t)c->nb[1],
+                    .narrow = c->type == AGK_BF16,
+                    .act = -1};
     if (!stages) return e;
     if (p->bias >= 0) {
         e.bias = (const float *)agk_data(task, &node->src[node->stage[p->bias].operand]) + t->row + row;
@@ -159,21 +159,21 @@ static agk_terms_end end_of(const agk_task *task, const agk_node *node, const ag
         e.ld_other = (size_t)v->nb[1];
     }
     if (node->columns_k > 0) {
-        e.units = agk_terms_given(agk_data(task, c), agk_mm_ceil_div(c->ne[1], AGK_TERMS_COLS), c->ne[0],
-                                  node->columns_k, t->row + row, t->col / AGK_TERMS_COLS, &e.ld_unit);
+        e.units = agk_terms_given(agk_data(task, c), agk_mm_ceil_div(c->ne[1], AGK_MM_UNIT), c->ne[0], node->columns_k,
+                                  t->row + row, t->col / AGK_MM_UNIT, &e.ld_unit);
     }
     return e;
 }
 
 /* Block k0 .. k0 + kn - 1 of the panel of rows `row` on of an item, and what to fetch meanwhile; false: some cannot be split. */
 static bool take_panel(const agk_task *task, const agk_node *node, const agk_terms_plan *p, const item *t, int64_t row,
-                       int64_t k0, int64_t kn, char *panel, agk_terms_panel *x)
+                       int64_t k0, int64_t kn, char *panel, agk_mm_panel *x)
 {
     const agk_view *a = &node->src[0], *b = &node->src[1];
     const int64_t k = a->ne[0], left = t->rows - row, i2 = t->i2 / (b->ne[2] / a->ne[2]),
                   i3 = t->i3 / (b->ne[3] / a->ne[3]);
     const bool more = k0 + kn < k;
-    x->rows = agk_mm_least(AGK_TERMS_ROWS, left);
+    x->rows = agk_mm_least(AGK_PANEL_ROWS, left);
     x->a = panel;
     if (!p->lanes && p->packed != NULL) {
         const int64_t in_all = agk_mm_ceil_div(a->ne[1], AGK_PACKED_ROWS);
@@ -186,9 +186,9 @@ static bool take_panel(const agk_task *task, const agk_node *node, const agk_ter
         x->lda = size;
         x->next_lda = size;
         x->next_bytes = agk_terms_unit_of(p, kn);
-        if (left > AGK_TERMS_ROWS) {
+        if (left > AGK_PANEL_ROWS) {
             x->next_a = x->a + 2 * size;
-            x->next_rows = left > AGK_TERMS_ROWS + AGK_PACKED_ROWS ? 2 : 1;
+            x->next_rows = left > AGK_PANEL_ROWS + AGK_PACKED_ROWS ? 2 : 1;
         } else {
             x->next_a = x->a - (size_t)(row / AGK_PACKED_ROWS) * size + agk_terms_unit_of(p, kn);
             x->next_rows = !more ? 0 : t->rows > AGK_PACKED_ROWS ? 2 : 1;
@@ -197,15 +197,15 @@ static bool take_panel(const agk_task *task, const agk_node *node, const agk_ter
     }
     const char *rows = agk_terms_matrix(task, a, i2, i3) + t->row * a->nb[1];
     const char *from = rows + row * a->nb[1] + (int64_t)agk_row_size(a->type, k0);
-    x->lda = p->lanes ? agk_terms_panel_of(p, kn) / AGK_TERMS_ROWS : agk_terms_unit_of(p, kn);
+    x->lda = p->lanes ? agk_terms_panel_of(p, kn) / AGK_PANEL_ROWS : agk_terms_unit_of(p, kn);
     x->next_lda = (size_t)a->nb[1];
     x->next_bytes = agk_row_size(a->type, kn);
-    if (left > AGK_TERMS_ROWS) {
-        x->next_a = from + AGK_TERMS_ROWS * a->nb[1];
-        x->next_rows = agk_mm_least(AGK_TERMS_ROWS, left - AGK_TERMS_ROWS);
+    if (left > AGK_PANEL_ROWS) {
+        x->next_a = from + AGK_PANEL_ROWS * a->nb[1];
+        x->next_rows = agk_mm_least(AGK_PANEL_ROWS, left - AGK_PANEL_ROWS);
     } else {
         x->next_a = rows + (int64_t)agk_row_size(a->type, k0 + kn);
-        x->next_rows = more ? agk_mm_least(AGK_TERMS_ROWS, t->rows) : 0;
+        x->next_rows = more ? agk_mm_least(AGK_PANEL_ROWS, t->rows) : 0;
     }
     if (p->lanes) return make_panel(p, a, from, x->rows, kn, panel);
     float *floats = (float *)(void *)(panel + agk_terms_panel_of(p, p->k_block));
@@ -218,38 +218,38 @@ static void run_item(const agk_task *task, const agk_node *node, const agk_terms
     const char *rows =
         agk_terms_matrix(task, a, t->i2 / (b->ne[2] / a->ne[2]), t->i3 / (b->ne[3] / a->ne[3])) + t->row * a->nb[1];
     char *out = (char *)agk_data(task, c) + t->i2 * c->nb[2] + t->i3 * c->nb[3] + t->row * c->nb[0];
-    const int64_t k = a->ne[0], panels = agk_mm_ceil_div(t->rows, AGK_TERMS_ROWS);
-    const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_TERMS_COLS) * AGK_TERMS_SUMS;
+    const int64_t k = a->ne[0], panels = agk_mm_ceil_div(t->rows, AGK_PANEL_ROWS);
+    const size_t panel_sums = (size_t)agk_mm_ceil_div(t->cols, 2 * AGK_MM_UNIT) * AGK_PANEL_SUMS;
     float *sums = task->scratch;
-    char *panel = (char *)(sums + (size_t)(agk_terms_max_rows(p) / AGK_TERMS_ROWS) * (AGK_TERMS_ITEM_COLUMNS / 32) *
-                                      AGK_TERMS_SUMS);
-    bool fine[AGK_TERMS_MAX_ROWS / AGK_TERMS_ROWS];
+    char *panel = (char *)(sums + (size_t)(agk_terms_max_rows(p) / AGK_PANEL_ROWS) * (AGK_TERMS_ITEM_COLUMNS / 32) *
+                                      AGK_PANEL_SUMS);
+    bool fine[AGK_TERMS_MAX_ROWS / AGK_PANEL_ROWS];
     for (int64_t i = 0; i < panels; ++i) fine[i] = true;
     bool fine_columns = true;
-    for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols && agk_terms_splits(p); ++u)
+    for (int64_t u = 0; u * AGK_MM_UNIT < t->cols && agk_terms_splits(p); ++u)
         fine_columns = fine_columns && t->fine[u];
-    agk_terms_panel x = {.terms = p->terms,
-                         .fours = p->fours,
-                         .halves = p->bytes.halves,
-                         .minimum = p->bytes.minimum,
-                         .wide = p->bytes.wide,
-                         .cols = t->cols};
+    agk_mm_panel x = {.terms = p->terms,
+                      .fours = p->fours,
+                      .halves = p->bytes.halves,
+                      .minimum = p->bytes.minimum,
+                      .wide = p->bytes.wide,
+                      .cols = t->cols};
     int64_t k0 = 0;
     do { /* once even if k is 0: the result is zeros */
         const int64_t kn = agk_mm_least(p->k_block, k - k0);
         const bool more = k0 + kn < k;
-        x.k = agk_terms_steps(kn) * AGK_TERMS_K;
-        x.b = agk_terms_block(p, t->columns, agk_terms_units(b), t->col / AGK_TERMS_COLS, k0, kn);
+        x.k = agk_panel_steps(kn) * AGK_PANEL_K;
+        x.b = agk_terms_block(p, t->columns, agk_terms_units(b), t->col / AGK_MM_UNIT, k0, kn);
         x.ldb = agk_terms_unit_of(p, kn);
         x.next_b = (size_t)agk_terms_units(b) * x.ldb;
         x.first = k0 == 0;
         x.shares = more && k0 + 2 * kn <= k ? (int)panels : 0;
         for (int64_t i = 0; i < panels; ++i) {
-            const int64_t row = i * AGK_TERMS_ROWS;
+            const int64_t row = i * AGK_PANEL_ROWS;
             fine[i] = take_panel(task, node, p, t, row, k0, kn, panel, &x) && fine[i];
             x.share = (int)i;
             x.sums = sums + (size_t)i * panel_sums;
-            agk_terms_end end;
+            agk_mm_end end;
             if (!p->lanes && !more) {
                 end = end_of(task, node, p, t, row, out, p->ends && fine[i] && fine_columns);
                 x.end = &end;
@@ -265,17 +265,17 @@ static void run_item(const agk_task *task, const agk_node *node, const agk_terms
     if (p->lanes) store(task, node, p, t, sums, out, fused && split);
     if (split && (p->lanes || p->ends)) return;
     for (int64_t i = 0; i < panels; ++i) {
-        const int64_t row = i * AGK_TERMS_ROWS;
+        const int64_t row = i * AGK_PANEL_ROWS;
         if (split || (p->ends && fine[i] && fine_columns)) continue;
         agk_mm_block block = {.k = k, .cols = 1, .lda = (size_t)a->nb[1], .ldb = (size_t)b->nb[1]};
         block.a = rows + row * a->nb[1];
         block.ldc = (size_t)c->nb[1];
-        block.rows = agk_mm_least(AGK_TERMS_ROWS, t->rows - row);
-        for (int64_t u = 0; u * AGK_TERMS_COLS < t->cols; ++u) {
+        block.rows = agk_mm_least(AGK_PANEL_ROWS, t->rows - row);
+        for (int64_t u = 0; u * AGK_MM_UNIT < t->cols; ++u) {
             if (fine[i] && t->fine[u]) continue;
-            const int64_t first = t->col + u * AGK_TERMS_COLS;
+            const int64_t first = t->col + u * AGK_MM_UNIT;
             multiply_again(task, node, p, &block, agk_terms_matrix(task, b, t->i2, t->i3), out + 4 * row, first,
-                           agk_mm_least(AGK_TERMS_COLS, t->col + t->cols - first));
+                           agk_mm_least(AGK_MM_UNIT, t->col + t->cols - first));
         }
         if (p->ends && fused) {
             agk_chain_run(task, node, &(agk_chain_block){t->row + row, block.rows, t->col, t->cols, t->i2, t->i3},

@@ -4,7 +4,7 @@
 #define AGK_SCALAR_MUL_MAT_TERMS_PLAN_H
 
 #include "kernels/mul_mat_bytes.h"
-#include "kernels/mul_mat_short.h"
+#include "kernels/mul_mat_shorts.h"
 #include "mul_mat_plan.h"
 
 enum {
@@ -19,43 +19,43 @@ enum {
 
 typedef struct agk_terms_plan {
     union {
-        agk_mm_terms_cols_fn *cols;
-        agk_mm_pack_f32_fn *floats; /* whole numbers */
-        agk_mm_bytes_pack_fn *bytes;
+        agk_mm_pairs_columns_fn *cols;
+        agk_mm_blocks_pack_f32_fn *floats; /* whole numbers */
+        agk_mm_bytes_columns_fn *bytes;
     } pack;
     union {
-        agk_mm_terms_row_fn *terms;
-        agk_mm_terms_cols_fn *turned; /* on tiles */
-        agk_mm_bytes_row_fn *bytes;
-        agk_mm_short_row_fn *shorts;
+        agk_mm_pairs_rows_fn *terms;
+        agk_mm_pairs_columns_fn *turned; /* on tiles */
+        agk_mm_bytes_rows_fn *bytes;
+        agk_mm_shorts_rows_fn *shorts;
     } row;
-    agk_mm_terms_tile_fn *tile;
+    agk_mm_pairs_product_fn *tile;
     union {
-        agk_mm_terms_put_fn *put;  /* in lanes */
+        agk_mm_panels_put_fn *put; /* in lanes */
         struct agk_packed *packed; /* on tiles: rows of a as panels; NULL: made for each item */
     };
     agk_mm_block_fn *dot; /* of what cannot be split */
     union {
-        agk_to_float_fn *a_floats; /* NULL: f32 */
-        agk_mm_iq_bf16_fn *a_bf16; /* codebooks: on tiles, for bf16_turned */
+        agk_to_float_fn *a_floats;       /* NULL: f32 */
+        agk_mm_tiles_rows_iq_fn *a_bf16; /* codebooks: on tiles, for bf16_turned */
     };
     union {
         agk_to_float_fn *floats; /* NULL: f32 */
         agk_mm_convert_fn *bytes;
     } col;
     union {
-        agk_mm_terms_bf16_fn *bf16; /* a row of a to a panel, at once; NULL: by a_floats */
-        agk_mm_tiles_rows_fn *bf16_turned;
+        agk_mm_pairs_rows_bf16_fn *bf16; /* a row of a to a panel, at once; NULL: by a_floats */
+        agk_mm_tiles_rows_bf16_fn *bf16_turned;
     };
     int32_t k_block, row_blocks, groups, per_chunk, units_per_chunk;
     int8_t terms;
     int8_t bias, act, other; /* stages that tiles carry out; -1: none */
     int8_t fours;            /* of shorts */
-    bool shorts;             /* bytes as in mul_mat_short.h */
+    bool shorts;             /* bytes as in mul_mat_shorts.h */
     bool ends;               /* all stages are these */
     bool codebooks;          /* rows of a become bf16 */
     bool lanes, whole;       /* not on tiles; numbers are f32, which take the room of two terms */
-    agk_bytes_traits bytes;
+    agk_code_traits bytes;
 } agk_terms_plan;
 
 _Static_assert(sizeof(agk_terms_plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
@@ -83,8 +83,8 @@ static inline size_t agk_terms_unit_of(const agk_terms_plan *p, int64_t k)
 
 static inline size_t agk_terms_panel_of(const agk_terms_plan *p, int64_t k)
 {
-    if (p->shorts) return (size_t)(AGK_TERMS_ROWS * k / AGK_MM_BLOCK) * agk_short_row_bytes(p->fours == 0);
-    if (p->bytes.served) return (size_t)(AGK_TERMS_ROWS * k / 16) * sizeof(agk_bytes_row);
+    if (p->shorts) return (size_t)(AGK_PANEL_ROWS * k / AGK_MM_BLOCK) * agk_short_row_bytes(p->fours == 0);
+    if (p->bytes.served) return (size_t)(AGK_PANEL_ROWS * k / 16) * sizeof(agk_bytes_row);
     return agk_terms_panel_bytes(p->terms, k);
 }
 
@@ -95,7 +95,7 @@ static inline int64_t agk_terms_max_rows(const agk_terms_plan *p)
 
 static inline int64_t agk_terms_units(const agk_view *b)
 {
-    return agk_mm_ceil_div(b->ne[1], AGK_TERMS_COLS);
+    return agk_mm_ceil_div(b->ne[1], AGK_MM_UNIT);
 }
 
 static inline const char *agk_terms_matrix(const agk_task *task, const agk_view *view, int64_t i2, int64_t i3)

@@ -1,0 +1,48 @@
+"""Module: kernels that are compiled together; and what plans and backends know of their device.
+
+Not here: the device itself (device.py), compiling (compile.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aggml.native import _native
+
+if TYPE_CHECKING:
+    from aggml.devices.cuda.launch import Kernels
+    from aggml.devices.cuda.memory import Aside
+
+__all__ = ["Module", "Target"]
+
+
+class Module:
+    """Kernels that are compiled together, for one device."""
+
+    def __init__(self, device: _native.CudaDevice, kernels: Kernels, arch: str, name: str) -> None:
+        self.native = _native.CudaModule(device, name)
+        self._name = name
+        self._arch = arch
+        self._kernels = kernels
+
+    def fetch(self) -> None:
+        """Take the cubin from the cache, or compile it: slow, so on a thread of its own.
+
+        Raises:
+            Unsupported: it is in no cache and NVRTC is not installed.
+        """
+        if not self.native.ready:
+            self.native.set_image(self._kernels.module(self._name, self._arch))
+
+
+class Target(Protocol):
+    """What is known of a CUDA device below it: the whole is `CUDADevice`."""
+
+    name: str
+    native: _native.CudaDevice
+    kernels: Kernels
+    aside: Aside
+
+    def module(self, name: str) -> Module:
+        """The kernels of that name."""
+        ...

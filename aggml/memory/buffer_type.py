@@ -1,0 +1,249 @@
+"""Kinds of memory: BufferType, which makes buffers and fills them with tensors; plain host memory.
+
+Here: what a device implements, and the cutting of many tensors into buffers. Not here: placing one
+tensor (buffer.py), several buffers as one (multi_buffer.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from aggml.errors import (
+    AggmlError,
+    AllocFailed,
+    AlreadyAllocated,
+    InvalidArgument,
+    InvalidHandle,
+)
+from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.multi_buffer import MultiBuffer
+from aggml.memory.shortage import amount, shortage
+from aggml.native import _native
+from aggml.stream.slices import Away, finish
+from aggml.tensor import cut, new_tensor
+from aggml.tensor.checking import integer
+
+if TYPE_CHECKING:
+    from aggml.process.alive import Named
+    from aggml.stream.slices import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["HOST", "BufferType", "HostBufferType", "host_tensor"]
+
+
+class BufferType(ABC):
+    """A kind of memory of a device; compared by identity.
+
+    Attributes:
+        name: for messages.
+        device: whose memory it is; None for host memory that belongs to no device.
+        alignment: of tensors in it, in bytes; a power of two.
+    """
+
+    name: str = ""
+    device: Named | None = None
+    alignment: int = 32
+
+    @property
+    def max_size(self) -> int:
+        """Bytes of the largest single buffer."""
+        return (1 << 63) - 1
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the CPU may read and write the bytes in the standard layout."""
+        return False
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes to reserve for a tensor: ``nbytes`` or more (ggml_backend_buft_get_alloc_size)."""
+        return tensor.nbytes
+
+    def alignment_of(self, tensor: Tensor) -> int:
+        """What the address of this tensor has to be a multiple of; ``alignment`` or less."""
+        return self.alignment
+
+    @abstractmethod
+    def alloc_buffer(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes; 0 is legal.
+
+        Raises:
+            AllocFailed: no memory.
+        """
+
+    async def provide(self, size: int) -> Buffer:
+        """`alloc_buffer`, off the loop where a driver may take milliseconds over it.
+
+        Cancellation: abandons the wait; the memory is given back.
+        """
+        return self.alloc_buffer(size)
+
+    def taking(self, size: int) -> Steps[Buffer]:
+        """Either of the two, as the steps are driven."""
+        request = _Request(self, size)
+        yield request
+        return request.outcome()
+
+    def tensors_size(self, tensors: Iterable[Tensor]) -> int:
+        """Bytes that `alloc_tensors` would take for all of them, padding included.
+
+        Raises:
+            As `alloc_tensors`, but for memory.
+        """
+        return sum(sum(sizes) for _, sizes in _ranges(self, _unplaced(tensors)))
+
+    def alloc_tensors(self, tensors: Iterable[Tensor]) -> Buffer:
+        """Memory for all given tensors, in order; all or nothing.
+
+        Args:
+            tensors: without memory, none a view; views lie where their storage lies. One that is
+                given twice counts once.
+
+        Returns:
+            One buffer; a `MultiBuffer` where they take more than ``max_size``, filled in order, a
+            tensor that is larger alone in its part. Nothing to do (no tensor, or none with bytes)
+            gives an empty buffer: its size is 0.
+
+        Raises:
+            AlreadyAllocated, InvalidArgument, InvalidHandle: a tensor has memory, is a view, or is
+                no tensor.
+            AllocFailed: no memory.
+        """
+        return finish(self.allocating(tensors))
+
+    def allocating(self, tensors: Iterable[Tensor]) -> Steps[Buffer]:
+        """`alloc_tensors` in steps."""
+        made: list[Buffer] = []
+        placed: list[tuple[Buffer, Tensor]] = []
+        try:
+            for group, sizes in _ranges(self, _unplaced(tensors)):
+                size = sum(sizes)
+                try:
+                    buffer = yield from self.taking(size)
+                except AllocFailed as error:
+                    told = shortage(error, "alloc", self.name, size, group)
+                    raise told from error.__cause__ or error
+                made.append(buffer)
+                offset = 0
+                for tensor, size in zip(group, sizes, strict=True):
+                    buffer.place(tensor, offset)
+                    placed.append((buffer, tensor))
+                    offset += size
+        except BaseException:
+            for buffer, tensor in placed:
+                buffer.unplace(tensor)
+            raise
+        return made[0] if len(made) == 1 else MultiBuffer(made)
+
+    def __repr__(self) -> str:
+        return f"<BufferType {self.name}>"
+
+
+class _Request(Away):
+    """A buffer that a step waits for."""
+
+    def __init__(self, kind: BufferType, size: int) -> None:
+        self._kind = kind
+        self._size = size
+        self._made: Buffer | AggmlError | None = None
+
+    def now(self) -> None:
+        try:
+            self._made = self._kind.alloc_buffer(self._size)
+        except AggmlError as error:
+            self._made = error
+
+    async def later(self) -> None:
+        try:
+            self._made = await self._kind.provide(self._size)
+        except AggmlError as error:
+            self._made = error
+
+    def outcome(self) -> Buffer:
+        """The buffer, once it was asked for.
+
+        Raises:
+            What `BufferType.alloc_buffer` did.
+        """
+        if isinstance(self._made, AggmlError):
+            raise self._made
+        assert self._made is not None
+        return self._made
+
+
+def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors, each once; refuses what cannot be placed."""
+    if not isinstance(tensors, Iterable):
+        raise InvalidHandle(f"[alloc] {tensors!r} is no list of tensors")
+    given = list(tensors)
+    for tensor in given:
+        if not hasattr(tensor, "placement"):
+            raise InvalidHandle(f"[alloc] {tensor!r} is no tensor")
+    unique = list(dict.fromkeys(given))
+    for tensor in unique:
+        if tensor.view_src is not None:
+            raise InvalidArgument(f"[alloc] {tensor!r} is a view: allocate its storage instead")
+        if tensor.placement is not None:
+            raise AlreadyAllocated(
+                f"[alloc] {tensor!r} lies in {tensor.placement.buffer!r} already"
+            )
+    return unique
+
+
+def _ranges(kind: BufferType, tensors: list[Tensor]) -> list[tuple[list[Tensor], list[int]]]:
+    """Tensors and their padded sizes, cut where a buffer of ``kind`` would grow beyond max_size.
+
+    ggml_backend_alloc_ctx_tensors_from_buft cuts alike; the last range may be empty.
+    """
+    ranges: list[tuple[list[Tensor], list[int]]] = [([], [])]
+    total = 0
+    for tensor in tensors:
+        size = aligned(kind.alloc_size(tensor), kind.alignment)
+        if total and total + size > kind.max_size:
+            ranges.append(([], []))
+            total = 0
+        ranges[-1][0].append(tensor)
+        ranges[-1][1].append(size)
+        total += size
+    return ranges
+
+
+class HostBufferType(BufferType):
+    """Plain host memory: what any device can copy from and to, and the CPU computes in."""
+
+    alignment = 32
+
+    def __init__(self, name: str, device: Named | None = None) -> None:
+        self.name = name
+        self.device = device
+
+    @property
+    def is_host(self) -> bool:
+        """Always."""
+        return True
+
+    def alloc_buffer(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes that begins at a multiple of 64.
+
+        Raises:
+            AllocFailed: no memory.
+            InvalidArgument, InvalidHandle: a negative size, or none.
+        """
+        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
+            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
+        try:
+            memory = _native.Memory(size, 64)
+        except (MemoryError, TypeError, OverflowError) as error:  # beyond what C has numbers for
+            raise AllocFailed(f"[{self.name}] no memory for {amount(size)}") from error
+        return Buffer(self, size, memory.address, memory)
+
+
+HOST = HostBufferType("CPU")
+
+
+def host_tensor(like: Tensor) -> Tensor:
+    """A contiguous tensor of the same type and extents in plain host memory, to stage a copy."""
+    staging = new_tensor(like.dtype, like.ne[: like.ndim], name=cut(f"{like.name} (staged)"))
+    HOST.alloc_tensors([staging])
+    return staging

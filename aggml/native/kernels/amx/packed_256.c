@@ -1,9 +1,0 @@
-/* Products of packed weights with up to 16 columns on AMX: types with blocks of 256, see packed.h. */
-#include "packed.h"
-
-AGK_PACKED(q2_k, Q2_K)
-AGK_PACKED(q3_k, Q3_K)
-AGK_PACKED(q4_k, Q4_K)
-AGK_PACKED(q5_k, Q5_K)
-AGK_PACKED(q6_k, Q6_K)
-AGK_PACKED(iq4_xs, IQ4_XS)

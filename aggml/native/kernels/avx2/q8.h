@@ -1,0 +1,43 @@
+/* 32 floats as bytes with a scale, AVX2: for blocks of q8_0 (types.c) and for columns of products (mul_mat_columns.c). */
+#ifndef AGK_AVX2_Q8_H
+#define AGK_AVX2_Q8_H
+
+#include <immintrin.h>
+
+#include "kernels/inline.h"
+
+AGK_INLINE __m256 size_of(__m256 x)
+{
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+}
+
+/* Halves away from zero; what does not fit (sources that are not finite, subnormal scales) is 0. */
+AGK_INLINE __m256i round_away(__m256 x)
+{
+    x = _mm256_and_ps(x, _mm256_cmp_ps(size_of(x), _mm256_set1_ps(127.5f), _CMP_LT_OQ));
+    const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    const __m256 up = _mm256_cmp_ps(size_of(_mm256_sub_ps(x, whole)), _mm256_set1_ps(0.5f), _CMP_GE_OQ);
+    const __m256 one = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(1.0f));
+    return _mm256_cvttps_epi32(_mm256_add_ps(whole, _mm256_and_ps(up, one)));
+}
+
+/* 32 elements as bytes; *d is their scale. */
+AGK_INLINE __m256i quantize(const float *src, float *d)
+{
+    __m256 x[4], most = _mm256_setzero_ps();
+    for (int v = 0; v < 4; ++v) {
+        x[v] = _mm256_loadu_ps(src + 8 * v);
+        most = _mm256_max_ps(size_of(x[v]), most); /* the second if the first is NaN */
+    }
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    m = _mm_max_ss(m, _mm_movehdup_ps(m));
+    *d = _mm_cvtss_f32(m) / 127.0f;
+    const __m256 inverse = _mm256_set1_ps(*d != 0.0f ? 1.0f / *d : 0.0f);
+    __m256i q[4];
+    for (int v = 0; v < 4; ++v) q[v] = round_away(_mm256_mul_ps(x[v], inverse));
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* Columns of b as bytes with scales (agk_mm_col_q8), AVX-512: for dots, blocks, bytes and packed weights. */
+#include <immintrin.h>
+
+#include "table/kernel_types.h"
+#include "kernels/mul_mat.h"
+#include "q8.h"
+
+enum { BLOCK = AGK_MM_BLOCK };
+
+void agk_mm_columns_q8_avx512(const void *src, void *dst, int64_t n)
+{
+    const float *x = src;
+    agk_mm_col_q8 *y = dst;
+    for (int64_t i = 0; i < n; i += 2 * BLOCK, ++y) {
+        __m256i first, second = _mm256_setzero_si256();
+        first = quantize(x + i, &y->d[0]);
+        y->d[1] = 0.0f;
+        if (i + BLOCK < n) second = quantize(x + i + BLOCK, &y->d[1]);
+        for (int half = 0; half < 2;
+             ++half) { /* rounded as in a block of ggml's: sums agree with it to the last bits */
+            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        }
+        const __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+        const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), q);
+        const __m512i sums = _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128));
+        _mm512_storeu_si512(y->q, q);
+        _mm512_storeu_si512(y->start, sums);
+    }
+}
+
+/* 256 elements with one scale: what is not finite is 0. */
+void agk_mm_columns_q8_wide_avx512(const void *src, void *dst, int64_t n)
+{
+    const float *x = src;
+    agk_mm_col_q8 *y = dst;
+    const __m512i ones = _mm512_set1_epi16(-128);
+    for (int64_t i = 0; i < n; i += 256, x += 256) {
+        __m512 most = _mm512_setzero_ps();
+        AGK_UNROLL for (int e = 0; e < 256; e += 16)
+        {
+            most = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x + e)), most); /* the second if one is NaN */
+        }
+        const float d = _mm512_reduce_max_ps(most) / 127.0f;
+        const __m512 inverse = _mm512_set1_ps(d != 0.0f ? 1.0f / d : 0.0f);
+        AGK_UNROLL for (int e = 0; e < 256; e += 64, ++y)
+        {
+            AGK_UNROLL for (int j = 0; j < 64; j += 16)
+            {
+                const __m512 q = _mm512_mul_ps(_mm512_loadu_ps(x + e + j), inverse);
+                const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(q), _mm512_set1_ps(127.5f), _CMP_LT_OQ);
+                const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_maskz_cvtps_epi32(fits, q));
+                _mm_storeu_si128((__m128i *)(void *)(y->q + j), bytes);
+            }
+            const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), _mm512_loadu_si512(y->q));
+            _mm512_storeu_si512(y->start, _mm512_madd_epi16(pairs, ones));
+            y->d[0] = y->d[1] = d;
+        }
+    }
+}

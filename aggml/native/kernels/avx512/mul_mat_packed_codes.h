@@ -1,0 +1,137 @@
+/* Codes and scales of packed weights as vectors, AVX-512: what the products in lanes (mul_mat_packed.h, kernels/zen4/mul_mat_packed.h) and on
+ * tiles (kernels/amx/mul_mat_packed.h) share. All is static inline: each unit has its own. */
+#ifndef AGK_AVX512_PACKED_CODES_H
+#define AGK_AVX512_PACKED_CODES_H
+
+#include <immintrin.h>
+
+#include "kernels/inline.h"
+#include "table/kernel_types.h"
+#include "kernels/mul_mat_packed.h"
+#include "kernels/mul_mat_packed_kinds.h"
+
+/* Bytes to prefetch ahead in each of two streams, on Intel's processors; from 1 to 3 KB it makes little difference. */
+enum { AGK_PACKED_AHEAD = 2048 };
+
+AGK_INLINE __m512i vector(const char *p, int i)
+{
+    return _mm512_loadu_si512(p + 64 * (size_t)i);
+}
+
+AGK_INLINE __m512i moved(__m512i x, int right)
+{
+    return right > 0 ? _mm512_srli_epi16(x, right) : right < 0 ? _mm512_slli_epi16(x, -right) : x;
+}
+
+/* Each byte shifted right (left, if negative); the mask takes what comes from the neighbour. */
+AGK_INLINE __m512i shifted(__m512i x, int right, int mask)
+{
+    return _mm512_and_si512(moved(x, right), _mm512_set1_epi8((char)mask));
+}
+
+/* Each byte shifted right (left, if negative), what the mask takes of it joined with y. */
+AGK_INLINE __m512i joined(__m512i x, int right, int mask, __m512i y)
+{
+    enum { AND_OR = 0xea }; /* (a & b) | c */
+    return _mm512_ternarylogic_epi32(moved(x, right), _mm512_set1_epi8((char)mask), y, AND_OR);
+}
+
+/* Levels of iq4 and mxfp4, + 128. */
+AGK_INLINE __m512i levels(kind t, __m512i codes)
+{
+    const __m128i fp4 = _mm_setr_epi8((char)128, (char)129, (char)130, (char)131, (char)132, (char)134, (char)136,
+                                      (char)140, (char)128, 127, 126, 125, 124, 122, 120, 116);
+    const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
+                                      (char)181, (char)197, (char)217, (char)241);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t == MXFP4 ? fp4 : iq4), codes);
+}
+
+/* Codes v of 8 of 32 k, unsigned, in the order of k. Of 256 there are two halves of four parts. */
+AGK_INLINE __m512i code(kind t, const char *data, int64_t half, int part, int v)
+{
+    if (t == Q8_0) return vector(data, v);
+    if (of_256(t) && t != IQ4_XS) {
+        const __m512i low = shifted(vector(data + low_bits_at(t, half, part, v), 0), low_shift(t, part), low_mask(t));
+        if (high_mask(t) == 0) return low;
+        const __m512i high = vector(data + high_bits_at(t, half, v), 0);
+        return joined(high, high_shift(t, part, v) - high_place(t), high_mask(t), low);
+    }
+    const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
+    const __m512i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
+    if (t == Q5_0 || t == Q5_1) return joined(vector(data, 0), v - 4, 16, q);
+    return t == Q4_0 || t == Q4_1 ? q : levels(t, q);
+}
+
+/* All 8. Only the part is known to the compiler: all eight parts unrolled would be 20 KB of code. */
+AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, __m512i w[8])
+{
+    AGK_UNROLL for (int v = 0; v < 8; ++v) w[v] = code(t, data, half, part, v);
+}
+
+AGK_INLINE __m512 halves(const char *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+AGK_INLINE __m128i bytes(const char *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+
+AGK_INLINE __m512 unsigned_floats(__m128i x)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x));
+}
+
+AGK_INLINE __m512 signed_floats(__m128i x)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+
+/* Half of 2^(e - 127): the bits of 2^(e - 128), which is subnormal below e = 2. */
+AGK_INLINE __m512 half_of_e8m0(__m128i e)
+{
+    const __m512i x = _mm512_cvtepu8_epi32(e),
+                  normal = _mm512_slli_epi32(_mm512_sub_epi32(x, _mm512_set1_epi32(1)), 23);
+    const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), x);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(x, _mm512_set1_epi32(2)), small));
+}
+
+/* The scales of sub-block j and what multiplies the sums of the columns: one each, two where scales are per 16. */
+AGK_INLINE void scales_of(kind t, const char *block, int64_t j, __m512 d, __m512 m, __m512 scale[2], __m512 minimum[2])
+{
+    scale[0] = d;
+    minimum[0] = m;
+    if (t == Q2_K) {
+        AGK_UNROLL for (int h = 0; h < 2; ++h)
+        {
+            const __m128i x = bytes(block + 64 + 16 * (2 * j + h));
+            scale[h] = _mm512_mul_ps(d, unsigned_floats(_mm_and_si128(x, _mm_set1_epi8(15))));
+            minimum[h] = _mm512_mul_ps(m, unsigned_floats(_mm_and_si128(_mm_srli_epi16(x, 4), _mm_set1_epi8(15))));
+        }
+    } else if (t == Q3_K || t == Q6_K) {
+        AGK_UNROLL for (int h = 0; h < 2; ++h)
+        {
+            scale[h] = _mm512_mul_ps(d, signed_floats(bytes(block + 32 + 16 * (2 * j + h))));
+        }
+    } else if (t == Q4_K || t == Q5_K) {
+        scale[0] = _mm512_mul_ps(d, unsigned_floats(bytes(block + 64 + 16 * j)));
+        minimum[0] = _mm512_mul_ps(m, unsigned_floats(bytes(block + 192 + 16 * j)));
+    } else if (t == IQ4_XS) {
+        scale[0] = _mm512_mul_ps(d, signed_floats(bytes(block + 32 + 16 * j)));
+    }
+}
+
+AGK_INLINE __m512i four(const char *p)
+{
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+}
+
+AGK_INLINE __m512 one(const char *p)
+{
+    return _mm512_castsi512_ps(four(p));
+}
+
+#endif

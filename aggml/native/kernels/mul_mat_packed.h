@@ -1,0 +1,120 @@
+/* Weights packed for few columns: 16 rows side by side, so that a row is a lane and nothing is added up across lanes.
+ *
+ * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side.
+ * Not here: who packs when (runtime/packing.c), the products (kernels/scalar/mul_mat_packed.c, kernels/avx512/mul_mat_packed.h). */
+#ifndef AGK_PACKED_H
+#define AGK_PACKED_H
+
+#include "table/kernels.h"
+#include "mul_mat.h"
+
+/* A group is 16 rows of k elements (the last one of a matrix is filled up with zeros), block after block of the type's 32
+ * or 256 elements; a block holds the scales of its 16 rows, then 64-byte vectors, in which bytes 4 r .. 4 r + 3 are 4 of
+ * row r in the order of the file. So a vector multiplies a broadcast of 4 elements of a column, and nibbles are taken
+ * apart as in the file. The size is that of the file, plus 0 to 4 %.
+ *
+ * | type           | at the beginning of a block                                        | vectors                |
+ * | q8_0           | f16 d[16]                                                          | 8 of q + 128           |
+ * | q4_0, iq4_nl   | f16 d[16]                                                          | 4 of qs                |
+ * | mxfp4          | u8 e[16], 16 bytes unused                                          | 4 of qs                |
+ * | q4_1           | f16 d[16], f16 m[16]                                               | 4 of qs                |
+ * | q5_0           | f16 d[16]                                                          | 1 of qh, 4 of qs       |
+ * | q5_1           | f16 d[16], f16 m[16]                                               | 1 of qh, 4 of qs       |
+ * | q2_K           | f16 d[16], f16 m[16], u8 scales and minimums [16][16]              | 2 x 8 low              |
+ * | q3_K           | f16 d[16], i8 scales - 32 [16][16]                                 | 2 x (4 high, 8 low)    |
+ * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | 2 x ((4 high,) 16 low) |
+ * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 2 x 8 x (2 low, 1 high)|
+ * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
+ * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K: mul_mat_packed_kinds.h.
+ *
+ * f32, f16 and bf16 are packed for many columns on matrix tiles, as half a panel (mul_mat_panels.h): 1.5, 2 and 1 times the size
+ * of the file. Before the first block there are 64 bytes, of which the first tells whether all numbers have terms. */
+enum {
+    AGK_PACKED_ROWS = 16,
+    AGK_PACKED_COLUMNS = 8, /* of one product in lanes: their sums, 8 vectors of weights and scales fill 32 registers */
+    AGK_PACKED_MOST = 16,   /* of one product on tiles, which takes 8 or 16 */
+    AGK_PACKED_HEAD = 64,
+};
+
+/* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
+ *
+ * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats; of
+ * 32 elements (the second is unused) or of the first and the last 16. */
+typedef enum agk_packed_sums {
+    AGK_OFFSET_32,
+    AGK_OFFSET_16,
+    AGK_MINIMUM_32,
+    AGK_MINIMUM_16,
+    AGK_NO_SUMS
+} agk_packed_sums;
+
+typedef struct agk_packed_layout {
+    int64_t k;    /* elements of a block */
+    size_t bytes; /* of 16 rows of a block */
+    size_t data;  /* where its vectors begin */
+    agk_packed_sums sums;
+    int32_t offset; /* the value of a code is (code - offset) * scale */
+} agk_packed_layout;
+
+/* For matrix tiles columns come in units of 64 k, the last one filled up with zeros, for 8 or 16 columns: float d[2][width], the
+ * sums [2][2][width], then tiles of 16 lines x 64 k. There is a line for each of 8 columns and both scales of 32 k, or of 4
+ * columns and all four of 16, in which the k of one scale are those of the column and the others are zero. So one product of
+ * tiles keeps the sums of all scales apart. */
+enum { AGK_PACKED_UNIT = 64, AGK_PACKED_TILE = 16 * AGK_PACKED_UNIT };
+
+const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has none */
+
+/* Pack up to 16 rows, `stride` bytes apart, of k elements. */
+void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
+
+/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart, as if they were `width`: the
+ * rest are zeros. */
+void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                        size_t stride, char *out);
+void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                      size_t stride, char *out);
+
+/* Packed weights of a tensor: memory that is filled group by group, by whoever first multiplies a group after it was
+ * written. Results do not depend on who or when: a node that has this reads nothing else. Any thread. */
+typedef struct agk_packed agk_packed;
+
+/* Those of `a`, whose bytes lie in `weights`, made at the first call; a reference. NULL: its type has no layout, there is
+ * no memory, or it would go beyond the limit. */
+agk_packed *agk_packed_acquire(struct ag_storage *weights, const agk_view *a);
+void agk_packed_release(agk_packed *packed);
+
+const char *agk_packed_data(const agk_packed *packed); /* where they are, packed or not yet */
+
+/* Group `i` of all, 16 rows of one matrix after the other; packed now if the weights were written meanwhile. */
+const char *agk_packed_ready(agk_packed *packed, int64_t i);
+
+size_t agk_packed_in_use(void); /* bytes */
+size_t agk_packed_limit(void);
+void agk_packed_set_limit(size_t bytes); /* for those to come */
+
+static inline size_t agk_packed_group_bytes(const agk_packed_layout *layout, int64_t k)
+{
+    return agk_mm_blocks(k, layout->k) * layout->bytes + (layout->sums == AGK_NO_SUMS ? AGK_PACKED_HEAD : 0);
+}
+
+static inline size_t agk_packed_columns_bytes(int64_t n, int64_t k)
+{
+    return agk_mm_blocks(k, AGK_MM_BLOCK) * (size_t)n * (3 * sizeof(float) + AGK_MM_BLOCK);
+}
+
+static inline bool agk_packed_halves(const agk_packed_layout *layout) /* a scale for 16 k */
+{
+    return layout->sums == AGK_OFFSET_16 || layout->sums == AGK_MINIMUM_16;
+}
+
+static inline size_t agk_packed_unit_bytes(const agk_packed_layout *layout, int64_t width)
+{
+    return (size_t)width * 6 * sizeof(float) + (size_t)(width / (agk_packed_halves(layout) ? 4 : 8)) * AGK_PACKED_TILE;
+}
+
+static inline size_t agk_packed_tiles_bytes(const agk_packed_layout *layout, int64_t width, int64_t k)
+{
+    return agk_mm_blocks(k, AGK_PACKED_UNIT) * agk_packed_unit_bytes(layout, width);
+}
+
+#endif

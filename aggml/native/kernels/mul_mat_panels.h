@@ -1,0 +1,99 @@
+/* What mul_mat of many columns agrees on, on matrix tiles and in lanes: numbers as sums of bf16 terms, and their packed layouts.
+ *
+ * A bf16 has 8 bits of an f32's 24, a product of two is exact in f32. So x = x0 + x1 + x2, each term the next 8 bits, and
+ * a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six products of bf16. Where tiles
+ * have 16 times the rate of f32 lanes that is 2.6 times faster, at the accuracy of f32. Two terms each, three products:
+ * f16, whose 11 bits they hold. One: bf16, and quantized types, whose elements round to bf16 within 2^-9.
+ * Not here: bytes (mul_mat_bytes.h), fewer columns (mul_mat.h). */
+#ifndef AGK_MUL_MAT_TERMS_H
+#define AGK_MUL_MAT_TERMS_H
+
+#include "mul_mat.h"
+
+/* In lanes: columns of b, a unit of 16: [k / 32][terms][16 pairs of k][16 columns][2]; rows of a, a panel of 32:
+ * [k / 32][terms][32 rows][32 k]; an f32 may stay whole, as wide as two terms: [k][16 columns], [k / 16][32 rows][16].
+ *
+ * On tiles columns are the rows of a tile and rows of weights its columns, so that a line of sums is 16 rows of one column, as
+ * they lie in the result: units are [k / 32][terms][16 columns][32 k], a panel is two of [k / 32][terms][16 pairs of k][16 rows][2],
+ * lda apart. All have zeros beyond k, rows and columns. */
+enum {
+    AGK_PANEL_K = 32,           /* of a tile */
+    AGK_PANEL_ROWS = 32,        /* of a panel */
+    AGK_TERMS_TILE = 1024,      /* bytes: 16 x 32 bf16 */
+    AGK_PANEL_SUMS = 4 * 256,   /* floats: four tiles of 16 x 16 */
+    AGK_PANEL_MIN_COLUMNS = 32, /* below, making a panel costs more than it saves */
+};
+
+/* What sums become behind their last block of k, while they are in L1: c = act(sums + bias) + other. */
+typedef struct agk_mm_end {
+    float *c; /* from the first row of the panel and the first column on */
+    size_t ldc;
+    bool narrow; /* c is bf16 */
+    char *units; /* instead of c: columns of the product that takes it, in one term, from these 32 k on; NULL: none */
+    size_t ld_unit;
+    const float *bias; /* of the panel's rows; NULL: none */
+    int act;           /* agk_op of a function, one of agk_mm_end_takes; -1: none */
+    const char *other; /* as c; NULL: none */
+    size_t ld_other;
+} agk_mm_end;
+
+/* One panel times some units, for one block of k: sums += a * b. */
+typedef struct agk_mm_panel {
+    int terms;
+    int fours; /* of mul_mat_shorts.h */
+    int64_t k; /* a multiple of 32 */
+    int64_t rows, cols;
+    const char *a, *b;
+    size_t lda;                 /* of bytes (mul_mat_bytes.h): between rows; on tiles: between halves of the panel */
+    bool halves, minimum, wide; /* of bytes */
+    size_t ldb;                 /* bytes between units */
+    size_t next_b;              /* bytes from one block of k of a unit to the next */
+    float *sums;       /* AGK_PANEL_SUMS for each pair of units, in an order of the kernel's own, kept between blocks */
+    bool first;        /* block of k: sums begin at zero */
+    int share, shares; /* of b's next block of k: what to prefetch with this panel; shares 0: nothing */
+    const char *next_a; /* what the next panel is made of, to be prefetched: next_rows rows */
+    size_t next_lda, next_bytes;
+    int64_t next_rows;
+    const agk_mm_end *end; /* on tiles, of the last block of k; NULL: sums are kept */
+} agk_mm_panel;
+
+/* Functions that an end can have. */
+static inline bool agk_mm_end_takes(int op)
+{
+    return op == AGK_OP_gelu_erf || op == AGK_OP_gelu || op == AGK_OP_silu || op == AGK_OP_relu;
+}
+
+static inline int64_t agk_panel_steps(int64_t k)
+{
+    return (k + AGK_PANEL_K - 1) / AGK_PANEL_K;
+}
+
+static inline size_t agk_terms_unit_bytes(int terms, int64_t k)
+{
+    return (size_t)(agk_panel_steps(k) * terms) * AGK_TERMS_TILE;
+}
+
+static inline size_t agk_terms_panel_bytes(int terms, int64_t k)
+{
+    return 2 * agk_terms_unit_bytes(terms, k);
+}
+
+/* What splitting takes: a term of a smaller number would be subnormal, and an infinity would give 0 * inf. */
+static inline bool agk_terms_can_split(uint32_t bits)
+{
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    return magnitude == 0 || (magnitude >= 0x08800000u && magnitude < 0x7f800000u); /* 2^-110, infinity */
+}
+
+/* Whether this way serves a product; then the node's steps. The node was checked, and its result is not empty. */
+bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu);
+void agk_mm_terms_lower(agk_lowering *lowering);
+
+/* Whether the last stage of a product makes its result bf16; such a node gets its steps, or false. */
+static inline bool agk_mm_narrows(const agk_node *node)
+{
+    return node->n_stages > 0 && node->stage[node->n_stages - 1].op == AGK_OP_cpy && node->dst.type == AGK_BF16;
+}
+bool agk_mm_terms_narrow(agk_lowering *lowering);
+
+#endif

@@ -1,0 +1,436 @@
+/* Packing weights and columns for products of few columns, and those products in plain C (mul_mat_packed.h).
+ *
+ * Packing moves words of 4 bytes and keeps up with memory; no variant is worth its code. */
+#include "table/kernel_types.h"
+#include "kernels/mul_mat_panels.h"
+#include "kernels/mul_mat_packed.h"
+#include "kernels/mul_mat_packed_kinds.h"
+#include "formats/quant.h"
+
+enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
+
+const agk_packed_layout *agk_packed_layout_of(int type)
+{
+    enum { HALVES = 2 * ROWS };
+    static const agk_packed_layout layouts[] = {
+        [AGK_F32] = {32, 3 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
+        [AGK_F16] = {32, 2 * AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
+        [AGK_BF16] = {32, AGK_TERMS_TILE, 0, AGK_NO_SUMS, 0},
+        [AGK_Q8_0] = {32, HALVES + 8 * VECTOR, HALVES, AGK_OFFSET_32, 128},
+        [AGK_Q4_0] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 8},
+        [AGK_Q4_1] = {32, 2 * HALVES + 4 * VECTOR, 2 * HALVES, AGK_MINIMUM_32, 0},
+        [AGK_Q5_0] = {32, HALVES + 5 * VECTOR, HALVES, AGK_OFFSET_32, 16},
+        [AGK_Q5_1] = {32, 2 * HALVES + 5 * VECTOR, 2 * HALVES, AGK_MINIMUM_32, 0},
+        [AGK_IQ4_NL] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 128},
+        [AGK_MXFP4] = {32, HALVES + 4 * VECTOR, HALVES, AGK_OFFSET_32, 128},
+        [AGK_Q2_K] = {256, 2 * HALVES + 16 * (ROWS + VECTOR), 2 * HALVES + 16 * ROWS, AGK_MINIMUM_16, 0},
+        [AGK_Q3_K] = {256, HALVES + 16 * ROWS + 24 * VECTOR, HALVES + 16 * ROWS, AGK_OFFSET_16, 4},
+        [AGK_Q4_K] = {256, 2 * HALVES + 16 * ROWS + 32 * VECTOR, 2 * HALVES + 16 * ROWS, AGK_MINIMUM_32, 0},
+        [AGK_Q5_K] = {256, 2 * HALVES + 16 * ROWS + 40 * VECTOR, 2 * HALVES + 16 * ROWS, AGK_MINIMUM_32, 0},
+        [AGK_Q6_K] = {256, HALVES + 16 * ROWS + 48 * VECTOR, HALVES + 16 * ROWS, AGK_OFFSET_16, 32},
+        [AGK_IQ4_XS] = {256, HALVES + 8 * ROWS + 32 * VECTOR, HALVES + 8 * ROWS, AGK_OFFSET_32, 128},
+    };
+    const size_t n = sizeof layouts / sizeof *layouts;
+    return type >= 0 && (size_t)type < n && layouts[type].k > 0 ? &layouts[type] : NULL;
+}
+
+/* -- weights -------------------------------------------------------------------------------------------------- */
+
+/* n bytes of one row to its lane. */
+static char *put_words(char *vectors, int row, const void *from, size_t n)
+{
+    const char *x = from;
+    for (size_t i = 0; i < n / 4; ++i) memcpy(vectors + i * VECTOR + 4 * (size_t)row, x + 4 * i, 4);
+    return vectors + n / 4 * VECTOR;
+}
+
+static void put_half(char *block, int which, int row, uint16_t value)
+{
+    memcpy(block + 2 * (which * ROWS + row), &value, sizeof value);
+}
+
+static void put_q8_0(const agk_block_q8_0 *x, int row, char *block, char *data)
+{
+    uint8_t q[AGK_MM_BLOCK];
+    for (int i = 0; i < AGK_MM_BLOCK; ++i) q[i] = (uint8_t)(x->qs[i] ^ -128);
+    put_half(block, 0, row, x->d);
+    put_words(data, row, q, sizeof q);
+}
+
+/* Bit 4 v + i to bit v of byte i. */
+static void put_fifth_bits(const uint8_t *qh, int row, char *data)
+{
+    uint8_t bits[4] = {0};
+    for (int e = 0; e < AGK_MM_BLOCK; ++e) {
+        bits[e % 4] = (uint8_t)(bits[e % 4] | (qh[e / 8] >> (e % 8) & 1) << (e / 4));
+    }
+    put_words(data, row, bits, sizeof bits);
+}
+
+/* Six bits of scale or minimum j of q4_K and q5_K. */
+static uint8_t six_bits(const uint8_t *packed, int j, bool minimum)
+{
+    const int at = j % 4 + (minimum ? 4 : 0), shift = minimum ? 4 : 0;
+    if (j < 4) return packed[at] & 63;
+    return (uint8_t)((packed[8 + j % 4] >> shift & 15) | (packed[at] >> 6) << 4);
+}
+
+static void put_q4_k(const uint8_t *scales, int row, char *block)
+{
+    for (int j = 0; j < 8; ++j) {
+        block[4 * ROWS + j * ROWS + row] = (char)six_bits(scales, j, false);
+        block[12 * ROWS + j * ROWS + row] = (char)six_bits(scales, j, true);
+    }
+}
+
+/* Low and high bits of a block of 256 of one row, to where products read them (mul_mat_packed_kinds.h). */
+static void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, char *data)
+{
+    enum { PART = 32 }; /* bytes of low bits, which hold one element of four parts, or of two */
+    char *lane = data + 4 * row;
+    const int together = t == Q2_K || t == Q3_K ? 1 : 2, step = t == Q6_K ? 1 : 2;
+    for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < together; ++i, low += PART) {
+            for (int v = 0; v < 8; ++v) memcpy(lane + low_bits_at(t, half, step * i, v), low + 4 * v, 4);
+        }
+        for (int v = 0; v < 8 && t == Q6_K; ++v) memcpy(lane + high_bits_at(t, half, v), high + PART * half + 4 * v, 4);
+        for (int b = 0; b < PART / 2 && (t == Q3_K || t == Q5_K); ++b) {
+            const int nibbles = (high[b] >> (4 * half) & 15) | (high[b + PART / 2] >> (4 * half) & 15) << 4;
+            lane[high_bits_at(t, half, b / 4) + (size_t)(b % 4)] = (char)nibbles;
+        }
+    }
+}
+
+static void put_block(int type, const char *from, int row, char *block, char *data)
+{
+    const void *x = from;
+    switch (type) {
+    case AGK_Q8_0: put_q8_0(x, row, block, data); break;
+    case AGK_Q4_0:
+    case AGK_IQ4_NL: {
+        const agk_block_q4_0 *b = x;
+        put_half(block, 0, row, b->d);
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_MXFP4: {
+        const agk_block_mxfp4 *b = x;
+        block[row] = (char)b->e;
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q4_1: {
+        const agk_block_q4_1 *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q5_0: {
+        const agk_block_q5_0 *b = x;
+        put_half(block, 0, row, b->d);
+        put_fifth_bits(b->qh, row, data);
+        put_words(data + VECTOR, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q5_1: {
+        const agk_block_q5_1 *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_fifth_bits(b->qh, row, data);
+        put_words(data + VECTOR, row, b->qs, sizeof b->qs);
+        break;
+    }
+    case AGK_Q2_K: {
+        const agk_block_q2_k *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        for (int j = 0; j < 16; ++j) block[4 * ROWS + j * ROWS + row] = (char)b->scales[j];
+        put_bits(Q2_K, b->qs, NULL, row, data);
+        break;
+    }
+    case AGK_Q3_K: {
+        const agk_block_q3_k *b = x;
+        put_half(block, 0, row, b->d);
+        for (int j = 0; j < 16; ++j) {
+            const int low = b->scales[j % 8] >> (j < 8 ? 0 : 4) & 15, high = b->scales[8 + j % 4] >> (2 * (j / 4)) & 3;
+            block[2 * ROWS + j * ROWS + row] = (char)((low | high << 4) - 32);
+        }
+        put_bits(Q3_K, b->qs, b->hmask, row, data);
+        break;
+    }
+    case AGK_Q4_K: {
+        const agk_block_q4_k *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_q4_k(b->scales, row, block);
+        put_bits(Q4_K, b->qs, NULL, row, data);
+        break;
+    }
+    case AGK_Q5_K: {
+        const agk_block_q5_k *b = x;
+        put_half(block, 0, row, b->d);
+        put_half(block, 1, row, b->m);
+        put_q4_k(b->scales, row, block);
+        put_bits(Q5_K, b->qs, b->qh, row, data);
+        break;
+    }
+    case AGK_Q6_K: {
+        const agk_block_q6_k *b = x;
+        put_half(block, 0, row, b->d);
+        for (int j = 0; j < 16; ++j) block[2 * ROWS + j * ROWS + row] = (char)b->scales[j];
+        put_bits(Q6_K, b->ql, b->qh, row, data);
+        break;
+    }
+    case AGK_IQ4_XS: {
+        const agk_block_iq4_xs *b = x;
+        put_half(block, 0, row, b->d);
+        for (int j = 0; j < 8; ++j) {
+            const int low = b->scales_l[j / 2] >> (4 * (j % 2)) & 15, high = b->scales_h >> (2 * j) & 3;
+            block[2 * ROWS + j * ROWS + row] = (char)((low | high << 4) - 32);
+        }
+        put_words(data, row, b->qs, sizeof b->qs);
+        break;
+    }
+    default: break;
+    }
+}
+
+/* Half a panel of matrix tiles, behind whether all numbers have terms. All variants make the same bytes. */
+static void put_terms(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
+{
+    enum { MOST = 256 };
+    const uint32_t cpu = agk_cpu_features();
+    const size_t element = agk_traits(type)->type_size, tiles = agk_packed_layout_of(type)->bytes;
+    bool fine = true;
+    memset(out, 0, AGK_PACKED_HEAD);
+    char *to = out + AGK_PACKED_HEAD;
+    if (type == AGK_BF16) AGK_PICK(mm_tiles_rows_bf16, cpu)(k, n, rows, stride, to);
+    if (type == AGK_F32) fine = AGK_PICK(mm_pairs_columns, cpu)(3, k, n, rows, stride, to);
+    for (int64_t i = 0; i < k && type == AGK_F16; i += MOST, to += MOST / AGK_PANEL_K * tiles) {
+        float x[ROWS][MOST];
+        const int64_t some = k - i < MOST ? k - i : MOST;
+        for (int64_t r = 0; r < n; ++r)
+            agk_reader(type, cpu)(rows + (size_t)r * stride + (size_t)i * element, x[r], some);
+        fine = AGK_PICK(mm_pairs_columns, cpu)(2, some, n, x, sizeof x[0], to) && fine;
+    }
+    *out = (char)fine;
+}
+
+void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    if (layout->sums == AGK_NO_SUMS) {
+        put_terms(type, rows, stride, n, k, out);
+        return;
+    }
+    const size_t from = agk_traits(type)->type_size;
+    if (n < ROWS) memset(out, 0, agk_packed_group_bytes(layout, k));
+    for (int64_t i = 0; i < k / layout->k; ++i, rows += from, out += layout->bytes) {
+        for (int row = 0; row < n; ++row) put_block(type, rows + (size_t)row * stride, row, out, out + layout->data);
+    }
+}
+
+/* -- columns -------------------------------------------------------------------------------------------------- */
+
+/* Both sums of half `i` of 64 elements, `step` bytes apart. */
+static void put_sums(const agk_packed_layout *layout, const agk_mm_col_q8 *x, int i, char *to, int64_t step)
+{
+    const bool minimum = layout->sums == AGK_MINIMUM_32 || layout->sums == AGK_MINIMUM_16;
+    const int32_t *start = x->start + 8 * i; /* -128 times the sums of 4 */
+    int32_t sum[2] = {start[0] + start[1] + start[2] + start[3], start[4] + start[5] + start[6] + start[7]};
+    if (!agk_packed_halves(layout)) sum[0] += sum[1], sum[1] = 0;
+    for (int h = 0; h < 2; ++h) {
+        const int32_t s = sum[h] / -128, add = -layout->offset * s;
+        const float factor = x->d[i] * (float)s;
+        memcpy(to + h * step, minimum ? (const void *)&factor : (const void *)&add, 4);
+    }
+}
+
+void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                        size_t stride, char *out)
+{
+    for (int64_t i = 0; i < k / AGK_MM_BLOCK; ++i) {
+        float *d = (float *)(void *)out;
+        char *sums = out + width * 4, *q = out + 12 * width;
+        if (n < width) memset(out, 0, (size_t)width * (12 + AGK_MM_BLOCK));
+        for (int64_t j = 0; j < n; ++j) {
+            const agk_mm_col_q8 *x = (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / 2;
+            d[j] = x->d[i & 1];
+            put_sums(layout, x, (int)(i & 1), sums + 4 * j, 4 * width);
+            memcpy(q + j * AGK_MM_BLOCK, x->q + (i & 1) * AGK_MM_BLOCK, AGK_MM_BLOCK);
+        }
+        out += width * (12 + AGK_MM_BLOCK);
+    }
+}
+
+void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
+                      size_t stride, char *out)
+{
+    const int64_t per_scale = agk_packed_halves(layout) ? 16 : 32, per_tile = per_scale / 4;
+    const size_t bytes = agk_packed_unit_bytes(layout, width);
+    memset(out, 0, agk_packed_tiles_bytes(layout, width, k));
+    for (int64_t i = 0; i < k; i += AGK_PACKED_UNIT, out += bytes) {
+        for (int64_t j = 0; j < n; ++j) {
+            const agk_mm_col_q8 *x =
+                (const agk_mm_col_q8 *)(const void *)(columns + (size_t)j * stride) + i / AGK_PACKED_UNIT;
+            char *tile = out + 24 * width + j / per_tile * AGK_PACKED_TILE;
+            for (int half = 0; half < 2 && i + half * AGK_MM_BLOCK < k; ++half) {
+                memcpy(out + 4 * (half * width + j), &x->d[half], 4);
+                put_sums(layout, x, half, out + 4 * ((2 + 2 * half) * width + j), 4 * width);
+                for (int64_t e = half * AGK_MM_BLOCK; e < (half + 1) * AGK_MM_BLOCK; e += per_scale) {
+                    const int64_t line = e / per_scale * per_tile + j % per_tile;
+                    memcpy(tile + line * AGK_PACKED_UNIT + e, x->q + e, (size_t)per_scale);
+                }
+            }
+        }
+    }
+}
+
+void agk_mm_packed_columns_scalar(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k,
+                                  const char *columns, size_t stride, char *out)
+{
+    agk_mm_col_q8 unit[AGK_PACKED_MOST];
+    for (int64_t i = 0; i < k; i += AGK_PACKED_UNIT, out += agk_packed_unit_bytes(layout, width)) {
+        const int64_t rest = k - i < AGK_PACKED_UNIT ? k - i : AGK_PACKED_UNIT;
+        for (int64_t j = 0; j < n; ++j) {
+            agk_mm_columns_q8_scalar(columns + (size_t)j * stride + (size_t)i * sizeof(float), &unit[j], rest);
+        }
+        agk_packed_tiles(layout, n, width, rest, (const char *)unit, sizeof *unit, out);
+    }
+}
+
+/* -- products ------------------------------------------------------------------------------------------------- */
+
+static float half_at(const char *block, int which, int row)
+{
+    uint16_t value;
+    memcpy(&value, block + 2 * (which * ROWS + row), sizeof value);
+    return agk_f16_to_float(value);
+}
+
+/* What element e of a block of one lane is made of: code, scale, and what is added to each. */
+typedef struct element {
+    int code;
+    float scale, minimum;
+} element;
+
+static int nibble(const uint8_t *lane, int at, bool high)
+{
+    return lane[at / 4 * VECTOR + at % 4] >> (high ? 4 : 0) & 15;
+}
+
+/* The code of element e of a block of 256. */
+static int code_of_256(kind t, const uint8_t *lane, int e)
+{
+    const int half = e / 128, part = e / 32 % 4, v = e % 32 / 4;
+    const int code = lane[low_bits_at(t, half, part, v) + (size_t)(e % 4)] >> low_shift(t, part) & low_mask(t);
+    if (high_mask(t) == 0) return code;
+    const int high = lane[high_bits_at(t, half, v) + (size_t)(e % 4)] >> high_shift(t, part, v);
+    return code | (high << high_place(t) & high_mask(t));
+}
+
+static element element_at(int type, const char *block, int row, int e)
+{
+    static const int8_t fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const uint8_t *lane = (const uint8_t *)block + layout->data + 4 * row;
+    const uint8_t *scales = (const uint8_t *)block + 2 * ROWS + row;
+    const int j = e / 32, i = e % 32; /* sub-blocks of 32 */
+    element x = {0, 0.0f, 0.0f};
+    if (type != AGK_MXFP4) x.scale = half_at(block, 0, row);
+    switch (type) {
+    case AGK_Q8_0: x.code = lane[i / 4 * VECTOR + i % 4]; break;
+    case AGK_Q4_1: x.minimum = half_at(block, 1, row); /* fall through */
+    case AGK_Q4_0: x.code = nibble(lane, e % 16, e >= 16); break;
+    case AGK_IQ4_NL: x.code = 128 + levels[nibble(lane, e % 16, e >= 16)]; break;
+    case AGK_MXFP4:
+        x.scale = agk_half_of_e8m0((uint8_t)block[row]);
+        x.code = 128 + fp4[nibble(lane, e % 16, e >= 16)];
+        break;
+    case AGK_Q5_1: x.minimum = half_at(block, 1, row); /* fall through */
+    case AGK_Q5_0: x.code = nibble(lane + VECTOR, e % 16, e >= 16) | (lane[e % 4] >> (e / 4) & 1) << 4; break;
+    case AGK_Q2_K:
+        x.minimum = -half_at(block, 1, row) * (float)(scales[2 * ROWS + e / 16 * ROWS] >> 4);
+        x.scale *= (float)(scales[2 * ROWS + e / 16 * ROWS] & 15);
+        x.code = code_of_256(Q2_K, lane, e);
+        break;
+    case AGK_Q3_K:
+        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
+        x.code = code_of_256(Q3_K, lane, e);
+        break;
+    case AGK_Q4_K:
+    case AGK_Q5_K:
+        x.minimum = -half_at(block, 1, row) * (float)scales[(2 + 8 + j) * ROWS];
+        x.scale *= (float)scales[(2 + j) * ROWS];
+        x.code = code_of_256(type == AGK_Q4_K ? Q4_K : Q5_K, lane, e);
+        break;
+    case AGK_Q6_K:
+        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
+        x.code = code_of_256(Q6_K, lane, e);
+        break;
+    default: /* iq4_xs */
+        x.scale *= (float)(int8_t)scales[j * ROWS];
+        x.code = 128 + levels[nibble(lane, 16 * j + i % 16, i >= 16)];
+    }
+    return x;
+}
+
+/* Scale and element k of column j, of columns in lanes or on tiles. */
+static double column_at(const agk_packed_layout *layout, const agk_mm_block *block, int64_t tiles, int64_t k, int64_t j)
+{
+    if (tiles == 0) {
+        const int64_t width = block->cols;
+        const char *unit = (const char *)block->b + k / AGK_MM_BLOCK * width * (12 + AGK_MM_BLOCK);
+        const int8_t *q = (const int8_t *)unit + 12 * width + j * AGK_MM_BLOCK;
+        return (double)((const float *)(const void *)unit)[j] * q[k % AGK_MM_BLOCK];
+    }
+    const int64_t per_scale = agk_packed_halves(layout) ? 16 : 32, per_tile = per_scale / 4, e = k % AGK_PACKED_UNIT;
+    const char *unit = (const char *)block->b + (size_t)(k / AGK_PACKED_UNIT) * agk_packed_unit_bytes(layout, tiles);
+    const int8_t *tile = (const int8_t *)unit + 24 * tiles + j / per_tile * AGK_PACKED_TILE;
+    const int64_t line = e / per_scale * per_tile + j % per_tile;
+    return (double)((const float *)(const void *)unit)[e / AGK_MM_BLOCK * tiles + j] * tile[line * AGK_PACKED_UNIT + e];
+}
+
+/* tiles: for how many columns they are laid out; 0: they are in lanes. */
+static void product(int type, const agk_mm_block *block, int64_t tiles)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const int64_t n = block->cols;
+    for (int64_t row = 0; row < block->rows; ++row) {
+        const char *a = (const char *)block->a + (size_t)(row / ROWS) * block->lda;
+        double sum[AGK_PACKED_MOST] = {0};
+        for (int64_t k = 0; k < block->k; ++k) {
+            const element x =
+                element_at(type, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
+            const double value = (double)x.scale * (x.code - layout->offset) + (double)x.minimum;
+            for (int64_t j = 0; j < n; ++j) sum[j] += value * column_at(layout, block, tiles, k, j);
+        }
+        for (int64_t j = 0; j < n; ++j)
+            *(float *)(void *)((char *)block->c + (size_t)j * block->ldc + 4 * row) = (float)sum[j];
+    }
+}
+
+#define PRODUCT(name, type) \
+    void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
+    { \
+        product(type, block, 0); \
+    } \
+    void agk_mm_packed_tiles_##name##_scalar(const agk_mm_block *block) \
+    { \
+        product(type, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
+    }
+PRODUCT(q8_0, AGK_Q8_0)
+PRODUCT(q4_0, AGK_Q4_0)
+PRODUCT(q4_1, AGK_Q4_1)
+PRODUCT(q5_0, AGK_Q5_0)
+PRODUCT(q5_1, AGK_Q5_1)
+PRODUCT(iq4_nl, AGK_IQ4_NL)
+PRODUCT(mxfp4, AGK_MXFP4)
+PRODUCT(q2_k, AGK_Q2_K)
+PRODUCT(q3_k, AGK_Q3_K)
+PRODUCT(q4_k, AGK_Q4_K)
+PRODUCT(q5_k, AGK_Q5_K)
+PRODUCT(q6_k, AGK_Q6_K)
+PRODUCT(iq4_xs, AGK_IQ4_XS)

@@ -1,0 +1,395 @@
+/* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns, 256-bit vectors: a group of 16 rows is two of them.
+ *
+ * 32 k of 16 rows are taken apart once for all columns, and lie in L1 while up to 4 columns at a time, broadcast four by four, pass
+ * by. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with AGK_NARROW_KERNELS. Without
+ * vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32 products, where two nibbles took 4.5 and as
+ * many loads again. Not here: AVX-512 (kernels/avx512/mul_mat_packed.h). */
+#ifndef AGK_VEC_PACKED_NARROW_H
+#define AGK_VEC_PACKED_NARROW_H
+
+#include <immintrin.h>
+
+#include "kernels/inline.h"
+#include "table/kernel_types.h"
+#include "kernels/mul_mat_packed.h"
+#include "kernels/mul_mat_packed_kinds.h"
+
+/* Bytes of the stream of weights to ask for ahead; columns. Without vpdpbusd, which is AMD's until Zen 3 more than Intel's, lines
+ * come into L2 from far ahead: one column on a Zen 4, GB/s of 37 to 42 into L1 2 KB ahead, into L2 6 KB ahead: q8_0 28, 40;
+ * q4_0 30, 37; q4_K 31, 35; q5_K 30, 35; q6_K 25, 31. */
+enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
+
+/* The compiler's own order has more values at a time than there are registers. */
+#define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
+
+/* As bytes they are unsigned, and beyond 63: the even ones are words, then the odd ones. */
+AGK_INLINE bool wide_codes(kind t)
+{
+    return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
+}
+
+/* With one column levels keep their signs, which the column's take away: 4 instructions as well, but nothing is made words. */
+AGK_INLINE bool signed_codes(kind t, bool single)
+{
+    return single && !NARROW_VNNI && (t == IQ4_NL || t == IQ4_XS);
+}
+
+/* How many products of fours have a sum of 16 bits: 16 * 128 * 15 = 30720. */
+AGK_INLINE int fours_of(kind t)
+{
+    return t == Q6_K ? 2 : t == Q5_0 || t == Q5_1 || t == Q5_K || t == MXFP4 ? 4 : 8;
+}
+
+/* 8 of 16 rows. */
+AGK_INLINE __m256i vector(const char *p, int i)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * (size_t)i));
+}
+
+/* Each byte shifted right (left, if negative); the mask takes what comes from the neighbour. */
+AGK_INLINE __m256i shifted(__m256i x, int right, int mask)
+{
+    const int by = right < 0 ? -right : right;
+    const __m256i y = right > 0 ? _mm256_srli_epi16(x, by) : right < 0 ? _mm256_slli_epi16(x, by) : x;
+    return _mm256_and_si256(y, _mm256_set1_epi8((char)mask));
+}
+
+/* Levels of iq4 + 128, unless they are to keep their signs; of mxfp4 + 16, which have 5 bits. */
+AGK_INLINE __m256i levels(kind t, bool with_sign, __m256i codes)
+{
+    const __m128i fp4 = _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
+    const __m128i iq4 = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153, (char)166,
+                                      (char)181, (char)197, (char)217, (char)241);
+    const __m128i table = t == MXFP4 ? fp4 : with_sign ? _mm_xor_si128(iq4, _mm_set1_epi8(-128)) : iq4;
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+}
+
+/* Codes v of 32 k of 8 rows, unsigned but for levels with their signs, in the order of k: `data` is where their lanes begin. */
+AGK_INLINE __m256i code(kind t, bool with_sign, const char *data, int64_t half, int part, int v)
+{
+    if (t == Q8_0) return vector(data, v);
+    if (of_256(t) && t != IQ4_XS) {
+        const __m256i low = vector(data + low_bits_at(t, half, part, v), 0),
+                      code = shifted(low, low_shift(t, part), low_mask(t));
+        if (high_mask(t) == 0) return code;
+        const __m256i high = vector(data + high_bits_at(t, half, v), 0);
+        return _mm256_or_si256(code, shifted(high, high_shift(t, part, v) - high_place(t), high_mask(t)));
+    }
+    const char *qs = data + (t == Q5_0 || t == Q5_1 ? 64 : t == IQ4_XS ? 1024 * half + 256 * part : 0);
+    const __m256i q = shifted(vector(qs, v % 4), v / 4 * 4, 15);
+    if (t == Q5_0 || t == Q5_1) return _mm256_or_si256(q, shifted(vector(data, 0), v - 4, 16));
+    return t == Q4_0 || t == Q4_1 ? q : levels(t, with_sign, q);
+}
+
+AGK_INLINE __m256 halves(const char *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+AGK_INLINE __m256i low_bytes(const char *p, bool with_sign)
+{
+    const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return with_sign ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x);
+}
+
+/* Half of 2^(e - 127): the bits of 2^(e - 128), which is subnormal below e = 2. */
+AGK_INLINE __m256 half_of_e8m0(const char *e)
+{
+    const __m256i x = low_bytes(e, false), normal = _mm256_slli_epi32(_mm256_sub_epi32(x, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), x);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), x)));
+}
+
+/* Scales of sub-block j and what multiplies the sums of the columns, of 8 rows: one each, two where scales are per 16. Those of the
+ * block are d and m; `block` is where the 16-bit ones of these rows begin, `bytes` where those of one byte do. */
+AGK_INLINE void scales_of(kind t, const char *bytes, int64_t j, __m256 d, __m256 m, __m256 scale[2], __m256 minimum[2])
+{
+    scale[0] = d;
+    minimum[0] = m;
+    const int parts = scale_per_16(t) ? 2 : 1;
+    AGK_UNROLL for (int h = 0; h < parts; ++h)
+    {
+        const char *at = bytes + 16 * (scale_per_16(t) ? 2 * j + h : j);
+        if (t == Q2_K) {
+            const __m256i x = low_bytes(at, false);
+            scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15))));
+            minimum[h] = _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 4)));
+        } else if (t == Q3_K || t == Q6_K || t == IQ4_XS) {
+            scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(low_bytes(at, true)));
+        } else if (t == Q4_K || t == Q5_K) {
+            scale[h] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(low_bytes(at, false)));
+            minimum[h] = _mm256_mul_ps(m, _mm256_cvtepi32_ps(low_bytes(at + 128, false)));
+        }
+    }
+}
+
+AGK_INLINE __m256i four(const char *p)
+{
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm256_set1_epi32(x);
+}
+
+AGK_INLINE __m256 one(const char *p)
+{
+    return _mm256_castsi256_ps(four(p));
+}
+
+#if !NARROW_VNNI
+/* Sums of 32 signed codes, none of them -128, of one column with 16 rows. */
+AGK_INLINE void signed_sums_of(__m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
+{
+    AGK_UNROLL for (int v = 0; v < 8; ++v)
+    {
+        const __m256i x = four(q + 4 * v), size = _mm256_abs_epi8(x); /* -128 becomes 128 */
+        AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            const __m256i p = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w[0][v][g], x));
+            const __m256i y = _mm256_madd_epi16(p, _mm256_set1_epi16(1));
+            s[0][g] = v == 0 ? y : _mm256_add_epi32(s[0][g], y);
+        }
+    }
+}
+
+/* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the others. */
+AGK_INLINE void words_of(int C, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
+{
+    _Alignas(32) char words[AT_ONCE][2][32];
+    AGK_UNROLL for (int c = 0; c < C; ++c)
+    {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(q + 32 * c));
+        const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+        _mm256_store_si256((__m256i *)(void *)words[c][0], even);
+        _mm256_store_si256((__m256i *)(void *)words[c][1], _mm256_srai_epi16(x, 8));
+    }
+    __asm__ volatile("" : "+m"(words)); /* broadcast out of memory, not shifted out of registers */
+    AGK_UNROLL for (int v = 0; v < 8; ++v) AGK_UNROLL for (int odd = 0; odd < 2; ++odd)
+    {
+        __m256i both[2] = {w[odd][v][0], w[odd][v][1]};
+        AGK_UNROLL for (int g = 0; g < 2; ++g) IN_ORDER(both[g]); /* one load for all columns */
+        AGK_UNROLL for (int c = 0; c < C; ++c)
+        {
+            const __m256i x = four(words[c][odd] + 4 * v);
+            AGK_UNROLL for (int g = 0; g < 2; ++g)
+            {
+                const __m256i y = _mm256_madd_epi16(both[g], x);
+                s[c][g] = v == 0 && odd == 0 ? y : _mm256_add_epi32(s[c][g], y);
+                IN_ORDER(s[c][g]);
+            }
+        }
+    }
+}
+#endif
+
+/* Sums of fours first .. last - 1 of C columns, 32 bytes apart at q, with 16 rows. */
+AGK_INLINE void sums_of(kind t, int C, int first, int last, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
+{
+#if NARROW_VNNI
+    (void)t;
+    AGK_UNROLL for (int c = 0; c < C; ++c) s[c][0] = s[c][1] = _mm256_setzero_si256();
+    AGK_UNROLL for (int v = first; v < last; ++v) AGK_UNROLL for (int c = 0; c < C; ++c)
+    {
+        const __m256i x = four(q + 32 * c + 4 * v);
+        AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            s[c][g] = _mm256_dpbusd_avx_epi32(s[c][g], w[0][v][g], x);
+            IN_ORDER(s[c][g]);
+        }
+    }
+#else
+    const int fours = fours_of(t);
+    if (wide_codes(t)) {
+        words_of(C, w, q, s);
+        return;
+    }
+    AGK_UNROLL for (int v = first; v < last; v += fours)
+    {
+        const int end = v + fours < last ? v + fours : last;
+        __m256i p[AT_ONCE][2];
+        AGK_UNROLL for (int u = v; u < end; ++u)
+        {
+            __m256i both[2] = {w[0][u][0], w[0][u][1]};
+            AGK_UNROLL for (int g = 0; g < 2; ++g) IN_ORDER(both[g]);
+            AGK_UNROLL for (int c = 0; c < C; ++c)
+            {
+                const __m256i x = four(q + 32 * c + 4 * u);
+                AGK_UNROLL for (int g = 0; g < 2; ++g)
+                {
+                    const __m256i y = _mm256_maddubs_epi16(both[g], x);
+                    p[c][g] = u == v ? y : _mm256_add_epi16(p[c][g], y);
+                    IN_ORDER(p[c][g]);
+                }
+            }
+        }
+        AGK_UNROLL for (int c = 0; c < C; ++c) AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            const __m256i y = _mm256_madd_epi16(p[c][g], _mm256_set1_epi16(1));
+            s[c][g] = v == first ? y : _mm256_add_epi32(s[c][g], y);
+        }
+    }
+#endif
+}
+
+/* C of N columns from n on: their sums times the scales. */
+AGK_INLINE void columns(kind t, bool single, int C, int64_t N, int64_t n, const char *x, __m256i w[2][8][2],
+                        __m256 scale[2][2], __m256 minimum[2][2], __m256 acc[AGK_PACKED_COLUMNS][2])
+{
+    const int parts = scale_per_16(t) ? 2 : 1;
+    AGK_UNROLL for (int h = 0; h < parts; ++h)
+    {
+        __m256i s[AT_ONCE][2];
+#if !NARROW_VNNI
+        if (signed_codes(t, single))
+            signed_sums_of(w, x + 12 * N + 32 * n, s);
+        else
+#endif
+            sums_of(t, C, h == 0 ? 0 : 4, parts == 2 && h == 0 ? 4 : 8, w, x + 12 * N + 32 * n, s);
+        AGK_UNROLL for (int c = 0; c < C; ++c)
+        {
+            const char *sum = x + 4 * ((h + 1) * N + n + c);
+            const __m256 dx = one(x + 4 * (n + c));
+            AGK_UNROLL for (int g = 0; g < 2; ++g)
+            {
+                __m256i whole = s[c][g];
+                if (!has_minimum(t) && !signed_codes(t, single)) {
+                    const __m256i add = four(sum); /* for the offset of 128 that AVX-512 has for mxfp4, too */
+                    whole = _mm256_add_epi32(whole, t == MXFP4 ? _mm256_srai_epi32(add, 3) : add);
+                }
+                __m256 *to = &acc[n + c][g];
+                *to = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(scale[g][h], dx), *to);
+                if (has_minimum(t)) *to = _mm256_fmadd_ps(minimum[g][h], one(sum), *to);
+            }
+        }
+    }
+}
+
+/* The codes of a sub-block, 32 k. */
+AGK_INLINE void codes(kind t, bool single, const char *block, int64_t half, int part, __m256i w[2][8][2])
+{
+    AGK_UNROLL for (int g = 0; g < 2; ++g) AGK_UNROLL for (int v = 0; v < 8; ++v)
+    {
+        const __m256i q = code(t, signed_codes(t, single), block + data_at(t) + 32 * g, half, part, v);
+        w[0][v][g] = q;
+        if (!wide_codes(t) || signed_codes(t, single)) continue;
+        w[0][v][g] = _mm256_and_si256(q, _mm256_set1_epi16(255));
+        w[1][v][g] = _mm256_srli_epi16(q, 8);
+    }
+}
+
+/* A sub-block of N columns that lie at x; with one column its codes need not lie anywhere. */
+AGK_INLINE void sub_block(kind t, bool single, int64_t N, const char *block, int64_t half, int part, const __m256 d[2],
+                          const __m256 m[2], const char *x, __m256 acc[AGK_PACKED_COLUMNS][2])
+{
+    __m256i w[2][8][2];
+    __m256 scale[2][2], minimum[2][2];
+    if (single || !of_256(t)) {
+        codes(t, single, block, half, part, w);
+    } else {
+        switch (part) {
+        case 0: codes(t, false, block, half, 0, w); break;
+        case 1: codes(t, false, block, half, 1, w); break;
+        case 2: codes(t, false, block, half, 2, w); break;
+        default: codes(t, false, block, half, 3, w);
+        }
+    }
+    AGK_UNROLL for (int g = 0; g < 2; ++g)
+    {
+        const size_t bytes = t == Q2_K || t == Q4_K || t == Q5_K ? 64 : 32;
+        scales_of(t, block + bytes + 8 * g, 4 * half + part, d[g], m[g], scale[g], minimum[g]);
+    }
+    if (single) {
+        columns(t, true, 1, 1, 0, x, w, scale, minimum, acc);
+        return;
+    }
+    int64_t n = 0;
+    for (; N - n >= AT_ONCE; n += AT_ONCE) columns(t, false, AT_ONCE, N, n, x, w, scale, minimum, acc);
+    switch (N - n) {
+    case 3: columns(t, false, 3, N, n, x, w, scale, minimum, acc); break;
+    case 2: columns(t, false, 2, N, n, x, w, scale, minimum, acc); break;
+    case 1: columns(t, false, 1, N, n, x, w, scale, minimum, acc); break;
+    default: break;
+    }
+}
+
+AGK_INLINE void fetch(const char *from, size_t bytes)
+{
+    AGK_UNROLL for (size_t line = 0; line < bytes; line += 64)
+    {
+        if (NARROW_VNNI)
+            _mm_prefetch(from + line, _MM_HINT_T0);
+        else
+            _mm_prefetch(from + line, _MM_HINT_T1);
+    }
+}
+
+AGK_INLINE void group(kind t, bool single, int64_t N, const agk_mm_block *b, const char *a, int64_t rows, float *c)
+{
+    const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
+    const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
+    const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
+    const char *x = b->b;
+    __m256 acc[AGK_PACKED_COLUMNS][2];
+    for (int64_t n = 0; n < N; ++n) acc[n][0] = acc[n][1] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < b->k; k += of_256(t) ? 256 : 32, a += bytes_of_block) {
+        __m256 d[2], m[2];
+        AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            d[g] = t == MXFP4 ? half_of_e8m0(a + 8 * g) : halves(a + 16 * g);
+            m[g] = has_minimum(t) ? halves(a + 32 + 16 * g) : d[g];
+            if (of_256(t)) m[g] = _mm256_sub_ps(_mm256_setzero_ps(), m[g]); /* those of 256 are taken off */
+        }
+        for (int64_t half = 0; half < halves_of_block; ++half) {
+            if (single) {
+                AGK_UNROLL for (int part = 0; part < parts; ++part, x += unit)
+                {
+                    fetch(a + AHEAD + (size_t)(half * parts + part) * ahead, ahead);
+                    sub_block(t, true, 1, a, half, part, d, m, x, acc);
+                }
+            } else {
+                for (int part = 0; part < parts; ++part, x += unit) {
+                    fetch(a + AHEAD + (size_t)(half * parts + part) * ahead, ahead);
+                    sub_block(t, false, N, a, half, part, d, m, x, acc);
+                }
+            }
+        }
+    }
+    const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    for (int64_t n = 0; n < N; ++n) AGK_UNROLL for (int g = 0; g < 2; ++g)
+        {
+            float *to = (float *)(void *)((char *)(c + 8 * g) + (size_t)n * b->ldc);
+            _mm256_maskstore_ps(to, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(rows - 8 * g)), at), acc[n][g]);
+        }
+}
+
+AGK_INLINE void groups(kind t, bool single, const agk_mm_block *b)
+{
+    const char *a = b->a;
+    for (int64_t row = 0; row < b->rows; row += 16, a += b->lda) {
+        group(t, single, single ? 1 : b->cols, b, a, b->rows - row < 16 ? b->rows - row : 16, b->c + row);
+    }
+}
+
+#define AGK_NARROW(name, t) \
+    void NARROW_NAME(name)(const agk_mm_block *b) \
+    { \
+        if (b->cols == 1) \
+            groups(t, true, b); \
+        else \
+            groups(t, false, b); \
+    }
+#define AGK_NARROW_KERNELS \
+    AGK_NARROW(q8_0, Q8_0) \
+    AGK_NARROW(q4_0, Q4_0) \
+    AGK_NARROW(q4_1, Q4_1) \
+    AGK_NARROW(q5_0, Q5_0) \
+    AGK_NARROW(q5_1, Q5_1) \
+    AGK_NARROW(iq4_nl, IQ4_NL) \
+    AGK_NARROW(mxfp4, MXFP4) \
+    AGK_NARROW(q2_k, Q2_K) \
+    AGK_NARROW(q3_k, Q3_K) \
+    AGK_NARROW(q4_k, Q4_K) \
+    AGK_NARROW(q5_k, Q5_K) \
+    AGK_NARROW(q6_k, Q6_K) \
+    AGK_NARROW(iq4_xs, IQ4_XS)
+
+#endif

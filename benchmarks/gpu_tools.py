@@ -1,0 +1,116 @@
+"""What the benchmarks of a GPU share: time, operands, plain copies, time of one node.
+
+Not here: what is measured (gpu.py, gpu_kernels.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+import aggml
+from aggml import Graph
+from benchmarks.model_files import stored
+from benchmarks.timing import computed_in, median
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aggml import Backend, Device, Tensor
+
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+MIB: Final = 1 << 20
+
+
+async def timed(rounds: int, work: Callable[[], Awaitable[object]]) -> float:
+    """Median seconds of ``work``, after two that do not count."""
+    found = []
+    for i in range(rounds + 2):
+        start = time.perf_counter()
+        await work()
+        if i >= 2:
+            found.append(time.perf_counter() - start)
+    return median(found)
+
+
+def leaf(be: Backend, dtype: str, ne: Sequence[int], name: str) -> Tensor:
+    """A tensor in memory of the backend, of random numbers: a GPU is faster on zeros."""
+    tensor = aggml.new_tensor(dtype, ne=tuple(ne), name=name)
+    be.alloc([tensor])
+    if dtype == "i8":
+        be.memset(tensor, 0x5A)
+        return tensor
+    rows = math.prod(tensor.ne[1:])
+    some = np.random.default_rng(len(name)).standard_normal((min(rows, 256), tensor.ne[0]))
+    raw = np.ascontiguousarray(stored(some.astype(np.float32), dtype)).view(np.uint8)
+    piece = raw.reshape(-1)
+    for at in range(0, tensor.nbytes, piece.nbytes):
+        n = min(piece.nbytes, tensor.nbytes - at)
+        be.set(tensor, piece[:n], offset=at, size=n)
+    return tensor
+
+
+def plain_copies(n: int, rounds: int, ordinal: int) -> tuple[float, float]:
+    """Seconds of a copy of ``n`` pinned bytes to a device and back, by the driver's calls alone."""
+    driver: Any = importlib.import_module("cuda.bindings.driver")
+
+    def checked(answer: tuple[Any, ...]) -> Any:
+        if int(answer[0]) != 0:
+            raise RuntimeError(f"the driver answers {answer[0]!r}")
+        return answer[1] if len(answer) > 1 else None
+
+    context = checked(driver.cuDevicePrimaryCtxRetain(ordinal))
+    checked(driver.cuCtxSetCurrent(context))
+    host = checked(driver.cuMemHostAlloc(n, 1))
+    memory = checked(driver.cuMemAlloc(n))
+    stream = checked(driver.cuStreamCreate(1))
+
+    def both(up: bool) -> float:
+        found = []
+        for i in range(rounds + 2):
+            start = time.perf_counter()
+            if up:
+                checked(driver.cuMemcpyHtoDAsync(memory, host, n, stream))
+            else:
+                checked(driver.cuMemcpyDtoHAsync(host, memory, n, stream))
+            checked(driver.cuStreamSynchronize(stream))
+            if i >= 2:
+                found.append(time.perf_counter() - start)
+        return median(found)
+
+    try:
+        return both(up=True), both(up=False)
+    finally:
+        checked(driver.cuStreamDestroy(stream))
+        checked(driver.cuMemFree(memory))
+        checked(driver.cuMemFreeHost(host))
+
+
+async def per_node(be: Backend, nodes: Sequence[Tensor], rounds: int) -> float:
+    """Seconds of each of some nodes of one graph; inf where the device cannot run them."""
+    graph = Graph(*nodes)
+    if not all(be.device.supports_op(node) for node in graph.nodes):
+        return math.inf
+    await be.prepare(graph)
+    found = []
+    for i in range(rounds + 3):
+        future = be.graph_compute(graph)
+        await future
+        if i >= 3:
+            found.append(computed_in(future))
+    assert graph.memory is not None
+    graph.memory.close()
+    return median(found) / len(nodes)
+
+
+async def bandwidth(device: Device, *, quick: bool) -> float:
+    """GB/s of a copy within the device, bytes read and written."""
+    n = MIB if quick else 512 * MIB
+    async with device.backend() as be:
+        one, two = leaf(be, "i8", (n,), "one"), leaf(be, "i8", (n,), "two")
+        return 2 * n / await timed(2 if quick else 20, lambda: be.copy(one, two)) / 1e9

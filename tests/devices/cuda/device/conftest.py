@@ -1,0 +1,101 @@
+"""Where these tests run: on the fake driver (test_on_the_fake_driver.py asks for it), or on a GPU.
+
+``pytest -m gpu`` runs them on the first GPU of this machine, and says what is missing without one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aggml.devices.cuda import CUDADevice, driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from devices.cuda.fake_driver import Fake, SimpleKernels
+
+    import aggml
+
+ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
+_fake: Fake | None = None
+if ON_FAKE:
+    from devices.cuda.fake_driver import Fake as _Fake
+
+    _fake = _Fake()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where there is no GPU, nobody asks for one, and no fake one is there, there is nothing."""
+    asked = "gpu" in str(config.getoption("markexpr"))
+    here = ON_FAKE or asked or Path("/dev/nvidiactl").exists()
+    return None if here or collection_path.suffix != ".py" else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    """The fake driver, whole again afterwards."""
+    if _fake is None:
+        pytest.skip("needs the fake driver: faults and holds are not to be had on a GPU")
+    _fake.reset_counts()
+    yield _fake
+    _fake.heal()
+
+
+@pytest.fixture
+def kernels() -> Any:
+    """What the device computes: a few kernels for the host on the fake driver, else all."""
+    if ON_FAKE:
+        from devices.cuda.fake_driver import SimpleKernels
+
+        return SimpleKernels()
+    from aggml.devices.cuda.lowering import CudaKernels
+
+    return CudaKernels()
+
+
+@pytest.fixture
+def simple(kernels: Any, fake: Fake) -> SimpleKernels:
+    """Those few kernels, which can be told to fail."""
+    return kernels  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def device(kernels: Any) -> CUDADevice:
+    """A device that nothing else knows, of the first GPU."""
+    try:
+        driver.probe()
+    except driver.Missing as missing:
+        pytest.skip(str(missing))
+    return CUDADevice(driver.facts(0), kernels)
+
+
+def _opened(device: CUDADevice) -> Iterator[aggml.Backend]:
+    backend = device.backend()
+    yield backend
+    while backend.stream.native.release():
+        pass
+    backend.stream.abort()
+    backend.close()
+    assert backend.synchronize().wait(20), f"{backend!r} does not run dry"
+
+
+@pytest.fixture
+def be(device: CUDADevice) -> Iterator[aggml.Backend]:
+    """An open backend of it."""
+    yield from _opened(device)
+
+
+@pytest.fixture
+def other(device: CUDADevice) -> Iterator[aggml.Backend]:
+    """A second one."""
+    yield from _opened(device)

@@ -1,0 +1,91 @@
+"""benchmarks.gpu runs from end to end; what it measures means nothing here.
+
+Not here: figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+from devices.cuda.fake_driver import HostKernels
+
+from aggml.devices.cuda import CUDADevice, driver
+from benchmarks import gpu, gpu_faults
+from benchmarks.timing import table
+
+if TYPE_CHECKING:
+    from devices.cuda.fake_driver import Fake, SimpleKernels
+
+
+@pytest.mark.timeout(300)
+def test_all_parts_are_measured(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the package's own kernels, so that every row is there that a GPU gives."""
+    missing: list[str] = []
+    device = CUDADevice(driver.facts(0), HostKernels())
+    rows = gpu.measure(device, quick=True, missing=missing)
+    assert Counter(row.part for row in rows) == {
+        "transfers": 5,
+        "overlap": 1,
+        "latency": 2,  # on asyncio and trio
+        "relaunch": 2,
+        "kernels": 7,  # mat-vec of four types, GEMM twice, attention
+        "decode": 6,  # three types, one sequence and eight
+        "soak": 2,
+    }
+    assert all(row.value > 0 for row in rows)
+    assert all("PyTorch" in line or "cuBLASLt" in line for line in missing), missing
+    assert len({row.what for row in rows}) == len(rows)
+    assert table(rows)
+    assert all(row.as_json() for row in rows)
+    assert fake.counter("pageable") == 0
+
+
+def test_failures_are_checked(simple: SimpleKernels, fake: Fake) -> None:
+    simple.crashing.add(gpu_faults.WILD)
+    assert anyio.run(gpu_faults.check, CUDADevice(driver.facts(0), simple)) == []
+
+
+def test_a_failure_that_does_not_come_is_told(simple: SimpleKernels, fake: Fake) -> None:
+    wrong = anyio.run(gpu_faults.check, CUDADevice(driver.facts(0), simple))
+    assert "the one that failed did not fail" in wrong
+
+
+def test_the_process_of_its_own_is_started(device: CUDADevice, fake: Fake) -> None:
+    missing: list[str] = []
+    (row,) = gpu.faults(device, missing)
+    assert row.value == 0  # that process has no fake driver
+    assert "there is no NVIDIA driver here" in missing[0]
+
+
+@pytest.mark.parametrize("wrong", [[], ["something"]])
+def test_what_is_wrong_is_the_exit_status(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, wrong: list[str]
+) -> None:
+    async def check(device: CUDADevice) -> list[str]:
+        assert device.name == "CUDA0"
+        return wrong
+
+    monkeypatch.setattr(gpu_faults, "check", check)
+    assert gpu_faults.main(["0"]) == len(wrong)
+
+
+def test_the_wild_node_alone_is_given_a_wild_address() -> None:
+    import aggml
+    from aggml import ops
+
+    x = aggml.new_tensor("f32", ne=(64,), name="x")
+    for name, other in (("tame", False), (gpu_faults.WILD, True)):
+        node = ops.add(x, x).set_name(name)
+        (launch,) = gpu_faults.Wild().launches(node, lambda _: 256, 0, 0)
+        assert (launch.args[:8] == (1 << 40).to_bytes(8, "little")) is other
+
+
+def test_without_a_gpu_it_says_what_is_missing(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.fail("cuInit", 100)
+    assert gpu.main([]) == 1
+    assert "finds no CUDA device" in capsys.readouterr().err

@@ -1,0 +1,202 @@
+"""The fake libcuda: building it, putting it in place of the driver, telling it what to do; kernels.
+
+Here: `Fake`, which a test process loads before anything asks for a driver; kernels that compute a
+node on the CPU. Not here: the driver itself (fake/libcuda.cpp).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import struct
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aggml.devices.cuda.launch import Launch
+from aggml.devices.cuda.lowering import CudaKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aggml import Tensor
+    from aggml.devices.cuda.launch import Address
+
+__all__ = ["Fake", "HostKernels", "SimpleKernels", "built"]
+
+_HERE = Path(__file__).resolve().parent / "fake"
+_BUILD = _HERE.parents[3] / "build" / "cuda-fake"
+
+
+@functools.cache
+def built(source: str, name: str = "") -> Path:
+    """A shared library of one file of fake/, kept in build/; several processes may ask at once."""
+    path = _HERE / source
+    compiler = ["g++", "-std=c++17"] if path.suffix == ".cpp" else ["gcc", "-std=gnu11"]
+    flags = [*compiler, "-O1", "-g", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra"]
+    key = hashlib.sha256(path.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
+    folder = _BUILD / f"{path.stem}-{key}"
+    library = folder / (name or f"{path.stem}.so")
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = library.with_suffix(f".{os.getpid()}")
+        soname = f"-Wl,-soname,{library.name}"
+        subprocess.run([*flags, str(path), soname, "-o", str(part), "-ldl"], check=True)
+        part.replace(library)
+    return library
+
+
+class Fake:
+    """What the driver is told and asked by tests."""
+
+    def __init__(self) -> None:
+        # From here on the name libcuda.so.1 means this library in this process.
+        self._library = ctypes.CDLL(str(built("libcuda.cpp", "libcuda.so.1")), ctypes.RTLD_GLOBAL)
+        for name in ("calls", "marked_calls", "counter", "live_blocks", "at_gate"):
+            getattr(self._library, f"fake_{name}").restype = ctypes.c_long
+
+    def fail(self, entry: str, code: int, after: int = 0) -> None:
+        """Have a call of ``entry`` answer ``code``, once, after so many that pass."""
+        self._library.fake_fail(entry.encode(), ctypes.c_long(after), code)
+
+    def heal(self) -> None:
+        """Forget all faults, also those that stick."""
+        self._library.fake_heal()
+
+    def break_device(self, code: int, device: int = 0) -> None:
+        """Have every later call on the device answer ``code``."""
+        self._library.fake_set_sticky(device, code)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The device stands still until the block ends."""
+        self._library.fake_hold(1)
+        try:
+            yield
+        finally:
+            self._library.fake_hold(-1)
+
+    @contextmanager
+    def slow(self, entry: str) -> Iterator[None]:
+        """Calls of ``entry`` do not return until the block ends, but by threads that are marked."""
+        self._library.fake_gate(entry.encode(), 1)
+        try:
+            yield
+        finally:
+            self._library.fake_gate(entry.encode(), -1)
+
+    def inside(self, entry: str) -> int:
+        """How many threads are in a slow call of ``entry``."""
+        return int(self._library.fake_at_gate(entry.encode()))
+
+    @contextmanager
+    def marked(self) -> Iterator[None]:
+        """Calls of this thread are counted apart."""
+        self._library.fake_mark_thread(1)
+        try:
+            yield
+        finally:
+            self._library.fake_mark_thread(0)
+
+    def calls(self, entry: str) -> int:
+        """How often ``entry`` was called."""
+        return int(self._library.fake_calls(entry.encode()))
+
+    def marked_calls(self, entry: str) -> int:
+        """How often by a thread that was marked."""
+        return int(self._library.fake_marked_calls(entry.encode()))
+
+    def counter(self, name: str) -> int:
+        """Whatever the driver counts: "kernels", "full queue", "pageable", "wild", ..."""
+        return int(self._library.fake_counter(name.encode()))
+
+    def reset_counts(self) -> None:
+        """Begin to count anew; what is alive stays counted."""
+        self._library.fake_reset_counts()
+
+    @property
+    def live_blocks(self) -> int:
+        """Blocks of memory that are not freed."""
+        return int(self._library.fake_live_blocks())
+
+
+_OPS = {"add": 0, "mul": 1, "get_rows": 2, "set_rows": 3, "cont": 4, "dup": 4, "cpy": 4}
+_CRASH = 5
+
+
+def _image(kernels: str, shim: str) -> bytes:
+    return f"FAKE:{kernels}\n{shim}\0".encode()
+
+
+class HostKernels(CudaKernels):
+    """The package's own kernels, compiled by g++ for the shim."""
+
+    def module(self, name: str, arch: str) -> bytes:
+        """What the fake driver takes for a cubin."""
+        from devices.cuda import host
+
+        return _image(host.build_library(name)._name, str(host._shim()[0]))
+
+
+class SimpleKernels:
+    """A `Kernels` of a few ops on f32, each a single launch.
+
+    Attributes:
+        crashing: names of nodes at which the device fails.
+        compiled: names of modules that were asked for.
+        broken: no module compiles.
+    """
+
+    def __init__(self) -> None:
+        self.crashing: set[str] = set()
+        self.compiled: list[str] = []
+        self.broken = False
+        self.blas: str | None = None
+
+    def supports(self, node: Tensor) -> bool:
+        """Whether the op is known, and on f32."""
+        if node.op not in _OPS or node.dtype.type_name != "f32":
+            return False
+        sources = [s for s in node.src if s is not None]
+        if node.op in ("get_rows", "set_rows"):
+            rows, indices = sources[0], sources[1]
+            flat = all(n == 1 for t in (rows, indices, node) for n in t.ne[2:])
+            return (
+                flat
+                and rows.dtype.type_name == "f32"
+                and indices.dtype.type_name in ("i32", "i64")
+                and indices.ne[1] == 1
+            )
+        return all(s.dtype.type_name == "f32" for s in sources) and (
+            node.op in ("add", "mul") or sources[0].ne == node.ne
+        )
+
+    def scratch(self, node: Tensor) -> int:
+        """Some, so that it is laid out."""
+        return 256 if node.op == "mul" else 0
+
+    def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
+        """One."""
+
+        def view(tensor: Tensor | None) -> bytes:
+            if tensor is None:
+                return bytes(72)
+            return struct.pack("<Q8q", address(tensor), *tensor.ne, *tensor.nb)
+
+        sources = [*node.src, None, None]
+        op = _CRASH if node.name in self.crashing else _OPS[node.op]
+        rows = node.op in ("get_rows", "set_rows")
+        args = view(node) + view(sources[0]) + view(sources[1])
+        args += struct.pack("<qQ", op, fault if rows else 0)
+        return [Launch("simple", "simple", (1, 1, 1), (1, 1, 1), 0, args)]
+
+    def module(self, name: str, arch: str) -> bytes:
+        """What the fake driver takes for a cubin."""
+        if self.broken:
+            raise RuntimeError("the compiler broke down")
+        self.compiled.append(f"{name} {arch}")
+        library = str(built("simple.c"))
+        return _image(library, library)

@@ -1,0 +1,186 @@
+"""Kernels on the CPU: modules compiled by g++ against the shim, nodes computed in plain memory.
+
+Here: building, running launches, graphs node by node. Not here: the shim (shim.h, shim.cpp), what
+is compared (test_kernels.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from aggml.devices.cuda.compile import source
+from aggml.devices.cuda.lowering import CudaKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from aggml import Graph, Tensor
+    from aggml.devices.cuda.launch import Launch
+
+__all__ = ["FAULT", "Memory", "build_library", "compute", "launch"]
+
+_HERE = Path(__file__).resolve().parent
+_BUILD = _HERE.parents[2] / "build" / "cuda-shim"
+#: Set by make check-cuda: "address,undefined".
+_SANITIZE = os.environ.get("AGGML_SHIM_SANITIZE", "")
+# -O1: most of the time goes into compiling. Multiplications and additions are not fused, as in the
+# scalar kernels; on a GPU they are.
+_FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+]
+_FLAGS += ["-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wno-unknown-pragmas"]
+_FLAGS += ["-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-const-variable"]
+_FLAGS += [f"-I{_HERE}"]
+if _SANITIZE:
+    _FLAGS += [f"-fsanitize={_SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+_PREFIX = '#include "shim.h"\n'
+#: int64: flag, index, position, number of rows
+FAULT = 32
+
+
+def _compiled(name: str, text: str, extra: list[str]) -> Path:
+    """A shared library of this text, kept in build/; several processes may ask at once."""
+    headers = b"".join((_HERE / f).read_bytes() for f in ("shim.h", "shim.cpp"))
+    flags = [*_FLAGS, *extra]
+    key = hashlib.sha256("\0".join((text, *flags)).encode() + headers).hexdigest()[:16]
+    path = _BUILD / f"{name}-{key}.so"
+    if not path.exists():
+        _BUILD.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        command = ["g++", "-x", "c++", "-", *flags, "-o", str(part)]
+        subprocess.run(command, input=text.encode(), check=True)
+        part.replace(path)
+    return path
+
+
+@functools.cache
+def _shim() -> tuple[Path, Any]:
+    path = _compiled("shim", '#include "shim.cpp"\n', ["-fvisibility=default"])
+    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    library.shim_launch.restype = ctypes.c_char_p
+    return path, library
+
+
+@functools.cache
+def build_library(module: str) -> Any:
+    """The kernels of a module for the CPU."""
+    _shim()
+    text, options = source(module)
+    definitions = [option for option in options if option.startswith("-D")]
+    name = "".join(c if c.isalnum() else "-" for c in module)
+    return ctypes.CDLL(str(_compiled(name, _PREFIX + text, definitions)))
+
+
+def launch(what: Launch, order: int = 0) -> None:
+    """Runs one launch; threads and blocks take turns in ``order``: 0, 1, 2, or a seed above."""
+    library = build_library(what.module)
+    kernel = getattr(library, what.kernel)
+    size = ctypes.c_uint.in_dll(library, f"{what.kernel}_size").value
+    threads = ctypes.c_uint.in_dll(library, f"{what.kernel}_threads").value
+    assert len(what.args) == size, f"{what.kernel} takes {size} bytes, not {len(what.args)}"
+    assert what.block[0] * what.block[1] * what.block[2] <= threads, what
+    three = ctypes.c_uint * 3
+    args = (ctypes.c_uint64 * (size // 8)).from_buffer_copy(what.args)  # aligned as a struct is
+    error = _shim()[1].shim_launch(
+        kernel, args, three(*what.grid), three(*what.block), what.shared, order
+    )
+    assert error is None, f"{what.kernel}: {error.decode()}"
+
+
+class Memory:
+    """Blocks of memory, each its own allocation, so that sanitizers see the ends."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._libc.free.argtypes = [ctypes.c_void_p]
+        self._blocks: list[int] = []
+
+    def take(self, size: int, fill: int = 0xFF) -> int:
+        """An address, aligned to 256; the bytes are ``fill``: NaN unless told."""
+        address = ctypes.c_void_p()
+        size = -(-max(size, 1) // 16) * 16  # as of a buffer: kernels may read a last 16 bytes whole
+        status = self._libc.posix_memalign(
+            ctypes.byref(address), ctypes.c_size_t(256), ctypes.c_size_t(size)
+        )
+        assert status == 0
+        assert address.value is not None
+        ctypes.memset(address.value, fill, size)
+        self._blocks.append(address.value)
+        return address.value
+
+    def close(self) -> None:
+        """Frees all."""
+        for block in self._blocks:
+            self._libc.free(block)
+        self._blocks.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read(tensor: Tensor, address: int) -> NDArray[Any]:
+    """A copy of the elements in logical order, (ne3, ne2, ne1, ne0); blocks as bytes."""
+    size = max(tensor.nbytes, 1)
+    raw = np.frombuffer(ctypes.string_at(address, size), np.uint8)
+    dtype = tensor.dtype
+    if tensor.is_empty:
+        return np.zeros(tensor.ne[::-1], dtype.numpy or np.uint8)
+    n0, n1, n2, n3 = tensor.ne
+    if dtype.numpy is None:
+        shape, nb0 = (n3, n2, n1, dtype.row_size(n0)), 1
+        base: NDArray[Any] = raw
+    else:
+        shape, nb0 = (n3, n2, n1, n0), tensor.nb[0]
+        base = np.ndarray((1,), dtype.numpy, raw.tobytes())
+    strides = (*tensor.nb[:0:-1], nb0)
+    return np.lib.stride_tricks.as_strided(base, shape, strides).copy()
+
+
+def compute(
+    graph: Graph,
+    values: Mapping[Tensor, NDArray[Any]],
+    wanted: Iterable[Tensor],
+    order: int = 0,
+) -> tuple[list[NDArray[Any]], list[int]]:
+    """Runs a graph node by node; what ``wanted`` hold then, and the four numbers of a fault."""
+    kernels = CudaKernels()
+    with Memory() as memory:
+        base: dict[Tensor, int] = {}
+        for tensor in (*graph.leafs, *graph.nodes, *values):
+            if tensor.view_src is None and tensor not in base:
+                base[tensor] = memory.take(tensor.nbytes)
+        for tensor, value in values.items():
+            raw = np.ascontiguousarray(value).tobytes()
+            assert len(raw) == tensor.nbytes
+            ctypes.memmove(base[tensor], raw, len(raw))
+
+        def address(tensor: Tensor) -> int:
+            return base[tensor.root] + tensor.view_offs
+
+        fault = memory.take(FAULT, 0)
+        for node in graph.nodes:
+            assert kernels.supports(node), f"no kernel for {node!r} of {node.src}"
+            scratch = memory.take(kernels.scratch(node))
+            for each in kernels.launches(node, address, scratch, fault):
+                launch(each, order)
+        numbers = list((ctypes.c_int64 * 4).from_address(fault))
+        return [_read(tensor, address(tensor)) for tensor in wanted], numbers

@@ -1,0 +1,192 @@
+"""Shapes beyond those recorded: several tiles, splits, blocks, batches, against the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from corpus_loader import nmse
+from devices.cuda.host import compute as on_shim
+from ops.computed import compute as on_cpu
+
+import aggml
+from aggml import DType, Graph, new_tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from aggml import Tensor
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[aggml.Backend]:
+    with aggml.get_device("CPU").backend() as backend:
+        yield backend
+
+
+def _leaf(kind: str, *ne: int, seed: int, values: dict[Tensor, NDArray[Any]]) -> Tensor:
+    tensor = new_tensor(kind, ne=ne)
+    x = np.random.default_rng(seed).normal(size=tensor.ne[::-1]).astype(np.float32)
+    dtype = tensor.dtype
+    if dtype.is_quantized:
+        values[tensor] = aggml.quantize(x, dtype)
+    else:
+        assert dtype.numpy is not None
+        values[tensor] = x.astype(dtype.numpy)
+    return tensor
+
+
+def _ids(kind: str, ids: NDArray[Any], values: dict[Tensor, NDArray[Any]]) -> Tensor:
+    tensor = new_tensor(kind, ne=ids.shape[::-1])
+    values[tensor] = ids.astype(np.int32 if kind == "i32" else np.int64)
+    return tensor
+
+
+def _same(
+    cpu: aggml.Backend,
+    node: Tensor,
+    values: dict[Tensor, NDArray[Any]],
+    bound: float,
+    order: int = 2,
+) -> None:
+    graph = Graph(node)
+    (result,), fault = on_shim(graph, values, [node], order)
+    assert fault[0] == 0
+    expected = on_cpu(cpu, node, values)
+    if node.dtype is DType.I32:
+        assert np.array_equal(expected.ravel(), result.ravel())
+    else:
+        assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= bound
+
+
+@pytest.mark.parametrize("columns", [5, 70])
+@pytest.mark.parametrize("kind", ["q4_K", "q6_K", "f16", "bf16", "f32"])
+def test_products_of_several_tiles(cpu: aggml.Backend, kind: str, columns: int) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 512, 100, 2, seed=1, values=values)
+    b = _leaf("f32", 512, columns, 4, seed=2, values=values)
+    _same(cpu, ops.mul_mat(a, b), values, 1e-4 if kind.startswith("q") else 1e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    ("depth", "rows"), [(33, 7), (5, 37), (64, 9)], ids=["split", "few", "even"]
+)
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0", "q5_1", "mxfp4", "q6_K", "q3_K", "q1_0"])
+def test_products_of_few_columns(
+    cpu: aggml.Backend, kind: str, depth: int, rows: int, columns: int
+) -> None:
+    """Rows of ``depth`` blocks or more, from the third of a matrix on: at odd addresses."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    whole = _leaf(kind, 256, 1, seed=0, values={})
+    width = 32 * depth if whole.dtype.blck_size == 32 else max(1, depth // 8) * 256
+    whole = _leaf(kind, width, rows + 3, 2, seed=1, values=values)
+    a = ops.view_3d(whole, width, rows, 2, whole.nb[1], whole.nb[2], 3 * whole.nb[1])
+    b = _leaf("f32", width, columns, 2, seed=2, values=values)
+    _same(cpu, ops.mul_mat(a, b), values, 1e-4, order=3)
+
+
+@pytest.mark.parametrize("depth", [33, 100])
+@pytest.mark.parametrize("columns", [2, 20])
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
+def test_products_of_odd_depth(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, depth, 67, seed=1, values=values)
+    b = _leaf("f32", depth, columns, seed=2, values=values)
+    _same(cpu, ops.mul_mat(a, b), values, 1e-5)
+
+
+@pytest.mark.parametrize("tokens", [3, 90])
+@pytest.mark.parametrize("kind", ["q8_0", "q5_K", "f16", "f32"])
+def test_products_by_expert(cpu: aggml.Backend, kind: str, tokens: int) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 256, 70, 5, seed=1, values=values)
+    b = _leaf("f32", 256, 1, tokens, seed=2, values=values)
+    chosen = np.random.default_rng(3).integers(0, 4, size=(tokens, 2))  # the last has none
+    chosen[tokens // 2, 1] = -1
+    node = ops.mul_mat_id(a, b, _ids("i32", chosen, values))
+    _same(cpu, node, values, 1e-4)
+
+
+_HEADS = pytest.mark.parametrize(
+    ("kind", "d", "dv", "queries", "heads", "kv_heads", "keys"),
+    [
+        ("f16", 64, 64, 100, 4, 4, 100),  # several tiles of rows
+        ("f16", 128, 128, 1, 8, 2, 700),  # keys split over blocks
+        ("q8_0", 128, 128, 2, 4, 1, 300),
+        ("bf16", 80, 80, 40, 2, 1, 70),
+        ("f16", 256, 256, 20, 2, 2, 60),
+        ("f32", 33, 20, 5, 2, 2, 50),
+        ("f16", 576, 512, 3, 2, 1, 60),  # wider than the tiles
+    ],
+)
+
+
+@_HEADS
+@pytest.mark.parametrize("written", [True, False], ids=["", "unwritten"])
+def test_attention(
+    cpu: aggml.Backend,
+    kind: str,
+    d: int,
+    dv: int,
+    queries: int,
+    heads: int,
+    kv_heads: int,
+    keys: int,
+    written: bool,
+) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    q = _leaf("f32", d, queries, heads, 2, seed=1, values=values)
+    k = _leaf(kind, d, keys, kv_heads, 2, seed=2, values=values)
+    v = _leaf(kind, dv, keys, kv_heads, 2, seed=3, values=values)
+    mask = new_tensor("f16", ne=(keys, queries))
+    seen = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries - 40
+    values[mask] = np.where(seen, np.float16(0), np.float16(-np.inf))
+    node = ops.flash_attn_ext(q, k, v, mask, d**-0.5, 0.0, 0.0)
+    if written:
+        _same(cpu, node, values, 1e-4)
+        return
+    expected = on_cpu(cpu, node, values)
+    for cache in (k, v):  # what no query sees yet is NaN
+        values[cache].view(np.uint8).reshape(2, kv_heads, keys, -1)[:, :, -40:] = 0xFF
+    (result,), _ = on_shim(Graph(node), values, [node], 3)
+    assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
+
+
+@pytest.mark.parametrize("k", [None, 40, 1])  # None: all, by argsort
+@pytest.mark.parametrize("n", [5000, 700])
+def test_long_rows_are_sorted(cpu: aggml.Backend, k: int | None, n: int) -> None:
+    """Equal elements, NaN, a row of nothing else."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf("f32", n, 4, seed=1, values=values)
+    rows = values[a].reshape(4, n)
+    rows[1] = np.round(rows[1])
+    rows[2, :3] = rows[3] = np.nan
+    node = ops.argsort(a, "desc") if k is None else ops.top_k(a, k)
+    _same(cpu, node, values, 0.0)
+
+
+_MANY: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": ops.sum,
+    "sum_turned": lambda a: ops.sum(ops.permute(a, 1, 0, 2, 3)),
+    "cumsum": ops.cumsum,
+    "rms_norm": lambda a: ops.rms_norm(a, 1e-5),
+    "norm": lambda a: ops.norm(a, 1e-5),
+    "soft_max": ops.soft_max,
+    "cont_turned": lambda a: ops.cont(ops.permute(a, 1, 0, 2, 3)),
+    "silu_planes": lambda a: ops.silu(ops.permute(a, 0, 2, 1, 3)),
+    "add_itself_turned": lambda a: ops.add(a, ops.permute(a, 0, 1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", _MANY)
+def test_rows_and_totals_of_many_blocks(cpu: aggml.Backend, name: str) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf("f32", 3000, 7, 3, seed=1, values=values)
+    _same(cpu, _MANY[name](a), values, 1e-7)

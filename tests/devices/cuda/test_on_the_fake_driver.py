@@ -1,0 +1,50 @@
+"""The tests of device/ on the fake driver, in a process of its own: it takes the driver's name.
+
+Not here: what is tested.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+#: Each operation of the device waits for so long, at random, that a missing order shows.
+_JITTER: dict[str, str] = dict.fromkeys(
+    ("test_streams", "test_faults", "test_scheduling", "test_blas"), "40"
+)
+FILES = sorted((HERE / "device").glob("test_*.py"))
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the fake driver"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("cuda.bindings") is None,
+        reason="cuda-bindings is not installed: pip install aggml[cuda]",
+    ),
+]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_on_the_fake_driver(path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # pytest's, after 15 s: this is many tests
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "timeout=300"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(path)],
+        env=os.environ
+        | {"AGGML_TEST_CUDA": "fake", "FAKE_CUDA_JITTER_US": _JITTER.get(path.stem, "0")},
+        cwd=HERE.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=390,
+        check=False,
+    )
+    print(done.stdout[-4000:], done.stderr[-2000:])  # noqa: T201 pytest shows it with a failure
+    assert done.returncode == 0

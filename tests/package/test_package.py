@@ -1,0 +1,203 @@
+"""The package as a whole: names exact, files headed, examples answer --help.
+
+Sources are read, not imported, where that is enough. Not here: what any of it does, who may import
+whom (test_rooms.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import types
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aggml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "aggml"
+PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+PROGRAMS = [path for path in EXAMPLES if "argparse" in path.read_text()]
+
+LOOPS = {"asyncio", "trio"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in PYTHON_FILES}
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def walk_run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under ``if TYPE_CHECKING``, whose imports never happen."""
+    for child in ast.iter_child_nodes(tree):
+        if is_type_checking(child):
+            continue
+        yield child
+        yield from walk_run_time(child)
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules that module ``name`` imports when it runs, absolute names."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in walk_run_time(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in MODULES or inner.endswith("._native") else base
+
+
+def test_nothing_imports_testing() -> None:
+    users = {
+        name
+        for name in MODULES
+        if not name.startswith("aggml.testing")
+        and any(other.startswith("aggml.testing") for other in imports(name))
+    }
+    assert users == set()
+
+
+def test_only_the_reactor_and_the_parker_import_event_loops() -> None:
+    users = {name for name in MODULES if LOOPS & {other.split(".")[0] for other in imports(name)}}
+    assert users == {"aggml.stream.reactor", "aggml.stream.parker"}
+
+
+def test_only_one_file_knows_the_gpu_package() -> None:
+    users = {name for name in MODULES if any(other.startswith("cuda.") for other in imports(name))}
+    assert users <= {"aggml.devices.cuda.driver"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_use_the_public_face_only(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    private = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("aggml.")
+        and node.module not in {"aggml.devices", "aggml.devices.sim"}
+    ]
+    assert private == []
+
+
+def test_all_of_the_face_is_exact() -> None:
+    names = {
+        name
+        for name, value in vars(aggml).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    } - {"annotations"}
+    modules = {name for name in aggml.__all__ if isinstance(getattr(aggml, name), types.ModuleType)}
+    assert names == set(aggml.__all__) - modules - {"__version__"}
+    assert modules <= {"devices", "errors", "gguf", "ops", "testing", "unsafe"}
+
+
+def test_the_contract_is_in_the_face() -> None:
+    names = [
+        *("AggmlError", "BufferUsage", "DType", "Future", "Graph", "GraphAllocator", "Stream"),
+        *("Tensor", "as_completed", "best_device", "compile_plan", "dequantize", "gather"),
+        *("get_device", "list_devices", "new_tensor", "ops", "quantize"),
+    ]
+    assert [name for name in names if name not in aggml.__all__] == []
+
+
+def test_devices_are_found_as_the_contract_writes_them() -> None:
+    code = "import aggml; d = aggml.devices; print(d.sim.SimDevice('s').name, dir(d.cuda) != [])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("s True\n", "")
+    with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
+        aggml.devices.nonesuch  # noqa: B018
+
+
+def test_no_public_function_shares_its_name_with_a_module() -> None:
+    here = {name.split(".")[1] for name in MODULES if name.count(".") == 1}
+    shared = {name for name in here & set(aggml.__all__) if callable(getattr(aggml, name))}
+    assert shared == set()
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[-1] != "__main__"])
+def test_all_names_what_is_defined(name: str) -> None:
+    """Every public class or function of a module is in its __all__; every name there exists."""
+    module = importlib.import_module(name)
+    listed: list[str] | None = getattr(module, "__all__", None)
+    defined = {
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == name
+    }
+    if listed is None:
+        assert defined == set(), f"{name} defines public names and has no __all__"
+    else:
+        assert sorted(set(listed)) == sorted(listed)
+        assert [key for key in listed if not hasattr(module, key)] == []
+        assert sorted(defined - set(listed)) == []
+
+
+def header(path: Path) -> list[str]:
+    """The comment or docstring at the top of a source, in lines, blank ones left out."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
+    elif match := re.match(r"/\*(.*?)\*/", text, re.DOTALL):
+        lines = match[1].splitlines()
+    else:
+        mark = "#" if path.suffix == ".cmake" else "//"
+        lines = list(takewhile(lambda line: line.startswith(mark), text.splitlines()))
+    return [line for line in lines if line.strip(" *#/")]
+
+
+SOURCES = sorted(
+    path
+    for folder in ("aggml", "benchmarks", "cmake", "examples", "tests", "tools")
+    for path in chain.from_iterable(
+        (ROOT / folder).rglob(f"*.{suffix}")
+        for suffix in ("py", "c", "h", "cpp", "def", "cu", "cuh", "cmake")
+    )
+    if path.stat().st_size > 0
+)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_begin_with_what_is_here(path: Path) -> None:
+    assert 1 <= len(header(path)) <= 8
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_answer_help(path: Path) -> None:
+    done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = re.findall(r"print\(.*\)  # (.*)", blocks[0])
+    assert done.stdout.splitlines() == expected

@@ -1,0 +1,122 @@
+"""Signals and the scheduler: our threads leave both to the program.
+
+Not here: the same of the native threads alone (tests/native/runtime_signals.c, runtime_sched.c).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from support import child
+
+import aggml
+from aggml.process.signals import signals_blocked
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "pthread_sigmask"), reason="threads have no signal masks here"
+)
+
+# Masks first what it waits for in its own thread, as a program does once it has read its options.
+WAITS = """
+import os, signal, aggml, anyio
+from aggml import Graph, ops
+be = aggml.get_device("CPU").backend(n_threads=2)
+x = aggml.new_tensor("f32", ne=(1 << 16,))
+graph = Graph(ops.gelu(x))
+be.alloc_graph(graph)
+{before}
+be.memset(x, 0)
+be.graph_compute(graph).wait()
+be.stream.delay(0.001).wait()
+assert be.stream.call(int, "3").wait()
+wanted = {{signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+for _ in range(20):
+    for sent in wanted:
+        os.kill(os.getpid(), sent)
+        assert signal.sigwait(wanted) == sent
+print("end")
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        'anyio.run(anyio.sleep, 0, backend="asyncio")',
+        'anyio.run(anyio.sleep, 0, backend="trio")',
+    ],
+    ids=["no loop", "asyncio", "trio"],
+)
+def test_a_process_that_waits_for_signals_lives(before: str) -> None:
+    code = WAITS.format(before=before)
+    done = subprocess.run(child(code), capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_function_runs_with_signals_blocked_but_for_those_of_its_own_faults() -> None:
+    stream = aggml.Stream("s")
+    blocked = stream.call(signal.pthread_sigmask, signal.SIG_BLOCK, ())
+    assert blocked.wait(10)
+    found = blocked.result()
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1} <= found
+    assert not {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL} & found
+
+
+def test_the_mask_of_who_starts_a_thread_is_as_it_was() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with signals_blocked():
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert aggml.Stream("s").call(int, "3").wait(10)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+SLICE = """
+import ctypes, struct
+def slice_of(thread=0):
+    raw = ctypes.create_string_buffer(48)
+    number = {"x86_64": 315, "aarch64": 275}[__import__("platform").machine()]
+    assert ctypes.CDLL(None).syscall(number, thread, raw, 48, 0) == 0
+    return struct.unpack("IIQiIQQQ", raw.raw)[5]
+"""
+INHERITS = f"""{SLICE}
+import os, subprocess, sys, threading, anyio, aggml
+if os.sched_getscheduler(0) != os.SCHED_OTHER:
+    print("another scheduler"); sys.exit()
+before = slice_of()
+stream = aggml.Stream("s")
+async def main():
+    with stream.hold():  # not done at once: the loop has to wait for it
+        future = stream.delay(0)
+        async with anyio.create_task_group() as tasks:
+            async def wait(): await future
+            tasks.start_soon(wait)
+            await anyio.lowlevel.checkpoint(); await anyio.wait_all_tasks_blocked()
+            stream.native.release()
+        stream.native.hold()
+    if before: assert slice_of() == 100000
+    others = []
+    thread = threading.Thread(target=lambda: others.append(slice_of()))
+    thread.start(); thread.join()
+    code = {SLICE!r} + "print(slice_of())"
+    others.append(int(subprocess.run([sys.executable, "-c", code], stdout=-1, check=True).stdout))
+    for mine in os.listdir("/proc/self/task"):
+        if int(mine) != threading.get_native_id(): others.append(slice_of(int(mine)))
+    assert 100000 not in others, others
+for loop in "asyncio", "trio": anyio.run(main, backend=loop)
+print("end")
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux alone has slices")
+def test_the_slice_of_a_loop_is_its_own() -> None:
+    """Neither threads nor programs that it starts have it."""
+    done = subprocess.run(child(INHERITS), capture_output=True, text=True, timeout=20, check=False)
+    assert done.stderr == ""
+    if done.stdout == "another scheduler\n":
+        pytest.skip("the tests do not run as SCHED_OTHER, for which slices are")
+    assert (done.returncode, done.stdout) == (0, "end\n")

@@ -1,0 +1,109 @@
+"""Traces: what is recorded, the JSON, the picture.
+
+Not here: that things overlap (tests of the examples).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import xml.etree.ElementTree as ET
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support import ramp, sum_on
+
+import aggml
+from aggml.stream.observe import watchers
+from aggml.tracing.picture import Picture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import AnyDevice
+
+
+async def test_a_trace_has_every_operation_with_its_times(device: AnyDevice) -> None:
+    be, other = device.backend(), device.backend()
+    s = sum_on(be)
+    await be.set(s.a, ramp())  # before: not recorded
+    with aggml.trace() as t:
+        first = be.set(s.a, ramp())
+        run = s.run(be, ramp(), ramp())
+        with be.batch():
+            be.get(s.y)
+        other.stream.delay(0.001)
+        await run
+    await be.set(s.b, ramp())  # after: not recorded
+    await other.synchronize()
+    assert watchers == []
+    assert len(t.streams) == 2
+    names = [e.operation for e in t.events]
+    assert names.count("get") >= 2
+    assert {"set", "graph_compute", "get", "delay"} <= set(names)
+    assert len(names) == names.count("set") + names.count("graph_compute") + names.count(
+        "get"
+    ) + names.count("delay")
+    for event in t.events:
+        assert event.submitted <= event.started <= event.done
+    assert t.events[0][2:5] == first.times
+    assert next(e for e in t.events if e.operation == "delay").stream == t.streams[1]
+    assert str(len(names)) in repr(t)
+
+
+async def test_a_trace_is_saved_for_perfetto(device: AnyDevice, tmp_path: Path) -> None:
+    be = device.backend()
+    s = sum_on(be)
+    with aggml.trace() as t:
+        await s.run(be, ramp(), ramp())
+    t.save(tmp_path / "trace.json")
+    saved = json.loads((tmp_path / "trace.json").read_text())
+    rows = [e for e in saved["traceEvents"] if e["ph"] == "M"]
+    work = [e for e in saved["traceEvents"] if e["ph"] == "X"]
+    assert [e["args"]["name"] for e in rows] == t.streams
+    assert len(work) == len(t.events)
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["pid"] == 1 for e in work)
+
+
+async def test_a_trace_is_drawn(device: AnyDevice, tmp_path: Path) -> None:
+    be = device.backend()
+    s = sum_on(be)
+    with aggml.trace() as empty:
+        await be.synchronize()
+    with pytest.raises(aggml.InvalidArgument, match="nothing to draw"):
+        empty.plot(tmp_path / "timeline.svg")
+    with aggml.trace() as t:
+        await s.run(be, ramp(), ramp())
+    t.plot(tmp_path / "timeline.svg", title="a < b")
+    root = ET.parse(tmp_path / "timeline.svg").getroot()
+    bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if len(r)]
+    assert len(bars) == len([e for e in t.events if e.operation not in {"wait", "mark"}])
+    t.plot(tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG\r\n")
+    with pytest.raises(aggml.InvalidArgument, match="pdf"):
+        t.plot(tmp_path / "timeline.pdf")
+
+
+def test_a_picture_is_a_valid_png(tmp_path: Path) -> None:
+    picture = Picture(20, 10)
+    picture.rect(1, 2, 3, 4, "#ff8000")
+    picture.rect(18, 8, 10, 10, "#0000ff")  # the rest of it is outside
+    picture.save(tmp_path / "p.png")
+    raw = (tmp_path / "p.png").read_bytes()
+    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
+    chunks, at = {}, 8
+    while at < len(raw):
+        (n,) = struct.unpack(">I", raw[at : at + 4])
+        kind, body = raw[at + 4 : at + 8], raw[at + 8 : at + 8 + n]
+        assert struct.unpack(">I", raw[at + 8 + n : at + 12 + n])[0] == zlib.crc32(kind + body)
+        chunks[kind] = body
+        at += 12 + n
+    assert struct.unpack(">II", chunks[b"IHDR"][:8]) == (20, 10)
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(10, 61)[:, 1:]
+    pixels = rows.reshape(10, 20, 3)
+    assert tuple(pixels[2, 1]) == (255, 128, 0)
+    assert tuple(pixels[9, 19]) == (0, 0, 255)
+    assert tuple(pixels[0, 0]) == (255, 255, 255)
+    assert (pixels[2:6, 1:4] == (255, 128, 0)).all()
