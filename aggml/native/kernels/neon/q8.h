@@ -1,4 +1,4 @@
-/* Floats as bytes with a scale, NEON: for blocks of q8_0 (types.c) and for columns of products (mul_mat_columns.c). */
+/* Floats as bytes with a scale, NEON: for blocks of q8_0 (f32_to.c) and for columns of products (mul_mat_columns.c). */
 #ifndef AGK_NEON_Q8_H
 #define AGK_NEON_Q8_H
 

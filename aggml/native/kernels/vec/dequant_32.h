@@ -1,6 +1,6 @@
 /* Blocks of 32 to 128 values to f32: q4_1, q5_0, q5_1, iq4_nl, mxfp4, nvfp4, q1_0, q2_0. Included after math.h.
  *
- * Not here: q4_0 and q8_0 (types.c of each folder). */
+ * Not here: q4_0 and q8_0 (to_f32.c of each folder). */
 #ifndef AGK_VEC_DEQUANT_32_H
 #define AGK_VEC_DEQUANT_32_H
 

@@ -1,4 +1,4 @@
-/* Blocks of q8_0 and q4_0, whose floats have kernels of their own (types.c), to codes and scales. Included by files that define
+/* Blocks of q8_0 and q4_0, whose floats have kernels of their own (to_f32.c), to codes and scales. Included by files that define
  * V_OUT. */
 #ifndef AGK_VEC_DEQUANT_BYTES_H
 #define AGK_VEC_DEQUANT_BYTES_H

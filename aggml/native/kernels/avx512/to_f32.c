@@ -1,12 +1,25 @@
-/* Row conversions, AVX-512: f16, bf16, q8_0, q4_0 to f32 and back. Not here: columns of products (mul_mat_columns.c).
+/* Rows of f16, bf16 and quantized blocks to f32, AVX-512: all types but tq1_0, q8_1 and q8_K, which have plain C alone.
  *
- * As formats/types.c and formats/quant.c bit for bit, but for f32 -> f16, where a NaN keeps its payload (as ggml's
- * CPU conversion). Not here: rows for VNNI (mul_mat_blocks_q8.c). */
-#include <immintrin.h>
+ * As plain C bit for bit (formats/). */
+#include "math.h"
 
-#include "table/kernel_types.h"
-#include "formats/blocks.h"
-#include "q8.h"
+/* 16 signed bytes. */
+AGK_INLINE vf v_widen(__m128i q, int first)
+{
+    (void)first; /* 0 */
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+}
+
+#define V_NAME(kernel) agk_##kernel##_avx512
+#include "kernels/vec/dequant_32.h"
+#include "kernels/vec/dequant_iq.h"
+#include "kernels/vec/dequant_k.h"
+
+V_ROWS_32
+V_ROWS_K
+V_ROWS_IQ
+
+/* -- f16, bf16, q8_0, q4_0 --------------------------------------------------------------------------------------- */
 
 enum { BLOCK = 32 };
 
@@ -24,16 +37,6 @@ void agk_f16_to_f32_avx512(const void *src, float *dst, int64_t n)
     }
 }
 
-void agk_f32_to_f16_avx512(const float *src, void *dst, int64_t n)
-{
-    uint16_t *y = dst;
-    for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 mask = head(n - i);
-        const __m512 x = _mm512_maskz_loadu_ps(mask, src + i);
-        _mm256_mask_storeu_epi16(y + i, mask, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    }
-}
-
 void agk_bf16_to_f32_avx512(const void *src, float *dst, int64_t n)
 {
     const uint16_t *x = src;
@@ -41,22 +44,6 @@ void agk_bf16_to_f32_avx512(const void *src, float *dst, int64_t n)
         const __mmask16 mask = head(n - i);
         const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x + i));
         _mm512_mask_storeu_epi32(dst + i, mask, _mm512_slli_epi32(wide, 16));
-    }
-}
-
-/* In integers, since vcvtneps2bf16 takes subnormals as zero. */
-void agk_f32_to_bf16_avx512(const float *src, void *dst, int64_t n)
-{
-    uint16_t *y = dst;
-    for (int64_t i = 0; i < n; i += 16) {
-        const __mmask16 mask = head(n - i);
-        const __m512i x = _mm512_maskz_loadu_epi32(mask, src + i);
-        const __m512i top = _mm512_srli_epi32(x, 16);
-        const __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
-        __m512i r = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-        const __mmask16 nan = _mm512_cmp_ps_mask(_mm512_castsi512_ps(x), _mm512_castsi512_ps(x), _CMP_UNORD_Q);
-        r = _mm512_mask_or_epi32(r, nan, top, _mm512_set1_epi32(0x40));
-        _mm256_mask_storeu_epi16(y + i, mask, _mm512_cvtepi32_epi16(r));
     }
 }
 
@@ -88,15 +75,5 @@ void agk_q4_0_to_f32_avx512(const void *src, float *dst, int64_t n)
         const __m128i second = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(q, 4), low), offset);
         _mm512_storeu_ps(dst, _mm512_mul_ps(bytes_to_f32(first), d));
         _mm512_storeu_ps(dst + 16, _mm512_mul_ps(bytes_to_f32(second), d));
-    }
-}
-
-void agk_f32_to_q8_0_avx512(const float *src, void *dst, int64_t n)
-{
-    agk_block_q8_0 *y = dst;
-    for (int64_t i = 0; i < n / BLOCK; ++i) {
-        float d;
-        _mm256_storeu_si256((__m256i *)(void *)y[i].qs, quantize(src + i * BLOCK, &d));
-        y[i].d = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     }
 }

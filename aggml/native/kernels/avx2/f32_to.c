@@ -1,0 +1,48 @@
+/* Rows of f32 to f16, bf16 and q8_0, AVX2.
+ *
+ * As plain C bit for bit (formats/), but for f16, where a NaN keeps its payload (as in ggml's conversion on the CPU).
+ * Not here: columns of products (mul_mat_columns.c). */
+#include <immintrin.h>
+#include "table/kernel_types.h"
+#include "formats/blocks.h"
+#include "q8.h"
+
+enum { BLOCK = 32, NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+
+void agk_f32_to_f16_avx2(const float *src, void *dst, int64_t n)
+{
+    uint16_t *y = dst;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), NEAREST));
+    }
+    for (; i < n; ++i) y[i] = _cvtss_sh(src[i], NEAREST);
+}
+
+void agk_f32_to_bf16_avx2(const float *src, void *dst, int64_t n)
+{
+    uint16_t *y = dst;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(src + i));
+        const __m256i top = _mm256_srli_epi32(x, 16);
+        const __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+        const __m256i sum = _mm256_add_epi32(x, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        const __m256 nan = _mm256_cmp_ps(_mm256_castsi256_ps(x), _mm256_castsi256_ps(x), _CMP_UNORD_Q);
+        const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+        const __m256i r = _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, _mm256_castps_si256(nan));
+        const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_castsi256_si128(packed));
+    }
+    if (i < n) agk_f32_to_bf16_scalar(src + i, y + i, n - i);
+}
+
+void agk_f32_to_q8_0_avx2(const float *src, void *dst, int64_t n)
+{
+    agk_block_q8_0 *y = dst;
+    for (int64_t i = 0; i < n / BLOCK; ++i) {
+        float d;
+        _mm256_storeu_si256((__m256i *)(void *)y[i].qs, quantize(src + i * BLOCK, &d));
+        y[i].d = _cvtss_sh(d, NEAREST);
+    }
+}
