@@ -10,7 +10,7 @@
 #include "runtime/runtime.h"
 #include "check.h"
 #include "table/kernel_types.h"
-#include "kernels/mul_mat_packed.h"
+#include "runtime/packing.h"
 
 static inline void *filled(size_t size)
 {
@@ -26,7 +26,7 @@ static inline void run(const agk_node *from, uint32_t cpu, ag_storage *weights, 
     agk_node *node = aligned_alloc(64, (sizeof *node + 63) / 64 * 64);
     CHECK(node != NULL);
     *node = *from;
-    agk_lowering lowering = {.node = node, .cpu = cpu, .weights = weights};
+    agk_lowering lowering = {.node = node, .cpu = cpu, .weights = weights != NULL ? &weights->weights : NULL};
     const agk_status status = agk_lower(&lowering);
     if (status != AGK_OK) fprintf(stderr, "%s\n", lowering.message);
     CHECK(status == AGK_OK);
@@ -42,7 +42,7 @@ static inline void run(const agk_node *from, uint32_t cpu, ag_storage *weights, 
             free(task.scratch);
         }
     }
-    agk_packed_release(lowering.packed);
+    ag_packed_release(lowering.packed);
     free(arena);
     free(node);
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/mul_mat_packed.h"
 #include "runtime/internal.h"
+#include "runtime/packing.h"
 #include "rig.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -155,7 +156,7 @@ static void while_weights_are_packed(void)
     ag_storage *storage = ag_storage_new("w");
     agk_view view = {
         .addr = (uintptr_t)source, .ne = {K, ROWS, 1, 1}, .nb = {34, ROW, ROWS * ROW, ROWS * ROW}, .type = AGK_Q8_0};
-    packed = agk_packed_acquire(storage, &view);
+    packed = agk_packed_acquire(&storage->weights, &view);
     CHECK(packed != NULL);
     struct sigaction action = {.sa_handler = wait_in_fault}, before;
     sigaction(SIGSEGV, &action, &before);
@@ -174,7 +175,7 @@ static void while_weights_are_packed(void)
         ag_storage_written(storage);
     }
     sigaction(SIGSEGV, &before, NULL);
-    agk_packed_release(packed);
+    ag_packed_release(packed);
     ag_storage_unref(storage);
     munmap(source, ROWS * ROW);
     free(expected);

@@ -142,9 +142,9 @@ void bind_plan(nb::module_ &m)
         .def_prop_ro("cost_ns", [](Plan &p) { return p.plan->cost; })
         .def_prop_ro("n_packed", [](Plan &p) { return p.plan->n_packed; });
     m.def("inline_work", [] { return nb::make_tuple(ag_inline_work(false), ag_inline_work(true)); });
-    m.def("packed_bytes", agk_packed_in_use);
-    m.def("packed_limit", agk_packed_limit);
-    m.def("set_packed_limit", agk_packed_set_limit, "nbytes"_a);
+    m.def("packed_bytes", ag_packed_in_use);
+    m.def("packed_limit", ag_packed_limit);
+    m.def("set_packed_limit", ag_packed_set_limit, "nbytes"_a);
 }
 
 } // namespace binding

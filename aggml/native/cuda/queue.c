@@ -377,6 +377,14 @@ static bool start(ag_cuda_queue *q)
     return q->n_threads == 2;
 }
 
+/* In the child of a fork: queues and threads are the parent's. */
+static void forked(void)
+{
+    pthread_cond_init(&all_cond, NULL);
+    all = NULL;
+    all_threads = 0;
+}
+
 ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
 {
     ag_cuda_queue *q = calloc(1, sizeof *q);
@@ -400,6 +408,7 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
     q->link_all = &all;
     if (all != NULL) all->link_all = &q->next_all;
     all = q;
+    ag_devices_forked = forked;
     pthread_mutex_unlock(all_lock);
     pthread_mutex_lock(&device->lock);
     q->stream = stream;
@@ -424,11 +433,4 @@ void ag_cuda_stop(uint64_t timeout_ns)
     for (ag_cuda_queue *q = all; q != NULL; q = q->next_all) stop(q);
     while (all_threads > 0 && pthread_cond_timedwait(&all_cond, all_lock, &at) == 0) continue;
     pthread_mutex_unlock(all_lock);
-}
-
-void ag_cuda_forked(void) /* in the child: queues and threads are the parent's */
-{
-    pthread_cond_init(&all_cond, NULL);
-    all = NULL;
-    all_threads = 0;
 }

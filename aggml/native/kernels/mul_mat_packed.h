@@ -1,7 +1,7 @@
 /* Weights packed for few columns: 16 rows side by side, so that a row is a lane and nothing is added up across lanes.
  *
  * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side.
- * Not here: who packs when (runtime/packing.c), the products (kernels/scalar/mul_mat_packed.c, kernels/avx512/mul_mat_packed.h). */
+ * Not here: who packs when (lower/weights.h, runtime/packing.c), the products (kernels/scalar/mul_mat_packed.c, kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_PACKED_H
 #define AGK_PACKED_H
 
@@ -73,24 +73,6 @@ void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t widt
                         size_t stride, char *out);
 void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
                       size_t stride, char *out);
-
-/* Packed weights of a tensor: memory that is filled group by group, by whoever first multiplies a group after it was
- * written. Results do not depend on who or when: a node that has this reads nothing else. Any thread. */
-typedef struct agk_packed agk_packed;
-
-/* Those of `a`, whose bytes lie in `weights`, made at the first call; a reference. NULL: its type has no layout, there is
- * no memory, or it would go beyond the limit. */
-agk_packed *agk_packed_acquire(struct ag_storage *weights, const agk_view *a);
-void agk_packed_release(agk_packed *packed);
-
-const char *agk_packed_data(const agk_packed *packed); /* where they are, packed or not yet */
-
-/* Group `i` of all, 16 rows of one matrix after the other; packed now if the weights were written meanwhile. */
-const char *agk_packed_ready(agk_packed *packed, int64_t i);
-
-size_t agk_packed_in_use(void); /* bytes */
-size_t agk_packed_limit(void);
-void agk_packed_set_limit(size_t bytes); /* for those to come */
 
 static inline size_t agk_packed_group_bytes(const agk_packed_layout *layout, int64_t k)
 {

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "internal.h"
+#include "packing.h"
 
 void (*ag_drop_user)(void *user) = NULL;
 
@@ -53,6 +54,7 @@ ag_storage *ag_storage_new(const char *name)
 {
     ag_storage *storage = calloc(1, sizeof *storage);
     if (storage == NULL) return NULL;
+    storage->weights.acquire = ag_packed_acquire;
     atomic_init(&storage->refs, 1);
     snprintf(storage->name, sizeof storage->name, "%s", name ? name : "");
     return storage;
@@ -75,7 +77,7 @@ void ag_storage_unref(ag_storage *storage)
 {
     if (storage == NULL || atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1) return;
     ag_error_unref(atomic_load(&storage->poison));
-    agk_packed_drop(atomic_load(&storage->packed));
+    ag_packed_drop(atomic_load(&storage->packed));
     free(storage);
 }
 

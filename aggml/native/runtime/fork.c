@@ -66,6 +66,7 @@
  * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is begun anew. */
 atomic_uint ag_generation = 1;
 void (*ag_binding_forked)(void) = NULL;
+void (*ag_devices_forked)(void) = NULL;
 pthread_mutex_t ag_locks[AG_LOCKS] = {
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
@@ -82,7 +83,7 @@ static void in_child(void)
     ag_relay_forked();
     ag_living_forked();
     ag_rest_forked();
-    ag_cuda_forked();
+    if (ag_devices_forked != NULL) ag_devices_forked();
     if (ag_binding_forked != NULL) ag_binding_forked();
 }
 

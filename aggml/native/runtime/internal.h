@@ -8,7 +8,6 @@
 
 /* Fork: what fork.c calls in the child, each once. */
 void ag_courtesy_forked(void);
-void ag_cuda_forked(void);
 void ag_living_forked(void);
 void ag_notifiers_forked(void);
 void ag_relay_forked(void);

@@ -1,4 +1,4 @@
-/* Packed weights: who owns them, and when a group of rows is packed (mul_mat_packed.h).
+/* Packed weights: who owns them, and when a group of rows is packed (lower/weights.h).
  *
  * Memory is mapped when a plan is compiled and touched when a group is first multiplied, so nothing is packed that is not
  * used, and all threads of a plan pack. A storage counts its writes; a group remembers the count it was packed at. A
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/mul_mat_packed.h"
-#include "runtime.h"
+#include "packing.h"
 #include "topology.h"
 
 /* A group that is being packed tells so, and in which process: in the child of a fork nobody ends what a thread of the
@@ -22,57 +22,63 @@ static uint64_t busy_here(void)
     return BUSY | atomic_load(&ag_generation);
 }
 
-struct agk_packed {
+typedef struct packing {
+    agk_packed seen; /* first: what steps see of it */
     atomic_int refs;
     agk_packed *next; /* of the same storage; never changes once it is in the list */
     const _Atomic(uint64_t) *writes;
     agk_view from; /* its address is absolute */
     const agk_packed_layout *layout;
-    char *data;
     size_t mapped, group_bytes;
     int64_t per_matrix, n_groups;
     _Atomic(uint64_t) *packed_at; /* of each group: 1 + the count of writes, 0 if never, or busy */
-};
+} packing;
+
+static packing *of(agk_packed *seen)
+{
+    return (packing *)(void *)seen;
+}
 
 static atomic_size_t in_use, limit;
 
-size_t agk_packed_in_use(void)
+size_t ag_packed_in_use(void)
 {
     return atomic_load(&in_use);
 }
 
-size_t agk_packed_limit(void)
+size_t ag_packed_limit(void)
 {
     size_t bytes = atomic_load(&limit);
     if (bytes == 0) { /* half of the memory: the other half is for the files they come from */
         const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
         bytes = pages > 0 && page > 0 ? (size_t)pages / 2 * (size_t)page : 1;
-        agk_packed_set_limit(bytes);
+        ag_packed_set_limit(bytes);
     }
     return bytes - 1;
 }
 
-void agk_packed_set_limit(size_t bytes)
+void ag_packed_set_limit(size_t bytes)
 {
     atomic_store(&limit, bytes == SIZE_MAX ? bytes : bytes + 1); /* 0: not set yet */
 }
 
-void agk_packed_release(agk_packed *p)
+void ag_packed_release(agk_packed *packed)
 {
+    packing *p = of(packed);
     if (p == NULL || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
-    if (p->data != NULL) {
-        munmap(p->data, p->mapped);
+    if (p->seen.data != NULL) {
+        munmap(p->seen.data, p->mapped);
         atomic_fetch_sub(&in_use, p->mapped);
     }
     free(p->packed_at);
     free(p);
 }
 
-void agk_packed_drop(agk_packed *list)
+void ag_packed_drop(agk_packed *list)
 {
     while (list != NULL) {
-        agk_packed *next = list->next;
-        agk_packed_release(list);
+        agk_packed *next = of(list)->next;
+        ag_packed_release(list);
         list = next;
     }
 }
@@ -81,14 +87,16 @@ static bool reserve(size_t bytes)
 {
     size_t before = atomic_load(&in_use); /* never too high for a moment: a fork may come then */
     do {
-        if (before + bytes > agk_packed_limit()) return false;
+        if (before + bytes > ag_packed_limit()) return false;
     } while (!atomic_compare_exchange_weak(&in_use, &before, before + bytes));
     return true;
 }
 
-static agk_packed *make(struct ag_storage *weights, const agk_view *a, const agk_packed_layout *layout)
+static const char *ready(agk_packed *packed, int64_t i);
+
+static packing *make(ag_storage *weights, const agk_view *a, const agk_packed_layout *layout)
 {
-    agk_packed *p = calloc(1, sizeof *p);
+    packing *p = calloc(1, sizeof *p);
     if (p == NULL) return NULL;
     atomic_init(&p->refs, 2); /* the list's and the caller's */
     p->writes = &weights->writes;
@@ -114,9 +122,9 @@ static agk_packed *make(struct ag_storage *weights, const agk_view *a, const agk
 #ifdef MADV_HUGEPAGE
     madvise(data, p->mapped, MADV_HUGEPAGE);
 #endif
-    p->data = data;
+    p->seen = (agk_packed){.data = data, .ready = ready};
     const size_t matrix = (size_t)p->per_matrix * p->group_bytes; /* whose rows the threads share */
-    for (size_t at = 0; at < p->mapped && matrix > 0; at += matrix) ag_place(p->data + at, matrix);
+    for (size_t at = 0; at < p->mapped && matrix > 0; at += matrix) ag_place(p->seen.data + at, matrix);
     return p;
 }
 
@@ -126,29 +134,31 @@ static bool same(const agk_view *x, const agk_view *y)
            memcmp(x->nb, y->nb, sizeof x->nb) == 0;
 }
 
-agk_packed *agk_packed_acquire(struct ag_storage *weights, const agk_view *a)
+agk_packed *ag_packed_acquire(agk_weights *weights, const agk_view *a)
 {
+    ag_storage *storage = (ag_storage *)(void *)weights; /* its first member */
     const agk_packed_layout *layout = agk_packed_layout_of(a->type);
     if (layout == NULL || a->arena_mask != 0 || agk_nelements(a) == 0) return NULL;
-    agk_packed *first = atomic_load(&weights->packed), *made = NULL;
+    agk_packed *first = atomic_load(&storage->packed);
+    packing *made = NULL;
     for (;;) {
-        for (agk_packed *p = first; p != NULL; p = p->next) {
-            if (!same(&p->from, a)) continue;
+        for (agk_packed *p = first; p != NULL; p = of(p)->next) {
+            if (!same(&of(p)->from, a)) continue;
             if (made != NULL) {
-                agk_packed_release(made);
-                agk_packed_release(made);
+                ag_packed_release(&made->seen);
+                ag_packed_release(&made->seen);
             }
-            atomic_fetch_add(&p->refs, 1);
+            atomic_fetch_add(&of(p)->refs, 1);
             return p;
         }
-        if (made == NULL) made = make(weights, a, layout);
+        if (made == NULL) made = make(storage, a, layout);
         if (made == NULL) return NULL;
         made->next = first;
-        if (atomic_compare_exchange_strong(&weights->packed, &first, made)) return made;
+        if (atomic_compare_exchange_strong(&storage->packed, &first, &made->seen)) return &made->seen;
     }
 }
 
-static void pack(const agk_packed *p, int64_t i)
+static void pack(const packing *p, int64_t i)
 {
     const agk_view *a = &p->from;
     const int64_t matrix = i / p->per_matrix, row = i % p->per_matrix * AGK_PACKED_ROWS;
@@ -156,16 +166,12 @@ static void pack(const agk_packed *p, int64_t i)
     const uintptr_t from =
         a->addr + (uintptr_t)(matrix % a->ne[2] * a->nb[2] + matrix / a->ne[2] * a->nb[3] + row * a->nb[1]);
     agk_packed_group(a->type, (const char *)from, (size_t)a->nb[1], rows, a->ne[0],
-                     p->data + (size_t)i * p->group_bytes);
+                     p->seen.data + (size_t)i * p->group_bytes);
 }
 
-const char *agk_packed_data(const agk_packed *p)
+static const char *ready(agk_packed *packed, int64_t i)
 {
-    return p->data;
-}
-
-const char *agk_packed_ready(agk_packed *p, int64_t i)
-{
+    packing *p = of(packed);
     const uint64_t now = atomic_load_explicit(p->writes, memory_order_acquire) + 1;
     uint64_t then = atomic_load_explicit(&p->packed_at[i], memory_order_acquire);
     while (then != now) {
@@ -179,5 +185,5 @@ const char *agk_packed_ready(agk_packed *p, int64_t i)
             then = now;
         }
     }
-    return p->data + (size_t)i * p->group_bytes;
+    return p->seen.data + (size_t)i * p->group_bytes;
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/mul_mat_packed.h"
+#include "packing.h"
 #include "plan_order.h"
 
 /* Steps of this many chunks and more would overflow the claim word of the pool. */
@@ -46,7 +46,7 @@ void ag_plan_unref(ag_plan *plan)
     free(plan->names);
     free(plan->steps);
     ag_order_free(plan->order);
-    for (size_t i = 0; i < plan->n_packed; ++i) agk_packed_release(plan->packed[i]);
+    for (size_t i = 0; i < plan->n_packed; ++i) ag_packed_release(plan->packed[i]);
     free(plan->packed);
     drop_storages(plan->reads, plan->n_reads);
     drop_storages(plan->writes, plan->n_writes);
@@ -164,8 +164,11 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     *copy = *node;
     copy->work = plan->work_base;
     agk_node *source = source_of_columns(plan, copy);
-    agk_lowering lowering = {
-        .node = copy, .cpu = plan->cpu, .weights = weights, .source = source, .columns = plan->columns};
+    agk_lowering lowering = {.node = copy,
+                             .cpu = plan->cpu,
+                             .weights = weights != NULL ? &weights->weights : NULL,
+                             .source = source,
+                             .columns = plan->columns};
     agk_status status = agk_lower(&lowering);
     for (int i = 0; status == AGK_OK && i < lowering.n_steps; ++i) {
         if (lowering.step[i].n_chunks < 1 || lowering.step[i].n_chunks > MAX_CHUNKS) {
@@ -176,13 +179,13 @@ agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, in
     }
     if (status != AGK_OK) {
         memcpy(message, lowering.message, AGK_MESSAGE);
-        agk_packed_release(lowering.packed);
+        ag_packed_release(lowering.packed);
         free(copy);
         return status;
     }
     if (!add_steps(plan, &lowering, writes_leaf)) {
         snprintf(message, AGK_MESSAGE, "no memory for the plan");
-        agk_packed_release(lowering.packed);
+        ag_packed_release(lowering.packed);
         free(copy);
         return AGK_NO_MEMORY;
     }

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lower/weights.h"
 #include "table/kernels.h"
 #include "wait.h"
 
@@ -36,6 +37,7 @@ uint64_t ag_now(void); /* ns of CLOCK_MONOTONIC, which is Python's perf_counter 
 extern atomic_uint ag_generation;
 void ag_runtime_init(void);             /* idempotent; installs the fork handler */
 extern void (*ag_binding_forked)(void); /* set by the binding; called in the child */
+extern void (*ag_devices_forked)(void); /* set by cuda/ with its first queue; likewise */
 
 /* The locks of the process; those of an object stand in it. Anew in the child of a fork (fork.c). */
 typedef enum ag_lock {
@@ -92,10 +94,11 @@ typedef enum ag_backing {
 } ag_backing;
 
 struct ag_storage {
+    agk_weights weights; /* first: how a lowering asks for packed ones */
     atomic_int refs;
     _Atomic(ag_error *) poison;
-    _Atomic(uint64_t) writes;            /* how often something wrote it: what was packed before is stale */
-    _Atomic(struct agk_packed *) packed; /* a list, owned */
+    _Atomic(uint64_t) writes;     /* how often something wrote it: what was packed before is stale */
+    _Atomic(agk_packed *) packed; /* a list, owned */
     char name[AG_NAME];
     uintptr_t first, end; /* where it lies, if that may be a file: reading a page that is not in memory takes ms */
     ag_backing backing;
@@ -106,7 +109,6 @@ void ag_storage_lies(ag_storage *storage, uintptr_t first, size_t size, ag_backi
 bool ag_present(ag_backing backing, uintptr_t first, size_t size); /* reading there waits for no disk */
 ag_storage *ag_storage_ref(ag_storage *storage);
 void ag_storage_unref(ag_storage *storage);
-void agk_packed_drop(struct agk_packed *list); /* of a storage that goes */
 void ag_storage_written(ag_storage *storage);
 ag_error *ag_storage_poison(ag_storage *storage);                 /* a reference, or NULL */
 void ag_storage_set_poison(ag_storage *storage, ag_error *error); /* NULL cures */

@@ -118,18 +118,18 @@ typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64
 /* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it, and
  * goes on behind it. */
 #define AGK_CALL_OUT ((agk_step_fn *)0)
-struct ag_storage;
+struct agk_weights;
 struct agk_packed;
 
 typedef struct agk_lowering {
     agk_node *node;
-    struct ag_storage *weights; /* where src[0] lies, if it may be packed (mul_mat_packed.h); else NULL */
-    struct agk_packed *packed;  /* what the lowering made of it; the plan keeps it */
-    const agk_node *source;     /* the node that makes src[1] of a product, if it can give columns; NULL: none */
-    int32_t source_k;           /* it is to write them, in blocks of so many k; 0: it is not */
-    const agk_node *columns;    /* a node before this one whose columns are still in the work memory; NULL: none */
-    bool lays_columns;          /* those of this node are there behind it */
-    uint32_t cpu;               /* features the plan may use; 0 asks for the exact scalar kernels */
+    struct agk_weights *weights; /* where src[0] lies, if it may be packed (lower/weights.h); else NULL */
+    struct agk_packed *packed;   /* what the lowering made of it; the plan keeps it */
+    const agk_node *source;      /* the node that makes src[1] of a product, if it can give columns; NULL: none */
+    int32_t source_k;            /* it is to write them, in blocks of so many k; 0: it is not */
+    const agk_node *columns;     /* a node before this one whose columns are still in the work memory; NULL: none */
+    bool lays_columns;           /* those of this node are there behind it */
+    uint32_t cpu;                /* features the plan may use; 0 asks for the exact scalar kernels */
     int n_steps;
     struct {
         agk_step_fn *run;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "kernels/mul_mat_packed.h"
+#include "lower/weights.h"
 #include "lower/refuse.h"
 #include "lower/strided.h"
 #include "mul_mat_plan.h"

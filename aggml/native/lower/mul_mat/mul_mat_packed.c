@@ -7,6 +7,7 @@
  * Not here: the layout and when a group is packed (mul_mat_packed.c, runtime/packing.c), the choice (mul_mat.c). */
 #include "lower/chain.h"
 #include "kernels/mul_mat_packed.h"
+#include "lower/weights.h"
 #include "lower/strided.h"
 #include "mul_mat_plan.h"
 

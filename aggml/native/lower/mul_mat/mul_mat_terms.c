@@ -5,6 +5,7 @@
  * the two steps (mul_mat_terms_columns.c, mul_mat_terms_items.c), the kernels (kernels/amx/mul_mat_tiles.c), lanes (mul_mat.c). */
 #include "lower/chain.h"
 #include "kernels/mul_mat_packed.h"
+#include "lower/weights.h"
 #include "lower/refuse.h"
 #include "mul_mat_terms_plan.h"
 

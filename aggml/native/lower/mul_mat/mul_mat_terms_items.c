@@ -4,6 +4,7 @@
  * the kernels (kernels/amx/mul_mat_tiles.c, kernels/avx512/mul_mat_pairs.c), kept panels (mul_mat_packed.c). */
 #include "lower/chain.h"
 #include "kernels/mul_mat_packed.h"
+#include "lower/weights.h"
 #include "mul_mat_terms_plan.h"
 
 /* k floats to a row of a panel: [k / 16][32 rows][16], as wide as two terms; zeros beyond k. */
