@@ -62,7 +62,14 @@ class Backend(DataBackend, ComputingBackend):
         return self.stream.batch()
 
     def record(self, event: Event) -> Future[None]:
-        """Let ``event`` mark all that is queued so far (ggml_backend_event_record)."""
+        """Let ``event`` mark all that is queued so far (ggml_backend_event_record).
+
+        Raises:
+            InvalidHandle: ``event`` is no `Event`.
+            InvalidState: the backend is closed.
+
+        Cancellation: abandons the wait; the mark stays.
+        """
         self._check_open("Backend.record")
         if not isinstance(event, Event):
             raise InvalidHandle(f"[Backend.record] {event!r} is no Event")
@@ -71,7 +78,14 @@ class Backend(DataBackend, ComputingBackend):
     def wait(self, event: Event | Future[Any]) -> Future[None]:
         """Hold later work until the event's latest mark is reached (ggml_backend_event_wait).
 
-        Or until a Future is done. An event never recorded counts as reached. No thread waits.
+        A Future in place of the event holds it until the Future is done. An event that was never
+        recorded counts as reached. No thread waits.
+
+        Raises:
+            InvalidHandle: ``event`` is neither an `Event` nor a `Future`.
+            InvalidState: the backend is closed.
+
+        Cancellation: abandons the wait for the Future that this returns; later work is still held.
         """
         self._check_open("Backend.wait")
         if not isinstance(event, Event | Future):
@@ -83,6 +97,8 @@ class Backend(DataBackend, ComputingBackend):
 
         Raises:
             ExceptionGroup: by the Future, of the failures that nobody has seen.
+
+        Cancellation: abandons the wait; the work goes on.
         """
         if self._drained is not None:
             return self._drained

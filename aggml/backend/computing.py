@@ -71,7 +71,7 @@ class GraphPlan:
         self.graph = graph
 
     def compute(self) -> Future[None]:
-        """Enqueue one run, as ``backend.graph_compute(graph)`` does."""
+        """Enqueue one run, as ``backend.graph_compute(graph)`` does; cancellation is as there."""
         return self.backend.graph_compute(self.graph)
 
     def __str__(self) -> str:

@@ -339,9 +339,11 @@ class DataBackend(BackendBase):
         return future
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare what a tensor's storage holds to be good, in stream order.
+        """Declare the contents of a tensor's storage to be good, in stream order.
 
-        Reads behind it no longer fail.
+        Reads behind it no longer fail because of an earlier write that failed.
+
+        Cancellation: abandons the wait; the declaration stays.
         """
         self._check_open("Backend.accept")
         self._check_tensor(tensor, "Backend.accept")

@@ -268,7 +268,7 @@ def conv_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tens
 
 
 def conv_1d_ph(a: Tensor, b: Tensor, s: int = 1, d: int = 1) -> Tensor:
-    """`conv_1d` padded by half of the kernel (``ggml_conv_1d_ph``)."""
+    """`conv_1d` padded by half of the kernel; ``s`` is s0, ``d`` is d0 (``ggml_conv_1d_ph``)."""
     _operands("conv_1d_ph", a, b)
     return conv_1d(a, b, s, a.ne[0] // 2, d)
 

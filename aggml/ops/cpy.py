@@ -157,7 +157,7 @@ def dup(a: Tensor) -> Tensor:
 
 
 def dup_inplace(a: Tensor) -> Tensor:
-    """A view of ``a`` that counts as an operation (``ggml_dup_inplace``)."""
+    """`dup` in place: a view of ``a`` that is a node of its own (``ggml_dup_inplace``)."""
     if a.__class__ is not Tensor:
         all_tensors("dup_inplace", a=a)
     if a.dtype.is_quantized:

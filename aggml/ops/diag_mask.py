@@ -59,7 +59,7 @@ def diag_mask_inf_inplace(a: Tensor, n_past: int = 0) -> Tensor:
 
 
 def diag_mask_zero(a: Tensor, n_past: int = 0) -> Tensor:
-    """``a`` with 0 beyond element ``n_past + i`` of each row i (``ggml_diag_mask_zero``)."""
+    """`diag_mask_inf` with 0 instead of -inf (``ggml_diag_mask_zero``)."""
     return _build("diag_mask_zero", "diag_mask_zero", a, n_past, False)
 
 

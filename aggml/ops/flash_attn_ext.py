@@ -101,7 +101,7 @@ def _holds(a: Tensor) -> bool:
 
 
 def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
-    """Say how exactly to sum: "default" or "f32" (``ggml_flash_attn_ext_set_prec``).
+    """Set how exactly to sum; ``prec`` is "default" or "f32" (``ggml_flash_attn_ext_set_prec``).
 
     Returns:
         ``a``.
@@ -123,6 +123,9 @@ def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
 
 def flash_attn_ext_get_prec(a: Tensor) -> Prec:
     """The precision of a flash_attn_ext (``ggml_flash_attn_ext_get_prec``).
+
+    Returns:
+        A member of `Prec`.
 
     Raises:
         InvalidArgument: ``a`` is no flash_attn_ext.

@@ -91,7 +91,7 @@ def _check(op: str, a: Tensor) -> None:
 
 
 def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
-    """Say how exactly a `mul_mat` is to sum: "default" or "f32" (``ggml_mul_mat_set_prec``).
+    """Set how exactly a `mul_mat` sums; ``prec`` is "default" or "f32" (``ggml_mul_mat_set_prec``).
 
     Returns:
         ``a``.

@@ -143,6 +143,9 @@ def view_tensor(src: Tensor) -> Tensor:
 
     Returns:
         A view of the type, extents and strides of ``src``.
+
+    Raises:
+        InvalidHandle: ``src`` is no tensor.
     """
     if src.__class__ is not Tensor:
         all_tensors("view_tensor", src=src)

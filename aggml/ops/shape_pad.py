@@ -38,12 +38,12 @@ def _pad(op: str, a: Tensor, ends: tuple[int, ...], circular: bool) -> Tensor:
 
 
 def pad(a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
-    """`pad_ext` at the ends of the dimensions only (``ggml_pad``)."""
+    """`pad_ext` with ``p0`` to ``p3`` zeros at the ends of the dimensions only (``ggml_pad``)."""
     return _pad("pad", a, (0, p0, 0, p1, 0, p2, 0, p3), False)
 
 
 def pad_circular(a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
-    """`pad_ext_circular` at the ends of the dimensions only (``ggml_pad_circular``)."""
+    """`pad_ext_circular` by ``p0`` to ``p3``, at the ends only (``ggml_pad_circular``)."""
     return _pad("pad_circular", a, (0, p0, 0, p1, 0, p2, 0, p3), True)
 
 

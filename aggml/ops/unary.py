@@ -467,6 +467,9 @@ def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -
         negative_slope: the factor.
         inplace: whether the result overwrites ``a``.
 
+    Returns:
+        A tensor of the type and extents of ``a``; a view of it if in place.
+
     Raises:
         InvalidArgument: a number that f32 cannot hold.
         LayoutMismatch: the rows of ``a`` have gaps.

@@ -361,6 +361,8 @@ class Scheduler(SchedulerBase):
 
         Raises:
             ExceptionGroup: by the Future, of the failures that nobody has seen.
+
+        Cancellation: abandons the wait; the work goes on.
         """
         runner = self._runner
         unseen: list[Exception] | None = None

@@ -132,7 +132,7 @@ class Stream(DataStream, CallStream):
         return self._put([_native.mark(operation, ())], None, operation, finish=finish)
 
     def accept(self, tensor: Tensor) -> Future[None]:
-        """Declare what a tensor's storage holds to be good, in stream order."""
+        """Declare the contents of a tensor's storage to be good, in stream order."""
         return self._put([_native.mark("accept", storage_of(tensor))], None, "accept")
 
     def fail(
