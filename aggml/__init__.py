@@ -8,6 +8,7 @@ what any device must pass in `aggml.testing`. `aggml.load_all` and the like are 
 from aggml.process import signals  # noqa: F401
 
 # isort: split
+import importlib
 import typing
 
 from aggml import devices, errors, ops, registry, unsafe
@@ -80,6 +81,7 @@ from aggml.tracing.race import Race, RaceChecker, RaceError, check_races
 from aggml.tracing.timeline import Trace, TraceEvent, trace
 
 if typing.TYPE_CHECKING:
+    from aggml import models as models
     from aggml.registry import (
         LoadReport as LoadReport,
     )
@@ -202,6 +204,7 @@ __all__ = [
     "is_numa",
     "list_devices",
     "list_families",
+    "models",
     "new_tensor",
     "numa_nodes",
     "numa_pool",
@@ -228,6 +231,8 @@ _OF_THE_REGISTRY = (
 
 
 def __getattr__(name: str) -> object:
+    if name == "models":  # imported when first asked for: who only computes need not wait for it
+        return importlib.import_module("aggml.models")
     if name in _OF_THE_REGISTRY:
         return getattr(registry, name)
     raise AttributeError(f"module 'aggml' has no attribute {name!r}")

@@ -25,7 +25,7 @@ import aggml
 from aggml import DType, Graph, ops
 from benchmarks import model_files
 from benchmarks.generation import CTX, PEER, Peer
-from benchmarks.models import llama
+from benchmarks.models import load_decoder, open_model
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row, computed_in, median, progress, versus
 
@@ -106,8 +106,8 @@ async def _tokens(threads: int, *, quick: bool, missing: list[str]) -> list[Row]
     ids = np.random.default_rng(1).integers(0, shape.vocabulary, (STEPS, 1)).tolist()
     peer = Peer(path, threads, shape)
     async with aggml.get_device("CPU").backend(n_threads=threads) as backend:
-        with await llama.open_model(path) as file:
-            model = await llama.Llama.load(backend, file, ctx=CTX)
+        with await open_model(path) as file:
+            model = await load_decoder(backend, file, ctx=CTX)
 
         async def ours() -> None:
             for i, tokens in enumerate(ids):

@@ -17,7 +17,7 @@ import numpy as np
 import aggml
 from benchmarks import model_files
 from benchmarks.child import Child, ChildError
-from benchmarks.models import llama
+from benchmarks.models import Decoder, load_decoder, open_model
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row, median, progress
 
@@ -114,7 +114,7 @@ class Peer:
             self.child = None
 
 
-async def _generate(model: llama.Llama, ids: list[int], first: int, steps: int) -> list[int]:
+async def _generate(model: Decoder, ids: list[int], first: int, steps: int) -> list[int]:
     """Take the best token so many times, with one step queued behind the one that is awaited."""
     ahead = await model.follow([first] * len(ids), ids)
     for at in range(first + 1, first + steps):
@@ -146,8 +146,8 @@ class _Measurement:
     async def rows(self) -> list[Row]:
         device = aggml.get_device("CPU")
         async with device.backend(n_threads=self.threads) as backend:
-            with await llama.open_model(self.path) as file:
-                model = await llama.Llama.load(backend, file, ctx=CTX, sequences=TOGETHER)
+            with await open_model(self.path) as file:
+                model = await load_decoder(backend, file, ctx=CTX, sequences=TOGETHER)
             prompt = await self._prompt(model)
             one = await self._steps(model, 1)
             many = await self._steps(model, TOGETHER)
@@ -158,7 +158,7 @@ class _Measurement:
         tg8 = self._row("tg128 x 8", many, SLICE * TOGETHER, self._read_roof(many, step, TOGETHER))
         return [pp, tg, tg8]
 
-    async def _prompt(self, model: llama.Llama) -> _Spans:
+    async def _prompt(self, model: Decoder) -> _Spans:
         found = _Spans()
         ids = np.random.default_rng(0).integers(0, self.shape.vocabulary, PROMPT).tolist()
         await model.prefill(0, ids)
@@ -172,7 +172,7 @@ class _Measurement:
                 found.theirs.append(seconds)
         return found
 
-    async def _steps(self, model: llama.Llama, n: int) -> _Spans:
+    async def _steps(self, model: Decoder, n: int) -> _Spans:
         """STEPS steps of ``n`` sequences, SLICE of ours and SLICE of theirs in turns."""
         found = _Spans()
         steps = 2 * SLICE if self.quick else STEPS

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 import aggml
+from aggml.models import Description, Hyperparameters
+from aggml.models.catalogue import describe
 from benchmarks.model_files import Shape, tensors
-from benchmarks.models import llama
+from benchmarks.models import Decoder
 from benchmarks.timing import Budget, Row, median, progress
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ async def _weights(be: Backend, dtype: str, shape: Shape) -> dict[str, Tensor]:
     return found
 
 
-def _config(shape: Shape) -> llama.Config:
+def _config(shape: Shape) -> Description:
     told: Mapping[str, object] = {
         "general.architecture": "llama",
         "llama.block_count": shape.layers,
@@ -63,10 +65,10 @@ def _config(shape: Shape) -> llama.Config:
         "llama.rope.freq_base": 10000.0,
         "llama.rope.dimension_count": shape.head,
     }
-    return llama.Config.of(told)
+    return describe(Hyperparameters(told))
 
 
-async def _seconds(model: llama.Llama, n: int, steps: int) -> float:
+async def _seconds(model: Decoder, n: int, steps: int) -> float:
     """Of one step of ``n`` sequences; the first of them are not counted."""
     ids = np.random.default_rng(n).integers(0, model.vocabulary, (steps + 4, n)).tolist()
     found = []
@@ -99,9 +101,7 @@ async def decoding(
             try:
                 async with device.backend() as be:
                     weights = await _weights(be, dtype, shape)
-                    model = llama.Llama(
-                        be, _config(shape), weights, ctx=CONTEXT, sequences=TOGETHER
-                    )
+                    model = Decoder(be, _config(shape), weights, ctx=CONTEXT, sequences=TOGETHER)
                     for n in (1, TOGETHER):
                         steps = 3 if quick else 128
                         seconds = await _seconds(model, n, steps)

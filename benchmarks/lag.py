@@ -20,7 +20,7 @@ import numpy as np
 
 import aggml
 from benchmarks import model_files
-from benchmarks.models import Sampler, embed, generating, llama, minilm
+from benchmarks.models import Sampler, embed, generating, load_decoder, minilm, open_model
 from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row
 
@@ -98,8 +98,8 @@ async def _generating(seconds: float) -> embed.Lag | None:
         return None
     prompt = np.random.default_rng(0).integers(0, model_files.LARGE.vocabulary, 300).tolist()
     async with aggml.get_device("CPU").backend() as backend:
-        with await llama.open_model(path) as file:
-            model = await llama.Llama.load(backend, file, ctx=512, sequences=8)
+        with await open_model(path) as file:
+            model = await load_decoder(backend, file, ctx=512, sequences=8)
         await model.prefill(0, prompt[:1])  # weights are read from the file
         async with embed.measured_lag() as lag:
             with anyio.move_on_after(seconds):

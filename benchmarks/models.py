@@ -1,4 +1,4 @@
-"""The programs and models of examples/: ``from benchmarks.models import embed, llama, ...``."""
+"""The programs and models of examples/: ``from benchmarks.models import embed, minilm, ...``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
-from models import generating, llama, minilm
-from models.sampling import Sampler
+import minilm
 from serve import small
 
-__all__ = ["Sampler", "embed", "generating", "llama", "minilm", "small"]
+from aggml.models.decoding import Decoder, Sampler, generating
+from aggml.models.loading import load_decoder
+from aggml.models.weights import open_model
+
+__all__ = [
+    "Decoder", "Sampler", "embed", "generating", "load_decoder", "minilm", "open_model", "small",
+]  # fmt: skip

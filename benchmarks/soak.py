@@ -45,13 +45,13 @@ async def pool_of(path: Path, seed: int) -> list[dict[str, Any]]:
     What a product or an attention rounds depends on how many rows it has, and so on who else is
     served: logits differ by up to 3e-4.
     """
-    from benchmarks.models import llama  # not before it is known that all is installed
+    from benchmarks.models import load_decoder, open_model  # not before all is installed
 
     random = np.random.default_rng(seed)
     pool: list[dict[str, Any]] = []
     async with aggml.get_device("CPU").backend() as backend:
-        with await llama.open_model(path) as file:
-            model = await llama.Llama.load(backend, file, ctx=512)
+        with await open_model(path) as file:
+            model = await load_decoder(backend, file, ctx=512)
         while len(pool) < POOL:
             prompt = [1, *random.integers(259, 354, random.integers(1, 200)).tolist()]
             n = int(random.integers(1, 60))

@@ -22,15 +22,15 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import numpy as np
-from models.batching import BatchError
-from models.minilm import WIDTH, Embedder, ModelError, load_tokenizer, model_folder
+from minilm import WIDTH, Embedder, ModelError, load_tokenizer, model_folder
 
 import aggml
+from aggml.models.batching import BatchError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from models.minilm.packing import F32
+    from minilm.packing import F32
 
 SENTENCES: Final = (
     "How do I bake a loaf of sourdough bread?",

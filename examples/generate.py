@@ -1,7 +1,6 @@
 """Text from a model: ``python examples/generate.py MODEL.gguf --prompt "Once upon a time"``.
 
-Here: a command line. Not here: how sequences are continued (models/generating.py), the model
-(models/llama), tokens (models/vocabulary.py), the choice of the next one (models/sampling.py).
+Here: a command line. Not here: models, their tokens and how they are continued (aggml.models).
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from models.generating import Timing, generate
-from models.llama import Llama, ModelError, open_model
-from models.sampling import Sampler
-from models.vocabulary import Vocabulary, VocabularyError, open_vocabulary
 
 import aggml
+from aggml.models import ModelError
+from aggml.models.decoding import Sampler, Timing, generate
+from aggml.models.loading import load_decoder
+from aggml.models.tokenizers import Vocabulary, VocabularyError, open_vocabulary
+from aggml.models.weights import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ async def run(given: argparse.Namespace) -> Result:
         prompt = _prompt_ids(given, vocabulary)
         device = aggml.get_device(given.device)
         async with device.backend(n_threads=given.threads) as backend:
-            model = await Llama.load(
+            model = await load_decoder(
                 backend, file, ctx=given.ctx, sequences=given.parallel, progress=_progress
             )
             if len(prompt) + given.n_predict > model.ctx:
@@ -154,9 +154,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    parser = argparse.ArgumentParser(
-        description="Continue a prompt with a llama, qwen2 or qwen3 model of a GGUF file."
-    )
+    parser = argparse.ArgumentParser(description="Continue a prompt with a model of a GGUF file.")
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="names of special tokens stand for them")

@@ -78,10 +78,16 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
         yield from (name for name in names if name in known)
 
 
+#: Rooms above the face that the face names for type checkers, and imports when they are asked for.
+NAMED: set[str] = {"aggml.models"}
+
+
 def imports(package: Path) -> dict[str, set[str]]:
     """For each module the modules of the package that it imports."""
     known = modules(package)
-    return {name: {*imported(path, known)} - {name} for name, path in known.items()}
+    found = {name: {*imported(path, known)} - {name} for name, path in known.items()}
+    found.get(package.name, set()).difference_update(NAMED)
+    return found
 
 
 def room_of(module: str, package: str) -> str:

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
-from models.llama import ModelError, open_model
-from models.minilm import WIDTH, Embedder
-from models.paging import PagedLlama, budget_of
-from models.vocabulary import open_vocabulary
+from minilm import WIDTH, Embedder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,6 +20,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import aggml
+from aggml.models import ModelError
+from aggml.models.cache.paging import PagedDecoder, budget_of
+from aggml.models.loading import load_decoder
+from aggml.models.tokenizers.vocabulary import open_vocabulary
+from aggml.models.weights import open_model
 from serve.choice import Choice
 from serve.engine import STAGED, Engine
 from serve.fields import decoded
@@ -170,7 +172,9 @@ class Service:
         self.text = Text(vocabulary, file.metadata)
         backend = aggml.get_device(o.device).backend(n_threads=o.threads)
         await stack.enter_async_context(backend)
-        model = await PagedLlama.load(backend, file, ctx=o.ctx, sequences=o.slots + STAGED)
+        model = await load_decoder(
+            backend, file, kind=PagedDecoder, ctx=o.ctx, sequences=o.slots + STAGED
+        )
         engine = Engine(
             model,
             slots=o.slots,

@@ -8,9 +8,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from models.adjusting import Adjuster
-from models.sampling import Sampler
-
+from aggml.models.decoding.adjusting import Adjuster
+from aggml.models.decoding.sampling import Sampler
 from serve.jobs import Job
 from serve.text import Answer
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 from anyio.lowlevel import checkpoint
-from models.paging import Pages
 
 import aggml
+from aggml.models.cache.paging import Pages
 from serve import steps
 from serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
 
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
     from types import TracebackType
 
-    from models.llama import Best
-    from models.paging import PagedLlama
-
+    from aggml.models.cache.paging import PagedDecoder
+    from aggml.models.decoding import Best
     from serve.staging import Piece
 
 BEST: Final = 64  # a token is chosen among so many; the rest never leaves the device
@@ -51,7 +50,7 @@ class Engine:
 
     def __init__(
         self,
-        model: PagedLlama,
+        model: PagedDecoder,
         *,
         slots: int,
         budget: int,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
-from models.batching import BatchError
 from starlette.responses import Response
 
+from aggml.models.batching import BatchError
 from serve.choice import chat_logprobs, text_logprobs
 from serve.jobs import EngineError, FullError, TooLongError
 from serve.schema import RequestError

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import anyio
-from models.sampling import choose, report
+
+from aggml.models.decoding.sampling import choose, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from models.adjusting import Adjuster
-    from models.llama import Best
-    from models.sampling import Report, Sampler
+    from aggml.models.decoding import Best
+    from aggml.models.decoding.adjusting import Adjuster
+    from aggml.models.decoding.sampling import Report, Sampler
 
 Reason = Literal["stop", "length"]
 

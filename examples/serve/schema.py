@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from models.adjusting import Rules
 from msgspec import Meta, Raw, Struct
+
+from aggml.models.decoding.adjusting import Rules
 
 MOST: Final = 256  # inputs in one request
 BEST: Final = 20  # tokens beside each one, with how probable they are

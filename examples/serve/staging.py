@@ -102,8 +102,13 @@ class Chunk:
         return cls(ids, positions, to, staged)
 
 
-def mask(pieces: Sequence[Piece], tokens: int, kv: int) -> npt.NDArray[np.float16]:
-    """(1, 1, tokens, kv): 0 from the begin of a token's own prompt up to itself, else -inf."""
+def mask(
+    pieces: Sequence[Piece], tokens: int, kv: int, window: int | None = None
+) -> npt.NDArray[np.float16]:
+    """(1, 1, tokens, kv): 0 from the begin of a token's own prompt up to itself, else -inf.
+
+    Of a layer with a window only the last ``window`` of these are 0.
+    """
     found = np.full((1, 1, tokens, kv), -np.inf, np.float16)
     begin = 0
     for piece in pieces:
@@ -111,6 +116,8 @@ def mask(pieces: Sequence[Piece], tokens: int, kv: int) -> npt.NDArray[np.float1
         # Row i sees first + i + 1 keys: windows into zeros with infinities behind them.
         line = np.zeros(piece.first + 2 * n, np.float16)
         line[piece.first + n :] = -np.inf
+        if window is not None:
+            line[: max(piece.first + n - window, 0)] = -np.inf
         seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
         found[0, 0, begin : begin + n, piece.at : piece.end] = seen
         begin += n

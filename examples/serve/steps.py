@@ -6,12 +6,14 @@ prompts lie in the rows that they share (staging.py).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from models.llama import KV_STEP, Batch, Group
 
+from aggml.models.cache.rows import ROWS_STEP
+from aggml.models.decoding import Batch, Group
 from serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
@@ -156,7 +158,7 @@ def _prompts(
         if piece.first + len(piece.ids) == len(job.prompt):
             ends.append((job, at))
     alone = len(pieces) == 1 and not pieces[0].at and tokens == wanted
-    hidden = None if alone else mask(pieces, tokens, kv)
+    hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
     group = Group(laid.ids, laid.positions, laid.rows, rows.slots, kv, hidden)
     return group, laid.staged[0], ends
 
@@ -171,7 +173,7 @@ def _seen(n: int, most: int) -> int:
 
     Rounding up keeps the number of different graphs small.
     """
-    step = KV_STEP
+    step = ROWS_STEP
     while step * 4 < n:
         step *= 2
     return min(-(-n // step) * step, most)

@@ -17,7 +17,7 @@ from serve.schema import RequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from models.vocabulary import Vocabulary
+    from aggml.models.tokenizers.vocabulary import Vocabulary
 
 LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
 # For models that bring no template of their own.

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from models.llama import F32
+    from aggml.models.decoding import F32
 
 
 def shortened(vector: F32, dimensions: int | None) -> F32:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.adjusting import Adjuster, Rules
-from models.sampling import Sampler, choose, report
+
+from aggml.models.decoding.adjusting import Adjuster, Rules
+from aggml.models.decoding.sampling import Sampler, choose, report
 
 VOCABULARY = 40
 BEST = 8

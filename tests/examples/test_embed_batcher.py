@@ -9,7 +9,8 @@ import anyio.abc
 import pytest
 from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
-from models.batching import Batcher, BatchError
+
+from aggml.models.batching import Batcher, BatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from embed import embed_all
-from models.minilm import Embedder
+from minilm import Embedder
 
 FOLDER = Path(__file__).parent
 SENTENCES: list[str] = json.loads((FOLDER / "reference_sentences.json").read_text("ascii"))

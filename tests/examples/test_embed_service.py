@@ -14,7 +14,7 @@ import embed
 import numpy as np
 import pytest
 from embed import SENTENCES, embed_all
-from models.minilm import Embedder, ModelError, model_folder
+from minilm import Embedder, ModelError, model_folder
 
 SCRIPT = Path(embed.__file__)
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import anyio
 import numpy as np
 import pytest
-from models import generating
-from models.llama import Llama, ModelError, open_model
-from models.llama.batch import mask_of
-from models.sampling import Sampler
 
 import aggml
+from aggml.models import ModelError
+from aggml.models.cache.rows import mask_of
+from aggml.models.decoding import Decoder, generating
+from aggml.models.decoding.sampling import Sampler
+from aggml.models.loading import load_decoder
+from aggml.models.weights import open_model
 from examples import llama_files
 
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ def assert_near(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(got, wanted, atol=TOLERANCE * np.abs(wanted).max())
 
 
-async def load(backend: aggml.Backend, path: Path, sequences: int = 1) -> Llama:
+async def load(backend: aggml.Backend, path: Path, sequences: int = 1) -> Decoder:
     with await open_model(path) as file:
-        return await Llama.load(backend, file, ctx=300, sequences=sequences)
+        return await load_decoder(backend, file, ctx=300, sequences=sequences)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -107,7 +109,7 @@ def test_mask_shows_what_came_before(positions: list[list[int]]) -> None:
     assert np.array_equal(mask_of(at, 256), wanted)
 
 
-async def collect(model: Llama, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
+async def collect(model: Decoder, samplers: Sequence[Sampler], n: int) -> list[list[int | None]]:
     return [x async for x in generating.generate(model, PROMPT, samplers, n_predict=n)]
 
 
@@ -123,7 +125,7 @@ async def test_greedy_takes_the_best_of_numpy(files: dict[str, Path]) -> None:
         wanted.append(token)
 
 
-async def one_by_one(model: Llama, logits: np.ndarray, first: int, n: int) -> list[list[int]]:
+async def one_by_one(model: Decoder, logits: np.ndarray, first: int, n: int) -> list[list[int]]:
     """The best tokens by numpy, each seen before the next step is asked for."""
     ids = [[int(x) for x in logits.argmax(-1)]]
     for position in range(first, first + n - 1):

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from models import generating
-from models.llama import Llama, open_model
-from models.sampling import Sampler
 
 import aggml
+from aggml.models.decoding import generating
+from aggml.models.decoding.sampling import Sampler
+from aggml.models.loading import load_decoder
+from aggml.models.weights import open_model
 from examples import llama_files
 
 RECORDED: Final = json.loads(
@@ -42,7 +43,7 @@ async def test_greedy_ids_are_those_of_llama_cpp(
 ) -> None:
     async with aggml.get_device("CPU").backend() as backend:
         with await open_model(files[taken["dtype"]]) as file:
-            model = await Llama.load(backend, file, ctx=300)
+            model = await load_decoder(backend, file, ctx=300)
         steps = generating.generate(
             model, taken["prompt"], [Sampler(temperature=0)], n_predict=len(taken["ids"])
         )
@@ -70,7 +71,7 @@ async def test_f32_logits_are_those_of_the_reference_path(
     for use_ref in (False, True):
         async with aggml.get_device("CPU").backend(use_ref=use_ref) as backend:
             with await open_model(path) as file:
-                model = await Llama.load(backend, file, ctx=300)
+                model = await load_decoder(backend, file, ctx=300)
             rows = [await model.prefill(0, [1, 40, 270, 281, 265, 277])]
             for position, token in enumerate((275, 262, 290), start=6):
                 rows.extend(await model.decode([token], [position]))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import generate
 import pytest
-from models.llama import Config, ModelError
 
+from aggml.models import Hyperparameters, ModelError
+from aggml.models.catalogue import describe
 from examples import llama_files
 
 if TYPE_CHECKING:
@@ -98,4 +99,4 @@ def test_what_is_wrong_is_told_in_one_line(
         generate.main([str(bare), "--prompt-ids", "1,x"])
     assert "no list of numbers" in capsys.readouterr().err
     with pytest.raises(ModelError, match="architecture is 'bert'"):
-        Config.of({"general.architecture": "bert"})
+        describe(Hyperparameters({"general.architecture": "bert"}))

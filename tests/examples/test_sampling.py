@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from models.sampling import Sampler, choose
+
+from aggml.models.decoding.sampling import Sampler, choose
 
 
 def test_sampler_draws_from_the_best_only() -> None:

@@ -12,24 +12,24 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
-from models.generating import generate
-from models.llama import Llama, open_model
-from models.paging import PAGE, PagedLlama, Pages, budget_of
-from models.sampling import Sampler
 from serve.engine import STAGED, Engine
 from serve.jobs import EngineError, FullError, Job, TooLongError
 from serve.staging import Chunk, Piece, mask, place
 
 import aggml
+from aggml.models.cache.paging import PAGE, PagedDecoder, Pages, budget_of
+from aggml.models.decoding.generating import generate
+from aggml.models.decoding.sampling import Sampler
+from aggml.models.loading import load_decoder
+from aggml.models.weights import open_model
 from examples import llama_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from models.llama import Batch, Best
-
     from aggml.devices.sim import SimDevice
+    from aggml.models.decoding import Batch, Best
 
 CTX = 512
 PATIENCE = 60
@@ -52,7 +52,9 @@ async def running(
     device = device or aggml.get_device("CPU")
     with await open_model(file) as opened:
         async with device.backend() as backend:
-            model = await PagedLlama.load(backend, opened, ctx=CTX, sequences=slots + STAGED)
+            model = await load_decoder(
+                backend, opened, kind=PagedDecoder, ctx=CTX, sequences=slots + STAGED
+            )
             async with Engine(
                 model, slots=slots, budget=budget, chunk=32, max_waiting=max_waiting
             ) as engine:
@@ -78,7 +80,7 @@ async def all_of(engine: Engine, job: Job) -> list[int]:
 async def alone(file: Path, prompt: Sequence[int], n: int) -> list[int]:
     with await open_model(file) as opened:
         async with aggml.get_device("CPU").backend() as backend:
-            model = await Llama.load(backend, opened, ctx=CTX)
+            model = await load_decoder(backend, opened, ctx=CTX)
             steps = generate(model, prompt, [Sampler(temperature=0)], n_predict=n)
             return [x for (x,) in [tokens async for tokens in steps] if x is not None]
 
@@ -106,13 +108,13 @@ async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
 ) -> None:
     runs, comes = [1, 40, 50], prompts(1, longest=2, seed=1)[0] + list(range(5, 255))
     steps: list[tuple[int, ...]] = []  # tokens of each part
-    best_of = PagedLlama.best_of
+    best_of = PagedDecoder.best_of
 
-    async def watched(model: PagedLlama, batch: Batch, best: int, *, every: bool = False) -> Best:
+    async def watched(model: PagedDecoder, batch: Batch, best: int, *, every: bool = False) -> Best:
         steps.append(tuple(group.ids.size for group in batch.groups))
         return await best_of(model, batch, best, every=every)
 
-    monkeypatch.setattr(PagedLlama, "best_of", watched)
+    monkeypatch.setattr(PagedDecoder, "best_of", watched)
     async with running(file) as engine, aclosing(engine.stream(greedy(runs, 30))) as stream:
         found = await anext(stream)
         del steps[:]
@@ -294,7 +296,7 @@ async def test_who_waits_when_the_engine_stops_hears_of_it(file: Path) -> None:
 async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
     with await open_model(file) as opened:
         async with aggml.get_device("CPU").backend() as backend:
-            model = await PagedLlama.load(backend, opened, ctx=CTX, sequences=2)
+            model = await load_decoder(backend, opened, kind=PagedDecoder, ctx=CTX, sequences=2)
             assert resident(model) == 0
             for slot in (0, 1):
                 await model.prefill(slot, [1] * 100)
@@ -304,7 +306,7 @@ async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
             )
             await model.forget(0)
             assert resident(model) == both // 2
-            before = await backend.get(model._k[0])
+            before = await backend.get(model._caches[0]["k"])
             assert not before[:CTX].any()
             assert before[CTX : CTX + 100].any()
             await model.forget(1)
@@ -312,7 +314,7 @@ async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
     assert resident(model) <= both // 2
 
 
-def resident(model: PagedLlama) -> int:
+def resident(model: PagedDecoder) -> int:
     """Bytes of a model's caches that have memory, by mincore."""
     if not sys.platform.startswith("linux"):
         pytest.skip("mincore tells of anonymous memory on Linux only")
@@ -329,7 +331,7 @@ def resident(model: PagedLlama) -> int:
 async def test_a_budget_of_less_than_a_page(file: Path) -> None:
     with await open_model(file) as opened:
         async with aggml.get_device("CPU").backend() as backend:
-            model = await PagedLlama.load(backend, opened, ctx=CTX, sequences=2)
+            model = await load_decoder(backend, opened, kind=PagedDecoder, ctx=CTX, sequences=2)
             assert budget_of(10 * model.page_bytes() + 1, model) == 10
             with pytest.raises(Exception, match="less than a page"):
                 budget_of(model.page_bytes() - 1, model)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from models.vocabulary import ByteLevel, SentencePiece, VocabularyError, open_vocabulary
 
+from aggml.models.tokenizers.vocabulary import (
+    ByteLevel,
+    SentencePiece,
+    VocabularyError,
+    open_vocabulary,
+)
 from examples import llama_files
 
 

@@ -1,0 +1,22 @@
+"""Models: from a file to tokens, logits and vectors, awaited.
+
+``async with await aggml.models.load("model.gguf") as model:``
+``    async for token in model.generate("The capital of France is"): print(token.text)``
+
+Here: the names. loading.py opens a model, text_model.py is what it gives, architectures/ says how
+each is built, blocks/ is what they are built of. Not here: GGUF itself (aggml.gguf), the service.
+"""
+
+from __future__ import annotations
+
+from aggml.models.catalogue import known_architectures, register_architecture
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.errors import ModelError
+from aggml.models.hyperparameters import Hyperparameters
+from aggml.models.loading import load
+from aggml.models.text_model import TextModel, Token
+
+__all__ = [
+    "Architecture", "Description", "Hyperparameters", "Layer", "ModelError", "TextModel", "Token",
+    "known_architectures", "load", "register_architecture",
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""gemma2: norms before and after each block, soft caps, a window in every other layer.
+
+Embeddings are multiplied by the square root of the width; the output is always the embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, head_length, rope_of, windowed
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "LARGE", "describe"]
+
+LARGE: Final = 46  # layers of the 27B model, whose products are scaled by width / heads instead
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    layers, width = hp.integer("block_count"), hp.integer("embedding_length")
+    heads = hp.integer("attention.head_count")
+    of = width // heads if layers == LARGE else head_length(hp)
+    window = hp.integer("attention.sliding_window", 4096)
+    rope = rope_of(hp, "neox")
+    mixers = (
+        attention_of(
+            hp, rope, i, scale=1 / math.sqrt(of), window=window if local else None,
+            soft_cap=hp.number("attn_logit_softcapping", 50.0),
+        )
+        for i, local in enumerate(windowed(hp, layers, 2))
+    )  # fmt: skip
+    return description_of(
+        hp,
+        [
+            Layer(
+                mixer, FeedForward("gelu"),
+                after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm",
+            )
+            for mixer in mixers
+        ],
+        embedding_scale=math.sqrt(width),
+        logit_soft_cap=hp.number("final_logit_softcapping", 30.0),
+    )  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("gemma2",), describe)

@@ -1,0 +1,54 @@
+"""gemma3: gemma2 with norms of queries and keys instead of soft caps.
+
+Five of six layers see a window, and turn positions with a base of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, head_length, rope_of, windowed
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "LARGE", "describe"]
+
+LARGE: Final = 62  # layers of the 27B model, whose products are scaled by width / heads instead
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    layers, width = hp.integer("block_count"), hp.integer("embedding_length")
+    heads = hp.integer("attention.head_count")
+    of = width // heads if layers == LARGE else head_length(hp)
+    window = hp.integer("attention.sliding_window", 0)
+    everywhere = rope_of(hp, "neox")
+    nearby = replace(everywhere, base=hp.number("rope.freq_base_swa", 10000.0), scale=1.0)
+    local = windowed(hp, layers, 6) if window else (False,) * layers
+    mixers = (
+        attention_of(
+            hp, nearby if near else everywhere, i, scale=1 / math.sqrt(of), norm="head",
+            window=window if near else None,
+        )
+        for i, near in enumerate(local)
+    )  # fmt: skip
+    return description_of(
+        hp,
+        [
+            Layer(
+                mixer, FeedForward("gelu"),
+                after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm",
+            )
+            for mixer in mixers
+        ],
+        embedding_scale=math.sqrt(width),
+        logit_soft_cap=hp.number("final_logit_softcapping", 0.0),
+    )  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("gemma3",), describe)

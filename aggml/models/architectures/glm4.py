@@ -1,0 +1,33 @@
+"""glm4: norms before and after each block, gate and up in one matrix, half of each head turned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope = rope_of(hp, "normal")
+    layers = range(hp.integer("block_count"))
+    return description_of(
+        hp,
+        [
+            Layer(
+                attention_of(hp, rope, i), FeedForward(joined=True),
+                after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm",
+            )
+            for i in layers
+        ],
+    )  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("glm4",), describe)

@@ -1,0 +1,43 @@
+"""olmo2: norms after each block instead of before, and of all queries and keys of a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of, windowed
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    layers, window = hp.integer("block_count"), hp.integer("attention.sliding_window", 0)
+    everywhere = rope_of(hp, "neox")
+    nearby = replace(everywhere, scale=1.0, extrapolation=0.0, attention_factor=1.0)
+    local = windowed(hp, layers, 4) if window else (False,) * layers
+    mixers = (
+        attention_of(
+            hp, nearby if near else everywhere, i, norm="width", window=window if near else None
+        )
+        for i, near in enumerate(local)
+    )
+    return description_of(
+        hp,
+        [
+            Layer(
+                mixer, FeedForward(),
+                before_mixer=None, after_mixer="post_attention_norm",
+                before_feed_forward=None, after_feed_forward="post_ffw_norm",
+            )
+            for mixer in mixers
+        ],
+    )  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("olmo2",), describe)

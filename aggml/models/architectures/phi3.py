@@ -1,0 +1,27 @@
+"""phi3: queries, keys and values in one matrix, gate and up in one; long contexts by factors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope = rope_of(
+        hp, "neox", factors="rope_factors_short.weight", long_factors="rope_factors_long.weight"
+    )
+    layers = range(hp.integer("block_count"))
+    attention = (attention_of(hp, rope, i, joined=True) for i in layers)
+    return description_of(hp, [Layer(mixer, FeedForward(joined=True)) for mixer in attention])
+
+
+ARCHITECTURE = Architecture(("phi3",), describe)

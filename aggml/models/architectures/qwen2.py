@@ -1,0 +1,24 @@
+"""qwen2: llama with biases on queries, keys and values, and rotary positions half a head apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope = rope_of(hp, "neox")
+    layers = range(hp.integer("block_count"))
+    return description_of(hp, [Layer(attention_of(hp, rope, i), FeedForward()) for i in layers])
+
+
+ARCHITECTURE = Architecture(("qwen2",), describe)

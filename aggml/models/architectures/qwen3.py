@@ -1,0 +1,25 @@
+"""qwen3: qwen2 with norms of each head's queries and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope = rope_of(hp, "neox")
+    layers = range(hp.integer("block_count"))
+    attention = (attention_of(hp, rope, i, norm="head") for i in layers)
+    return description_of(hp, [Layer(mixer, FeedForward()) for mixer in attention])
+
+
+ARCHITECTURE = Architecture(("qwen3",), describe)

@@ -1,0 +1,206 @@
+"""Requests that arrive one by one become batches: what waits when the device gets free is the next.
+
+Here: queue, batches, cancellation, back-pressure; on any loop that anyio knows. Not here: what is
+computed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from types import TracebackType
+
+__all__ = ["BatchError", "Batcher", "R", "Sized", "T"]
+
+
+class Sized(Protocol):
+    """What a request is: its length is its share of a batch."""
+
+    def __len__(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+R = TypeVar("R")
+
+
+class BatchError(Exception):
+    """A request could not be answered; the cause is attached."""
+
+
+@dataclass(eq=False, slots=True)
+class _Request(Generic[T, R]):
+    """One on its way. It is in the queue while ``batch`` is None."""
+
+    item: T
+    done: anyio.Event = field(default_factory=anyio.Event)
+    batch: _Batch[T, R] | None = None
+    results: list[R] = field(default_factory=list)  # one when done, none if it failed
+    error: BaseException | None = None
+
+    def resolve(self, result: R) -> None:
+        self.results.append(result)
+        self.done.set()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.done.set()
+
+
+@dataclass(eq=False, slots=True)
+class _Batch(Generic[T, R]):
+    """Requests computed together; the scope ends the computation when nobody waits any more."""
+
+    requests: list[_Request[T, R]]
+    waiting: int
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class Batcher(Generic[T, R]):
+    """Batches what any number of tasks submit: ``result = await batcher.submit(item)``.
+
+    Nobody waits for a batch to fill: while one is computed, the next collects. A second one is
+    handed over behind the running one only when it is full already.
+
+    Args:
+        compute: gets a list of items, gives a result for each; cancelled when nobody waits.
+        full: a batch is full at this sum of lengths; a single item may be longer.
+        max_waiting: how many requests are held; others wait in `submit`, first come, first
+            served.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[list[T]], Awaitable[Sequence[R]]],
+        *,
+        full: int = 1024,
+        max_waiting: int = 1024,
+    ) -> None:
+        self._compute = compute
+        self._full = full
+        self._max_waiting = max_waiting
+        self._queue: deque[_Request[T, R]] = deque()
+        self._queued = 0  # sum of lengths
+        self._running = 0
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        self._admission = anyio.Semaphore(self._max_waiting)
+        self._changed = anyio.Event()
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._serve)
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Stop. Whoever still waits gets a `BatchError`."""
+        self._open = False
+        self._tasks.cancel_scope.cancel()
+        try:
+            return await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                return False  # the body's own exception, not a group of one
+            raise
+        finally:
+            while self._queue:
+                self._queue.popleft().fail(_ended())
+
+    async def submit(self, item: T) -> R:
+        """The result for one item.
+
+        Raises:
+            BatchError: the computation failed, or the batcher has stopped.
+
+        Cancellation: takes the request back. What is computed together with it goes on; a batch
+        that nobody waits for any more is cancelled.
+        """
+        async with self._admission:
+            if not self._open:
+                raise _ended()
+            request: _Request[T, R] = _Request(item)
+            self._queue.append(request)
+            self._queued += len(item)
+            self._changed.set()
+            try:
+                await request.done.wait()
+            finally:
+                if not request.done.is_set():
+                    self._withdraw(request)
+        if request.error is not None:
+            raise BatchError(str(request.error)) from request.error
+        return request.results[0]
+
+    def _withdraw(self, request: _Request[T, R]) -> None:
+        batch = request.batch
+        if batch is None:
+            self._queue.remove(request)
+            self._queued -= len(request.item)
+            return
+        batch.waiting -= 1
+        if not batch.waiting:
+            batch.scope.cancel()
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._may_start():
+                self._changed = anyio.Event()
+                await self._changed.wait()
+            self._running += 1
+            self._tasks.start_soon(self._run, self._take())
+
+    def _may_start(self) -> bool:
+        full = self._queued >= self._full
+        return bool(self._queue) and (not self._running or (full and self._running < 2))
+
+    def _take(self) -> _Batch[T, R]:
+        """The next batch: the oldest requests, at least one, as many as fit."""
+        taken: list[_Request[T, R]] = []
+        size = 0
+        while self._queue and (not taken or size + len(self._queue[0].item) <= self._full):
+            taken.append(self._queue.popleft())
+            size += len(taken[-1].item)
+        self._queued -= size
+        batch = _Batch(taken, len(taken))
+        for request in taken:
+            request.batch = batch
+        return batch
+
+    async def _run(self, batch: _Batch[T, R]) -> None:
+        error: BaseException = _ended()
+        try:
+            with batch.scope:
+                results = await self._compute([x.item for x in batch.requests])
+                if len(results) != len(batch.requests):
+                    raise BatchError(f"{len(results)} results for {len(batch.requests)} requests")
+                # One at a time: all of them, waking in one turn of the loop, would hold it up. Who
+                # wakes asks again, which takes 0.1 to 0.4 ms beside busy workers.
+                for request, result in zip(batch.requests, results, strict=True):
+                    request.resolve(result)
+                    await anyio.lowlevel.checkpoint()
+        except Exception as failure:  # whatever it was: those who wait must hear of it
+            error = failure
+        finally:
+            for request in batch.requests:
+                if not request.done.is_set():
+                    request.fail(error)
+                request.batch = None  # each holds the other: only a collection would free them
+            self._running -= 1
+            self._changed.set()
+
+
+def _ended() -> BatchError:
+    return BatchError("the service has ended")

@@ -1,0 +1,213 @@
+"""Attention: queries, keys and values of a step, what the caches hold, the weighted sum.
+
+Here: grouped queries, norms of queries and keys, rotary positions, sliding windows, sinks, soft
+caps. Not here: which rows of a cache are written and seen (../cache/rows.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from aggml import ops
+from aggml.models.cache.room import Cached, Room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Places, Scope
+    from aggml.models.decoding.batch import Part
+
+__all__ = ["Attention", "Rope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions, as `aggml.ops.rope_ext` takes them.
+
+    Attributes:
+        dims: elements of each head that are turned.
+        mode: "normal" turns neighbours, "neox" elements half of ``dims`` apart.
+        base: of the frequencies.
+        scale: positions are multiplied by it.
+        original_context: positions that the model was trained for before it was stretched.
+        extrapolation: YaRN's share; 0: none.
+        attention_factor: sines and cosines are multiplied by it.
+        beta_fast, beta_slow: YaRN's bounds.
+        factors: the tensor by whose elements frequencies are divided, by its name in the file.
+        long_factors: the same where sequences may be longer than ``original_context``.
+    """
+
+    dims: int
+    mode: Literal["normal", "neox"] = "normal"
+    base: float = 10000.0
+    scale: float = 1.0
+    original_context: int = 0
+    extrapolation: float = 0.0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    factors: str = "rope_freqs.weight"
+    long_factors: str | None = None
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """``x`` [head, heads, tokens], turned by the positions of its tokens."""
+        long = self.long_factors is not None and at.ctx > self.original_context
+        factors = self.long_factors if long and self.long_factors else self.factors
+        return ops.rope_ext(
+            x,
+            at.positions,
+            at.weights.get(factors),
+            self.dims,
+            mode=self.mode,
+            n_ctx_orig=self.original_context,
+            freq_base=self.base,
+            freq_scale=self.scale,
+            ext_factor=self.extrapolation,
+            attn_factor=self.attention_factor,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention over a cache of keys and values.
+
+    Attributes:
+        heads, kv_heads: of queries; of keys and values.
+        key_length, value_length: elements of a head.
+        rope: None: positions are not told.
+        scale: of the products; None: 1 / sqrt(key_length).
+        window: how many positions a token sees, its own included; None: all before it.
+        soft_cap: c bounds products by c * tanh(x / c); 0: none.
+        norm: of queries and keys: of each "head", of the whole "width", or none.
+        sinks: each head has a product more, with nothing (``attn_sinks``).
+        joined: queries, keys and values are the rows of one matrix, ``attn_qkv``.
+    """
+
+    heads: int
+    kv_heads: int
+    key_length: int
+    value_length: int
+    rope: Rope | None
+    scale: float | None = None
+    window: int | None = None
+    soft_cap: float = 0.0
+    norm: Literal["head", "width"] | None = None
+    sinks: bool = False
+    joined: bool = False
+
+    @property
+    def room(self) -> Room:
+        """Which positions its caches keep."""
+        return Room(self.window)
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices and norms."""
+        parts = ["attn_qkv"] if self.joined else ["attn_q", "attn_k", "attn_v"]
+        norms = ["attn_q_norm", "attn_k_norm"] if self.norm else []
+        names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
+        return [*names, "attn_sinks.weight"] if self.sinks else names
+
+    def caches(self) -> Mapping[str, Cached]:
+        """Keys and values."""
+        return {
+            "k": Cached(self.key_length * self.kv_heads, self.key_length, self.room),
+            "v": Cached(self.value_length * self.kv_heads, self.value_length, self.room),
+        }
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [value_length * heads, tokens]."""
+        q, k, v = self._products(at, x)
+        places = at.places[self.room]
+        # Written, then read: what set_rows returns is the cache with the new rows in it.
+        new_k = ops.reshape_2d(k, self.key_length * self.kv_heads, at.shape.tokens)
+        keys, values = (
+            self._written(at.caches[name], new, places) for name, new in (("k", new_k), ("v", v))
+        )
+        found, first = None, 0
+        parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
+        for part, mask, seen in parts:
+            y = self._seen_by(at, _queries(q, part, first), keys, values, (part, mask, seen))
+            found = y if found is None else ops.concat(found, y, 1)
+            first += part.sequences * part.tokens
+        assert found is not None
+        return found
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[value_length * heads, n] -> [width, n]."""
+        return at.linear("attn_output", y)
+
+    def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys [head, heads, tokens], turned; values [head * heads, tokens]."""
+        tokens = at.shape.tokens
+        wide = self.heads * self.key_length, self.kv_heads * self.key_length
+        if self.joined:
+            whole, rest = at.linear("attn_qkv", x), self.kv_heads * self.value_length
+            q, k, v = (
+                ops.cont(ops.view_2d(whole, n, tokens, whole.nb[1], first * whole.nb[0]))
+                for n, first in ((wide[0], 0), (wide[1], wide[0]), (rest, sum(wide)))
+            )
+        else:
+            q, k, v = (at.linear(f"attn_{part}", x) for part in "qkv")
+        if self.norm == "width":
+            q, k = at.rms_norm("attn_q_norm", q), at.rms_norm("attn_k_norm", k)
+        q = ops.reshape_3d(q, self.key_length, self.heads, tokens)
+        k = ops.reshape_3d(k, self.key_length, self.kv_heads, tokens)
+        if self.norm == "head":
+            q, k = at.rms_norm("attn_q_norm", q), at.rms_norm("attn_k_norm", k)
+        if self.rope is not None:
+            q, k = self.rope.build(at, q), self.rope.build(at, k)
+        return q, k, v
+
+    def _seen_by(
+        self, at: Scope, q: Tensor, keys: Tensor, values: Tensor, what: tuple[Part, Tensor, int]
+    ) -> Tensor:
+        """What the queries of one part find in the caches: [value_length * heads, tokens]."""
+        part, mask, seen = what
+        places = at.places[self.room]
+        y = ops.flash_attn_ext(
+            q,
+            _heads(keys, self.key_length, self.kv_heads, (part, seen, places.length)),
+            _heads(values, self.value_length, self.kv_heads, (part, seen, places.length)),
+            mask,
+            1 / math.sqrt(self.key_length) if self.scale is None else self.scale,
+            0.0,
+            self.soft_cap,
+        )
+        if self.sinks:
+            y = ops.flash_attn_ext_add_sinks(y, at.weight("attn_sinks.weight"))
+        return ops.reshape_2d(y, self.value_length * self.heads, part.sequences * part.tokens)
+
+    @staticmethod
+    def _written(cache: Tensor, new: Tensor, places: Places) -> Tensor:
+        """The cache with the rows ``new`` in it."""
+        cache = ops.set_rows(cache, new, places.rows)
+        if places.staged is not None:
+            n = places.staged.ne[0]
+            last = ops.view_2d(new, new.ne[0], n, new.nb[1], (new.ne[1] - n) * new.nb[1])
+            cache = ops.set_rows(cache, last, places.staged)
+        return cache
+
+
+def _queries(q: Tensor, part: Part, first: int) -> Tensor:
+    """[head, tokens, heads, sequences] of one part, whose tokens begin at ``first``."""
+    view = ops.view_4d(
+        q, q.ne[0], q.ne[1], part.tokens, part.sequences,
+        q.nb[1], q.nb[2], part.tokens * q.nb[2], first * q.nb[2],
+    )  # fmt: skip
+    return ops.permute(view, 0, 2, 1, 3)
+
+
+def _heads(cache: Tensor, head: int, heads: int, rows: tuple[Part, int, int]) -> Tensor:
+    """[head, rows seen, heads, sequences] of a cache."""
+    part, seen, length = rows
+    row, size = cache.nb[1], cache.dtype.row_size(head)
+    view = ops.view_4d(
+        cache, head, heads, seen, part.sequences,
+        size, row, length * row, part.slot * length * row,
+    )  # fmt: skip
+    return ops.permute(view, 0, 2, 1, 3)

@@ -1,0 +1,60 @@
+"""FeedForward: two or three linear maps with an activation between them.
+
+Here: gated nets, their halves in one tensor or in two. Not here: experts (experts.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from aggml import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+
+__all__ = ["JOINED", "SPLIT", "Activation", "FeedForward"]
+
+Activation = Literal["silu", "gelu"]
+
+#: ``gate(x) * up`` of two tensors, and of the two halves of each row of one.
+SPLIT: Final[dict[Activation, Callable[[Tensor, Tensor], Tensor]]] = {
+    "silu": ops.swiglu_split,
+    "gelu": ops.geglu_split,
+}
+JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
+    "silu": ops.swiglu,
+    "gelu": ops.geglu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """down(activation(gate(x)) * up(x)).
+
+    Attributes:
+        activation: of the gate.
+        joined: ``ffn_up`` has the rows of the gate first, then its own.
+        suffix: of the tensors' names: "_shexp" for a shared expert.
+    """
+
+    activation: Activation = "silu"
+    joined: bool = False
+    suffix: str = ""
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices."""
+        parts = ("up", "down") if self.joined else ("gate", "up", "down")
+        return [f"ffn_{part}{self.suffix}.weight" for part in parts]
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """Its nodes."""
+        up = at.linear(f"ffn_up{self.suffix}", x)
+        if self.joined:
+            inner = JOINED[self.activation](up)
+        else:
+            inner = SPLIT[self.activation](at.linear(f"ffn_gate{self.suffix}", x), up)
+        return at.linear(f"ffn_down{self.suffix}", inner)

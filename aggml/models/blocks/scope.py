@@ -1,0 +1,82 @@
+"""Scope: what a block sees while it builds its nodes: the weights of its layer, caches, inputs.
+
+Here: linear maps and norms by name. Not here: the blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggml import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aggml import Tensor
+    from aggml.models.cache.room import Room
+    from aggml.models.decoding.batch import Shape
+
+__all__ = ["Places", "Scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Inputs that tell where the keys and values of a step lie in the caches of one room.
+
+    Attributes:
+        rows: i32 [tokens], where they are written.
+        staged: i32 [tokens of the last part], where those of that part are written as well.
+        masks: f16 [rows seen, tokens, 1, sequences] for each part, 0 or -inf.
+        seen: for each part, how many rows of each sequence attention looks at.
+        length: rows of each sequence.
+    """
+
+    rows: Tensor
+    staged: Tensor | None
+    masks: tuple[Tensor, ...]
+    seen: tuple[int, ...]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One layer of one graph.
+
+    Attributes:
+        weights: of the whole model, by their names in the file.
+        prefix: of this layer's weights, "blk.3.".
+        eps: of norms.
+        caches: of this layer, by name.
+        positions: i32 [tokens].
+        places: by room.
+        shape: of the step.
+        ctx: positions that a sequence may have.
+    """
+
+    weights: Mapping[str, Tensor]
+    prefix: str
+    eps: float
+    caches: Mapping[str, Tensor]
+    positions: Tensor
+    places: Mapping[Room, Places]
+    shape: Shape
+    ctx: int
+
+    def weight(self, name: str) -> Tensor:
+        """A tensor of this layer: ``weight("attn_q.weight")``."""
+        return self.weights[self.prefix + name]
+
+    def find(self, name: str) -> Tensor | None:
+        """A tensor of this layer, None if the file has none of that name."""
+        return self.weights.get(self.prefix + name)
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        """``NAME.weight`` times ``x``, plus ``NAME.bias`` where the file has one."""
+        y = ops.mul_mat(self.weight(f"{name}.weight"), x)
+        bias = self.find(f"{name}.bias")
+        return y if bias is None else ops.add(y, bias)
+
+    def rms_norm(self, name: str, x: Tensor) -> Tensor:
+        """The rows of ``x`` normalised, times ``NAME.weight``."""
+        return ops.mul(ops.rms_norm(x, self.eps), self.weight(f"{name}.weight"))

@@ -1,0 +1,140 @@
+"""What a request changes in a model's logits before a token is drawn: biases, penalties, bans.
+
+Here: which tokens of a sequence get other logits, and the best tokens after that. Not here: the
+draw itself (sampling.py), where logits come from (decoder.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    F32 = npt.NDArray[np.float32]
+    Ids = npt.NDArray[np.int32]
+
+__all__ = ["FIRST", "Adjuster", "Rules"]
+
+FIRST: Final = 64  # tokens that a new sequence has room for
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a request asks for; the defaults change nothing.
+
+    A logit l becomes l / repetition, or l * repetition below zero, if its token is in the prompt or
+    the answer; then l + bias - presence - frequency * (how often it is in the answer), of these the
+    penalties only for tokens of the answer. So have it vLLM and, but for ``repetition``, OpenAI.
+
+    Attributes:
+        presence, frequency: penalties for tokens of the answer; negative ones favour them.
+        repetition: divisor for tokens of prompt and answer; 1: none.
+        bias: is added to the logits of these tokens.
+        least: as long as the answer has fewer tokens, none that ends it can come.
+    """
+
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+    least: int = 0
+
+    def __bool__(self) -> bool:
+        """Whether they change anything."""
+        return self != Rules()
+
+
+class Adjuster:
+    """Applies `Rules` to the logits of one sequence.
+
+    Args:
+        rules: what is asked for.
+        prompt: token ids; what the penalty for repetition counts as seen.
+        ends: tokens that end the answer.
+    """
+
+    def __init__(self, rules: Rules, prompt: Sequence[int], ends: Iterable[int]) -> None:
+        self._rules = rules
+        self._place: dict[int, int] = {}  # of each token that may change, in the arrays
+        self._ids = np.zeros(FIRST, np.int32)
+        self._count = np.zeros(FIRST, np.float32)  # in the answer
+        self._seen = np.zeros(FIRST, bool)  # in prompt or answer
+        self._bias = np.zeros(FIRST, np.float32)
+        self._made = 0
+        for token, bias in rules.bias.items():
+            self._bias[self._of(token)] = bias
+        if rules.repetition != 1.0:
+            for token in prompt:
+                self._seen[self._of(token)] = True
+        # Not those of the answer: they would have ended it.
+        self._ends = np.array([self._of(token) for token in ends] if rules.least else [], np.intp)
+        self._counts = bool(rules.presence or rules.frequency or rules.repetition != 1.0)
+
+    def _of(self, token: int) -> int:
+        """Where the arrays have a token."""
+        at = self._place.setdefault(token, len(self._place))
+        if at == len(self._ids):
+            for name in ("_ids", "_count", "_seen", "_bias"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+        self._ids[at] = token
+        return at
+
+    def take(self, token: int) -> None:
+        """The sequence goes on with ``token``."""
+        self._made += 1
+        if self._counts:
+            at = self._of(token)
+            self._count[at] += 1
+            self._seen[at] = True
+
+    def changed(self, row: F32) -> tuple[Ids, F32]:
+        """Tokens whose logits may change, and what they become; ``row`` has those of all."""
+        rules, n = self._rules, len(self._place)
+        ids, count = self._ids[:n], self._count[:n]
+        logits = row[ids]
+        if rules.repetition != 1.0:
+            factor = np.where(logits > 0, 1 / rules.repetition, rules.repetition)
+            logits = np.where(self._seen[:n], logits * factor.astype(np.float32), logits)
+        logits = logits + self._bias[:n] - rules.frequency * count - rules.presence * (count > 0)
+        if self._made < rules.least:
+            logits[self._ends] = -np.inf
+        return ids, logits.astype(np.float32)
+
+    def best(self, row: F32, ids: Ids, logits: F32, need: int) -> tuple[Ids, F32]:
+        """The best tokens after the changes, in any order.
+
+        All but the changed ones keep their order, so the best ones before and the changed ones
+        are enough, as long as ``need`` of both together reach the least of the best before: what
+        is neither lies below it. Else the whole row is searched.
+
+        Args:
+            row: logits of all tokens.
+            ids: the best ones of them, before the changes.
+            logits: theirs.
+            need: how many of the best the draw looks at; at most as many as ``ids``.
+
+        Returns:
+            As many as ``ids``, of which the best ``need`` are the best of all; if there are fewer,
+            the rest have logits of -inf.
+        """
+        other, new = self.changed(row)
+        kept = ~np.isin(ids, other)
+        found = np.concatenate([ids[kept], other])
+        value = np.concatenate([logits[kept], new])
+        k = len(ids)
+        if np.count_nonzero(value >= logits.min()) < min(need, k):
+            value = row.copy()
+            value[other] = new
+            found = np.arange(len(row), dtype=np.int32)
+        if len(found) > k:
+            at = np.argpartition(value, len(found) - k)[len(found) - k :]
+            found, value = found[at], value[at]
+        missing = k - len(found)
+        return np.pad(found, (0, missing)), np.pad(value, (0, missing), constant_values=-np.inf)

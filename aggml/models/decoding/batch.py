@@ -1,0 +1,137 @@
+"""What one step takes in, and what of that its graph depends on.
+
+Here: plain values and arrays. Not here: the graph (step.py), who runs it (decoder.py), which rows
+of a cache a token sees (../cache/rows.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from aggml.models.cache.rows import mask_of, ring_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggml.models.cache.room import Room
+
+__all__ = ["CHAINED", "F16", "I32", "Batch", "Group", "Part", "Shape", "joined"]
+
+CHAINED: Final = -1  # instead of how many best ones: one, which stays on the device
+
+F16 = npt.NDArray[np.float16]
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``tokens`` of each of ``sequences``; attention looks at the first ``kv`` positions.
+
+    The first of these sequences is ``slot`` of the cache, the others follow it there.
+    """
+
+    sequences: int
+    tokens: int
+    slot: int
+    kv: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph depends on: its parts, one behind the other in all that is no attention.
+
+    Keys and values are written at one place; those of the last part, if ``staged``, at a second one
+    as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones,
+    and beside them, if ``every``, all of them.
+    If ``chained`` the tokens are those that the step before chose, as this one does for the next.
+    If ``hidden`` what the output would be made of comes instead of logits.
+    """
+
+    parts: tuple[Part, ...]
+    ends: int = 0
+    staged: bool = False
+    best: int = 0
+    chained: bool = False
+    every: bool = False
+    hidden: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Of all parts."""
+        return sum(part.sequences * part.tokens for part in self.parts)
+
+    @property
+    def logits(self) -> int:
+        """How many tokens they follow."""
+        return self.ends or self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one part of a step takes in: arrays of (sequences, tokens).
+
+    ``rows`` are those of a cache that has a row for each position. Where a row is not its token's
+    position, ``mask`` gives, for a window or None, what each token sees: (sequences, 1, tokens, kv)
+    float16, 0 or -inf.
+    """
+
+    ids: I32
+    positions: I32
+    rows: I32
+    slot: int
+    kv: int
+    mask: Callable[[int | None], F16] | None = None
+
+    @property
+    def part(self) -> Part:
+        """What a graph depends on."""
+        sequences, tokens = self.ids.shape
+        return Part(sequences, tokens, self.slot, self.kv)
+
+    def rows_in(self, length: int, ctx: int) -> I32:
+        """Where keys and values are written in a cache with ``length`` rows for each sequence."""
+        if length == ctx:
+            return self.rows
+        slots = self.slot + np.arange(len(self.ids), dtype=np.int32)[:, None]
+        found: I32 = slots * length + self.positions % length
+        return found
+
+    def mask_in(self, room: Room, length: int, ctx: int) -> F16:
+        """Which rows of that cache each token sees."""
+        if self.mask is not None:
+            return self.mask(room.window)
+        if length == ctx:
+            return mask_of(self.positions, self.kv, room.window)
+        assert room.window is not None
+        return ring_mask(self.positions, length, room.window, min(self.kv, length))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step takes in.
+
+    ``staged`` are rows to which the last group's keys and values are written as well; logits follow
+    the tokens ``last``, counted over all groups (None: each).
+    """
+
+    groups: tuple[Group, ...]
+    last: I32 | None = None
+    staged: I32 | None = None
+
+    def shape(self, best: int, *, every: bool = False) -> Shape:
+        """What its graph depends on; ``best`` may be CHAINED."""
+        ends = 0 if self.last is None else len(self.last)
+        parts = tuple(group.part for group in self.groups)
+        chained = best == CHAINED
+        return Shape(parts, ends, self.staged is not None, 0 if chained else best, chained, every)
+
+
+def joined(parts: list[I32]) -> I32:
+    """All elements in one line."""
+    return (
+        parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([x.reshape(-1) for x in parts])
+    )

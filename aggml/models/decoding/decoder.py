@@ -1,0 +1,366 @@
+"""Decoder: a model that continues text, with its caches, any number of sequences together.
+
+Here: the caches, the running of steps. Not here: what a step takes in (batch.py), its graph
+(step.py), the weights (../weights.py), text and tokens (../tokenizers/), which token to take
+(sampling.py), generating (generating.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+from anyio.lowlevel import checkpoint
+
+import aggml
+from aggml import DType, Graph, InvalidArgument, Tensor, ops
+from aggml.models.cache.rows import ROWS_STEP, length_of, rounded
+from aggml.models.decoding.batch import CHAINED, Batch, Group
+from aggml.models.decoding.step import Builder
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml import Backend, Future
+    from aggml.models.cache.room import Cached, Room
+    from aggml.models.decoding.batch import Shape
+    from aggml.models.decoding.step import Step
+    from aggml.models.description import Description
+
+__all__ = ["CHUNK", "F32", "Best", "Decoder"]
+
+CHUNK: Final = 512  # tokens of a prompt computed at once
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best tokens of each sequence, in no order: (sequences, best) int32 and float32.
+
+    Where they were asked for, ``every`` has the logits of all: (sequences, vocabulary).
+    """
+
+    ids: npt.NDArray[np.int32]
+    logits: F32
+    every: F32 | None = None
+
+
+class Decoder:
+    """A model on a backend, and the caches of ``sequences`` sequences of up to ``ctx`` positions.
+
+    `prefill` each sequence, then `decode` them together as often as wanted. One step at a time: the
+    caller awaits one before the next, but for steps that `follow` each other.
+
+    Args:
+        backend: where to compute; must stay open while the model is used.
+        model: its description.
+        weights: by their names in the file, on that backend.
+        ctx: positions of each sequence, rounded up to a multiple of 256.
+        sequences: how many there may be at a time.
+        cache: element type of the caches.
+        max_graphs: how many graphs of steps are kept.
+
+    Raises:
+        ModelError: a head is no whole number of blocks of the cache's type.
+    """
+
+    ring: ClassVar[bool] = True  # whether layers with a window keep no more than that
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: Description,
+        weights: Mapping[str, Tensor],
+        *,
+        ctx: int,
+        sequences: int = 1,
+        cache: DType | str = DType.F16,
+        max_graphs: int = 32,
+    ) -> None:
+        self.backend = backend
+        self.model = model
+        self.ctx = rounded(ctx)
+        self.sequences = sequences
+        self.weights = weights
+        self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
+        self._max_graphs = max_graphs
+        self._steps: OrderedDict[Shape, Step] = OrderedDict()  # least recently used first
+        self._foreseen: tuple[tuple[int, ...], Step, dict[Tensor, Any]] | None = None
+        self._chosen: dict[tuple[int, int], Tensor] = {}  # by the first sequence and how many
+        self._lengths: dict[Room, int] = {}
+        kind = DType.parse(cache)
+        self._caches = [
+            {name: self._cache(f"{name}.{i}", kind, kept) for name, kept in of.items()}
+            for i, of in enumerate(layer.mixer.caches() for layer in model.layers)
+        ]
+        self._memory = self._allocate()
+        self._builder = Builder(model, weights, self._caches, self._lengths, self.ctx)
+
+    def _cache(self, name: str, dtype: DType, kept: Cached) -> Tensor:
+        """[width, rows * sequences]."""
+        length = length_of(kept.room, self.ctx, CHUNK) if self.ring else self.ctx
+        self._lengths[kept.room] = length
+        if kept.head % dtype.blck_size:
+            raise ModelError(
+                f"a cache of {dtype.name.lower()} needs heads of a multiple of {dtype.blck_size} "
+                f"elements, this model has {kept.head}"
+            )
+        ne = kept.width, length * self.sequences
+        return aggml.new_tensor(dtype, ne=ne, name=f"cache_{name}")
+
+    @property
+    def _all_caches(self) -> list[tuple[Tensor, int]]:
+        """Each cache and its rows of a sequence."""
+        return [(x, x.ne[1] // self.sequences) for of in self._caches for x in of.values()]
+
+    def _allocate(self) -> object:
+        """Give the caches memory, zeros: masked rows must be finite; it lives as long as this."""
+        return self.backend.alloc([cache for cache, _ in self._all_caches])
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return self.weights["token_embd.weight"].ne[1]
+
+    async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
+        """Take in ``ids`` at positions ``start ..`` of sequence ``slot``.
+
+        Returns:
+            The logits after the last one, (vocabulary,) float32.
+
+        Cancellation: aborts the computation; positions from ``start`` on are undefined.
+        """
+        self._check(ids, start)
+        logits = np.empty((1, 0), np.float32)
+        for at in range(0, len(ids), CHUNK):
+            logits = await self._run(slot, ids[at : at + CHUNK], start + at)
+        result: F32 = logits[0]
+        return result
+
+    async def logits(self, ids: Sequence[int], slot: int = 0) -> F32:
+        """Take in ``ids`` from position 0 of sequence ``slot`` on.
+
+        Returns:
+            The logits after each, (len(ids), vocabulary) float32.
+
+        Cancellation: aborts the computation; the sequence is undefined.
+        """
+        self._check(ids, 0)
+        pieces = [
+            await self._run(slot, ids[at : at + CHUNK], at, every=True)
+            for at in range(0, len(ids), CHUNK)
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _check(self, ids: Sequence[int], start: int) -> None:
+        if not len(ids):
+            raise InvalidArgument("[Decoder] there must be at least one token")
+        if start + len(ids) > self.ctx:
+            raise ModelError(f"{start + len(ids)} tokens do not fit a context of {self.ctx}")
+        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise InvalidArgument(
+                f"[Decoder] token ids are 0 to {self.vocabulary - 1}, "
+                f"given were {min(ids)} to {max(ids)}"
+            )
+
+    async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
+        """One more token for each of the sequences ``slot``, ``slot`` + 1, ...
+
+        Args:
+            ids: the token of each.
+            positions: where it goes.
+            slot: the first of the sequences.
+
+        Returns:
+            The logits after it, (sequences, vocabulary) float32.
+
+        Cancellation: aborts the computation; these positions are undefined.
+        """
+        step, inputs = await self._one_more(positions, 0, slot)
+        inputs[step.tokens] = np.array(ids, np.int32)
+        assert step.logits is not None
+        future = self.backend.run(step.graph, inputs, step.logits)
+        self._foresee(step, positions, 0, slot)
+        return np.asarray(await future).reshape(-1, self.vocabulary)
+
+    async def decode_best(
+        self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
+    ) -> Best:
+        """As `decode`, but of the logits the ``best`` ones alone.
+
+        Cancellation: as `decode`.
+        """
+        step, inputs = await self._one_more(positions, best, slot)
+        inputs[step.tokens] = np.array(ids, np.int32)
+        assert step.best is not None
+        assert step.logits is not None
+        future = self.backend.run(step.graph, inputs, [step.best, step.logits])
+        self._foresee(step, positions, best, slot)
+        chosen, logits = await future
+        return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
+
+    async def follow(
+        self, positions: Sequence[int], ids: Sequence[int] | None = None, slot: int = 0
+    ) -> Future[npt.NDArray[np.int32]]:
+        """Queue one more token for each sequence from ``slot`` on, and the choice of the best.
+
+        The choice stays where the next step finds it, so that one can be queued before anybody has
+        seen it: the device goes from one to the other while the tokens are on their way.
+
+        Args:
+            positions: where the token goes.
+            ids: the token of each; if not given, what the step before chose. That must have been
+                queued by `follow` for the same sequences.
+            slot: the first of the sequences.
+
+        Returns:
+            A Future of the best token of each, (sequences,) int32; of equal ones the first.
+
+        Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
+        it; these positions are undefined then, and steps that follow it fail or have no meaning.
+        Abort them too, and give ``ids`` to the next one.
+        """
+        step, inputs = await self._one_more(positions, CHAINED, slot)
+        if ids is None:
+            del inputs[step.tokens]
+        else:
+            inputs[step.tokens] = np.array(ids, np.int32)
+        assert step.best is not None
+        return self.backend.run(step.graph, inputs, step.best)
+
+    async def _one_more(
+        self, positions: Sequence[int], best: int, slot: int
+    ) -> tuple[Step, dict[Tensor, Any]]:
+        """The step for one token of each sequence, and its inputs; as tokens, any."""
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and foreseen[0] == (best, slot, *positions):
+            await checkpoint()
+            return foreseen[1:]
+        if max(positions) >= self.ctx:
+            raise ModelError(f"the context of {self.ctx} tokens is full")
+        return await self._fed(self._batch_of_one(positions, slot), best)
+
+    def _batch_of_one(self, positions: Sequence[int], slot: int) -> Batch:
+        """One token of each sequence, any."""
+        # No more than this: what weights pushed out of the caches comes back at 0.2 us a line.
+        at = np.array(positions, np.int32)[:, None]
+        rows = at + self._first_rows[slot : slot + len(at)]
+        return Batch((Group(at, at, rows, slot, self._seen_positions(max(positions))),))
+
+    def _foresee(self, step: Step, positions: Sequence[int], best: int, slot: int) -> None:
+        """Make the inputs of the next step while this one is computed, if that has its graph."""
+        if (max(positions) + 1) % ROWS_STEP:
+            after = [position + 1 for position in positions]
+            inputs = step.inputs(self._batch_of_one(after, slot))
+            self._foreseen = ((best, slot, *after), step, inputs)
+
+    async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
+        """What the logits after each token would be made of, (len(ids), width) float32.
+
+        Cancellation: aborts the computation; the sequence is undefined.
+        """
+        self._check(ids, 0)
+        pieces = []
+        for at in range(0, len(ids), CHUNK):
+            batch = self._whole(slot, ids[at : at + CHUNK], at, every=True)
+            step = await self._step(replace(batch.shape(0), hidden=True))
+            assert step.logits is not None
+            found = await self.backend.run(step.graph, step.inputs(batch), step.logits)
+            pieces.append(np.asarray(found).reshape(-1, self.model.width))
+        return np.concatenate(pieces)
+
+    async def share(self, n: int) -> None:
+        """Copy the first ``n`` positions of sequence 0 to all others."""
+        nodes = []
+        for cache, length in self._all_caches:
+            row, held = cache.nb[1], min(n, length)
+            source = ops.view_2d(cache, cache.ne[0], held, row, 0)
+            for slot in range(1, self.sequences):
+                target = ops.view_2d(cache, cache.ne[0], held, row, slot * length * row)
+                nodes.append(ops.cpy(source, target))
+            await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
+        if nodes:
+            graph = Graph(*nodes)
+            await self.backend.prepare(graph)
+            await self.backend.graph_compute(graph)
+
+    async def _run(self, slot: int, ids: Sequence[int], start: int, *, every: bool = False) -> F32:
+        """Take in ``ids`` at positions ``start ..``: the logits of ``every`` token or the last."""
+        return await self._logits(self._whole(slot, ids, start, every=every))
+
+    def _whole(self, slot: int, ids: Sequence[int], start: int, *, every: bool) -> Batch:
+        """A piece of one sequence."""
+        positions = np.arange(start, start + len(ids), dtype=np.int32)[None]
+        group = Group(
+            np.array([ids], np.int32), positions, positions + self._first_rows[slot], slot,
+            self._seen_positions(start + len(ids) - 1),
+        )  # fmt: skip
+        last = None if every or len(ids) == 1 else np.array([len(ids) - 1], np.int32)
+        return Batch((group,), last)
+
+    async def _logits(self, batch: Batch) -> F32:
+        """(logits of the batch, vocabulary)."""
+        step, inputs = await self._fed(batch, 0)
+        assert step.logits is not None
+        logits = await self.backend.run(step.graph, inputs, step.logits)
+        return np.asarray(logits).reshape(-1, self.vocabulary)
+
+    def _seen_positions(self, last: int) -> int:
+        """How many positions attention looks at if ``last`` is the last one."""
+        return min(rounded(last + 1), self.ctx)
+
+    async def best_of(self, batch: Batch, best: int, *, every: bool = False) -> Best:
+        """Compute a batch.
+
+        Args:
+            batch: what it takes in.
+            best: how many logits to bring here, after each of its last tokens.
+            every: whether to bring all of them beside these: 0.5 MB for each token of 128,000.
+
+        Cancellation: aborts the computation; the rows of the batch are undefined.
+        """
+        step, inputs = await self._fed(batch, best, every=every)
+        assert step.best is not None
+        assert step.logits is not None
+        wanted = [step.best, step.logits] + ([] if step.every is None else [step.every])
+        ids, logits, *rest = await self.backend.run(step.graph, inputs, wanted)
+        return Best(
+            np.asarray(ids).reshape(-1, best),
+            np.asarray(logits).reshape(-1, best),
+            np.asarray(rest[0]).reshape(-1, self.vocabulary) if rest else None,
+        )
+
+    async def _fed(
+        self, batch: Batch, best: int, *, every: bool = False
+    ) -> tuple[Step, dict[Tensor, Any]]:
+        """The step for a batch, and its inputs; ``best`` may be CHAINED."""
+        step = await self._step(batch.shape(best, every=every))
+        return step, step.inputs(batch)
+
+    async def _step(self, shape: Shape) -> Step:
+        step = self._steps.get(shape)
+        if step is None:
+            chosen = await self._kept(shape) if shape.chained else None
+            step = await self._builder.build(shape, chosen)
+            await self.backend.prepare(step.graph)
+            self._steps[shape] = step
+            if len(self._steps) > self._max_graphs:
+                self._steps.popitem(last=False)
+        else:
+            self._steps.move_to_end(shape)
+        return step
+
+    async def _kept(self, shape: Shape) -> Tensor:
+        """Where chained steps of some sequences leave their tokens."""
+        key = shape.parts[0].slot, shape.tokens
+        kept = self._chosen.get(key)
+        if kept is None:
+            kept = aggml.new_tensor(DType.I32, ne=shape.tokens, name="chosen")
+            await self.backend.alloc_async([kept])
+            self._chosen[key] = kept
+        return kept

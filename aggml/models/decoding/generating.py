@@ -1,0 +1,150 @@
+"""Continues a prompt, in one way or in several ways together.
+
+Here: the loop over steps. Not here: the model (decoder.py), tokens (../tokenizers/), the choice of
+the next token (sampling.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+from aggml.models.decoding.sampling import Sampler, choose
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    import numpy.typing as npt
+
+    import aggml
+    from aggml.models.decoding.decoder import F32, Decoder
+
+__all__ = ["FEW", "Timing", "generate"]
+
+FEW: Final = 64  # of so many best logits a token is drawn at once, of all sequences
+
+
+@dataclass
+class Timing:
+    """How long it took, in seconds; filled while generating."""
+
+    prompt: float = 0.0
+    steps: float = 0.0  # from the first token to the last, with all that passes between them
+    tokens: int = 0  # that came in `steps`, of all sequences
+
+
+async def generate(
+    model: Decoder,
+    prompt: Sequence[int],
+    samplers: Sequence[Sampler],
+    *,
+    n_predict: int,
+    ends: frozenset[int] = frozenset(),
+    timing: Timing | None = None,
+    slot: int = 0,
+) -> AsyncGenerator[list[int | None]]:
+    """Continue one prompt in as many ways as there are samplers, all of them in each step.
+
+    If all of them take the best token, it is chosen by the device, which goes on with the next step
+    while the tokens of this one are given here. So one step may be computed in vain.
+
+    Args:
+        model: with room for so many sequences.
+        prompt: token ids, at least one.
+        samplers: choose the tokens of each sequence.
+        n_predict: how many tokens at most.
+        ends: tokens that end a sequence; they are not given.
+        timing: filled meanwhile.
+        slot: the sequence of the first sampler; with several it must be 0.
+
+    Yields:
+        The next token of each sequence, None for those that have ended.
+
+    Cancellation, and closing the generator: aborts the steps under way; the sequences can be begun
+    anew.
+    """
+    timing = timing or Timing()
+    begin = time.perf_counter()
+    logits = await model.prefill(slot, prompt)
+    if len(samplers) > 1:
+        await model.share(len(prompt))
+    timing.prompt = time.perf_counter() - begin
+    if n_predict < 1:
+        return
+    chosen = await _each(samplers, np.repeat(logits[None], len(samplers), 0))
+    alive = [token not in ends for token in chosen]
+    begin = time.perf_counter()
+    first, last = len(prompt), len(prompt) + n_predict - 1
+    async with contextlib.aclosing(
+        _more(model, samplers, chosen, range(first, last), slot)
+    ) as more:
+        while any(alive):
+            yield [token if is_ else None for token, is_ in zip(chosen, alive, strict=True)]
+            try:
+                chosen = await anext(more)
+            except StopAsyncIteration:
+                return
+            timing.tokens += sum(alive)
+            timing.steps = time.perf_counter() - begin
+            alive = [was and token not in ends for was, token in zip(alive, chosen, strict=True)]
+
+
+def _more(
+    model: Decoder, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
+) -> AsyncGenerator[list[int]]:
+    """What comes after ``ids``, which stand at the first of these positions."""
+    if all(sampler.temperature <= 0 for sampler in samplers):
+        return _best(model, ids, places, slot)
+    return _drawn(model, samplers, ids, places, slot)
+
+
+async def _best(
+    model: Decoder, ids: list[int], places: range, slot: int
+) -> AsyncGenerator[list[int]]:
+    """By the device; one step is queued behind the one that is awaited."""
+    under_way: deque[aggml.Future[npt.NDArray[np.int32]]] = deque()
+    try:
+        for position in places:
+            here = [position] * len(ids)
+            if not under_way:
+                under_way.append(await model.follow(here, ids, slot))
+            if position + 1 < min(places.stop, model.ctx):
+                under_way.append(await model.follow([position + 1] * len(ids), slot=slot))
+            chosen = await under_way[0]
+            under_way.popleft()
+            yield [int(x) for x in chosen]
+    finally:
+        for step in under_way:
+            step.abort()
+
+
+async def _drawn(
+    model: Decoder, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
+) -> AsyncGenerator[list[int]]:
+    """Here, where all but the best logits of a step stay on the device if no sampler needs them."""
+    most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
+    few = most <= min(FEW, model.vocabulary) and all(
+        sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers
+    )
+    for position in places:
+        here = [position] * len(ids)
+        if few:
+            best = await model.decode_best(ids, here, most, slot)
+            ids = choose(samplers, best.ids, best.logits)
+        else:
+            ids = await _each(samplers, await model.decode(ids, here, slot))
+        yield ids
+
+
+async def _each(samplers: Sequence[Sampler], logits: F32) -> list[int]:
+    chosen = []
+    for sampler, row in zip(samplers, logits, strict=True):
+        chosen.append(sampler(row))
+        await checkpoint()  # of a large vocabulary a draw takes a millisecond
+    return chosen

@@ -1,0 +1,138 @@
+"""Which token comes next: greedy, or drawn from the most probable ones.
+
+The chain is that of llama.cpp: the k best, of those the fewest that make up p, of those the ones
+not much less probable than the best, then a draw at a temperature. Not here: where logits come
+from (decoder.py), what changes them before (adjusting.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.random import Generator, default_rng  # numpy would load it, 20 ms, with the first draw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Report", "Sampler", "choose", "report"]
+
+
+@dataclass
+class Sampler:
+    """Draws tokens; one for each sequence, since each has a generator of its own.
+
+    Args:
+        temperature: 0 takes the best token.
+        top_k: only so many of the best; 0: all.
+        top_p: only the best that make up this share of the probability.
+        seed: of the generator.
+        min_p: only those at least this many times as probable as the best one.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    seed: int | None = None
+    min_p: float = 0.0
+
+    @cached_property
+    def random(self) -> Generator:
+        """Draws; made when first needed, which is never where the best token is taken."""
+        return default_rng(self.seed)
+
+    def looks_at(self, k: int) -> int:
+        """How many of the ``k`` best tokens may be drawn."""
+        return 1 if self.temperature <= 0 else min(self.top_k or k, k)
+
+    def __call__(self, logits: npt.NDArray[np.float32]) -> int:
+        """The next token; of equal logits the first one wins."""
+        if self.temperature <= 0:
+            return int(np.argmax(logits))
+        k = min(self.top_k, logits.size) if self.top_k > 0 else logits.size
+        best = np.argpartition(logits, logits.size - k)[logits.size - k :]
+        best = best[np.argsort(-logits[best], kind="stable")]
+        return self._draw(best, logits[best])
+
+    def _draw(self, best: npt.NDArray[Any], logits: npt.NDArray[np.float32]) -> int:
+        """One of ``best``, best first."""
+        kept = logits.astype(np.float64)
+        share = np.exp(kept - kept[0])
+        share /= share.sum()
+        n = int(np.searchsorted(np.cumsum(share), self.top_p)) + 1  # at least the best one
+        n = min(n, int(np.count_nonzero(share >= self.min_p * share[0])))
+        heat = np.exp((kept[:n] - kept[0]) / self.temperature)
+        return int(self.random.choice(best[:n], p=heat / heat.sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How probable a token was, and the best ones with it: natural logarithms, the best first.
+
+    As the model has it: before temperature, penalties and biases.
+    """
+
+    logprob: float
+    best: list[tuple[int, float]]
+
+
+def report(
+    row: npt.NDArray[np.float32],
+    ids: npt.NDArray[np.int32],
+    logits: npt.NDArray[np.float32],
+    token: int,
+    n: int,
+) -> Report:
+    """The `Report` of a token.
+
+    Args:
+        row: logits of all tokens; of 128,000 this takes 0.1 ms.
+        ids: the best of these in any order, at least ``n``.
+        logits: theirs.
+        token: the one that was chosen.
+        n: how many of the best to name.
+    """
+    most = np.max(row)
+    whole = float(most) + float(np.log(np.sum(np.exp(row - most), dtype=np.float64)))
+    order = np.lexsort((ids, -logits))[:n]
+    best = [(int(ids[i]), float(logits[i]) - whole) for i in order]
+    return Report(float(row[token]) - whole, best)
+
+
+def choose(
+    samplers: Sequence[Sampler], ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]
+) -> list[int]:
+    """The next token of many sequences at once, each among its best: 16 take 0.15 ms.
+
+    Args:
+        samplers: of each sequence.
+        ids: its best tokens in any order, (sequences, best).
+        logits: theirs.
+    """
+    n, k = logits.shape
+    best = np.fmax.reduce(logits, axis=1, keepdims=True)  # what is no number is never taken
+    if all(sampler.temperature <= 0 for sampler in samplers):
+        none = np.iinfo(ids.dtype).max
+        first = np.where(logits == best, ids, none).min(axis=1)
+        return [int(x) for x in np.where(first == none, ids[:, 0], first)]
+    order = np.lexsort((ids, -logits), axis=1)  # of equal logits the first token
+    ids = np.take_along_axis(ids, order, axis=1)
+    above = np.take_along_axis(logits, order, axis=1).astype(np.float64) - best
+    most, share_kept, least, heat, drawn = (np.empty((n, 1)) for _ in range(5))
+    for i, sampler in enumerate(samplers):
+        greedy = sampler.temperature <= 0
+        most[i] = 1 if greedy else sampler.top_k or k
+        share_kept[i], least[i] = sampler.top_p, sampler.min_p
+        heat[i] = 1.0 if greedy else sampler.temperature
+        drawn[i] = 0.0 if greedy else sampler.random.random()
+    share = np.where(np.arange(k) < most, np.exp(above), 0.0)
+    share = np.cumsum(share, axis=1) / share.sum(axis=1, keepdims=True)
+    kept = np.minimum(most, 1 + np.sum(share < share_kept, axis=1, keepdims=True))
+    kept = np.minimum(kept, np.sum(np.exp(above) >= least, axis=1, keepdims=True))
+    weight = np.where(np.arange(k) < kept, np.exp(above / heat), 0.0)
+    reached = np.cumsum(weight, axis=1)
+    at = np.sum(reached <= drawn * reached[:, -1:], axis=1)
+    return [int(x) for x in ids[np.arange(n), np.minimum(at, k - 1)]]

@@ -1,0 +1,189 @@
+"""The graph of one step over the caches, built from a model's description.
+
+Not here: what a step takes in (batch.py), the caches themselves and who runs it (decoder.py), the
+blocks of a layer (../blocks/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anyio.lowlevel import checkpoint
+
+import aggml
+from aggml import DType, Graph, Tensor, ops
+from aggml.models.blocks.scope import Places, Scope
+from aggml.models.decoding.batch import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml.models.cache.room import Room
+    from aggml.models.decoding.batch import Batch, Shape
+    from aggml.models.description import Description, Layer
+
+__all__ = ["Builder", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A graph and its inputs, all i32 but the masks."""
+
+    graph: Graph
+    ctx: int
+    tokens: Tensor
+    positions: Tensor
+    places: Mapping[Room, Places]
+    last: Tensor | None  # which rows go on after the last mixer; None: all
+    logits: (
+        Tensor | None
+    )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: chained
+    best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
+    every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
+
+    def inputs(self, batch: Batch) -> dict[Tensor, Any]:
+        """The arrays of a batch, each for its tensor."""
+        groups = batch.groups
+        inputs: dict[Tensor, Any] = {
+            self.tokens: joined([group.ids for group in groups]),
+            self.positions: joined([group.positions for group in groups]),
+        }
+        for room, at in self.places.items():
+            inputs[at.rows] = joined([group.rows_in(at.length, self.ctx) for group in groups])
+            for mask, group in zip(at.masks, groups, strict=True):
+                inputs[mask] = group.mask_in(room, at.length, self.ctx)
+            if at.staged is not None:
+                inputs[at.staged] = batch.staged
+        if self.last is not None:
+            inputs[self.last] = batch.last
+        return inputs
+
+
+class Builder:
+    """Builds the graphs of a model's steps.
+
+    Args:
+        model: its description.
+        weights: by their names in the file.
+        caches: of each layer, by name: [width, rows * sequences].
+        lengths: rows of each sequence, by room.
+        ctx: positions of a sequence.
+    """
+
+    def __init__(
+        self,
+        model: Description,
+        weights: Mapping[str, Tensor],
+        caches: Sequence[Mapping[str, Tensor]],
+        lengths: Mapping[Room, int],
+        ctx: int,
+    ) -> None:
+        self._model = model
+        self._weights = weights
+        self._caches = caches
+        self._lengths = lengths
+        self._ctx = ctx
+
+    async def build(self, shape: Shape, chosen: Tensor | None = None) -> Step:
+        """The graph of a step.
+
+        Args:
+            shape: of what it takes in.
+            chosen: if that is chained, where tokens come from and go to.
+        """
+        model, weights = self._model, self._weights
+        tokens = _given("tokens", shape.tokens) if chosen is None else chosen
+        positions = _given("positions", shape.tokens)
+        last = _given("last", shape.ends) if shape.ends else None
+        places = self._places(shape)
+        x = ops.get_rows(weights["token_embd.weight"], tokens)
+        if model.embedding_scale != 1.0:
+            x = ops.scale(x, model.embedding_scale)
+        for i, layer in enumerate(model.layers):
+            at = Scope(
+                weights,
+                f"blk.{i}.",
+                model.eps,
+                self._caches[i],
+                positions,
+                places,
+                shape,
+                self._ctx,
+            )
+            x = _layer(layer, at, x, last if i + 1 == len(model.layers) else None)
+            await checkpoint()
+        x = ops.mul(ops.rms_norm(x, model.eps), weights["output_norm.weight"])
+        logits = x if shape.hidden else self._logits(x)
+        made = (tokens, positions, places, last)
+        if chosen is not None:  # top_k, since of equal ones argmax takes the last
+            best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
+            best = ops.cpy(best, tokens).set_output()
+            return Step(Graph(best), self._ctx, *made, None, best)
+        if not shape.best:
+            return Step(Graph(logits.set_output()), self._ctx, *made, logits, None)
+        best = ops.top_k(logits, shape.best).set_output()
+        every = logits.set_output() if shape.every else None
+        each = ops.reshape_3d(logits, 1, logits.ne[0], shape.logits)
+        of_best = ops.get_rows(each, best).set_output()
+        graph = Graph(best, of_best, *([] if every is None else [every]))
+        return Step(graph, self._ctx, *made, of_best, best, every)
+
+    def _places(self, shape: Shape) -> dict[Room, Places]:
+        """Inputs for each room; rooms of one length share the rows that are written."""
+        rows: dict[int, tuple[Tensor, Tensor | None]] = {}
+        found = {}
+        for room, length in self._lengths.items():
+            if length not in rows:
+                copied = shape.parts[-1]
+                n = copied.sequences * copied.tokens
+                staged = _given("staged", n) if shape.staged else None
+                rows[length] = _given("rows", shape.tokens), staged
+            seen = tuple(min(part.kv, length) for part in shape.parts)
+            masks = tuple(
+                aggml.new_tensor(
+                    DType.F16, ne=(kv, part.tokens, 1, part.sequences), name="mask"
+                ).set_input()
+                for part, kv in zip(shape.parts, seen, strict=True)
+            )
+            found[room] = Places(*rows[length], masks, seen, length)
+        return found
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """[width, n] -> [vocabulary, n]."""
+        model, weights = self._model, self._weights
+        logits = ops.mul_mat(weights.get("output.weight", weights["token_embd.weight"]), x)
+        bias = weights.get("output.bias")
+        if bias is not None:
+            logits = ops.add(logits, bias)
+        if model.logit_scale != 1.0:
+            logits = ops.scale(logits, model.logit_scale)
+        if model.logit_soft_cap:
+            bounded = ops.tanh(ops.scale(logits, 1.0 / model.logit_soft_cap))
+            logits = ops.scale(bounded, model.logit_soft_cap)
+        return logits
+
+
+def _given(name: str, n: int) -> Tensor:
+    return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
+
+
+def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
+    """One layer; of the last one only the tokens ``last`` go beyond its mixer."""
+    y = layer.mixer.build(at, _normed(at, layer.before_mixer, x))
+    if last is not None:
+        x, y = ops.get_rows(x, last), ops.get_rows(y, last)
+    y = _normed(at, layer.after_mixer, layer.mixer.output(at, y))
+    x = _added(layer, x, y)
+    y = layer.feed_forward.build(at, _normed(at, layer.before_feed_forward, x))
+    return _added(layer, x, _normed(at, layer.after_feed_forward, y))
+
+
+def _normed(at: Scope, name: str | None, x: Tensor) -> Tensor:
+    return x if name is None else at.rms_norm(name, x)
+
+
+def _added(layer: Layer, x: Tensor, y: Tensor) -> Tensor:
+    if layer.residual_scale != 1.0:
+        y = ops.scale(y, layer.residual_scale)
+    return ops.add(y, x)

@@ -1,0 +1,128 @@
+"""How one model is built: its layers and what surrounds them, as values.
+
+An architecture reads a file's hyperparameters into a `Description`; the graph of a step is built
+from nothing else. Here: the dataclasses and the two interfaces of blocks. Not here: the blocks
+themselves (blocks/), the architectures (architectures/), the graph (decoding/step.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+    from aggml.models.cache.room import Cached
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["Architecture", "Block", "Description", "Layer", "Mixer"]
+
+
+class Block(Protocol):
+    """A part of a layer that works on each token by itself: [width, n] f32 to [width, n] f32."""
+
+    def needs(self) -> Iterable[str]:
+        """Names of the tensors without which it cannot be built, as in "ffn_up.weight"."""
+        ...
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """Its nodes, for the layer ``at``."""
+        ...
+
+
+class Mixer(Protocol):
+    """A part of a layer in which tokens see each other, by way of caches."""
+
+    def needs(self) -> Iterable[str]:
+        """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
+        ...
+
+    def caches(self) -> Mapping[str, Cached]:
+        """Its caches by name."""
+        ...
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [any, tokens], all that needs every token of the step."""
+        ...
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[any, n] -> [width, n], of the tokens whose results are asked for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A mixer and a feed-forward block, each between norms and added to what came in.
+
+    x + after(mixer(before(x))), then the same with the feed-forward block.
+
+    Attributes:
+        mixer: attention, or what stands for it.
+        feed_forward: dense or of experts.
+        before_mixer, after_mixer, before_feed_forward, after_feed_forward: names of norms, as
+            "attn_norm"; None: there is none.
+        residual_scale: what comes out of either block is multiplied by this before it is added.
+    """
+
+    mixer: Mixer
+    feed_forward: Block
+    before_mixer: str | None = "attn_norm"
+    after_mixer: str | None = None
+    before_feed_forward: str | None = "ffn_norm"
+    after_feed_forward: str | None = None
+    residual_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model that continues text.
+
+    Attributes:
+        architecture: its name in the file.
+        width: of what goes from layer to layer.
+        context_length: positions that the model was trained for.
+        eps: of all norms.
+        layers: in order.
+        embedding_scale: embeddings are multiplied by it.
+        logit_scale: logits are multiplied by it.
+        logit_soft_cap: c bounds logits by c * tanh(x / c); 0: they are not bounded.
+    """
+
+    architecture: str
+    width: int
+    context_length: int
+    eps: float
+    layers: tuple[Layer, ...]
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_soft_cap: float = 0.0
+
+    def needs(self) -> list[str]:
+        """Names of the tensors that the file must have."""
+        names = ["token_embd.weight", "output_norm.weight"]
+        for i, layer in enumerate(self.layers):
+            norms = (
+                layer.before_mixer, layer.after_mixer,
+                layer.before_feed_forward, layer.after_feed_forward,
+            )  # fmt: skip
+            parts = [f"{norm}.weight" for norm in norms if norm is not None]
+            parts += [*layer.mixer.needs(), *layer.feed_forward.needs()]
+            names += [f"blk.{i}.{part}" for part in parts]
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a file of ``architectures/`` gives, and a program to `register_architecture`.
+
+    Attributes:
+        names: values of ``general.architecture`` that it describes.
+        describe: from a file's hyperparameters to the model; raises ModelError for what it does
+            not know.
+    """
+
+    names: tuple[str, ...]
+    describe: Callable[[Hyperparameters], Description]

@@ -1,0 +1,139 @@
+"""load: from a file to a model that can be awaited.
+
+Here: which kind of file, which backend, the parts put together. Not here: reading the file
+(weights.py), which architectures there are (catalogue.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar, overload
+
+import anyio.to_thread
+
+import aggml
+from aggml import Backend, DType, GGUFFile
+from aggml.models.catalogue import describe
+from aggml.models.decoding.decoder import Decoder
+from aggml.models.hyperparameters import Hyperparameters
+from aggml.models.text_model import TextModel
+from aggml.models.tokenizers import open_vocabulary
+from aggml.models.weights import load_weights, open_model
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+__all__ = ["CACHES", "LONGEST", "D", "load", "load_decoder"]
+
+LONGEST: Final = 4096  # positions of a sequence where nobody says how many
+CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
+
+
+async def load(
+    path: str | os.PathLike[str],
+    backend: Backend | None = None,
+    *,
+    ctx: int | None = None,
+    slots: int = 1,
+    cache: DType | str = "f16",
+    progress: Callable[[int, int], None] | None = None,
+) -> TextModel:
+    """Load a model: ``async with await aggml.models.load("model.gguf") as model: ...``.
+
+    Weights are mapped where the device reads host memory, so that nothing is copied.
+
+    Args:
+        path: a GGUF file.
+        backend: where to compute; it must stay open while the model is used. None: one on the best
+            device, which is closed with the model.
+        ctx: positions of each sequence, prompt and answer together; rounded up to a multiple of
+            256. None: what the model was trained for, but at most 4096.
+        slots: sequences at a time.
+        cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
+        progress: called with bytes loaded so far and bytes in all.
+
+    Raises:
+        ModelError: the file cannot be read, is no GGUF file, is of an architecture that is not
+            known, or has not what that needs.
+        InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache.
+
+    Cancellation: nothing of the model is left.
+    """
+    kind = DType.parse(cache)
+    if kind.name.lower() not in CACHES:
+        raise aggml.InvalidArgument(
+            f"[load] cache is {kind.name.lower()!r}, not one of {', '.join(CACHES)}"
+        )
+    for name, given in (("ctx", ctx), ("slots", slots)):
+        if given is not None and given < 1:
+            raise aggml.InvalidArgument(f"[load] {name} is {given}, must be at least 1")
+    own = None if backend is not None else aggml.best_device().backend()
+    at = backend if backend is not None else own
+    assert at is not None
+    try:
+        with await open_model(Path(path)) as file:
+            tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
+            decoder = await load_decoder(
+                at, file, ctx=ctx, sequences=slots, cache=kind, progress=progress
+            )
+    except BaseException:
+        if own is not None:
+            with anyio.CancelScope(shield=True):
+                await own.aclose()
+        raise
+    return TextModel(decoder, tokenizer, owned=own)
+
+
+D = TypeVar("D", bound=Decoder)
+
+
+@overload
+async def load_decoder(
+    backend: Backend,
+    file: GGUFFile,
+    *,
+    ctx: int | None = None,
+    sequences: int = 1,
+    cache: DType | str = "f16",
+    progress: Callable[[int, int], None] | None = None,
+) -> Decoder: ...
+@overload
+async def load_decoder(
+    backend: Backend,
+    file: GGUFFile,
+    *,
+    kind: type[D],
+    ctx: int | None = None,
+    sequences: int = 1,
+    cache: DType | str = "f16",
+    progress: Callable[[int, int], None] | None = None,
+) -> D: ...
+async def load_decoder(
+    backend: Backend,
+    file: GGUFFile,
+    *,
+    kind: type[Decoder] = Decoder,
+    ctx: int | None = None,
+    sequences: int = 1,
+    cache: DType | str = "f16",
+    progress: Callable[[int, int], None] | None = None,
+) -> Decoder:
+    """The part of a model that computes, without its tokenizer.
+
+    Args:
+        backend: where to compute; must stay open while the model is used.
+        file: an open model file.
+        kind: `Decoder` or a class of its own.
+        ctx: positions of each sequence; None: what the model was trained for, but at most 4096.
+        sequences: how many there may be at a time.
+        cache: element type of keys and values.
+        progress: called with bytes loaded so far and bytes in all.
+
+    Raises:
+        ModelError: the file is no model that this package can run.
+    """
+    model = describe(Hyperparameters(file.metadata))
+    weights = await load_weights(backend, file, model, progress)
+    limit = ctx or min(model.context_length, LONGEST)
+    return kind(backend, model, weights, ctx=limit, sequences=sequences, cache=cache)

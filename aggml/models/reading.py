@@ -1,0 +1,108 @@
+"""From hyperparameters to blocks: what most architectures read in the same way.
+
+Here: heads, rotary positions, experts and the whole of a model, by the names of GGUF. Each function
+takes changes by keyword. Not here: what one architecture does differently (architectures/).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from aggml.models.blocks.attention import Attention, Rope
+from aggml.models.blocks.experts import Experts
+from aggml.models.description import Description
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.models.description import Layer
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["attention_of", "description_of", "experts_of", "head_length", "rope_of", "windowed"]
+
+
+def head_length(hp: Hyperparameters) -> int:
+    """Elements of a head of queries."""
+    heads = hp.each_layer("attention.head_count", 1)[0]
+    return hp.integer("attention.key_length", hp.integer("embedding_length") // heads)
+
+
+def rope_of(hp: Hyperparameters, mode: Literal["normal", "neox"], **changes: Any) -> Rope:  # noqa: ANN401
+    """Rotary positions, stretched as the file says.
+
+    Raises:
+        ModelError: a way of stretching that is not known.
+    """
+    head = head_length(hp)
+    kind = str(hp.get("rope.scaling.type", "none"))
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise ModelError(
+            f"{hp.architecture}.rope.scaling.type is {kind!r}, not none, linear, yarn or longrope"
+        )
+    factor = hp.number("rope.scaling.factor", 1.0)
+    stretched = kind in ("linear", "yarn") and factor > 0
+    context = hp.integer("context_length")
+    read: dict[str, Any] = {
+        "dims": hp.integer("rope.dimension_count", head),
+        "mode": mode,
+        "base": hp.number("rope.freq_base", 10000.0),
+        "scale": 1.0 / factor if stretched else 1.0,
+        "original_context": hp.integer("rope.scaling.original_context_length", context),
+        "extrapolation": 1.0 if kind == "yarn" else 0.0,
+        "attention_factor": hp.number("rope.scaling.attn_factor", 1.0),
+        "beta_fast": hp.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": hp.number("rope.scaling.yarn_beta_slow", 1.0),
+    }
+    return Rope(**read | changes)
+
+
+def attention_of(
+    hp: Hyperparameters,
+    rope: Rope | None,
+    layer: int = 0,
+    **changes: Any,  # noqa: ANN401
+) -> Attention:
+    """Attention of one layer."""
+    layers = hp.integer("block_count")
+    heads = hp.each_layer("attention.head_count", layers)
+    kv_heads = hp.each_layer("attention.head_count_kv", layers, heads[0])
+    head = head_length(hp)
+    read: dict[str, Any] = {
+        "heads": heads[layer],
+        "kv_heads": kv_heads[layer],
+        "key_length": head,
+        "value_length": hp.integer("attention.value_length", head),
+        "rope": rope,
+    }
+    return Attention(**read | changes)
+
+
+def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
+    """Experts of each layer."""
+    read: dict[str, Any] = {
+        "count": hp.integer("expert_count"),
+        "used": hp.integer("expert_used_count"),
+        "scale": hp.number("expert_weights_scale", 1.0) or 1.0,
+    }
+    return Experts(**read | changes)
+
+
+def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
+    """Which layers see a window only: all but every ``period``-th, or what the file says."""
+    pattern = hp.get("attention.sliding_window_pattern", period)
+    if isinstance(pattern, int):
+        return tuple(pattern == 0 or i % pattern < pattern - 1 for i in range(layers))
+    return tuple(bool(x) for x in pattern[:layers])
+
+
+def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
+    """A whole model of these layers."""
+    read: dict[str, Any] = {
+        "architecture": hp.architecture,
+        "width": hp.integer("embedding_length"),
+        "context_length": hp.integer("context_length"),
+        "eps": hp.number("attention.layer_norm_rms_epsilon"),
+        "layers": tuple(layers),
+    }
+    return Description(**read | changes)

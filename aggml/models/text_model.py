@@ -1,0 +1,249 @@
+"""TextModel: a model that continues text: tokens, logits, generation, vectors.
+
+Here: the public object, the slots of concurrent generations. Not here: loading (loading.py), the
+steps (decoding/), the tokenizers (tokenizers/).
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+from aggml import InvalidArgument, InvalidState
+from aggml.models.decoding import generating
+from aggml.models.decoding.sampling import Sampler
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
+
+    from aggml import Backend
+    from aggml.models.decoding.decoder import F32, Decoder
+    from aggml.models.tokenizers import Vocabulary
+
+__all__ = ["TextModel", "Token"]
+
+LONG_TEXT = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token that was generated.
+
+    Attributes:
+        id: in the vocabulary.
+        text: what it adds to the text: empty while a character is incomplete.
+    """
+
+    id: int
+    text: str
+
+
+class TextModel:
+    """A model that continues text: what `load` returns for a file of such an architecture.
+
+    ``async with await aggml.models.load("model.gguf") as model: ...``
+
+    Attributes:
+        architecture: as the file names it.
+        tokenizer: text to token ids and back: ``encode``, ``decode``.
+        ctx: positions that a sequence may have, prompt and answer together.
+        slots: sequences at a time; further generations wait, first come, first served.
+    """
+
+    def __init__(
+        self, decoder: Decoder, tokenizer: Vocabulary | None, *, owned: Backend | None = None
+    ) -> None:
+        self.architecture = decoder.model.architecture
+        self.ctx = decoder.ctx
+        self.slots = decoder.sequences
+        self._decoder = decoder
+        self._tokenizer = tokenizer
+        self._owned = owned
+        self._closed = False
+        self._free = list(range(self.slots))
+        self._admission = anyio.Semaphore(self.slots)
+
+    @property
+    def tokenizer(self) -> Vocabulary:
+        """Text to token ids and back.
+
+        Raises:
+            ModelError: the file has no vocabulary.
+        """
+        if self._tokenizer is None:
+            raise ModelError("the file has no vocabulary: give token ids instead of text")
+        return self._tokenizer
+
+    @property
+    def width(self) -> int:
+        """Elements of a vector of `embed`."""
+        return self._decoder.model.width
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+        return self._decoder.vocabulary
+
+    def __repr__(self) -> str:
+        state = (
+            "closed" if self._closed else f"{self.slots - len(self._free)} of {self.slots} slots"
+        )
+        return f"<TextModel {self.architecture}, ctx {self.ctx}, {state}>"
+
+    async def logits(self, ids: Sequence[int]) -> F32:
+        """The logits after each token of a sequence.
+
+        Args:
+            ids: at least one, at most ``ctx``.
+
+        Returns:
+            float32 (len(ids), vocabulary).
+
+        Raises:
+            InvalidArgument: no token, or an id that the vocabulary has not.
+            ModelError: more tokens than ``ctx``.
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        async with self._slot() as slot:
+            return await self._decoder.logits(list(ids), slot)
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 24,
+        temperature: float = 0.0,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.0,
+        seed: int | None = None,
+        stop_ids: Sequence[int] | None = None,
+    ) -> AsyncGenerator[Token]:
+        """Continue a prompt, token by token.
+
+        Args:
+            prompt: text, which gets the tokens around it that the model wants; or token ids as they
+                are.
+            max_tokens: at most so many; the context ends it, too.
+            temperature: 0 takes the best token, of equal ones the first.
+            top_k: draw from so many of the best; 0: from all.
+            top_p: draw from the best that make up this share of the probability.
+            min_p: draw from those that are at least so many times as probable as the best.
+            seed: of the draws; None: another one each time.
+            stop_ids: tokens that end it and are not given; None: those that the file names.
+
+        Yields:
+            Each token as soon as it is known.
+
+        Raises:
+            InvalidArgument: an empty prompt, an id that the vocabulary has not, max_tokens < 0.
+            ModelError: the prompt is longer than ``ctx``; text and no vocabulary.
+
+        Cancellation, and closing the generator: aborts the step under way and frees the slot.
+        """
+        if max_tokens < 0:
+            raise InvalidArgument(f"[generate] max_tokens is {max_tokens}, must not be negative")
+        ids = await self._ids(prompt)
+        ends = frozenset(stop_ids) if stop_ids is not None else self._ends()
+        sampler = Sampler(temperature, top_k, top_p, seed, min_p)
+        n = min(max_tokens, self.ctx - len(ids) + 1)
+        text = codecs.getincrementaldecoder("utf-8")("replace")
+        async with self._slot() as slot:
+            steps = generating.generate(
+                self._decoder, ids, [sampler], n_predict=n, ends=ends, slot=slot
+            )
+            async with contextlib.aclosing(steps):
+                made = 0
+                async for (token,) in steps:
+                    if token is None:
+                        return
+                    made += 1
+                    piece = b"" if self._tokenizer is None else self._tokenizer.bytes_of(token)
+                    yield Token(token, text.decode(piece, final=made == n))
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """A vector for each text: the mean of what the output would be made of, of length 1.
+
+        Args:
+            texts: none of them empty once tokenized.
+
+        Returns:
+            float32 (len(texts), width).
+
+        Raises:
+            ModelError: no vocabulary; a text longer than ``ctx``.
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        return await self.embed_ids([await self._ids(text) for text in texts])
+
+    async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
+        """The same of token ids.
+
+        Args:
+            sequences: token ids of each, at least one.
+
+        Returns:
+            float32 (len(sequences), width).
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        found = np.empty((len(sequences), self.width), np.float32)
+        for i, ids in enumerate(sequences):
+            async with self._slot() as slot:
+                mean = (await self._decoder.hidden(list(ids), slot)).mean(axis=0)
+            found[i] = mean / max(float(np.linalg.norm(mean)), 1e-12)
+        return found
+
+    async def aclose(self) -> None:
+        """End the model. What runs is aborted; a backend that `load` opened is closed.
+
+        Cancellation: the closing goes on.
+        """
+        if not self._closed:
+            self._closed = True
+            if self._owned is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._owned.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncGenerator[int]:
+        """A sequence of its own, as soon as one is free."""
+        async with self._admission:
+            if self._closed:
+                raise InvalidState("[TextModel] the model is closed")
+            slot = self._free.pop(0)
+            try:
+                yield slot
+            finally:
+                self._free.append(slot)
+
+    async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if len(prompt) <= LONG_TEXT:
+            return self.tokenizer.encode(prompt)
+        return await anyio.to_thread.run_sync(self.tokenizer.encode, prompt)
+
+    def _ends(self) -> frozenset[int]:
+        return frozenset() if self._tokenizer is None else self._tokenizer.ends

@@ -1,0 +1,253 @@
+"""Text to tokens and back, by the vocabulary in a GGUF file: SentencePiece or byte-level BPE.
+
+Byte-level BPE is carried out by the `tokenizers` library; SentencePiece's, which joins by score and
+not by a list of merges, is short and here. Not here: chat templates.
+"""
+
+from __future__ import annotations
+
+import codecs
+import heapq
+import itertools
+import re
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tokenizers import Tokenizer
+
+__all__ = [
+    "BYTE",
+    "CONTROL",
+    "CUTS",
+    "USER_DEFINED",
+    "ByteLevel",
+    "SentencePiece",
+    "Vocabulary",
+    "VocabularyError",
+    "open_vocabulary",
+]
+
+CONTROL: Final = 3  # tokenizer.ggml.token_type
+USER_DEFINED: Final = 4
+BYTE: Final = 6
+
+# How text is cut before byte-level BPE, by tokenizer.ggml.pre: facts of the models' tokenizers.
+_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CASELESS: Final = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|"
+    r"%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3: Final = (_CASELESS % r"\p{N}{1,3}",)
+_QWEN2: Final = (_CASELESS % r"\p{N}",)
+_DIGITS: Final = (r"\p{N}", _WORDS)
+CUTS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell"), _DIGITS),
+    **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "mpt", "olmo"), (_WORDS,)),
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
+}
+_ADD_BOS: Final = frozenset(("llama3", "llama-v3", "llama-bpe"))
+_SPACE: Final = "\u2581"
+
+
+class VocabularyError(Exception):
+    """The file's vocabulary is missing, or of a kind that is not known here."""
+
+
+class Vocabulary(ABC):
+    """What both kinds share: special tokens, begin and end, incremental text.
+
+    Args:
+        metadata: of a GGUF file.
+        add_bos: whether a prompt begins with BOS if the file does not say.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], *, add_bos: bool) -> None:
+        self.pieces: Sequence[str] = metadata["tokenizer.ggml.tokens"]
+        kinds = metadata.get("tokenizer.ggml.token_type")
+        self.kinds: Sequence[int] = [1] * len(self.pieces) if kinds is None else list(kinds)
+        self.bos: int | None = _token(metadata, "bos")
+        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", add_bos))
+        self.add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False))
+        self.eos: int | None = _token(metadata, "eos")
+        ends = {self.eos, _token(metadata, "eot"), _token(metadata, "eom")}
+        self.ends = frozenset(x for x in ends if x is not None)
+        self.ids = {piece: i for i, piece in enumerate(self.pieces)}
+        special = [p for p, kind in zip(self.pieces, self.kinds, strict=True)
+                   if kind in (CONTROL, USER_DEFINED) and p]  # fmt: skip
+        special.sort(key=len, reverse=True)
+        self._special = (
+            re.compile("(" + "|".join(map(re.escape, special)) + ")") if special else None
+        )
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of ``text``.
+
+        Args:
+            text: any; names of special tokens in it stand for them.
+            special: put BOS before (and EOS behind) where the model wants them.
+        """
+        ids = [self.bos] if special and self.add_bos and self.bos is not None else []
+        for part in self._special.split(text) if self._special else [text]:
+            token = self.ids.get(part) if part else None
+            if token is not None and self.kinds[token] in (CONTROL, USER_DEFINED):
+                ids.append(token)
+            elif part:
+                ids += self._encode(part)
+        return [*ids, self.eos] if special and self.add_eos and self.eos is not None else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        return "".join(self.stream(ids))
+
+    def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
+        """The text of each token, as far as it is complete; a last one for what is left."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in ids:
+            yield decoder.decode(self.bytes_of(token))
+        yield decoder.decode(b"", final=True)
+
+    @abstractmethod
+    def _encode(self, text: str) -> list[int]:
+        """Tokens of text in which no special token occurs."""
+
+    @abstractmethod
+    def bytes_of(self, token: int) -> bytes:
+        """What a token stands for; nothing if it is a control token."""
+
+
+def _token(metadata: Mapping[str, Any], name: str) -> int | None:
+    found = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    return None if found is None else int(found)
+
+
+class SentencePiece(Vocabulary):
+    """Neighbours are joined, those of the best score first; what has no token goes byte by byte."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        super().__init__(metadata, add_bos=True)
+        self.scores = [float(x) for x in metadata["tokenizer.ggml.scores"]]
+        self.prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+        self.bytes_ = [self.ids.get(f"<0x{i:02X}>") for i in range(256)]
+
+    def _encode(self, text: str) -> list[int]:
+        if self.prefix:
+            text = " " + text
+        parts: list[str] = list(text.replace(" ", _SPACE))
+        after = [*range(1, len(parts)), -1]
+        before = list(range(-1, len(parts) - 1))
+        queue: list[tuple[float, int, int, str]] = []
+
+        def offer(left: int, right: int) -> None:
+            joined = parts[left] + parts[right]
+            token = self.ids.get(joined)
+            if token is not None:
+                heapq.heappush(queue, (-self.scores[token], left, right, joined))
+
+        for left, right in itertools.pairwise(range(len(parts))):
+            offer(left, right)
+        while queue:
+            _, left, right, joined = heapq.heappop(queue)
+            if not parts[left] or not parts[right] or parts[left] + parts[right] != joined:
+                continue  # one of them has been joined with another since
+            parts[left], parts[right] = joined, ""
+            after[left] = next_ = after[right]
+            if next_ >= 0:
+                before[next_] = left
+                offer(left, next_)
+            if before[left] >= 0:
+                offer(before[left], left)
+        ids: list[int] = []
+        for part in parts:
+            token = self.ids.get(part) if part else None
+            if token is not None:
+                ids.append(token)
+            elif part:
+                ids += [x for x in map(self.bytes_.__getitem__, part.encode("utf-8", "replace"))
+                        if x is not None]  # fmt: skip
+        return ids
+
+    def bytes_of(self, token: int) -> bytes:
+        """A byte, or text in UTF-8."""
+        kind, piece = self.kinds[token], self.pieces[token]
+        if kind == BYTE:
+            return bytes([int(piece[3:5], 16)])
+        return b"" if kind == CONTROL else piece.replace(_SPACE, " ").encode()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """As for all vocabularies, without the space that a text was given at its beginning."""
+        text = super().decode(ids)
+        return text.removeprefix(" ") if self.prefix else text
+
+
+class ByteLevel(Vocabulary):
+    """BPE over bytes, after a cut into words that differs from model to model."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        pre = metadata.get("tokenizer.ggml.pre", "default")
+        if pre not in CUTS:
+            known = ", ".join(sorted(CUTS))
+            raise VocabularyError(f"tokenizer.ggml.pre is {pre!r}, known are {known}")
+        super().__init__(metadata, add_bos=pre in _ADD_BOS)
+        self._tokenizer = _byte_level(metadata, self.ids, CUTS[pre], whole=CUTS[pre] is _LLAMA3)
+        self._bytes = _bytes_by_letter()
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).ids)
+
+    def bytes_of(self, token: int) -> bytes:
+        """Any bytes: a character may be spread over tokens."""
+        if self.kinds[token] == CONTROL:
+            return b""
+        piece = self.pieces[token]
+        if self.kinds[token] == USER_DEFINED:
+            return piece.encode()
+        return bytes(self._bytes[x] for x in piece if x in self._bytes)
+
+
+def _bytes_by_letter() -> dict[str, int]:
+    """GPT-2's alphabet: printable bytes are themselves, others letters from U+0100 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(x): x for x in printable}
+    others = (x for x in range(256) if x not in set(printable))
+    return letters | {chr(256 + i): x for i, x in enumerate(others)}
+
+
+def _byte_level(
+    metadata: Mapping[str, Any], ids: dict[str, int], cuts: tuple[str, ...], *, whole: bool
+) -> Tokenizer:
+    try:
+        from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    except ImportError as error:
+        raise VocabularyError(
+            "the tokenizers package is not installed; get it with: pip install tokenizers"
+        ) from error
+    pairs = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
+    model = models.BPE(vocab=ids, merges=pairs, ignore_merges=whole)
+    tokenizer = Tokenizer(model)
+    steps = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts]
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, level])
+    return tokenizer
+
+
+def open_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
+    """The vocabulary of a file, None if it has none.
+
+    Raises:
+        VocabularyError: it is of a kind that is not known here.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    if model is None or "tokenizer.ggml.tokens" not in metadata:
+        return None
+    if model == "llama":
+        return SentencePiece(metadata)
+    if model == "gpt2":
+        return ByteLevel(metadata)
+    if model in ("none", "no_vocab"):
+        return None
+    raise VocabularyError(f"tokenizer.ggml.model is {model!r}, known are llama and gpt2")

@@ -1,0 +1,47 @@
+"""all-MiniLM-L6-v2, a sentence encoder: the names that programs import.
+
+Here: the names. Not here: the model (model.py), its weights (weights.py) and graph (graph.py),
+which sentence lies where in a batch (packing.py), embedding for many tasks (embedder.py).
+"""
+
+from __future__ import annotations
+
+from minilm.embedder import Embedder, load_tokenizer
+from minilm.graph import build
+from minilm.model import MiniLM, lanes
+from minilm.packing import F32, Ids, Shape
+from minilm.weights import (
+    EPS,
+    HEADS,
+    INNER,
+    LAYERS,
+    POSITIONS,
+    WIDTH,
+    ModelError,
+    Weights,
+    leaves_of,
+    model_folder,
+    read_safetensors,
+)
+
+__all__ = [
+    "EPS",
+    "F32",
+    "HEADS",
+    "INNER",
+    "LAYERS",
+    "POSITIONS",
+    "WIDTH",
+    "Embedder",
+    "Ids",
+    "MiniLM",
+    "ModelError",
+    "Shape",
+    "Weights",
+    "build",
+    "lanes",
+    "leaves_of",
+    "load_tokenizer",
+    "model_folder",
+    "read_safetensors",
+]

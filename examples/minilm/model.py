@@ -1,0 +1,194 @@
+"""all-MiniLM-L6-v2: token ids of sentences in, vectors out.
+
+Here: placing the weights, a bounded cache of graphs, parts of a batch beside each other. Not here:
+the weights (weights.py), the graph (graph.py), which sentence lies where (packing.py), tokenizing
+(embedder.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+import aggml
+from aggml import Backend, DType
+from minilm.graph import Program, build
+from minilm.packing import F32, Ids, Shape, fill, pack, parts_of
+from minilm.weights import (
+    WIDTH,
+    ModelError,
+    Weights,
+    converted,
+    leaves_of,
+    model_folder,
+    read_safetensors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from pathlib import Path
+
+MOST_LANES: Final = 16
+
+
+@asynccontextmanager
+async def lanes(device: str = "CPU", n_threads: int | None = None) -> AsyncGenerator[list[Backend]]:
+    """Backends for `MiniLM.load`: on a CPU one for each thread, which are the same threads.
+
+    Parts of a batch on streams of their own need not wait for each other; a thread whose own are
+    done helps with the others. Closed at the end.
+    """
+    on = aggml.get_device(device)
+    count = 1
+    if on.type is aggml.DeviceType.CPU:
+        count = min(aggml.ThreadPoolParams(n_threads).n_threads or 1, MOST_LANES)
+    async with AsyncExitStack() as stack:
+        opened: list[Backend] = []
+        while len(opened) < count:
+            backend = on.backend(n_threads=n_threads)
+            opened.append(await stack.enter_async_context(backend))
+        yield opened
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A backend and its graphs, the least recently used first."""
+
+    backend: Backend
+    programs: OrderedDict[Shape, Program]
+
+
+class MiniLM:
+    """The model: ``await MiniLM.load([backend])``, then ``await model.embed([ids])``.
+
+    Args:
+        backends: of one device; parts of a large batch are computed on them beside each other.
+        weights: placed on that device.
+        max_graphs: how many graphs each of them keeps.
+    """
+
+    def __init__(
+        self, backends: Sequence[Backend], weights: Weights, *, max_graphs: int = 64
+    ) -> None:
+        self._lanes = [_Lane(backend, OrderedDict()) for backend in backends]
+        self._weights = weights
+        self._max_graphs = max_graphs
+
+    @classmethod
+    async def load(
+        cls,
+        backends: Sequence[Backend],
+        folder: Path | None = None,
+        *,
+        dtype: DType | str = DType.F32,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> MiniLM:
+        """Place the weights on the device of ``backends``.
+
+        Args:
+            backends: where to compute, at least one; must stay open while the model is used.
+            folder: holds model.safetensors; that of the installed package if not given.
+            dtype: of the matrices: f32, bf16, q8_0, or another that `aggml.quantize` makes.
+            progress: called with bytes placed so far and bytes in all.
+
+        Raises:
+            ModelError: the model is not installed or its file is damaged.
+        """
+        path = (folder or model_folder()) / "model.safetensors"
+        try:
+            file = await anyio.to_thread.run_sync(read_safetensors, path)
+        except OSError as error:
+            raise ModelError(f"cannot read the model: {error}") from error
+        leaves = leaves_of(DType.parse(dtype))
+        await checkpoint()  # making a hundred leaves takes a millisecond, placing them another
+        backend = backends[0]
+        buffer = backend.alloc(list(leaves.values()))
+        buffer.usage = aggml.BufferUsage.WEIGHTS
+        done = 0
+        total = sum(leaf.nbytes for leaf in leaves.values())
+        for name, leaf in leaves.items():
+            # Pages are read, joined, converted: milliseconds, so not on the loop.
+            try:
+                data = await anyio.to_thread.run_sync(converted, name, file, leaf.dtype)
+            except KeyError as error:
+                raise ModelError(f"{path} has no tensor {error}") from error
+            await backend.set(leaf, data)
+            done += leaf.nbytes
+            if progress is not None:
+                progress(done, total)
+        return cls(backends, Weights(leaves))
+
+    async def embed(self, sentences: Sequence[Ids]) -> F32:
+        """Embed tokenized sentences as one batch.
+
+        Args:
+            sentences: token ids of each, int32 (1 to 512,), [CLS] and [SEP] included.
+
+        Returns:
+            Normalised vectors, (len(sentences), 384) float32.
+
+        Raises:
+            AggmlError: the computation failed; its other parts were aborted.
+
+        Cancellation: aborts the computation.
+        """
+        if not sentences:
+            return np.empty((0, WIDTH), np.float32)
+        packing = pack([len(x) for x in sentences])
+        shape = packing.shape
+        parts = parts_of(shape, len(self._lanes))
+        first = await self._program(self._lanes[0], shape.part(parts[0]))
+        await checkpoint()
+        arrays = fill(packing, sentences)
+        await checkpoint()  # each of these steps may take half a millisecond beside busy workers
+        vectors = np.empty((shape.rows, shape.segments, WIDTH), np.float32)
+        if len(parts) == 1:
+            await self._compute(self._lanes[0], first, arrays, parts[0], vectors)
+        else:
+            waiting = iter(parts)
+
+            async def serve(lane: _Lane) -> None:
+                for rows in waiting:
+                    program = await self._program(lane, shape.part(rows))
+                    await self._compute(lane, program, arrays, rows, vectors)
+
+            try:
+                async with anyio.create_task_group() as tasks:
+                    for lane in self._lanes[: len(parts)]:
+                        tasks.start_soon(serve, lane)
+            except BaseExceptionGroup as group:
+                raise group.exceptions[0] from None  # as of one part
+        row, _, segment = zip(*packing.places, strict=True)
+        return vectors[list(row), list(segment)]
+
+    @staticmethod
+    async def _compute(
+        lane: _Lane, program: Program, arrays: tuple[Ids, Ids, F32], rows: range, out: F32
+    ) -> None:
+        """Compute some rows of a batch; their vectors go to ``out``, (rows, segments, 384)."""
+        ids, positions, member = (x[rows.start : rows.stop] for x in arrays)
+        inputs = {program.ids: ids.reshape(-1), program.positions: positions.reshape(-1)}
+        vectors = await lane.backend.run(
+            program.graph, {**inputs, program.member: member}, program.vectors
+        )
+        # The shape of a get leaves out outer extents of 1.
+        out[rows.start : rows.stop] = np.asarray(vectors).reshape(len(rows), *out.shape[1:])
+
+    async def _program(self, lane: _Lane, shape: Shape) -> Program:
+        program = lane.programs.get(shape)
+        if program is None:
+            program = await build(self._weights, shape)
+            await lane.backend.prepare(program.graph)
+            lane.programs[shape] = program
+            if len(lane.programs) > self._max_graphs:
+                lane.programs.popitem(last=False)
+        else:
+            lane.programs.move_to_end(shape)
+        return program

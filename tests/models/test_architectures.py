@@ -1,0 +1,85 @@
+"""Every layout of every architecture gives the logits and the tokens that llama.cpp gives.
+
+They were recorded (benchmarks/make_logits.py). Not here: tokenizers, the object that users hold
+(test_text_model.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from models import random_models
+
+import aggml
+from aggml.models import catalogue
+
+RECORDED: Final = np.load(Path(__file__).with_name("reference_logits.npz"))
+# Keys and values are kept in f16. Experts of mxfp4 multiply with 8-bit activations on both sides.
+NMSE: Final = {"gpt-oss": 2e-4}
+MOST: Final = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def nmse(got: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.square(got - wanted).sum() / np.square(wanted).sum())
+
+
+@pytest.mark.parametrize("name", random_models.LAYOUTS)
+async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str) -> None:
+    path = random_models.write(folder / f"{name}.gguf", name)
+    async with await aggml.models.load(path, ctx=256) as model:
+        ids = random_models.prompt()
+        logits = await model.logits(ids)
+        wanted = RECORDED[f"{name}:logits"]
+        assert logits.shape == (len(ids), random_models.VOCABULARY)
+        assert logits.dtype == np.float32
+        assert nmse(logits[-len(wanted) :], wanted) < NMSE.get(name, MOST)
+        taken = RECORDED[f"{name}:ids"].tolist()
+        made = [token.id async for token in model.generate(ids, max_tokens=len(taken))]
+        assert made == taken
+
+
+def test_every_architecture_has_a_layout() -> None:
+    described = {layout.architecture for layout in random_models.LAYOUTS.values()}
+    assert described == {*catalogue._found()}
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt-oss", "olmo3"])
+async def test_a_window_of_any_length_of_context_gives_the_same(folder: Path, name: str) -> None:
+    """A ring of rows that has gone round more than once holds what a whole cache would."""
+    path = random_models.write(folder / f"{name}.gguf", name)
+    ids = random_models.prompt(1400)
+    async with await aggml.models.load(path, ctx=1536) as model:
+        whole = await model.logits(ids)
+    # The same layers with every position in its own row, masked.
+    async with aggml.get_device("CPU").backend() as backend:
+        from aggml.models.cache.paging import PagedDecoder
+        from aggml.models.loading import load_decoder
+        from aggml.models.weights import open_model
+
+        with await open_model(path) as file:
+            decoder = await load_decoder(backend, file, kind=PagedDecoder, ctx=1536)
+        assert nmse(whole, await decoder.logits(ids)) < 1e-6
+
+
+@pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0"])
+async def test_caches_of_other_types_are_near(folder: Path, cache: str) -> None:
+    path = random_models.write(folder / "wide.gguf", "llama-wide-heads")
+    ids, found = random_models.prompt(), []
+    for kind in ("f16", cache):
+        async with await aggml.models.load(path, ctx=256, cache=kind) as model:
+            found.append(await model.logits(ids))
+    assert nmse(found[1], found[0]) < {"f32": 1e-5, "bf16": 1e-3, "q8_0": 1e-3, "q4_0": 0.2}[cache]
+
+
+async def test_a_cache_whose_blocks_cross_heads_is_refused(folder: Path) -> None:
+    path = random_models.write(folder / "narrow.gguf", "llama")
+    with pytest.raises(aggml.models.ModelError, match=r"q8_0 .* multiple of 32 .* has 16"):
+        await aggml.models.load(path, cache="q8_0")
