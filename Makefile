@@ -177,7 +177,7 @@ ASAN_TESTS ?= tests/stream tests/memory tests/scheduler tests/backend tests/ops
 check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(ASAN)/bin/python -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 $(ASAN_TESTS)
+	    $(ASAN)/bin/python -m pytest --capture=sys $(ASAN_TESTS)
 
 # The recorded calls of ggml on every variant of the kernels that this machine has, with 1, 2 and 3 threads: all within
 # their tolerances, the same bits each time. Some minutes; ARGS names variants.
@@ -192,7 +192,7 @@ check-cuda: $(VENV)/has-native $(VENV)/has-test
 	PYTHONPATH=tests $(PY) -m devices.cuda.cubins --archs $(CUDA_ARCHS)
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" \
 	    AGGML_SHIM_SANITIZE=address,undefined ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(PY) -m pytest --capture=sys -o timeout=120 -o faulthandler_timeout=100 tests/devices/cuda/test_kernels.py
+	    $(PY) -m pytest --capture=sys tests/devices/cuda/test_kernels.py
 
 # What a user gets: a wheel, used from elsewhere than the source tree.
 check-wheel: $(VENV)/has-native

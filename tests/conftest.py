@@ -38,6 +38,7 @@ AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
+    parser.addini("test_seconds", "a test that takes longer ends its process (watch.py)")
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -4,23 +4,28 @@ A test marked ``alone`` measures time or counts what the whole machine shares. N
 runs a test meanwhile. A test marked ``slow`` is a long sweep. It runs if ``--all`` is given
 (``make test-all``), or if the command line names its file or the marker.
 
-Not here: how many processes (the Makefile says ``-n``).
+Not here: how many processes (the Makefile says ``-n``), tests that hang (watch.py).
 """
 
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 __all__ = ["Turns", "Workers"]
+
+#: After so many tests what they left is kept from the collector.
+FREEZE = 500
 
 
 class Turns:
@@ -58,6 +63,8 @@ class Workers:
         self._config = config
         self._slow = 0
         self._turns: Turns | None = None
+        self._watch = Watch(float(config.getini("test_seconds")))
+        self._tests = 0
 
     def pytest_sessionstart(self) -> None:
         """Only where several processes run the tests is there something to lock."""
@@ -66,13 +73,31 @@ class Workers:
             own: Path = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
             self._turns = Turns(own.parent / "turns")
 
+    def pytest_unconfigure(self) -> None:
+        self._watch.close()
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Around everything of a test; the plugin of the timeouts begins to count inside."""
+        """Around everything of a test."""
+        self._tests += 1
+        if self._tests % FREEZE == 0:
+            # A full collection looks at the reports of all tests before: after 10,000 for 0.2 s.
+            gc.collect()
+            gc.freeze()
         if self._turns is None:
-            return (yield)
+            return (yield from self._watched(item))
         with self._turns.turn(alone=item.get_closest_marker("alone") is not None):
+            return (yield from self._watched(item))
+
+    def _watched(self, item: pytest.Item) -> Generator[None, object, object]:
+        if item.get_closest_marker("timeout") is not None:
+            self._watch.stop()
             return (yield)
+        self._watch.begin()
+        try:
+            return (yield)
+        finally:
+            self._watch.end()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -5,7 +5,6 @@ Not here: what is tested.
 
 from __future__ import annotations
 
-import faulthandler
 import importlib.util
 import os
 import shutil
@@ -34,8 +33,7 @@ pytestmark = [
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_on_the_fake_driver(path: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # pytest's, after 15 s: this is many tests
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "timeout=300"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "test_seconds=300"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(path)],
         env=os.environ

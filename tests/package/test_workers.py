@@ -1,0 +1,127 @@
+"""How the tests themselves are run: alone, left out if slow, ended if they hang.
+
+Each test here writes test files and runs a pytest of its own. Not here: the plugin (workers.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+CONFTEST = """
+from workers import Workers
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true")
+    parser.addini("test_seconds", "")
+
+def pytest_configure(config):
+    config.pluginmanager.register(Workers(config))
+"""
+SETTINGS = "[pytest]\ntest_seconds = {seconds}\nmarkers = alone\n    slow\n"
+
+
+def run(folder: Path, text: str, *options: str, seconds: float = 60) -> tuple[int, str]:
+    """The exit status, and what pytest printed."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "pytest.ini").write_text(SETTINGS.format(seconds=seconds))
+    (folder / "test_these.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+ALONE = """
+import os, pathlib, time, pytest
+here = pathlib.Path(__file__).parent / "running"
+here.mkdir(exist_ok=True)
+
+def running(k):
+    mine = here / str(k)
+    mine.touch()
+    time.sleep(0.02)
+    found = len(os.listdir(here))
+    mine.unlink()
+    return found
+
+@pytest.mark.parametrize("k", range(20))
+def test_beside_others(k):
+    assert running(k) <= 3
+
+@pytest.mark.alone
+@pytest.mark.parametrize("k", range(20, 30))
+def test_alone(k):
+    assert running(k) == 1
+"""
+
+
+@pytest.mark.parametrize("sharing", ["load", "worksteal"])
+def test_a_test_marked_alone_runs_alone(tmp_path: Path, sharing: str) -> None:
+    status, told = run(tmp_path, ALONE, "-n", "3", "--dist", sharing)
+    assert status == 0, told
+    assert "30 passed" in told
+
+
+SLOW = """
+import pytest
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", range(7))
+def test_slow(k): pass
+
+def test_quick(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ([], "1 passed, 7 deselected"),
+        (["-n", "2"], "1 passed"),
+        (["--all"], "8 passed"),
+        (["--all", "-n", "2"], "8 passed"),
+        (["-m", "slow"], "7 passed, 1 deselected"),
+        (["test_these.py"], "8 passed"),
+        (["test_these.py::test_slow"], "7 passed"),
+        (["-k", "quick"], "1 passed"),
+    ],
+)
+def test_slow_tests_are_left_out_and_named(tmp_path: Path, options: list[str], wanted: str) -> None:
+    status, told = run(tmp_path, SLOW, *options)
+    assert status == 0, told
+    assert wanted in told
+    left_out = "7 slow tests left out; make test-all (pytest --all) runs them"
+    assert (left_out in told) == (options in ([], ["-n", "2"]))
+
+
+HANGS = """
+import threading
+
+def test_that_hangs(): threading.Event().wait()
+
+def test_after_it(): pass
+"""
+
+
+def test_a_test_that_hangs_ends_its_process_and_shows_where(tmp_path: Path) -> None:
+    status, told = run(tmp_path, HANGS, seconds=1)
+    assert status == 1, told
+    assert "Timeout (0:00:01)!" in told
+    assert "in test_that_hangs" in told
+    status, told = run(tmp_path, HANGS, "-n", "1", seconds=1)
+    assert status == 1, told
+    assert "crashed while running 'test_these.py::test_that_hangs'" in told
+    assert "in test_that_hangs" in told
+    assert "1 failed, 1 passed" in told
