@@ -113,7 +113,7 @@ clean:
 
 CHECKS := check-python check-types check-layout check-corpus check-c check-asan check-tsan check-asan-python \
     check-wheel
-.PHONY: $(CHECKS) check-cuda check-neon
+.PHONY: $(CHECKS) check-asan-short check-cuda check-neon
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
 
@@ -173,14 +173,18 @@ check-asan: $(ASAN)/has-native
 # Preloaded: ASan must come first, and libstdc++ before ASan looks for __cxa_throw. PYTHONMALLOC=malloc lets ASan see
 # each object; leaks are not counted, the interpreter has its own. Freed memory is kept to the last 8 MB, so that tests of
 # memory see what they would without ASan. --capture=sys leaves the reports to the terminal.
+# check-asan-short is for every change: calls at random and with junk, dropped and cancelled work, damaged files.
+ASAN_SHORT := tests/package/test_api_machine.py tests/package/test_misuse.py tests/stream/test_lifetime.py \
+    tests/stream/test_cancellation.py tests/memory/test_graph_memory.py tests/ops/test_mutated.py tests/gguf
 ASAN_TESTS ?= tests/stream tests/memory tests/scheduler tests/backend tests/ops
-check-asan-python: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
+check-asan-short: ASAN_TESTS = $(ASAN_SHORT)
+check-asan-python check-asan-short: $(ASAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8 UBSAN_OPTIONS=print_stacktrace=1 \
-	    $(ASAN)/bin/python -m pytest --capture=sys $(ASAN_TESTS)
+	    $(ASAN)/bin/python -m pytest -n auto --dist worksteal --capture=sys $(ASAN_TESTS)
 
 # The recorded calls of ggml on every variant of the kernels that this machine has, with 1, 2 and 3 threads: all within
-# their tolerances, the same bits each time. Some minutes; ARGS names variants.
+# their tolerances, the same bits each time. A process for each core, some minutes; ARGS names variants.
 check-corpus: $(VENV)/has-native $(VENV)/has-test
 	$(PY) tools/check_corpus.py $(ARGS)
 

@@ -2,8 +2,9 @@
 
 Each run has to come within the tolerance of the case. All runs of one variant have to give the same
 bits. Calls that are recorded as failures have to fail. Not here: conversions of types
-(tests/ops/test_types.py), the allocator and the scheduler (tests/memory/,
-tests/scheduler/).
+(tests/ops/test_types.py), the allocator (tests/memory/), the scheduler (tests/scheduler/).
+
+A process for each core takes a share of the cases.
 
     python tools/check_corpus.py            all variants of this machine
     python tools/check_corpus.py avx2       these only; "ref" is the exact reference
@@ -11,8 +12,13 @@ tests/scheduler/).
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,34 +77,56 @@ def refusal_problem(case: Case, backend: aggml.Backend) -> str | None:
     return f"not refused ({case.stage})"
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a process found: its share of the cases, on one variant."""
+
+    variant: str
+    cases: int
+    refused: int
+    problems: dict[str, str]
+
+
+def check(variant: str, k: int, of: int) -> Part:
+    """Cases ``k``, ``k + of``, ... of all on one variant."""
+    cases, refused = list(op_cases())[k::of], list(refused_cases())[k::of]
+    backends = {n: opened(variant, n) for n in THREADS}
+    problems = {
+        f"{case.family} {case}": problem
+        for case in cases
+        if (problem := problem_of(case, backends)) is not None
+    }
+    problems |= {
+        f"refused {case}": problem
+        for case in refused
+        if (problem := refusal_problem(case, backends[2])) is not None
+    }
+    for backend in backends.values():
+        backend.close()
+    return Part(variant, len(cases), len(refused), problems)
+
+
 def main(variants: list[str]) -> int:
     """Prints what it found; how many cases failed."""
-    cases, refused = list(op_cases()), list(refused_cases())
+    begin = time.monotonic()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    width = cores or 1
     failed = 0
-    for variant in variants:
-        begin = time.monotonic()
-        backends = {n: opened(variant, n) for n in THREADS}
-        problems = {
-            f"{case.family} {case}": problem
-            for case in cases
-            if (problem := problem_of(case, backends)) is not None
-        }
-        problems |= {
-            f"refused {case}": problem
-            for case in refused
-            if (problem := refusal_problem(case, backends[2])) is not None
-        }
-        for backend in backends.values():
-            backend.close()
-        for name, problem in problems.items():
-            sys.stdout.write(f"{variant}: {name}: {problem}\n")
-        failed += len(problems)
-        sys.stdout.write(
-            f"{variant}: {len(cases)} cases with {THREADS} threads, {RUNS} runs each, and "
-            f"{len(refused)} refusals: {len(problems)} failed, "
-            f"{time.monotonic() - begin:.0f} s\n"
-        )
-        sys.stdout.flush()
+    # Spawned: a fork has none of the threads of its parent's pools.
+    with ProcessPoolExecutor(width, mp_context=get_context("spawn")) as pool:
+        shares = {v: [pool.submit(check, v, k, width) for k in range(width)] for v in variants}
+        for variant, futures in shares.items():
+            parts = [future.result() for future in futures]
+            problems = dict(chain.from_iterable(part.problems.items() for part in parts))
+            for name, problem in problems.items():
+                sys.stdout.write(f"{variant}: {name}: {problem}\n")
+            failed += len(problems)
+            sys.stdout.write(
+                f"{variant}: {sum(part.cases for part in parts)} cases with {THREADS} threads, "
+                f"{RUNS} runs each, and {sum(part.refused for part in parts)} refusals: "
+                f"{len(problems)} failed, {time.monotonic() - begin:.0f} s since the start\n"
+            )
+            sys.stdout.flush()
     return failed
 
 

@@ -115,6 +115,7 @@ async def test_computing_takes_its_time() -> None:
         assert time.perf_counter() - begin >= 0.01
 
 
+@pytest.mark.alone
 async def test_slow_devices_overlap() -> None:
     """Two devices of 50 ms each, on however few threads: together well below the sum."""
     devices = [SimDevice(f"S{i}", latency=0.05) for i in range(8)]

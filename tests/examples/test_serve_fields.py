@@ -47,6 +47,7 @@ def without_head(answer: httpx.Response) -> Any:
     return {key: found[key] for key in found if key not in ("id", "created")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 async def test_each_field_is_built_harmless_or_refused(file: Path, form: type) -> None:
     path = f"/v1/{PATHS[form]}"
@@ -129,7 +130,7 @@ def test_the_documentation_has_every_field() -> None:
 async def test_what_cannot_be_is_refused_by_name(
     file: Path, form: type, given: dict[str, Any], field: str
 ) -> None:
-    async with serving(model=file) as (_, client):
+    async with serving(model=file, embeddings=form is Embeddings) as (_, client):
         answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
     assert answer.status_code == 400
     error = answer.json()["error"]

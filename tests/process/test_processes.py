@@ -32,7 +32,8 @@ def minutes():  # 500 products of 17 GFLOP
 pytestmark = pytest.mark.timeout(30)
 
 
-@pytest.fixture(params=["cpu", "sim"])
+# An interpreter for each test takes 0.6 s of a core; what ends differs little between devices.
+@pytest.fixture(params=["cpu", pytest.param("sim", marks=pytest.mark.slow)])
 def setup(request: pytest.FixtureRequest) -> str:
     return SETUP.format(device=request.param)
 

@@ -72,6 +72,7 @@ def test_compile_plan_of_what_has_no_memory() -> None:
         aggml.compile_plan(Graph(ops.add(a, a)))
 
 
+@pytest.mark.alone
 async def test_delay_occupies_no_thread(cpu: CPUBackend) -> None:
     pool = aggml.ThreadPool(1)
     streams = [aggml.Stream(f"s{i}", pool=pool) for i in range(20)]

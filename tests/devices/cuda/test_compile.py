@@ -25,6 +25,7 @@ _ARCHS = ("75", "90")
 _SOME = ("binary", "columns", "glu", "rows", "mul_mat_q[TYPE=Q4_K]", "quantize[TYPE=Q6_K]")
 
 
+@pytest.mark.slow
 def test_modules_compile_without_warning_or_spill() -> None:
     found = [line for arch in _ARCHS for module in _SOME for line in problems((module, arch))]
     assert not found, "\n".join(found)

@@ -19,7 +19,12 @@ HERE = Path(__file__).resolve().parent
 _JITTER: dict[str, str] = dict.fromkeys(
     ("test_streams", "test_faults", "test_scheduling", "test_blas"), "40"
 )
-FILES = sorted((HERE / "device").glob("test_*.py"))
+#: Those of 5 s of a core and more that find little beside the others.
+_SLOW = {"test_bench_gpu", "test_conformance", "test_soak"}
+FILES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in _SLOW else [])
+    for path in sorted((HERE / "device").glob("test_*.py"))
+]
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the fake driver"),
@@ -31,7 +36,7 @@ pytestmark = [
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES)
 def test_on_the_fake_driver(path: Path) -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "test_seconds=300"]
     done = subprocess.run(
