@@ -113,7 +113,7 @@ clean:
 
 CHECKS := check-python check-types check-layout check-corpus check-c check-asan check-tsan check-asan-python \
     check-wheel
-.PHONY: $(CHECKS) check-asan-short check-cuda check-neon
+.PHONY: $(CHECKS) check-rooms check-asan-short check-cuda check-neon
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
 
@@ -125,6 +125,10 @@ check-types: $(VENV)/has-native $(VENV)/has-dev
 	$(PY) -m mypy
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) tools/check_stub.py
+
+# No import upwards, no circle, type-only imports included.
+check-rooms: $(VENV)/created
+	$(PY) tools/rooms.py
 
 check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
