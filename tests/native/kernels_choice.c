@@ -1,10 +1,13 @@
 /* What is chosen for this machine: of each kernel the first variant of the list that it can run, of every instruction set that
  * it has as much as the list knows. AGK_EXPECT in the environment names the one whose kernels must be the best: a check that an
  * emulated processor is seen as what it is. */
+#include <ctype.h>
 #include <string.h>
 
 #include "check.h"
 #include "table/kernel_types.h"
+#include "kernels/mul_mat.h"
+#include "lower/mul_mat/scheme.h"
 
 static bool runs(size_t i)
 {
@@ -21,6 +24,100 @@ static int rank(const char *isa)
     return -1;
 }
 
+/* Whether kernels.def has a line for the kernel, beside plain C, that needs no more than `cpu`. */
+static bool has_line(const char *kernel, uint32_t cpu)
+{
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        if ((v->needs & ~cpu) == 0 && strcmp(v->kernel, kernel) == 0 && strcmp(v->isa, "scalar") != 0) return true;
+    }
+    return false;
+}
+
+static bool has_line_of(const char *prefix, int type, uint32_t cpu)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", prefix, agk_traits(type)->name);
+    for (char *c = name; *c != '\0'; ++c) *c = (char)tolower((unsigned char)*c);
+    return has_line(name, cpu);
+}
+
+/* The lines of kernels.def are the only gate of the schemes that have a kernel for each type: with the features that any line
+ * needs, a scheme serves exactly the types that have a line. So a new line serves at once. */
+static void check_gates(uint32_t cpu)
+{
+    for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
+        if (agk_traits(type)->blck_size <= 1 || agk_traits(type)->name == NULL) continue;
+        const agk_mm_problem p = {
+            .a = type, .b = AGK_F32, .m = 64, .n = 1, .k = 256, .batches = 1, .weights = true, .cpu = cpu};
+        CHECK(agk_mm_dots_q8.serves(&p) == has_line_of("mm_dots_", type, cpu));
+        CHECK(agk_mm_packed_lanes.serves(&p) == has_line_of("mm_packed_", type, cpu));
+        CHECK(agk_mm_packed_tiles.serves(&p) == has_line_of("mm_packed_tiles_", type, cpu));
+        CHECK(agk_mm_blocks_q8.serves(&p) == has_line_of("mm_blocks_rows_", type, cpu));
+        const bool codes = agk_code_traits_of(type).served;
+        CHECK(agk_mm_bytes.serves(&p) == (codes && has_line("mm_bytes_product", cpu)));
+        CHECK(agk_mm_shorts.serves(&p) == (codes && has_line("mm_shorts_product", cpu)));
+        CHECK(agk_mm_tiles.serves(&p) == has_line("mm_tiles_product", cpu));
+    }
+}
+
+/* What is chosen, where the instruction set was compiled at all: type, rows, columns, k, weights. */
+static void expect(uint32_t cpu, int type, int64_t m, int64_t n, int64_t k, bool weights, const char *name)
+{
+    const agk_mm_problem p = {
+        .a = type, .b = AGK_F32, .m = m, .n = n, .k = k, .batches = 1, .weights = weights, .cpu = cpu};
+    const char *found = agk_mm_prefer(&p, NULL)->scheme->name;
+    if (strcmp(found, name) == 0) return;
+    fprintf(stderr, "%s %lld x %lld x %lld with cpu %#x: %s, not %s\n", agk_traits(type)->name, (long long)m,
+            (long long)n, (long long)k, cpu, found, name);
+    CHECK(false);
+}
+
+static void check_schemes(void)
+{
+    const uint32_t avx2 = AGK_AVX2 | AGK_FMA | AGK_F16C, avx512 = avx2 | AGK_AVX512 | AGK_AVX512_VNNI | AGK_AVX512_BF16;
+    const uint32_t amd = avx512 | AGK_FAST_BF16, amx = avx512 | AGK_AMX_BF16 | AGK_AMX_INT8;
+    expect(0, AGK_Q4_K, 64, 1, 256, true, "dots_f32");
+    expect(0, AGK_Q4_K, 64, 512, 256, true, "blocks_f32");
+    if (has_line("mm_shorts_product", avx2)) {
+        expect(avx2, AGK_Q4_K, 64, 1, 256, true, "packed_lanes");
+        expect(avx2, AGK_Q4_K, 64, 1, 256, false, "dots_q8");
+        expect(avx2, AGK_IQ2_XS, 64, 8, 256, true, "dots_q8");
+        expect(avx2, AGK_Q4_K, 64, 9, 256, false, "shorts");
+        expect(avx2, AGK_F32, 64, 512, 256, false, "blocks_f32");
+    }
+    if (has_line("mm_bytes_product", avx512)) {
+        expect(avx512, AGK_Q8_0, 64, 16, 256, true, "packed_lanes");
+        expect(avx512, AGK_Q8_0, 64, 16, 256, false, "blocks_q8");
+        expect(avx512, AGK_Q6_K, 64, 17, 256, true, "blocks_f32");
+        expect(avx512, AGK_Q6_K, 64, 32, 256, true, "bytes");
+        expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* no panel has so few rows */
+        expect(avx512, AGK_F16, 64, 32, 256, false, "floats");
+        expect(avx512, AGK_BF16, 64, 32, 256, false, "floats");
+        expect(avx512, AGK_BF16, 64, 8, 256, false, "dots_bf16");
+        expect(avx512, AGK_BF16, 64, 8, 32, false, "blocks_bf16");
+        expect(amd, AGK_BF16, 64, 32, 256, false, "pairs");
+        expect(amd, AGK_F32, 64, 32, 256, false, "floats");
+    }
+    if (has_line("mm_tiles_product", amx)) {
+        expect(amx, AGK_Q4_0, 64, 6, 256, true, "packed_lanes");
+        expect(amx, AGK_Q4_0, 64, 7, 256, true, "packed_tiles");
+        expect(amx, AGK_Q6_K, 64, 8, 256, true, "packed_lanes"); /* a scale for 16 k */
+        expect(amx, AGK_Q6_K, 64, 9, 256, true, "packed_tiles");
+        expect(amx, AGK_Q4_0, 64, 32, 256, true, "tiles");
+        expect(amx, AGK_F32, 64, 32, 256, true, "tiles");
+        expect(amx, AGK_BF16, 64, 4, 256, false, "dots_bf16");
+        expect(amx, AGK_BF16, 64, 5, 256, false, "blocks_bf16");
+    }
+    const uint32_t neon = AGK_NEON | AGK_NEON_DOTPROD;
+    if (has_line("mm_bytes_product", neon)) {
+        expect(neon, AGK_Q4_0, 64, 1, 256, true, "packed_lanes");
+        expect(neon, AGK_Q4_0, 64, 9, 256, false, "bytes");
+        expect(neon, AGK_Q6_K, 64, 1, 256, false, "dots_f32");
+        expect(AGK_NEON, AGK_Q4_0, 64, 32, 256, false, "floats");
+    }
+}
+
 int main(void)
 {
     const char *expected = getenv("AGK_EXPECT"), *best = "scalar";
@@ -35,6 +132,9 @@ int main(void)
               (first < agk_n_variants ? agk_variants[first].fn : NULL)); /* attention in bf16 has no plain C */
         if (runs(i) && rank(agk_variants[i].isa) > rank(best)) best = agk_variants[i].isa;
     }
+    for (size_t i = 0; i < agk_n_variants; ++i) check_gates(agk_variants[i].needs);
+    check_gates(agk_cpu_features());
+    check_schemes();
     if (expected != NULL && strcmp(best, expected) != 0) {
         fprintf(stderr, "the best kernels are those of %s, not of %s\n", best, expected);
         return 1;

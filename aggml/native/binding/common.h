@@ -18,6 +18,7 @@ using std::atomic_uint;
 using std::atomic_uint_fast64_t;
 #define AG_RUNTIME_CPP 1
 extern "C" {
+#include "lower/mul_mat/scheme.h"
 #include "runtime/packing.h"
 #include "runtime/rest.h"
 #include "runtime/runtime.h"

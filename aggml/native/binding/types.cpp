@@ -92,6 +92,16 @@ nb::tuple type_traits(int type)
                           static_cast<int>(traits->vec_dot_type), traits->needs_imatrix);
 }
 
+// (name, why): the scheme that computes [m rows of a] x [n columns of b], both of k elements (lower/mul_mat/README.md).
+nb::tuple mul_mat_scheme(int a, int b, int64_t m, int64_t n, int64_t k, uint32_t cpu, bool weights)
+{
+    convertible(a, k);
+    convertible(b, k);
+    const agk_mm_problem problem = {a, b, m, n, k, 1, weights, cpu};
+    const agk_mm_preference *row = agk_mm_prefer(&problem, nullptr);
+    return nb::make_tuple(row->scheme->name, row->why);
+}
+
 nb::list variants()
 {
     nb::list out;
@@ -108,6 +118,7 @@ nb::list variants()
 void bind_types(nb::module_ &m)
 {
     m.def("variants", variants);
+    m.def("mul_mat_scheme", mul_mat_scheme, "a"_a, "b"_a, "m"_a, "n"_a, "k"_a, "cpu"_a, "weights"_a = false);
     m.def("op_find", [](const char *name) { return agk_op_find(name); }, "name"_a);
     m.def("quantize_problem", quantize_problem, "type"_a, "weighted"_a);
     m.def("has_to_float", has_to_float, "type"_a);

@@ -1,11 +1,10 @@
-/* What the parts of mul_mat agree on: packed layouts and the arguments of its inner kernels.
+/* What the lowering of products and their kernels agree on: forms of rows and columns, and the arguments of dots and blocks.
  *
- * dst[m, n] = sum over k of a[k, m] * b[k, n]. Two ways:
- * - tile (many columns): b is packed k-major in units of 16 columns, which become the lanes; rows of a are read as
- *   they lie, one element (or 4 bytes of k) at a time, and broadcast. So weights need no packing at all;
- * - dot (few columns): lanes run along k of both operands as they lie, one sum per row and column at the end.
- *
- * Not here: the choice between them and the chunks (lower/mul_mat/mul_mat.c). */
+ * dst[m, n] = sum over k of a[k, m] * b[k, n]: a row of a times a column of b. lower/mul_mat/README.md has the schemes and the
+ * words. Dots (few columns): lanes run along k of both operands as they lie, one sum for each row and column at the end. Blocks
+ * (more columns): b is packed in units of 16 columns, which become the lanes; rows of a are read as they lie, one element (or
+ * 4 bytes of k) at a time, and broadcast, so weights need no packing at all.
+ * Not here: panels (mul_mat_panels.h, _bytes.h, _shorts.h), packed weights (mul_mat_packed.h). */
 #ifndef AGK_MUL_MAT_H
 #define AGK_MUL_MAT_H
 
@@ -14,7 +13,7 @@
 
 enum {
     AGK_MM_UNIT = 16,     /* columns of b packed together */
-    AGK_MM_MAX_UNITS = 3, /* units of one tile: 3 x 8 accumulators, 3 vectors of b and a broadcast fill 32 registers */
+    AGK_MM_MAX_UNITS = 3, /* of one block: 3 x 8 sums, 3 vectors of b and a broadcast fill 32 registers */
     AGK_MM_BLOCK = 32,    /* elements of a block of q8_0 and q4_0 */
 };
 
@@ -27,26 +26,27 @@ typedef struct agk_mm_unit_q8 {
     uint8_t q[AGK_MM_BLOCK / 4][AGK_MM_UNIT][4];
 } agk_mm_unit_q8;
 
-/* A row of a as the q8 tile wants it, per 32 k: from q8_0 and q4_0 blocks. */
+/* A row of a as blocks_q8 reads it, per 32 k: from q8_0 and q4_0 blocks. */
 typedef struct agk_mm_row_q8 {
     float d;
     int32_t start; /* -128 * sum(q), what the + 128 of b adds too much */
     int8_t q[AGK_MM_BLOCK];
 } agk_mm_row_q8;
 
-/* A column of b, quantized, per 64 k; a last half is zero. What the q dot reads, and mm_blocks_pack_q8 packs. */
+/* A column of b, quantized, per 64 k; a last half is zero. Dots of quantized rows read it; blocks_q8, bytes, shorts and packed
+ * weights pack it. */
 typedef struct agk_mm_col_q8 {
     float d[2];
     int32_t start[AGK_MM_UNIT]; /* -128 * sum of 4 q: what weights made unsigned add too much, lane by lane */
     int8_t q[2 * AGK_MM_BLOCK];
 } agk_mm_col_q8;
 
-/* One call of a tile or dot kernel: c[row, column] = (add ? c : 0) + sum over k. Strides are in bytes. */
+/* One call of a kernel of dots or blocks: c[row, column] = (add ? c : 0) + sum over k. Strides are in bytes. */
 typedef struct agk_mm_block {
     int64_t k, rows, cols;
     const void *a; /* rows, lda apart */
     size_t lda;
-    const void *b; /* tile: units, ldb apart; dot: columns, ldb apart */
+    const void *b; /* blocks: units, ldb apart; dots: columns, ldb apart */
     size_t ldb;
     float *c; /* columns, ldc apart, rows contiguous */
     size_t ldc;
@@ -61,6 +61,16 @@ typedef void agk_mm_pack_fn(int64_t k, int64_t cols, const void *b, size_t ldb, 
 
 /* Rows of a or columns of b into agk_mm_row_q8 or agk_mm_col_q8. */
 typedef void agk_mm_convert_fn(const void *src, void *dst, int64_t n);
+
+/* What the codes of a quantized type are like, as products of bytes see them: an element is (code - offset) * scale + minimum. */
+typedef struct agk_code_traits {
+    bool served : 1;  /* whether elements of the type can be bytes at all */
+    bool minimum : 1; /* there are minimums */
+    bool halves : 1;  /* a scale for each 16 elements, not 32 */
+    bool wide : 1;    /* scales of columns are for 256 elements, which are a block of k */
+} agk_code_traits;
+
+agk_code_traits agk_code_traits_of(int type);
 
 static inline size_t agk_mm_blocks(int64_t k, int64_t size)
 {

@@ -1,21 +1,26 @@
-/* What mul_mat of many columns agrees on, on matrix tiles and in lanes: numbers as sums of bf16 terms, and their packed layouts.
+/* Panels and units: the arguments of the kernels of products with many columns, and what tiles, pairs and floats put in them.
  *
- * A bf16 has 8 bits of an f32's 24, a product of two is exact in f32. So x = x0 + x1 + x2, each term the next 8 bits, and
- * a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six products of bf16. Where tiles
- * have 16 times the rate of f32 lanes that is 2.6 times faster, at the accuracy of f32. Two terms each, three products:
- * f16, whose 11 bits they hold. One: bf16, and quantized types, whose elements round to bf16 within 2^-9.
- * Not here: bytes (mul_mat_bytes.h), fewer columns (mul_mat.h). */
-#ifndef AGK_MUL_MAT_TERMS_H
-#define AGK_MUL_MAT_TERMS_H
+ * A panel is 32 rows of a, a unit 16 columns of b, both for a block of k, in the order in which a kernel reads them. All have
+ * zeros beyond k, rows and columns.
+ *
+ * Not here: bytes (mul_mat_bytes.h, mul_mat_shorts.h), fewer columns (mul_mat.h). */
+#ifndef AGK_MUL_MAT_PANELS_H
+#define AGK_MUL_MAT_PANELS_H
 
 #include "mul_mat.h"
 
-/* In lanes: columns of b, a unit of 16: [k / 32][terms][16 pairs of k][16 columns][2]; rows of a, a panel of 32:
- * [k / 32][terms][32 rows][32 k]; an f32 may stay whole, as wide as two terms: [k][16 columns], [k / 16][32 rows][16].
+/* Terms: a bf16 has 8 bits of an f32's 24, and a product of two is exact in f32. So x = x0 + x1 + x2, each term the next 8 bits,
+ * and a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six products of bf16. Where tiles
+ * have 16 times the rate of f32 lanes that is 2.6 times faster, at the accuracy of f32. Two terms each, three products: f16,
+ * whose 11 bits they hold. One: bf16, and quantized types, whose elements round to bf16 within 2^-9.
  *
- * On tiles columns are the rows of a tile and rows of weights its columns, so that a line of sums is 16 rows of one column, as
- * they lie in the result: units are [k / 32][terms][16 columns][32 k], a panel is two of [k / 32][terms][16 pairs of k][16 rows][2],
- * lda apart. All have zeros beyond k, rows and columns. */
+ * | scheme | unit                                                 | panel                                                     |
+ * | pairs  | [k / 32][terms][16 pairs of k][16 columns][2]        | [k / 32][terms][32 rows][32 k]                            |
+ * | floats | [k][16 columns], f32                                 | [k / 16][32 rows][16], f32                                |
+ * | tiles  | [k / 32][terms][16 columns][32 k]                    | twice [k / 32][terms][16 pairs of k][16 rows][2], lda apart |
+ *
+ * On tiles columns are the lines of a matrix tile and rows of weights its columns, so that a line of sums is 16 rows of one
+ * column, as they lie in the result. */
 enum {
     AGK_PANEL_K = 32,           /* of a tile */
     AGK_PANEL_ROWS = 32,        /* of a panel */
@@ -24,7 +29,7 @@ enum {
     AGK_PANEL_MIN_COLUMNS = 32, /* below, making a panel costs more than it saves */
 };
 
-/* What sums become behind their last block of k, while they are in L1: c = act(sums + bias) + other. */
+/* The end of sums on tiles, behind their last block of k, while they are in L1: c = act(sums + bias) + other. */
 typedef struct agk_mm_end {
     float *c; /* from the first row of the panel and the first column on */
     size_t ldc;
@@ -40,7 +45,7 @@ typedef struct agk_mm_end {
 /* One panel times some units, for one block of k: sums += a * b. */
 typedef struct agk_mm_panel {
     int terms;
-    int fours; /* of mul_mat_shorts.h */
+    int fours; /* of shorts: how many fours of a row have a sum of 16 bits */
     int64_t k; /* a multiple of 32 */
     int64_t rows, cols;
     const char *a, *b;
@@ -56,6 +61,8 @@ typedef struct agk_mm_panel {
     int64_t next_rows;
     const agk_mm_end *end; /* on tiles, of the last block of k; NULL: sums are kept */
 } agk_mm_panel;
+
+typedef void agk_mm_panel_fn(const agk_mm_panel *panel);
 
 /* Functions that an end can have. */
 static inline bool agk_mm_end_takes(int op)
@@ -78,22 +85,11 @@ static inline size_t agk_terms_panel_bytes(int terms, int64_t k)
     return 2 * agk_terms_unit_bytes(terms, k);
 }
 
-/* What splitting takes: a term of a smaller number would be subnormal, and an infinity would give 0 * inf. */
+/* Whether a number can be split into terms: a term of a smaller number would be subnormal, an infinity would give 0 * inf. */
 static inline bool agk_terms_can_split(uint32_t bits)
 {
     const uint32_t magnitude = bits & 0x7fffffffu;
     return magnitude == 0 || (magnitude >= 0x08800000u && magnitude < 0x7f800000u); /* 2^-110, infinity */
 }
-
-/* Whether this way serves a product; then the node's steps. The node was checked, and its result is not empty. */
-bool agk_mm_terms_serve(const agk_view *a, const agk_view *b, uint32_t cpu);
-void agk_mm_terms_lower(agk_lowering *lowering);
-
-/* Whether the last stage of a product makes its result bf16; such a node gets its steps, or false. */
-static inline bool agk_mm_narrows(const agk_node *node)
-{
-    return node->n_stages > 0 && node->stage[node->n_stages - 1].op == AGK_OP_cpy && node->dst.type == AGK_BF16;
-}
-bool agk_mm_terms_narrow(agk_lowering *lowering);
 
 #endif

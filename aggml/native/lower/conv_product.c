@@ -6,7 +6,7 @@
 #include "copy.h"
 #include "units.h"
 #include "conv_geometry.h"
-#include "lower/mul_mat/mul_mat_plan.h"
+#include "lower/mul_mat/blocks.h"
 
 enum {
     TILE = AGK_MM_MAX_UNITS * AGK_MM_UNIT, /* places of one product */
@@ -142,7 +142,7 @@ static agk_status run_product(const agk_task *task, const agk_node *node, int64_
                                         .a = a + 4 * k0,
                                         .lda = lda,
                                         .b = packed,
-                                        .ldb = agk_mm_unit_bytes(AGK_MM_FLOATS, k),
+                                        .ldb = agk_mm_unit_bytes(AGK_MM_UNIT_FLOATS, k),
                                         .c = product,
                                         .ldc = (size_t)g.out_channels * sizeof(float),
                                         .add = k0 > 0};
@@ -300,7 +300,7 @@ static agk_status run_transposed_product(const agk_task *task, const agk_node *n
                                     .a = weights + first * window * t.channels,
                                     .lda = (size_t)t.channels * sizeof(float),
                                     .b = packed,
-                                    .ldb = agk_mm_unit_bytes(AGK_MM_FLOATS, t.channels),
+                                    .ldb = agk_mm_unit_bytes(AGK_MM_UNIT_FLOATS, t.channels),
                                     .c = product,
                                     .ldc = (size_t)rows * sizeof(float)};
             ((agk_mm_block_fn *)node->aux.fn[PRODUCT])(&b);

@@ -4,7 +4,7 @@
  * turned in scratch, while b lies almost as it has to. Not here: the kernels (mul_mat_blocks.c, avx2/, avx512/). */
 #include "refuse.h"
 #include "strided.h"
-#include "lower/mul_mat/mul_mat_plan.h"
+#include "lower/mul_mat/blocks.h"
 
 enum {
     ROWS = 256,  /* of the result in one item; a multiple of every block */
@@ -70,7 +70,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
                                      .a = turned,
                                      .lda = DEPTH * sizeof(float),
                                      .b = packed,
-                                     .ldb = agk_mm_unit_bytes(AGK_MM_FLOATS, k),
+                                     .ldb = agk_mm_unit_bytes(AGK_MM_UNIT_FLOATS, k),
                                      .c = (float *)(void *)(plane + col * dst->nb[1]) + row,
                                      .ldc = (size_t)dst->nb[1],
                                      .add = k0 > 0};

@@ -10,13 +10,25 @@ const agk_variant agk_variants[] = {
 #undef AGK_VARIANT
 const size_t agk_n_variants = sizeof agk_variants / sizeof agk_variants[0];
 
-agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu)
+static const agk_variant *first_of(const char *kernel, uint32_t cpu)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *variant = &agk_variants[i];
-        if ((variant->needs & ~cpu) == 0 && strcmp(variant->kernel, kernel) == 0) return variant->fn;
+        if ((variant->needs & ~cpu) == 0 && strcmp(variant->kernel, kernel) == 0) return variant;
     }
     return NULL;
+}
+
+agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu)
+{
+    const agk_variant *variant = first_of(kernel, cpu);
+    return variant != NULL ? variant->fn : NULL;
+}
+
+agk_any_fn *agk_pick_vector(const char *kernel, uint32_t cpu)
+{
+    const agk_variant *variant = first_of(kernel, cpu);
+    return variant != NULL && strcmp(variant->isa, "scalar") != 0 ? variant->fn : NULL;
 }
 
 static const struct {

@@ -81,10 +81,10 @@ typedef struct agk_node {
     bool has_columns;   /* src[1] was written so */
     int32_t columns_k;  /* dst is: so many k a block (mul_mat_terms_plan.h); 0: it is what it says */
     union {
-        int64_t i[12];
-        double f[12];
-        const void *p[12];
-        void (*fn[12])(void);
+        int64_t i[16];
+        double f[16];
+        const void *p[16];
+        void (*fn[16])(void);
     } aux; /* what the lowering decided, for its own steps: rows per chunk, chosen kernels */
 } agk_node;
 
@@ -219,6 +219,8 @@ extern const size_t agk_n_variants;
 
 /* The first variant of `kernel` whose needs are within `cpu`; kernels are found at plan compile, never per run. */
 agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
+/* The same, but NULL where plain C would be the best: whether there is anything to serve with. */
+agk_any_fn *agk_pick_vector(const char *kernel, uint32_t cpu);
 #define AGK_PICK(kernel, cpu) ((agk_##kernel##_fn *)agk_pick_any(#kernel, (cpu)))
 
 uint32_t agk_cpu_features(void); /* of this machine, OS register state included */

@@ -1,22 +1,21 @@
-/* mul_mat of packed weights with 1 to 31 columns (mul_mat_packed.h): columns are quantized and laid side by side, then groups of 16
- * rows are multiplied, each packed by whoever comes to it first. Several products of the same columns lay them out once.
+/* packed_lanes and packed_tiles: products of packed weights with few columns (kernels/mul_mat_packed.h). Columns are quantized and
+ * laid side by side, then groups of 16 rows are multiplied, each packed by the thread that comes to it first. Several products of
+ * the same columns lay them out once.
  *
  * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one column,
  * the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for eight, products
  * per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K).
- * Not here: the layout and when a group is packed (mul_mat_packed.c, runtime/packing.c), the choice (mul_mat.c). */
+ * Not here: when a group is packed (packing.h), the choice (choice.c). */
 #include "lower/chain.h"
-#include "kernels/mul_mat_packed.h"
-#include "lower/weights.h"
 #include "lower/strided.h"
-#include "mul_mat_plan.h"
+
+#include "convert.h"
+#include "packing.h"
 
 enum {
     K_MOST = 2048,         /* of the columns, per chunk; a multiple of 64 */
     TWO_GROUPS_FROM = 16,  /* fewer are cut finer: both threads shall have some */
     FOUR_GROUPS_FROM = 64, /* of tiles: twice as many before the next claim, 4 % of a step; 16 threads have some yet */
-    MOST_IN_LANES = 16,
-    MOST_ON_TILES = 31, /* from 32 on columns are worth a panel: mul_mat_terms.c */
 };
 
 /* What one thread does in some 5 us: so little that two threads end at the same time. */
@@ -24,7 +23,7 @@ static const double slice_flops = 1.5e6, slice_read = 1e5;
 
 typedef struct plan {
     agk_mm_block_fn *product;
-    agk_mm_convert_fn *quantize;
+    agk_mm_conversion columns;     /* to agk_mm_col_q8 */
     agk_mm_packed_columns_fn *lay; /* does that, too, and lays columns out for tiles; NULL: not for these */
     const agk_packed_layout *layout;
     agk_packed *packed;
@@ -79,7 +78,7 @@ static agk_status columns_step(const agk_task *task, const agk_node *node, int64
             continue;
         }
         for (int64_t j = 0; j < n; ++j) {
-            p.quantize(columns + j * b->nb[1], (char *)task->scratch + (size_t)j * bytes, kn);
+            agk_mm_convert(&p.columns, columns + j * b->nb[1], (char *)task->scratch + (size_t)j * bytes, kn);
         }
         if (p.on_tiles) {
             out += agk_packed_tiles_bytes(p.layout, width(n), k0);
@@ -122,41 +121,6 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     return AGK_OK;
 }
 
-/* Tiles take 8 or 16 columns together: 8 of them in 0.67 (q4_0), 0.77 (q4_K), 0.81 (q8_0) of the time of lanes, those that have
- * a scale for 16 k are slower. */
-static bool on_tiles(int type, int64_t n, uint32_t cpu)
-{
-    const uint32_t needs = AGK_AMX_INT8 | AGK_AVX512;
-    const agk_packed_layout *layout = agk_packed_layout_of(type);
-    const int64_t least = layout != NULL && !agk_packed_halves(layout) ? 7 : AGK_PACKED_COLUMNS + 1;
-    return n >= least && (cpu & needs) == needs;
-}
-
-agk_mm_block_fn *agk_packed_product(int type, bool tiles, uint32_t cpu)
-{
-#define AGK_PRODUCT(TYPE, name) \
-    case AGK_##TYPE: return tiles ? AGK_PICK(mm_packed_tiles_##name, cpu) : AGK_PICK(mm_packed_##name, cpu);
-    const uint32_t needs = AGK_AVX512 | AGK_AVX512_VNNI, narrow = AGK_AVX2 | AGK_FMA | AGK_F16C;
-    if ((cpu & needs) != needs && (cpu & narrow) != narrow && (cpu & AGK_NEON_DOTPROD) == 0) return NULL;
-    switch (type) {
-        AGK_PRODUCT(Q8_0, q8_0)
-        AGK_PRODUCT(Q4_0, q4_0)
-        AGK_PRODUCT(Q4_1, q4_1)
-        AGK_PRODUCT(Q5_0, q5_0)
-        AGK_PRODUCT(Q5_1, q5_1)
-        AGK_PRODUCT(IQ4_NL, iq4_nl)
-        AGK_PRODUCT(MXFP4, mxfp4)
-        AGK_PRODUCT(Q2_K, q2_k)
-        AGK_PRODUCT(Q3_K, q3_k)
-        AGK_PRODUCT(Q4_K, q4_k)
-        AGK_PRODUCT(Q5_K, q5_k)
-        AGK_PRODUCT(Q6_K, q6_k)
-        AGK_PRODUCT(IQ4_XS, iq4_xs)
-    default: return NULL;
-    }
-#undef AGK_PRODUCT
-}
-
 /* Whether the columns of an earlier product of packed weights are those of this one, as for queries, keys and values. */
 static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
 {
@@ -178,33 +142,54 @@ static int32_t k_of_chunk(int64_t k, int64_t n, bool one_pass)
     return (int32_t)agk_mm_least(K_MOST, least);
 }
 
-bool agk_lower_mul_mat_packed(agk_lowering *lowering)
+static agk_any_fn *product_of(const agk_mm_problem *p, bool tiles)
+{
+    return agk_mm_kernel_of_type(tiles ? "mm_packed_tiles_" : "mm_packed_", p->a, p->cpu);
+}
+
+static bool serve(const agk_mm_problem *p, bool tiles)
+{
+    return p->weights && p->batches == 1 && p->k > 0 && p->m >= AGK_PACKED_ROWS &&
+           (p->b == AGK_F32 || p->b == AGK_Q8_0) && product_of(p, tiles) != NULL;
+}
+
+static bool tiles_serve(const agk_mm_problem *p)
+{
+    return serve(p, true);
+}
+
+static bool lanes_serve(const agk_mm_problem *p)
+{
+    return serve(p, false);
+}
+
+/* Groups of a chunk: some 5 us of work, multiplied two by two, on tiles in fours. */
+static int64_t groups_of_chunk(const plan *p, int64_t groups, int64_t k, int64_t n)
+{
+    const double group = (double)agk_packed_group_bytes(p->layout, k);
+    const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
+    int64_t chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
+    if (groups >= TWO_GROUPS_FROM) chunk = (chunk + 1) / 2 * 2;
+    if (p->on_tiles && groups >= FOUR_GROUPS_FROM) chunk = (chunk + 3) / 4 * 4;
+    return chunk;
+}
+
+static bool lower(agk_lowering *lowering, bool tiles)
 {
     agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *b = &node->src[1];
-    const int64_t k = a->ne[0], m = a->ne[1], n = b->ne[1];
-    const bool tiles = on_tiles(a->type, n, lowering->cpu);
-    if (lowering->weights == NULL || n > (tiles ? MOST_ON_TILES : MOST_IN_LANES) ||
-        a->ne[2] * a->ne[3] * b->ne[2] * b->ne[3] != 1 || k == 0 || m < AGK_PACKED_ROWS ||
-        (b->type != AGK_F32 && b->type != AGK_Q8_0)) {
-        return false;
-    }
-    plan p = {.product = agk_packed_product(a->type, tiles, lowering->cpu), .layout = agk_packed_layout_of(a->type)};
-    if (p.product == NULL || (p.packed = agk_packed_acquire(lowering->weights, a)) == NULL) return false;
-    lowering->packed = p.packed;
-    p.quantize = b->type == AGK_Q8_0 ? agk_mm_col_from_q8_0 : AGK_PICK(mm_columns_q8, lowering->cpu);
-    p.on_tiles = tiles;
+    const agk_mm_problem problem = agk_mm_problem_of(lowering);
+    const int64_t k = problem.k, n = problem.n, groups = agk_mm_ceil_div(problem.m, AGK_PACKED_ROWS);
+    plan p = {.product = (agk_mm_block_fn *)product_of(&problem, tiles),
+              .layout = agk_packed_layout_of(a->type),
+              .on_tiles = tiles};
+    if ((p.packed = agk_packed_keep(lowering)) == NULL) return false;
+    p.columns = agk_mm_to_q8(b->type, lowering->cpu);
     if (tiles && b->type == AGK_F32) p.lay = AGK_PICK(mm_packed_columns, lowering->cpu);
     p.tiles = (int32_t)agk_mm_ceil_div(n, tiles ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS);
-    const double group = (double)agk_packed_group_bytes(p.layout, k);
-    const double slices = group / slice_read + 2.0 * AGK_PACKED_ROWS * (double)(k * n) / slice_flops;
-    const int64_t groups = agk_mm_ceil_div(m, AGK_PACKED_ROWS);
-    p.groups_per_chunk = slices * (double)groups <= 3.0 ? groups : slices >= 1.0 ? 1 : (int64_t)(1.0 / slices);
-    if (groups >= TWO_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 1) / 2 * 2; /* multiplied two by two */
-    if (tiles && groups >= FOUR_GROUPS_FROM) p.groups_per_chunk = (p.groups_per_chunk + 3) / 4 * 4;
+    p.groups_per_chunk = groups_of_chunk(&p, groups, k, n);
     p.k_chunk = k_of_chunk(k, n, p.lay != NULL);
-    const int64_t k_most = agk_mm_least(k, p.k_chunk);
-    lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, k_most);
+    lowering->scratch_size = AGK_PACKED_MOST * agk_mm_col_bytes(AGK_MM_Q8, agk_mm_least(k, p.k_chunk));
     lowering->work_size =
         tiles ? (size_t)p.tiles * agk_packed_tiles_bytes(p.layout, AGK_PACKED_MOST, k) : agk_packed_columns_bytes(n, k);
     lowering->lays_columns = true;
@@ -212,8 +197,21 @@ bool agk_lower_mul_mat_packed(agk_lowering *lowering)
         agk_add_step(lowering, columns_step, agk_mm_ceil_div(k, p.k_chunk));
     }
     agk_add_step(lowering, product_step, agk_mm_ceil_div(groups, p.groups_per_chunk));
-    lowering->weights_at = agk_packed_data(p.packed);
+    lowering->weights_at = p.packed->data;
     lowering->chunk_bytes = (size_t)p.groups_per_chunk * agk_packed_group_bytes(p.layout, k);
     memcpy(&node->aux, &p, sizeof p);
     return true;
 }
+
+static bool tiles_lower(agk_lowering *lowering)
+{
+    return lower(lowering, true);
+}
+
+static bool lanes_lower(agk_lowering *lowering)
+{
+    return lower(lowering, false);
+}
+
+const agk_mm_scheme agk_mm_packed_tiles = {"packed_tiles", tiles_serve, tiles_lower};
+const agk_mm_scheme agk_mm_packed_lanes = {"packed_lanes", lanes_serve, lanes_lower};

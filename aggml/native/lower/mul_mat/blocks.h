@@ -1,0 +1,18 @@
+/* What others need of the scheme of blocks: how large packed columns are (convolutions and out_prod pack their own). */
+#ifndef AGK_LOWER_MUL_MAT_BLOCKS_H
+#define AGK_LOWER_MUL_MAT_BLOCKS_H
+
+#include "kernels/mul_mat.h"
+#include "scheme.h"
+
+/* What a unit of 16 columns holds, see agk_mm_unit_q8 and its neighbours in kernels/mul_mat.h. */
+typedef enum agk_mm_unit_form { AGK_MM_UNIT_FLOATS, AGK_MM_UNIT_PAIRS, AGK_MM_UNIT_Q8 } agk_mm_unit_form;
+
+/* Bytes of a unit of k elements. */
+static inline size_t agk_mm_unit_bytes(agk_mm_unit_form form, int64_t k)
+{
+    if (form == AGK_MM_UNIT_Q8) return agk_mm_blocks(k, AGK_MM_BLOCK) * sizeof(agk_mm_unit_q8);
+    return (form == AGK_MM_UNIT_PAIRS ? agk_mm_blocks(k, 2) : (size_t)k) * AGK_MM_UNIT * 4;
+}
+
+#endif

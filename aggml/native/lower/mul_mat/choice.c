@@ -1,0 +1,106 @@
+/* Which scheme computes a product: a table of preferences, read from top to bottom, the best first.
+ *
+ * The first row whose scheme serves the product, and whose condition holds, is taken. A scheme serves where kernels.def has
+ * lines for it that this machine can run; the conditions here say only when it pays. Figures are in the column `why`.
+ * Not here: what the schemes do (README.md). */
+#include <ctype.h>
+#include <stdio.h>
+
+#include "scheme.h"
+
+#include "kernels/mul_mat_packed.h"
+#include "kernels/mul_mat_panels.h"
+
+enum {
+    PACKED_IN_LANES = 16, /* columns */
+    PACKED_ON_TILES = 31, /* from 32 on columns are worth a panel */
+    BYTES_FROM = 9,       /* columns, where the schemes below would make floats of quantized rows */
+    DOTS = 16,            /* columns */
+    DOTS_QUANTIZED = 8,
+    DOTS_BESIDE_TILES = 4, /* bf16 where matrix tiles do the rest */
+    DOT_K = 64,            /* shorter rows: adding up the lanes of a dot costs more than it saves */
+};
+
+static bool few_enough_for_packed_tiles(const agk_mm_problem *p)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(p->a);
+    const int64_t least = layout != NULL && agk_packed_halves(layout) ? AGK_PACKED_COLUMNS + 1 : AGK_PACKED_COLUMNS - 1;
+    return p->n >= least && p->n <= PACKED_ON_TILES;
+}
+
+static bool few_enough_for_packed_lanes(const agk_mm_problem *p)
+{
+    return p->n <= PACKED_IN_LANES;
+}
+
+static bool worth_panels(const agk_mm_problem *p)
+{
+    return p->n >= AGK_PANEL_MIN_COLUMNS;
+}
+
+/* The rows below would make floats of quantized rows, unless blocks_q8 takes bytes. */
+static bool worth_bytes(const agk_mm_problem *p)
+{
+    return p->n >= (agk_pick_vector("mm_blocks_q8", p->cpu) != NULL ? AGK_PANEL_MIN_COLUMNS : BYTES_FROM);
+}
+
+/* With panels of floats of 512 bits, shorts of 256 are not asked. */
+static bool worth_shorts(const agk_mm_problem *p)
+{
+    return p->n >= BYTES_FROM && agk_pick_vector("mm_floats_product", p->cpu) == NULL;
+}
+
+static bool few_columns(const agk_mm_problem *p)
+{
+    const bool beside_tiles = p->a == AGK_BF16 && agk_mm_tiles.serves(p);
+    const int64_t few = agk_traits(p->a)->blck_size > 1 ? DOTS_QUANTIZED : beside_tiles ? DOTS_BESIDE_TILES : DOTS;
+    return p->n <= 2 || (p->n <= few && p->k >= DOT_K);
+}
+
+static bool always(const agk_mm_problem *p)
+{
+    (void)p;
+    return true;
+}
+
+static const agk_mm_preference preferences[] = {
+    {&agk_mm_packed_tiles, few_enough_for_packed_tiles,
+     "8 columns on tiles take 0.67 (q4_0), 0.77 (q4_K), 0.81 (q8_0) of the time of lanes; types with a scale for 16 k are "
+     "slower there up to 8 columns. Tiles multiply 8 or 16 columns alike, so 7 are worth a tile of 8"},
+    {&agk_mm_packed_lanes, few_enough_for_packed_lanes,
+     "against dots, one column on a Sapphire Rapids, two threads: 97 instead of 75 % of the read bandwidth (q4_0), 90 "
+     "instead of 65 % (q4_K), 91 instead of 75 % (q6_K); eight columns: 2 (q8_0) to 3 (q4_K) times the products"},
+    {&agk_mm_tiles, worth_panels,
+     "16 times the products of f32 lanes; f32 as three bf16 terms is 2.6 times faster than lanes"},
+    {&agk_mm_bytes, worth_bytes,
+     "four products of bytes in each lane where f32 has one; below 32 columns making a panel costs more than it saves, unless "
+     "rows would become floats otherwise"},
+    {&agk_mm_pairs, worth_panels,
+     "vdpbf16ps has twice the products of an f32 FMA on AMD's processors, half of them on Intel's"},
+    {&agk_mm_floats, worth_panels,
+     "rows are unpacked once for 512 columns, and both operands are read in the order in which they lie"},
+    {&agk_mm_shorts, worth_shorts,
+     "32 products of codes of 4 bits take 2.1 instructions, those of f32 4 of a kind that only two of three pipes have"},
+    {&agk_mm_dots_q8, few_columns, "weights are read once, as they lie; many columns would not fit the registers"},
+    {&agk_mm_dots_bf16, few_columns, "two products a lane, no conversion of rows"},
+    {&agk_mm_dots_f32, few_columns,
+     "rows are read once, as they lie; from 17 columns on packing b costs less than adding up lanes"},
+    {&agk_mm_blocks_bf16, always, "two products a lane, or matrix tiles, for fewer columns than a panel is worth"},
+    {&agk_mm_blocks_q8, always, "four products a lane for 9 to 31 columns"},
+    {&agk_mm_blocks_f32, always, "serves everything: rows that are not f32 are widened, 32 at a time"},
+};
+
+const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_mm_preference *after)
+{
+    const agk_mm_preference *row = after == NULL ? preferences : after + 1;
+    while (!(row->when(problem) && row->scheme->serves(problem))) ++row; /* the last row always serves */
+    return row;
+}
+
+agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%s%s", prefix, agk_traits(type)->name);
+    for (char *c = name; *c != '\0'; ++c) *c = (char)tolower((unsigned char)*c);
+    return agk_pick_vector(name, cpu);
+}

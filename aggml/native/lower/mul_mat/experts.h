@@ -1,0 +1,90 @@
+/* mul_mat_id: what its lowering (mul_mat_id.c) decides and its steps (experts.c, experts_products.c) carry out. */
+#ifndef AGK_LOWER_MUL_MAT_EXPERTS_H
+#define AGK_LOWER_MUL_MAT_EXPERTS_H
+
+#include "blocks.h"
+#include "dots.h"
+#include "packing.h"
+
+enum {
+    AGK_EXPERTS_DOTS = 8,      /* columns of an expert, up to which dots are faster than packing for blocks */
+    AGK_EXPERTS_DOT_ROWS = 16, /* of a at a time */
+    AGK_EXPERTS_DOT_K = 1024,  /* 16 rows of it, widened, are 64 KB */
+    AGK_EXPERTS_BLOCK_ROWS = 32,
+    AGK_EXPERTS_BLOCK_K = 512,       /* 32 rows of it, widened, are 64 KB */
+    AGK_EXPERTS_BLOCK_COLUMNS = 384, /* whose results, 32 rows of them, are in scratch together: 48 KB */
+};
+
+/* By which kernels an expert's columns are multiplied: packed weights whatever their number, else dots up to 8 of them, blocks from
+ * 9 on. */
+typedef struct agk_experts_plan {
+    agk_packed *packed;                           /* NULL: rows are read as they lie */
+    agk_mm_block_fn *packed_lanes, *packed_tiles; /* packed_tiles NULL: there are no matrix tiles */
+    agk_mm_dots dots;
+    agk_mm_block_fn *block;
+    agk_mm_pack_fn *pack;
+    agk_to_float_fn *read_a; /* for blocks; NULL: a is f32 */
+    agk_to_float_fn *read_b;
+    int64_t rows_per_item, items_per_expert;
+    int32_t per_chunk, columns_per_chunk;
+} agk_experts_plan;
+
+_Static_assert(sizeof(agk_experts_plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
+
+static inline agk_experts_plan agk_experts_plan_of(const agk_node *node)
+{
+    agk_experts_plan p;
+    memcpy(&p, &node->aux, sizeof p);
+    return p;
+}
+
+/* Columns of an expert that are multiplied together where its weights are packed: on tiles 16, in lanes 8. */
+static inline int64_t agk_experts_together(const agk_experts_plan *p)
+{
+    return p->packed_tiles != NULL ? AGK_PACKED_MOST : AGK_PACKED_COLUMNS;
+}
+
+/* Where column i of an expert begins, the first of those multiplied together. Up to 8, the last ones, go to lanes. */
+static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_packed_layout *layout, int64_t i,
+                                        int64_t k)
+{
+    return p->packed_tiles != NULL ? (size_t)(i / AGK_PACKED_MOST) * agk_packed_tiles_bytes(layout, AGK_PACKED_MOST, k)
+                                   : agk_packed_columns_bytes(i, k);
+}
+
+/* The work area: where each expert's columns begin in `order`, the columns by expert, then their elements. A slot is a column of
+ * the result: [slot % used, slot / used] of ids, where `used` experts are named for each token. */
+typedef struct agk_experts {
+    int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
+    char *columns;          /* those of expert e begin at 2 * start[e]: units of 16 need up to twice the room */
+    size_t stride;          /* bytes of a column */
+} agk_experts;
+
+static inline size_t agk_experts_table_bytes(const agk_node *node)
+{
+    const size_t n = (size_t)(node->src[0].ne[2] + 1 + node->src[2].ne[0] * node->src[2].ne[1]);
+    return (n * sizeof(int32_t) + 63) & ~(size_t)63;
+}
+
+static inline agk_experts agk_experts_of(const agk_task *task, const agk_node *node)
+{
+    char *work = agk_work(task, node);
+    int32_t *start = (int32_t *)(void *)work;
+    return (agk_experts){start, start + node->src[0].ne[2] + 1, work + agk_experts_table_bytes(node),
+                         agk_mm_col_bytes(AGK_MM_FLOATS, node->src[0].ne[0])};
+}
+
+static inline char *agk_experts_columns(const agk_experts *t, int64_t expert)
+{
+    return t->columns + (size_t)(2 * (int64_t)t->start[expert]) * t->stride;
+}
+
+static inline char *agk_experts_result(const agk_task *task, const agk_node *node, int64_t slot)
+{
+    const agk_view *dst = &node->dst;
+    return (char *)agk_data(task, dst) + slot % dst->ne[1] * dst->nb[1] + slot / dst->ne[1] * dst->nb[2];
+}
+
+agk_step_fn agk_experts_group_step, agk_experts_columns_step, agk_experts_product_step;
+
+#endif

@@ -1,0 +1,66 @@
+/* A scheme: one way to compute products. What is asked of it, and what every scheme offers.
+ *
+ * The table of preferences (choice.c) asks the schemes from the best to the last. README.md says what each one does.
+ * Not here: the schemes themselves (packed.c, tiles.c, bytes.c, pairs.c, floats.c, shorts.c, dots.c, blocks.c). */
+#ifndef AGK_LOWER_MUL_MAT_SCHEME_H
+#define AGK_LOWER_MUL_MAT_SCHEME_H
+
+#include "table/kernel_types.h"
+
+/* A product: [m rows of a] x [n columns of b], both of k elements, `batches` times. */
+typedef struct agk_mm_problem {
+    int a, b; /* agk_type */
+    int64_t m, n, k, batches;
+    bool weights; /* a lies in memory that is seldom written, so a packed copy of it may be kept */
+    uint32_t cpu; /* the features that a plan may use */
+} agk_mm_problem;
+
+typedef struct agk_mm_scheme {
+    const char *name;
+    /* Whether its kernels can compute the product at all: types, shape, lines of kernels.def. */
+    bool (*serves)(const agk_mm_problem *problem);
+    /* Adds the steps of a node, whose operands were checked and whose result is not empty. False: there is no memory for
+     * a packed copy, nothing was added, and the next scheme is asked. */
+    bool (*lower)(agk_lowering *lowering);
+} agk_mm_scheme;
+
+extern const agk_mm_scheme agk_mm_packed_tiles, agk_mm_packed_lanes, agk_mm_tiles, agk_mm_bytes, agk_mm_pairs,
+    agk_mm_floats, agk_mm_shorts, agk_mm_dots_q8, agk_mm_dots_bf16, agk_mm_dots_f32, agk_mm_blocks_bf16,
+    agk_mm_blocks_q8, agk_mm_blocks_f32;
+
+agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering);
+
+/* A row of the table of preferences. */
+typedef struct agk_mm_preference {
+    const agk_mm_scheme *scheme;
+    bool (*when)(const agk_mm_problem *problem); /* when it is better than all rows below */
+    const char *why;
+} agk_mm_preference;
+
+/* The first row from `after` on (NULL: from the top) whose scheme serves the product, when it should; the last row serves
+ * every product that mul_mat accepts. */
+const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_mm_preference *after);
+
+/* The variant of kernels.def for this machine of `<prefix><name of the type in small letters>`, if there is one beside
+ * plain C; else NULL. Which types a scheme serves follows from the lines of kernels.def by this alone. */
+agk_any_fn *agk_mm_kernel_of_type(const char *prefix, int type, uint32_t cpu);
+
+/* -- arithmetic that all schemes share ------------------------------------------------------------------------ */
+
+static inline int64_t agk_mm_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t agk_mm_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Matrix (i2, i3) of an operand. */
+static inline char *agk_mm_matrix(const agk_task *task, const agk_view *view, int64_t i2, int64_t i3)
+{
+    return (char *)agk_data(task, view) + i2 * view->nb[2] + i3 * view->nb[3];
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* shorts: quantized rows with many columns on vectors of 256 bits. vpmaddubsw (AVX2) adds products of bytes in 16 bits, so how
+ * many may be added depends on how wide the codes of the type are (kernels/mul_mat_shorts.h). AVX-VNNI has vpdpbusd, whose sums
+ * have 32 bits, and takes the same rows and columns.
+ * Not here: vectors of 512 bits, and NEON (bytes.c). */
+#include "kernels/mul_mat_shorts.h"
+
+#include "panels.h"
+
+enum { COLUMNS, ROWS }; /* of plan->kernels */
+
+static bool serves(const agk_mm_problem *p)
+{
+    const agk_code_traits codes = agk_code_traits_of(p->a);
+    return agk_mm_panels_serve(p) && codes.served && (p->b == AGK_F32 || (p->b == AGK_Q8_0 && !codes.wide)) &&
+           agk_pick_vector("mm_shorts_product", p->cpu) != NULL;
+}
+
+static bool columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const void *b, size_t stride, char *unit)
+{
+    agk_mm_shorts_columns_fn *pack = (agk_mm_shorts_columns_fn *)p->kernels[COLUMNS];
+    pack(p->codes.halves, p->codes.wide, k, n, b, stride, unit);
+    return true;
+}
+
+static bool rows(const agk_mm_panels_plan *p, const agk_view *a, const char *from, int64_t n, int64_t k, char *panel,
+                 float *room)
+{
+    (void)room;
+    const size_t bytes = agk_mm_panels_panel(p, k), row = bytes / AGK_PANEL_ROWS;
+    if (n < AGK_PANEL_ROWS) memset(panel, 0, bytes);
+    for (int64_t i = 0; i < n; ++i) {
+        char *to = panel + (size_t)i * row;
+        ((agk_mm_shorts_rows_fn *)p->kernels[ROWS])(a->type, p->fours == 0, from + i * a->nb[1], to, k);
+    }
+    return true;
+}
+
+static const agk_mm_panels panels = {columns, rows, .slice_flops = 7e6, .min_rows = 64, .max_rows = 128};
+
+static bool lower(agk_lowering *lowering)
+{
+    const int a = lowering->node->src[0].type, b = lowering->node->src[1].type;
+    const uint32_t cpu = lowering->cpu;
+    agk_any_fn *without_vnni = agk_pick_vector("mm_shorts_product", cpu & ~(uint32_t)AGK_AVX_VNNI);
+    const bool vnni =
+        agk_pick_vector("mm_shorts_product", cpu) != without_vnni; /* sums of 32 bits: all rows are bytes */
+    const int fours = vnni ? AGK_MM_BLOCK / 4 : agk_short_fours(a);
+    agk_mm_panels_plan p = {.panels = &panels,
+                            .product = AGK_PICK(mm_shorts_product, cpu),
+                            .put = AGK_PICK(mm_panels_put, cpu),
+                            .columns = agk_mm_columns_of_codes(a, b, cpu),
+                            .codes = agk_code_traits_of(a),
+                            .fours = (int8_t)fours,
+                            .unit_32 = sizeof(agk_short_unit),
+                            .panel_32 = (int32_t)(AGK_PANEL_ROWS * agk_short_row_bytes(fours == 0)),
+                            .k_block = AGK_PANELS_K_BLOCK};
+    p.kernels[COLUMNS] = (agk_any_fn *)AGK_PICK(mm_shorts_columns, cpu);
+    p.kernels[ROWS] = (agk_any_fn *)AGK_PICK(mm_shorts_rows, cpu);
+    agk_mm_panels_lower(lowering, &p, 1, agk_mm_panels_in_lanes);
+    return true;
+}
+
+const agk_mm_scheme agk_mm_shorts = {"shorts", serves, lower};
