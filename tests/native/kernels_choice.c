@@ -9,9 +9,9 @@
 #include "kernels/mul_mat.h"
 #include "lower/mul_mat/scheme.h"
 
-static bool runs(size_t i)
+static bool runs(size_t i) /* and is worth it */
 {
-    return (agk_variants[i].needs & ~agk_cpu_features()) == 0;
+    return ((agk_variants[i].needs | agk_variants[i].gate) & ~agk_cpu_features()) == 0;
 }
 
 /* Of the instruction sets of aarch64, the best last. */

@@ -107,8 +107,9 @@ nb::list variants()
     nb::list out;
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant &v = agk_variants[i];
+        const uint32_t wanted = v.needs | v.gate;
         out.append(
-            nb::make_tuple(std::string(v.kernel), std::string(v.isa), v.needs, (v.needs & ~agk_cpu_features()) == 0));
+            nb::make_tuple(std::string(v.kernel), std::string(v.isa), wanted, (wanted & ~agk_cpu_features()) == 0));
     }
     return out;
 }

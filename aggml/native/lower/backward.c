@@ -123,8 +123,11 @@ agk_status agk_lower_backward(agk_lowering *lowering)
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = units;
-    const double vector = (lowering->cpu & AGK_VECTORS) != 0 ? 1.0 : 12.0;
-    const double ns = silu || node->op == AGK_OP_cross_entropy_loss_back ? vector : vector > 1.0 ? 4.0 : 0.5;
+    agk_any_fn *kernel = node->aux.fn[KERNEL];
+    const bool exp = AGK_IS_PLAIN(backward_silu_f32, kernel) || AGK_IS_PLAIN(backward_entropy_f32, kernel);
+    const bool sums = AGK_IS_PLAIN(backward_rms_norm_f32, kernel) || AGK_IS_PLAIN(backward_soft_max_f32, kernel);
+    const bool has_exp = silu || node->op == AGK_OP_cross_entropy_loss_back;
+    const double ns = exp ? 12.0 : sums ? 4.0 : has_exp ? 1.0 : 0.5;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
     agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;

@@ -114,7 +114,7 @@ agk_status agk_chain_prepare(agk_lowering *lowering, bool whole_rows)
 
 double agk_chain_ns(const agk_node *node, uint32_t cpu)
 {
-    const bool vectors = (cpu & AGK_VECTORS) != 0;
+    const bool vectors = !AGK_IS_PLAIN(unary_f32, AGK_PICK(unary_f32, cpu));
     double ns = 0.0;
     for (int i = 0; i < node->n_stages; ++i) {
         const kind k = kind_of(node->stage[i].op);

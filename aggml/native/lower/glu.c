@@ -126,7 +126,8 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const agk_loop loop = loop_of(node);
     const int64_t units = agk_loop_units(&loop);
-    const double ns = (lowering->cpu & AGK_VECTORS) != 0 ? 0.4 : 10.0;
+    agk_any_fn *kernel = node->aux.fn[KERNEL];
+    const double ns = AGK_IS_PLAIN(glu_f32, kernel) || AGK_IS_PLAIN(glu_oai_f32, kernel) ? 10.0 : 0.4;
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 5.0);
     agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));

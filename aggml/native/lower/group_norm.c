@@ -77,7 +77,8 @@ agk_status agk_lower_group_norm(agk_lowering *lowering)
     const int64_t units = node->aux.i[GROUPS] * x->ne[3];
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(
-        units, ((lowering->cpu & AGK_VECTORS) != 0 ? 0.5 : 3.0) * (double)(agk_nelements(y) / units) + 20.0);
+        units,
+        (AGK_IS_PLAIN(norm_sum_f32, node->aux.fn[ROW_SUM]) ? 3.0 : 0.5) * (double)(agk_nelements(y) / units) + 20.0);
     agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
     return AGK_OK;
 }

@@ -60,14 +60,16 @@ agk_status agk_lower_norm(agk_lowering *lowering)
     const float eps = agk_param_f32(node, 0);
     if (!(eps >= 0.0f)) return agk_refuse(lowering, AGK_INVALID, "eps is %g, not 0 or more", (double)eps);
 
-    const bool vectors = (lowering->cpu & AGK_VECTORS) != 0;
     node->aux.fn[KERNEL] = node->op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, lowering->cpu)
                            : node->op == AGK_OP_rms_norm ? (agk_any_fn *)AGK_PICK(norm_rms_f32, lowering->cpu)
                                                          : (agk_any_fn *)AGK_PICK(norm_l2_f32, lowering->cpu);
+    agk_any_fn *kernel = node->aux.fn[KERNEL];
+    const bool plain =
+        AGK_IS_PLAIN(norm_f32, kernel) || AGK_IS_PLAIN(norm_rms_f32, kernel) || AGK_IS_PLAIN(norm_l2_f32, kernel);
     const agk_loop loop = rows_of(node);
     const int64_t rows = agk_nrows(y);
     node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (vectors ? 0.25 : 2.0) * (double)y->ne[0] + 10.0);
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (plain ? 2.0 : 0.25) * (double)y->ne[0] + 10.0);
     node->aux.i[EVEN] = loop.n_dims == 1;
     node->aux.i[STEP_Y] = loop.step[0][0];
     node->aux.i[STEP_X] = loop.step[1][0];

@@ -288,13 +288,17 @@ agk_status agk_lower_reduce(agk_lowering *lowering)
     const agk_view *a = &node->src[0];
     const bool entropy = node->op == AGK_OP_cross_entropy_loss;
     if (status != AGK_OK || (!entropy && agk_nelements(&node->dst) == 0)) return status;
+    agk_cross_entropy_loss_f32_fn *kernel = entropy ? AGK_PICK(cross_entropy_loss_f32, lowering->cpu) : NULL;
     const int64_t rows = agk_nrows(a);
     node->aux.i[UNITS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(
-        rows, (entropy ? (lowering->cpu & AGK_VECTORS) != 0 ? 1.5 : 12.0 : 0.5) * (double)a->ne[0] + 10.0);
+    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (!entropy                                       ? 0.5
+                                                        : AGK_IS_PLAIN(cross_entropy_loss_f32, kernel) ? 12.0
+                                                                                                       : 1.5) *
+                                                               (double)a->ne[0] +
+                                                           10.0);
     if (rows > 0) agk_add_step(lowering, run_rows, agk_chunks(rows, node->aux.i[PER_CHUNK]));
     if (entropy) {
-        node->aux.fn[READ] = (agk_any_fn *)AGK_PICK(cross_entropy_loss_f32, lowering->cpu);
+        node->aux.fn[READ] = (agk_any_fn *)kernel;
         node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(AGK_F32, lowering->cpu);
         lowering->work_size = (size_t)rows * sizeof(double);
         agk_add_step(lowering, finish, 1);

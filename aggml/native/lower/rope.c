@@ -229,15 +229,15 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     const agk_view *a = &node->src[0];
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(a) == 0) return status;
-    const bool vectors = (lowering->cpu & AGK_VECTORS) != 0;
     const int64_t n_dims = turned(node), units = a->ne[2] * a->ne[3];
-    const double table_ns = (vectors ? 1.5 : 25.0) * (double)n_dims,
-                 row_ns = 10.0 + (vectors ? 0.2 : 1.0) * (double)a->ne[0];
     blend(node);
     node->aux.fn[TABLE] = (agk_any_fn *)AGK_PICK(rope_table, lowering->cpu);
     node->aux.fn[ROTATE] = (agk_any_fn *)AGK_PICK(rope_rotate, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(a->type, lowering->cpu);
+    const bool plain = AGK_IS_PLAIN(rope_table, node->aux.fn[TABLE]);
+    const double table_ns = (plain ? 25.0 : 1.5) * (double)n_dims,
+                 row_ns = 10.0 + (plain ? 1.0 : 0.2) * (double)a->ne[0];
     node->aux.i[UNITS] = units;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, table_ns + row_ns * (double)a->ne[1]);
     lowering->scratch_size = (size_t)n_dims * sizeof(double) + (size_t)(5 * n_dims) * sizeof(float);

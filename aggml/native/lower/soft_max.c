@@ -81,8 +81,8 @@ agk_status agk_lower_soft_max(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
     const int64_t rows = agk_nrows(&node->dst);
-    const double ns = (lowering->cpu & AGK_VECTORS) != 0 ? 0.3 : 8.0;
     node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(soft_max_f32, lowering->cpu);
+    const double ns = AGK_IS_PLAIN(soft_max_f32, node->aux.fn[KERNEL]) ? 8.0 : 0.3;
     node->aux.i[ROWS] = rows;
     node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, ns * (double)node->dst.ne[0] + 15.0);
     agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));

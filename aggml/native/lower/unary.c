@@ -115,7 +115,7 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     node->aux.fn[PARAMS] = (agk_any_fn *)AGK_PICK(unary_params_f32, lowering->cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    const double ns = agk_unary_ns(node->op, (lowering->cpu & AGK_VECTORS) != 0);
+    const double ns = agk_unary_ns(node->op, !AGK_IS_PLAIN(unary_params_f32, node->aux.fn[PARAMS]));
     const agk_loop loop = agk_loop_pair(dst, a);
     const bool flat = loop.n_dims == 1 && a->type == AGK_F32 && loop.step[0][0] == 4 && loop.step[1][0] == 4;
     const int64_t units = flat ? loop.ne[0] : agk_loop_units(&loop);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "packing.h"
+#include "table/kernel_types.h"
 #include "plan_order.h"
 
 /* Steps of this many chunks and more would overflow the claim word of the pool. */
@@ -249,7 +250,7 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
 {
     if (plan->order != NULL && !ag_order_steps(plan->order, plan->steps, plan->n_steps)) return false;
     /* Chunks are cut for vectors; plain C takes much longer for one. */
-    if ((plan->cpu & AGK_VECTORS) != 0) ag_order_count(plan->steps, plan->n_steps);
+    if (!AGK_IS_PLAIN(unary_f32, AGK_PICK(unary_f32, plan->cpu))) ag_order_count(plan->steps, plan->n_steps);
     ag_order_fetches(plan->steps, plan->n_steps);
     ag_order_free(plan->order);
     plan->order = NULL;

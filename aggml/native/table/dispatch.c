@@ -3,7 +3,8 @@
 #include "kernel_types.h"
 #include "lower/refuse.h"
 
-#define AGK_VARIANT(kernel, isa, needs) {#kernel, #isa, needs, (agk_any_fn *)agk_##kernel##_##isa},
+#define AGK_VARIANT(kernel, isa, needs) AGK_GATED(kernel, isa, needs, 0)
+#define AGK_GATED(kernel, isa, needs, gate) {#kernel, #isa, needs, gate, (agk_any_fn *)agk_##kernel##_##isa},
 const agk_variant agk_variants[] = {
 #include "kernels.def"
 };
@@ -14,7 +15,8 @@ static const agk_variant *first_of(const char *kernel, uint32_t cpu)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *variant = &agk_variants[i];
-        if ((variant->needs & ~cpu) == 0 && strcmp(variant->kernel, kernel) == 0) return variant;
+        const uint32_t wanted = variant->needs | variant->gate;
+        if ((wanted & ~cpu) == 0 && strcmp(variant->kernel, kernel) == 0) return variant;
     }
     return NULL;
 }

@@ -210,18 +210,22 @@ typedef void agk_any_fn(void);
 typedef struct agk_variant {
     const char *kernel;
     const char *isa;
-    uint32_t needs;
+    uint32_t needs; /* features without which it cannot run */
+    uint32_t gate;  /* further ones without which the next variant is better */
     agk_any_fn *fn;
 } agk_variant;
 
 extern const agk_variant agk_variants[];
 extern const size_t agk_n_variants;
 
-/* The first variant of `kernel` whose needs are within `cpu`; kernels are found at plan compile, never per run. */
+/* The first variant of `kernel` whose needs and gate are within `cpu`; kernels are found at plan compile, never per run. */
 agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
 /* The same, but NULL where plain C would be the best: whether there is anything to serve with. */
 agk_any_fn *agk_pick_vector(const char *kernel, uint32_t cpu);
 #define AGK_PICK(kernel, cpu) ((agk_##kernel##_fn *)agk_pick_any(#kernel, (cpu)))
+
+/* Whether a kernel that was picked is the one in plain C: some 4 to 40 times slower, so its chunks are smaller. */
+#define AGK_IS_PLAIN(kernel, fn) ((agk_any_fn *)(fn) == (agk_any_fn *)agk_##kernel##_scalar)
 
 uint32_t agk_cpu_features(void); /* of this machine, OS register state included */
 

@@ -97,8 +97,8 @@ static agk_status check(agk_lowering *lowering)
 static int choose_terms(const agk_lowering *lowering, int64_t rows)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
-    const uint32_t needs = AGK_AMX_BF16 | AGK_AVX512 | AGK_AVX512_BF16;
-    if ((lowering->cpu & needs) != needs || rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL || k->ne[0] == 0) return 0;
+    if (rows < TERMS_ROWS || k->ne[1] < AGK_FLASH_PANEL || k->ne[0] == 0) return 0;
+    if (AGK_PICK(flash_bf16_tile, lowering->cpu) == NULL) return 0; /* no tiles: it has no plain C */
     const int of_k = k->type == AGK_F32 ? 3 : k->type == AGK_F16 ? 2 : 1;
     const int of_v = v->type == AGK_F32 ? 3 : v->type == AGK_F16 ? 2 : 1;
     const int terms = of_k > of_v ? of_k : of_v;
@@ -154,8 +154,8 @@ static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
 static bool pairs_pay(const agk_lowering *lowering)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
-    const uint32_t needs = AGK_FAST_BF16 | AGK_AVX512_BF16 | AGK_AVX512;
-    return (lowering->cpu & needs) == needs && k->type == AGK_BF16 && v->type == AGK_BF16 && k->ne[0] % 2 == 0;
+    if (k->type != AGK_BF16 || v->type != AGK_BF16 || k->ne[0] % 2 != 0) return false;
+    return AGK_PICK(flash_pairs_block, lowering->cpu) != NULL; /* its gate says where it pays */
 }
 
 static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, bool few)
@@ -230,7 +230,8 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int64_t group = q->ne[2] / k->ne[2];
     const bool grouped = q->ne[1] == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
     const int64_t rows = grouped ? group : q->ne[1];
-    const bool narrow = rows < AGK_FLASH_NARROW, vectors = (lowering->cpu & AGK_VECTORS) != 0;
+    const bool narrow = rows < AGK_FLASH_NARROW;
+    const bool vectors = !AGK_IS_PLAIN(flash_narrow_block, AGK_PICK(flash_narrow_block, lowering->cpu));
     const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
     agk_flash_plan plan = {.tiles = grouped ? 1 : (int32_t)((rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE)};
     plan.units = plan.tiles * (grouped ? k->ne[2] : q->ne[2]) * q->ne[3];
