@@ -73,6 +73,7 @@ async def load(
     assert at is not None
     try:
         with await open_model(Path(path)) as file:
+            template = file.metadata.get("tokenizer.chat_template")
             tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             decoder = await load_decoder(
                 at, file, ctx=ctx, sequences=slots, cache=kind, progress=progress
@@ -82,7 +83,9 @@ async def load(
             with anyio.CancelScope(shield=True):
                 await own.aclose()
         raise
-    return TextModel(decoder, tokenizer, owned=own)
+    return TextModel(
+        decoder, tokenizer, owned=own, template=template if isinstance(template, str) else None
+    )
 
 
 D = TypeVar("D", bound=Decoder)

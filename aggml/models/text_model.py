@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +20,7 @@ from aggml import InvalidArgument, InvalidState
 from aggml.models.decoding import generating
 from aggml.models.decoding.sampling import Sampler
 from aggml.models.errors import ModelError
+from aggml.models.tokenizers.template import ChatTemplate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -59,7 +61,12 @@ class TextModel:
     """
 
     def __init__(
-        self, decoder: Decoder, tokenizer: Vocabulary | None, *, owned: Backend | None = None
+        self,
+        decoder: Decoder,
+        tokenizer: Vocabulary | None,
+        *,
+        owned: Backend | None = None,
+        template: str | None = None,
     ) -> None:
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx
@@ -67,6 +74,7 @@ class TextModel:
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._owned = owned
+        self._template_source = template
         self._closed = False
         self._free = list(range(self.slots))
         self._admission = anyio.Semaphore(self.slots)
@@ -81,6 +89,18 @@ class TextModel:
         if self._tokenizer is None:
             raise ModelError("the file has no vocabulary: give token ids instead of text")
         return self._tokenizer
+
+    @functools.cached_property
+    def template(self) -> ChatTemplate:
+        """Messages to text, as the model was trained: ``model.template.render(messages)``.
+
+        Raises:
+            ModelError: the template cannot be read; jinja2 is not installed; no vocabulary.
+        """
+        words = self.tokenizer
+        names = {"bos_token": words.bos, "eos_token": words.eos}
+        tokens = {k: "" if x is None else words.pieces[x] for k, x in names.items()}
+        return ChatTemplate(self._template_source, tokens)
 
     @property
     def width(self) -> int:

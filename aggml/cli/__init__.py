@@ -1,0 +1,39 @@
+"""The program: ``aggml devices``, ``aggml generate``, ... and ``python -m aggml``.
+
+Here: the group of commands. Not here: the commands (one file for each subject), what they share
+(shared.py).
+"""
+
+from __future__ import annotations
+
+import click
+
+import aggml
+from aggml.cli.chat import chat
+from aggml.cli.devices import devices
+from aggml.cli.gguf import gguf
+from aggml.cli.shared import Program
+from aggml.cli.text import embed, generate
+
+__all__ = ["main"]
+
+
+@click.group(
+    cls=Program,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(aggml.__version__, message="aggml %(version)s")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Tensors on devices, awaited: models, files and devices from the command line.
+
+    Every command answers --help. With --json it prints one JSON value for programs. Exit status: 0,
+    or 1 if it could not be done, 2 if the arguments are wrong, 130 after Ctrl-C.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for command in (devices, generate, chat, embed, gguf):
+    main.add_command(command)

@@ -1,0 +1,152 @@
+"""What the commands share: options of models, running on a loop, errors in one line, progress.
+
+Not here: the commands.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import click
+
+import aggml
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from aggml.models import TextModel
+
+__all__ = ["Program", "awaited", "bar", "model_options", "opened", "show"]
+
+# What writing to a full disk, past a quota, or to a device that fails gives.
+_UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+class Program(click.Group):
+    """The group whose commands end with a status and, where they fail, with one line."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "aggml",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,  # noqa: ANN401 as click has it
+    ) -> Any:  # noqa: ANN401
+        """Run a command line."""
+        status = 0
+        try:
+            super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            status = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo(err=True)
+            status = 130
+        except click.exceptions.Exit as error:
+            status = error.exit_code
+        except BrokenPipeError:  # `| head`: nobody reads on
+            _drop_output()
+        except OSError as error:
+            if error.errno in _UNWRITABLE:
+                _drop_output()
+                what = f"cannot write the output: {error.strerror}"
+            else:
+                what = str(error)
+            click.echo(f"{prog_name}: {what}", err=True)
+            status = 1
+        except aggml.AggmlError as error:
+            click.echo(f"{prog_name}: {error}", err=True)
+            status = 1
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+
+def _drop_output() -> None:
+    """Send what is not written yet nowhere: at exit Python would try, and fail, again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def awaited(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A command that is a coroutine function, run on the loop that --loop names."""
+
+    @click.option(
+        "--loop", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True,
+        help="The event loop.",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def run(loop: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 as click gives them
+        anyio.run(functools.partial(function, *args, **kwargs), backend=loop)
+
+    return run
+
+
+def model_options(function: Callable[..., None]) -> Callable[..., None]:
+    """MODEL and where and how it is computed."""
+    for option in (
+        click.argument("model", type=click.Path(exists=True, path_type=Path)),
+        click.option("--device", metavar="NAME", help="An aggml device. [default: the best one]"),
+        click.option("--threads", type=click.IntRange(1), help="[default: all usable cores]"),
+        click.option(
+            "--ctx", type=click.IntRange(1), metavar="N",
+            help="Positions of a sequence. [default: what the model was trained for, at most 4096]",
+        ),
+        click.option(
+            "--cache", default="f16", show_default=True,
+            type=click.Choice(["f16", "bf16", "f32", "q8_0", "q4_0"]),
+            help="Type of keys and values.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@asynccontextmanager
+async def opened(
+    model: Path, device: str | None, threads: int | None, ctx: int | None, cache: str
+) -> AsyncGenerator[TextModel]:
+    """The model, loaded with a bar where standard error is a terminal and it takes a while."""
+    from aggml import models
+
+    on = aggml.best_device() if device is None else aggml.get_device(device)
+    async with on.backend(n_threads=threads) as backend:
+        with bar("loading") as progress:
+            loaded = await models.load(model, backend, ctx=ctx, cache=cache, progress=progress)
+        async with loaded:
+            yield loaded
+
+
+class bar:
+    """``with bar("loading") as progress``: a bar on standard error, if that is a terminal."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[int, int], None] | None:
+        return self._step if sys.stderr.isatty() else None
+
+    def _step(self, done: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
+            self._bar.__enter__()
+        self._bar.update(done - self._bar.pos)
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+
+def show(value: Any) -> None:  # noqa: ANN401 whatever JSON has
+    """One JSON value on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,108 @@
+"""``aggml generate`` and ``aggml embed``: text from a model, vectors of texts.
+
+Not here: conversations (chat.py), loading (shared.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aggml.cli.shared import awaited, model_options, opened, show
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["embed", "generate", "sampling_options"]
+
+
+def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
+    """How tokens are chosen."""
+    for option in (
+        click.option("-n", "--max-tokens", type=click.IntRange(0), default=128, show_default=True),
+        click.option(
+            "--temperature", type=click.FloatRange(0), default=0.8, show_default=True,
+            help="0 takes the best token.",
+        ),
+        click.option("--top-k", type=click.IntRange(0), default=40, show_default=True,
+                     help="Draw from so many of the best; 0: from all."),
+        click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.95,
+                     show_default=True, help="Draw from the best that make up this share."),
+        click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+                     help="Draw from those at least so many times as probable as the best."),
+        click.option("--seed", type=int, help="For the same draws again."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command
+@model_options
+@click.option("-p", "--prompt", help="[default: standard input]")
+@click.option("--json", "as_json", is_flag=True, help="One object at the end: text, ids, speeds.")
+@sampling_options
+@awaited
+async def generate(
+    model: Path,
+    device: str | None,
+    threads: int | None,
+    ctx: int | None,
+    cache: str,
+    prompt: str | None,
+    as_json: bool,
+    **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
+) -> None:
+    """Continue a prompt with the model of a GGUF file, MODEL."""
+    text = sys.stdin.read() if prompt is None else prompt
+    async with opened(model, device, threads, ctx, cache) as loaded:
+        ids = loaded.tokenizer.encode(text)
+        made, pieces, first = [], [], 0.0
+        begin = time.perf_counter()
+        async for token in loaded.generate(ids, **sampling):
+            first = first or time.perf_counter()
+            made.append(token.id)
+            pieces.append(token.text)
+            if not as_json:
+                click.echo(token.text, nl=False)
+        end = time.perf_counter()
+    if not as_json:
+        click.echo()
+        return
+    show(
+        {
+            "architecture": loaded.architecture,
+            "prompt_ids": ids,
+            "ids": made,
+            "text": "".join(pieces),
+            "prompt_tokens_per_second": len(ids) / (first - begin) if made else None,
+            "tokens_per_second": (len(made) - 1) / (end - first) if len(made) > 1 else None,
+        }
+    )
+
+
+@click.command
+@model_options
+@click.argument("texts", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One list of vectors.")
+@awaited
+async def embed(
+    model: Path,
+    device: str | None,
+    threads: int | None,
+    ctx: int | None,
+    cache: str,
+    texts: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print a vector of length 1 for each of TEXTS, or for each line of standard input."""
+    lines = list(texts) or sys.stdin.read().splitlines()
+    async with opened(model, device, threads, ctx, cache) as loaded:
+        vectors = await loaded.embed(lines)
+    if as_json:
+        show(vectors.tolist())
+        return
+    for vector in vectors:
+        click.echo(" ".join(f"{x:.6g}" for x in vector))

@@ -1,0 +1,161 @@
+"""The program `aggml`: help, one-line errors, exit statuses, generate, embed, chat and gguf.
+
+Not here: `aggml devices` (tests/registry/test_command.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import aggml
+from examples import llama_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = [sys.executable, "-W", "error", "-m", "aggml"]
+GREEDY = ["--temperature", "0", "-n", "6", "--ctx", "256"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return llama_files.write(tmp_path_factory.mktemp("models") / "llama.gguf")
+
+
+def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
+    """What the program prints: on standard output and on standard error."""
+    done = subprocess.run(
+        [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, input=given, timeout=60
+    )
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def told(*arguments: object) -> Any:
+    return json.loads(run(*arguments, "--json")[0])
+
+
+@pytest.mark.parametrize(
+    "command", ["generate", "chat", "embed", "devices", "gguf info", "gguf check", "gguf quantize"]
+)
+def test_every_command_answers_help(command: str) -> None:
+    text, errors = run(*command.split(), "--help")
+    assert text.startswith("Usage: ")
+    assert errors == ""
+    assert "-h, --help  " in text
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_generate_prints_what_the_model_gives(path: Path, loop: str) -> None:
+    found = told("generate", path, "-p", "hello world", "--loop", loop, *GREEDY)
+    assert found["architecture"] == "llama"
+    assert len(found["ids"]) == 6
+    text, errors = run("generate", path, "-p", "hello world", "--loop", loop, *GREEDY)
+    assert (text, errors) == (found["text"] + "\n", "")
+    assert told("generate", path, "-p", "hello world", *GREEDY)["ids"] == found["ids"]
+
+
+def test_a_prompt_comes_from_standard_input(path: Path) -> None:
+    wanted, _ = run("generate", path, "-p", "hello", *GREEDY)
+    assert run("generate", path, *GREEDY, given="hello")[0] == wanted
+
+
+def test_embed_prints_a_vector_for_each_text(path: Path) -> None:
+    vectors = np.array(told("embed", path, "hello", "world", "--ctx", "256"))
+    assert vectors.shape == (2, llama_files.WIDTH)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    lines = run("embed", path, "--ctx", "256", given="hello\nworld\n")[0].splitlines()
+    np.testing.assert_allclose([[*map(float, x.split())] for x in lines], vectors, rtol=1e-4)
+
+
+def test_chat_answers_each_line_and_forgets_when_told(path: Path) -> None:
+    given = "hello\nworld\n/clear\nhello\n/quit\n"
+    text, errors = run("chat", path, *GREEDY, given=given)
+    first, second, cleared, again, _ = text.split("> ")[1:] + [""] * (6 - len(text.split("> ")))
+    assert errors == "llama, 256 positions. /clear, /quit\n"
+    assert (first, cleared) == (again, "")
+    assert second != first
+
+
+def test_ctrl_c_ends_an_answer_and_not_the_conversation(path: Path) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "chat", str(path), "--temperature", "0", "-n", "100000", "--ctx", "60000"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as chat:  # fmt: skip
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdin.write(b"hello\n")
+        chat.stdin.flush()
+        assert len(chat.stdout.read(8)) == 8  # the answer has begun
+        chat.send_signal(signal.SIGINT)
+        chat.stdin.write(b"/quit\n")
+        chat.stdin.flush()
+        rest = chat.stdout.read()
+        assert chat.wait(30) == 0
+        assert rest.endswith(b"\n> ")
+
+
+def test_errors_are_one_line(path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF nonsense")
+    text, errors = run("generate", broken, "-p", "x", status=1)
+    assert text == ""
+    assert errors.startswith("python -m aggml: cannot open the model: ")
+    assert errors.count("\n") == 1
+    assert "no device" in run("generate", path, "--device", "X9", "-p", "x", status=1)[1].lower()
+    assert "does not exist" in run("gguf", "info", tmp_path / "none", status=2)[1]
+    assert "No such command" in run("nonesuch", status=2)[1]
+
+
+def test_gguf_info_tells_what_is_in_the_file(path: Path) -> None:
+    found = told("gguf", "info", path)
+    assert found["metadata"]["general.architecture"] == "llama"
+    assert found["metadata"]["tokenizer.ggml.tokens"]["length"] == len(llama_files.pieces()[0])
+    names = {entry["name"]: entry for entry in found["tensors"]}
+    assert names["blk.0.attn_q.weight"]["ne"] == [64, 64]
+    text, _ = run("gguf", "info", path)
+    assert "general.architecture = 'llama'" in text
+    assert "  blk.0.attn_q.weight  f32  [64, 64]\n" in text
+
+
+def test_gguf_quantize_writes_what_quantize_makes(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "small.gguf"
+    found = told(
+        "gguf", "quantize", path, target, "--type", "q8_0", "--output-type", "f16",
+        "--keep", "attn_q",
+    )  # fmt: skip
+    assert found["bytes"] == target.stat().st_size < found["bytes_before"]
+    weights = llama_files.weights("llama")
+    with aggml.GGUFFile.open(path) as before, aggml.GGUFFile.open(target) as after:
+        assert {k: repr(v) for k, v in after.metadata.items()} == {
+            k: repr(v) for k, v in before.metadata.items()
+        }
+        types = {name: tensor.dtype.type_name for name, tensor in after.tensors.items()}
+        assert types["blk.0.attn_q.weight"] == types["blk.0.attn_norm.weight"] == "f32"
+        assert types["output.weight"] == types["token_embd.weight"] == "f16"
+        assert types["blk.1.ffn_up.weight"] == "q8_0"
+        blocks = aggml.quantize(weights["blk.1.ffn_up.weight"], "q8_0")
+        assert np.array_equal(after.data("blk.1.ffn_up.weight"), blocks.reshape(-1))
+    assert run("gguf", "check", target)[0] == "21 tensors, all whole\n"
+    assert told("generate", target, "-p", "hello", *GREEDY)["ids"]
+
+
+def test_gguf_check_names_what_is_wrong(tmp_path: Path) -> None:
+    made = llama_files.weights("llama")
+    made["blk.0.ffn_up.weight"][3, 4] = np.nan
+    del made["blk.1.attn_norm.weight"]
+    path = llama_files.write(tmp_path / "bad.gguf", tensors=made)
+    text, _ = run("gguf", "check", path, status=1)
+    assert text.splitlines() == [
+        "blk.0.ffn_up.weight: 1 of its numbers are NaN or infinite",
+        "blk.1.attn_norm.weight is missing",
+    ]
