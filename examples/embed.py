@@ -1,7 +1,7 @@
 """Sentence embeddings as a service: requests arrive one by one and are computed in batches.
 
 Here: a demonstration, a command line, how late the event loop is meanwhile. Not here: the service
-and its model (models/minilm). Run it without arguments for the demonstration, with --help for the
+and its model (minilm/). Run it without arguments for the demonstration, with --help for the
 rest.
 """
 
@@ -57,7 +57,7 @@ SENTENCES: Final = (
 
 
 class InputError(Exception):
-    """What was given on the command line cannot be used."""
+    """An argument of the command line cannot be used."""
 
 
 class Lag:
@@ -65,8 +65,9 @@ class Lag:
 
     Attributes:
         samples: one for each tick.
-        held: what the loop's thread computed meanwhile, in the same order. The rest of a sample is
-            waiting for a core, which other processes and the host of a virtual machine decide.
+        held: milliseconds that the loop's thread computed meanwhile, in the same order. The rest of
+            a sample is waiting for a core, which depends on other processes and on the host of a
+            virtual machine.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """What the command line reports; of several sequences, ``ids`` and ``text`` are lists."""
+    """The report of the command line; for several sequences ``ids`` and ``text`` are lists."""
 
     prompt_ids: list[int]
     ids: list[list[int]]
@@ -35,7 +35,7 @@ class Result:
     timing: Timing = field(default_factory=Timing)
 
     def as_json(self) -> dict[str, Any]:
-        """One sequence is told as itself, several as lists."""
+        """The report; one sequence is not put into a list."""
         texts = ["" if self.vocabulary is None else self.vocabulary.decode(x) for x in self.ids]
         one = len(self.ids) == 1
         return {

@@ -1,7 +1,7 @@
 """Upload, compute, download of many chunks on three backends of a device: serial, overlapped.
 
-Here: rings of buffers, and the events that put three streams in order. Not here: a scheduler, which
-does the same by itself (two_devices.py).
+Here: rings of buffers, the events that put three streams in order, measuring. Not here: the short
+form of this (overlap.py), a scheduler, which does the same by itself (two_devices.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RING: Final = 3  # buffers of each kind: one being filled, one in use, one to sp
 
 @dataclass
 class Report:
-    """What was measured; seconds."""
+    """The measured times, in seconds."""
 
     chunks: int
     stage: float  # the longest of the three, for all chunks
@@ -104,7 +104,7 @@ async def overlapped(device: aggml.Device, chunks: Sequence[F32]) -> tuple[float
 
 
 async def measure(n: int, stage_ms: float) -> Report:
-    """Both ways over the same chunks."""
+    """Measure both ways over the same chunks."""
     rng = np.random.default_rng(0)
     chunks = [rng.standard_normal(ELEMENTS, np.float32) for _ in range(n)]
     device = device_of(stage_ms)

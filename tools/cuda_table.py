@@ -26,11 +26,11 @@ PAGE = ROOT / "docs" / "cuda-ops.md"
 VIEWS = frozenset({"none", "view", "reshape", "permute", "transpose"})
 HEAD = """# Ops on CUDA
 
-Nodes of the recorded cases, by op and by types (operands -> result): those that have kernels, and
-those that the scheduler leaves to other devices. Written by `tools/cuda_table.py`. The kernels pass
-these cases on the CPU under a host shim (`tests/devices/cuda`), none has run on a GPU yet. Not
-recorded, and missing: `flash_attn_back`, `map_custom*`, `custom_*`, quantizing with an importance
-matrix.
+The nodes of the recorded cases, by op and by types (operands -> result). "Done" has the nodes that
+have CUDA kernels; a scheduler leaves those under "missing" to other devices. This page is written
+by `tools/cuda_table.py`. The kernels pass these cases on the CPU, under a shim
+(`tests/devices/cuda`). None has run on a GPU yet. Not recorded, and missing: `flash_attn_back`,
+`map_custom*`, `custom_*`, quantizing with an importance matrix.
 
 | op | cases | done | missing |
 | --- | --- | --- | --- |

@@ -51,18 +51,23 @@ UNRECORDED = {
 QUANTIZED = frozenset(kind for kind in DType if kind.is_quantized)
 HEAD = """# Ops
 
-What `aggml.ops` holds and what the CPU computes. Written by `tools/ops_table.py`: operand types are
-those with which the recorded calls can be built and lowered, in the extents of those calls, so a
-type whose blocks are longer than their rows does not show. Besides the scalar kernels, which are
-always there, some nodes have kernels for instruction sets of their own. CUDA: whether there are
-kernels for all of the recorded calls (by types: `cuda-ops.md`); they have not run on a GPU yet.
+Every operation of `aggml.ops`, with the types of its operands and the devices that compute it. This
+page is written by `tools/ops_table.py`.
 
-Extents, types and layouts that ggml's builders refuse are refused by the call. Views with gaps and
-permuted ones that only the kernels of its CPU stop at, or read wrongly, are computed: operands of
-`im2col` and the convolutions, of `pool_*`, `win_*`, `scale`, `clamp`, `leaky_relu`, `diag_mask_*`,
-`diag`, `cumsum`, `mean`, `argmax`, `argsort`, `top_k`, `repeat`, `repeat_back`, `get_rel_pos`,
-`get_rows_back`, what `set` and `acc` put in, and what `cpy` quantizes. So are `repeat` of every
-element type, `im2col` of f16 images to f32 and of any image to bf16.
+- **Operand types**: the tool builds recorded calls of ggml with other types, and asks the CPU about
+  each node. It keeps the extents of the recorded call. So a type does not show if its blocks are
+  longer than the rows of that call.
+- **Instruction sets**: every node has a scalar kernel. Some have kernels for instruction sets, too.
+- **CUDA**: "yes" means that there are kernels for all recorded calls ([cuda-ops.md](cuda-ops.md)
+  has the types). They have not run on a GPU yet.
+
+A call refuses the extents, types and layouts that ggml's builders refuse. In some cases ggml's
+builder accepts a view with gaps, or a permuted one, and then the kernels of its CPU stop, or read
+it wrongly. aggml computes these: operands of `im2col` and the convolutions, of `pool_*`, `win_*`,
+`scale`, `clamp`, `leaky_relu`, `diag_mask_*`, `diag`, `cumsum`, `mean`, `argmax`, `argsort`,
+`top_k`, `repeat`, `repeat_back`, `get_rel_pos`, `get_rows_back`; the second operand of `set` and
+`acc`; the source of a `cpy` that quantizes. It also computes `repeat` of every element type,
+`im2col` of f16 images to f32, and `im2col` of any image to bf16.
 
 | builder | node | operand types | instruction sets | in place | CPU | CUDA |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -142,7 +147,7 @@ def different(cases: Iterable[Case]) -> Iterator[Case]:
 
 
 def listed(kinds: set[DType]) -> str:
-    """Types in a few words: most ops take all quantized ones but a few, or none."""
+    """Types in a few words: most ops take all quantized ones except a few, or none."""
     if kinds == set(DType):
         return "any"
     words = [kind.type_name for kind in DType if kind in kinds and kind not in QUANTIZED]
@@ -150,7 +155,7 @@ def listed(kinds: set[DType]) -> str:
     if len(missing) <= 10 and quantized:
         words.append("quantized")
         if missing:
-            words.append("but " + " ".join(sorted(kind.type_name for kind in missing)))
+            words.append("except " + " ".join(sorted(kind.type_name for kind in missing)))
     else:
         words += sorted(kind.type_name for kind in quantized)
     return " ".join(words)

@@ -1,7 +1,7 @@
-"""Requests that arrive one by one become batches: what waits when the device gets free is the next.
+"""Makes batches of requests that arrive one by one: those that wait when the device gets free.
 
-Here: queue, batches, cancellation, back-pressure; on any loop that anyio knows. Not here: what is
-computed.
+Here: queue, batches, cancellation, back-pressure, on any loop that anyio knows. Not here: the
+computation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BatchError", "Batcher", "R", "Sized", "T"]
 
 
 class Sized(Protocol):
-    """What a request is: its length is its share of a batch."""
+    """A request; its length is its share of a batch."""
 
     def __len__(self) -> int: ...
 
@@ -37,7 +37,7 @@ class BatchError(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Request(Generic[T, R]):
-    """One on its way. It is in the queue while ``batch`` is None."""
+    """A request on its way. It is in the queue while ``batch`` is None."""
 
     item: T
     done: anyio.Event = field(default_factory=anyio.Event)
@@ -64,13 +64,14 @@ class _Batch(Generic[T, R]):
 
 
 class Batcher(Generic[T, R]):
-    """Batches what any number of tasks submit: ``result = await batcher.submit(item)``.
+    """Makes batches of the items that tasks submit: ``result = await batcher.submit(item)``.
 
-    Nobody waits for a batch to fill: while one is computed, the next collects. A second one is
-    handed over behind the running one only when it is full already.
+    No request waits for a batch to fill. While one batch is computed, the next one collects. A
+    second batch is queued behind the running one only if it is full already.
 
     Args:
-        compute: gets a list of items, gives a result for each; cancelled when nobody waits.
+        compute: gets a list of items, gives a result for each; cancelled if no request waits for
+            it.
         full: a batch is full at this sum of lengths; a single item may be longer.
         max_waiting: how many requests are held; others wait in `submit`, first come, first
             served.
@@ -125,8 +126,8 @@ class Batcher(Generic[T, R]):
         Raises:
             BatchError: the computation failed, or the batcher has stopped.
 
-        Cancellation: takes the request back. What is computed together with it goes on; a batch
-        that nobody waits for any more is cancelled.
+        Cancellation: takes the request back. The others of its batch go on. A batch that no request
+        waits for any more is cancelled.
         """
         async with self._admission:
             if not self._open:

@@ -1,4 +1,4 @@
-"""A service over HTTP as OpenAI's: embeddings and completions, batched continuously.
+"""A service over HTTP with OpenAI's routes: embeddings and completions, batched continuously.
 
-engine.py batches; app.py speaks HTTP; __main__.py is the command.
+engine.py makes batches, app.py speaks HTTP, __main__.py is the command line.
 """

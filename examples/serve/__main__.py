@@ -1,8 +1,8 @@
 """Start the service: ``python examples/serve --model MODEL.gguf``; ``--help`` tells the rest.
 
-Under uvicorn on asyncio, or with ``--server hypercorn`` on trio. SIGTERM and Ctrl-C: new requests
-are answered with 503, those under way have their time, then the end; a second one cuts them off.
-Not here: what is served (app.py).
+It runs under uvicorn on asyncio, or with ``--server hypercorn`` on trio. After SIGTERM or Ctrl-C
+new requests are answered with 503, and requests under way have some time to end; a second signal
+cuts them off. Not here: the application (app.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LAST: Final = 5  # seconds for the last bytes of answers, once all are made
 
 
 async def until_stopped(service: Service, seconds: float, end: Callable[[], object]) -> None:
-    """End the server once what is under way has ended; it listens until then.
+    """End the server when the requests under way have ended; it listens until then.
 
     At a first signal new requests are answered with 503. A second one cuts the others off.
     """
@@ -56,7 +56,7 @@ async def until_stopped(service: Service, seconds: float, end: Callable[[], obje
 
 
 def run_uvicorn(app: Starlette, given: argparse.Namespace) -> int:
-    """On asyncio; the exit status."""
+    """Run on asyncio; returns the exit status."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -91,7 +91,7 @@ def run_uvicorn(app: Starlette, given: argparse.Namespace) -> int:
 
 
 def run_hypercorn(app: Starlette, given: argparse.Namespace) -> int:
-    """On trio; the exit status."""
+    """Run on trio; returns the exit status."""
     from hypercorn.config import Config
     from hypercorn.trio import serve
 
@@ -116,7 +116,7 @@ def run_hypercorn(app: Starlette, given: argparse.Namespace) -> int:
 
 
 def small_model() -> Path:
-    """The model for those who have none at hand."""
+    """A small model of random weights, written to the cache folder."""
     from serve.small import write_small
 
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path(tempfile.gettempdir()))) / "aggml"
@@ -125,7 +125,7 @@ def small_model() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="serve",
         description="Embeddings and completions over HTTP, as OpenAI's clients expect them.",

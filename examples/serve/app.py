@@ -61,11 +61,11 @@ RETRY: Final = 5  # seconds after which another server may be up
 
 @dataclass(frozen=True)
 class Options:
-    """What the service is made of.
+    """The options of the service.
 
     Attributes:
         model: a GGUF file for completions; None: there are none.
-        embeddings: whether there are any.
+        embeddings: whether to serve embeddings.
         embed_folder: model.safetensors and tokenizer.json, if not those of the installed package.
         embed_dtype: "f32", "bf16" or "q8_0".
         device: name of an aggml device.
@@ -77,7 +77,7 @@ class Options:
         max_waiting: requests that wait; more are answered with 503.
         deadline: seconds for a request that does not name its own.
         drain: seconds for what is under way when the service stops.
-        collect_seldom: once the models are loaded, spare the loop the collector's long searches
+        collect_seldom: once the models are loaded, make the garbage collector search seldom
             (pacing.py). For a process that does nothing else.
     """
 
@@ -114,7 +114,7 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Service]:
-        """Load what the options name. When left, what is under way has its time to end."""
+        """Load the models. At the end of the block requests under way have some time to end."""
         async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
             stack.callback(tasks.cancel_scope.cancel)
             if self.options.embeddings:
@@ -131,13 +131,14 @@ class Service:
 
     @property
     def names(self) -> list[str]:
-        """Of the models that are served."""
+        """The names of the models that are served."""
         return [name for name in (self.embedder_name, self.model_name) if name]
 
     async def drain(self, seconds: float) -> None:
         """Answer new requests with 503 and wait for those under way; then cut the rest off.
 
-        Whoever listens must go on: a client that finds nobody cannot tell an end from a failure.
+        The server must go on listening: a client that finds nobody cannot tell an end from a
+            failure.
         """
         self.stopping = True
         if self.engine is not None:
@@ -189,7 +190,7 @@ class Service:
     # -- routes
 
     async def health(self, _: Request) -> Response:
-        """Whether new requests are welcome."""
+        """Whether new requests are accepted."""
         status = "stopping" if self.stopping else "ok"
         content = {"status": status, "models": self.names}
         if self.stopping:
@@ -197,18 +198,18 @@ class Service:
         return as_json(content)
 
     async def models(self, _: Request) -> Response:
-        """What there is."""
+        """The models that are served."""
         return as_json({"object": "list", "data": [_about(name) for name in self.names]})
 
     async def one_model(self, request: Request) -> Response:
-        """One of those."""
+        """One of the models."""
         name = request.path_params["name"]
         if name not in self.names:
             raise _unknown(name, self.names)
         return as_json(_about(name))
 
     async def show_metrics(self, _: Request) -> Response:
-        """For Prometheus."""
+        """The metrics, for Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def embeddings(self, request: Request) -> Response:
@@ -251,7 +252,7 @@ class Service:
         return as_json({"object": "list", "data": data, "model": model, "usage": usage})
 
     async def completions(self, request: Request) -> Response:
-        """Texts that go on with others."""
+        """Texts that continue the prompts."""
         text = self._text()
         given = decoded(await body_of(request), Completion)
         assert self.engine is not None
@@ -322,7 +323,7 @@ def _about(name: str) -> dict[str, object]:
 
 
 def _named(given: str | None, name: str) -> str:
-    """The model that answers: the one asked for, or without a word the one there is."""
+    """The model that answers: the one that the request names, else the only one."""
     if given not in (None, name):
         raise _unknown(str(given), [name])
     return name
@@ -357,7 +358,7 @@ def application(options: Options) -> Starlette:
         return Route(path, endpoint, methods=[method])
 
     async def refused(request: Request, error: Exception) -> Response:
-        """What no route takes, in the form of all other errors."""
+        """Errors of routes that do not exist, in the form of all other errors."""
         assert isinstance(error, HTTPException)
         reason = f"{error.detail}: {request.method} {request.url.path}"
         failure = Failure(RequestError(error.status_code, reason))

@@ -1,6 +1,6 @@
 """One of the answers to a request: its tokens as text, and how probable they were.
 
-Not here: the answer around it (forms.py), who computes (engine.py).
+Not here: the answer around it (forms.py), the computation (engine.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Told(NamedTuple):
-    """A token of an answer, and how probable it and others were.
+    """A token of an answer, with the probabilities of it and of others.
 
     Attributes:
         spelt: its bytes.
@@ -41,12 +41,13 @@ class Choice:
     """One of the answers to a request.
 
     Args:
-        engine, text: compute it.
+        engine: computes the tokens.
+        text: turns tokens into text.
         given: the request.
-        prompt: its tokens.
-        limit: of tokens made.
-        index: of this choice, in the request.
-        variant: of those for one prompt; each draws on its own.
+        prompt: the tokens of the prompt.
+        limit: the most tokens to make.
+        index: number of this choice in the request.
+        variant: number among the choices for one prompt; each draws on its own.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Choice:
         return "stop" if self._answer.stopped else self.job.reason
 
     async def pieces(self) -> AsyncGenerator[tuple[str, list[Told]], None]:
-        """The text as it comes, and the tokens that begin in it, if they are to be told of."""
+        """The text as it comes, with the tokens that begin in it, if the request wants them."""
         answer = self._answer
         async with aclosing(self._engine.stream(self.job)) as stream:
             async for tokens in stream:
@@ -99,7 +100,7 @@ class Choice:
             yield text, told
 
     def _tell(self, before: int | None) -> list[Told]:
-        """Tokens not told of yet that begin before that character; None: all."""
+        """Tokens that were not reported yet and begin before that character; None: all of these."""
         told = []
         reports, begins = self.job.reports, self._answer.begins
         while self._next < min(len(reports), len(begins)):
@@ -113,7 +114,7 @@ class Choice:
         return told
 
     async def run(self) -> None:
-        """All of it, into ``text`` and ``told``."""
+        """Make the whole answer, into ``text`` and ``told``."""
         parts = []
         async with aclosing(self.pieces()) as pieces:
             async for text, told in pieces:
@@ -126,7 +127,7 @@ class Choice:
 
 
 def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """As an answer in a chat has them."""
+    """Probabilities in the form of chats."""
 
     def one(spelt: bytes, logprob: float) -> dict[str, Any]:
         text = spelt.decode("utf-8", "replace")
@@ -139,7 +140,7 @@ def chat_logprobs(told: Sequence[Told]) -> dict[str, Any]:
 
 
 def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
-    """As a completion has them."""
+    """Probabilities in the form of completions."""
     return {
         "tokens": [_spelling(x.spelt) for x in told],
         "token_logprobs": [x.logprob for x in told],
@@ -149,7 +150,7 @@ def text_logprobs(told: Sequence[Told]) -> dict[str, Any]:
 
 
 def _spelling(spelt: bytes) -> str:
-    """A token as text; if it is none, the bytes, so that each has a name of its own."""
+    """A token as text; if its bytes are no text, the bytes, so that each token has its own name."""
     try:
         return spelt.decode()
     except UnicodeDecodeError:

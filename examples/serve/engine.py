@@ -4,7 +4,7 @@ A step computes one token of each sequence that runs. Beside them it computes a 
 that wait. One pass over the weights serves both, so running streams keep their pace. One task
 decides, between two steps, what the next step needs. Nothing here knows of HTTP. Not here: what a
 step takes in (steps.py), a sequence and its next token (jobs.py), memory of keys and values
-(models/paging.py), how prompts share a chunk (staging.py).
+(aggml/models/cache/paging.py), how prompts share a chunk (staging.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from aggml.models.decoding import Best
     from serve.staging import Piece
 
-BEST: Final = 64  # a token is chosen among so many; the rest never leaves the device
-STAGED: Final = 2  # slots whose rows are those that prompts share while they are taken in
-WAKE: Final = 4  # streams that are told of a token in one turn of the loop
+BEST: Final = 64  # tokens among which one is chosen; other logits never leave the device
+STAGED: Final = 2  # slots whose rows prompts share while they are taken in
+WAKE: Final = 4  # streams that are woken in one turn of the loop
 
 
 class Engine:
@@ -43,8 +43,8 @@ class Engine:
         model: has STAGED slots more than ``slots``.
         slots: sequences at a time.
         budget: pages for keys and values.
-        chunk: tokens in one step of running sequences and prompts together; while none runs, a step
-            takes 512 of prompts if this is less.
+        chunk: tokens in one step, of running sequences and prompts together. While no sequence
+            runs, a step takes at least 512 tokens of prompts.
         max_waiting: jobs in the queue; more are refused.
     """
 
@@ -113,7 +113,7 @@ class Engine:
         self._closing = True
 
     def cut_off(self) -> None:
-        """Refuse new jobs and end those there are: they fail with an `EngineError`."""
+        """Refuse new jobs and end the present ones: they fail with an `EngineError`."""
         self._closing = True
         jobs = [*self._waiting, *self._taking_in, *self._running.values()]
         self._fail(jobs, EngineError("the server has stopped"))
@@ -121,7 +121,7 @@ class Engine:
         self._changed.set()
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new jobs and wait for those there are; whether all ended in time."""
+        """Refuse new jobs and wait for the present ones; returns whether all ended in time."""
         self._closing = True
         with anyio.move_on_after(seconds):
             while self._waiting or self.active:
@@ -130,7 +130,7 @@ class Engine:
         return not (self._waiting or self.active)
 
     async def stream(self, job: Job) -> AsyncGenerator[list[int], None]:
-        """The tokens of a job as they come, those of one step at a time or more.
+        """The tokens of a job as they come, of one or more steps at a time.
 
         Raises:
             FullError: the queue is full, or the engine is stopping.
@@ -163,7 +163,7 @@ class Engine:
                 self._changed.set()
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Whether all of these may be queued now.
+        """Check that all of these jobs may be queued now.
 
         Raises:
             FullError, TooLongError: as `stream`.
@@ -214,7 +214,7 @@ class Engine:
                 await self._guarded(jobs, self._step(running, chunk, beside))
 
     async def _rest(self) -> None:
-        """Wait for the next job; nothing keeps memory meanwhile."""
+        """Wait for the next job; the cache gives its memory back meanwhile."""
         if not self._waiting:
             self._idle.set()
         self._changed = anyio.Event()
@@ -228,7 +228,7 @@ class Engine:
             await self.model.forget(slot, kept)
 
     async def _tell(self) -> None:
-        """Wake who waits for tokens, a few at a time: all in one turn would hold up the loop."""
+        """Wake waiting streams, a few in each turn: all at once would hold up the loop."""
         while True:
             while self._told:
                 for _ in range(min(WAKE, len(self._told))):
@@ -238,7 +238,7 @@ class Engine:
             await self._news.wait()
 
     async def _clear(self) -> None:
-        """Free the slots of those that are over."""
+        """Free the slots of jobs that are over."""
         self._waiting = deque(job for job in self._waiting if not job.left)
         self._taking_in = deque(job for job in self._taking_in if not self._ended(job))
         for job in [job for job in self._running.values() if job.over]:
@@ -256,7 +256,7 @@ class Engine:
         return job.over
 
     async def _close_ranks(self) -> None:
-        """Steps compute all slots up to the highest: move that one down if it pays."""
+        """Move the highest slot down if steps get smaller: they compute all slots up to it."""
         while self._running:
             highest = max(self._running)
             if steps.size(highest + 1) == steps.size(len(self._running)):
@@ -283,7 +283,7 @@ class Engine:
             self._taking_in.append(job)
 
     async def _guarded(self, jobs: list[Job], step: Awaitable[None]) -> None:
-        """Carry out a step; if it fails, those in it fail, and nobody else."""
+        """Carry out a step; if it fails, the jobs in it fail, and no others."""
         begin = time.perf_counter()
         try:
             await step
@@ -313,7 +313,7 @@ class Engine:
             self._news.set()
 
     def _taken_in(self, job: Job, n: int) -> None:
-        """So many tokens of its prompt more are done."""
+        """Note that ``n`` more tokens of its prompt are done."""
         job.taken_in += n
         self.counters.prompt_tokens += n
         if job.taken_in == len(job.prompt) and not job.over:
@@ -323,6 +323,6 @@ class Engine:
             self.counters.waited(time.perf_counter() - job.queued)
 
     def _take(self, job: Job, token: int, best: Best, row: int) -> None:
-        """The next token of a job, chosen among those of a row."""
+        """Give a job its next token, chosen from a row of the logits."""
         self.counters.tokens += job.take(token, best, row)
         self._told.append(job)

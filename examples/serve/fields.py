@@ -1,8 +1,8 @@
-"""What becomes of each field of a request: built, harmless, refused; bodies read by that.
+"""The fields of a request: built, harmless or refused; reading bodies by these rules.
 
 A field is built if the request's class in schema.py has it. The others that clients are known to
-send are in the table below; a field that is in neither is refused as unknown. Nothing that would
-change an answer is ignored. Not here: types and bounds of what is built (schema.py).
+send are in the table below; a field that is in neither is refused as unknown. No field that would
+change an answer is ignored. Not here: types and bounds of the built fields (schema.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Other(NamedTuple):
     """A field that is not built.
 
     Attributes:
-        names: it and those like it.
-        why: it is harmless, or what to do instead; for the documentation and the refusal.
-        neutral: values that ask for nothing; null is one in any case. None: any value.
+        names: this field and similar ones.
+        why: the reason why it is harmless, or what to do instead; for documentation and refusals.
+        neutral: values that ask for nothing; null is always one. None: any value.
     """
 
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Other(NamedTuple):
 
     @property
     def state(self) -> Literal["harmless", "refused"]:
-        """What becomes of it."""
+        """Whether it is harmless or refused."""
         return "harmless" if self.neutral is None else "refused"
 
 
@@ -149,7 +149,7 @@ def _value(decoder: msgspec.json.Decoder[Any], name: str, raw: Raw) -> object:
 
 
 def _check(name: str, raw: Raw) -> None:
-    """Refuse a field that is not built, unless it asks for nothing."""
+    """Refuse a field that is not built, unless its value asks for nothing."""
     other = _OTHERS.get(name)
     if other is None:
         raise RequestError(400, f"the field {name[:64]!r} is not known here", field=name[:64])
@@ -166,5 +166,5 @@ def _check(name: str, raw: Raw) -> None:
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equal, but true is not 1; of numbers 1.0 is."""
+    """Whether two values are equal; true is not 1, but 1.0 is."""
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -1,6 +1,6 @@
 """Answers in the words of OpenAI's API: completions and chats, whole or as events; errors.
 
-Not here: requests (schema.py), one choice and its tokens (choice.py), who computes (engine.py).
+Not here: requests (schema.py), one choice and its tokens (choice.py), the computation (engine.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("serve")
 def as_json(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A response of JSON."""
+    """A response with a body of JSON."""
     body = msgspec.json.encode(content)
     return Response(body, status, headers, media_type="application/json")
 
@@ -43,7 +43,7 @@ def as_json(
 
 
 class Failure:
-    """What a client is told of an exception."""
+    """The error that a client gets for an exception."""
 
     def __init__(self, error: BaseException) -> None:
         error = first_of(error)
@@ -73,11 +73,11 @@ class Failure:
         self.content = {"error": {"message": message, "type": kind, "param": field, "code": code}}
 
     def response(self) -> Response:
-        """For an answer that has not begun."""
+        """The error as the whole answer."""
         return as_json(self.content, self.status, self.headers)
 
     def event(self) -> bytes:
-        """For a stream that has begun: its status is sent already."""
+        """The error as an event of a stream that has begun: its status is sent already."""
         return event_of(self.content)
 
 
@@ -87,8 +87,8 @@ class Failure:
 def event_of(content: object) -> bytes:
     """A server-sent event of JSON, in one line for all clients.
 
-    Many cut what they receive by str.splitlines, for which these characters end a line too; JSON
-    may spell them otherwise.
+    Many clients split the stream by str.splitlines, for which these characters end a line, too. So
+    they are escaped, as JSON allows.
     """
     body = msgspec.json.encode(content)
     if not body.isascii():
@@ -101,12 +101,12 @@ _LINE_ENDS: Final = tuple((x.encode(), f"\\u{ord(x):04x}".encode()) for x in "\x
 
 
 class Form:
-    """How an answer looks.
+    """The form of an answer.
 
     Args:
-        choices: what it consists of.
-        chat: in the words of chats, or of completions.
-        model: the name to give.
+        choices: the texts of the answer.
+        chat: whether it has the form of chats; else that of completions.
+        model: the name of the model in the answer.
     """
 
     def __init__(self, choices: Sequence[Choice], *, chat: bool, model: str) -> None:
@@ -174,7 +174,7 @@ class Form:
         return self._event([{"index": choice.index, **content, **end}])
 
     def _told(self, choice: Choice, told: Sequence[Told]) -> dict[str, Any] | None:
-        """How probable tokens were; None if nobody asked."""
+        """Probabilities of tokens; None if the request does not want them."""
         if not choice.tells:
             return None
         return chat_logprobs(told) if self._chat else text_logprobs(told)
@@ -185,7 +185,7 @@ class Form:
         return event_of(event)
 
     def _usage(self) -> dict[str, int]:
-        """Tokens; a prompt with several answers counts once."""
+        """The numbers of tokens; a prompt with several answers counts once."""
         prompts = {id(choice.job.prompt): len(choice.job.prompt) for choice in self._choices}
         made = sum(len(choice.job.made) for choice in self._choices)
         prompt = sum(prompts.values())

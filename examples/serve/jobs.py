@@ -1,6 +1,6 @@
-"""A sequence on its way through the engine, its next token, and what may go wrong with it.
+"""A sequence on its way through the engine, its next token, and its errors.
 
-Not here: when it is computed and with whom (engine.py).
+Not here: when it is computed, and beside which others (engine.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TooLongError(EngineError):
 
     Args:
         message: what does not fit.
-        field: of the request, that could be smaller.
+        field: the field of the request that could be smaller.
     """
 
     def __init__(self, message: str, field: str = "max_tokens") -> None:
@@ -55,7 +55,7 @@ class Job:
         prompt: token ids, at least one.
         n_predict: tokens at most, at least one.
         sampler: chooses them.
-        ends: tokens that end it; they are not given.
+        ends: tokens that end it; they are not part of the answer.
         adjuster: changes its logits before a token is chosen.
         told: how many of the best tokens `reports` name beside the one chosen; None: no reports.
     """
@@ -73,7 +73,7 @@ class Job:
     reports: list[Report] = field(default_factory=list)  # one for each of those, if asked for
     reason: Reason | None = None
     error: BaseException | None = None
-    left: bool = False  # nobody wants it any more
+    left: bool = False  # its client has gone
     queued: float = 0.0
     news: anyio.Event = field(default_factory=anyio.Event)
 
@@ -84,15 +84,15 @@ class Job:
 
     @property
     def needs_all(self) -> bool:
-        """Whether the best logits are not enough for it."""
+        """Whether it needs the logits of all tokens, not only the best ones."""
         return self.adjuster is not None or self.told is not None
 
     def tell(self) -> None:
-        """Wake who waits for it."""
+        """Wake the task that waits for it."""
         self.news.set()
 
     def take(self, token: int, best: Best, row: int) -> int:
-        """Go on with a token, chosen among those of a row; how many the answer has more: 0 or 1."""
+        """Go on with a token, chosen from a row of logits; returns by how much the answer grew."""
         if token in self.ends:
             self.reason = "stop"
             return 0
@@ -110,7 +110,7 @@ class Job:
 
 @dataclass
 class Counters:
-    """What happened so far; times in seconds."""
+    """Counts of past events; times in seconds."""
 
     steps: int = 0
     prompt_tokens: int = 0

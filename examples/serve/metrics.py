@@ -1,4 +1,4 @@
-"""What the service tells Prometheus. Not here: who counts (engine.py, app.py)."""
+"""The metrics of the service, for Prometheus. Not here: counting (engine.py, app.py)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Metrics:
         )
 
     def watch(self, engine: Engine) -> None:
-        """Show what an engine counts."""
+        """Show the counters of an engine."""
         counters, pages = engine.counters, engine.pages
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
         shown = {
@@ -66,7 +66,7 @@ class Metrics:
             Gauge(f"aggml_{name}", what, registry=self._registry).set_function(value)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' format."""
+        """All metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
     async def tick(self) -> None:

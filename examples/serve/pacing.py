@@ -1,8 +1,7 @@
-"""What keeps the loop punctual: requests begin one by one, cycles are searched for seldom.
+"""Keeps the loop punctual: requests begin one by one, the garbage collector searches seldom.
 
-And who counts the requests under way, so that a server can wait for them.
-
-Not here: how many tokens are told of in one turn (engine.py).
+It also counts the requests under way, so that a server can wait for them. Not here: how many
+streams are woken in one turn (engine.py).
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ ALL: Final = 100
 
 
 class Door:
-    """Lets one request in with each turn of the loop: from here to its queue it takes 0.4 ms."""
+    """Lets one request in with each turn of the loop: its way to the queue takes 0.4 ms."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
 
     async def enter(self) -> None:
-        """Wait for a turn; in order."""
+        """Wait for a turn, first come, first served."""
         async with self._lock:
             await checkpoint()
 
 
 class UnderWay:
-    """Counts requests that make something, from their first byte to their answer's last."""
+    """Counts POST requests, from their first byte to the last one of their answer."""
 
     def __init__(self) -> None:
         self.count = 0
         self._changed = anyio.Event()
 
     def counted(self, app: ASGIApp) -> ASGIApp:
-        """The application, with its POST requests counted."""
+        """The application; its POST requests are counted."""
 
         async def call(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["method"] != "POST":
@@ -62,16 +61,16 @@ class UnderWay:
         return call
 
     async def none(self) -> None:
-        """Wait until there is none."""
+        """Wait until no request is under way."""
         while self.count:
             self._changed = anyio.Event()
             await self._changed.wait()
 
 
 def collect_seldom() -> None:
-    """Keep all that is there from the collector for good, and let it search seldom.
+    """Hide all present objects from the collector for good, and let it search seldom.
 
-    For a process that serves and does nothing else.
+    Only for a process that serves and does nothing else.
     """
     gc.freeze()
     gc.set_threshold(YOUNG, SECOND, ALL)

@@ -1,7 +1,6 @@
-"""What requests may hold, in the words of OpenAI's API: the fields that are built.
+"""The fields of requests that are built, under the names of OpenAI's API.
 
-Not here: fields that are not, and the reading of bodies (fields.py), what becomes of a request
-(app.py).
+Not here: other fields, reading bodies (fields.py), carrying a request out (app.py).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class RequestError(Exception):
     Args:
         status: of HTTP.
         message: why.
-        field: which of the request's is to blame.
+        field: the field of the request that is to blame.
         code: OpenAI's word for it, if there is one.
     """
 
@@ -44,14 +43,14 @@ class RequestError(Exception):
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """What a stream tells beyond the answer."""
+    """What a stream contains beside the answer."""
 
     include_usage: bool | None = False
     include_obfuscation: bool | None = None  # pads events; the answer is the same
 
 
 class Generation(Struct, kw_only=True):
-    """What both kinds of completion share, with what vLLM and llama.cpp add to it."""
+    """The fields that both kinds of completion share, with those that vLLM and llama.cpp add."""
 
     model: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.8
@@ -80,7 +79,7 @@ class Generation(Struct, kw_only=True):
 
     @property
     def rules(self) -> Rules:
-        """What is to change in the logits."""
+        """The changes to the logits."""
         return Rules(
             presence=self.presence_penalty,
             frequency=self.frequency_penalty,
@@ -91,18 +90,18 @@ class Generation(Struct, kw_only=True):
 
     @property
     def told(self) -> int | None:
-        """How many of the best tokens to tell of beside each one; None: nothing is told."""
+        """How many of the best tokens to report beside each one; None: no report."""
         raise NotImplementedError
 
     def check(self, limit: int, vocabulary: int) -> None:
-        """See that what was given goes together.
+        """Check that the fields fit together.
 
         Args:
             limit: tokens of the answer.
             vocabulary: how many tokens there are.
 
         Raises:
-            RequestError: it does not.
+            RequestError: they do not.
         """
         if self.min_tokens > limit:
             raise RequestError(
@@ -116,7 +115,7 @@ class Generation(Struct, kw_only=True):
 
 
 class Completion(Generation, kw_only=True):
-    """A text to go on with."""
+    """A text to continue."""
 
     prompt: Raw  # a text, a list of tokens, or a list of these: see prompts()
     max_tokens: Count = 16
@@ -139,7 +138,7 @@ class Completion(Generation, kw_only=True):
 
 
 class Message(Struct, forbid_unknown_fields=True):
-    """One of a conversation; what is null or empty may be there, as clients send answers back."""
+    """A message of a conversation. Null and empty fields are taken: clients send answers back."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -151,7 +150,7 @@ class Message(Struct, forbid_unknown_fields=True):
     function_call: None = None
 
     def for_template(self) -> dict[str, str]:
-        """What the model's template is given.
+        """The message as the template of the model takes it.
 
         Raises:
             RequestError: the content has parts that are no text.
@@ -172,7 +171,7 @@ class Message(Struct, forbid_unknown_fields=True):
 
 
 class Chat(Generation, kw_only=True):
-    """A conversation to go on with."""
+    """A conversation to continue."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_tokens: Count | None = None
@@ -206,7 +205,7 @@ class Embeddings(Struct, kw_only=True):
 
 
 def prompts(given: Raw, field: str) -> list[Raw]:
-    """One or several, each still as it came: a million tokens take 25 ms to decode.
+    """One or several prompts, each not decoded yet: a million tokens take 25 ms.
 
     Args:
         given: the field's value.
@@ -230,10 +229,10 @@ def prompt_of(given: Raw, i: int, most: int, field: str) -> str | list[int]:
     """An input: a text, or a list of tokens.
 
     Args:
-        given: as it came.
-        i: which of the request's.
-        most: tokens that it may have; of a longer list no more than its length is looked at.
-        field: where it stands.
+        given: the input, not decoded yet.
+        i: its number in the request.
+        most: the most tokens; of a longer list only the length is looked at.
+        field: the field in which it stands.
 
     Raises:
         RequestError: it is something else, or too long.

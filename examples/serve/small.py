@@ -1,4 +1,4 @@
-"""A small llama of random weights as a GGUF file, to try the service with: what it says is noise.
+"""A small llama of random weights as a GGUF file, to try the service with: its text is noise.
 
 Not here: real models; any llama, qwen2 or qwen3 GGUF will do.
 """

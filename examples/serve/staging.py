@@ -1,9 +1,9 @@
-"""Prompts side by side: tokens of several in one step, as if they were one sequence.
+"""Prompts side by side: tokens of several prompts in one step, as if they were one sequence.
 
-While a prompt is taken in its keys and values are written twice: where its slot is, and into a
-range of rows that all prompts share. There they lie one behind another, and a mask keeps each to
-its own. So the graph depends on how many tokens there are in all, not on whose they are; nothing
-is filled up but the end. Not here: which prompts take part in a step (engine.py).
+While a prompt is taken in, its keys and values are written twice: into its slot, and into a range
+of rows that all prompts share. There the prompts lie one behind another, and a mask lets each see
+only itself. So the graph depends on the number of tokens alone, and only the end is padded. Not
+here: which prompts take part in a step (steps.py).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None
 
     Args:
         length: of a whole prompt.
-        held: first row and the one behind the last, of those that lie there.
-        rows: in all.
+        held: the first row of each prompt that lies there, and the row behind its last.
+        rows: how many there are.
     """
     at = 0
     for first, end in [*sorted(held), (rows, rows)]:
@@ -67,7 +67,7 @@ def place(length: int, held: Sequence[tuple[int, int]], rows: int) -> int | None
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """All pieces of a step, (1, tokens) each; what fills it up is written where nobody looks."""
+    """All pieces of a step, (1, tokens) each; padding is written to a row that nobody reads."""
 
     ids: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
@@ -82,10 +82,10 @@ class Chunk:
 
         Args:
             pieces: at least one; of no more tokens together than ``tokens``.
-            tokens: to fill it up to.
+            tokens: how many there are with padding.
             ctx: rows of a slot.
             staging: the first shared row.
-            rows: of the shared ones; the last one is nobody's.
+            rows: how many shared rows there are; the last one is for padding.
         """
         nowhere = staging + rows - 1
         ids, positions = np.zeros((2, 1, tokens), np.int32)
@@ -121,5 +121,5 @@ def mask(
         seen = np.lib.stride_tricks.sliding_window_view(line, piece.first + n)[n - 1 :: -1]
         found[0, 0, begin : begin + n, piece.at : piece.end] = seen
         begin += n
-    found[0, 0, begin:, 0] = 0  # what fills up sees something
+    found[0, 0, begin:, 0] = 0  # padding sees one row, since a row of -inf has no soft_max
     return found

@@ -1,7 +1,7 @@
 """What the next step of the engine takes in: tokens of running sequences, chunks of prompts.
 
-Here: plain functions on values, which decide. Not here: who carries a step out (engine.py), where
-prompts lie in the rows that they share (staging.py).
+Here: plain functions on values, which decide. Not here: carrying a step out (engine.py), the places
+of prompts in the rows that they share (staging.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Clients that hang up, and answers as server-sent events; on any ASGI server.
 
-Not here: what is sent (forms.py).
+Not here: the events themselves (forms.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TooLargeError(Exception):
 
 
 def first_of(error: BaseException) -> BaseException:
-    """What went wrong, out of the groups of task groups: one cause for all."""
+    """The first exception inside of the groups that task groups raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -82,7 +82,7 @@ async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
 
 
 class EventStream(Response):
-    """Sends what ``produce`` writes, at once; cancels it if the client goes, and tells ``gone``.
+    """Sends at once what ``produce`` writes. If the client goes, cancels it and calls ``gone``.
 
     Args:
         produce: gets a function that sends bytes; may call it from several tasks.

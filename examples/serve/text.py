@@ -1,6 +1,6 @@
-"""From text to tokens and back as requests want it: chat templates, stop strings.
+"""Text to tokens and back for requests: chat templates, stop strings.
 
-Not here: the vocabulary itself (models/vocabulary.py).
+Not here: the vocabulary itself (aggml/models/tokenizers).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Text:
         return ids
 
     def begin(self) -> list[int]:
-        """The tokens of no prompt: a new text begins.
+        """The tokens for a request without a prompt: a new text begins.
 
         Raises:
             RequestError: the model has no token for that.
@@ -106,12 +106,12 @@ def _refuse(message: str) -> None:
 class Answer:
     """The text of an answer while its tokens arrive; ends at the first of the stop strings.
 
-    What may be the begin of a stop string is held back until it is known not to be one.
+    Text that may be the beginning of a stop string is held back until that is known.
 
     Args:
         vocabulary: the model's.
         stops: the stop strings.
-        least: stop strings that end within the first so many tokens do not count.
+        least: stop strings do not count if they end within so many first tokens.
 
     Attributes:
         stopped: whether one of them has come.
@@ -131,7 +131,7 @@ class Answer:
         self.given = 0
 
     def add(self, tokens: Sequence[int]) -> str:
-        """What is certain of the text now, beyond what was given before."""
+        """The text that is certain now and was not given before."""
         for token in tokens:
             if self.stopped:
                 break
@@ -144,7 +144,7 @@ class Answer:
         return self._let_go(final=self.stopped)
 
     def end(self) -> str:
-        """The rest; no more tokens come."""
+        """The rest of the text; no more tokens come."""
         if not self.stopped:
             self._held += self._decoder.decode(b"", final=True)
             if len(self.begins) > self._least:

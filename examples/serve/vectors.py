@@ -1,6 +1,6 @@
-"""Embeddings as an answer tells them: shortened, as numbers or as base64.
+"""Embeddings in the form of an answer: shortened, as numbers or as base64.
 
-Not here: who computes them (../embed.py).
+Not here: computing them (../minilm).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def shortened(vector: F32, dimensions: int | None) -> F32:
 
 
 def numbers_of(vector: F32) -> msgspec.Raw:
-    """As JSON has numbers."""
+    """A list of numbers for JSON."""
     return msgspec.Raw(msgspec.json.encode(vector.tolist()))  # 384 of them take 0.05 ms
 
 

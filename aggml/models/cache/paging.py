@@ -1,10 +1,10 @@
 """Keys and values in pages: a sequence takes memory as it grows, within a fixed budget.
 
-The cache is one range of addresses, long enough for every slot at full length; the operating
-system gives a page when it is first written, and gets it back when others need it or nobody is
-left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees plain strided rows and knows
-nothing of it. Here: the budget, which slots are free, a model on such a cache. Not here: who gets
-a slot and when (serve/engine.py).
+The cache is one range of addresses, long enough for every slot at full length. The operating system
+gives a page of memory when it is first written, and gets it back when other slots need memory or no
+sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees plain strided
+rows. Here: the budget, the free slots, a model on such a cache. Not here: which sequence gets a
+slot, and when (serve/engine.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE: Final = 64  # positions
 
 
 class Pages:
-    """How many pages are promised, and which slots are free; the lowest one is given first.
+    """Counts the pages that are promised, and gives out slots, the lowest free one first.
 
     Args:
         budget: pages in all.
@@ -58,7 +58,7 @@ class Pages:
     def take(self, positions: int) -> int | None:
         """A slot with room for a sequence of that length; None while there is none.
 
-        All that it may come to need is promised now: a sequence that has begun can end.
+        All pages that it may come to need are promised now, so a sequence that has begun can end.
         """
         need = self.of(positions)
         if not self._free or self.used + need > self.budget:
@@ -73,7 +73,7 @@ class Pages:
         self._touched[slot] = max(pages, self._touched.get(slot, 0))
 
     def give_back(self, slot: int) -> None:
-        """The sequence in ``slot`` has ended. The next one there finds memory that is in use."""
+        """The sequence in ``slot`` has ended. Its pages stay for the next one in that slot."""
         self.used -= self._held.pop(slot)
         heapq.heappush(self._free, slot)
 
@@ -86,7 +86,7 @@ class Pages:
         return lower
 
     def surplus(self, *, idle: bool = False) -> list[tuple[int, int]]:
-        """Slots and how many positions of each keep their memory, so that all is in the budget.
+        """Slots that have to give memory back, and how many positions of each keep theirs.
 
         The highest slots come first: they are used least. With ``idle`` no slot keeps more than it
         was promised.
@@ -105,7 +105,7 @@ class Pages:
 
 
 class PagedDecoder(Decoder):
-    """A model whose caches hold no memory but for what was written.
+    """A model whose caches take memory only where they were written.
 
     On a device that does not compute in host memory the caches are allocated whole. Layers with a
     window keep all positions, which are pages that can be given back.
@@ -149,10 +149,10 @@ class PagedDecoder(Decoder):
         return buffer
 
     async def forget(self, slot: int, kept: int = 0) -> None:
-        """Give the memory of a slot back, but for its first positions; its rows read as zeros.
+        """Give the memory of a slot back, except its first positions; its rows then read as zeros.
 
-        Nothing may be under way there. The system takes 0.03 ms for 100 positions of a layer: one
-        layer in each turn of the loop.
+        No step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer:
+        one layer in each turn of the loop.
         """
         if self._map is None or not hasattr(mmap, "MADV_DONTNEED"):
             return

@@ -1,4 +1,4 @@
-"""What a request changes in a model's logits before a token is drawn: biases, penalties, bans.
+"""Changes a model's logits before a token is drawn: biases, penalties, bans.
 
 Here: which tokens of a sequence get other logits, and the best tokens after that. Not here: the
 draw itself (sampling.py), where logits come from (decoder.py).
@@ -26,17 +26,18 @@ FIRST: Final = 64  # tokens that a new sequence has room for
 
 @dataclass(frozen=True)
 class Rules:
-    """What a request asks for; the defaults change nothing.
+    """The changes that a request asks for; the defaults change nothing.
 
-    A logit l becomes l / repetition, or l * repetition below zero, if its token is in the prompt or
-    the answer; then l + bias - presence - frequency * (how often it is in the answer), of these the
-    penalties only for tokens of the answer. So have it vLLM and, but for ``repetition``, OpenAI.
+    First, if its token is in the prompt or the answer, a logit l becomes l / repetition, or l *
+    repetition if it is below zero. Then it becomes l + bias - presence - frequency * count, where
+    count is how often the token is in the answer; the penalties apply to tokens of the answer only.
+    These are the rules of vLLM and, except ``repetition``, of OpenAI.
 
     Attributes:
         presence, frequency: penalties for tokens of the answer; negative ones favour them.
         repetition: divisor for tokens of prompt and answer; 1: none.
         bias: is added to the logits of these tokens.
-        least: as long as the answer has fewer tokens, none that ends it can come.
+        least: while the answer has fewer tokens, no token that ends it can come.
     """
 
     presence: float = 0.0
@@ -54,8 +55,8 @@ class Adjuster:
     """Applies `Rules` to the logits of one sequence.
 
     Args:
-        rules: what is asked for.
-        prompt: token ids; what the penalty for repetition counts as seen.
+        rules: the changes.
+        prompt: token ids; the penalty for repetition counts them as seen.
         ends: tokens that end the answer.
     """
 
@@ -77,7 +78,7 @@ class Adjuster:
         self._counts = bool(rules.presence or rules.frequency or rules.repetition != 1.0)
 
     def _of(self, token: int) -> int:
-        """Where the arrays have a token."""
+        """The index of a token in the arrays."""
         at = self._place.setdefault(token, len(self._place))
         if at == len(self._ids):
             for name in ("_ids", "_count", "_seen", "_bias"):
@@ -95,7 +96,7 @@ class Adjuster:
             self._seen[at] = True
 
     def changed(self, row: F32) -> tuple[Ids, F32]:
-        """Tokens whose logits may change, and what they become; ``row`` has those of all."""
+        """Tokens whose logits may change, and their new logits; ``row`` has those of all."""
         rules, n = self._rules, len(self._place)
         ids, count = self._ids[:n], self._count[:n]
         logits = row[ids]
@@ -110,15 +111,15 @@ class Adjuster:
     def best(self, row: F32, ids: Ids, logits: F32, need: int) -> tuple[Ids, F32]:
         """The best tokens after the changes, in any order.
 
-        All but the changed ones keep their order, so the best ones before and the changed ones
-        are enough, as long as ``need`` of both together reach the least of the best before: what
-        is neither lies below it. Else the whole row is searched.
+        Tokens that are not changed keep their order. So it is enough to look at the best tokens
+        from before and at the changed ones, if ``need`` of them reach the lowest logit of the best
+        from before: all other tokens lie below that. Otherwise the whole row is searched.
 
         Args:
             row: logits of all tokens.
-            ids: the best ones of them, before the changes.
-            logits: theirs.
-            need: how many of the best the draw looks at; at most as many as ``ids``.
+            ids: the best tokens before the changes.
+            logits: the logits of these.
+            need: how many of the best tokens the draw looks at; at most as many as ``ids``.
 
         Returns:
             As many as ``ids``, of which the best ``need`` are the best of all; if there are fewer,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHAINED", "F16", "I32", "Batch", "Group", "Part", "Shape", "joined"]
 
-CHAINED: Final = -1  # instead of how many best ones: one, which stays on the device
+CHAINED: Final = -1  # in place of a number of best tokens: one, which stays on the device
 
 F16 = npt.NDArray[np.float16]
 I32 = npt.NDArray[np.int32]
@@ -42,12 +42,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a graph depends on: its parts, one behind the other in all that is no attention.
+    """The facts on which a graph depends.
 
-    Keys and values are written at one place; those of the last part, if ``staged``, at a second one
-    as well. Logits follow ``ends`` tokens (0: all of them); of these, if not 0, the ``best`` ones,
-    and beside them, if ``every``, all of them.
-    If ``chained`` the tokens are those that the step before chose, as this one does for the next.
+    Attributes:
+        parts: computed one by one in attention, as one batch everywhere else.
+        ends: how many tokens logits are computed for; 0: for all tokens.
+        staged: whether keys and values of the last part are written to a second place as well.
+        best: how many of the best logits to bring here; 0: all logits.
+        chained: whether the tokens are those that the step before chose; this step then chooses for
+            the next one.
+        every: whether to bring all logits beside the best ones.
     If ``hidden`` what the output would be made of comes instead of logits.
     """
 
@@ -61,12 +65,12 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Of all parts."""
+        """Tokens of all parts."""
         return sum(part.sequences * part.tokens for part in self.parts)
 
     @property
     def logits(self) -> int:
-        """How many tokens they follow."""
+        """How many tokens logits are computed for."""
         return self.ends or self.tokens
 
 
@@ -88,7 +92,7 @@ class Group:
 
     @property
     def part(self) -> Part:
-        """What a graph depends on."""
+        """The facts of this part on which a graph depends."""
         sequences, tokens = self.ids.shape
         return Part(sequences, tokens, self.slot, self.kv)
 
@@ -112,10 +116,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step takes in.
+    """The arrays of one step.
 
-    ``staged`` are rows to which the last group's keys and values are written as well; logits follow
-    the tokens ``last``, counted over all groups (None: each).
+    Keys and values of the last group are written to the rows ``staged`` as well. Logits are
+    computed for the tokens ``last``, counted over all groups; None: for each token.
     """
 
     groups: tuple[Group, ...]
@@ -123,7 +127,7 @@ class Batch:
     staged: I32 | None = None
 
     def shape(self, best: int, *, every: bool = False) -> Shape:
-        """What its graph depends on; ``best`` may be CHAINED."""
+        """The shape of the graph for this batch; ``best`` may be CHAINED."""
         ends = 0 if self.last is None else len(self.last)
         parts = tuple(group.part for group in self.groups)
         chained = best == CHAINED

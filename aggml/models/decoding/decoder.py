@@ -42,7 +42,7 @@ F32 = npt.NDArray[np.float32]
 class Best:
     """The best tokens of each sequence, in no order: (sequences, best) int32 and float32.
 
-    Where they were asked for, ``every`` has the logits of all: (sequences, vocabulary).
+    If they were asked for, ``every`` has the logits of all tokens: (sequences, vocabulary).
     """
 
     ids: npt.NDArray[np.int32]
@@ -119,7 +119,7 @@ class Decoder:
         return [(x, x.ne[1] // self.sequences) for of in self._caches for x in of.values()]
 
     def _allocate(self) -> object:
-        """Give the caches memory, zeros: masked rows must be finite; it lives as long as this."""
+        """Memory of the caches, for as long as this. Zeros, because masked rows must be finite."""
         return self.backend.alloc([cache for cache, _ in self._all_caches])
 
     @property
@@ -191,7 +191,7 @@ class Decoder:
     async def decode_best(
         self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
     ) -> Best:
-        """As `decode`, but of the logits the ``best`` ones alone.
+        """Like `decode`, but bring only the ``best`` logits.
 
         Cancellation: as `decode`.
         """

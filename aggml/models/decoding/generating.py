@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FEW", "Timing", "generate"]
 
-FEW: Final = 64  # of so many best logits a token is drawn at once, of all sequences
+FEW: Final = 64  # the most logits of a sequence that are brought here instead of all of them
 
 
 @dataclass
 class Timing:
-    """How long it took, in seconds; filled while generating."""
+    """The times of a generation, in seconds; filled meanwhile."""
 
     prompt: float = 0.0
-    steps: float = 0.0  # from the first token to the last, with all that passes between them
-    tokens: int = 0  # that came in `steps`, of all sequences
+    steps: float = 0.0  # from the first token to the last, pauses between steps included
+    tokens: int = 0  # tokens of all sequences in `steps`
 
 
 async def generate(
@@ -51,23 +51,23 @@ async def generate(
 ) -> AsyncGenerator[list[int | None]]:
     """Continue one prompt in as many ways as there are samplers, all of them in each step.
 
-    If all of them take the best token, it is chosen by the device, which goes on with the next step
-    while the tokens of this one are given here. So one step may be computed in vain.
+    If all samplers take the best token, the device chooses it and goes on with the next step while
+    the tokens of this step are on their way here. So one step may be computed in vain.
 
     Args:
-        model: with room for so many sequences.
+        model: has room for so many sequences.
         prompt: token ids, at least one.
         samplers: choose the tokens of each sequence.
         n_predict: how many tokens at most.
-        ends: tokens that end a sequence; they are not given.
+        ends: tokens that end a sequence; they are not yielded.
         timing: filled meanwhile.
         slot: the sequence of the first sampler; with several it must be 0.
 
     Yields:
         The next token of each sequence, None for those that have ended.
 
-    Cancellation, and closing the generator: aborts the steps under way; the sequences can be begun
-    anew.
+    Cancellation, and closing the generator: aborts the steps under way. The sequences may be begun
+    again.
     """
     timing = timing or Timing()
     begin = time.perf_counter()
@@ -107,7 +107,7 @@ def _more(
 async def _best(
     model: Decoder, ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
-    """By the device; one step is queued behind the one that is awaited."""
+    """The device chooses; one step is queued behind the step that is awaited."""
     under_way: deque[aggml.Future[npt.NDArray[np.int32]]] = deque()
     try:
         for position in places:
@@ -127,7 +127,7 @@ async def _best(
 async def _drawn(
     model: Decoder, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
-    """Here, where all but the best logits of a step stay on the device if no sampler needs them."""
+    """The samplers choose here; they get only the best logits, if none of them needs all."""
     most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)
     few = most <= min(FEW, model.vocabulary) and all(
         sampler.temperature <= 0 or sampler.top_k > 0 for sampler in samplers

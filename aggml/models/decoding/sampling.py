@@ -23,14 +23,14 @@ __all__ = ["Report", "Sampler", "choose", "report"]
 
 @dataclass
 class Sampler:
-    """Draws tokens; one for each sequence, since each has a generator of its own.
+    """Draws the tokens of one sequence, with a generator of its own.
 
     Args:
         temperature: 0 takes the best token.
-        top_k: only so many of the best; 0: all.
-        top_p: only the best that make up this share of the probability.
+        top_k: draw among so many of the best; 0: among all.
+        top_p: draw among the best ones whose probabilities add up to this.
         seed: of the generator.
-        min_p: only those at least this many times as probable as the best one.
+        min_p: draw among those that are at least this many times as probable as the best one.
     """
 
     temperature: float = 0.8
@@ -41,7 +41,7 @@ class Sampler:
 
     @cached_property
     def random(self) -> Generator:
-        """Draws; made when first needed, which is never where the best token is taken."""
+        """The generator; made at the first draw, so never if the best token is always taken."""
         return default_rng(self.seed)
 
     def looks_at(self, k: int) -> int:
@@ -70,9 +70,9 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How probable a token was, and the best ones with it: natural logarithms, the best first.
+    """The probability of a token and of the best tokens, as natural logarithms, the best first.
 
-    As the model has it: before temperature, penalties and biases.
+    These are the probabilities of the model: before temperature, penalties and biases.
     """
 
     logprob: float
@@ -90,8 +90,8 @@ def report(
 
     Args:
         row: logits of all tokens; of 128,000 this takes 0.1 ms.
-        ids: the best of these in any order, at least ``n``.
-        logits: theirs.
+        ids: the best tokens in any order, at least ``n``.
+        logits: the logits of these.
         token: the one that was chosen.
         n: how many of the best to name.
     """
@@ -109,8 +109,8 @@ def choose(
 
     Args:
         samplers: of each sequence.
-        ids: its best tokens in any order, (sequences, best).
-        logits: theirs.
+        ids: the best tokens of each in any order, (sequences, best).
+        logits: the logits of these.
     """
     n, k = logits.shape
     best = np.fmax.reduce(logits, axis=1, keepdims=True)  # what is no number is never taken

@@ -89,8 +89,8 @@ class Builder:
         """The graph of a step.
 
         Args:
-            shape: of what it takes in.
-            chosen: if that is chained, where tokens come from and go to.
+            shape: of the batch.
+            chosen: for a chained step, the tensor from which tokens come and to which they go.
         """
         model, weights = self._model, self._weights
         tokens = _given("tokens", shape.tokens) if chosen is None else chosen
@@ -116,7 +116,7 @@ class Builder:
         x = ops.mul(ops.rms_norm(x, model.eps), weights["output_norm.weight"])
         logits = x if shape.hidden else self._logits(x)
         made = (tokens, positions, places, last)
-        if chosen is not None:  # top_k, since of equal ones argmax takes the last
+        if chosen is not None:  # top_k: of equal logits argmax would take the last
             best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
             best = ops.cpy(best, tokens).set_output()
             return Step(Graph(best), self._ctx, *made, None, best)

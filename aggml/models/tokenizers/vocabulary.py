@@ -1,7 +1,7 @@
 """Text to tokens and back, by the vocabulary in a GGUF file: SentencePiece or byte-level BPE.
 
-Byte-level BPE is carried out by the `tokenizers` library; SentencePiece's, which joins by score and
-not by a list of merges, is short and here. Not here: chat templates.
+The `tokenizers` library does byte-level BPE. SentencePiece joins pieces by score, not by a list of
+merges; that is short, and is done here. Not here: chat templates.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class VocabularyError(Exception):
 
 
 class Vocabulary(ABC):
-    """What both kinds share: special tokens, begin and end, incremental text.
+    """The common part of both kinds: special tokens, begin and end, incremental text.
 
     Args:
         metadata: of a GGUF file.
@@ -105,7 +105,7 @@ class Vocabulary(ABC):
         return "".join(self.stream(ids))
 
     def stream(self, ids: Sequence[int] | Iterator[int]) -> Iterator[str]:
-        """The text of each token, as far as it is complete; a last one for what is left."""
+        """The text of each token, as far as its characters are complete; at the end the rest."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token in ids:
             yield decoder.decode(self.bytes_of(token))
@@ -117,7 +117,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def bytes_of(self, token: int) -> bytes:
-        """What a token stands for; nothing if it is a control token."""
+        """The bytes that a token stands for; none for a control token."""
 
 
 def _token(metadata: Mapping[str, Any], name: str) -> int | None:
@@ -126,7 +126,7 @@ def _token(metadata: Mapping[str, Any], name: str) -> int | None:
 
 
 class SentencePiece(Vocabulary):
-    """Neighbours are joined, those of the best score first; what has no token goes byte by byte."""
+    """Joins neighbours, the best score first; text without a token goes byte by byte."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         super().__init__(metadata, add_bos=True)
@@ -179,13 +179,13 @@ class SentencePiece(Vocabulary):
         return b"" if kind == CONTROL else piece.replace(_SPACE, " ").encode()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """As for all vocabularies, without the space that a text was given at its beginning."""
+        """The text of tokens, without the space that `encode` put at its beginning."""
         text = super().decode(ids)
         return text.removeprefix(" ") if self.prefix else text
 
 
 class ByteLevel(Vocabulary):
-    """BPE over bytes, after a cut into words that differs from model to model."""
+    """BPE over bytes, after cutting the text into words by rules that differ between models."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         pre = metadata.get("tokenizer.ggml.pre", "default")

@@ -1,6 +1,6 @@
 """A device for aggml in pure Python.
 
-Here: what the registry asks a plug-in for. Not here: the device (device.py).
+Here: the functions that a plug-in exports. Not here: the device (device.py).
 """
 
 from __future__ import annotations

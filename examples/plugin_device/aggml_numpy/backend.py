@@ -25,7 +25,7 @@ Operand = tuple[aggml.Tensor, object, int]
 
 
 class NumpyPlan(aggml.DevicePlan):
-    """What a graph comes down to here: a list of functions with their operands."""
+    """A compiled graph: a list of functions with their operands."""
 
     __slots__ = ("work",)
 

@@ -1,4 +1,4 @@
-"""The device and its family: what there is, and what can be run.
+"""The device and its family.
 
 Not here: memory (memory.py), work (backend.py).
 """

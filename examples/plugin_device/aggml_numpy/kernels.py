@@ -1,6 +1,6 @@
 """The ops of the device, in numpy: what each computes, and which nodes it can run.
 
-Here: functions of arrays whose axes are in numpy order, ne[0] last. Not here: where they lie.
+Here: functions of arrays whose axes are in numpy order, ne[0] last. Not here: memory (memory.py).
 """
 
 from __future__ import annotations
