@@ -17,6 +17,7 @@ from aggml.conversion.quant import dequantize
 from aggml.dtype import DType
 from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, NotAllocated
 from aggml.graph import Graph
+from aggml.ops.table import IDLE
 from aggml.stream.completions import gather
 from aggml.tensor import new_node, new_view
 
@@ -36,7 +37,6 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-_VIEW_OPS = frozenset({"none", "view", "reshape", "permute", "transpose"})
 
 
 class GraphCopy:
@@ -204,7 +204,7 @@ async def compare_backends(
     _check(graph, one, two, "compare_backends")
     index = {node: i for i, node in enumerate(graph.nodes)}
     if nodes is None:
-        wanted = [node for node in graph.nodes if node.op not in _VIEW_OPS]
+        wanted = [node for node in graph.nodes if node.op not in IDLE]
     else:
         wanted = list(nodes)
         for node in wanted:

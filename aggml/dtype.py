@@ -1,28 +1,65 @@
 """Element types and quantized blocks: ids, sizes, names, numpy counterparts.
 
-Here: what any part must know of a type to lay out a tensor. Not here: conversions and quantizers,
-which are C (native/formats/quant.c).
+Here: the rows of native/table/types.def. Not here: conversions and quantizers,
+which are C (native/formats/).
 """
 
 from __future__ import annotations
 
 import enum
 from difflib import get_close_matches
-from typing import Self, TypeAlias, Union
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias, Union
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 - gives numpy its bfloat16
 import numpy as np
 
 from aggml.errors import InvalidArgument, InvalidHandle
+from aggml.native import _native
 
-__all__ = ["DType", "DTypeLike"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["TYPES", "DType", "DTypeLike", "TypeRow"]
 
 # What `DType.parse` takes: wherever a type is asked for.
 DTypeLike: TypeAlias = Union["DType", str, np.dtype[np.generic], type[np.generic]]
 
-# Of the structs in native/formats/blocks.h by id: most begin with a scale of two bytes; mxfp4 and
-# nvfp4 hold bytes only, q8_K begins with a float.
-_BLOCK_ALIGNMENT = {39: 1, 40: 1, 15: 4}
+
+class TypeRow(NamedTuple):
+    """One row of native/table/types.def, which says what the columns mean.
+
+    Attributes:
+        id: ggml's number.
+        key: the name of the member of `DType`.
+        type_name: ggml's name.
+        numpy: numpy's name of the same type, if it has one.
+        blck_size: elements of a block.
+        type_size: bytes of a block.
+        alignment: what its address has to be a multiple of.
+        group: "FLOAT", "INTEGER", "DOUBLE"; "LEGACY", "K", "IQ", ... of quantized types.
+        dot: the id of the type that meets it in products, -1 if there are none.
+        reads: whether elements can be converted to f32.
+        writes: whether blocks can be made of f32.
+        fits: whether there is a quantizer that searches the best blocks.
+        needs_imatrix: whether that makes nothing without an importance matrix.
+    """
+
+    id: int
+    key: str
+    type_name: str
+    numpy: str | None
+    blck_size: int
+    type_size: int
+    alignment: int
+    group: str
+    dot: int
+    reads: bool
+    writes: bool
+    fits: bool
+    needs_imatrix: bool
+
+
+_ROWS: Final = [TypeRow(*row) for row in _native.types()]
 
 
 class DType(enum.Enum):
@@ -41,41 +78,47 @@ class DType(enum.Enum):
             ``ml_dtypes.bfloat16``.
     """
 
-    F32 = 0, 1, 4, "f4"
-    F16 = 1, 1, 2, "f2"
-    Q4_0 = 2, 32, 18
-    Q4_1 = 3, 32, 20
-    Q5_0 = 6, 32, 22
-    Q5_1 = 7, 32, 24
-    Q8_0 = 8, 32, 34
-    Q8_1 = 9, 32, 36
-    Q2_K = 10, 256, 84
-    Q3_K = 11, 256, 110
-    Q4_K = 12, 256, 144
-    Q5_K = 13, 256, 176
-    Q6_K = 14, 256, 210
-    Q8_K = 15, 256, 292
-    IQ2_XXS = 16, 256, 66
-    IQ2_XS = 17, 256, 74
-    IQ3_XXS = 18, 256, 98
-    IQ1_S = 19, 256, 50
-    IQ4_NL = 20, 32, 18
-    IQ3_S = 21, 256, 110
-    IQ2_S = 22, 256, 82
-    IQ4_XS = 23, 256, 136
-    I8 = 24, 1, 1, "i1"
-    I16 = 25, 1, 2, "i2"
-    I32 = 26, 1, 4, "i4"
-    I64 = 27, 1, 8, "i8"
-    F64 = 28, 1, 8, "f8"
-    IQ1_M = 29, 256, 56
-    BF16 = 30, 1, 2, ml_dtypes.bfloat16
-    TQ1_0 = 34, 256, 54
-    TQ2_0 = 35, 256, 66
-    MXFP4 = 39, 32, 17
-    NVFP4 = 40, 64, 36
-    Q1_0 = 41, 128, 18
-    Q2_0 = 42, 64, 18
+    if TYPE_CHECKING:
+        # For type checkers and editors alone, which cannot read the table: tools/type_names.py.
+        F32 = 0
+        F16 = 1
+        Q4_0 = 2
+        Q4_1 = 3
+        Q5_0 = 6
+        Q5_1 = 7
+        Q8_0 = 8
+        Q8_1 = 9
+        Q2_K = 10
+        Q3_K = 11
+        Q4_K = 12
+        Q5_K = 13
+        Q6_K = 14
+        Q8_K = 15
+        IQ2_XXS = 16
+        IQ2_XS = 17
+        IQ3_XXS = 18
+        IQ1_S = 19
+        IQ4_NL = 20
+        IQ3_S = 21
+        IQ2_S = 22
+        IQ4_XS = 23
+        I8 = 24
+        I16 = 25
+        I32 = 26
+        I64 = 27
+        F64 = 28
+        IQ1_M = 29
+        BF16 = 30
+        TQ1_0 = 34
+        TQ2_0 = 35
+        MXFP4 = 39
+        NVFP4 = 40
+        Q1_0 = 41
+        Q2_0 = 42
+    else:
+        _ignore_ = "row"
+        for row in _ROWS:
+            vars()[row.key] = (row,)
 
     _value_: int
     blck_size: int
@@ -85,20 +128,18 @@ class DType(enum.Enum):
     alignment: int
     numpy: np.dtype[np.generic] | None
 
-    def __new__(cls, number: int, blck_size: int, type_size: int, numpy: object = None) -> Self:
-        """One row of the table above."""
+    def __new__(cls, row: object) -> Self:
+        """The member of one row."""
+        assert isinstance(row, TypeRow)
         self = object.__new__(cls)
-        self._value_ = number
-        self.blck_size = blck_size
-        self.type_size = type_size
-        self.is_quantized = blck_size > 1
-        self.alignment = _BLOCK_ALIGNMENT.get(number, 2) if blck_size > 1 else type_size
-        self.numpy = None if numpy is None else np.dtype(numpy)  # type: ignore[call-overload]
+        self._value_ = row.id
+        self.blck_size = row.blck_size
+        self.type_size = row.type_size
+        self.type_name = row.type_name
+        self.is_quantized = row.blck_size > 1
+        self.alignment = row.alignment
+        self.numpy = None if row.numpy is None else np.dtype(row.numpy)
         return self
-
-    def __init__(self, *row: object) -> None:
-        stem, _, last = self.name.rpartition("_")
-        self.type_name = f"{stem.lower()}_K" if last == "K" else self.name.lower()
 
     @classmethod
     def _missing_(cls, value: object) -> DType:
@@ -154,6 +195,9 @@ class DType(enum.Enum):
             )
         return n // self.blck_size * self.type_size
 
+
+#: What the table says of each type besides what its member tells.
+TYPES: Final[Mapping[DType, TypeRow]] = {DType(row.id): row for row in _ROWS}
 
 _BY_NUMPY = {x.numpy: x for x in DType if x.numpy is not None}
 # Both ggml's names and, of plain types, numpy's: "f32" and "float32".

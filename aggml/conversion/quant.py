@@ -17,6 +17,7 @@ import numpy.typing as npt
 from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument, LayoutMismatch, Unsupported
 from aggml.native import _native, cpu_mask
+from aggml.ops.table import NUMBERS
 from aggml.stream import Stream
 from aggml.stream.future import Future
 from aggml.stream.observe import submit
@@ -262,7 +263,7 @@ def _submit(
     keep: tuple[object, ...],
 ) -> Future[Any]:
     plan = _native.Plan(cpu_mask(None), 0)
-    problem = plan.add(_native.op_find(op), "", dst, srcs, bytes(64), -1)
+    problem = plan.add(NUMBERS[op], "", dst, srcs, bytes(64), -1)
     if problem is not None:  # nothing that was checked above
         raise InvalidArgument(f"[{what}] {problem[1]}")
     plan.seal((), (), ())

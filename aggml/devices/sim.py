@@ -20,6 +20,7 @@ from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
+from aggml.ops.table import IDLE, OPS
 from aggml.plan import compiling, node_problem
 from aggml.process.locks import new_lock
 from aggml.stream import Stream
@@ -236,13 +237,15 @@ def operations(node: Tensor) -> int:
     """Floating point operations of a node, roughly: 2 k per element of a product, 1 of the rest."""
     n = math.prod(node.ne)
     first, second = (*node.src, None, None)[:2]
-    if node.op in ("mul_mat", "mul_mat_id") and first is not None:
+    op = OPS.get(node.op)
+    units = None if op is None else op.units
+    if units in ("DOTS", "EXPERTS") and first is not None:
         return 2 * n * first.ne[0]
-    if node.op == "out_prod" and first is not None:
+    if units == "OUTER" and first is not None:
         return 2 * n * first.ne[1]
-    if node.op == "flash_attn_ext" and first is not None and second is not None:
+    if units == "KEYS" and first is not None and second is not None:
         return 4 * math.prod(first.ne) * second.ne[1]  # q k, then times v
-    return 0 if node.op in ("view", "reshape", "permute", "transpose", "none") else n
+    return 0 if node.op in IDLE else n
 
 
 class SimDevice(Device):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.dtype import DType
+from aggml.ops import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,26 +27,14 @@ __all__ = ["NOTHING_FUSED", "VIEW_OPS", "Chain", "Fused", "Stage", "chaining", "
 #: (is it in the arena?, first byte, end) of a tensor
 Span = tuple[bool, int, int]
 
-#: Nodes that look at bytes in another way and compute nothing.
-VIEW_OPS: Final = frozenset({"none", "view", "reshape", "permute", "transpose"})
+#: Nodes that compute nothing.
+VIEW_OPS: Final = table.IDLE
 
-_BINARY: Final = frozenset({"add", "sub", "mul", "div"})
-_GATED: Final = frozenset({"reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"})
-_NORMS: Final = frozenset({"norm", "rms_norm", "l2_norm"})
-_WHOLE_ROWS: Final = _NORMS | {"soft_max"}
-_UNARY: Final = frozenset(
-    {
-        *("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_quick"),
-        *("gelu_erf", "silu", "exp", "expm1", "softplus", "hardswish", "hardsigmoid", "floor"),
-        *("ceil", "round", "trunc", "sqr", "sqrt", "log", "sin", "cos"),
-    }
-)
-_STAGES: Final = _BINARY | _GATED | _WHOLE_ROWS | _UNARY | {"scale"}
+_BINARY: Final = table.with_stage("BINARY")
+_GATED: Final = table.with_stage("GATED")
+_WHOLE_ROWS: Final = table.with_stage("NORM", "SOFT_MAX")
+_STAGES: Final = _BINARY | _GATED | _WHOLE_ROWS | table.with_stage("SCALE", "UNARY")
 _BEGINS: Final = _STAGES - _GATED
-#: Nodes that write more than their result, or whatever a user's function likes.
-_WRITES_MORE: Final = frozenset(
-    {"opt_step_adamw", "opt_step_sgd", "map_custom1", "map_custom2", "map_custom3", "custom"}
-)
 
 _OUTPUT: Final = 2  # TensorFlag.OUTPUT
 _MAX_STAGES: Final = 6  # AGK_MAX_STAGES
@@ -302,7 +291,7 @@ def _is_safe(
     members = set(chain.nodes)
     gap = graph.nodes[first + 1 : end]
     between = [n for n in gap if n not in members and n.op not in VIEW_OPS]
-    if len(between) > _MAX_GAP or any(n.op in _WRITES_MORE for n in between):
+    if len(between) > _MAX_GAP or any(n.op in table.WRITES_MORE for n in between):
         return False
     # What is left out keeps its memory, too: the nodes may yet have to be computed one by one.
     sources += chain.nodes[:-1]

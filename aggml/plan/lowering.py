@@ -16,6 +16,7 @@ from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
 from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 from aggml.ops.custom import CustomParams
+from aggml.ops.table import NUMBERS, PACKS
 from aggml.plan.call import PlanCall
 from aggml.plan.fusion import NOTHING_FUSED, VIEW_OPS, chaining, without_last
 from aggml.plan.plan import Plan
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Locate", "compile_plan", "compiling", "node_problem"]
 
-_WEIGHTED = frozenset({"mul_mat", "mul_mat_id"})  # whose first source may be packed
-_OP_IDS: dict[str, int] = {}
 # agk_status of native/table/kernels.h
 _STATUS: dict[int, type[AggmlError]] = {
     1: errors.Unsupported,
@@ -89,7 +88,7 @@ class _Weights:
 
     def storage(self, node: Tensor) -> _native.Storage | None:
         """The native record of the weights that ``node`` multiplies by; None: keep no copy."""
-        if self._written is None or node.op not in _WEIGHTED or node.src[0] is None:
+        if self._written is None or node.op not in PACKS or node.src[0] is None:
             return None
         root = node.src[0].root
         place = root.placement
@@ -250,12 +249,9 @@ def _is_added(draft: _Draft, chain: Chain, number: int, leaf: int) -> bool:
 
 
 def _op_id(op: str) -> int:
-    number = _OP_IDS.get(op)
+    number = NUMBERS.get(op)
     if number is None:
-        number = _native.op_find(op)
-        if number < 0:
-            raise Unsupported(f"[compile_plan] the CPU has no kernel for {op!r}")
-        _OP_IDS[op] = number
+        raise Unsupported(f"[compile_plan] the CPU has no kernel for {op!r}")
     return number
 
 
@@ -294,8 +290,8 @@ def node_problem(node: Tensor, isa: str | None = None) -> str | None:
     """Why the CPU kernels cannot run this node, None if they can; nothing is allocated or run."""
     if node.op in VIEW_OPS:
         return None
-    number = _native.op_find(node.op)
-    if number < 0:
+    number = NUMBERS.get(node.op)
+    if number is None:
         return f"there is no kernel for {node.op!r}"
     sources = tuple([None if source is None else _anywhere(source) for source in node.src])
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.errors import InvalidArgument
+from aggml.ops.table import PARTLY, TARGETS, UPDATES
 from aggml.plan.fusion import VIEW_OPS
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     _Records = tuple[_native.Storage, ...]
 
 __all__ = ["WHOLE", "Storages", "written_leafs"]
-
-_TARGETS = frozenset({("cpy", 1), ("set_rows", 2)})  # sources that are written and not read
-_UPDATED = {"opt_step_adamw": (2, 3)}  # sources that are written besides the node itself
 
 #: What `Storages.visit` gives for a leaf that is written in full: more than any index. Such a leaf
 #: is protected from aborts like the others; it is poisoned with all that is written in full.
@@ -70,7 +68,7 @@ class Storages:
             InvalidArgument: it would write memory that is read-only.
         """
         for i, source in enumerate(node.src):
-            if source is None or (node.op, i) in _TARGETS:
+            if source is None or (node.op, i) in TARGETS:
                 continue
             root = source.root
             if root.placement is not None and root not in self.writes:
@@ -105,7 +103,7 @@ class Storages:
 def _is_replaced(node: Tensor, target: Tensor, root: Tensor) -> bool:
     """Whether ``node``, which writes ``target`` of the leaf ``root``, replaces all of its bytes."""
     return (
-        node.op != "set_rows"
+        node.op not in PARTLY
         and target.view_offs == 0
         and target.nbytes == root.nbytes
         and target.is_contiguously_allocated
@@ -114,7 +112,7 @@ def _is_replaced(node: Tensor, target: Tensor, root: Tensor) -> bool:
 
 def _updated(node: Tensor) -> Iterator[Tensor]:
     """The sources that a node writes besides itself."""
-    for i in _UPDATED.get(node.op, ()):
+    for i in UPDATES.get(node.op, ()):
         source = node.src[i]
         if source is not None:
             yield source
@@ -124,7 +122,7 @@ def written_leafs(graph: Graph) -> set[Tensor]:
     """The storages that the nodes of a graph write: its leafs among them are written by itself."""
     found = {node.root for node in graph.nodes if node.op not in VIEW_OPS}
     for node in graph.nodes:
-        if node.op in _UPDATED:
+        if node.op in UPDATES:
             found.update([source.root for source in _updated(node)])
     return found
 

@@ -17,7 +17,7 @@ from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, r
 from aggml.devices.cuda.module import Module
 from aggml.errors import InvalidState
 from aggml.native import _native
-from aggml.plan.fusion import VIEW_OPS
+from aggml.ops import table
 from aggml.stream.base import at_exit
 from aggml.stream.failures import exception_of
 
@@ -33,6 +33,9 @@ __all__ = ["CUDADevice"]
 
 #: From how many rows on a product is worth moving here though its weights are elsewhere.
 _OFFLOAD_ROWS = 32
+_NO_BATCH = table.with_trait("NO_BATCH")
+_BATCH_1 = table.with_trait("BATCH_1")
+_BATCH_2 = table.with_trait("BATCH_2")
 
 
 def _set_entries() -> None:
@@ -133,7 +136,7 @@ class CUDADevice(Device):
                 kind = placement.buffer.type
                 if isinstance(kind, CUDABufferType) and kind is not self._type:
                     return False
-        return tensor.op in VIEW_OPS or self.kernels.supports(tensor)
+        return tensor.op in table.IDLE or self.kernels.supports(tensor)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         """Its own memory alone."""
@@ -141,11 +144,11 @@ class CUDADevice(Device):
 
     def offload_op(self, tensor: Tensor) -> bool:
         """Whether the node has 32 rows or more, as in ggml."""
-        if tensor.op == "get_rows":
+        if tensor.op in _NO_BATCH:
             return False
-        if tensor.op == "mul_mat":
+        if tensor.op in _BATCH_1:
             rows = tensor.ne[1]
-        elif tensor.op in ("mul_mat_id", "rope", "rope_back"):
+        elif tensor.op in _BATCH_2:
             rows = tensor.ne[2]
         else:
             rows = tensor.ne[1] * tensor.ne[2] * tensor.ne[3]

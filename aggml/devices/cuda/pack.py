@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.launch import Launch
-from aggml.native import _native
+from aggml.ops.table import NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ class Site:
         if operands is None:
             operands = [self.dst, *(self.src(i) for i in range(n_src))]
         assert len(operands) == n_src + 1
-        op = _native.op_find(self.node.op)
+        op = NUMBERS[self.node.op]
         tail = _TAIL.pack(*aux, *(0 for _ in range(8 - len(aux))), self.scratch, self.fault, op)
         return b"".join([*(o.packed() for o in operands), self.node.op_params, tail])
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from aggml.errors import Unsupported
 from aggml.memory.buffer import aligned
 from aggml.native import _native
+from aggml.ops.table import IDLE
 from aggml.plan import WHOLE, DevicePlan, Storages
-from aggml.plan.fusion import VIEW_OPS
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
@@ -132,7 +132,7 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
         InvalidArgument: a node would write memory that is read-only.
     """
     kernels = device.kernels
-    nodes = [node for node in graph.nodes if node.op not in VIEW_OPS and 0 not in node.ne]
+    nodes = [node for node in graph.nodes if node.op not in IDLE and 0 not in node.ne]
     for node in nodes:
         if not kernels.supports(node):
             raise Unsupported(f"[compile_plan] {device.name} has no kernel for {node!r}")

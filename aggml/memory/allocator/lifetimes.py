@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aggml.errors import InvalidArgument
 from aggml.memory.allocator.arena import CHUNK_SHIFT, Arena, Chunk
+from aggml.ops.table import OPS
 from aggml.stream.slices import finish
 from aggml.tensor import MAX_BYTES, Tensor, describe
 
@@ -33,18 +34,9 @@ __all__ = [
     "scratch_planning",
 ]
 
-# Operations whose kernels tolerate that the result lies where an operand lay, and how many of their
-# first operands that may be. Of ggml's 21 those that the vocabulary has. Rows of masks, positions
-# and factors are read for more than one row of the result, so they are left alone where ggml would
-# take them, too.
+#: How many of its first operands the result of an op may lie on, of ops that have such.
 INPLACE: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("add", "add1", "sub", "mul", "div"), 2),
-    **dict.fromkeys(("silu_back", "rms_norm_back", "soft_max_back"), 2),
-    **dict.fromkeys(("add_id", "diag_mask_inf", "diag_mask_zero"), 1),
-    **dict.fromkeys(("scale", "sqr", "sqrt", "rope", "rms_norm", "soft_max"), 1),
-    **dict.fromkeys(("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu"), 1),
-    **dict.fromkeys(("gelu_quick", "gelu_erf", "silu", "exp", "expm1", "softplus", "xielu"), 1),
-    **dict.fromkeys(("hardswish", "hardsigmoid", "floor", "ceil", "round", "trunc", "log"), 1),
+    name: op.in_place for name, op in OPS.items() if op.in_place > 0
 }
 
 _INPUT = 1

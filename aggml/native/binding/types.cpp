@@ -120,7 +120,6 @@ void bind_types(nb::module_ &m)
 {
     m.def("variants", variants);
     m.def("mul_mat_scheme", mul_mat_scheme, "a"_a, "b"_a, "m"_a, "n"_a, "k"_a, "cpu"_a, "weights"_a = false);
-    m.def("op_find", [](const char *name) { return agk_op_find(name); }, "name"_a);
     m.def("quantize_problem", quantize_problem, "type"_a, "weighted"_a);
     m.def("has_to_float", has_to_float, "type"_a);
     m.def("quantize", quantize, "type"_a, "src"_a, "dst"_a, "n_per_row"_a, "imatrix"_a.none());

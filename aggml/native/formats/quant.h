@@ -68,30 +68,32 @@ static inline float agk_half_of_e4m3(uint8_t code)
     return agk_float_of((exponent + 119) << 23 | fraction << 20);
 }
 
-/* quant.c, quant_legacy.c */
-agk_from_float_fn agk_f32_to_q4_0, agk_f32_to_q4_1, agk_f32_to_q5_0, agk_f32_to_q5_1, agk_f32_to_q8_1;
-agk_quantize_fn agk_quantize_q4_0, agk_quantize_q4_1, agk_quantize_q5_0, agk_quantize_q5_1;
-agk_to_float_fn agk_q8_1_to_f32;
-
-/* quant_k.c */
-agk_from_float_fn agk_f32_to_q2_k, agk_f32_to_q3_k, agk_f32_to_q4_k, agk_f32_to_q5_k, agk_f32_to_q6_k, agk_f32_to_q8_k;
-agk_quantize_fn agk_quantize_q2_k, agk_quantize_q3_k, agk_quantize_q4_k, agk_quantize_q5_k, agk_quantize_q6_k;
-agk_to_float_fn agk_q8_k_to_f32;
-
-/* quant_ternary.c */
-agk_from_float_fn agk_f32_to_tq1_0, agk_f32_to_tq2_0, agk_f32_to_q1_0, agk_f32_to_q2_0;
-agk_to_float_fn agk_tq1_0_to_f32;
-
-/* quant_fp4.c */
-agk_from_float_fn agk_f32_to_mxfp4, agk_f32_to_nvfp4;
-
-/* quant_iq4.c */
-agk_from_float_fn agk_f32_to_iq4_nl, agk_f32_to_iq4_xs;
-agk_quantize_fn agk_quantize_iq4_nl, agk_quantize_iq4_xs;
-
-/* quant_iq2.c, quant_iq3.c, quant_iq1.c; iq2_xxs, iq2_xs and iq1_s need an importance matrix */
-agk_quantize_fn agk_quantize_iq2_xxs, agk_quantize_iq2_xs, agk_quantize_iq2_s;
-agk_quantize_fn agk_quantize_iq3_xxs, agk_quantize_iq3_s;
-agk_quantize_fn agk_quantize_iq1_s, agk_quantize_iq1_m;
+/* The functions of the types that are the same on all processors: agk_<symbol>_to_f32, agk_f32_to_<symbol>,
+ * agk_quantize_<symbol>, as types.def says. */
+#define READS_ONE(symbol) agk_to_float_fn agk_##symbol##_to_f32;
+#define READS_VARIANTS(symbol)
+#define READS_COPY(symbol)
+#define READS_NO(symbol)
+#define WRITES_ONE(symbol) agk_from_float_fn agk_f32_to_##symbol;
+#define WRITES_VARIANTS(symbol)
+#define WRITES_COPY(symbol)
+#define WRITES_NO(symbol)
+#define FITS_FIT(symbol) agk_quantize_fn agk_quantize_##symbol;
+#define FITS_IMATRIX(symbol) agk_quantize_fn agk_quantize_##symbol;
+#define FITS_NO(symbol)
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, bytes, alignment, group, dot, reads, writes, fits, ...) \
+    READS_##reads(symbol) WRITES_##writes(symbol) FITS_##fits(symbol)
+#include "table/types.def"
+#undef READS_ONE
+#undef READS_VARIANTS
+#undef READS_COPY
+#undef READS_NO
+#undef WRITES_ONE
+#undef WRITES_VARIANTS
+#undef WRITES_COPY
+#undef WRITES_NO
+#undef FITS_FIT
+#undef FITS_IMATRIX
+#undef FITS_NO
 
 #endif

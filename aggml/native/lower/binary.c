@@ -258,7 +258,7 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     node->aux.i[STEP_B] = loop.step[2][1];
     const bool flat = dense && loop.n_dims == 1, by_rows = dense && loop.n_dims == 2 && loop.ne[0] <= AGK_SEGMENT;
     const int64_t units = flat ? loop.ne[0] : by_rows ? loop.ne[1] : agk_loop_units(&loop);
-    const double ns = dense ? 0.25 : agk_traits(y->type)->blck_size > 1 ? agk_write_ns(y->type) : 0.6;
+    const double ns = dense ? 0.25 : agk_traits(y->type)->blck_size > 1 ? agk_traits(y->type)->write_ns : 0.6;
     const double each = (double)(agk_nelements(y) / units);
     const int64_t per_chunk = agk_units_per_chunk(units, flat ? ns : ns * each + (by_rows ? 2.0 : 10.0));
     node->aux.i[UNITS] = units;

@@ -15,29 +15,6 @@
 enum { PER_CHUNK, UNITS, SEGMENTS }; /* slots of node->aux */
 enum { L1_ELEMENTS = 4096 };         /* of a block: 16 KB, and as much of the other operand */
 
-typedef enum kind { BINARY, SCALE, UNARY, GATED, NORM, SOFT_MAX, OTHER } kind;
-
-static kind kind_of(int op)
-{
-    switch (op) {
-    case AGK_OP_add:
-    case AGK_OP_sub:
-    case AGK_OP_mul:
-    case AGK_OP_div: return BINARY;
-    case AGK_OP_scale: return SCALE;
-    case AGK_OP_reglu:
-    case AGK_OP_geglu:
-    case AGK_OP_swiglu:
-    case AGK_OP_geglu_erf:
-    case AGK_OP_geglu_quick: return GATED;
-    case AGK_OP_norm:
-    case AGK_OP_rms_norm:
-    case AGK_OP_l2_norm: return NORM;
-    case AGK_OP_soft_max: return SOFT_MAX;
-    default: return op >= AGK_OP_abs && op <= AGK_OP_cos ? UNARY : OTHER;
-    }
-}
-
 static float param(const agk_stage *stage, int i)
 {
     float value;
@@ -49,12 +26,12 @@ static float param(const agk_stage *stage, int i)
 
 static agk_any_fn *kernel_of(int op, uint32_t cpu)
 {
-    switch (kind_of(op)) {
-    case BINARY: return (agk_any_fn *)AGK_PICK(binary_f32, cpu);
-    case SCALE: return (agk_any_fn *)AGK_PICK(binary_scale_f32, cpu);
-    case GATED: return (agk_any_fn *)AGK_PICK(glu_f32, cpu);
-    case UNARY: return agk_unary_kernel(op, cpu);
-    case SOFT_MAX: return (agk_any_fn *)AGK_PICK(soft_max_f32, cpu);
+    switch (agk_ops[op].stage) {
+    case AGK_STAGE_BINARY: return (agk_any_fn *)AGK_PICK(binary_f32, cpu);
+    case AGK_STAGE_SCALE: return (agk_any_fn *)AGK_PICK(binary_scale_f32, cpu);
+    case AGK_STAGE_GATED: return (agk_any_fn *)AGK_PICK(glu_f32, cpu);
+    case AGK_STAGE_UNARY: return agk_unary_kernel(op, cpu);
+    case AGK_STAGE_SOFT_MAX: return (agk_any_fn *)AGK_PICK(soft_max_f32, cpu);
     default: break;
     }
     return op == AGK_OP_norm       ? (agk_any_fn *)AGK_PICK(norm_f32, cpu)
@@ -82,16 +59,16 @@ static bool is_mask(const agk_view *v, const agk_view *dst)
            v->ne[3] > 0 && dst->ne[3] % v->ne[3] == 0;
 }
 
-static bool operand_fits(const agk_node *node, const agk_stage *stage, kind k)
+static bool operand_fits(const agk_node *node, const agk_stage *stage, agk_stage_kind k)
 {
     const bool given = stage->operand >= 0;
     if (given && !agk_has(node, stage->operand)) return false;
     const agk_view *v = given ? &node->src[stage->operand] : NULL, *dst = &node->dst;
     switch (k) {
-    case BINARY: return given && repeats(v, dst) && (!stage->first || agk_same_shape(v, dst));
-    case GATED: return given && rows_of_f32(v) && agk_same_shape(v, dst);
-    case SOFT_MAX: return param(stage, 1) <= 0.0f && (!given || is_mask(v, dst));
-    case NORM: return !given && param(stage, 0) >= 0.0f;
+    case AGK_STAGE_BINARY: return given && repeats(v, dst) && (!stage->first || agk_same_shape(v, dst));
+    case AGK_STAGE_GATED: return given && rows_of_f32(v) && agk_same_shape(v, dst);
+    case AGK_STAGE_SOFT_MAX: return param(stage, 1) <= 0.0f && (!given || is_mask(v, dst));
+    case AGK_STAGE_NORM: return !given && param(stage, 0) >= 0.0f;
     default: return !given;
     }
 }
@@ -102,8 +79,9 @@ agk_status agk_chain_prepare(agk_lowering *lowering, bool whole_rows)
     if (!rows_of_f32(&node->dst)) return agk_refuse(lowering, AGK_UNSUPPORTED, "dst of a chain is no rows of f32");
     for (int i = 0; i < node->n_stages; ++i) {
         agk_stage *stage = &node->stage[i];
-        const kind k = kind_of(stage->op);
-        if (k == OTHER || (!whole_rows && (k == NORM || k == SOFT_MAX)) || !operand_fits(node, stage, k)) {
+        const agk_stage_kind k = (agk_stage_kind)agk_ops[stage->op].stage;
+        if (k == AGK_STAGE_ALONE || (!whole_rows && (k == AGK_STAGE_NORM || k == AGK_STAGE_SOFT_MAX)) ||
+            !operand_fits(node, stage, k)) {
             return agk_refuse(lowering, AGK_UNSUPPORTED, "%s cannot be a stage here", agk_op_name(stage->op));
         }
         stage->kernel = kernel_of(stage->op, lowering->cpu);
@@ -117,11 +95,11 @@ double agk_chain_ns(const agk_node *node, uint32_t cpu)
     const bool vectors = !AGK_IS_PLAIN(unary_f32, AGK_PICK(unary_f32, cpu));
     double ns = 0.0;
     for (int i = 0; i < node->n_stages; ++i) {
-        const kind k = kind_of(node->stage[i].op);
-        if (k == UNARY || k == GATED)
-            ns += agk_unary_ns(k == GATED ? AGK_OP_silu : node->stage[i].op, vectors);
+        const agk_stage_kind k = (agk_stage_kind)agk_ops[node->stage[i].op].stage;
+        if (k == AGK_STAGE_UNARY || k == AGK_STAGE_GATED)
+            ns += agk_unary_ns(k == AGK_STAGE_GATED ? AGK_OP_silu : node->stage[i].op, vectors);
         else
-            ns += k == SOFT_MAX ? (vectors ? 0.3 : 8.0) : k == NORM ? (vectors ? 0.25 : 2.0) : 0.15;
+            ns += k == AGK_STAGE_SOFT_MAX ? (vectors ? 0.3 : 8.0) : k == AGK_STAGE_NORM ? (vectors ? 0.25 : 2.0) : 0.15;
     }
     return ns;
 }
@@ -148,27 +126,22 @@ static lines operand_lines(const agk_task *task, const agk_view *v, const agk_ch
 
 static void gate(const agk_stage *stage, int64_t n, float *y, const float *x, const float *g)
 {
-    const int op = stage->op == AGK_OP_reglu       ? AGK_OP_relu
-                   : stage->op == AGK_OP_geglu     ? AGK_OP_gelu
-                   : stage->op == AGK_OP_swiglu    ? AGK_OP_silu
-                   : stage->op == AGK_OP_geglu_erf ? AGK_OP_gelu_erf
-                                                   : AGK_OP_gelu_quick;
-    ((agk_glu_f32_fn *)stage->kernel)(op, n, y, x, g);
+    ((agk_glu_f32_fn *)stage->kernel)(agk_gate_of(stage->op), n, y, x, g);
 }
 
-static void each_row(const agk_stage *stage, kind k, int64_t n, float *y, const float *x, const float *other,
+static void each_row(const agk_stage *stage, agk_stage_kind k, int64_t n, float *y, const float *x, const float *other,
                      const agk_view *v)
 {
-    if (k == SCALE) {
+    if (k == AGK_STAGE_SCALE) {
         ((agk_binary_scale_f32_fn *)stage->kernel)(n, y, x, param(stage, 0), param(stage, 1));
-    } else if (k == UNARY) {
+    } else if (k == AGK_STAGE_UNARY) {
         ((agk_unary_f32_fn *)stage->kernel)(stage->op, n, y, x);
-    } else if (k == GATED) {
+    } else if (k == AGK_STAGE_GATED) {
         if (stage->first)
             gate(stage, n, y, other, x);
         else
             gate(stage, n, y, x, other);
-    } else if (k == NORM) {
+    } else if (k == AGK_STAGE_NORM) {
         ((agk_norm_f32_fn *)stage->kernel)(n, y, x, param(stage, 0)); /* the three have one signature */
     } else {
         const agk_soft_max_row row = {.scale = param(stage, 0),
@@ -183,11 +156,11 @@ static void each_row(const agk_stage *stage, kind k, int64_t n, float *y, const 
 static void run_stage(const agk_task *task, const agk_node *node, const agk_stage *stage, const agk_chain_block *b,
                       lines y, lines x)
 {
-    const kind k = kind_of(stage->op);
+    const agk_stage_kind k = (agk_stage_kind)agk_ops[stage->op].stage;
     const agk_view *v = stage->operand >= 0 ? &node->src[stage->operand] : NULL;
     lines other = {NULL, 0};
     if (v != NULL) other = operand_lines(task, v, b);
-    if (k == BINARY) {
+    if (k == AGK_STAGE_BINARY) {
         const lines first = stage->first ? other : x, second = stage->first ? x : other;
         const agk_binary_rows r = {.y = y.data,
                                    .a = first.data,
@@ -258,8 +231,8 @@ agk_status agk_lower_chain(agk_lowering *lowering)
     if (prepared != AGK_OK || agk_nelements(dst) == 0) return prepared;
     bool whole = false;
     for (int i = 0; i < node->n_stages; ++i) {
-        const kind k = kind_of(node->stage[i].op);
-        whole = whole || k == NORM || k == SOFT_MAX;
+        const agk_stage_kind k = (agk_stage_kind)agk_ops[node->stage[i].op].stage;
+        whole = whole || k == AGK_STAGE_NORM || k == AGK_STAGE_SOFT_MAX;
     }
     const int64_t segments = whole ? 1 : (dst->ne[0] + AGK_SEGMENT - 1) / AGK_SEGMENT;
     const int64_t units = agk_nrows(dst) * segments;

@@ -1,39 +1,10 @@
 /* cpy, cont, dup: elements of one tensor in logical order into another of any type, strides and shape.
  *
- * Here: the lowering, streams of elements, which row conversions a type has. Not here: copies within a type (copy.c),
- * the conversions themselves (types.c, quant.c). */
+ * Here: the lowering, streams of elements. Not here: copies within a type (copy.c), which row conversions a type has
+ * (table/types.c), the conversions themselves (formats/). */
 #include "copy.h"
 #include "table/kernel_types.h"
 #include "refuse.h"
-
-/* Kernels of the types that have more than one conversion. */
-static const char *const readers[AGK_TYPE_COUNT] = {
-    [AGK_F16] = "f16_to_f32",     [AGK_BF16] = "bf16_to_f32",       [AGK_Q8_0] = "q8_0_to_f32",
-    [AGK_Q4_0] = "q4_0_to_f32",   [AGK_Q4_1] = "q4_1_to_f32",       [AGK_Q5_0] = "q5_0_to_f32",
-    [AGK_Q5_1] = "q5_1_to_f32",   [AGK_IQ4_NL] = "iq4_nl_to_f32",   [AGK_MXFP4] = "mxfp4_to_f32",
-    [AGK_NVFP4] = "nvfp4_to_f32", [AGK_Q1_0] = "q1_0_to_f32",       [AGK_Q2_0] = "q2_0_to_f32",
-    [AGK_Q2_K] = "q2_k_to_f32",   [AGK_Q3_K] = "q3_k_to_f32",       [AGK_Q4_K] = "q4_k_to_f32",
-    [AGK_Q5_K] = "q5_k_to_f32",   [AGK_Q6_K] = "q6_k_to_f32",       [AGK_IQ4_XS] = "iq4_xs_to_f32",
-    [AGK_TQ2_0] = "tq2_0_to_f32", [AGK_IQ2_XXS] = "iq2_xxs_to_f32", [AGK_IQ2_XS] = "iq2_xs_to_f32",
-    [AGK_IQ2_S] = "iq2_s_to_f32", [AGK_IQ3_XXS] = "iq3_xxs_to_f32", [AGK_IQ3_S] = "iq3_s_to_f32",
-    [AGK_IQ1_S] = "iq1_s_to_f32", [AGK_IQ1_M] = "iq1_m_to_f32",
-};
-
-agk_to_float_fn *agk_reader(int type, uint32_t cpu)
-{
-    const char *kernel = type >= 0 && type < AGK_TYPE_COUNT ? readers[type] : NULL;
-    return kernel != NULL ? (agk_to_float_fn *)agk_pick_any(kernel, cpu) : agk_traits(type)->to_float;
-}
-
-agk_from_float_fn *agk_writer(int type, uint32_t cpu)
-{
-    switch (type) {
-    case AGK_F16: return AGK_PICK(f32_to_f16, cpu);
-    case AGK_BF16: return AGK_PICK(f32_to_bf16, cpu);
-    case AGK_Q8_0: return AGK_PICK(f32_to_q8_0, cpu);
-    default: return agk_traits(type)->from_float;
-    }
-}
 
 static void i32_to_float(const void *src, float *dst, int64_t n)
 {
@@ -243,7 +214,8 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
         src->type == AGK_I32 ? (agk_any_fn *)i32_to_float : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
     node->aux.fn[WRITE] =
         dst->type == AGK_I32 ? (agk_any_fn *)agk_i32_from_float : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    const double ns = (blck_y > 1 ? agk_write_ns(dst->type) : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
+    const double ns =
+        (blck_y > 1 ? agk_traits(dst->type)->write_ns : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
     add_step(lowering, run_convert, (n + AGK_BLOCK - 1) / AGK_BLOCK, ns * AGK_BLOCK, 1);
     return AGK_OK;
 }

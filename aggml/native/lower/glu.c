@@ -4,6 +4,7 @@
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"
+#include "unary.h"
 
 enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE, X_OFFSET, G_OFFSET, FUNCTION }; /* slots of node->aux */
 
@@ -68,7 +69,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-static int function_of(int op)
+int agk_gate_of(int op)
 {
     switch (op) {
     case AGK_OP_reglu: return AGK_OP_relu;
@@ -118,7 +119,7 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     const int64_t half = dst->ne[0] * a->nb[0];
     node->aux.i[X_OFFSET] = halves && swapped ? half : 0;
     node->aux.i[G_OFFSET] = halves && !swapped ? half : 0;
-    node->aux.i[FUNCTION] = function_of(node->op);
+    node->aux.i[FUNCTION] = agk_gate_of(node->op);
     const bool oai = node->op == AGK_OP_swiglu_oai;
     node->aux.fn[KERNEL] =
         oai ? (agk_any_fn *)AGK_PICK(glu_oai_f32, lowering->cpu) : (agk_any_fn *)AGK_PICK(glu_f32, lowering->cpu);

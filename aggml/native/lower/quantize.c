@@ -86,7 +86,7 @@ agk_status agk_lower_quantize(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     node->aux.i[UNITS] = weighted ? x->ne[1] : (n + GRAIN - 1) / GRAIN;
     const double each =
-        traits->quantize != NULL && (weighted || traits->blck_size > 32) ? 100.0 : agk_write_ns(dst->type);
+        traits->quantize != NULL && (weighted || traits->blck_size > 32) ? 100.0 : agk_traits(dst->type)->write_ns;
     const int64_t units = node->aux.i[UNITS],
                   fair = agk_units_per_chunk(units, each * (double)(weighted ? x->ne[0] : GRAIN));
     node->aux.i[PER_CHUNK] = fair > units / MOST_CHUNKS ? fair : units / MOST_CHUNKS + 1;

@@ -211,7 +211,7 @@ static agk_status lower_set(agk_lowering *lowering)
     agk_from_float_fn *write =
         dst->type == AGK_I32 ? agk_i32_from_float : agk_writer(dst->type, lowering->cpu); /* i32 is no float type */
     node->aux.fn[WRITE] = whole || dst->type == AGK_F32 ? NULL : (agk_any_fn *)write;
-    const double ns = agk_traits(dst->type)->blck_size > 1 ? agk_write_ns(dst->type) : 0.5;
+    const double ns = agk_traits(dst->type)->blck_size > 1 ? agk_traits(dst->type)->write_ns : 0.5;
     const double plane_ns = (double)b->ne[1] * (ns * (double)b->ne[0] + 10.0);
     const bool split = plane_ns > 20000.0 && b->ne[0] >= 2 * AGK_BLOCK;
     node->aux.i[COLUMNS] = split ? AGK_BLOCK : b->ne[0];

@@ -84,16 +84,9 @@ double agk_unary_ns(int op, bool vectors)
     }
 }
 
-/* Functions that ggml has for f32 and f16 only. */
-static bool no_bf16(int op)
-{
-    return op == AGK_OP_gelu || op == AGK_OP_gelu_quick || op == AGK_OP_gelu_erf || op == AGK_OP_silu ||
-           op == AGK_OP_clamp || op == AGK_OP_leaky_relu;
-}
-
 agk_any_fn *agk_unary_kernel(int op, uint32_t cpu)
 {
-    if (op == AGK_OP_clamp || op == AGK_OP_leaky_relu || op == AGK_OP_xielu) return NULL;
+    if (agk_ops[op].stage != AGK_STAGE_UNARY) return NULL; /* it has parameters */
     return (agk_any_fn *)AGK_PICK(unary_f32, cpu);
 }
 
@@ -106,7 +99,7 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     if (a->type != AGK_F32 && a->type != AGK_F16 && a->type != AGK_BF16) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32, f16 or bf16", agk_type_name(a->type));
     }
-    if (no_bf16(node->op) && a->type == AGK_BF16) {
+    if (agk_is(node->op, AGK_NO_BF16) && a->type == AGK_BF16) {
         return agk_refuse(lowering, AGK_UNSUPPORTED, "a is bf16, which ggml has for other functions only");
     }
     if (agk_nelements(dst) == 0) return AGK_OK;

@@ -1,4 +1,4 @@
-/* What chains take from the functions of one operand (unary.c). */
+/* What chains take from the functions of one operand (unary.c) and from gated units (glu.c). */
 #ifndef AGK_SCALAR_UNARY_H
 #define AGK_SCALAR_UNARY_H
 
@@ -6,5 +6,6 @@
 
 agk_any_fn *agk_unary_kernel(int op, uint32_t cpu); /* agk_unary_f32_fn; NULL: a function with parameters */
 double agk_unary_ns(int op, bool vectors);          /* about, per element */
+int agk_gate_of(int op); /* of a gated unit, f(x) * g, the op of f; -1: swiglu_oai, whose f has parameters */
 
 #endif

@@ -65,8 +65,8 @@ uintptr_t ag_view_end(const agk_view *v)
 
 bool ag_writes_more(const agk_node *node)
 {
-    return node->op == AGK_OP_opt_step_adamw || node->op == AGK_OP_opt_step_sgd ||
-           (node->op >= AGK_OP_map_custom1 && node->op <= AGK_OP_custom);
+    const uint32_t updates = UINT32_MAX << AGK_UPDATES_AT;
+    return agk_is(node->op, AGK_WRITES_ANY | updates);
 }
 
 size_t ag_order_work(ag_order *order, size_t size)
@@ -77,21 +77,6 @@ size_t ag_order_work(ag_order *order, size_t size)
     size_t at = order->work_next + size <= 4 * (order->work_least + 63) ? order->work_next : 0;
     order->work_next = (at + size + 63) & ~(size_t)63;
     return at;
-}
-
-static bool may_refuse(const agk_node *node)
-{
-    switch (node->op) {
-    case AGK_OP_get_rows:
-    case AGK_OP_set_rows:
-    case AGK_OP_get_rows_back:
-    case AGK_OP_mul_mat_id:
-    case AGK_OP_add_id:
-    case AGK_OP_ssm_conv:
-    case AGK_OP_ssm_scan:
-    case AGK_OP_solve_tri: return true;
-    default: return false;
-    }
 }
 
 static void add_view(entry *e, const agk_view *v, bool written)
@@ -181,7 +166,7 @@ static uint32_t earliest(const ag_order *order, const entry *e, const ag_node_st
     for (int i = 0; i < WINDOW; ++i) {
         if (&order->recent[i] != e) after = behind(e, &order->recent[i], after);
     }
-    const bool leaf = n->writes_leaf >= 0, refuses = may_refuse(n->node);
+    const bool leaf = n->writes_leaf >= 0, refuses = agk_is(n->node->op, AGK_CHECKS);
     if ((leaf || refuses) && order->refuses > after) after = order->refuses;
     if (refuses && !leaf && order->leaves > after) after = order->leaves;
     return after;
@@ -197,7 +182,7 @@ static void settle(ag_order *order, entry *e, const ag_node_steps *n)
     if (last > order->last) order->last = last;
     if (n->writes_leaf >= 0 && last > order->leaves) order->leaves = last;
     const uint32_t look = n->node->op == AGK_OP_set_rows ? first : last;
-    if (may_refuse(n->node) && look > order->refuses) order->refuses = look;
+    if (agk_is(n->node->op, AGK_CHECKS) && look > order->refuses) order->refuses = look;
 }
 
 bool ag_order_add(ag_order *order, const ag_node_steps *n)
@@ -248,7 +233,7 @@ void ag_order_count(ag_step *steps, size_t n)
     uint32_t ahead = 0;
     for (size_t i = n; i-- > 0;) {
         const int op = steps[i].node->op;
-        if (op >= AGK_OP_map_custom1 && op <= AGK_OP_custom) return; /* a user's function takes as long as it likes */
+        if (agk_is(op, AGK_WRITES_ANY)) return; /* a user's function takes as long as it likes */
         if ((steps[i].place & 1) != 0 && ahead < UINT32_MAX / 2) ahead += steps[i].n_chunks;
         steps[i].ahead = ahead;
     }

@@ -33,24 +33,28 @@ agk_any_fn *agk_pick_vector(const char *kernel, uint32_t cpu)
     return variant != NULL && strcmp(variant->isa, "scalar") != 0 ? variant->fn : NULL;
 }
 
-static const struct {
-    const char *name;
-    agk_lower_fn *lower;
-} ops[AGK_OP_COUNT] = {
-#define AGK_OP(name, family, units, ps) {#name, agk_lower_##family},
+const agk_op_traits agk_ops[AGK_OP_COUNT] = {
+#define AGK_OP(name, group, units, ps, in_place, stage, traits) \
+    {#name, #group, ps, traits, AGK_UNITS_##units, in_place, AGK_STAGE_##stage},
+#include "ops.def"
+#undef AGK_OP
+};
+
+static agk_lower_fn *const lowerings[AGK_OP_COUNT] = {
+#define AGK_OP(name, group, units, ps, in_place, stage, traits) agk_lower_##group,
 #include "ops.def"
 #undef AGK_OP
 };
 
 const char *agk_op_name(int op)
 {
-    return op >= 0 && op < AGK_OP_COUNT ? ops[op].name : NULL;
+    return op >= 0 && op < AGK_OP_COUNT ? agk_ops[op].name : NULL;
 }
 
 int agk_op_find(const char *name)
 {
     for (int op = 0; op < AGK_OP_COUNT; ++op) {
-        if (strcmp(ops[op].name, name) == 0) return op;
+        if (strcmp(agk_ops[op].name, name) == 0) return op;
     }
     return -1;
 }
@@ -66,7 +70,7 @@ agk_status agk_lower(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
     const bool chain = node->n_stages > 0 && node->op != AGK_OP_mul_mat;
-    const agk_status status = chain ? agk_lower_chain(lowering) : ops[node->op].lower(lowering);
+    const agk_status status = chain ? agk_lower_chain(lowering) : lowerings[node->op](lowering);
     if (status != AGK_OK || node->n_stages == 0 || lowering->fused) return status;
     return agk_refuse(lowering, AGK_UNSUPPORTED, "these steps take no stages");
 }

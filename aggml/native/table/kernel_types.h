@@ -6,19 +6,19 @@
 
 /* mul_mat, types. Conversions of n elements; mul_mat.h describes what is packed, and the block of work. */
 struct agk_mm_block;
-typedef void agk_f16_to_f32_fn(const void *src, float *dst, int64_t n);
-typedef void agk_bf16_to_f32_fn(const void *src, float *dst, int64_t n);
-typedef void agk_q8_0_to_f32_fn(const void *src, float *dst, int64_t n);
-typedef void agk_q4_0_to_f32_fn(const void *src, float *dst, int64_t n);
-typedef agk_to_float_fn agk_q4_1_to_f32_fn, agk_q5_0_to_f32_fn, agk_q5_1_to_f32_fn, agk_iq4_nl_to_f32_fn,
-    agk_mxfp4_to_f32_fn, agk_nvfp4_to_f32_fn, agk_q1_0_to_f32_fn, agk_q2_0_to_f32_fn;
-typedef agk_to_float_fn agk_q2_k_to_f32_fn, agk_q3_k_to_f32_fn, agk_q4_k_to_f32_fn, agk_q5_k_to_f32_fn,
-    agk_q6_k_to_f32_fn, agk_iq4_xs_to_f32_fn, agk_tq2_0_to_f32_fn;
-typedef agk_to_float_fn agk_iq2_xxs_to_f32_fn, agk_iq2_xs_to_f32_fn, agk_iq2_s_to_f32_fn, agk_iq3_xxs_to_f32_fn,
-    agk_iq3_s_to_f32_fn, agk_iq1_s_to_f32_fn, agk_iq1_m_to_f32_fn;
-typedef void agk_f32_to_f16_fn(const float *src, void *dst, int64_t n);
-typedef void agk_f32_to_bf16_fn(const float *src, void *dst, int64_t n);
-typedef void agk_f32_to_q8_0_fn(const float *src, void *dst, int64_t n);
+#define CONVERSION_VARIANTS(function, kernel) typedef function kernel##_fn;
+#define CONVERSION_ONE(function, kernel)
+#define CONVERSION_COPY(function, kernel)
+#define CONVERSION_NO(function, kernel)
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, bytes, alignment, group, dot, reads, writes, ...) \
+    CONVERSION_##reads(agk_to_float_fn, agk_##symbol##_to_f32) \
+        CONVERSION_##writes(agk_from_float_fn, agk_f32_to_##symbol)
+#include "types.def"
+#undef CONVERSION_VARIANTS
+#undef CONVERSION_ONE
+#undef CONVERSION_COPY
+#undef CONVERSION_NO
+
 typedef void agk_mm_blocks_pack_f32_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef void agk_mm_blocks_pack_bf16_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
 typedef void agk_mm_blocks_pack_q8_fn(int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
@@ -28,25 +28,14 @@ typedef void agk_mm_blocks_rows_q4_0_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_blocks_f32_fn(const struct agk_mm_block *block);
 typedef void agk_mm_blocks_bf16_fn(const struct agk_mm_block *block);
 typedef void agk_mm_blocks_q8_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dots_f32_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dots_f16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dots_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dots_bf16_bf16_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dots_q8_0_fn(const struct agk_mm_block *block);
-typedef void agk_mm_dots_q4_0_fn(const struct agk_mm_block *block);
-typedef agk_mm_dots_q4_0_fn agk_mm_dots_q4_1_fn, agk_mm_dots_q5_0_fn, agk_mm_dots_q5_1_fn, agk_mm_dots_iq4_nl_fn,
-    agk_mm_dots_mxfp4_fn;
-typedef agk_mm_dots_q4_0_fn agk_mm_dots_q2_k_fn, agk_mm_dots_q3_k_fn, agk_mm_dots_q4_k_fn, agk_mm_dots_q5_k_fn,
-    agk_mm_dots_q6_k_fn, agk_mm_dots_iq4_xs_fn;
-typedef agk_mm_dots_q4_0_fn agk_mm_dots_iq2_xxs_fn, agk_mm_dots_iq2_xs_fn, agk_mm_dots_iq2_s_fn, agk_mm_dots_iq3_xxs_fn,
-    agk_mm_dots_iq3_s_fn, agk_mm_dots_iq1_s_fn, agk_mm_dots_iq1_m_fn, agk_mm_dots_tq1_0_fn, agk_mm_dots_tq2_0_fn;
-typedef agk_mm_dots_q4_0_fn agk_mm_packed_q8_0_fn, agk_mm_packed_q4_0_fn, agk_mm_packed_q4_1_fn, agk_mm_packed_q5_0_fn,
-    agk_mm_packed_q5_1_fn, agk_mm_packed_iq4_nl_fn, agk_mm_packed_mxfp4_fn, agk_mm_packed_q2_k_fn,
-    agk_mm_packed_q3_k_fn, agk_mm_packed_q4_k_fn, agk_mm_packed_q5_k_fn, agk_mm_packed_q6_k_fn, agk_mm_packed_iq4_xs_fn;
-typedef agk_mm_dots_q4_0_fn agk_mm_packed_tiles_q8_0_fn, agk_mm_packed_tiles_q4_0_fn, agk_mm_packed_tiles_q4_1_fn,
-    agk_mm_packed_tiles_q5_0_fn, agk_mm_packed_tiles_q5_1_fn, agk_mm_packed_tiles_iq4_nl_fn,
-    agk_mm_packed_tiles_mxfp4_fn, agk_mm_packed_tiles_q2_k_fn, agk_mm_packed_tiles_q3_k_fn, agk_mm_packed_tiles_q4_k_fn,
-    agk_mm_packed_tiles_q5_k_fn, agk_mm_packed_tiles_q6_k_fn, agk_mm_packed_tiles_iq4_xs_fn;
+
+/* Products of rows of each type with columns, and of rows that are packed side by side. */
+typedef void agk_mm_product_fn(const struct agk_mm_block *block);
+typedef agk_mm_product_fn agk_mm_dots_bf16_bf16_fn;
+#define AGK_TYPE(NAME, id, symbol, ...) typedef agk_mm_product_fn agk_mm_dots_##symbol##_fn;
+#define AGK_PACKED(NAME, symbol, ...) \
+    typedef agk_mm_product_fn agk_mm_packed_##symbol##_fn, agk_mm_packed_tiles_##symbol##_fn;
+#include "types.def"
 
 /* n columns of f32, `stride` bytes apart, quantized as by mm_columns_q8 and laid out as by agk_packed_tiles. */
 struct agk_packed_layout;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "ops.h"
 #include "types.h"
 
 #define AGK_MAX_SRC 10
@@ -187,20 +188,18 @@ static inline int64_t agk_nelements(const agk_view *v)
     return v->ne[0] * agk_nrows(v);
 }
 
-/* ops.def: the vocabulary: node op name as Tensor.op has it, the file that lowers it, what it costs (plan_cost.c). */
-typedef enum agk_op {
-#define AGK_OP(name, family, units, ps) AGK_OP_##name,
+/* One lowering for each group of ops.def; groups come up once for each of their ops. */
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wredundant-decls"
+#endif
+#define AGK_OP(name, group, units, ps, in_place, stage, traits) agk_lower_fn agk_lower_##group;
 #include "ops.def"
 #undef AGK_OP
-    AGK_OP_COUNT
-} agk_op;
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
 
-#define AGK_FAMILY(family) agk_lower_fn agk_lower_##family;
-#include "families.def"
-#undef AGK_FAMILY
-
-const char *agk_op_name(int op);              /* NULL if unknown */
-int agk_op_find(const char *name);            /* -1 if unknown */
 agk_status agk_lower(agk_lowering *lowering); /* by node->op */
 
 /* kernels.def: every variant of every kernel, one line each, the best first; scalar closes each group. A kernel

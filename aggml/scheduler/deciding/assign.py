@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.errors import NoBackendForOp
+from aggml.ops import table
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["VIEW_OPS", "Assignment", "Question", "assigning"]
 
 #: Ops that only look at bytes in another way: they follow their source and cost nothing.
-VIEW_OPS: Final = frozenset({"view", "reshape", "permute", "transpose"})
+VIEW_OPS: Final = table.VIEWS
 # Their weights (rope's factors, attention's sinks) are too small to decide where they run.
-_SMALL_WEIGHTS: Final = frozenset({"rope", "flash_attn_ext"})
+_SMALL_WEIGHTS: Final = table.with_trait("SMALL_WEIGHTS")
 _INPUT: Final = 1  # TensorFlag.INPUT
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from aggml.ops.table import IDLE
 from aggml.scheduler.deciding.assign import VIEW_OPS, Question, assigning
 from aggml.scheduler.deciding.split import Copy, splitting
 from aggml.tensor.placement import BufferUsage
@@ -148,7 +149,7 @@ def _touching(
             elif q.buffer(root) is None:
                 crossing.add(root)
         for node in graph.nodes[split.start : split.end]:
-            if node.op in VIEW_OPS or node.op == "none":
+            if node.op in IDLE:
                 continue
             made[node.view_src or node] = i
             for source in node.src:

@@ -1,4 +1,8 @@
 // Gradients: silu_back by elements, rms_norm_back, soft_max_back, cross_entropy_loss_back by rows.
+// computes: silu_back by silu_back of 2 operands, for each element
+// computes: rms_norm_back by rms_norm_back of 2 operands, for each row
+// computes: soft_max_back by soft_max_back of 2 operands, for each row
+// computes: cross_entropy_loss_back by cross_entropy_loss_back of 3 operands, for each row
 #include "common.cuh"
 
 KERNEL(silu_back, 256, Node<2>)

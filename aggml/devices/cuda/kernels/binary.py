@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 from aggml.devices.cuda.kernels import quantize
 from aggml.devices.cuda.pack import merge, rows_by_columns
 from aggml.dtype import DType
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
 
-__all__ = ["launches"]
+__all__ = ["OPS", "launches"]
+
+#: What is launched from here.
+OPS = in_group("binary")
 
 
 def launches(site: Site) -> list[Launch]:

@@ -36,7 +36,7 @@ enum {
 };
 
 enum {
-#define AGK_OP(name, family, units, ps) OP_##name,
+#define AGK_OP(name, ...) OP_##name,
 #include "ops.def"
 #undef AGK_OP
 };

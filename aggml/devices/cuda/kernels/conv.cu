@@ -1,4 +1,6 @@
 // im2col, im2col_3d: every window of an image as a row; im2col_back: the gradient of it. A thread for each element.
+// computes: im2col im2col_3d by im2col of 2 operands, for each element
+// computes: im2col_back by im2col_back of 2 operands, for each element
 #include "common.cuh"
 
 // Index 0 is the width; unused dimensions have one element and one place.

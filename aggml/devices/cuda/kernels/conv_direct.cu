@@ -1,6 +1,10 @@
 // Convolutions without a matrix in between: conv_2d, conv_2d_dw, conv_3d, the transposed ones, col2im_1d.
 //
 // A thread for each element of the result, the sum in the order of the scalar kernels. src: kernel, b
+// computes: conv_2d conv_2d_dw by conv_2d of 2 operands, for each element
+// computes: conv_3d by conv_3d of 2 operands, for each element
+// computes: conv_transpose_1d conv_transpose_2d by conv_transpose of 2 operands, for each element
+// computes: col2im_1d by col2im_1d of 1 operand, for each element
 #include "common.cuh"
 
 KERNEL(conv_2d, 256, Node<2>)

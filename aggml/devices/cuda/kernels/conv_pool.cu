@@ -1,6 +1,8 @@
 // pool_1d, pool_2d: the largest element, or the mean, of each window; pool_2d_back. A thread for each element.
 //
 // A mean in two dimensions counts what lies outside as zeros, one in one dimension leaves it out, as in ggml.
+// computes: pool_1d pool_2d by conv_pool of 1 operand, for each element
+// computes: pool_2d_back by pool_2d_back of 2 operands, for each element
 #include "common.cuh"
 
 static const float LEAST = -3.402823466e+38f;

@@ -1,5 +1,6 @@
 // upscale: an image seen at another resolution: nearest, bilinear (also with a filter), bicubic. A thread a pixel.
 // options: --fmad=false
+// computes: upscale by upscale of 1 operand, for each element
 #include "common.cuh"
 
 enum { NEAREST, BILINEAR, BICUBIC, MODES = 0xff, ALIGN_CORNERS = 1 << 8, ANTIALIAS = 1 << 9 };

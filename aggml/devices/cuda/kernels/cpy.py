@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 from aggml.devices.cuda.kernels import quantize
 from aggml.devices.cuda.pack import ceil, dense, merge, rows_by_columns
 from aggml.dtype import DType
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
-__all__ = ["convert", "copy", "launches", "refuses"]
+__all__ = ["OPS", "convert", "copy", "launches", "refuses"]
+
+#: What is launched from here.
+OPS = in_group("cpy")
 
 
 def refuses(node: Tensor) -> bool:

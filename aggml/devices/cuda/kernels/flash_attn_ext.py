@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.pack import ceil
 from aggml.dtype import DType
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "modules", "refuses", "scratch"]
+__all__ = ["OPS", "launches", "modules", "refuses", "scratch"]
+
+#: What is launched from here.
+OPS = in_group("flash_attn_ext")
 
 _SHARED = 48 * 1024  # what every GPU gives without being asked
 _KEYS = 32

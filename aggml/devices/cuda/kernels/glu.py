@@ -6,12 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.pack import MISSING, merge, rows_by_columns
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
 
-__all__ = ["launches"]
+__all__ = ["OPS", "launches"]
+
+#: What is launched from here.
+OPS = in_group("glu")
 
 
 def launches(site: Site) -> list[Launch]:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.kernels.rows import check_ids
 from aggml.devices.cuda.pack import ceil
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "refuses", "scratch"]
+__all__ = ["OPS", "launches", "refuses", "scratch"]
+
+#: What is launched from here.
+OPS = (*in_group("mul_mat"), *in_group("mul_mat_id"))
 
 _FEW = 8  # columns up to which warps go along the depth; a tile is 64 wide
 _TILE = 64

@@ -4,6 +4,7 @@
 // loads of a warp touch: blocks have odd sizes, so a warp brings 32 groups of some rows to shared memory in loads of 16
 // bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 x 64 on tensor cores;
 // each 32 of the depth are multiplied as integers and then scaled.
+// for each type: quantized
 #include "columns.cuh"
 #include "mma.cuh"
 #include "quant.cuh"

@@ -1,4 +1,5 @@
 // norm, rms_norm, l2_norm of rows and group_norm of planes of f32: a block for each row or group.
+// computes: norm rms_norm l2_norm by norm_rows of 1 operand, for each row
 #include "common.cuh"
 
 // Sums are of f32, in the order that the block gives them; two passes for the variance, so that nothing cancels.

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.pack import ceil
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
 
-__all__ = ["launches"]
+__all__ = ["OPS", "launches"]
+
+#: What is launched from here.
+OPS = in_group("group_norm")
 
 
 def launches(site: Site) -> list[Launch]:

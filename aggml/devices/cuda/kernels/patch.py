@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.kernels.cpy import copy
 from aggml.devices.cuda.pack import merge, rows_by_columns
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "refuses"]
+__all__ = ["OPS", "launches", "refuses"]
+
+#: What is launched from here.
+OPS = in_group("patch")
 
 
 def _layout(node: Tensor) -> tuple[int, int, int, int]:

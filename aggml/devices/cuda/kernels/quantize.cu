@@ -2,6 +2,7 @@
 //
 // A thread makes a block: its floats lie in local memory, which is slow, but the searches for scales take longer.
 // options: --fmad=false
+// for each type: written
 #include "ids.cuh"
 #include "quant.cuh"
 #include "quantize.cuh"

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.kernels.rows import check_ids
 from aggml.devices.cuda.pack import ceil
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "refuses"]
+__all__ = ["OPS", "launches", "refuses"]
+
+#: What is launched from here.
+OPS = in_group("recurrent")
 
 _WIDEST = 256  # elements of a row that a warp keeps in registers
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.pack import ceil
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "refuses"]
+__all__ = ["OPS", "launches", "refuses"]
+
+#: What is launched from here.
+OPS = in_group("recurrent_dsv4")
 
 _WIDEST = 48 * 1024 // 4  # floats of a key in shared memory
 

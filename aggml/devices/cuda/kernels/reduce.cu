@@ -2,6 +2,9 @@
 //
 // Totals in two launches: partial sums of blocks as double in scratch, then these in order, so that a result does not
 // depend on which block was first.
+// computes: sum_rows mean by sum_rows of 1 operand, for each row of source 0
+// computes: argmax by argmax of 1 operand, for each row of source 0
+// computes: cumsum by cumsum of 1 operand, for each row of source 0 in a warp
 #include "common.cuh"
 
 // sum: a block adds what its threads pass by.

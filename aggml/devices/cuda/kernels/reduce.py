@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "scratch"]
+__all__ = ["OPS", "launches", "scratch"]
+
+#: What is launched from here.
+OPS = ("sum", "count_equal", "cross_entropy_loss")
 
 _BLOCKS = 1024
 

@@ -7,12 +7,16 @@ import struct
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.pack import ceil
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
 
-__all__ = ["launches"]
+__all__ = ["OPS", "launches"]
+
+#: What is launched from here.
+OPS = in_group("rope")
 
 
 def _pair_of_turns(n_dims: int, n_ctx: int, turns: float, base: float) -> float:

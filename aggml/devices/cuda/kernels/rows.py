@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.kernels import quantize
+from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Operand, Site
 
-__all__ = ["check_ids", "launches"]
+__all__ = ["OPS", "check_ids", "launches"]
+
+#: What is launched from here.
+OPS = (*in_group("rows"), *in_group("rows_back"), *in_group("add_id"))
 
 
 def check_ids(site: Site, ids: Operand, rows: int, *, none: bool = False) -> Launch:

@@ -1,4 +1,5 @@
 // Values that follow from places: fill, arange, tri, diag, timestep_embedding.
+// computes: fill arange tri diag timestep_embedding by shape_fill of 1 operand, for each element
 #include "common.cuh"
 
 enum { UPPER_DIAG, UPPER, LOWER_DIAG, LOWER };

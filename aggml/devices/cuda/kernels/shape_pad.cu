@@ -1,4 +1,5 @@
 // pad (zeros, or circular), pad_reflect_1d, roll: elements of f32 seen at other places.
+// computes: pad pad_reflect_1d roll by shape_pad of 1 operand, for each element
 #include "common.cuh"
 
 enum { CIRCULAR = 8 };

@@ -1,4 +1,5 @@
 // repeat_back: the sum over what a repeat made equal. repeat itself is a copy (shape.py).
+// computes: repeat_back by repeat_back of 1 operand, for each element
 #include "common.cuh"
 
 // A thread for each element of the result; what is added comes in the order of the source.

@@ -1,4 +1,5 @@
 // Windowed attention of images: win_part, win_unpart, get_rel_pos, add_rel_pos. A thread for each element.
+// computes: win_part win_unpart get_rel_pos add_rel_pos by shape_window of 3 operands, for each element
 #include "common.cuh"
 
 // src: a, pw, ph (the last two of add_rel_pos alone)

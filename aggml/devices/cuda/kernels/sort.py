@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aggml.ops.table import in_group
+
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["launches", "scratch"]
+__all__ = ["OPS", "launches", "scratch"]
+
+#: What is launched from here.
+OPS = in_group("sort")
 
 _SHARED = 4096  # keys: 32 KiB
 _BLOCKS = 256  # rows that are sorted at a time in scratch
