@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import re
 import sys
 from collections import defaultdict
 from itertools import islice
@@ -26,6 +25,8 @@ from ops.recorded import build  # noqa: E402
 
 from aggml import AggmlError, DType, Tensor, ops  # noqa: E402
 from aggml.devices.cuda.lowering import CudaKernels  # noqa: E402
+from aggml.native import _native  # noqa: E402
+from aggml.ops.table import OPS  # noqa: E402
 from aggml.plan import node_problem  # noqa: E402
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "ops.md"
 NATIVE = ROOT / "aggml" / "native"
 KERNELS = NATIVE / "kernels"
-ISAS = ("avx2", "avx512", "amx", "neon", "dotprod", "i8mm")
+ISAS = [name for name, *_ in _native.isas() if name != "scalar"]
 CUDA = CudaKernels()
 CALLS = 6  # recorded calls that are tried for each builder, of different operand types
 # Builders without recorded calls: what one of their nodes is called, and the types of operands.
@@ -72,12 +73,6 @@ it wrongly. aggml computes these: operands of `im2col` and the convolutions, of 
 | builder | node | operand types | instruction sets | in place | CPU | CUDA |
 | --- | --- | --- | --- | --- | --- | --- |
 """
-
-
-def families() -> dict[str, str]:
-    """Node op name to the family that lowers it, from native/table/ops.def."""
-    text = (NATIVE / "table" / "ops.def").read_text()
-    return dict(re.findall(r"^AGK_OP\((\w+), (\w+),", text, re.MULTILINE))
 
 
 def has_kernel(isa: str, op: str, family: str) -> bool:
@@ -189,7 +184,7 @@ def page() -> str:
     for case in op_cases():
         if not case.steps:
             by_op[case.op].append(case)
-    lowered = families()
+    lowered = {name: op.group for name, op in OPS.items()}
     lines = [HEAD]
     modules = sorted(p.stem for p in (ROOT / "aggml" / "ops").glob("[!_]*.py"))
     for module in modules:

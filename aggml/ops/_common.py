@@ -10,7 +10,7 @@ import struct
 from operator import index
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from aggml.dtype import DType
+from aggml.dtype import TYPES, DType
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
 from aggml.tensor import Tensor, describe
 
@@ -50,25 +50,16 @@ I32: Final = DType.I32
 I64: Final = DType.I64
 FLOATS: Final = frozenset((F32, F16, BF16))
 HALF_OR_SINGLE: Final = frozenset((F32, F16))
-# Quantized types that nothing converts to in passing: they need an importance matrix, or hold sums
-# only.
+# Quantized types that nothing converts to in passing: they have a quantizer for weights alone, or
+# are what other types meet in products.
 READ_ONLY: Final = frozenset(
-    (DType.IQ1_S, DType.IQ1_M, DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ3_XXS, DType.IQ3_S)
-) | {DType.Q8_1, DType.Q8_K}
+    kind
+    for kind, row in TYPES.items()
+    if kind.is_quantized and (not row.writes or row.group == "DOT")
+)
 
 # What rows of the second operand are converted to before they meet rows of the first.
-DOT_TYPES: Final = {
-    F16: F16,
-    BF16: BF16,
-    **dict.fromkeys((DType.Q4_1, DType.Q5_1), DType.Q8_1),
-    **dict.fromkeys((DType.Q4_0, DType.Q5_0, DType.Q8_0, DType.IQ4_NL), DType.Q8_0),
-    **dict.fromkeys((DType.MXFP4, DType.NVFP4, DType.Q1_0, DType.Q2_0), DType.Q8_0),
-    **dict.fromkeys((DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K), DType.Q8_K),
-    **dict.fromkeys((DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ4_XS), DType.Q8_K),
-    **dict.fromkeys((DType.IQ3_XXS, DType.IQ3_S, DType.IQ1_S, DType.IQ1_M), DType.Q8_K),
-    **dict.fromkeys((DType.TQ1_0, DType.TQ2_0), DType.Q8_K),
-    F32: F32,
-}
+DOT_TYPES: Final = {kind: DType(row.dot) for kind, row in TYPES.items() if row.dot >= 0}
 
 E = TypeVar("E", bound=enum.Enum)
 

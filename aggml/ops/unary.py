@@ -20,6 +20,7 @@ from aggml.ops._common import (
     refuse_type,
     suffix,
 )
+from aggml.ops.table import with_trait
 from aggml.tensor import NO_PARAMS, Tensor, new_node, new_view
 
 __all__ = [
@@ -111,7 +112,7 @@ class UnaryOp(enum.IntEnum):
 _OPS = by_name(UnaryOp)
 _NAMES = {member: member.name.lower() for member in UnaryOp}
 # No bf16: ggml has none either.
-_NO_BF16 = frozenset(("gelu", "gelu_quick", "gelu_erf", "silu", "clamp", "leaky_relu"))
+_NO_BF16 = with_trait("NO_BF16")
 _FLOATS = struct.Struct("<5f44x")
 _XIELU = struct.Struct("<i4f44x")
 _XIELU_ID = 17

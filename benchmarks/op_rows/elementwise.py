@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from aggml.ops.table import OPS
 from benchmarks.op_cases import OpCase, given
 from benchmarks.op_rows.row import LARGE, both, shape
 
 if TYPE_CHECKING:
     from benchmarks.op_rows.row import Cases
 
-UNARY: Final = (
-    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid", "gelu", "gelu_quick",
-    "gelu_erf", "silu", "exp", "expm1", "softplus", "hardswish", "hardsigmoid", "floor", "ceil",
-    "round", "trunc", "log", "sin", "cos", "sqr", "sqrt",
-)  # fmt: skip
+UNARY: Final = tuple(name for name, op in OPS.items() if op.stage == "UNARY")
+BINARY: Final = tuple(name for name, op in OPS.items() if op.stage == "BINARY")
+GATED: Final = tuple(name for name, op in OPS.items() if op.stage == "GATED")
 
 
 def binary(found: Cases) -> None:
     """Two operands, the second one also repeated, permuted, of other types."""
     a = given("f32", *LARGE)
-    for name in ("add", "sub", "mul", "div"):
+    for name in BINARY:
         two = lambda o, x, y, name=name: getattr(o, name)(x, y)  # noqa: E731
         fill = "positive" if name == "div" else "normal"
         both(found, name, [a, given("f32", *LARGE, fill=fill)], two)
@@ -103,7 +102,7 @@ def unary(found: Cases) -> None:
 
 def glu(found: Cases) -> None:
     """Gates: halves of a row, or two operands."""
-    for name in ("reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"):
+    for name in GATED:
         both(found, name, [given("f32", *LARGE)], lambda o, x, name=name: getattr(o, name)(x))
         split = lambda o, x, y, name=name: getattr(o, f"{name}_split")(x, y)  # noqa: E731
         both(found, f"{name}_split", [given("f32", *LARGE)] * 2, split)

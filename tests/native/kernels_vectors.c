@@ -21,13 +21,6 @@ static agk_node of_rows(int op, float *x, int64_t n, int64_t rows)
 static const int64_t lengths[] = {1, 3, 4, 7, 16, 67, 1030};
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
-static const int functions[] = {AGK_OP_abs,         AGK_OP_sgn,        AGK_OP_neg,      AGK_OP_step, AGK_OP_tanh,
-                                AGK_OP_elu,         AGK_OP_relu,       AGK_OP_sigmoid,  AGK_OP_gelu, AGK_OP_silu,
-                                AGK_OP_exp,         AGK_OP_gelu_quick, AGK_OP_gelu_erf, AGK_OP_sqr,  AGK_OP_ceil,
-                                AGK_OP_expm1,       AGK_OP_softplus,   AGK_OP_floor,    AGK_OP_sqrt, AGK_OP_hardswish,
-                                AGK_OP_hardsigmoid, AGK_OP_round,      AGK_OP_trunc,    AGK_OP_log,  AGK_OP_sin,
-                                AGK_OP_cos};
-
 /* Each variant of unary_f32 at special numbers: what is not finite is so everywhere. */
 static void special(void)
 {
@@ -38,10 +31,11 @@ static void special(void)
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *v = &agk_variants[i];
         if (strcmp(v->kernel, "unary_f32") != 0 || (v->needs & ~agk_cpu_features()) != 0) continue;
-        for (size_t f = 0; f < sizeof functions / sizeof *functions; ++f) {
+        for (int op = 0; op < AGK_OP_COUNT; ++op) {
+            if (agk_ops[op].stage != AGK_STAGE_UNARY) continue;
             float expected[N], found[N];
-            agk_unary_f32_scalar(functions[f], N, expected, x);
-            ((agk_unary_f32_fn *)v->fn)(functions[f], N, found, x);
+            agk_unary_f32_scalar(op, N, expected, x);
+            ((agk_unary_f32_fn *)v->fn)(op, N, found, x);
             for (int j = 0; j < N; ++j) {
                 const float size = fabsf(expected[j]);
                 const bool same = isnan(expected[j]) ? isnan(found[j])
@@ -49,7 +43,7 @@ static void special(void)
                                       ? isinf(found[j]) && (found[j] > 0.0f) == (expected[j] > 0.0f)
                                       : fabsf(found[j] - expected[j]) <= 2e-6f * fmaxf(size, fabsf(x[j]));
                 if (!same && !(isinf(x[j]) || isnan(x[j]))) {
-                    fprintf(stderr, "%s %s of %g: %g, not %g\n", v->isa, agk_op_name(functions[f]), (double)x[j],
+                    fprintf(stderr, "%s %s of %g: %g, not %g\n", v->isa, agk_op_name(op), (double)x[j],
                             (double)found[j], (double)expected[j]);
                     exit(1);
                 }
@@ -64,10 +58,11 @@ static void elements(rng *r)
         const int64_t n = lengths[i], rows = 3;
         float *x = floats(r, (size_t)(n * rows)), *y = floats(r, (size_t)(n * rows));
         for (int64_t j = 0; j < n * rows; ++j) y[j] = fabsf(y[j]) + 0.1f;
-        for (size_t f = 0; f < sizeof functions / sizeof *functions; ++f) {
+        for (int op = 0; op < AGK_OP_COUNT; ++op) {
+            if (agk_ops[op].stage != AGK_STAGE_UNARY) continue;
             for (int64_t j = 0; j < n * rows; ++j)
-                x[j] = functions[f] == AGK_OP_sqrt || functions[f] == AGK_OP_log ? y[j] : x[j] * 8.0f;
-            agk_node node = of_rows(functions[f], x, n, rows);
+                x[j] = op == AGK_OP_sqrt || op == AGK_OP_log ? y[j] : x[j] * 8.0f;
+            agk_node node = of_rows(op, x, n, rows);
             compare(&node, false, 2e-6);
             for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f; /* y, where it was that: as good */
         }

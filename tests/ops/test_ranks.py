@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aggml import Tensor, new_tensor, ops
+from aggml.ops.table import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,12 +38,9 @@ def ids(*ne: int) -> Tensor:
 
 # -- builders of one operand whose result has its rank: name -> arguments after it
 
-_UNARY = [
-    *("abs", "sgn", "neg", "step", "tanh", "elu", "relu", "sigmoid"),
-    *("gelu", "gelu_quick", "gelu_erf", "silu", "exp", "expm1", "softplus", "floor"),
-    *("ceil", "round", "trunc", "sqr", "sqrt", "log", "sin", "cos"),
-]
-_GATES = ["reglu", "geglu", "swiglu", "geglu_erf", "geglu_quick"]
+_ALONE = ["hardswish", "hardsigmoid"]  # without a variant in place
+_UNARY = [name for name, op in OPS.items() if op.stage == "UNARY" and name not in _ALONE]
+_GATES = [name for name, op in OPS.items() if op.stage == "GATED"]
 LIKE_THE_FIRST: dict[str, tuple[Any, ...]] = {
     **{name + end: () for name in _UNARY for end in ("", "_inplace")},
     **{name + end: () for name in _GATES for end in ("", "_swapped")},
@@ -57,7 +55,7 @@ LIKE_THE_FIRST: dict[str, tuple[Any, ...]] = {
     **{"soft_max" + end: () for end in ("", "_inplace")},
     **{"soft_max_ext" + end: (None, 1.0) for end in ("", "_inplace")},
     **{"fill" + end: (1.0,) for end in ("", "_inplace")},
-    **dict.fromkeys(("hardswish", "hardsigmoid", "sum", "sum_rows", "mean", "cumsum"), ()),
+    **dict.fromkeys((*_ALONE, "sum", "sum_rows", "mean", "cumsum"), ()),
     **dict.fromkeys(("cont", "dup", "dup_inplace", "view_tensor", "argsort"), ()),
     "xielu": (1.0, 1.0, 1.0, 1.0),
     "clamp": (0.0, 1.0),

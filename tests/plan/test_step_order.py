@@ -72,6 +72,27 @@ def test_what_reads_a_product_comes_behind_it() -> None:
     assert not any(step.beside for step in apart(x).steps)
 
 
+@fast
+def test_a_step_of_sgd_writes_its_result_alone_and_lets_others_run_beside_it() -> None:
+    """It used to count among the ops that write more, as a step of adamw does."""
+    x = leaf(WIDE, 32)
+    a = ops.mul_mat(leaf(WIDE, WIDE), x).set_name("a")
+    step = ops.opt_step_sgd(leaf(16).set_param(), leaf(16), leaf(2)).set_name("step")
+    b = ops.mul_mat(leaf(WIDE, WIDE), x).set_name("b")
+    assert {"a", "b"} in phases(apart(a, step, b))
+
+
+@fast
+def test_a_convolution_of_states_looks_at_no_data_and_keeps_no_order() -> None:
+    """ssm_conv used to count among the ops that look at indices first."""
+    x = leaf(WIDE, 32)
+    a = ops.mul_mat(leaf(WIDE, WIDE), x).set_name("a")
+    conv = ops.ssm_conv(leaf(6, 8, 1), leaf(4, 8)).set_name("conv")
+    kept = ops.cpy(conv, leaf(8, 3, 1)).set_name("kept")
+    b = ops.mul_mat(leaf(WIDE, WIDE), x).set_name("b")
+    assert {"a", "b"} in phases(apart(a, kept, b))
+
+
 def test_the_reference_keeps_the_order_of_nodes() -> None:
     x = leaf(WIDE, 32)
     a, b = (ops.mul_mat(leaf(WIDE, WIDE), x) for _ in range(2))

@@ -10,8 +10,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from support import N, holding, ramp, vector
 import aggml
 from aggml import BufferUsage, Graph, new_tensor, ops
 from aggml.native import _native
+from aggml.ops.table import IDLE, OPS, with_trait
 from aggml.plan import Plan
 from benchmarks.op_cases import data
 from benchmarks.op_rows import all_cases
@@ -28,11 +27,11 @@ from benchmarks.ops import Builders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from benchmarks.op_cases import OpCase
 
-TABLE = (Path(aggml.__file__).parent / "native" / "table" / "ops.def").read_text()
-UNITS = dict(re.findall(r"^AGK_OP\((\w+), \w+, (\w+), \d+\)", TABLE, re.MULTILINE))
+UNITS = {name: op.units for name, op in OPS.items()}
 SUBMIT_NS, TIMER_NS = 5000, 50000  # ag_inline_submit, ag_inline_timer
 BYTES_PER_NS = 64
 MIB = 1 << 20
@@ -111,7 +110,7 @@ def _of_rows() -> dict[str, OpCase]:
 
 
 ROWS = _of_rows()
-CASES = sorted({*LARGE, *(set(ROWS) & set(UNITS))} - {op for op, u in UNITS.items() if u == "NONE"})
+CASES = sorted({*LARGE, *(set(ROWS) & set(UNITS))} - IDLE)
 
 
 def leafs_of(op: str) -> tuple[Graph, dict[aggml.Tensor, Any]]:
@@ -140,7 +139,7 @@ def moved(node: aggml.Tensor) -> int:
 
 
 def test_every_op_has_a_large_case() -> None:
-    missing = {op for op, units in UNITS.items() if units not in {"NONE", "UNKNOWN"}} - set(CASES)
+    missing = OPS.keys() - IDLE - with_trait("WRITES_ANY") - set(CASES)
     assert missing == {"quantize"}  # no builder makes it; quantize_async prices it the same
 
 
@@ -152,7 +151,7 @@ async def test_large_operands_stay_off_the_loop(cpu: aggml.Backend, op: str) -> 
         await cpu.set(leaf, value)
     plan = cpu.graph_plan(graph).plan
     assert isinstance(plan, Plan)
-    nodes = [node for node in graph.nodes if UNITS[node.op] != "NONE"]
+    nodes = [node for node in graph.nodes if UNITS[node.op] != "NOTHING"]
     assert plan.native.cost_ns >= sum(map(moved, nodes)) // BYTES_PER_NS
     await cpu.synchronize()
     before = _native.inline_work()

@@ -47,21 +47,8 @@ class CPUFeatures(NamedTuple):
 
 
 _BYTES: Final = {"sve_cnt", "rvv_vlen"}
-# The bits of native/table/kernels.h.
-_BITS: Final = {
-    "avx2": 1 << 0,
-    "fma": 1 << 1,
-    "f16c": 1 << 2,
-    "avx512": 1 << 3,
-    "avx512_vnni": 1 << 4,
-    "avx512_bf16": 1 << 5,
-    "avx512_vbmi": 1 << 6,
-    "avx_vnni": 1 << 7,
-    "neon": 1 << 8,
-    "amx_int8": 1 << 10,
-    "dotprod": 1 << 11,
-    "matmul_int8": 1 << 13,
-}
+# ggml's names of features that kernels may need.
+_BITS: Final = {ggml: bit for _, ggml, bit in _native.features() if ggml is not None}
 _IMPLIED: Final = {"avx2": ("sse3", "ssse3", "avx"), "avx512": ("avx2",)}
 # The order of ggml's list (ggml_backend_get_features).
 _LISTED: Final = (

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aggml.dtype import DType, DTypeLike
-from aggml.native import _native
+from aggml.dtype import TYPES, DType, DTypeLike
 
 __all__ = ["TypeTraits", "type_traits"]
 
@@ -43,5 +42,12 @@ def type_traits(dtype: DTypeLike) -> TypeTraits:
         InvalidArgument, InvalidHandle: ``dtype`` names no type.
     """
     kind = DType.parse(dtype)
-    reads, writes, quantizes, other, needs = _native.type_traits(kind.value)
-    return TypeTraits(kind, reads, writes, quantizes, needs, None if other < 0 else DType(other))
+    row = TYPES[kind]
+    return TypeTraits(
+        kind,
+        row.reads,
+        row.writes,
+        row.fits or row.writes,
+        row.needs_imatrix,
+        None if row.dot < 0 else DType(row.dot),
+    )

@@ -63,12 +63,32 @@ nb::list types()
     return out;
 }
 
+// name, what a machine must have, what kernels use besides; bits are those of `features`.
+nb::list isas()
+{
+    nb::list out;
+    for (size_t i = 0; i < agk_n_isas; ++i)
+        out.append(nb::make_tuple(agk_isas[i].name, agk_isas[i].needs, agk_isas[i].takes));
+    return out;
+}
+
+// NAME, ggml's name, bit.
+nb::list features()
+{
+    nb::list out;
+    for (size_t i = 0; i < agk_n_features; ++i)
+        out.append(nb::make_tuple(agk_features[i].name, text_or_none(agk_features[i].ggml), agk_features[i].bit));
+    return out;
+}
+
 } // namespace
 
 void bind_tables(nb::module_ &m)
 {
     m.def("ops", ops);
     m.def("types", types);
+    m.def("isas", isas);
+    m.def("features", features);
 }
 
 } // namespace binding

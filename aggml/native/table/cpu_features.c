@@ -1,6 +1,7 @@
 /* What this CPU can run and the operating system lets it: cpuid, and xgetbv for the register state; getauxval, sysctl.
  *
- * Not here: what a plan may use (the caller masks the result), the choice of variants (dispatch.c). */
+ * Here: registers; isas.def says which of their bits a feature is. Not here: what a plan may use (the caller masks the result),
+ * the choice of variants (dispatch.c). */
 #include <stdatomic.h>
 
 #include "kernels.h"
@@ -46,35 +47,31 @@ static bool may_use_tiles(void)
 #endif
 }
 
-static uint32_t detect(void)
+typedef struct machine {
+    unsigned c1, b7, c7, d7, a71; /* registers of cpuid: c1 is ecx of leaf 1, b7 ebx of leaf 7, a71 eax of leaf 7.1 */
+    bool intel, zmm, tiles;       /* zmm: AVX-512 F, DQ, CD, BW and VL, whose registers the system saves */
+} machine;
+
+/* False: not even registers of 32 bytes are saved. */
+static bool look(machine *m)
 {
-    unsigned a, b, c, d, b7 = 0, c7 = 0, d7 = 0, a71 = 0, highest = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
-    const bool f16c = has(c, 29), fma = has(c, 12);
-    if (!has(c, 27) || !has(c, 28)) return 0; /* no OSXSAVE or no AVX */
+    unsigned a, b, c, d, highest = 0;
+    if (!__get_cpuid(1, &a, &b, &m->c1, &d)) return false;
+    if (!has(m->c1, 27) || !has(m->c1, 28)) return false; /* no OSXSAVE or no AVX */
     const unsigned state = enabled_state();
-    if ((state & 0x6u) != 0x6u) return 0; /* xmm and ymm are not saved */
-    if (__get_cpuid_count(7, 0, &highest, &b7, &c7, &d7) && highest >= 1) {
-        __get_cpuid_count(7, 1, &a71, &b, &c, &d);
+    if ((state & 0x6u) != 0x6u) return false; /* xmm and ymm */
+    if (__get_cpuid_count(7, 0, &highest, &m->b7, &m->c7, &m->d7) && highest >= 1) {
+        __get_cpuid_count(7, 1, &m->a71, &b, &c, &d);
     }
-    uint32_t found = 0;
-    if (has(b7, 5)) found |= AGK_AVX2;
-    if (fma) found |= AGK_FMA;
-    if (f16c) found |= AGK_F16C;
-    if (has(a71, 4)) found |= AGK_AVX_VNNI;
-    const bool zmm = (state & 0xe6u) == 0xe6u; /* opmask and both parts of zmm */
-    if (zmm && has(b7, 16) && has(b7, 17) && has(b7, 28) && has(b7, 30) && has(b7, 31)) {
-        found |= AGK_AVX512 | (intel() ? 0 : AGK_ZEN4); /* F, DQ, CD, BW, VL */
-        if (has(c7, 1)) found |= AGK_AVX512_VBMI;
-        if (has(c7, 11)) found |= AGK_AVX512_VNNI;
-        if (has(a71, 5)) found |= AGK_AVX512_BF16 | (intel() ? 0 : AGK_FAST_BF16);
-        if (has(d7, 24) && (state >> 17 & 3) == 3 && may_use_tiles()) {
-            if (has(d7, 22)) found |= AGK_AMX_BF16;
-            if (has(d7, 25)) found |= AGK_AMX_INT8;
-        }
-    }
-    return found;
+    m->intel = intel();
+    m->zmm = (state & 0xe6u) == 0xe6u && /* opmask and both parts of zmm */
+             has(m->b7, 16) && has(m->b7, 17) && has(m->b7, 28) && has(m->b7, 30) && has(m->b7, 31);
+    m->tiles = m->zmm && has(m->d7, 24) && (state >> 17 & 3) == 3 && may_use_tiles();
+    return true;
 }
+
+#define FOUND_X86(NAME, found) (found) ? AGK_##NAME : 0
+#define FOUND_ARM(NAME, found) 0
 #elif defined(__aarch64__)
 #ifdef __APPLE__
 static bool apple_has(const char *name)
@@ -85,31 +82,67 @@ static bool apple_has(const char *name)
 }
 #endif
 
-static uint32_t detect(void)
+typedef struct machine {
+    bool dotprod, i8mm, bf16;
+} machine;
+
+static bool look(machine *m)
 {
-    uint32_t found = AGK_NEON; /* part of the base architecture */
-    bool dotprod = false, i8mm = false, bf16 = false;
 #if defined(__linux__)
     /* bits of asm/hwcap.h; here as numbers, since older headers lack the newer names */
     const unsigned long have = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
-    dotprod = (have >> 20 & 1u) != 0;
-    i8mm = (more >> 13 & 1u) != 0;
-    bf16 = (more >> 14 & 1u) != 0;
+    m->dotprod = (have >> 20 & 1u) != 0;
+    m->i8mm = (more >> 13 & 1u) != 0;
+    m->bf16 = (more >> 14 & 1u) != 0;
 #elif defined(__APPLE__)
-    dotprod = true; /* all of them have it */
-    i8mm = apple_has("hw.optional.arm.FEAT_I8MM");
-    bf16 = apple_has("hw.optional.arm.FEAT_BF16");
+    m->dotprod = true; /* all of them have it */
+    m->i8mm = apple_has("hw.optional.arm.FEAT_I8MM");
+    m->bf16 = apple_has("hw.optional.arm.FEAT_BF16");
 #endif
-    if (dotprod) found |= AGK_NEON_DOTPROD | (i8mm ? AGK_NEON_I8MM : 0);
-    if (bf16) found |= AGK_NEON_BF16;
-    return found;
+    return true;
 }
+
+#define FOUND_X86(NAME, found) 0
+#define FOUND_ARM(NAME, found) (found) ? AGK_##NAME : 0
 #else
+typedef struct machine {
+    bool none;
+} machine;
+
+static bool look(machine *m)
+{
+    (void)m;
+    return false;
+}
+
+#define FOUND_X86(NAME, found) 0
+#define FOUND_ARM(NAME, found) 0
+#endif
+
 static uint32_t detect(void)
 {
-    return 0;
+    machine m = {0};
+    if (!look(&m)) return 0;
+    const uint32_t each[] = {
+#define AGK_FEATURE(NAME, bit, architecture, ggml, found) FOUND_##architecture(NAME, found),
+#include "isas.def"
+    };
+    uint32_t all = 0;
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; ++i) all |= each[i];
+    return all;
 }
-#endif
+
+const agk_feature agk_features[] = {
+#define AGK_FEATURE(NAME, bit, architecture, ggml, found) {#NAME, #ggml, AGK_##NAME},
+#include "isas.def"
+};
+const size_t agk_n_features = sizeof agk_features / sizeof agk_features[0];
+
+const agk_isa agk_isas[] = {
+#define AGK_ISA(name, architecture, needs, takes, flags) {#name, needs, takes},
+#include "isas.def"
+};
+const size_t agk_n_isas = sizeof agk_isas / sizeof agk_isas[0];
 
 uint32_t agk_cpu_features(void)
 {

@@ -114,21 +114,9 @@ size_t agk_cpu_report(agk_cpu_fact *out, size_t room)
         FACT("sse3", m.sse3, BASE_SSE3),
         FACT("ssse3", m.ssse3, BASE_SSSE3),
         FACT("avx", m.avx, 0),
-        FACT("avx_vnni", (cpu & AGK_AVX_VNNI) != 0, 0),
-        FACT("avx2", (cpu & AGK_AVX2) != 0, 0),
         FACT("bmi2", m.bmi2, 0),
-        FACT("f16c", (cpu & AGK_F16C) != 0, 0),
-        FACT("fma", (cpu & AGK_FMA) != 0, 0),
-        FACT("avx512", (cpu & AGK_AVX512) != 0, 0),
-        FACT("avx512_vbmi", (cpu & AGK_AVX512_VBMI) != 0, 0),
-        FACT("avx512_vnni", (cpu & AGK_AVX512_VNNI) != 0, 0),
-        FACT("avx512_bf16", (cpu & AGK_AVX512_BF16) != 0, 0),
-        FACT("amx_int8", (cpu & AGK_AMX_INT8) != 0, 0),
-        FACT("neon", (cpu & AGK_NEON) != 0, BASE_NEON),
         FACT("arm_fma", (cpu & AGK_NEON) != 0, BASE_ARM_FMA),
         FACT("fp16_va", m.fp16_va, 0),
-        FACT("dotprod", (cpu & AGK_NEON_DOTPROD) != 0, 0),
-        FACT("matmul_int8", (cpu & AGK_NEON_I8MM) != 0, 0),
         FACT("sve", m.sve, 0),
         FACT("sve_cnt", m.sve_cnt, 0),
         FACT("sme", m.sme, 0),
@@ -140,6 +128,12 @@ size_t agk_cpu_report(agk_cpu_fact *out, size_t room)
         FACT("wasm_simd", BASE_WASM_SIMD, BASE_WASM_SIMD),
     };
     const size_t n = sizeof facts / sizeof facts[0];
-    for (size_t i = 0; i < n && i < room; ++i) out[i] = facts[i];
-    return n;
+    size_t count = 0;
+    for (size_t i = 0; i < n && count < room; ++i) out[count++] = facts[i];
+    for (size_t i = 0; i < agk_n_features && count < room; ++i) {
+        const agk_feature *f = &agk_features[i];
+        if (strcmp(f->ggml, "NONE") == 0) continue;
+        out[count++] = (agk_cpu_fact){f->ggml, (cpu & f->bit) != 0, f->bit == AGK_NEON ? BASE_NEON : 0};
+    }
+    return count;
 }

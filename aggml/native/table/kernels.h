@@ -17,25 +17,11 @@
 #define AGK_MAX_STAGES 6
 #define AGK_MESSAGE 192
 
-/* CPU features: what a variant needs, what this machine has, what a plan is allowed to use. */
+/* CPU features, of isas.def: what a variant needs, what this machine has, what a plan is allowed to use. */
 enum {
-    AGK_AVX2 = 1u << 0,
-    AGK_FMA = 1u << 1,
-    AGK_F16C = 1u << 2,
-    AGK_AVX512 = 1u << 3, /* F, BW, DQ, VL and CD together */
-    AGK_AVX512_VNNI = 1u << 4,
-    AGK_AVX512_BF16 = 1u << 5,
-    AGK_AVX512_VBMI = 1u << 6,
-    AGK_AVX_VNNI = 1u << 7,
-    AGK_NEON = 1u << 8,
-    AGK_AMX_BF16 = 1u << 9, /* and the tiles, which the process has asked the system for */
-    AGK_AMX_INT8 = 1u << 10,
-    AGK_NEON_DOTPROD = 1u << 11,
-    AGK_NEON_I8MM = 1u << 13,          /* products of 2 x 8 by 8 x 2 bytes */
-    AGK_NEON_BF16 = 1u << 14,          /* of 2 x 4 by 4 x 2 bf16 */
+#define AGK_FEATURE(NAME, bit, architecture, ggml, found) AGK_##NAME = 1u << bit,
+#include "isas.def"
     AGK_VECTORS = AGK_AVX2 | AGK_NEON, /* either: there are kernels of vec/ */
-    AGK_ZEN4 = 1u << 15,               /* AMD's with AVX-512: what they ask of memory differs from Intel's */
-    AGK_FAST_BF16 = 1u << 12, /* vdpbf16ps has twice the products of FMA: AMD's; Intel's have half, and tiles */
 };
 
 typedef enum agk_status {
@@ -217,6 +203,15 @@ typedef struct agk_variant {
 extern const agk_variant agk_variants[];
 extern const size_t agk_n_variants;
 
+/* The sets of isas.def, the plainest first. */
+typedef struct agk_isa {
+    const char *name;
+    uint32_t needs, takes;
+} agk_isa;
+
+extern const agk_isa agk_isas[];
+extern const size_t agk_n_isas;
+
 /* The first variant of `kernel` whose needs and gate are within `cpu`; kernels are found at plan compile, never per run. */
 agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
 /* The same, but NULL where plain C would be the best: whether there is anything to serve with. */
@@ -227,6 +222,15 @@ agk_any_fn *agk_pick_vector(const char *kernel, uint32_t cpu);
 #define AGK_IS_PLAIN(kernel, fn) ((agk_any_fn *)(fn) == (agk_any_fn *)agk_##kernel##_scalar)
 
 uint32_t agk_cpu_features(void); /* of this machine, OS register state included */
+
+/* A feature of isas.def by its bit; `ggml` is "NONE" if ggml has no name for it. */
+typedef struct agk_feature {
+    const char *name, *ggml;
+    uint32_t bit;
+} agk_feature;
+
+extern const agk_feature agk_features[];
+extern const size_t agk_n_features;
 
 /* One feature under ggml's name: what this machine has (a flag, or bytes), and whether the plain units, those without
  * flags of their own, were compiled with it. */

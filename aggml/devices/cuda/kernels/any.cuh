@@ -2,9 +2,21 @@
 #pragma once
 #include "quant.cuh"
 
+#define CASE_0(T) // a plain type
+#define CASE_16(T) CASE(T)
+#define CASE_32(T) CASE(T)
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+    CASE_##scale(NAME)
+
 DEV bool is_quantized(i64 type)
 {
-    return type != F32 && type != F16 && type != BF16 && !(type >= I8 && type <= F64);
+    switch (type) {
+#define CASE(T) case T:
+#include "types.def"
+#undef CASE
+        return true;
+    default: return false;
+    }
 }
 
 // Group g of a row of a quantized type.
@@ -12,9 +24,11 @@ DEV_CALL void unpack_any(i64 type, const char *row, i64 g, float *out)
 {
     Group o;
     switch (type) {
-#define CASE(T, elements, size, halves, mins) \
+#define CASE(T) \
     case T: unpack_row<T>(row, g, o); break;
-        QUANTIZED(CASE)
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+    CASE_##scale(NAME)
+#include "types.def"
 #undef CASE
     default: return;
     }

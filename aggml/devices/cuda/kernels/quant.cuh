@@ -12,22 +12,20 @@ struct Group {
 
 // Elements and bytes of a block. halves: the two halves have scales of their own. mins: m is not 0.
 template <int T> struct Block;
-#define BLOCK(T, elements, size, has_halves, has_mins) \
+#define BLOCK_0(T, elements, size, minimum) // a plain type
+#define BLOCK_16(T, elements, size, minimum) \
     template <> struct Block<T> { \
         static const int n = elements, bytes = size; \
-        static const bool halves = has_halves, mins = has_mins; \
+        static const bool halves = true, mins = minimum != 0; \
     };
-#define QUANTIZED(X) \
-    X(Q4_0, 32, 18, false, false) X(Q4_1, 32, 20, false, true) X(Q5_0, 32, 22, false, false) \
-    X(Q5_1, 32, 24, false, true) X(Q8_0, 32, 34, false, false) X(Q8_1, 32, 36, false, false) \
-    X(Q2_K, 256, 84, true, true) X(Q3_K, 256, 110, true, false) X(Q4_K, 256, 144, false, true) \
-    X(Q5_K, 256, 176, false, true) X(Q6_K, 256, 210, true, false) X(Q8_K, 256, 292, false, false) \
-    X(IQ2_XXS, 256, 66, false, false) X(IQ2_XS, 256, 74, true, false) X(IQ2_S, 256, 82, true, false) \
-    X(IQ3_XXS, 256, 98, false, false) X(IQ3_S, 256, 110, false, false) X(IQ1_S, 256, 50, false, false) \
-    X(IQ1_M, 256, 56, true, false) X(IQ4_NL, 32, 18, false, false) X(IQ4_XS, 256, 136, false, false) \
-    X(TQ1_0, 256, 54, false, false) X(TQ2_0, 256, 66, false, false) X(MXFP4, 32, 17, false, false) \
-    X(NVFP4, 64, 36, true, false) X(Q1_0, 128, 18, false, false) X(Q2_0, 64, 18, false, false)
-QUANTIZED(BLOCK)
+#define BLOCK_32(T, elements, size, minimum) \
+    template <> struct Block<T> { \
+        static const int n = elements, bytes = size; \
+        static const bool halves = false, mins = minimum != 0; \
+    };
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+    BLOCK_##scale(NAME, block, size, minimum)
+#include "types.def"
 
 // The codebooks: levels of 2 or 3 bits, element 0 lowest.
 #define P(code) code,

@@ -1,0 +1,185 @@
+"""The tables of aggml/native/table, row by row: each has what belongs to it, and says what is true.
+
+Here: that a kernel, a test, a benchmark and a line of the docs exist for each row, and facts of
+which there used to be several copies. Not here: that results are right (tests/ops), that a row is
+all that has to be added (test_adding.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from corpus_loader import op_cases, type_table
+from ops.recorded import build
+
+import aggml
+from aggml import DType, Graph, new_tensor, ops
+from aggml.devices.cuda.lowering import HOSTS
+from aggml.devices.cuda.plain import PLAIN
+from aggml.dtype import TYPES
+from aggml.memory.allocator import INPLACE
+from aggml.native import FEATURES, ISAS, _native, isas
+from aggml.ops import table
+from aggml.ops.table import IDLE, OPS
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "aggml" / "native"
+COMPUTED = sorted(OPS.keys() - IDLE)
+#: Ops without kernels of CUDA: docs/cuda-ops.md names them, too.
+NOT_ON_CUDA = {"flash_attn_back", "quantize", *table.with_trait("WRITES_ANY")}
+
+
+def text_of(pattern: str) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob(pattern)))
+
+
+# -- ops
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_an_op_has_a_lowering_in_the_file_of_its_group(op: str) -> None:
+    group = OPS[op].group
+    files = list(NATIVE.glob(f"lower/**/{group}.c"))
+    assert len(files) == 1
+    assert re.search(rf"^agk_status agk_lower_{group}\(", files[0].read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_an_op_has_kernels_of_cuda_or_is_known_not_to(op: str) -> None:
+    assert (op in PLAIN) + (op in HOSTS) == (op not in NOT_ON_CUDA)
+
+
+@pytest.mark.parametrize("op", COMPUTED)
+def test_an_op_is_tested_and_documented(op: str) -> None:
+    word = re.compile(rf"\b{op}")
+    assert word.search(text_of("tests/ops/test_*.py")) or any(c.node == op for c in op_cases())
+    if op != "quantize":  # no builder makes it
+        nodes = re.findall(r"^\| \w+ \| ([^|]*) \|", text_of("docs/ops.md"), re.MULTILINE)
+        assert any(op in names.split() for names in nodes)
+    if op not in NOT_ON_CUDA:
+        assert f"\n| {op} |" in text_of("docs/cuda-ops.md")
+
+
+def test_leaves_and_views_are_all_that_computes_nothing() -> None:
+    assert {op for op, row in OPS.items() if row.units == "NOTHING"} == IDLE
+    assert {"view", "reshape", "permute", "transpose"} == table.VIEWS  # ggml_is_view_op
+    assert {"none"} == IDLE - table.VIEWS
+
+
+def test_the_result_may_lie_where_ggml_lets_it() -> None:
+    """ggml_op_can_inplace; UNARY stands for the functions that ggml has in one op."""
+    alone = {"sin", "cos", "clamp", "leaky_relu"}  # functions that are ops of their own there
+    unary = {op for op, row in OPS.items() if row.group == "unary"} - alone
+    named = (
+        "fill scale diag_mask_zero diag_mask_inf add add_id add1 sub mul div rope rope_back "
+        "silu_back rms_norm rms_norm_back soft_max soft_max_back"
+    )
+    assert set(INPLACE) == unary | set(named.split())
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_what_an_op_writes_is_seen_in_its_nodes(op: str) -> None:
+    """A target is the source that the result is a view of."""
+    for case in (c for c in op_cases() if c.node == op and not c.steps):
+        node = next(n for n in Graph(build(case).out).nodes if n.op == op)
+        for i in OPS[op].targets:
+            source = node.src[i]
+            assert source is not None
+            assert node.view_src is source.root
+
+
+def test_a_step_of_sgd_writes_its_result_alone_and_one_of_adamw_more() -> None:
+    assert table.UPDATES == {"opt_step_adamw": (2, 3)}
+    assert "opt_step_sgd" not in table.WRITES_MORE
+    assert {"opt_step_adamw", "custom", "map_custom1"} <= table.WRITES_MORE
+
+
+def test_ops_that_may_refuse_say_so_in_their_files() -> None:
+    """A step that fails by its data returns one of two statuses; a lowering says why in words."""
+    failing = {
+        path.stem
+        for path in NATIVE.glob("lower/**/*.c")
+        if re.search(r"return (AGK_OUT_OF_BOUNDS|AGK_INVALID);", path.read_text())
+    }
+    groups = {OPS[op].group for op in table.CHECKS}
+    assert {group for group in groups if group not in failing} == set()
+    # ssm_scan looks at ids; the other recurrences of the file look at nothing.
+    assert {op for op in table.in_group("recurrent") if op in table.CHECKS} == {"ssm_scan"}
+
+
+# -- types
+
+
+@pytest.mark.parametrize("row", type_table(), ids=lambda row: row["name"])
+def test_a_type_is_as_ggml_has_it(row: dict[str, object]) -> None:
+    found = TYPES[DType.parse(row["name"])]
+    assert (found.id, found.blck_size, found.type_size) == (
+        row["id"],
+        row["blck_size"],
+        row["type_size"],
+    )
+
+
+def test_there_is_a_member_for_each_type_and_no_other() -> None:
+    assert [(kind.name, kind.value) for kind in DType] == [(r.key, r.id) for r in TYPES.values()]
+
+
+@pytest.mark.parametrize("kind", [t for t in DType if t.is_quantized])
+def test_a_quantized_type_is_a_file_of_formats_and_of_the_docs(kind: DType) -> None:
+    symbol = kind.name.lower()
+    row = TYPES[kind]
+    sources = text_of("aggml/native/formats/*.c")
+    assert not row.writes or re.search(rf"agk_f32_to_{symbol}\b|F32_TO\({symbol}", sources)
+    assert re.search(rf"\b{kind.type_name}\b", text_of("docs/cuda-ops.md")) or row.group == "DOT"
+
+
+@pytest.mark.parametrize("kind", [t for t in DType if TYPES[t].dot >= 0])
+def test_a_type_with_products_has_one_that_meets_it(kind: DType) -> None:
+    row = TYPES[kind]
+    dot = DType(row.dot)
+    assert dot is kind or TYPES[dot].writes
+    k = max(kind.blck_size, dot.blck_size)
+    node = ops.mul_mat(new_tensor(kind, (k, 2)), new_tensor(dot, (k, 3)))
+    assert node.ne[:2] == (2, 3)
+
+
+# -- instruction sets
+
+
+def kernel_lines() -> list[tuple[str, str, str]]:
+    """(kernel, set, needs) of each line of the table."""
+    lines = (NATIVE / "table" / "kernels.def").read_text()
+    return re.findall(r"^AGK_VARIANT\((\w+), (\w+), ([^,)]+)", lines, re.MULTILINE)
+
+
+def mask(needs: str) -> int:
+    bits = 0
+    for name in needs.split("|"):
+        bits |= FEATURES[name.strip().removeprefix("AGK_")] if name.strip() != "0" else 0
+    return bits
+
+
+def test_each_instruction_set_has_a_folder_and_lines() -> None:
+    named = {isa for _, isa, _ in kernel_lines()}
+    assert named == ISAS.keys() - {"native"}
+    assert all(list(NATIVE.glob(f"kernels/{isa}/*.c")) for isa in named)
+
+
+@pytest.mark.parametrize("isa", sorted(ISAS.keys() - {"native"}))
+def test_lines_need_nothing_that_their_set_does_not_have(isa: str) -> None:
+    assert all(mask(needs) & ~ISAS[isa] == 0 for _, name, needs in kernel_lines() if name == isa)
+
+
+def test_each_kernel_has_a_plain_one_behind_all_others() -> None:
+    last = {kernel: isa for kernel, isa, _ in kernel_lines()}
+    assert set(last.values()) == {"scalar"}
+
+
+def test_no_two_features_share_a_bit() -> None:
+    bits = [bit for _, _, bit in _native.features()]
+    assert len({*bits}) == len(bits)
+    assert all(bit & (bit - 1) == 0 for bit in bits)
+    assert isas()[0] == "scalar"
+    assert aggml.devices.cpu.isas() == isas()
