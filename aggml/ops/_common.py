@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from aggml.dtype import TYPES, DType
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
-from aggml.tensor import Tensor, describe
+from aggml.tensor import Tensor, describe, new_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from aggml.tensor import Extents
 
 __all__ = [
     "BF16",
@@ -38,6 +40,7 @@ __all__ = [
     "pack",
     "refuse_type",
     "suffix",
+    "view_of",
     "whole",
     "wider",
 ]
@@ -168,3 +171,12 @@ def wider(a: Tensor, b: Tensor, least: int = 1) -> int:
 
 def _named(operands: Mapping[str, Tensor | None]) -> str:
     return ", ".join(f"{name} = {describe(a)}" for name, a in operands.items() if a is not None)
+
+
+_OFFSET = struct.Struct("<q56x")
+
+
+def view_of(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int, ndim: int) -> Tensor:
+    """The view that all builders of views make; ``op`` is for messages, ``ndim`` the rank."""
+    params = pack(op, _OFFSET, offset)
+    return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"), ndim)

@@ -10,8 +10,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import all_tensors, mismatch, need_rows, pack, suffix, whole, wider
-from aggml.tensor import ONES, Tensor, fresh_strides, new_node, new_permuted, new_view
+from aggml.ops._common import all_tensors, mismatch, need_rows, pack, suffix, view_of, whole, wider
+from aggml.tensor import ONES, Tensor, fresh_strides, new_node, new_permuted
 
 if TYPE_CHECKING:
     from aggml.tensor import Extents
@@ -29,12 +29,10 @@ __all__ = [
     "view_2d",
     "view_3d",
     "view_4d",
-    "view_of",
     "view_tensor",
 ]
 
 _DIM = struct.Struct("<i60x")
-_OFFSET = struct.Struct("<q56x")
 _AXES = struct.Struct("<4i48x")
 _ALL_AXES = {0, 1, 2, 3}
 
@@ -128,12 +126,6 @@ def reshape_4d(a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         LayoutMismatch: ``a`` has gaps, the number of elements differs, or blocks would be cut.
     """
     return _reshape_n("reshape_4d", a, ne0, ne1, ne2, ne3)
-
-
-def view_of(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int, ndim: int) -> Tensor:
-    """The view that all builders of views make; ``op`` is for messages, ``ndim`` the rank."""
-    params = pack(op, _OFFSET, offset)
-    return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"), ndim)
 
 
 def view_tensor(src: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ from aggml.ops._common import (
     no_member,
     pack,
     refuse_type,
+    view_of,
     whole,
 )
-from aggml.ops.shape import view_of
 from aggml.tensor import NO_PARAMS, Tensor, new_node
 
 __all__ = ["SortOrder", "argsort", "argsort_top_k", "top_k"]
