@@ -33,6 +33,7 @@ SHORT = {
     "custom_op": [r"10\. 20\. 30\. 40\.", r"0\. +0\. +0\. 10\.", r"10\. 20\. 50\. 90\."],
     "quantize": [r"q8_0: 8\.50 bits.* [01]\.\d%", "q6_K: 6.56", "q4_K: 4.50", "q4_0: 4.50"],
     "model_file": [r"tiny \[<Tensor output.weight q8_0 \[256, 8\]>\]", r"\[\[.*\]\]"],
+    "continue_text": [r"llama, \d+ tokens", "Once upon a time", r"next token: \d+ '"],
     "find_a_race": ["without an event: .*Missing: an event", "with an event: 1024.0"],
     "timeline": [r"SIM.*graph_compute.*copy", "OTHER.*copy"],
     "shared_memory": ["same memory: True", r"result: \[0\.  0\.5 1\.  1\.5\]", "again: True"],
@@ -54,6 +55,7 @@ def test_a_program_prints_what_it_shows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [name])
     monkeypatch.setattr(anyio, "run", functools.partial(anyio.run, backend=loop))
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     printed = capsys.readouterr().out
