@@ -13,15 +13,18 @@ import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from aggml.models.tokenizers.cuts import CUTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tokenizers import Tokenizer
 
+    from aggml.models.tokenizers.cuts import Cut
+
 __all__ = [
     "BYTE",
     "CONTROL",
-    "CUTS",
     "USER_DEFINED",
     "ByteLevel",
     "SentencePiece",
@@ -34,23 +37,6 @@ CONTROL: Final = 3  # tokenizer.ggml.token_type
 USER_DEFINED: Final = 4
 BYTE: Final = 6
 
-# How text is cut before byte-level BPE, by tokenizer.ggml.pre: facts of the models' tokenizers.
-_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_CASELESS: Final = (
-    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|"
-    r"%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_LLAMA3: Final = (_CASELESS % r"\p{N}{1,3}",)
-_QWEN2: Final = (_CASELESS % r"\p{N}",)
-_DIGITS: Final = (r"\p{N}", _WORDS)
-CUTS: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "smaug-bpe"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _QWEN2),
-    **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell"), _DIGITS),
-    **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "mpt", "olmo"), (_WORDS,)),
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
-}
-_ADD_BOS: Final = frozenset(("llama3", "llama-v3", "llama-bpe"))
 _SPACE: Final = "\u2581"
 
 
@@ -192,12 +178,15 @@ class ByteLevel(Vocabulary):
         if pre not in CUTS:
             known = ", ".join(sorted(CUTS))
             raise VocabularyError(f"tokenizer.ggml.pre is {pre!r}, known are {known}")
-        super().__init__(metadata, add_bos=pre in _ADD_BOS)
-        self._tokenizer = _byte_level(metadata, self.ids, CUTS[pre], whole=CUTS[pre] is _LLAMA3)
+        self._cut = CUTS[pre]
+        super().__init__(metadata, add_bos=self._cut.add_bos)
+        self._tokenizer = _joiner(metadata, self.ids, self._cut)
         self._bytes = _bytes_by_letter()
 
     def _encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text).ids)
+        return list(
+            self._tokenizer.encode(text if self._cut.bytes else text.replace(" ", _SPACE)).ids
+        )
 
     def bytes_of(self, token: int) -> bytes:
         """Any bytes: a character may be spread over tokens."""
@@ -206,6 +195,10 @@ class ByteLevel(Vocabulary):
         piece = self.pieces[token]
         if self.kinds[token] == USER_DEFINED:
             return piece.encode()
+        if not self._cut.bytes:
+            if self.kinds[token] == BYTE:
+                return bytes([int(piece[3:5], 16)])
+            return piece.replace(_SPACE, " ").encode()
         return bytes(self._bytes[x] for x in piece if x in self._bytes)
 
 
@@ -217,21 +210,25 @@ def _bytes_by_letter() -> dict[str, int]:
     return letters | {chr(256 + i): x for i, x in enumerate(others)}
 
 
-def _byte_level(
-    metadata: Mapping[str, Any], ids: dict[str, int], cuts: tuple[str, ...], *, whole: bool
-) -> Tokenizer:
+def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Tokenizer:
+    """What cuts a text and joins the parts of each piece."""
     try:
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     except ImportError as error:
         raise VocabularyError(
-            "the tokenizers package is not installed; get it with: pip install tokenizers"
+            "the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
         ) from error
     pairs = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-    model = models.BPE(vocab=ids, merges=pairs, ignore_merges=whole)
+    model = models.BPE(
+        vocab=ids, merges=pairs, ignore_merges=cut.whole, byte_fallback=not cut.bytes
+    )
     tokenizer = Tokenizer(model)
-    steps = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts]
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, level])
+    steps: list[Any] = [
+        pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns
+    ]
+    if cut.bytes:
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return tokenizer
 
 

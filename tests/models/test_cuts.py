@@ -1,0 +1,72 @@
+"""Byte-level vocabularies cut a text in 20 scripts as llama.cpp does, for every name of a cut.
+
+Its tokens were recorded (benchmarks/make_tokens.py). Not here: SentencePiece
+(tests/examples/test_vocabulary.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from models import torture
+
+from aggml.models.tokenizers import open_vocabulary
+from aggml.models.tokenizers.cuts import CUTS
+
+RECORDED: Final = json.loads(
+    Path(__file__).with_name("reference_tokens.json").read_text(encoding="ascii")
+)
+WANTED: Final[dict[str, list[list[int]]]] = {
+    pre: same["ids"] for same in RECORDED for pre in same["pre"]
+}
+
+
+# llama.cpp tells no capitals from small letters where these are cut in the middle of a word; the
+# models' own tokenizers do, and so does this package.
+CASED: Final = ("cohere2moe", "tiny_aya", "youtu")
+CAMEL: Final = next(text for text in torture.TEXTS if "camelCase" in text)
+
+
+def metadata(pre: str) -> dict[str, Any]:
+    tokens, merges = torture.vocabulary()
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if token.startswith("<|") else 1 for token in tokens],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+@pytest.mark.parametrize("pre", WANTED)
+def test_tokens_are_those_of_llama_cpp(pre: str) -> None:
+    words = open_vocabulary(metadata(pre))
+    assert words is not None
+    different = [
+        text for text, ids in zip(torture.TEXTS, WANTED[pre], strict=True)
+        if words.encode(text) != ids and not (text == CAMEL and pre in CASED)
+    ]  # fmt: skip
+    assert different == []
+
+
+@pytest.mark.parametrize("pre", WANTED)
+def test_tokens_are_the_text_again(pre: str) -> None:
+    words = open_vocabulary(metadata(pre))
+    assert words is not None
+    assert [words.decode(words.encode(text)) for text in torture.TEXTS] == [*torture.TEXTS]
+
+
+def test_every_cut_of_bytes_was_recorded() -> None:
+    assert {*WANTED} == {name for name, cut in CUTS.items() if cut.bytes}
+
+
+@pytest.mark.parametrize("pre", CASED)
+def test_words_are_cut_where_capitals_begin(pre: str) -> None:
+    words = open_vocabulary(metadata(pre))
+    assert words is not None
+    parts = ("camel", "Case", "Word")
+    assert words.encode("".join(parts)) == [x for part in parts for x in words.encode(part)]
