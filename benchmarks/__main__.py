@@ -72,7 +72,7 @@ def usable_cores() -> int:
 
 
 class Bench:
-    """One run: what was asked for, and what was found so far."""
+    """One run: its options, and the rows measured so far."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.quick: bool = given.quick
@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _default_out(given: argparse.Namespace, cpu: str) -> Path:
-    """Named by the processor; what is no whole measurement is no result."""
+    """A file named after the processor; partial and quick runs do not go to the results."""
     if given.quick or given.parts or given.match:
         return roofline.CACHE / "bench.json"
     name = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)", "", cpu.lower())).strip("-")

@@ -80,7 +80,7 @@ def mask(case: Case) -> np.ndarray[Any, np.dtype[np.float16]]:
 
 
 def scale(case: Case) -> float:
-    """Of scores."""
+    """The factor of the scores."""
     return 1 / math.sqrt(case["head"])
 
 

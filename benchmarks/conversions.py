@@ -24,7 +24,7 @@ ROWS, COLUMNS = 8192, 4096
 
 
 async def measure(threads: int, *, quick: bool) -> list[Row]:
-    """Bytes read and written per second, as a share of what a copy moves."""
+    """Bytes read and written per second, as a share of the bytes that a copy moves."""
     rounds = 3 if quick else 15
     floats = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     rows = []

@@ -126,7 +126,7 @@ async def _generate(model: Decoder, ids: list[int], first: int, steps: int) -> l
 
 @dataclass
 class _Spans:
-    """Seconds of ours and theirs, and what the machine could do meanwhile."""
+    """Seconds of ours and theirs, and the limits of the machine measured meanwhile."""
 
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)

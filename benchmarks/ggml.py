@@ -91,7 +91,7 @@ class GGML:
         self.version = _typed(base.ggml_version, c_char_p)
 
     def extra_buffer_types(self, backend: int) -> list[int]:
-        """Those that pack weights anew (repack, AMX), as llama.cpp takes them, best first."""
+        """Buffer types that pack weights (repack, AMX), in the order of llama.cpp, best first."""
         device = self.device(backend)
         found = self.address(self.registry_of(device), b"ggml_backend_dev_get_extra_bufts")
         if not found:

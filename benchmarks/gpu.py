@@ -38,7 +38,7 @@ RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
 class Missing(Exception):
-    """There is nothing to measure on; the message says what is missing."""
+    """There is no GPU to measure; the message says what is missing."""
 
 
 def find_device(name: str | None) -> Device:
@@ -171,7 +171,7 @@ def resident() -> int:
 
 
 async def soak(device: Device, *, quick: bool) -> list[Row]:
-    """Submissions one after the other, and what memory they leave behind."""
+    """Submissions one after the other, and the memory that they leave behind."""
     n = 400 if quick else 100_000
     async with device.backend() as be:
         x = aggml.new_tensor("f32", ne=(64,), name="x")

@@ -43,10 +43,10 @@ class Wild(CudaKernels):
 
 
 async def check(device: CUDADevice) -> list[str]:
-    """Fail in each way; what was not as it should be.
+    """Fail in each way; returns a list of the things that went wrong.
 
     Args:
-        device: one that nothing else uses, and whose node of that name fails.
+        device: nothing else uses it, and its node of that name fails.
     """
     wrong: list[str] = []
     x = aggml.new_tensor("f32", ne=(64,), name="x")

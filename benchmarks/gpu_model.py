@@ -69,7 +69,7 @@ def _config(shape: Shape) -> Description:
 
 
 async def _seconds(model: Decoder, n: int, steps: int) -> float:
-    """Of one step of ``n`` sequences; the first of them are not counted."""
+    """Seconds of one step of ``n`` sequences; the first steps are not counted."""
     ids = np.random.default_rng(n).integers(0, model.vocabulary, (steps + 4, n)).tolist()
     found = []
     for at, tokens in enumerate(ids):
@@ -84,14 +84,14 @@ async def _seconds(model: Decoder, n: int, steps: int) -> float:
 async def decoding(
     device: Device, roof: float, *, quick: bool, missing: list[str], dtypes: Sequence[str] = DTYPES
 ) -> list[Row]:
-    """Tokens per second of one sequence and of eight, beside what the copy bandwidth allows.
+    """Tokens per second of one sequence and of eight, beside the limit of the copy bandwidth.
 
     Args:
         device: a GPU.
         roof: GB/s of a copy within the device.
         quick: a model of no use.
-        missing: is told what could not be measured.
-        dtypes: of the matrices.
+        missing: gets a line for each figure that could not be measured.
+        dtypes: types of the matrices.
     """
     rows: list[Row] = []
     for label, shape in (TINY if quick else SHAPES).items():

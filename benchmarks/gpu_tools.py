@@ -1,6 +1,6 @@
 """What the benchmarks of a GPU share: time, operands, plain copies, time of one node.
 
-Not here: what is measured (gpu.py, gpu_kernels.py).
+Not here: the measurements (gpu.py, gpu_kernels.py).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ async def _quiet(curve: Callable[[int], Awaitable[float]], n: int) -> float:
 
 
 async def _futures(n: int) -> float:
-    """Of one stream, a task waits for each: from the end of the work to the last task's turn."""
+    """Tasks that wait for one stream: from the end of the work to the turn of the last task."""
     stream = aggml.Stream("s")
     start = time.perf_counter()
     with stream.hold():
@@ -92,7 +92,7 @@ async def _cancelled(n: int) -> float:
 
 
 async def _streams(n: int) -> float:
-    """A task waits for each of n; one more gets done: what its waiter sees."""
+    """A task waits for each of n Futures; one more gets done: the time until its task goes on."""
     streams = [aggml.Stream(f"s{i}") for i in range(n)]
     one = aggml.Stream("one")
     spans: list[float] = []
@@ -177,7 +177,7 @@ async def _backends(n: int) -> float:
 
 
 async def _inputs(n: int) -> float:
-    """Of one run."""
+    """Seconds of one run."""
     async with aggml.get_device("CPU").backend() as be:
         inputs = [aggml.new_tensor("f32", ne=(4,)) for _ in range(n)]
         ends = [ops.scale(x, 2.0) for x in inputs]

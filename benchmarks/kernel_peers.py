@@ -1,6 +1,6 @@
 """The peers of one kernel benchmark, each in a process that is stopped while others are measured.
 
-Not here: our side and the rows (kernels.py), what the peers call (ggml.py, arrays.py).
+Not here: our side and the rows (kernels.py), the code in the peers' processes (ggml.py, arrays.py).
 """
 
 from __future__ import annotations

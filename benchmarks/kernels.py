@@ -1,4 +1,4 @@
-"""Kernels beside ggml, numpy and PyTorch, and beside what the machine can do.
+"""Kernels beside ggml, numpy and PyTorch, and beside the limits of the machine.
 
 Four parts: "gemm" (many columns), "matvec" (few columns, weights streamed from memory),
 "attention", "elementwise". Each round measures the roofline, then our kernel, then each peer. A
@@ -101,7 +101,7 @@ async def measure(
 
 
 class Ours:
-    """A case on a backend of ours.
+    """A case on a backend of aggml.
 
     Args:
         be: computes it.
@@ -244,7 +244,7 @@ def _goes_on(rounds: int, seconds: float, *, quick: bool) -> bool:
 
 
 async def _least(ours: Ours, part: str) -> float:
-    """One sample of ours, after one that does not count where caches and clocks matter."""
+    """One sample of ours; where caches and clocks matter, one before it does not count."""
     if part != GEMM:
         await ours.run()
     return await ours.run()
@@ -285,7 +285,7 @@ def _roofs(part: str, case: Case, roofline: Roofline | None) -> dict[str, Callab
 
 
 def _shares(part: str, case: Case, roofline: Roofline | None) -> tuple[Budget, ...]:
-    """How much of what the machine can do is asked for; less of tiles, which memory feeds."""
+    """The share of the machine's limit that is asked for; less on tiles, which memory feeds."""
     dtype = case.get("dtype", "")
     bf16 = "bf16" if roofline is None else roofline.best("bf16")
     tiles = bf16.endswith("tiles")

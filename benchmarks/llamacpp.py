@@ -94,7 +94,7 @@ class Session:
             raise RuntimeError(f"llama_decode returned {status}")
 
     def logits(self, row: int = -1) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Of the last computed token, or of the one at ``row`` of the batch."""
+        """The logits of the last computed token, or of the one at ``row`` of the batch."""
         found = self.c.llama_get_logits_ith(self.context, row)
         return np.ctypeslib.as_array(found, shape=(self.vocabulary,)).copy()
 

@@ -1,4 +1,4 @@
-"""Makes tests/models/reference_logits.npz: what llama.cpp computes for files of random weights.
+"""Makes tests/models/reference_logits.npz: the logits of llama.cpp for files of random weights.
 
 Run by hand (``python -m benchmarks.make_logits``) where llama-cpp-python is installed, when the
 layouts of tests/models/random_models.py change. Not here: the comparison (tests/models/).

@@ -1,4 +1,4 @@
-"""Makes tests/examples/reference_embeddings.npz: what transformers says of varied sentences.
+"""Makes tests/examples/reference_embeddings.npz: the vectors of transformers for various sentences.
 
 Run by hand (``python -m benchmarks.make_reference``) where torch and transformers are installed,
 when the sentences change; the tests read only the files that it writes. Not here: the comparison

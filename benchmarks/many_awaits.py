@@ -56,7 +56,7 @@ class Lane:
         be.set(self.kept, vector(1)).get()
 
     def queue(self, dice: random.Random) -> tuple[str, aggml.Future[Any], Any]:
-        """(what, its Future, what that has to bring)."""
+        """A name, a Future, and the result that the Future must have."""
         value = dice.randrange(1000)
         what = dice.choices(["run", "get", "call", "fail", "delay"], [8, 4, 1, 1, 1])[0]
         if what == "run":

@@ -79,7 +79,7 @@ MIXTURES: Final = {"Q4_K_M": ("q4_K", "q6_K"), "Q5_K_M": ("q5_K", "q6_K")}
 
 
 def type_of(matrix: str, dtype: str, shape: Shape) -> str:
-    """Of a matrix by its GGUF name without ".weight", in a file of a type or of one of MIXTURES."""
+    """The type of a matrix (GGUF name without ".weight") in a file of a type or of a mixture."""
     if dtype not in MIXTURES:
         return dtype
     most, better = MIXTURES[dtype]
@@ -93,7 +93,7 @@ def type_of(matrix: str, dtype: str, shape: Shape) -> str:
 
 
 def streamed_bytes(dtype: str, shape: Shape) -> float:
-    """Of the weights that every token is multiplied by."""
+    """Bytes of the weights that every token is multiplied by."""
     total = 0
     for name, (m, k) in shape.matrices().items():
         if name != "token_embd":

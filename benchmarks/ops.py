@@ -32,7 +32,7 @@ TURN: Final = 0.003  # seconds of a turn: what is shorter runs several times
 
 
 class Builders:
-    """`aggml.ops`, and what is spelled otherwise in ggml."""
+    """`aggml.ops`, with the names that differ in ggml."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ops, name)
@@ -47,7 +47,7 @@ class Builders:
 
 
 class Ours:
-    """A case on a backend of ours."""
+    """A case on a backend of aggml."""
 
     def __init__(self, be: Backend, case: OpCase) -> None:
         self.be, self.case = be, case
@@ -85,7 +85,7 @@ class Ours:
         return got[:: -(-got.size // SAMPLE)]
 
     def bytes_moved(self) -> float:
-        """Of operands and results, each once."""
+        """Bytes of operands and results, each counted once."""
         given = sum(x.nbytes for x in self._inputs)
         return float(given + self.case.copies * self._ends[0].nbytes)
 

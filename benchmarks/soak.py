@@ -40,10 +40,10 @@ PATIENCE: Final = 1200  # seconds: what a busy machine takes long for is not wro
 
 
 async def pool_of(path: Path, seed: int) -> list[dict[str, Any]]:
-    """Requests whose answers do not hang on rounding: at each token the best one leads clearly.
+    """Requests whose answers do not depend on rounding: at each token the best one leads clearly.
 
-    What a product or an attention rounds depends on how many rows it has, and so on who else is
-    served: logits differ by up to 3e-4.
+    Rounding in products and attention depends on the number of rows, and so on the other requests:
+    logits differ by up to 3e-4.
     """
     from benchmarks.models import load_decoder, open_model  # not before all is installed
 
@@ -72,9 +72,9 @@ class Soak:
 
     Args:
         server: is asked.
-        pool: what it is asked.
+        pool: requests to choose from.
         requests: how many.
-        seed: of who hangs up when.
+        seed: decides which clients hang up, and when.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml import Future
 
 Sample = Callable[[], Awaitable[float]]
-"""Does the thing once and returns what was measured, in seconds."""
+"""Does the thing once and returns the measured time, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result: a figure, those of the peers, what the machine allows.
+    """One line of the result: a figure, the figures of the peers, the limits of the machine.
 
     Attributes:
         part: the benchmark, as the command line names it.
-        what: what was measured.
+        what: name of the measurement.
         unit: of ``value``, ``peers`` and ``roofs``.
         peers: name to figure, measured in turns with ``value``.
-        roofs: name to the most that the machine can do, measured in the same turns.
-        note: what a reader has to know: a peer that died, a build that was left out.
+        roofs: name to a limit of the machine, measured in the same turns.
+        note: a remark for the reader: a peer that died, a build that was left out.
     """
 
     part: str
@@ -137,7 +137,7 @@ async def interleaved(samples: Mapping[str, Sample], rounds: int) -> dict[str, l
 
 
 def progress(text: str) -> None:
-    """Say on stderr what is being measured."""
+    """Name the present measurement on stderr."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 

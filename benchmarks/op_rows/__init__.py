@@ -1,4 +1,4 @@
-"""The rows of the part "ops", by family. Not here: what a case is, its data (op_cases.py).
+"""The rows of the part "ops", by group of ops. Not here: cases and their data (op_cases.py).
 
 Products and attention of models' sizes have parts of their own (kernels.py).
 """
