@@ -126,14 +126,15 @@ check-types: $(VENV)/has-native $(VENV)/has-dev
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) tools/check_stub.py
 
-# No import upwards, no circle, type-only imports included.
+# No import upwards, no circle, type-only imports included; no include upwards.
 check-rooms: $(VENV)/created
 	$(PY) tools/rooms.py
+	$(PY) tools/native_rooms.py
 
 check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
 
-# C alone: the programs of tests/native, plain and under TSan.
+# C alone: the programs of tests/native, plain and under TSan; no room calls one above it.
 CMAKE := $(VENV)/bin/cmake
 CTEST := $(VENV)/bin/ctest --no-tests=error --output-on-failure --test-dir
 C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) --log-level=WARNING \
@@ -141,6 +142,7 @@ C_BUILD = $(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(
 
 check-c: $(VENV)/has-build
 	$(call C_BUILD,c)
+	$(PY) tools/native_rooms.py --objects build/c
 	$(CTEST) build/c
 
 # The variants for aarch64 against plain C, cross-compiled and run by an emulator, on processors with matrix products of bytes

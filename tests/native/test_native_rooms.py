@@ -1,0 +1,50 @@
+"""The rooms of aggml/native: a file includes what its own room has, or a room below.
+
+Here: tools/native_rooms.py, asked about the sources and about includes with a fault. Not here: the
+calls between rooms, which `make check-c` reads from the objects; the Python rooms (test_rooms.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import native_rooms
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_no_include_goes_up() -> None:
+    assert native_rooms.upward(native_rooms.arrows()) == []
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = {path.name for path in native_rooms.NATIVE.iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(native_rooms.ROOMS)
+
+
+def test_every_room_is_used_by_one_above() -> None:
+    used = {target for _, target in native_rooms.arrows()}
+    assert used == set(native_rooms.ROOMS) - {"binding"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("kernels/avx2/a.c", '#include "lower/b.h"\n', "kernels/avx2/a.c -> lower/b.h"),
+        ("lower/a.c", '#include "kernels/b.h"\n', None),
+        ("lower/a.c", '#include "../runtime/b.h"\n', "lower/a.c -> runtime/b.h"),
+    ],
+)
+def test_an_include_upwards_is_found(
+    file: str, text: str, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lower/b.h", "kernels/b.h", "runtime/b.h"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    monkeypatch.setattr(native_rooms, "NATIVE", tmp_path)
+    found = native_rooms.upward(native_rooms.arrows())
+    assert found == ([fault] if fault else [])

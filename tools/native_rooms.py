@@ -1,0 +1,179 @@
+"""The rooms of aggml/native, the arrows between them, and the file that a kernel's name leads to.
+
+    python tools/native_rooms.py                        # every room and the rooms it uses
+    python tools/native_rooms.py agk_norm_rms_f32_avx2  # where this function is defined
+    python tools/native_rooms.py --objects build/c      # calls as well, read from a build
+
+Arrows are read from the #includes. Exits with 1 if a room uses one above it. Not here: the rooms of
+the Python package (rooms.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+NATIVE = Path(__file__).resolve().parent.parent / "aggml" / "native"
+
+#: From the ground up: a room uses those before it.
+ROOMS = {
+    "table": "ops, types, features, variants of kernels; the choice",
+    "formats": "element types: their blocks, plain conversions, quantizers",
+    "kernels": "inner functions, a folder for each instruction set",
+    "lower": "from a node to steps, a file for each group of ops",
+    "runtime": "streams, threads, plans",
+    "cuda": "the driver's side",
+    "binding": "Python",
+}
+ORDER = list(ROOMS)
+SOURCES = {".c", ".h", ".cpp", ".def"}
+#: The table names every variant, so that nothing else has to; the linker finds them above it.
+NAMES_ALL = "table/dispatch.c"
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_VARIANT = re.compile(r"^AGK_(?:VARIANT|GATED)\((\w+), (\w+),", re.MULTILINE)
+
+
+def room_of(path: Path) -> str:
+    """The folder of aggml/native that a file lies in."""
+    return path.relative_to(NATIVE).parts[0]
+
+
+def sources() -> list[Path]:
+    """Every file that includes or is included."""
+    return sorted(path for path in NATIVE.rglob("*") if path.suffix in SOURCES)
+
+
+def included(path: Path) -> list[Path]:
+    """What a file includes of aggml/native: first from its own folder, then from the root."""
+    found = []
+    for name in _INCLUDE.findall(path.read_text()):
+        for folder in (path.parent, NATIVE):
+            target = (folder / name).resolve()
+            if target.is_file() and NATIVE in target.parents:
+                found.append(target)
+                break
+        else:
+            raise FileNotFoundError(f"{path.relative_to(NATIVE)} includes {name}")
+    return found
+
+
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """Which rooms include which others, with the includes themselves."""
+    out: dict[tuple[str, str], list[str]] = {}
+    for path in sources():
+        for target in included(path):
+            pair = (room_of(path), room_of(target))
+            line = f"{path.relative_to(NATIVE)} -> {target.relative_to(NATIVE)}"
+            if pair[0] != pair[1]:
+                out.setdefault(pair, []).append(line)
+    return out
+
+
+def upward(found: dict[tuple[str, str], list[str]]) -> list[str]:
+    """The arrows that go up."""
+    lines = [
+        line
+        for (source, target), names in found.items()
+        if ORDER.index(target) > ORDER.index(source)
+        for line in names
+    ]
+    return sorted(lines)
+
+
+# -- calls, as the linker sees them
+
+
+def symbols(build: Path) -> dict[str, tuple[set[str], set[str]]]:
+    """Of each object of a build, by its source: what it defines, what it wants."""
+    out: dict[str, tuple[set[str], set[str]]] = {}
+    for path in build.rglob("*.o"):
+        _, found, name = str(path).partition("aggml/native/")
+        if not found:
+            continue
+        listing = subprocess.run(["nm", str(path)], capture_output=True, text=True, check=True)
+        defined: set[str] = set()
+        wanted: set[str] = set()
+        for line in listing.stdout.splitlines():
+            *_, kind, symbol = line.split()
+            (wanted if kind == "U" else defined).add(symbol)
+        source = name.removesuffix(".o")
+        if (NATIVE / source).exists():  # a build keeps the objects of files that have gone
+            out[source] = (defined, wanted)
+    return out
+
+
+def calls(build: Path) -> dict[tuple[str, str], list[str]]:
+    """Which rooms call which others, with the names."""
+    objects = symbols(build)
+    home = {name: source for source, (defined, _) in objects.items() for name in defined}
+    out: dict[tuple[str, str], list[str]] = {}
+    for source, (_, wanted) in objects.items():
+        for name in wanted:
+            target = home.get(name)
+            if target is None or source == NAMES_ALL:
+                continue
+            pair = (source.split("/")[0], target.split("/")[0])
+            if pair[0] != pair[1]:
+                out.setdefault(pair, []).append(f"{source} -> {target}: {name}")
+    return out
+
+
+# -- addresses
+
+
+def variants() -> list[tuple[str, str]]:
+    """Every kernel and instruction set of kernels.def."""
+    return _VARIANT.findall((NATIVE / "table" / "kernels.def").read_text())
+
+
+def files_of(kernel: str, isa: str) -> list[Path]:
+    """The files that agk_<kernel>_<isa> may be defined in: native/README.md has the rule.
+
+    The longest beginning of the kernel's name that names a file of the folder, or the beginning of
+    one: a product of many types has a file for each kind of type.
+    """
+    name = re.sub(r"^mm_", "mul_mat_", kernel)
+    folder = NATIVE / "kernels" / isa
+    if isa == "scalar" and re.search(r"_to_f32$|^f32_to_", name):
+        return sorted((NATIVE / "formats").glob("*.c"))
+    name = re.sub(r"^\w+_to_f32$", "to_f32", name)
+    words = name.split("_")
+    for n in range(len(words), 0, -1):
+        stem = "_".join(words[:n])
+        found = {*folder.glob(f"{stem}.c"), *folder.glob(f"{stem}_*.c")}
+        if found:
+            return sorted(found)
+    return []
+
+
+def address(symbol: str) -> list[Path]:
+    """The files that a variant's function may be defined in."""
+    kernel, _, isa = symbol.removeprefix("agk_").rpartition("_")
+    return files_of(kernel, isa)
+
+
+def main() -> int:
+    """Run by hand, and by make check-c."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("symbol", nargs="*", help="agk_<kernel>_<isa>")
+    parser.add_argument("--objects", type=Path, help="a build folder, whose calls are read as well")
+    args = parser.parse_args()
+    for symbol in args.symbol:
+        print(*(path.relative_to(NATIVE.parent.parent) for path in address(symbol)))
+    if args.symbol:
+        return 0
+    found = arrows()
+    wrong = upward(found) + (upward(calls(args.objects)) if args.objects else [])
+    for room in reversed(ORDER):
+        uses = [other for other in reversed(ORDER) if (room, other) in found]
+        print(f"{room:8} {ROOMS[room]}\n         uses {', '.join(uses) or 'none'}")
+    print(*wrong, sep="\n", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
