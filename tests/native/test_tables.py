@@ -104,7 +104,8 @@ def test_ops_that_may_refuse_say_so_in_their_files() -> None:
         if re.search(r"return (AGK_OUT_OF_BOUNDS|AGK_INVALID);", path.read_text())
     }
     groups = {OPS[op].group for op in table.CHECKS}
-    assert {group for group in groups if group not in failing} == set()
+    elsewhere = {"mul_mat_id": "experts"}  # its steps have a file of their own
+    assert {group for group in groups if elsewhere.get(group, group) not in failing} == set()
     # ssm_scan looks at ids; the other recurrences of the file look at nothing.
     assert {op for op in table.in_group("recurrent") if op in table.CHECKS} == {"ssm_scan"}
 

@@ -1,6 +1,6 @@
 /* q8_0 and q4_0: the portable quantizers, bit for bit as recorded, and exact dequantization.
  *
- * Not here: vectorised variants of the rows (kernels/avx2/types.c, kernels/avx512/types.c), products (mul_mat.c). Sources that
+ * Not here: variants on vectors (to_f32.c and f32_to.c of each folder of kernels/). Sources that
  * are not finite give blocks without meaning, but never undefined behaviour. */
 #include <math.h>
 

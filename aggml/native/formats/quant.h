@@ -1,4 +1,4 @@
-/* What formats/types.c and formats/quant*.c share: single 16-bit floats, and the row functions of the table.
+/* What the files of formats/ share: single 16-bit floats, and the row functions of the table.
  *
  * Not here: row conversions that have variants, as most of those to f32 (kernel_types.h). */
 #ifndef AGK_SCALAR_QUANT_H

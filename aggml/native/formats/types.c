@@ -1,74 +1,66 @@
-/* The exact conversions between f32 and the 16-bit floats, in plain C.
- *
- * Not here: quantized blocks (quant*.c), which type has which conversion (table/types.c), vectors (kernels/<isa>/). */
-#include "table/kernel_types.h"
+/* The table of element types, made of types.def, and the conversions of rows that a type has. Not here: the conversions
+ * themselves (the other files, kernels/<isa>/to_f32.c and f32_to.c). */
 #include "quant.h"
+#include "table/kernel_types.h"
 
-static inline uint32_t bits_of(float value)
+static void f32_to_float(const void *src, float *dst, int64_t n)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+    if (n > 0) memcpy(dst, src, (size_t)n * sizeof *dst);
 }
 
-static inline float float_of(uint32_t bits)
+static void f32_from_float(const float *src, void *dst, int64_t n)
 {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    if (n > 0) memcpy(dst, src, (size_t)n * sizeof *src);
 }
 
-float agk_f16_to_float(uint16_t h)
+/* What the columns reads, writes and fits stand for: the function that any processor can run, and the kernel of kernels.def
+ * that has more of them. */
+#define READ_VARIANTS(symbol) .to_float = agk_##symbol##_to_f32_scalar, .reader = #symbol "_to_f32"
+#define READ_ONE(symbol) .to_float = agk_##symbol##_to_f32
+#define READ_COPY(symbol) .to_float = f32_to_float
+#define READ_NO(symbol) .to_float = NULL
+#define WRITE_VARIANTS(symbol) .from_float = agk_f32_to_##symbol##_scalar, .writer = "f32_to_" #symbol
+#define WRITE_ONE(symbol) .from_float = agk_f32_to_##symbol
+#define WRITE_COPY(symbol) .from_float = f32_from_float
+#define WRITE_NO(symbol) .from_float = NULL
+#define FIT_FIT(symbol) .quantize = agk_quantize_##symbol
+#define FIT_IMATRIX(symbol) .quantize = agk_quantize_##symbol, .needs_imatrix = true
+#define FIT_NO(symbol) .quantize = NULL
+
+static const agk_type_traits rows[AGK_TYPE_COUNT] = {
+#define AGK_TYPE(NAME, id, symbol, ggml, np, block, bytes, align, kind, dot, reads, writes, fits, ns, elements, least) \
+    [id] = {.name = #ggml, \
+            .key = #NAME, \
+            .group = #kind, \
+            .numpy = #np, \
+            .blck_size = block, \
+            .type_size = bytes, \
+            .alignment = align, \
+            .vec_dot_type = AGK_##dot, \
+            .write_ns = ns, \
+            .scale = elements, \
+            .minimum = least, \
+            READ_##reads(symbol), \
+            WRITE_##writes(symbol), \
+            FIT_##fits(symbol)},
+#include "table/types.def"
+};
+
+static const agk_type_traits unknown = {.blck_size = 1, .vec_dot_type = AGK_NONE};
+
+const agk_type_traits *agk_traits(int type)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    const uint32_t exponent = (h >> 10) & 0x1fu, fraction = h & 0x3ffu;
-    if (exponent == 0) { /* zero and subnormals: fraction * 2^-24, exact in f32 */
-        return float_of(sign | bits_of((float)fraction * 0x1p-24f));
-    }
-    if (exponent == 0x1f) { /* a NaN keeps its payload and becomes quiet */
-        return float_of(sign | 0x7f800000u | (fraction << 13) | (fraction != 0 ? 0x400000u : 0));
-    }
-    return float_of(sign | ((exponent + 112) << 23) | (fraction << 13));
+    return type >= 0 && type < AGK_TYPE_COUNT && rows[type].name != NULL ? &rows[type] : &unknown;
 }
 
-uint16_t agk_f16_from_float(float value)
+agk_to_float_fn *agk_reader(int type, uint32_t cpu)
 {
-    const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffffu;
-    const uint32_t sign = (bits >> 16) & 0x8000u;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
-    if (magnitude < 0x38800000u) { /* below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits */
-        return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u));
-    }
-    const uint32_t odd = (magnitude >> 13) & 1u; /* to nearest, ties to even */
-    return (uint16_t)(sign | ((magnitude + 0xfffu + odd - (112u << 23)) >> 13));
+    const agk_type_traits *traits = agk_traits(type);
+    return traits->reader != NULL ? (agk_to_float_fn *)agk_pick_any(traits->reader, cpu) : traits->to_float;
 }
 
-void agk_f16_to_f32_scalar(const void *src, float *dst, int64_t n)
+agk_from_float_fn *agk_writer(int type, uint32_t cpu)
 {
-    const uint16_t *x = src;
-    for (int64_t i = 0; i < n; ++i) dst[i] = agk_f16_to_float(x[i]);
-}
-
-void agk_f32_to_f16_scalar(const float *src, void *dst, int64_t n)
-{
-    uint16_t *y = dst;
-    for (int64_t i = 0; i < n; ++i) y[i] = agk_f16_from_float(src[i]);
-}
-
-void agk_bf16_to_f32_scalar(const void *src, float *dst, int64_t n)
-{
-    const uint16_t *x = src;
-    for (int64_t i = 0; i < n; ++i) dst[i] = float_of((uint32_t)x[i] << 16);
-}
-
-void agk_f32_to_bf16_scalar(const float *src, void *dst, int64_t n)
-{
-    uint16_t *y = dst;
-    for (int64_t i = 0; i < n; ++i) {
-        const uint32_t bits = bits_of(src[i]);
-        const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-        const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-        y[i] = (uint16_t)(nan ? (bits >> 16) | 0x40u : rounded);
-    }
+    const agk_type_traits *traits = agk_traits(type);
+    return traits->writer != NULL ? (agk_from_float_fn *)agk_pick_any(traits->writer, cpu) : traits->from_float;
 }

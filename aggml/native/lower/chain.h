@@ -6,7 +6,7 @@
 #ifndef AGK_CHAIN_H
 #define AGK_CHAIN_H
 
-#include "table/kernels.h"
+#include "node.h"
 
 /* Rows i1 .. i1 + rows - 1 of plane (i2, i3) of dst, elements i0 .. i0 + n - 1 of each. */
 typedef struct agk_chain_block {

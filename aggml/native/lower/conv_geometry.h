@@ -2,7 +2,7 @@
 #ifndef AGK_SCALAR_CONV_GEOMETRY_H
 #define AGK_SCALAR_CONV_GEOMETRY_H
 
-#include "table/kernels.h"
+#include "node.h"
 
 /* Index 0 is the width. Bytes from one weight, element or place to the next. */
 typedef struct agk_conv {

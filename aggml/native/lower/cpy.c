@@ -1,7 +1,7 @@
 /* cpy, cont, dup: elements of one tensor in logical order into another of any type, strides and shape.
  *
  * Here: the lowering, streams of elements. Not here: copies within a type (copy.c), which row conversions a type has
- * (table/types.c), the conversions themselves (formats/). */
+ * (formats/types.c), the conversions themselves (formats/). */
 #include "copy.h"
 #include "table/kernel_types.h"
 #include "refuse.h"

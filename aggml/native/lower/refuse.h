@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "table/kernels.h"
+#include "node.h"
 
 __attribute__((format(printf, 3, 4))) static inline agk_status agk_refuse(agk_lowering *lowering, agk_status status,
                                                                           const char *format, ...)

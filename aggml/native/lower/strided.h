@@ -5,7 +5,7 @@
 #ifndef AGK_STRIDED_H
 #define AGK_STRIDED_H
 
-#include "table/kernels.h"
+#include "node.h"
 
 enum {
     AGK_MAX_DIMS = 8,   /* four, each split once where an operand repeats */

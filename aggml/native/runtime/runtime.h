@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "lower/weights.h"
-#include "table/kernels.h"
+#include "lower/node.h"
 #include "wait.h"
 
 #define AG_NAME 64

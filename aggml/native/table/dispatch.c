@@ -1,7 +1,5 @@
-/* The table of kernel variants and of op lowerings, and the choice from them. */
-#include "lower/chain.h"
+/* The table of kernel variants and the choice from it; the names of ops. Not here: lowerings of ops (lower/lower.c). */
 #include "kernel_types.h"
-#include "lower/refuse.h"
 
 #define AGK_VARIANT(kernel, isa, needs) AGK_GATED(kernel, isa, needs, 0)
 #define AGK_GATED(kernel, isa, needs, gate) {#kernel, #isa, needs, gate, (agk_any_fn *)agk_##kernel##_##isa},
@@ -40,12 +38,6 @@ const agk_op_traits agk_ops[AGK_OP_COUNT] = {
 #undef AGK_OP
 };
 
-static agk_lower_fn *const lowerings[AGK_OP_COUNT] = {
-#define AGK_OP(name, group, units, ps, in_place, stage, traits) agk_lower_##group,
-#include "ops.def"
-#undef AGK_OP
-};
-
 const char *agk_op_name(int op)
 {
     return op >= 0 && op < AGK_OP_COUNT ? agk_ops[op].name : NULL;
@@ -57,20 +49,4 @@ int agk_op_find(const char *name)
         if (strcmp(agk_ops[op].name, name) == 0) return op;
     }
     return -1;
-}
-
-agk_status agk_lower_none(agk_lowering *lowering)
-{
-    (void)lowering; /* views share the bytes of their source: no step */
-    return AGK_OK;
-}
-
-/* A product may carry out stages while its result is in the cache; everything else that is fused is a chain. */
-agk_status agk_lower(agk_lowering *lowering)
-{
-    const agk_node *node = lowering->node;
-    const bool chain = node->n_stages > 0 && node->op != AGK_OP_mul_mat;
-    const agk_status status = chain ? agk_lower_chain(lowering) : lowerings[node->op](lowering);
-    if (status != AGK_OK || node->n_stages == 0 || lowering->fused) return status;
-    return agk_refuse(lowering, AGK_UNSUPPORTED, "these steps take no stages");
 }

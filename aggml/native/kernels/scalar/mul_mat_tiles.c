@@ -2,7 +2,6 @@
  * no product is computed by them. */
 #include "mul_mat_terms.h"
 
-
 bool agk_mm_tiles_columns_scalar(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)
 {
     uint16_t *y = out;

@@ -5,6 +5,7 @@
 #ifndef AGK_LOWER_MUL_MAT_SCHEME_H
 #define AGK_LOWER_MUL_MAT_SCHEME_H
 
+#include "lower/node.h"
 #include "table/kernel_types.h"
 
 /* A product: [m rows of a] x [n columns of b], both of k elements, `batches` times. */

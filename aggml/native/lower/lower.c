@@ -1,0 +1,25 @@
+/* From a node to its steps: by its op, or as a chain. Not here: the lowerings themselves, a file for each group. */
+#include "chain.h"
+#include "refuse.h"
+
+static agk_lower_fn *const lowerings[AGK_OP_COUNT] = {
+#define AGK_OP(name, group, units, ps, in_place, stage, traits) agk_lower_##group,
+#include "table/ops.def"
+#undef AGK_OP
+};
+
+agk_status agk_lower_none(agk_lowering *lowering)
+{
+    (void)lowering; /* views share the bytes of their source: no step */
+    return AGK_OK;
+}
+
+/* A product may carry out stages while its result is in the cache; everything else that is fused is a chain. */
+agk_status agk_lower(agk_lowering *lowering)
+{
+    const agk_node *node = lowering->node;
+    const bool chain = node->n_stages > 0 && node->op != AGK_OP_mul_mat;
+    const agk_status status = chain ? agk_lower_chain(lowering) : lowerings[node->op](lowering);
+    if (status != AGK_OK || node->n_stages == 0 || lowering->fused) return status;
+    return agk_refuse(lowering, AGK_UNSUPPORTED, "these steps take no stages");
+}
