@@ -26,13 +26,21 @@ def all_cases() -> Cases:
         rows.reductions,
         copies.copies,
         copies.shapes,
+        copies.padded_and_cut,
+        copies.positions_and_masks,
         copies.rows_by_number,
         rows.softmax_and_rope,
         convolutions.convolutions,
+        convolutions.strided_and_deep,
+        convolutions.transposed,
+        convolutions.im2col,
+        convolutions.pools_and_sizes,
         rows.order,
         sequences.sequences,
         sequences.training,
         products.products,
+        products.experts,
+        products.attention,
     ):
         add(found)
     return found

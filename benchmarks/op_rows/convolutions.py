@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def convolutions(found: Cases) -> None:
-    """All of them, im2col, pools, upscale."""
+    """Convolutions of lines and images."""
     for name in ("f16", "f32"):
         both(
             found,
@@ -35,6 +35,10 @@ def convolutions(found: Cases) -> None:
             lambda o, a, b: o.conv_2d_direct(a, b, 1, 1, 1, 1, 1, 1),
             tiny=[given(name, 3, 3, 8, 8), given("f32", 8, 8, 8)],
         )
+
+
+def strided_and_deep(found: Cases) -> None:
+    """Convolutions with strides, of channels one by one, of volumes."""
     both(
         found,
         "conv_2d_direct, every second",
@@ -78,6 +82,10 @@ def convolutions(found: Cases) -> None:
         lambda o, a, b: o.conv_3d_direct(a, b, 1, 1, 1, 1, 1, 1, 1, 1, 1, 16, 1, 16),
         small=False,
     )
+
+
+def transposed(found: Cases) -> None:
+    """Transposed convolutions."""
     for name in ("f16", "f32"):
         both(
             found,
@@ -100,6 +108,10 @@ def convolutions(found: Cases) -> None:
         lambda o, a, b: o.conv_transpose_2d_p0(a, b, 2),
         small=False,
     )
+
+
+def im2col(found: Cases) -> None:
+    """Windows laid out as rows."""
     for to in ("f16", "f32"):
         both(
             found,
@@ -129,6 +141,10 @@ def convolutions(found: Cases) -> None:
         lambda o, a, b: o.im2col_3d(a, b, 16, 1, 1, 1, 1, 1, 1, 1, 1, 1, "f16"),
         small=False,
     )
+
+
+def pools_and_sizes(found: Cases) -> None:
+    """Pools, and pictures at another size."""
     for op, kind in ((0, "max"), (1, "mean")):
         both(
             found,

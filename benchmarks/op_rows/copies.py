@@ -101,7 +101,7 @@ def copies(found: Cases) -> None:
 
 
 def shapes(found: Cases) -> None:
-    """Joined, repeated, padded, cut, masked, filled."""
+    """Joined and repeated."""
     for dim in range(3):
         both(
             found,
@@ -141,6 +141,10 @@ def shapes(found: Cases) -> None:
         lambda o, x, y: o.repeat_back(x, y),
         small=False,
     )
+
+
+def padded_and_cut(found: Cases) -> None:
+    """Padded, rolled, cut into windows."""
     both(
         found,
         "pad",
@@ -190,6 +194,10 @@ def shapes(found: Cases) -> None:
         lambda o, x: o.win_unpart(x, 64, 64, 14),
         small=False,
     )
+
+
+def positions_and_masks(found: Cases) -> None:
+    """Positions, masks, constant values."""
     both(
         found,
         "get_rel_pos",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def products(found: Cases) -> None:
-    """mul_mat, mul_mat_id, attention."""
+    """mul_mat."""
     product = lambda o, x, y: o.mul_mat(x, y)  # noqa: E731
     for name in ("f32", "f16", "bf16"):
         both(
@@ -72,6 +72,10 @@ def products(found: Cases) -> None:
             product,
             small=False,
         )
+
+
+def experts(found: Cases) -> None:
+    """mul_mat_id."""
     for name in ("f32", "f16", "q8_0", "q4_0", "q4_K"):
         for tokens in (1, 64):
             both(
@@ -85,6 +89,10 @@ def products(found: Cases) -> None:
                 lambda o, x, y, i: o.mul_mat_id(x, y, i),
                 small=False,
             )
+
+
+def attention(found: Cases) -> None:
+    """flash_attn_ext."""
     for name in ("f32", "f16", "q8_0", "q4_0"):
         for tokens in (1, 128):
             both(
