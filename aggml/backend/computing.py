@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import anyio.lowlevel
 
-from aggml.backend.again import Again, key_of
 from aggml.backend.base import Array, BackendBase
 from aggml.backend.inputs import (
     Marks,
@@ -22,6 +21,7 @@ from aggml.backend.inputs import (
     reshaped,
     shapes_of,
 )
+from aggml.backend.prepared import Prepared, Request, words_of
 from aggml.errors import (
     AllocFailed,
     AlreadyAllocated,
@@ -42,14 +42,11 @@ if TYPE_CHECKING:
 
     from aggml.backend.inputs import Asked, Inputs, Outputs, Reuse, Shapes
     from aggml.memory.buffer import Buffer
+    from aggml.memory.graph_memory import CompiledGraph
     from aggml.plan import DevicePlan
     from aggml.tensor import Tensor
 
 __all__ = ["ComputingBackend", "GraphPlan"]
-
-# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
-# else.
-_RUNS = 8
 
 
 class GraphPlan:
@@ -190,13 +187,17 @@ class ComputingBackend(BackendBase):
                     f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
                 )
 
-    def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
+    def _compiled(self, graph: Graph, what: str) -> CompiledGraph:
+        """The plan of a placed graph, compiled now if it was not, and what was prepared with it."""
         memory = self._memory_of(graph, what)
-        plan: DevicePlan | None = memory.plan_of(self)
-        if plan is None:
+        found = memory.compiled_for(self)
+        if found is None:
             self._check_reach(graph, what)
-            plan = finish(self._compile(graph, memory))
-            memory.keep_plan(self, plan)
+            found = memory.keep_plan(self, finish(self._compile(graph, memory)))
+        return found
+
+    def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
+        plan: DevicePlan = self._compiled(graph, what).plan
         return plan
 
     def graph_plan(self, graph: Graph) -> GraphPlan:
@@ -217,7 +218,7 @@ class ComputingBackend(BackendBase):
         Cancellation: abandons the wait; ``abort()`` stops it before the next node.
         """
         self._check_open("Backend.graph_compute")
-        plan = self._plan(graph)
+        plan: DevicePlan = self._compiled(graph, "Backend.graph_compute").plan
         check_written(graph, "Backend.graph_compute")
         future = self._compute(plan, self.memory.arena(plan.arena_size))
         note_computed(graph)
@@ -278,22 +279,24 @@ class ComputingBackend(BackendBase):
             `Future.shield`.
         """
         self._check_open("Backend.run")
-        plan = self._plan(graph, "Backend.run")
-        if shape is not None:
-            shapes = shapes_of(graph, outputs, shape, "Backend.run")
-            return reshaped(self.run(graph, inputs, outputs, reuse=reuse), shapes)
+        compiled = self._compiled(graph, "Backend.run")
+        plan: Any = compiled.plan
+        shapes = None if shape is None else shapes_of(graph, outputs, shape, "Backend.run")
         arena = self.memory.arena(plan.arena_size)
         if not watchers and not self.stream._batches and self._direct(plan):
-            return self._unit(self._run_direct(graph, inputs, outputs, reuse, plan, arena))
-        asked = ask(graph, inputs, outputs, reuse, "Backend.run")
-        sets = self._checked(asked)
-        gets = [(t, *checking.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
-        results = [result for _, result, _ in gets]
-        value = results[0] if asked.single else results
-        future: Future[Any] = Future(None, value, "run", abortable=True)
-        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
-        Marks(graph, asked.inputs).note()
-        return self._unit(future)
+            words = words_of(outputs, inputs, reuse)
+            prepared: Prepared | None = compiled.prepared.get(words)
+            if prepared is None or not prepared.holds(plan):
+                asked = ask(graph, inputs, outputs, reuse, "Backend.run")
+                inputs = dict(self._checked(asked))
+                prepared = Prepared(plan, Request(graph, asked, "Backend.run"), asked)
+                compiled.keep(words, prepared)
+            future = prepared.run(self.stream, arena, inputs)
+        else:
+            asked = ask(graph, inputs, outputs, reuse, "Backend.run")
+            future = self._run_by_hooks(asked, plan, arena)
+            Marks(graph, asked.inputs).note()
+        return self._unit(future if shapes is None else reshaped(future, shapes))
 
     def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
         """What is written with what; refuses what cannot be written or read."""
@@ -306,28 +309,19 @@ class ComputingBackend(BackendBase):
         check_due(asked.due, "Backend.run")
         return sets
 
-    def _run_direct(
+    def _run_by_hooks(
         self,
-        graph: Graph,
-        inputs: Mapping[Any, object] | None,
-        outputs: Tensor | str | Sequence[Any],
-        reuse: Reuse,
+        asked: Asked,
         plan: Any,  # noqa: ANN401 - as `_compile` gave it
         arena: Buffer | None,
     ) -> Future[Any]:
-        """In one native call, without the hooks."""
-        key = key_of(graph.uid, outputs, inputs, reuse)
-        runs = self._memory_of(graph, "Backend.run").runs_of(self)
-        again = runs.get(key)
-        if again is None or again.plan is not plan or not again.stands():
-            asked = ask(graph, inputs, outputs, reuse, "Backend.run")
-            inputs = dict(self._checked(asked))
-            again = Again(plan, graph, asked)
-            if key:
-                if key not in runs and len(runs) == _RUNS:
-                    del runs[next(iter(runs))]
-                runs[key] = again
-        return again.run(self.stream, arena, inputs)
+        sets = self._checked(asked)
+        gets = [(t, *checking.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
+        results = [result for _, result, _ in gets]
+        value = results[0] if asked.single else results
+        future: Future[Any] = Future(None, value, "run", abortable=True)
+        self._run(future, plan, arena, sets, [(tensor, view) for tensor, _, view in gets])
+        return future
 
     def _run(
         self,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compiled",
+    "CompiledGraph",
     "GraphBuffer",
     "GraphMemory",
     "Layout",
@@ -89,16 +90,33 @@ class GraphMemory:
         return have
 
 
-class _Compiled:
-    """A plan for one backend, and what was run with it before (backend/again.py)."""
+# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
+# else.
+_PREPARED: Final = 8
 
-    __slots__ = ("epoch", "gone", "plan", "runs")
+
+class CompiledGraph:
+    """A plan for one backend, and the runs that were prepared with it.
+
+    Attributes:
+        plan: as the device compiled it.
+        prepared: runs by the words that asked for them (backend/prepared.py).
+    """
+
+    __slots__ = ("epoch", "gone", "plan", "prepared")
 
     def __init__(self, gone: weakref.ref[Placer], plan: Compiled) -> None:
         self.gone = gone  # kept, so that it is called
-        self.plan = plan
+        self.plan: Any = plan
         self.epoch = PlacementEpoch.value
-        self.runs: dict[tuple[object, ...], Any] = {}
+        self.prepared: dict[tuple[object, ...], Any] = {}
+
+    def keep(self, words: tuple[object, ...], prepared: object) -> None:
+        """Have a run that is asked for in the same words find what was prepared; none if empty."""
+        if words:
+            if words not in self.prepared and len(self.prepared) == _PREPARED:
+                del self.prepared[next(iter(self.prepared))]
+            self.prepared[words] = prepared
 
     def holds(self) -> bool:
         """Whether all tensors still lie where they lay."""
@@ -135,7 +153,9 @@ class GraphBuffer(Buffer):
         self.offsets = offsets
         self.scratch_size = scratch_size
         self._graph = weakref.ref(graph)
-        self._compiled: dict[int, _Compiled] = {}  # by id of the backend, for as long as that lives
+        self._compiled: dict[
+            int, CompiledGraph
+        ] = {}  # by id of the backend, for as long as that lives
 
     @property
     def owner(self) -> Buffer:
@@ -158,25 +178,22 @@ class GraphBuffer(Buffer):
             )
         return offset, True
 
-    def plan_of(self, backend: Placer) -> Any:  # noqa: ANN401 - as it was kept
-        """The plan compiled for ``backend``, if all tensors still lie where it thinks."""
+    def compiled_for(self, backend: Placer) -> CompiledGraph | None:
+        """What was compiled for ``backend``, if all tensors still lie where the plan has them."""
         found = self._compiled.get(id(backend))
-        return None if found is None or not found.holds() else found.plan
+        return None if found is None or not found.holds() else found
 
-    def keep_plan(self, backend: Placer, plan: Compiled) -> None:
-        """Have `plan_of` find ``plan`` for this backend from now on."""
+    def keep_plan(self, backend: Placer, plan: Compiled) -> CompiledGraph:
+        """Have `compiled_for` find ``plan`` for this backend from now on."""
         compiled, key = self._compiled, id(backend)
         found = compiled.get(key)
         if found is None:
             gone = weakref.ref(backend, lambda _: compiled.pop(key, None))
-            compiled[key] = _Compiled(gone, plan)
+            found = compiled[key] = CompiledGraph(gone, plan)
         else:
             found.plan = plan
             found.epoch = PlacementEpoch.value
-
-    def runs_of(self, backend: Placer) -> dict[tuple[object, ...], Any]:
-        """What was run before on ``backend``, which has a plan, by outputs and inputs."""
-        return self._compiled[id(backend)].runs
+        return found
 
     def close(self) -> None:
         """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""

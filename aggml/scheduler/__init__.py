@@ -1,7 +1,7 @@
 """The scheduler: one graph over several backends. Decides first, then acts.
 
-Here: the names. assign.py and split.py say what runs where, copies.py, order.py, program.py and
-layout.py how, run.py enqueues, scheduler.py is the public class.
+Here: the names. deciding/ says what runs where and why, layout/ gives that memory, plans and an
+order, planner.py keeps both, running/ enqueues, scheduler.py is the public class.
 """
 
 from aggml.scheduler.deciding.show import SchedulePlan

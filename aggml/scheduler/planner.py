@@ -1,20 +1,21 @@
 """Planner: programs and layouts of graphs, kept for as long as what they rest on stands.
 
-Here: finding them again, by the graph or by one that is like it. Not here: making them (program.py,
-layout.py), who may submit (scheduler.py).
+Here: finding them again, by the graph or by one that is like it; pins; graphs placed for good. Not
+here: making them (deciding/, layout/), who may submit (running/).
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from aggml.errors import AlreadyAllocated
 from aggml.scheduler.deciding.assign import Question
 from aggml.scheduler.deciding.match import Ground, comparing, ground, outline
 from aggml.scheduler.deciding.program import building
 from aggml.scheduler.layout.layout import laying_out
 from aggml.scheduler.layout.memory import Memory
-from aggml.scheduler.running.prepared import Repeat
+from aggml.stream.slices import finish
 from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
@@ -22,23 +23,19 @@ if TYPE_CHECKING:
 
     from aggml.backend import Backend
     from aggml.graph import Graph
+    from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.running.job import Job
-    from aggml.scheduler.running.sides import Lanes
+    from aggml.scheduler.layout.plans import Side
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Known", "Planner"]
+__all__ = ["Known", "OfGraph", "Planner"]
 
 # Graphs that may be gone but whose like may come again: a decoder that builds each step anew has a
 # handful of shapes.
 _REMEMBERED: Final = 16
-
-# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
-# else.
-_REPEATS: Final = 8
 
 
 class _Shared:
@@ -117,42 +114,58 @@ class Known:
         return self.program.found.backend.get(tensor)
 
 
+class OfGraph:
+    """All that is kept of one graph, for as long as it lives.
+
+    Attributes:
+        gone: forgets it when the graph is gone, so that nobody can run it again.
+        known: by the leafs that each run brings.
+        prepared: submissions by the words that asked for them (running/prepared.py).
+    """
+
+    __slots__ = ("gone", "known", "prepared")
+
+    def __init__(self, gone: weakref.ref[Graph]) -> None:
+        self.gone = gone
+        self.known: dict[tuple[Tensor, ...], Known] = {}
+        self.prepared: dict[tuple[object, ...], Any] = {}
+
+
 class Planner:
     """Makes programs and layouts, and keeps them.
 
     Args:
         backends: in order of priority.
         types: of their compute buffers.
-        lanes: further backends.
+        side: further backends.
         op_offload: see `Scheduler`.
 
     Attributes:
         memory: buffers that layouts share.
+        side: as given.
         last: what was looked at last.
-        known: by graph and the leafs that each run brings.
-        repeats: by graph, outputs and inputs, as they were given.
+        graphs: what is known of each, by `Graph.uid`.
     """
 
     def __init__(
         self,
         backends: Sequence[Backend],
         types: Sequence[BufferType],
-        lanes: Lanes,
+        side: Side,
         *,
         op_offload: bool,
     ) -> None:
         self._backends = backends
         self._types = types
-        self._lanes = lanes
         self._op_offload = op_offload
+        self.side = side
         self.memory = Memory()
         self.last: Known | None = None
-        self.known: dict[tuple[object, ...], Known] = {}
-        self.repeats: dict[tuple[object, ...], Repeat] = {}
+        self.graphs: dict[int, OfGraph] = {}
         # Weak: a tensor that is gone is in no graph, and each step may pin new ones.
         self._pins: weakref.WeakKeyDictionary[Tensor, int] = weakref.WeakKeyDictionary()
-        self._graphs: dict[int, weakref.ref[Graph]] = {}
         self._remembered: dict[_Shared, tuple[object, ...]] = {}
+        self._placed: weakref.WeakKeyDictionary[Graph, list[Buffer]] = weakref.WeakKeyDictionary()
 
     # -- pins
 
@@ -160,25 +173,24 @@ class Planner:
         """Have a tensor be on backend ``b``."""
         if self._pins.get(tensor) != b:
             self._pins[tensor] = b
-            self._forget_graphs()
+            self.graphs.clear()
 
     def backend_of(self, tensor: Tensor) -> int | None:
         """Where a tensor was pinned, or assigned when its graph was last looked at."""
         b = self._pins.get(tensor)
         return self.last.backend_of(tensor) if b is None and self.last is not None else b
 
-    def _forget_graphs(self) -> None:
-        self.known.clear()
-        self.repeats.clear()
-        self._graphs.clear()
-
     def forget(self) -> None:
-        """Forget all."""
+        """Forget all, and unplace the graphs that `place` placed."""
         self._pins.clear()
-        self._forget_graphs()
+        self.graphs.clear()
         self._remembered.clear()
         self.last = None
         self.memory = Memory()
+        for graph, buffers in list(self._placed.items()):
+            for buffer in buffers:
+                buffer.close()
+            del self._placed[graph]
 
     # -- programs
 
@@ -193,6 +205,12 @@ class Planner:
                 if t.op == "none" and t.placement is None and t.view_src is None
             ]
         )
+
+    def known_of(self, graph: Graph, floating: tuple[Tensor, ...]) -> Known | None:
+        """What is known of a graph for runs that bring these leafs, if it still holds."""
+        kept = self.graphs.get(graph.uid)
+        known = None if kept is None else kept.known.get(floating)
+        return None if known is None or not known.holds(graph) else known
 
     def building(
         self, graph: Graph, floating: tuple[Tensor, ...], cuts: Sequence[int] = ()
@@ -213,9 +231,8 @@ class Planner:
             floating: leafs that each run brings.
             own: the program has to be of this graph itself, and not of one that is like it.
         """
-        key = (graph.uid, *floating)
-        known = self.known.get(key)
-        if known is None or not known.holds(graph) or (own and known.twins is not None):
+        known = self.known_of(graph, floating)
+        if known is None or (own and known.twins is not None):
             known = None if own else (yield from self._like(graph, floating))
             if known is None:
                 program = yield from self.building(graph, floating)
@@ -226,7 +243,7 @@ class Planner:
                     while len(self._remembered) >= _REMEMBERED:
                         del self._remembered[next(iter(self._remembered))]
                     self._remembered[shared] = outline(graph, floating)
-            self._keep(key, graph, known)
+            self._keep(graph, known)
         self.last = known
         return known
 
@@ -241,44 +258,13 @@ class Planner:
                 return Known(graph, floating, shared, twins)
         return None
 
-    def _keep(self, key: tuple[object, ...], graph: Graph, known: Known) -> None:
-        uid = graph.uid
-        self._forget_repeats(uid)
-        self.known[key] = known
-        if uid not in self._graphs:
-            tables, graphs = (self.known, self.repeats), self._graphs
-
-            def gone(_: object) -> None:  # the graph is, so nobody can run it again
-                graphs.pop(uid, None)
-                for table in tables:
-                    for k in [k for k in table if k[0] == uid]:
-                        del table[k]
-
-            graphs[uid] = weakref.ref(graph, gone)
-
-    # -- what is asked for again
-
-    def repeat(self, key: tuple[object, ...], job: Job) -> None:
-        """Remember under ``key`` what was just enqueued for a job, if it was recorded."""
-        known = job.known
-        if known is None:
-            return
-        repeat = self.repeats.get(key)
-        for slot, layout in known.layouts.items():
-            recording = layout.recordings.get(job.form)
-            if recording is None:
-                continue
-            if repeat is None:
-                mine = [k for k in self.repeats if k[0] == key[0]]
-                if len(mine) >= _REPEATS:
-                    del self.repeats[mine[0]]
-                repeat = self.repeats[key] = Repeat(job, known)
-            if repeat.recordings.get(slot) != (layout, recording):
-                repeat.learn(layout, recording, job)
-
-    def _forget_repeats(self, uid: int) -> None:
-        for key in [k for k in self.repeats if k[0] == uid]:
-            del self.repeats[key]
+    def _keep(self, graph: Graph, known: Known) -> None:
+        uid, graphs = graph.uid, self.graphs
+        kept = graphs.get(uid)
+        if kept is None:
+            kept = graphs[uid] = OfGraph(weakref.ref(graph, lambda _: graphs.pop(uid, None)))
+        kept.prepared.clear()  # it rests on what was known before
+        kept.known[known.floating] = known
 
     # -- layouts
 
@@ -290,7 +276,7 @@ class Planner:
                 # Somebody placed the graph that this one is like.
                 self._remembered.pop(known.shared, None)
                 known = yield from self.program(graph, known.floating, own=True)
-            layout = yield from laying_out(known.program, slot, self.memory, self._lanes)
+            layout = yield from laying_out(known.program, slot, self.memory, self.side)
             known.layouts[slot] = layout
             known.shared.apart = known.shared.apart or slot is not None
             known.remember(graph)
@@ -300,3 +286,38 @@ class Planner:
         """Program and compact layout."""
         known = yield from self.program(graph, floating)
         return (yield from self.layout(graph, known, None))
+
+    # -- graphs placed for good
+
+    def is_placed(self, graph: Graph) -> bool:
+        """Whether the tensors of a graph that can be read have memory for good."""
+        return graph in self._placed or graph.memory is not None
+
+    def place(self, graph: Graph) -> None:
+        """Give the tensors of a graph that can be read memory for good, until `forget`.
+
+        Raises:
+            AlreadyAllocated: it has been placed.
+            AllocFailed: no memory; nothing is placed then.
+        """
+        if self.is_placed(graph):
+            raise AlreadyAllocated(
+                f"[Scheduler.alloc_graph] {graph!r} has been placed; reset first"
+            )
+        known = finish(self.program(graph, (), own=True))
+        program = known.program
+        groups: dict[int, dict[Tensor, None]] = {}
+        for tensor in (*program.fixed, *program.kept):
+            if tensor.placement is None and tensor.view_src is None:
+                groups.setdefault(program.at(tensor), {})[tensor] = None
+        buffers: list[Buffer] = []
+        try:
+            for b, group in groups.items():
+                buffers.append(self._types[b].alloc_tensors(group))
+            known.remember(graph)
+            finish(self.layout(graph, known, None))
+        except BaseException:
+            for buffer in buffers:
+                buffer.close()
+            raise
+        self._placed[graph] = buffers

@@ -1,47 +1,50 @@
 """Scheduler: one graph over several backends, several submissions in flight.
 
-Here: the public class: running, admission, the end. Not here: what it consists of, pins, sizes
-(base.py), enqueuing (run.py), looking at nodes in between (evaluate.py).
+Here: the public class, which hands on to its parts. Not here: how it is asked (submits.py), what it
+was given (given.py), plans of graphs (planner.py), the way of a submission (running/submitter.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
 
-from aggml.backend.again import key_of
-from aggml.backend.inputs import check_due, check_written, reshaped, shapes_of
-from aggml.errors import AllocFailed, InvalidState, NotAllocated
+from aggml.errors import InvalidHandle, InvalidState
 from aggml.graph import Graph
-from aggml.scheduler.base import SchedulerBase
-from aggml.scheduler.running.evaluate import Evaluation, evaluate
+from aggml.scheduler.deciding.show import SchedulePlan
+from aggml.scheduler.given import COPIES, Given
+from aggml.scheduler.layout.layout import measure
+from aggml.scheduler.planner import Planner
 from aggml.scheduler.running.job import Job
-from aggml.stream.observe import watchers
-from aggml.stream.reactor import CHECKPOINT
+from aggml.scheduler.running.run import Runner
+from aggml.scheduler.running.sides import Sides
+from aggml.scheduler.running.submitter import Submitter
+from aggml.scheduler.submits import Submits
+from aggml.stream.admission import Admission
 from aggml.stream.slices import finish, give_way
+from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
     from types import TracebackType
 
     import numpy as np
 
-    from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
-    from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.planner import Known
-    from aggml.scheduler.running.prepared import Repeat
+    from aggml.backend import Backend
+    from aggml.backend.inputs import Reuse
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.buffer_type import BufferType
+    from aggml.scheduler.running.evaluate import EvalCallback, Evaluation
     from aggml.stream.future import Future
-    from aggml.stream.slices import Steps
-    from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
 
 __all__ = ["Scheduler"]
 
 
-class Scheduler(SchedulerBase):
+class Scheduler(Submits):
     """Runs graphs over several backends (``ggml_backend_sched``).
 
     It decides which backend computes which node, copies what has to cross, and keeps several
@@ -65,16 +68,202 @@ class Scheduler(SchedulerBase):
             (`Device.offload_op`).
         max_in_flight: submissions that `submit` lets be in flight; None: any number.
 
-    Attributes:
-        max_in_flight: as given.
-        eval_callback: see `set_eval_callback`.
-        observed: what the node holds that the callback is shown at this moment.
-
     Raises:
         InvalidArgument, CapacityExceeded: no backend, more than 16, the last is no CPU, ...
         InvalidHandle: not a backend, or not a buffer type.
         Unsupported: a backend does not reach its buffer type.
     """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        types: Sequence[BufferType] | None = None,
+        *,
+        parallel: bool | int = False,
+        op_offload: bool = False,
+        max_in_flight: int | None = COPIES,
+    ) -> None:
+        given = self._given = Given.checked(backends, types, parallel, max_in_flight)
+        self._admission = Admission(given.max_in_flight)
+        self._sides = Sides(given.backends, given.types)
+        self._runner = Runner(given.backends, self._sides, given.n_copies, self._admission)
+        self._planner = Planner(given.backends, given.types, self._sides, op_offload=op_offload)
+        self._submitter = Submitter(self._planner, self._runner, self._admission, given.n_copies)
+        self._closed = False
+
+    # -- what it consists of
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """In order of priority."""
+        return self._given.backends
+
+    @property
+    def n_backends(self) -> int:
+        """How many backends (``ggml_backend_sched_get_n_backends``)."""
+        return len(self._given.backends)
+
+    def backend(self, i: int) -> Backend:
+        """By index (``ggml_backend_sched_get_backend``).
+
+        Raises:
+            InvalidArgument: there is none.
+        """
+        return self._given.backend(i)
+
+    @property
+    def max_in_flight(self) -> int | None:
+        """Submissions that `submit` lets be in flight; None: any number."""
+        return self._given.max_in_flight
+
+    @property
+    def n_copies(self) -> int:
+        """Submissions that may have memory apart (``ggml_backend_sched_get_n_copies``)."""
+        return self._given.n_copies
+
+    @property
+    def n_splits(self) -> int:
+        """Splits of the graph that was looked at last, 0 before (``..._get_n_splits``)."""
+        last = self._planner.last
+        return 0 if last is None else len(last.program.splits)
+
+    def buffer_type(self, backend: Backend) -> BufferType:
+        """The type of a backend's compute buffer (``..._get_buffer_type``).
+
+        Raises:
+            InvalidArgument: the backend is not one of this scheduler.
+        """
+        return self._given.types[self._given.index(backend, "Scheduler.buffer_type")]
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes allocated for a backend (``ggml_backend_sched_get_buffer_size``).
+
+        Memory that it shares with an earlier one of the same type counts there. With ``parallel``,
+        what submissions in flight have apart counts too, once it was needed. Leafs that
+        `alloc_graph` placed for good do not.
+
+        Raises:
+            InvalidArgument: the backend is not one of this scheduler.
+        """
+        b = self._given.index(backend, "Scheduler.buffer_size")
+        return self._planner.memory.size_for(b, self._given.types, self._given.n_copies)
+
+    def buffer(self, backend: Backend) -> Buffer | None:
+        """The compute buffer of a backend, None before there is one (``..._get_buffer``, old).
+
+        Raises:
+            InvalidArgument: the backend is not one of this scheduler.
+        """
+        have = self._planner.memory.shared_by(self.buffer_type(backend))
+        return have[0] if have else None
+
+    # -- pins
+
+    def set_tensor_backend(self, tensor: Tensor, backend: Backend) -> None:
+        """Pin a tensor to a backend, until `reset` (``..._set_tensor_backend``).
+
+        A pin holds: no pass moves the tensor elsewhere.
+
+        Raises:
+            InvalidHandle: not a tensor.
+            InvalidArgument: the backend is not one of this scheduler.
+        """
+        if not isinstance(tensor, Tensor):
+            raise InvalidHandle(f"[Scheduler.set_tensor_backend] {tensor!r} is no tensor")
+        self._planner.pin(tensor, self._given.index(backend, "Scheduler.set_tensor_backend"))
+
+    def get_tensor_backend(self, tensor: Tensor) -> Backend | None:
+        """Where a tensor was pinned, or assigned when its graph was last looked at; else None."""
+        if not isinstance(tensor, Tensor):
+            raise InvalidHandle(f"[Scheduler.get_tensor_backend] {tensor!r} is no tensor")
+        b = self._planner.backend_of(tensor)
+        return None if b is None else self._given.backends[b]
+
+    def reset(self) -> None:
+        """Forget pins, plans and memory (``ggml_backend_sched_reset``); what is in flight goes on.
+
+        Graphs that `alloc_graph` placed are unplaced.
+        """
+        self._planner.forget()
+
+    # -- looking at a graph
+
+    def _check_graph(self, graph: object, what: str) -> None:
+        """Refuse work when closed, and what is no graph."""
+        if self._closed:
+            raise InvalidState(f"[{what}] {self!r} is closed")
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
+
+    def split_graph(self, graph: Graph) -> None:
+        """Assign and cut a graph, allocate nothing (``ggml_backend_sched_split_graph``).
+
+        Leafs without memory count as brought by each run.
+
+        Raises:
+            NoBackendForOp: no backend can run a node where its data lies.
+        """
+        self._check_graph(graph, "Scheduler.split_graph")
+        finish(self._planner.program(graph, self._planner.floating(graph)))
+
+    def plan(self, graph: Graph) -> SchedulePlan:
+        """What would be run where, and why; to be printed, or drawn with ``dot()``.
+
+        Raises:
+            NoBackendForOp: no backend can run a node where its data lies.
+        """
+        self._check_graph(graph, "Scheduler.plan")
+        planner = self._planner
+        known = finish(planner.program(graph, planner.floating(graph), own=True))
+        return SchedulePlan(known.program)
+
+    def reserve_size(self, graph: Graph) -> tuple[int, ...]:
+        """Bytes that each backend would need for a graph; changes nothing (``..._reserve_size``).
+
+        A type that several backends share is reported for each of them.
+        """
+        self._check_graph(graph, "Scheduler.reserve_size")
+        return measure(finish(self._planner.building(graph, self._planner.floating(graph))))
+
+    def reserve(self, graph: Graph) -> None:
+        """Make the compute buffers large enough for a graph (``ggml_backend_sched_reserve``).
+
+        Raises:
+            AllocFailed: no memory; the buffers are as before.
+            NoBackendForOp: no backend can run a node where its data lies.
+        """
+        self._check_graph(graph, "Scheduler.reserve")
+        finish(self._planner.all(graph, self._planner.floating(graph)))
+
+    init_measure = reserve
+
+    def alloc_graph(self, graph: Graph) -> None:
+        """Place a graph for good, to be set, computed and read by hand (``..._alloc_graph``).
+
+        Leafs without memory, ends and OUTPUT tensors get memory on the backend that they were
+        assigned to, until `reset` or the end of the scheduler; the rest shares the compute buffers.
+        Not needed for `submit` and `run`.
+
+        Raises:
+            AlreadyAllocated: it has been placed.
+            AllocFailed: no memory.
+            NoBackendForOp: no backend can run a node where its data lies.
+        """
+        self._check_graph(graph, "Scheduler.alloc_graph")
+        self._planner.place(graph)
+
+    async def prepare(self, graph: Graph) -> None:
+        """Do all that `submit` needs for a graph first, giving way to the loop every 0.2 ms.
+
+        Leafs without memory count as brought by each run.
+
+        Raises:
+            As `submit`.
+
+        Cancellation: what was done is kept if it was finished.
+        """
+        self._check_graph(graph, "Scheduler.prepare")
+        await give_way(self._planner.all(graph, self._planner.floating(graph)))
 
     # -- running
 
@@ -90,174 +279,48 @@ class Scheduler(SchedulerBase):
         Cancellation: when the last task that awaits it is cancelled, the work is aborted.
         """
         self._check_graph(graph, "Scheduler.graph_compute")
-        if self._turn.locked():
-            raise InvalidState("[Scheduler.graph_compute] an evaluation is under way")
-        check_written(graph, "Scheduler.graph_compute")
-        if graph not in self._placed and graph.memory is None:
-            self.alloc_graph(graph)
-        layout = finish(self._planner.all(graph, ()))
-        future = self._runner.enqueue(layout, Job(graph, None, (), graph.inputs))
-        future._value = None
-        return future
+        return self._submitter.submit_now(graph)
 
     graph_compute_async = graph_compute
 
-    @overload
-    async def submit(
+    def _submit(
         self,
         graph: Graph,
-        inputs: Inputs | None,
-        outputs: Tensor | str,
-        *,
-        reuse: Reuse = (),
-        shape: tuple[int, ...] | None = None,
-    ) -> Future[Array]: ...
-    @overload
-    async def submit(
-        self,
-        graph: Graph,
-        inputs: Inputs | None,
-        outputs: Outputs = (),
-        *,
-        reuse: Reuse = (),
-        shape: Shapes | None = None,
-    ) -> Future[list[Array]]: ...
-    async def submit(
-        self,
-        graph: Graph,
-        inputs: Mapping[Any, object] | None = None,
-        outputs: Tensor | str | Sequence[Any] = (),
-        *,
-        reuse: Reuse = (),
-        shape: Any = None,
-    ) -> Future[Any]:
-        """Wait for a slot, first come, first served; then enqueue set, compute, get in one step.
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Sequence[Any],
+        reuse: Reuse,
+    ) -> Coroutine[Any, Any, Future[Any]]:
+        if self._closed or not isinstance(graph, Graph):
+            return self._refuse(graph)
+        return self._submitter.submit(graph, inputs, outputs, reuse)
+
+    async def _refuse(self, graph: object) -> Future[Any]:
+        self._check_graph(graph, "Scheduler.submit")
+        raise AssertionError("closed, or no graph")
+
+    # -- node by node
+
+    @property
+    def eval_callback(self) -> EvalCallback | None:
+        """See `set_eval_callback`."""
+        return self._submitter.eval_callback
+
+    @property
+    def observed(self) -> Array | None:
+        """What the node holds that the callback is shown at this moment."""
+        return self._submitter.observed
+
+    def set_eval_callback(self, callback: EvalCallback | None) -> None:
+        """Have each later `submit` ask for nodes and show them (``..._set_eval_callback``).
 
         Args:
-            graph: need not be placed. What it was not seen with before is planned first, giving
-                way to the loop.
-            inputs: what to write to which leaf, as `Backend.set` takes it; borrowed until done. A
-                leaf is given as the tensor or, where that is unique in the graph, by its name.
-            outputs: ends of the graph, tensors flagged OUTPUT, or leafs that have memory; or names.
-            reuse: as `Backend.run` has it; such a leaf has memory.
-            shape: of the result, as `Backend.run` has it.
-
-        Returns:
-            A Future of an array, or of a list of arrays if ``outputs`` is a sequence. Futures of
-            one scheduler get done in the order of their submission.
-
-        Raises:
-            NotAllocated: an output cannot be read; a leaf has no value; a leaf flagged INPUT was
-                never written, or only by an earlier run.
-            NoBackendForOp: no backend can run a node where its data lies.
-            AllocFailed: no memory.
-            LayoutMismatch, InvalidArgument: an array does not fit its tensor; an input is no leaf
-                of the graph; a name is not unique in it.
-            AggmlError: by the Future, from whatever failed first.
-
-        Cancellation: of ``submit``, gives the place in the queue up. Of the Future: when the last
-        task that awaits it is cancelled, the work is aborted; see `Future.shield`.
+            callback: ``callback(node, ask)``, called for each node in order with ``ask`` True:
+                whether the node is wanted. A node that is, is computed with all before it; then it
+                is called with ``ask`` False, while ``scheduler.observed`` is an array of what the
+                node holds. If it returns False, nothing further is run and the Future raises
+                Aborted. None: no callback.
         """
-        if self._closed or not isinstance(graph, Graph):
-            self._check_graph(graph, "Scheduler.submit")
-        if shape is not None:
-            shapes = shapes_of(graph, outputs, shape, "Scheduler.submit")
-            return reshaped(await self.submit(graph, inputs, outputs, reuse=reuse), shapes)
-        key = key_of(graph.uid, outputs, inputs, reuse)
-        repeat = self._planner.repeats.get(key)
-        if repeat is None:
-            job: Job | None = Job(graph, inputs, outputs, reuse, brought=self._brought)
-        else:
-            job = None
-            check_due(repeat.due, "Scheduler.submit", self._brought)
-        arrays = [] if repeat is None or inputs is None else repeat.arrays(inputs)
-        await CHECKPOINT
-        if repeat is not None and self._admission.free():
-            future = self._again(graph, repeat, arrays)
-            if future is not None:
-                return future
-        if job is None:
-            assert repeat is not None
-            job = Job(graph, repeat.inputs(arrays), outputs, brought=self._brought)
-        await self._admission.admit()
-        try:
-            if self.eval_callback is not None:
-                async with self._turn:
-                    return await evaluate(self, job, self.eval_callback)
-            layout = self._ready(job) or await self._planned(job)
-            if self._turn.locked():
-                async with self._turn:
-                    future = self._enqueue(job, self._ready(job) or await self._planned(job))
-            else:
-                future = self._enqueue(job, layout)
-            if key and not watchers:
-                self._planner.repeat(key, job)
-        except BaseException:
-            self._admission.give_up()
-            raise
-        return future
-
-    def _again(self, graph: Graph, repeat: Repeat, arrays: list[Array]) -> Future[Any] | None:
-        """Enqueue what was asked for before; None if it has to be looked at anew."""
-        known = repeat.known
-        if watchers or self.eval_callback is not None or self._turn.locked():
-            return None
-        if not known.holds(graph) or graph.uid in self._planned_for:
-            return None
-        slot = self._slot(known)
-        found = repeat.recordings.get(slot)
-        if found is None:
-            return None
-        layout, recording = found
-        planner = self._planner
-        if layout is not known.layouts.get(slot) or not layout.is_current(planner.memory):
-            return None
-        if not recording.holds():
-            return None
-        planner.last = known
-        check_due(repeat.due, "Scheduler.submit", self._brought)
-        future = repeat.run(recording, self._runner.line, arrays)
-        self._runner.note(future)
-        repeat.marks.note()
-        return future
-
-    @overload
-    async def run(
-        self,
-        graph: Graph,
-        inputs: Inputs | None,
-        outputs: Tensor | str,
-        *,
-        reuse: Reuse = (),
-        shape: tuple[int, ...] | None = None,
-    ) -> Array: ...
-    @overload
-    async def run(
-        self,
-        graph: Graph,
-        inputs: Inputs | None,
-        outputs: Outputs = (),
-        *,
-        reuse: Reuse = (),
-        shape: Shapes | None = None,
-    ) -> list[Array]: ...
-    async def run(
-        self,
-        graph: Graph,
-        inputs: Mapping[Any, object] | None = None,
-        outputs: Tensor | str | Sequence[Any] = (),
-        *,
-        reuse: Reuse = (),
-        shape: Any = None,
-    ) -> Any:
-        """`submit`, then await the result.
-
-        Raises:
-            As `submit`; and what the work failed with.
-
-        Cancellation: aborts the work.
-        """
-        return await (await self.submit(graph, inputs, outputs, reuse=reuse, shape=shape))
+        self._submitter.eval_callback = callback
 
     def evaluate(
         self,
@@ -275,84 +338,8 @@ class Scheduler(SchedulerBase):
         Cancellation: runs no further node.
         """
         self._check_graph(graph, "Scheduler.evaluate")
-        return Evaluation(self, Job(graph, inputs, (), brought=self._brought), wanted)
-
-    # -- how a submission comes about
-
-    def _slot(self, known: Known) -> int | None:
-        """Which memory the next submission of this program is to have."""
-        if self._n_copies == 1 or known.shared.compact:
-            return None
-        line = self._runner.line
-        if not known.shared.apart and not line.busy():
-            return None
-        return line.free_slot()
-
-    def _ready(self, job: Job, *, planning: bool = False) -> Layout | None:
-        """The layout to use now, if there is nothing left to plan; the job then speaks of it.
-
-        While another task plans, that is also one whose buffers have been replaced by larger ones
-        (it keeps them), or the compact one in place of one with memory apart. None while it plans
-        this very graph: submissions of one graph are enqueued in the order in which they came.
-        """
-        if not planning and job.graph.uid in self._planned_for:
-            return None
-        known = self._planner.known.get(job.key)
-        if known is None or not known.holds(job.graph):
-            return None
-        layout = known.layouts.get(self._slot(known))
-        if layout is None or not layout.is_current(self._planner.memory):
-            if planning or not self._plans.locked():
-                return None
-            layout = layout or known.layouts.get(None)
-            if layout is None:
-                return None
-        self._planner.last = job.known = known
-        if known.twins is not None:
-            job.translate(known.twins)
-        return layout
-
-    async def _planned(self, job: Job) -> Layout:
-        """Plan; meanwhile others may submit what is known. Nothing is awaited once it is ready."""
-        self._planned_for.append(job.graph.uid)
-        try:
-            async with self._plans:
-                while (layout := self._ready(job, planning=True)) is None:
-                    await give_way(self._planning(job))
-        finally:
-            self._planned_for.remove(job.graph.uid)
-        return layout
-
-    def _planning(self, job: Job) -> Steps[None]:
-        planner, graph = self._planner, job.graph
-        known = yield from planner.program(graph, job.floating)
-        omitted = [t for t in known.program.fixed if t in self._brought]
-        if omitted:
-            raise NotAllocated(
-                f"[Scheduler.submit] {omitted[0]!r} was brought by an earlier run and is not by "
-                "this one: give it again, or place it with backend.alloc"
-            )
-        slot = self._slot(known)
-        try:
-            yield from planner.layout(graph, known, slot)
-        except AllocFailed:
-            if slot is None:
-                raise
-            known.shared.compact = True  # no memory to be had apart: one after the other
-            yield from planner.layout(graph, known, None)
-
-    def _enqueue(self, job: Job, layout: Layout) -> Future[Any]:
-        # Another submission may have brought meanwhile what a `set` had written when this one came.
-        check_due(job.due, "Scheduler.submit", self._brought)
-        future = self._runner.enqueue(layout, job)
-        job.marks.note()
-        known = job.known
-        if known is not None and not known.brought:
-            known.brought = True
-            self._brought.update(job.floating)
-        if self._admission.limit is not None:
-            self._admission.used()
-        return future
+        job = Job(graph, inputs, (), brought=self._submitter.brought)
+        return self._submitter.evaluation(job, wanted)
 
     # -- end
 
@@ -364,27 +351,12 @@ class Scheduler(SchedulerBase):
 
         Cancellation: abandons the wait; the work goes on.
         """
-        runner = self._runner
-        unseen: list[Exception] | None = None
-
-        def report() -> None:
-            nonlocal unseen
-            if unseen is None:
-                unseen = [f for s in runner.streams() for f in s.failures()]
-            if unseen:
-                raise ExceptionGroup(
-                    f"[Scheduler.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
-                )
-
-        future = runner.mark_all()
-        future._finish = report
-        return future
+        return self._runner.synchronize(repr(self))
 
     def close(self) -> None:
         """Refuse new work; never blocks. What is in flight goes on; the given backends stay."""
         self._closed = True
-        for lane in self._lanes.opened.values():
-            lane.close()
+        self._sides.close()
 
     async def aclose(self) -> None:
         """Close, then wait until what was submitted is done.
@@ -420,5 +392,5 @@ class Scheduler(SchedulerBase):
 
     def __repr__(self) -> str:
         self._runner.busy()
-        names = ", ".join(b.name for b in self._backends)
+        names = ", ".join(b.name for b in self._given.backends)
         return f"<Scheduler {names}: {len(self._admission.unfinished())} in flight>"

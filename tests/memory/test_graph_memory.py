@@ -183,10 +183,13 @@ async def test_backends_that_take_turns_compile_a_graph_once_each(
     assert len(set(map(id, plans))) == 2
     memory_of = s.graph.memory
     assert memory_of is not None
-    before = list(memory_of.runs_of(be).values())  # none where runs go through the hooks
+    kept = memory_of.compiled_for(be)
+    assert kept is not None
+    before = list(kept.prepared.values())  # none where runs go through the hooks
     await s.run(other, ramp(), ramp())
     await s.run(be, ramp(), ramp())
-    assert list(memory_of.runs_of(be).values()) == before
+    assert memory_of.compiled_for(be) is kept
+    assert list(kept.prepared.values()) == before
     third = be.device.backend()
     await s.run(third, ramp(), ramp())
     assert len(memory_of._compiled) == 3

@@ -87,7 +87,7 @@ class Product:
     def packed(self) -> int:
         """Of how many nodes the weights are packed, as the last run had it."""
         memory: Any = self.graph.memory
-        found: int = memory.plan_of(self.backend).native.n_packed
+        found: int = memory.compiled_for(self.backend).plan.native.n_packed
         return found
 
 
@@ -302,7 +302,7 @@ async def test_a_callers_array_is_not_packed_unless_it_is_read_only(
         graph = Graph(y := ops.mul_mat(w, x))
         memory_of: Any = backend.alloc_graph(graph)
         await backend.run(graph, {x: floats(2, K, seed=18)}, y)
-        assert memory_of.plan_of(backend).native.n_packed == (PACKS and not writeable)
+        assert memory_of.compiled_for(backend).plan.native.n_packed == (PACKS and not writeable)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -351,7 +351,7 @@ async def test_weights_that_the_graph_itself_writes_are_not_packed(backend: aggm
     memory: Any = backend.alloc_graph(graph)
     blocks = aggml.quantize(floats(M, K, seed=21), "q4_0")
     await backend.run(graph, {x: floats(2, K, seed=22), other: blocks}, y)
-    assert memory.plan_of(backend).native.n_packed == 0
+    assert memory.compiled_for(backend).plan.native.n_packed == 0
 
 
 @pytest.mark.skipif(not PACKS, reason="this CPU has no AVX-512 VNNI: weights are not packed")
@@ -411,7 +411,7 @@ class Experts:
 
     @property
     def packed(self) -> int:
-        found: int = self.memory.plan_of(self.backend).native.n_packed
+        found: int = self.memory.compiled_for(self.backend).plan.native.n_packed
         return found
 
 
@@ -518,5 +518,5 @@ async def test_products_of_the_same_columns_lay_them_out_once(
         assert nmse(np.asarray(y).reshape(n, -1), expected) < 1e-9
     if PACKS:
         memory: Any = graph.memory
-        ops_of = [step.op for step in memory.plan_of(backend).steps]
+        ops_of = [step.op for step in memory.compiled_for(backend).plan.steps]
         assert ops_of.count("mul_mat") == 9  # two each, but one for the second

@@ -108,7 +108,7 @@ async def test_the_same_of_what_was_asked_for_before(three: Three) -> None:
 class AtLine:
     """Calls a function in another thread when the k-th line of these files is about to run."""
 
-    FILES = ("observe.py", "batch.py", "unit.py", "replay.py", "scheduler.py")
+    FILES = ("observe.py", "batch.py", "unit.py", "prepared.py", "submits.py", "submitter.py")
 
     def __init__(self, k: int, function: Callable[[], object]) -> None:
         self.left, self.function = k, function

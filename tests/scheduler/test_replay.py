@@ -278,14 +278,14 @@ async def test_what_is_known_does_not_wait_for_the_planning_of_something_new() -
     found: list[aggml.Future[Any]] = []
     async with anyio.create_task_group() as tg:
         tg.start_soon(plan)
-        while not ladder.sched._plans.locked():
+        while not ladder.sched._submitter.plans.locked():
             await anyio.lowlevel.checkpoint()
         ones = {ladder.x: np.ones(N, np.float32)}
         # in these words before, and in others
         found.append(await ladder.sched.submit(ladder.graph, ones, ladder.y))
         found.append(await ladder.sched.submit(ladder.graph, ones, [ladder.y] * 2))
         assert not planned.is_set()
-        assert ladder.sched._plans.locked()
+        assert ladder.sched._submitter.plans.locked()
     assert planned.is_set()
     for future in found:
         assert (np.array(await future) == 1 + ladder.n).all()
@@ -305,15 +305,17 @@ async def test_submissions_of_a_graph_that_is_being_planned_keep_their_order() -
             order.append(k)
             assert (await future == -k).all()
 
-        await sched._plans.acquire()  # as if another graph were planned
+        await sched._submitter.plans.acquire()  # as if another graph were planned
         async with anyio.create_task_group() as tg:
             tg.start_soon(client, 0)
             await anyio.wait_all_tasks_blocked()
-            finish(sched._planning(Job(graph, {x: np.zeros(N, np.float32)}, graph.nodes[-1])))
+            finish(
+                sched._submitter.planning(Job(graph, {x: np.zeros(N, np.float32)}, graph.nodes[-1]))
+            )
             tg.start_soon(client, 1)
             await anyio.wait_all_tasks_blocked()
             assert order == []
-            sched._plans.release()
+            sched._submitter.plans.release()
         assert order == [0, 1]
         await sched.aclose()
 

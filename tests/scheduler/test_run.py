@@ -436,7 +436,7 @@ async def test_a_graph_and_what_was_planned_for_it_go_together(two: Two) -> None
     del graph
     gc.collect()
     assert gone() is None
-    assert two.sched._planner.known == {}
+    assert two.sched._planner.graphs == {}
 
 
 async def test_a_cache_is_written_in_place_across_runs() -> None:

@@ -8,7 +8,7 @@ that type, ``("own", backend, side)`` for a site that shares its scratch with no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aggml.tensor.placement import BufferUsage
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["Key", "Memory", "Unshared"]
+__all__ = ["SIDE_STREAMS", "Key", "Memory", "Unshared"]
+
+#: Streams beside its own on which a backend may compute: for so many crossings of a graph there and
+#: back the submissions do not hold each other up.
+SIDE_STREAMS: Final = 3
 
 #: What a group of buffers is for.
 Key: TypeAlias = tuple[object, ...]
@@ -56,9 +60,23 @@ class Memory:
             if self.buffers.get(key) is have:  # else another task was first: there may be enough
                 self.buffers[key] = new
 
-    def size(self, key: Key) -> int:
-        """Bytes under this key."""
-        return sum(b.size for b in self.buffers.get(key, ()))
+    def shared_by(self, kind: BufferType) -> list[Buffer] | None:
+        """The buffers that all backends with this type share; None before there are any."""
+        return self.buffers.get(("type", id(kind)))
+
+    def size_for(self, b: int, types: Sequence[BufferType], n_copies: int) -> int:
+        """Bytes of backend ``b``; what several share counts for the first of them.
+
+        Args:
+            b: its index.
+            types: of the buffers of all backends.
+            n_copies: submissions that may have memory apart.
+        """
+        keys: list[Key] = [("own", b, side) for side in range(1 + SIDE_STREAMS)]
+        keys += [("slot", number, b) for number in range(n_copies)]
+        if next(i for i, kind in enumerate(types) if kind is types[b]) == b:
+            keys.append(("type", id(types[b])))
+        return sum(buffer.size for key in keys for buffer in self.buffers.get(key, ()))
 
 
 class Unshared:

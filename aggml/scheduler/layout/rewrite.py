@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aggml.graph import graph_of
 from aggml.memory.buffer_type import HOST
 from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.scheduler.layout.memory import SIDE_STREAMS
 from aggml.tensor import change, new_like
 from aggml.tensor.placement import Placement
 
@@ -25,11 +26,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["SIDE_STREAMS", "Rewritten", "Site", "rewriting"]
-
-# Streams beside its own on which a backend may compute: for so many crossings of a graph there and
-# back the submissions do not hold each other up.
-SIDE_STREAMS: Final = 3
+__all__ = ["Rewritten", "Site", "rewriting"]
 
 # Where a node lies that takes no memory, but keeps its source until it comes.
 _NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "", 0)

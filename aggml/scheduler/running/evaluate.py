@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio
 import anyio.lowlevel
 import numpy as np
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from aggml.scheduler.layout.layout import Layout
+    from aggml.scheduler.planner import Planner
     from aggml.scheduler.running.job import Job
-    from aggml.scheduler.scheduler import Scheduler
+    from aggml.scheduler.running.run import Runner
 
 __all__ = ["EvalCallback", "Evaluation", "evaluate"]
 
@@ -37,20 +39,27 @@ EvalCallback = Callable[[Tensor, bool], bool]
 
 
 class _Walk:
-    """One run, node after node."""
+    """One run, node after node.
 
-    def __init__(self, scheduler: Scheduler, job: Job) -> None:
-        self.scheduler = scheduler
+    Args:
+        planner: of the scheduler.
+        runner: likewise.
+        job: what is run.
+    """
+
+    def __init__(self, planner: Planner, runner: Runner, job: Job) -> None:
+        self.planner = planner
+        self.runner = runner
         self.job = job
         self.layout: Layout | None = None
         self.first = True
 
     async def prepare(self) -> None:
-        s, job = self.scheduler, self.job
-        graph = job.graph
-        planner, cuts = s._planner, range(len(graph.nodes))
-        program = await give_way(planner.building(graph, job.floating, cuts))
-        self.layout = await give_way(laying_out(program, None, planner.memory, s._lanes))
+        """Plan the graph with each node as a split of its own."""
+        planner, job = self.planner, self.job
+        cuts = range(len(job.graph.nodes))
+        program = await give_way(planner.building(job.graph, job.floating, cuts))
+        self.layout = await give_way(laying_out(program, None, planner.memory, planner.side))
         self.outputs = job.outputs_of(self.layout)
 
     def nodes(self) -> Iterator[tuple[int, Tensor]]:
@@ -74,9 +83,9 @@ class _Walk:
         program = layout.program
         placed = [(program.at(t), t, array) for t, array in job.placed] if self.first else []
         if self.first:
-            job.marks.note()
+            job.request.marks.note()
         self.first = False
-        return self.scheduler._runner.part(layout, script, job.values, placed, outputs)
+        return self.runner.part(layout, script, job.values, placed, outputs)
 
     def read(self, node: Tensor, split: int, array: Array) -> list[Output]:
         assert self.layout is not None
@@ -112,24 +121,41 @@ class _Walk:
         layout = self.layout
         assert layout is not None
         future: Future[Any] = self.part(-1, plan=False, outputs=self.outputs)
-        future._value = self.job.result([o.array for o in self.outputs])
+        future._value = self.job.request.value([o.array for o in self.outputs])
         return future
 
 
-async def evaluate(scheduler: Scheduler, job: Job, callback: EvalCallback) -> Future[Any]:
-    """Run with a callback; the Future of the whole, Aborted if the callback said so."""
-    walk = _Walk(scheduler, job)
+async def evaluate(
+    planner: Planner,
+    runner: Runner,
+    job: Job,
+    callback: EvalCallback,
+    show: Callable[[Array | None], None],
+) -> Future[Any]:
+    """Run with a callback.
+
+    Args:
+        planner: of the scheduler.
+        runner: likewise.
+        job: what is run.
+        callback: see `EvalCallback`.
+        show: told what a node holds while ``callback`` is called for it, then None.
+
+    Returns:
+        The Future of the whole; Aborted if the callback said so.
+    """
+    walk = _Walk(planner, runner, job)
     await walk.prepare()
     stream = walk.each(lambda node: bool(callback(node, True)))
     try:
         async for node, array in stream:
-            scheduler.observed = array
+            show(array)
             if not callback(node, False):
                 future: Future[Any] = Future(None, None, "submit")
                 future._problem = Aborted(f"[Scheduler] the callback ended the run after {node!r}")
                 return future
     finally:
-        scheduler.observed = None
+        show(None)
         await stream.aclose()  # type: ignore[attr-defined]
     return walk.end()
 
@@ -139,16 +165,25 @@ class Evaluation:
 
     Other submissions of the scheduler wait until it is at its end, closed, or dropped. Leaving the
     loop early: call ``await aclose()``, or use it as ``async with``.
+
+    Args:
+        planner: of the scheduler.
+        runner: likewise.
+        turn: held while it goes on, so that other submissions wait.
+        job: what is run.
+        wanted: which nodes; None: all but views.
     """
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        planner: Planner,
+        runner: Runner,
+        turn: anyio.Lock,
         job: Job,
         wanted: Callable[[Tensor], bool] | Iterable[Tensor] | None,
     ) -> None:
-        self._walk = _Walk(scheduler, job)
-        self._scheduler = scheduler
+        self._walk = _Walk(planner, runner, job)
+        self._turn = turn
         self._results: list[tuple[Tensor, Array]] = []
         if wanted is None:
             self._ask: Callable[[Tensor], bool] = lambda node: node.op not in VIEW_OPS
@@ -167,7 +202,7 @@ class Evaluation:
             raise StopAsyncIteration
         try:
             if self._stream is None:
-                await self._scheduler._turn.acquire()
+                await self._turn.acquire()
                 self._stream = self._walk.each(self._ask)
                 await self._walk.prepare()
             return await anext(self._stream)
@@ -180,7 +215,7 @@ class Evaluation:
         stream, self._stream = self._stream, None
         self._done = True
         if stream is not None:
-            self._scheduler._turn.release()
+            self._turn.release()
             await stream.aclose()  # type: ignore[attr-defined]
 
     async def __aenter__(self) -> Self:

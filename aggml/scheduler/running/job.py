@@ -1,14 +1,16 @@
 """Job: what one submission asks for, checked before it is admitted.
 
-Here: inputs against leafs, outputs against what can be read. Not here: planning (scheduler.py),
+Here: inputs against leafs, outputs against what can be read. Not here: planning (submitter.py),
 enqueuing (run.py).
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from aggml.backend.inputs import Marks, ask, check_due
+from aggml.backend.inputs import ask
+from aggml.backend.prepared import Request
 from aggml.errors import InvalidArgument, NotAllocated
 from aggml.scheduler.running.unit import Output
 from aggml.tensor import checking
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.layout.layout import Layout
-    from aggml.scheduler.planner import Known
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
@@ -35,22 +36,25 @@ class Job:
     Args:
         graph, inputs, outputs, reuse: as `Scheduler.submit` takes them.
         brought: leafs without memory of their own that earlier submissions brought.
+
+    Attributes:
+        graph: as given.
+        request: how it was asked for.
+        inputs: all arrays that are brought, in the order given.
+        values: those of them that are for leafs without memory of their own.
+        floating: these leafs.
+        placed: tensors in memory of the user that are written, with their arrays.
+        wanted: what is read.
+        form: jobs of the same leafs that are equal in this need the same operations.
+
+    Raises:
+        As `Scheduler.submit`, about what is asked for.
     """
 
-    __slots__ = (
-        "due",
-        "floating",
-        "form",
-        "graph",
-        "inputs",
-        "key",
-        "known",
-        "marks",
-        "placed",
-        "single",
-        "values",
-        "wanted",
-    )
+    __slots__ = (*("floating", "form", "graph", "inputs", "placed", "request", "values", "wanted"),)
+
+    floating: tuple[Tensor, ...]
+    form: tuple[object, ...]
 
     def __init__(
         self,
@@ -64,12 +68,10 @@ class Job:
         what = "Scheduler.submit"
         self.graph = graph
         asked = ask(graph, inputs, outputs, reuse, what)
-        self.single = asked.single
+        self.request = Request(graph, asked, what)
+        self.request.check(brought)
         self.wanted = asked.outputs
-        self.due = asked.due
-        check_due(self.due, what, brought)
-        self.marks = Marks(graph, asked.inputs)
-        self.inputs: dict[Tensor, Array] = {}  # all of them, as they were given
+        self.inputs: dict[Tensor, Array] = {}
         self.values: dict[Tensor, Array] = {}
         self.placed: list[tuple[Tensor, Array]] = []
         floating = []
@@ -88,16 +90,15 @@ class Job:
             self.values[tensor] = array
             floating.append(tensor)
         self.floating = tuple(floating)
-        self.key = (graph.uid, *floating)
-        self.known: Known | None = None  # what was planned for it
-        #: Jobs of the same leafs that are equal in this need the same operations.
         self.form = (self.wanted, *[(t, t.placement, t.root.placement) for t, _ in self.placed])
 
-    def translate(self, twins: dict[Tensor, Tensor]) -> None:
-        """Speak of the tensors of a graph that is like this one, whose program is to be run."""
-        self.values = {twins.get(t, t): x for t, x in self.values.items()}
-        self.wanted = tuple([twins.get(t, t) for t in self.wanted])
-        self.form = (self.wanted, *self.form[1:])
+    def in_terms_of(self, twins: Mapping[Tensor, Tensor]) -> Job:
+        """The same job in the tensors of a graph that is like this one, whose program is run."""
+        job = copy(self)
+        job.values = {twins.get(t, t): x for t, x in self.values.items()}
+        job.wanted = tuple([twins.get(t, t) for t in self.wanted])
+        job.form = (job.wanted, *self.form[1:])
+        return job
 
     def arrays_for(self, leafs: tuple[Tensor, ...]) -> list[Array]:
         """The arrays of these brought leafs, then those for memory that the user placed."""
@@ -149,7 +150,3 @@ class Job:
                 raise InvalidArgument(f"[Scheduler.submit] {tensor!r} is not of {self.graph!r}")
             found.append((b, tensor, array))
         return found
-
-    def result(self, arrays: list[Array]) -> Array | list[Array]:
-        """What the Future brings: the only array, or all of them."""
-        return arrays[0] if self.single else arrays

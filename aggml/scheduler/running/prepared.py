@@ -1,35 +1,38 @@
-"""Replay: a submission like an earlier one, enqueued again in one native call.
+"""What a scheduler prepares: a submission like an earlier one is enqueued again by one native call.
 
 Here: what makes it the same, and which array goes where. The hooks of the devices are not called
-again, so a run costs the same Python for any number of nodes, and 1 us of C for each operation.
-Not here: the first time (run.py).
+again, so a run costs the same Python for any number of nodes, and 1 us of C for each operation. Not
+here: the words and the arrays (backend/prepared.py), the first time (run.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aggml.native import _native
-from aggml.stream.future import Future
-from aggml.tensor.checking import incoming, spec_of
-from aggml.tensor.spans import bits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    import numpy as np
 
     from aggml.backend import Backend
+    from aggml.backend.prepared import Request, Words
     from aggml.memory.buffer import Buffer
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Known
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.unit import Output, Unit
+    from aggml.stream.future import Future
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Recording", "Repeat", "record"]
+__all__ = ["Prepared", "Recording", "prepare", "record"]
+
+# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
+# else.
+_MOST: Final = 8
 
 
 class Recording:
@@ -38,33 +41,26 @@ class Recording:
     Args:
         script: the operations.
         use: what they touch.
-        outputs: element type and shape of what is read.
         leafs: that are brought, in the order in which `run` takes their arrays.
         brought: (output, leaf) of those that are read as well.
-        bits: whether an array has a type that the buffer protocol does not know.
         used: backends, with the answers and the scratch that the operations rest on.
     """
 
-    __slots__ = ("_bits", "_brought", "_outputs", "_script", "_use", "_used", "leafs")
+    __slots__ = ("_brought", "_script", "_use", "_used", "leafs")
 
     def __init__(
         self,
         script: _native.Script,
         use: _native.Use,
-        outputs: list[tuple[np.dtype[Any], tuple[int, ...]]],
         leafs: tuple[Tensor, ...],
         brought: list[tuple[int, int]],
         used: list[tuple[Backend, object, Buffer | None]],
-        *,
-        bits: bool,
     ) -> None:
         self._script = script
         self._use = use
-        self._outputs = [(shape, dtype) for dtype, shape in outputs]
         self.leafs = leafs
         self._brought = brought
         self._used = used
-        self._bits = bits
 
     def holds(self) -> bool:
         """Whether hooks would enqueue the same again, and no batch is open on the streams."""
@@ -77,88 +73,89 @@ class Recording:
                 return False
         return True
 
-    def run(self, line: _native.Lineup, arrays: list[Array]) -> tuple[Future[Any], list[Array]]:
-        """Enqueue.
+    def run(self, line: _native.Lineup, request: Request, arrays: list[Array]) -> Future[Any]:
+        """Enqueue them.
 
         Args:
-            line: what it waits for.
+            line: what the submission waits for.
+            request: how it was asked for.
             arrays: those of ``leafs``, then those for memory that the user placed.
-
-        Returns:
-            The Future, which has no value yet, and the arrays of the outputs.
         """
-        results = [np.empty(shape, dtype) for shape, dtype in self._outputs]
+        taken, results = request.with_results(arrays)
         for i, k in self._brought:
             results[i][...] = arrays[k]
-        arrays += results
-        if self._bits:
-            arrays = [bits_of(array) for array in arrays]
-        ops = _native.submit_script(self._script, line, self._use, arrays)
-        return Future(ops, None, "submit", abortable=True), results
+        ops = _native.submit_script(self._script, line, self._use, taken)
+        return request.future(ops, results)
 
 
-class Repeat:
-    """What was asked for before, in these very words: the same graph, inputs in the same order.
+class _Recorded(NamedTuple):
+    """A recording as the words of one request have it.
+
+    Attributes:
+        layout: that it is of.
+        recording: the operations.
+        order: for each array that the recording takes, the index of that of the request; None: the
+            order is the same.
+    """
+
+    layout: Layout
+    recording: Recording
+    order: list[int] | None
+
+
+class Prepared:
+    """A submission that was asked for before, in the same words.
 
     Args:
         job: as it was asked for the first time.
         known: what was planned for it.
 
     Attributes:
+        request: of the job.
         known: as given.
-        due: of the job.
-        marks: of the job.
-        recordings: by the slot of their memory, each with the layout that it is of.
+        by_slot: recordings, by the slot of their memory.
     """
 
-    __slots__ = ("_inputs", "_order", "_single", "_specs", "due", "known", "marks", "recordings")
+    __slots__ = ("_inputs", "by_slot", "known", "request")
 
     def __init__(self, job: Job, known: Known) -> None:
+        self.request = job.request
         self.known = known
-        self.due = job.due
-        self.marks = job.marks
-        self.recordings: dict[int | None, tuple[Layout, Recording]] = {}
         self._inputs = tuple(job.inputs)
-        self._specs = [(*spec_of(tensor), tensor) for tensor in self._inputs]
-        self._single = job.single
-        self._order: dict[Recording, list[int] | None] = {}
+        self.by_slot: dict[int | None, _Recorded] = {}
 
     def learn(self, layout: Layout, recording: Recording, job: Job) -> None:
         """Have ``recording``, made for ``job``, stand for submissions with this layout."""
-        at = {tensor: i for i, tensor in enumerate(self._inputs)}
+        have = self.by_slot.get(layout.slot)
+        if have is not None and have.layout is layout and have.recording is recording:
+            return
+        index = {tensor: i for i, tensor in enumerate(self._inputs)}
         own = dict(zip(job.values, job.floating, strict=True))
-        order = [at[own[leaf]] for leaf in recording.leafs] + [at[t] for t, _ in job.placed]
-        self.recordings[layout.slot] = (layout, recording)
-        known = {r for _, r in self.recordings.values()}
-        self._order = {r: o for r, o in self._order.items() if r in known}
-        self._order[recording] = None if order == [*range(len(order))] else order
+        order = [index[own[leaf]] for leaf in recording.leafs]
+        order += [index[tensor] for tensor, _ in job.placed]
+        is_same = order == [*range(len(order))]
+        self.by_slot[layout.slot] = _Recorded(layout, recording, None if is_same else order)
 
-    def arrays(self, inputs: Mapping[Any, object]) -> list[Array]:
-        """The arrays in the order in which they were given, checked.
 
-        Raises:
-            As `incoming`.
-        """
-        found = []
-        for (dtype, shape, tensor), x in zip(self._specs, inputs.values(), strict=True):
-            if type(x) is np.ndarray and x.dtype is dtype and x.shape == shape:
-                found.append(x)
-            else:
-                found.append(incoming(x, tensor, "Scheduler.submit"))
-        return found
+def prepare(table: dict[Words, Prepared], words: Words, job: Job, known: Known) -> None:
+    """Have who asks in the same words find what was just enqueued for a job, if it was recorded.
 
-    def inputs(self, arrays: list[Array]) -> dict[Tensor, Array]:
-        """These arrays by their tensors."""
-        return dict(zip(self._inputs, arrays, strict=True))
-
-    def run(self, recording: Recording, line: _native.Lineup, arrays: list[Array]) -> Future[Any]:
-        """Enqueue a recording over the arrays that `arrays` gave."""
-        order = self._order[recording]
-        if order is not None:
-            arrays = [arrays[i] for i in order]
-        future, results = recording.run(line, arrays)
-        future._value = results[0] if self._single else results
-        return future
+    Args:
+        table: of what was prepared for the graph.
+        words: that the user used.
+        job: as it was enqueued.
+        known: what was planned for it.
+    """
+    prepared = table.get(words)
+    for layout in known.layouts.values():
+        recording = layout.recordings.get(job.form)
+        if recording is None:
+            continue
+        if prepared is None:
+            if len(table) >= _MOST:
+                del table[next(iter(table))]
+            prepared = table[words] = Prepared(job, known)
+        prepared.learn(layout, recording, job)
 
 
 def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) -> Recording | None:
@@ -187,8 +184,4 @@ def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) ->
         if source is not None  # none of them is
     ]
     brought = [(i, inputs[job.wanted[i]]) for i, o in enumerate(outputs) if o.split == -2]
-    found = [spec_of(tensor) for tensor in job.wanted]
-    arrays = (*job.arrays_for(leafs), *(o.array for o in outputs))
-    bits = any(bits_of(array) is not array for array in arrays)
-    script = _native.Script(unit.groups, which)
-    return Recording(script, use, found, leafs, brought, used, bits=bits)
+    return Recording(_native.Script(unit.groups, which), use, leafs, brought, used)

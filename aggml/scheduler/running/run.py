@@ -1,7 +1,7 @@
 """Carries a layout out: the only file of the scheduler that enqueues.
 
 Here: one submission as one step on all of its streams. Not here: what is done in which order
-(script.py), a submission like an earlier one (replay.py), who may submit (scheduler.py).
+(layout/), a submission like an earlier one (prepared.py), who may submit (submitter.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.prepared import Recording
-    from aggml.scheduler.running.sides import Lanes
+    from aggml.scheduler.running.sides import Sides
     from aggml.scheduler.running.unit import Output, Source
     from aggml.stream.admission import Admission
     from aggml.tensor import Tensor
@@ -47,7 +47,7 @@ class Runner:
 
     Args:
         backends: those that compute.
-        lanes: further ones.
+        sides: further ones.
         n_slots: submissions that may have memory apart.
         admission: where Futures of submissions go.
 
@@ -61,12 +61,12 @@ class Runner:
     def __init__(
         self,
         backends: Sequence[Backend],
-        lanes: Lanes,
+        sides: Sides,
         n_slots: int,
         admission: Admission,
     ) -> None:
         self.backends = backends
-        self.lanes = lanes
+        self.sides = sides
         self.joined = Stream("scheduler", pool=backends[0].stream.pool)
         self.busy, self.note = admission.busy, admission.add
         self._natives = [b.stream.native for b in backends]
@@ -83,13 +83,12 @@ class Runner:
         """
         recording: Recording | None = None if watchers else layout.recordings.get(job.form)
         if recording is not None and recording.holds():
-            future, arrays = recording.run(self.line, job.arrays_for(recording.leafs))
-            future._value = job.result(arrays)
-            self.note(future)
-            return future
-        future = Future[Any](None, None, "submit", abortable=True)
+            again = recording.run(self.line, job.request, job.arrays_for(recording.leafs))
+            self.note(again)
+            return again
+        future: Future[Any] = Future(None, None, "submit", abortable=True)
         outputs = job.outputs_of(layout)
-        future._value = job.result([o.array for o in outputs])
+        future._value = job.request.value([o.array for o in outputs])
         placed = job.placed_at(layout.program)
         use = self._use(layout, placed)
         unit = Unit(self.joined)
@@ -203,10 +202,10 @@ class Runner:
         after: _native.Stream,
         used: dict[_native.Stream, None],
     ) -> None:
-        lane = self.lanes("out", output.backend)
-        native = lane.stream.native
+        side = self.sides("out", output.backend)
+        native = side.stream.native
         unit.wait(native, after)
-        self._call(unit, lane, ("output", i)).append(lane._get(output.tensor, output.array))
+        self._call(unit, side, ("output", i)).append(side._get(output.tensor, output.array))
         used[native] = None
 
     def _close(
@@ -250,7 +249,24 @@ class Runner:
 
     def streams(self) -> list[Stream]:
         """All streams that submissions may be on."""
-        return [b.stream for b in (*self.backends, *self.lanes.opened.values())]
+        return [b.stream for b in (*self.backends, *self.sides.opened.values())]
+
+    def synchronize(self, scheduler: str) -> Future[None]:
+        """See `Scheduler.synchronize`; ``scheduler`` is told by the exception."""
+        unseen: list[Exception] | None = None  # every await of one Future tells the same
+
+        def report() -> None:
+            nonlocal unseen
+            if unseen is None:
+                unseen = [failure for stream in self.streams() for failure in stream.failures()]
+            if unseen:
+                raise ExceptionGroup(
+                    f"[Scheduler.synchronize] {scheduler}: {len(unseen)} failed unseen", unseen
+                )
+
+        future = self.mark_all()
+        future._finish = report
+        return future
 
     def mark_all(self) -> Future[None]:
         """A Future of all that is queued on any of them."""

@@ -1,6 +1,6 @@
-"""Lanes: further backends that a scheduler opens for transfers, and for splits side by side.
+"""Sides: further backends that a scheduler opens for transfers, and for splits side by side.
 
-Not here: what goes over which of them (script.py).
+Not here: what goes over which of them (layout/script.py).
 """
 
 from __future__ import annotations
@@ -13,21 +13,32 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.memory.buffer_type import BufferType
 
-__all__ = ["Lanes"]
+__all__ = ["Sides"]
 
 
-class Lanes:
-    """Backends for transfers, opened when first needed; memory of the host needs none.
+class Sides:
+    """Further backends on the devices of the given ones, opened when first needed.
+
+    The given backends keep the computing, so transfers do not wait for it. Memory of the host needs
+    no backend for transfers.
 
     Args:
         backends: those that compute.
         types: of their buffers.
+
+    Attributes:
+        opened: by name and index of the backend that they help.
     """
 
     def __init__(self, backends: Sequence[Backend], types: Sequence[BufferType]) -> None:
         self._backends = backends
         self._types = types
         self.opened: dict[tuple[str, int], Backend] = {}
+
+    def close(self) -> None:
+        """Have all of them refuse new work."""
+        for side in self.opened.values():
+            side.close()
 
     def __call__(self, name: str, b: int) -> Backend:
         """The backend that carries something out for backend ``b``.
@@ -40,10 +51,10 @@ class Lanes:
         computes = name.startswith("compute")
         if self._types[b].is_host and not computes and name != "feed":
             return self._backends[b]
-        lane = self.opened.get((name, b))
-        if lane is None:
+        side = self.opened.get((name, b))
+        if side is None:
             backend = self._backends[b]
-            lane = backend._sibling() if computes else backend.device.backend()
-            self.opened[name, b] = lane
-            lane.stream.name = f"{self._backends[b].name} {name}"
-        return lane
+            side = backend._sibling() if computes else backend.device.backend()
+            self.opened[name, b] = side
+            side.stream.name = f"{backend.name} {name}"
+        return side

@@ -1,7 +1,7 @@
 """Unit: all operations of one submission, collected and enqueued in one step.
 
 Here: collecting them, and which array each transfer is from or to, so that they can be recorded
-(replay.py). Not here: which operations (run.py).
+(prepared.py). Not here: which operations (run.py).
 """
 
 from __future__ import annotations

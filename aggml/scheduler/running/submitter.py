@@ -1,0 +1,265 @@
+"""Submitter: the way of a submission from what the user asks for to operations on streams.
+
+Here: who may submit when, what is planned first, what can be enqueued at once. Not here: planning
+(planner.py), the operations (run.py), node by node (evaluate.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from aggml.backend.inputs import check_written
+from aggml.backend.prepared import words_of
+from aggml.errors import AllocFailed, InvalidState, NotAllocated
+from aggml.scheduler.running.evaluate import Evaluation, evaluate
+from aggml.scheduler.running.job import Job
+from aggml.scheduler.running.prepared import Prepared, prepare
+from aggml.stream.observe import watchers
+from aggml.stream.reactor import CHECKPOINT
+from aggml.stream.slices import finish, give_way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy as np
+
+    from aggml.graph import Graph
+    from aggml.scheduler.layout.layout import Layout
+    from aggml.scheduler.planner import Known, Planner
+    from aggml.scheduler.running.evaluate import EvalCallback
+    from aggml.scheduler.running.run import Runner
+    from aggml.stream.admission import Admission
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
+    from aggml.tensor import Tensor
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["Submitter"]
+
+
+class _Ready(NamedTuple):
+    """What a job can be enqueued with at once."""
+
+    known: Known
+    layout: Layout
+
+
+class Submitter:
+    """Has jobs planned where that is needed, and enqueues them in the order in which they came.
+
+    Args:
+        planner: makes layouts, and keeps them.
+        runner: enqueues.
+        admission: the slots of submissions.
+        n_copies: submissions that may have memory apart.
+
+    Attributes:
+        planner: as given.
+        runner: as given.
+        eval_callback: see `Scheduler.set_eval_callback`.
+        observed: see `Scheduler.observed`.
+        turn: of who evaluates: no other submission comes between its parts.
+        plans: of who plans: another one that asks for the same finds it.
+        brought: leafs without memory of their own that earlier submissions brought.
+    """
+
+    def __init__(
+        self, planner: Planner, runner: Runner, admission: Admission, n_copies: int
+    ) -> None:
+        self.planner = planner
+        self.runner = runner
+        self._admission = admission
+        self._n_copies = n_copies
+        self.eval_callback: EvalCallback | None = None
+        self.observed: Array | None = None
+        self.turn = anyio.Lock()
+        self.plans = anyio.Lock()
+        self._planned_for: list[int] = []  # graphs of those who have ``plans`` or wait for it
+        self.brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Iterable[Tensor | str],
+        reuse: Iterable[Tensor | str],
+    ) -> Future[Any]:
+        """See `Scheduler.submit`."""
+        words = words_of(outputs, inputs, reuse)
+        kept = self.planner.graphs.get(graph.uid)
+        prepared: Prepared | None = None if kept is None else kept.prepared.get(words)
+        if prepared is None:
+            job = Job(graph, inputs, outputs, reuse, brought=self.brought)
+            await CHECKPOINT
+        else:
+            request = prepared.request
+            if request.due:
+                request.check(self.brought)
+            arrays = request.arrays(inputs) if inputs else []
+            await CHECKPOINT
+            if self._admission.free():
+                future = self._again(graph, prepared, arrays)
+                if future is not None:
+                    return future
+            job = Job(graph, request.by_tensor(arrays), outputs, brought=self.brought)
+        await self._admission.admit()
+        try:
+            if self.eval_callback is not None:
+                return await self._evaluate(job, self.eval_callback)
+            ready = await self.ready(job)
+            if self.turn.locked():
+                async with self.turn:
+                    return self._enqueue(job, await self.ready(job), words)
+            return self._enqueue(job, ready, words)
+        except BaseException:
+            self._admission.give_up()
+            raise
+
+    async def _evaluate(self, job: Job, callback: EvalCallback) -> Future[Any]:
+        """Run node by node, with a callback in between."""
+        async with self.turn:
+            return await evaluate(self.planner, self.runner, job, callback, self._show)
+
+    def _show(self, array: Array | None) -> None:
+        self.observed = array
+
+    def evaluation(
+        self, job: Job, wanted: Callable[[Tensor], bool] | Iterable[Tensor] | None
+    ) -> Evaluation:
+        """See `Scheduler.evaluate`."""
+        return Evaluation(self.planner, self.runner, self.turn, job, wanted)
+
+    def submit_now(self, graph: Graph) -> Future[Any]:
+        """See `Scheduler.graph_compute`.
+
+        Raises:
+            InvalidState: an evaluation is under way.
+        """
+        if self.turn.locked():
+            raise InvalidState("[Scheduler.graph_compute] an evaluation is under way")
+        check_written(graph, "Scheduler.graph_compute")
+        if not self.planner.is_placed(graph):
+            self.planner.place(graph)
+        layout = finish(self.planner.all(graph, ()))
+        future = self.runner.enqueue(layout, Job(graph, None, (), graph.inputs))
+        future._value = None
+        return future
+
+    def _again(self, graph: Graph, prepared: Prepared, arrays: list[Array]) -> Future[Any] | None:
+        """Enqueue what was prepared; None if it has to be looked at anew."""
+        known = prepared.known
+        if watchers or self.eval_callback is not None or self.turn.locked():
+            return None
+        if not known.holds(graph) or graph.uid in self._planned_for:
+            return None
+        slot = self._slot(known)
+        found = prepared.by_slot.get(slot)
+        if found is None or found.layout is not known.layouts.get(slot):
+            return None
+        if not found.layout.is_current(self.planner.memory) or not found.recording.holds():
+            return None
+        self.planner.last = known
+        request = prepared.request
+        if request.due:
+            request.check(self.brought)
+        if found.order is not None:
+            arrays = [arrays[i] for i in found.order]
+        future = found.recording.run(self.runner.line, request, arrays)
+        self.runner.note(future)
+        request.marks.note()
+        return future
+
+    def _enqueue(self, job: Job, ready: _Ready, words: tuple[object, ...]) -> Future[Any]:
+        known, layout = ready
+        # Another submission may have brought meanwhile what a `set` had written when this one came.
+        job.request.check(self.brought)
+        spoken = job if known.twins is None else job.in_terms_of(known.twins)
+        future = self.runner.enqueue(layout, spoken)
+        job.request.marks.note()
+        if not known.brought:
+            known.brought = True
+            self.brought.update(job.floating)
+        if self._admission.limit is not None:
+            self._admission.used()
+        kept = self.planner.graphs.get(job.graph.uid)
+        if words and not watchers and kept is not None:
+            prepare(kept.prepared, words, spoken, known)
+        return future
+
+    # -- what there is to be planned
+
+    def _slot(self, known: Known) -> int | None:
+        """Which memory the next submission of this program is to have."""
+        if self._n_copies == 1 or known.shared.compact:
+            return None
+        line = self.runner.line
+        if not known.shared.apart and not line.busy():
+            return None
+        return line.free_slot()
+
+    async def ready(self, job: Job) -> _Ready:
+        """The layout to use now, planned if there is none.
+
+        Meanwhile others may submit what is known. Nothing is awaited once it is ready.
+        """
+        found = self._found(job)
+        if found is not None:
+            return found
+        self._planned_for.append(job.graph.uid)
+        try:
+            async with self.plans:
+                while (found := self._found(job, planning=True)) is None:
+                    await give_way(self.planning(job))
+        finally:
+            self._planned_for.remove(job.graph.uid)
+        return found
+
+    def _found(self, job: Job, *, planning: bool = False) -> _Ready | None:
+        """The layout to use now, if there is nothing left to plan.
+
+        While another task plans, that is also one whose buffers have been replaced by larger ones
+        (it keeps them), or the compact one in place of one with memory apart. None while it plans
+        this very graph: submissions of one graph are enqueued in the order in which they came.
+        """
+        planner, graph = self.planner, job.graph
+        if not planning and graph.uid in self._planned_for:
+            return None
+        known = planner.known_of(graph, job.floating)
+        if known is None:
+            return None
+        layout = known.layouts.get(self._slot(known))
+        if layout is None or not layout.is_current(planner.memory):
+            if planning or not self.plans.locked():
+                return None
+            layout = layout or known.layouts.get(None)
+            if layout is None:
+                return None
+        planner.last = known
+        return _Ready(known, layout)
+
+    def planning(self, job: Job) -> Steps[None]:
+        """Plan what a job needs, in small steps.
+
+        Raises:
+            As `Scheduler.submit`, about what is planned.
+        """
+        planner, graph = self.planner, job.graph
+        known = yield from planner.program(graph, job.floating)
+        omitted = [t for t in known.program.fixed if t in self.brought]
+        if omitted:
+            raise NotAllocated(
+                f"[Scheduler.submit] {omitted[0]!r} was brought by an earlier run and is not by "
+                "this one: give it again, or place it with backend.alloc"
+            )
+        slot = self._slot(known)
+        try:
+            yield from planner.layout(graph, known, slot)
+        except AllocFailed:
+            if slot is None:
+                raise
+            known.shared.compact = True  # no memory to be had apart: one after the other
+            yield from planner.layout(graph, known, None)
