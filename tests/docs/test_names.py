@@ -9,8 +9,11 @@ from __future__ import annotations
 import importlib
 import re
 
+import click
 import pytest
-from docs.pages import PAGES, ROOT, prose, text_of
+from docs.pages import PAGES, ROOT, blocks, prose, text_of
+
+from aggml.cli import main
 
 GUIDES = [page for page in PAGES if not page.startswith("docs/notebook/")]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
@@ -98,6 +101,20 @@ def test_modules_that_are_run_exist(page: str) -> None:
     for module in re.findall(r"python -m ((?:aggml|benchmarks)[\w.]*)", text_of(page)):
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_commands_of_the_program_exist(page: str) -> None:
+    shell = [block.code for block in blocks(page) if block.language == "sh"]
+    lines = [*spans(page), *(line for code in shell for line in code.splitlines())]
+    for line in lines:
+        if found := re.match(r"(?:python -m )?aggml((?: [a-z]+)+)", line):
+            command: click.Command = main
+            for word in found[1].split():
+                if not isinstance(command, click.Group):
+                    break
+                assert word in command.commands, line
+                command = command.commands[word]
 
 
 def test_parts_of_the_benchmarks_exist() -> None:
