@@ -1,4 +1,8 @@
-"""A node computed on given arrays, gradients by differences: for tests beside recorded cases."""
+"""Results of graphs that a test builds itself, for what no recorded case has.
+
+Here: computing with given values, on any number of threads; gradients by differences. Not here:
+recorded cases (recorded.py).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ import numpy as np
 from aggml import Graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     import aggml
     from aggml import Tensor
 
-__all__ = ["by_differences", "compute", "floats"]
+__all__ = ["by_differences", "compute", "floats", "run", "same_for_any_threads"]
 
 _TIMEOUT = 15.0
 
@@ -39,6 +43,30 @@ def compute(
     placed.close()  # so that the tensors can be placed once more
     memory.close()
     return array
+
+
+def run(
+    backend: aggml.Backend, result: Tensor, data: Mapping[Tensor, NDArray[Any]]
+) -> NDArray[Any]:
+    """What `Backend.run` gives for ``result``: in the rank that was built."""
+    graph = Graph(result)
+    memory = backend.alloc_graph(graph)
+    future = backend.run(graph, data, result)
+    future.wait(_TIMEOUT)
+    assert memory is not None  # alive until here
+    value: NDArray[Any] = future.result()
+    return value
+
+
+def same_for_any_threads(
+    backends: Sequence[aggml.Backend],
+    build: Callable[[], tuple[Tensor, Mapping[Tensor, NDArray[Any]]]],
+) -> NDArray[Any]:
+    """What all these backends give, bit for bit."""
+    results = [run(backend, *build()) for backend in backends]
+    for result in results[1:]:
+        assert result.tobytes() == results[0].tobytes()
+    return results[0]
 
 
 def floats(*shape: int, seed: int) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import compute, gradient, same_for_any_threads
+from ops.computing import by_differences, run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import Tensor, new_tensor, ops
@@ -55,7 +55,7 @@ def test_gradient_is_that_of_the_function(name: str, n: int, backend: aggml.Back
     rng = np.random.default_rng(n)
     x, weight = rng.normal(size=(2, 3, n))
     f = {"silu": _silu, "rms_norm": _rms_norm, "soft_max": _soft_max}[name]
-    expected = gradient(lambda x: float((f(x) * weight).sum()), x)
+    expected = by_differences(lambda x: float((f(x) * weight).sum()), x, 1e-5)
     grad, value = new_tensor("f32", ne=(n, 3)), new_tensor("f32", ne=(n, 3))
     if name == "silu":
         node = ops.silu_back(grad, value)
@@ -65,7 +65,7 @@ def test_gradient_is_that_of_the_function(name: str, n: int, backend: aggml.Back
         node = ops.soft_max_ext_back(grad, value, 0.7)
     given = f(x) if name == "soft_max" else x
     data = {grad: weight.astype(np.float32), value: given.astype(np.float32)}
-    np.testing.assert_allclose(compute(backend, node, data), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(backend, node, data), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_of_the_loss(any_backend: aggml.Backend) -> None:
@@ -79,11 +79,11 @@ def test_gradient_of_the_loss(any_backend: aggml.Backend) -> None:
 
     grad, a, b = new_tensor("f32", ne=(1,)), *(new_tensor("f32", ne=(9, 4)) for _ in range(2))
     data = {a: x.astype(np.float32), b: labels.astype(np.float32)}
-    result = compute(any_backend, ops.cross_entropy_loss(a, b), data)
+    result = run(any_backend, ops.cross_entropy_loss(a, b), data)
     np.testing.assert_allclose(result, [[loss(x)]], rtol=1e-6)
     node = ops.cross_entropy_loss_back(grad, a, b)
-    result = compute(any_backend, node, data | {grad: np.array([2.5], np.float32)})
-    np.testing.assert_allclose(result, 2.5 * gradient(loss, x), rtol=1e-4, atol=1e-6)
+    result = run(any_backend, node, data | {grad: np.array([2.5], np.float32)})
+    np.testing.assert_allclose(result, 2.5 * by_differences(loss, x, 1e-5), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -93,7 +93,7 @@ def test_silu_back_of_rows_apart(dtype: str, any_backend: aggml.Backend) -> None
     parts = [ops.view_2d(t, 33, 5, t.nb[1], t.nb[0]) for t in (grad, value)]
     kind = np.float32 if dtype == "f32" else np.float16
     data = {grad: weight.astype(kind), value: x.astype(kind)}
-    result = compute(any_backend, ops.silu_back(parts[0], parts[1]), data)
+    result = run(any_backend, ops.silu_back(parts[0], parts[1]), data)
     s = 1 / (1 + np.exp(-x))
     expected = (weight * s * (1 + x * (1 - s)))[:, 1:34]
     bound = 1e-6 if dtype == "f32" else 4e-3

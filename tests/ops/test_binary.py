@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
@@ -73,7 +73,7 @@ def test_add1_of_rows_apart(dtype: str, any_backend: aggml.Backend) -> None:
     kept = ops.cpy(a, c)
     part = ops.view_2d(kept, 64, 5, kept.nb[1], 0)
     node = ops.add1(part, b) if dtype == "f32" else ops.cast(ops.add1(part, b), "f32")
-    result = compute(any_backend, node, {a: x, b: np.array([0.75], "f4")})
+    result = run(any_backend, node, {a: x, b: np.array([0.75], "f4")})
     bound = {"f32": 1e-6, "f16": 2e-3, "bf16": 2e-2, "q4_0": 0.5, "q8_0": 0.05}[dtype]
     np.testing.assert_allclose(result, x[:, :64] + 0.75, rtol=0, atol=bound)
 
@@ -109,11 +109,11 @@ def test_add_cast_of_blocks_to_other_types(kind: str, any_backend: aggml.Backend
     x, y = np.random.default_rng(5).normal(size=(2, 3, 512)).astype(np.float32)
     blocks = aggml.quantize(x, "q5_0")
     a, b = new_tensor("q5_0", ne=(512, 3)), new_tensor("f32", ne=(512, 3))
-    found = compute(any_backend, ops.add_cast(a, b, kind), {a: blocks, b: y})
+    found = run(any_backend, ops.add_cast(a, b, kind), {a: blocks, b: y})
     total = aggml.dequantize(blocks, "q5_0", ne=(512, 3)) + y
     dtype = aggml.DType.parse(kind)
     if dtype.is_quantized:
         c = new_tensor("f32", ne=(512, 3))
-        assert np.array_equal(found, compute(any_backend, ops.cast(c, kind), {c: total}))
+        assert np.array_equal(found, run(any_backend, ops.cast(c, kind), {c: total}))
     else:
         assert np.array_equal(found, total.astype(dtype.numpy))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import same_for_any_threads
+from ops.computing import same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import Tensor, new_tensor, ops

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from corpus_loader import nmse
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
@@ -82,7 +82,7 @@ def test_any_number_of_columns_for_an_expert(
     index[0] = np.arange(used) % experts
     as_, b = new_tensor(dtype, ne=(k, m, experts)), new_tensor("f32", ne=(k, n, tokens))
     ids = new_tensor("i32", ne=(used, tokens))
-    result = compute(backend, ops.mul_mat_id(as_, b, ids), {as_: w, b: x, ids: index})
+    result = run(backend, ops.mul_mat_id(as_, b, ids), {as_: w, b: x, ids: index})
     expected = _expected(exact, x, index)
     assert not result.reshape(tokens, used, m)[index < 0].any()
     # Columns for dots of quantized types may be quantized, as ggml does; all others are exact.
@@ -101,7 +101,7 @@ def test_columns_of_the_type_that_rows_are_converted_to(
     index = rng.integers(0, 2, (tokens, 1), dtype=np.int32)
     as_, b = new_tensor(dtype, ne=(64, 9, 2)), new_tensor(dtype, ne=(64, 1, tokens))
     ids = new_tensor("i32", ne=(1, tokens))
-    result = compute(any_backend, ops.mul_mat_id(as_, b, ids), {as_: w, b: x, ids: index})
+    result = run(any_backend, ops.mul_mat_id(as_, b, ids), {as_: w, b: x, ids: index})
     expected = _expected(exact_w, exact_x, index)
     assert nmse(expected, result.reshape(expected.shape).astype(np.float64)) < 1e-6
 
@@ -158,7 +158,7 @@ def test_empty_operands(
         b: np.zeros((tokens, 1, k), np.float32),
         ids: np.full((tokens, 2), -1, np.int32),
     }
-    result = compute(any_backend, ops.mul_mat_id(as_, b, ids), data)
+    result = run(any_backend, ops.mul_mat_id(as_, b, ids), data)
     assert result.size == m * 2 * tokens
     assert not result.any()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import Tensor, new_tensor, ops
@@ -60,7 +60,7 @@ def test_l2_norm_has_length_one(n: int, backend: aggml.Backend) -> None:
     x = np.random.default_rng(n).normal(size=(3, n)).astype(np.float32)
     a = new_tensor("f32", ne=(n, 3))
     expected = x / np.linalg.norm(x.astype(np.float64), axis=-1, keepdims=True)
-    result = compute(backend, ops.l2_norm(a, 1e-6), {a: x})
+    result = run(backend, ops.l2_norm(a, 1e-6), {a: x})
     np.testing.assert_allclose(result, expected, rtol=2e-6)
-    result = compute(backend, ops.l2_norm(a, 1e6), {a: x})
+    result = run(backend, ops.l2_norm(a, 1e6), {a: x})
     np.testing.assert_allclose(result, x / 1e6, rtol=2e-6)

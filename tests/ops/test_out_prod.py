@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
@@ -45,7 +45,7 @@ def test_blocks_of_any_size(dtype: str, m: int, n: int, k: int, backend: aggml.B
         seen = aggml.dequantize(blocks, kind, ne=(m, k, 2)).reshape(2, k, m).astype(np.float64)
         given = blocks.reshape(2, k, -1)
     a, b = new_tensor(dtype, ne=(m, k, 2)), new_tensor("f32", ne=(n, k, 2))
-    result = compute(backend, ops.out_prod(a, b), {a: given, b: y})
+    result = run(backend, ops.out_prod(a, b), {a: given, b: y})
     expected = np.einsum("pki,pkj->pji", seen, y.astype(np.float64))
     np.testing.assert_allclose(result.reshape(expected.shape), expected, rtol=1e-5, atol=2e-4)
 
@@ -53,7 +53,7 @@ def test_blocks_of_any_size(dtype: str, m: int, n: int, k: int, backend: aggml.B
 def test_the_sum_of_nothing_is_zero(any_backend: aggml.Backend) -> None:
     a, b = new_tensor("f32", ne=(5, 0)), new_tensor("f32", ne=(3, 0))
     nothing = {a: np.zeros((0, 5), np.float32), b: np.zeros((0, 3), np.float32)}
-    assert compute(any_backend, ops.out_prod(a, b), nothing).tolist() == [[0.0] * 5] * 3
+    assert run(any_backend, ops.out_prod(a, b), nothing).tolist() == [[0.0] * 5] * 3
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 3, 2), (300, 260, 140)])

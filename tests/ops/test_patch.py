@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
@@ -58,7 +58,7 @@ def test_a_part_anywhere(
     node = getattr(ops, name + inplace)(a, seen, a.nb[1], 2 * a.nb[2], a.nb[3], offset)
     expected = x.copy()
     _part(expected)[...] = y if name == "set" else y + _part(x)
-    assert np.array_equal(compute(any_backend, node, data), expected)
+    assert np.array_equal(run(any_backend, node, data), expected)
 
 
 def test_threads_do_not_matter(by_threads: list[aggml.Backend]) -> None:
@@ -78,7 +78,7 @@ def test_nothing_may_be_put_anywhere(any_backend: aggml.Backend) -> None:
     a, b = new_tensor("i32", ne=(4,)), new_tensor("i32", ne=(0,))
     x = np.arange(4, dtype=np.int32)
     node = ops.set_1d(a, b, 16)
-    assert compute(any_backend, node, {a: x, b: np.zeros(0, np.int32)}).tolist() == [0, 1, 2, 3]
+    assert run(any_backend, node, {a: x, b: np.zeros(0, np.int32)}).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

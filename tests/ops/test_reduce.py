@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import Tensor, new_tensor, ops
@@ -46,7 +46,7 @@ def test_rows_with_gaps(name: str, axes: tuple[int, ...], any_backend: aggml.Bac
         "mean": np.mean(seen, axis=-1),
         "cumsum": np.cumsum(seen, axis=-1),
     }[name]
-    result = compute(any_backend, node, {a: x})
+    result = run(any_backend, node, {a: x})
     np.testing.assert_allclose(result.ravel(), np.ravel(expected), rtol=1e-6, atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_the_loss_of_a_part_of_the_rows(any_backend: aggml.Backend) -> None:
     node = ops.cross_entropy_loss(part, ops.view_3d(b, 30, 5, 4, b.nb[1], b.nb[2], 0))
     z = x[:, 1:, 2:32].astype(np.float64)
     logs = z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
-    result = compute(any_backend, node, {a: x, b: y})
+    result = run(any_backend, node, {a: x, b: y})
     assert result.item() == pytest.approx(-(y[:, :5] * logs).sum() / 20, rel=1e-6)
 
 
@@ -91,18 +91,18 @@ def test_count_equal_counts_all_dimensions(any_backend: aggml.Backend) -> None:
     a, b = new_tensor("i32", ne=(6, 5, 4, 3)), new_tensor("i32", ne=(5, 6, 4, 3))
     node = ops.count_equal(a, ops.transpose(b))
     data = {a: x, b: np.ascontiguousarray(y.swapaxes(-1, -2))}
-    assert compute(any_backend, node, data).item() == (x == y).sum()
+    assert run(any_backend, node, data).item() == (x == y).sum()
 
 
 def test_argmax_passes_over_nan(any_backend: aggml.Backend) -> None:
     a = new_tensor("f32", ne=(4, 2))
     x = np.array([[1, np.nan, 0, 1], [np.nan, np.nan, -np.inf, np.nan]], np.float32)
-    assert compute(any_backend, ops.argmax(a), {a: x}).tolist() == [[3, 2]]
+    assert run(any_backend, ops.argmax(a), {a: x}).tolist() == [[3, 2]]
 
 
 @pytest.mark.parametrize("ne", [(0, 3), (4, 0)])
 def test_sums_of_nothing(ne: tuple[int, int], any_backend: aggml.Backend) -> None:
     a = new_tensor("f32", ne=ne)
     x = np.zeros(ne[::-1], np.float32)
-    assert compute(any_backend, ops.sum(a), {a: x}).tolist() == [[0.0]]
-    assert compute(any_backend, ops.sum_rows(a), {a: x}).tolist() == [[0.0]] * ne[1]
+    assert run(any_backend, ops.sum(a), {a: x}).tolist() == [[0.0]]
+    assert run(any_backend, ops.sum_rows(a), {a: x}).tolist() == [[0.0]] * ne[1]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
@@ -52,8 +52,8 @@ def test_top_k_has_the_largest_first(n: int, k: int, any_backend: aggml.Backend)
     x = np.random.default_rng(n).normal(size=(4, n)).astype(np.float32)
     a = new_tensor("f32", ne=(n, 4))
     expected = np.argsort(-x, axis=-1, kind="stable")[:, :k]
-    assert np.array_equal(compute(any_backend, ops.top_k(a, k), {a: x}), expected)
-    assert np.array_equal(compute(any_backend, ops.argsort_top_k(a, k), {a: x}), expected)
+    assert np.array_equal(run(any_backend, ops.top_k(a, k), {a: x}), expected)
+    assert np.array_equal(run(any_backend, ops.argsort_top_k(a, k), {a: x}), expected)
 
 
 @pytest.mark.parametrize("n", [1, 15, 33, 512, 1000, 5000])
@@ -72,7 +72,7 @@ def test_top_k_of_equal_elements_takes_the_first_and_nan_last(
     k = min(k, n)
     a = new_tensor("f32", ne=(n, 6))
     expected = np.lexsort((np.broadcast_to(np.arange(n), x.shape), -x, np.isnan(x)))[:, :k]
-    assert np.array_equal(compute(any_backend, ops.top_k(a, k), {a: x}), expected)
+    assert np.array_equal(run(any_backend, ops.top_k(a, k), {a: x}), expected)
 
 
 @pytest.mark.parametrize("n", [8, 100])
@@ -82,17 +82,17 @@ def test_nan_comes_last_in_either_order(n: int, any_backend: aggml.Backend) -> N
     x[5] = np.inf
     a = new_tensor("f32", ne=(n,))
     rest = [i for i in range(n) if i not in {1, 4, 5}]
-    up = compute(any_backend, ops.argsort(a, "asc"), {a: x})
-    down = compute(any_backend, ops.argsort(a, ops.SortOrder.DESC), {a: x})
+    up = run(any_backend, ops.argsort(a, "asc"), {a: x})
+    down = run(any_backend, ops.argsort(a, ops.SortOrder.DESC), {a: x})
     assert up.tolist() == [*rest, 5, 1, 4]
     assert down.tolist() == [5, *reversed(rest), 1, 4]
-    assert compute(any_backend, ops.top_k(a, 1), {a: x}).tolist() == [5]
+    assert run(any_backend, ops.top_k(a, 1), {a: x}).tolist() == [5]
 
 
 def test_rows_with_gaps(any_backend: aggml.Backend) -> None:
     x = np.random.default_rng(5).normal(size=(9, 6)).astype(np.float32)
     a = new_tensor("f32", ne=(6, 9))
-    result = compute(any_backend, ops.argsort(ops.transpose(a)), {a: x})
+    result = run(any_backend, ops.argsort(ops.transpose(a)), {a: x})
     assert np.array_equal(result, np.argsort(x.T, axis=-1))
 
 

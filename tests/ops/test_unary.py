@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from ops.computed import compute, same_for_any_threads
+from ops.computing import run, same_for_any_threads
 from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
@@ -113,7 +113,7 @@ def test_values_at_the_ends_of_the_range(name: str, dtype: str, backend: aggml.B
         expected = {**EXACT, **CLOSE}[name](x)[:4]
         range_of = np.float16 if dtype == "f16" else np.float32  # that of bf16 is f32's
         expected = expected.astype(range_of).astype(np.float64)
-    result = compute(backend, _apply(name, rows), {a: elements}).astype(np.float64)
+    result = run(backend, _apply(name, rows), {a: elements}).astype(np.float64)
     if name in EXACT:
         assert np.array_equal(result, expected, equal_nan=True)
         assert np.array_equal(np.signbit(result), np.signbit(expected))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from corpus_loader import nmse
 from devices.cuda.host import compute as on_shim
-from ops.computed import compute as on_cpu
+from ops.computing import run as on_cpu
 
 import aggml
 from aggml import DType, Graph, new_tensor, ops

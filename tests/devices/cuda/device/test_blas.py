@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from corpus_loader import nmse
 from devices.cuda.fake_driver import HostKernels, built
-from ops.computed import compute as on_cpu
+from ops.computing import run as on_cpu
 
 import aggml
 from aggml import AggmlError, Graph, new_tensor, ops
