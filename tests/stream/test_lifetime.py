@@ -239,10 +239,16 @@ async def test_async_with_left_by_an_exception_aborts_queued_graphs(device: AnyD
     s = sum_on(be)
     be.stream.native.hold()
     copied, run, delay = be.set(s.a, ramp()), s.run(be, ramp(), ramp()), be.stream.delay(1000)
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012 the body is what is tested
-        async with be:
-            threading.Timer(0.02, be.stream.native.release).start()
-            raise ZeroDivisionError
+
+    async def release() -> None:
+        await anyio.wait_all_tasks_blocked()  # the task below waits for the end of the stream
+        be.stream.native.release()
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 the body is what is tested
+            async with be:
+                tasks.start_soon(release)
+                raise ZeroDivisionError
     assert be.closed
     await copied  # what is no graph goes on
     for future in (run, delay):
