@@ -188,8 +188,9 @@ def _add_node(draft: _Draft, node: Tensor, number: int, leaf: int) -> None:
         Unsupported, OutOfBounds, InvalidArgument, AllocFailed: the native compiler refuses it.
     """
     operands = draft.operands
-    target = operands[node]
+    # Sources first: of a graph without memory the leaf is named, which the user made.
     sources = tuple([None if source is None else operands[source] for source in node.src])
+    target = operands[node]
     problem = draft.native.add(
         _op_id(node.op),
         node.name,
