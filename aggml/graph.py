@@ -1,7 +1,7 @@
 """Graph: what is needed to compute some tensors, in an order in which it can be computed.
 
-Here: the order, leafs, nodes, use counts, uid. Not here: memory (allocator.py), plans (native),
-splits.
+Here: the order, leafs, nodes, use counts, uid. Not here: memory (memory/), plans (plan/),
+splits (scheduler/).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GGUFWriter: the gguf package and GGUFFile read what was written; what cannot be is refused.
 
-Not here: damaged files (test_gguf.py).
+Not here: damaged files (test_reading.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bad input: a typed exception that names object and values, before anything is queued.
 
-GGUF files: test_gguf.py.
+GGUF files: test_reading.py.
 """
 
 from __future__ import annotations

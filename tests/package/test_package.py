@@ -202,3 +202,26 @@ def test_the_example_of_the_readme_runs() -> None:
     assert done.returncode == 0, done.stderr
     expected = re.findall(r"print\(.*\)  # (.*)", blocks[0])
     assert done.stdout.splitlines() == expected
+
+
+#: A file as a head names it; patterns such as ``quant*.c`` and placeholders are none.
+FILE_NAME = re.compile(
+    r"(?<![\w*./{<-])((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|c|h|cpp|def|cu|cuh|cmake|md))\b(?![*\w])"
+)
+#: Names of projects that look like files, and a file of ggml.
+NOT_OURS = {"llama.cpp", "whisper.cpp", "ggml.h"}
+ALL_FILES = {
+    f"/{path.relative_to(ROOT).as_posix()}"
+    for folder in ("aggml", "benchmarks", "cmake", "docs", "examples", "tests", "tools")
+    for path in (ROOT / folder).rglob("*.*")
+} | {f"/{path.name}" for path in ROOT.glob("*.*")}
+
+
+def test_files_that_heads_name_exist() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        for name in FILE_NAME.findall("\n".join(header(path)).replace("../", ""))
+        if name not in NOT_OURS and not any(known.endswith(f"/{name}") for known in ALL_FILES)
+    ]
+    assert missing == []

@@ -1,6 +1,6 @@
 /* mul_mat of few columns, NEON: lanes run along k; f32, f16 and bf16 weights as they lie, 2 rows x up to 4 columns.
  *
- * Not here: quantized weights (kernels/dotprod/mul_mat_dots_q.c), many columns (mul_mat.c). */
+ * Not here: quantized weights (kernels/dotprod/mul_mat_dots.c), many columns (mul_mat.c). */
 #include <arm_neon.h>
 
 #include "kernels/inline.h"
