@@ -22,7 +22,7 @@ from aggml.errors import (
 )
 from aggml.native import _native
 from aggml.process.alive import note
-from aggml.stream.observe import born, watchers
+from aggml.stream.observe import born, observers
 from aggml.tensor import change
 from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch
 
@@ -151,7 +151,7 @@ class Buffer:
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._closed = False
         # A class that has another owner shows memory that is another buffer's.
-        if watchers and size and self.__class__.owner is Buffer.owner:
+        if observers and size and self.__class__.owner is Buffer.owner:
             born(base, base + size, self)
         if type.device is not None:
             note(type.device, self)

@@ -25,7 +25,7 @@ from aggml.stream.batch import Batch
 from aggml.stream.call_thread import CallThread, foreign_error, stop_callers
 from aggml.stream.failures import exception_of
 from aggml.stream.future import Future
-from aggml.stream.observe import submit, watchers
+from aggml.stream.observe import observers, submit
 from aggml.stream.threadpool import ThreadPool, default_pool
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class StreamBase:
     ) -> Future[T]:
         if self._batches:
             return self._put_groups([(self.native, descs)], value, what, finish=finish)
-        if len(descs) == 1 and not watchers:
+        if len(descs) == 1 and not observers:
             return Future(_native.submit_one(self.native, descs[0]), value, what, finish=finish)
         (ops,) = submit([(self.native, descs)])
         return Future(tuple(ops), value, what, finish=finish)

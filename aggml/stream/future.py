@@ -14,7 +14,7 @@ from aggml.errors import InvalidState
 from aggml.process.locks import new_rlock
 from aggml.stream.call_thread import Waiting, calling, check_may_wait
 from aggml.stream.failures import exception_of
-from aggml.stream.observe import observed, watchers
+from aggml.stream.observe import learned, observers
 from aggml.stream.parker import post_here
 from aggml.stream.reactor import checkpoint, current_reactor, current_task, wait_op
 
@@ -124,8 +124,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         if self._ops is None:
             return self._problem is not None
         done = self._ops[-1].done()
-        if watchers and done:
-            observed(self._ops)
+        if observers and done:
+            learned(self._ops)
         return done
 
     def exception(self) -> Exception | None:
@@ -140,8 +140,8 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             raise InvalidState(
                 f"[Future.exception] {self.what} is pending: await it, or call wait()"
             )
-        if watchers:
-            observed(self._ops or ())
+        if observers:
+            learned(self._ops or ())
         for op in self._ops or ():
             error = op.error()
             if error is not None:

@@ -1,7 +1,8 @@
-"""Watchers: who wants to see each operation as it is enqueued (traces, the race checker).
+"""Observers see each operation as it is enqueued: traces and the race checker are observers.
 
-Here: the one place where operations go to the native streams, and the list of who looks on. Not
-here: what they make of it (trace.py, race.py). With nobody looking on it costs one test.
+Here: the only place where operations go to the native streams, and the list of observers. Not
+here: what they do with what they see (tracing/timeline.py, tracing/race.py). Without observers an
+operation pays for one test of an empty list.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ if TYPE_CHECKING:
 
     Groups = Sequence[tuple[_native.Stream, list[_native.Desc]]]
 
-__all__ = ["Watcher", "born", "observed", "submit", "submit_in_line", "watchers"]
+__all__ = ["Observer", "born", "learned", "observers", "submit", "submit_in_line"]
 
-#: Those who look on, in the order in which they came.
-watchers: list[Watcher] = []
+#: All observers, in the order in which they came.
+observers: list[Observer] = []
 _lock = new_rlock()
 
 
-class Watcher(Protocol):
-    """Looks on; must not enqueue anything itself."""
+class Observer(Protocol):
+    """Sees operations; must not enqueue any itself."""
 
     def before(self, groups: Groups) -> object:
-        """Operations are about to be enqueued; what it returns comes back to `after`."""
+        """These operations are about to be enqueued; `after` gets the result as ``note``."""
         ...
 
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
-        """They were; nothing of another thread that is watched came between."""
+        """They are enqueued now; no observed operation of another thread came between."""
         ...
 
     def born(self, start: int, end: int, owner: object) -> None:
@@ -45,46 +46,53 @@ class Watcher(Protocol):
 
 
 def submit(groups: Groups) -> list[list[_native.Op]]:
-    """Enqueue, as `_native.submit` does, and show it to all watchers."""
-    if not watchers:
+    """Enqueue operations, as `_native.submit` does, and show them to all observers."""
+    if not observers:
         return _native.submit(groups)
     with _lock:
-        now = list(watchers)
+        now = list(observers)
         notes = [w.before(groups) for w in now]
         ops = _native.submit(groups)
-        for watcher, note in zip(now, notes, strict=True):
-            watcher.after(groups, ops, note)
+        for observer, note in zip(now, notes, strict=True):
+            observer.after(groups, ops, note)
     return ops
 
 
 def submit_in_line(
     groups: Groups, line: _native.Lineup, use: _native.Use
 ) -> list[list[_native.Op]]:
-    """The same after what ``line`` says that ``use`` has to wait for; the waits have no Ops."""
-    with _lock if watchers else nullcontext():
-        now = list(watchers)
-        while True:  # until nobody was faster: what another thread enqueues meanwhile counts, too
-            waits, ahead = line.before(use, bool(now))  # who looks on has not seen what is over
+    """Enqueue operations behind all that ``use`` must wait for according to ``line``.
+
+    Returns:
+        The Ops of ``groups``; the waits that were put before them have none.
+    """
+    with _lock if observers else nullcontext():
+        now = list(observers)
+        while True:  # until no other thread has enqueued something in between
+            waits, ahead = line.before(use, bool(now))  # observers have not seen the ends
             first = [(stream, [_native.wait(other, upto)]) for stream, other, upto in waits]
             both = [*first, *groups]
             notes = [w.before(both) for w in now]
             ops = _native.submit_in_line(both, line, use, ahead)
             if ops is None:
                 continue
-            for watcher, note in zip(now, notes, strict=True):
-                watcher.after(both, ops, note)
+            for observer, note in zip(now, notes, strict=True):
+                observer.after(both, ops, note)
             return ops[len(first) :]
 
 
 def born(start: int, end: int, owner: object) -> None:
-    """Memory was allocated; what watchers know of these addresses is of others before."""
+    """Tell observers of new memory: what they know of these addresses is about older memory."""
     with _lock:
-        for watcher in watchers:
-            watcher.born(start, end, owner)
+        for observer in observers:
+            observer.born(start, end, owner)
 
 
-def observed(ops: Sequence[_native.Op]) -> None:
-    """The program learned that these operations are done: what it does next comes after them."""
+def learned(ops: Sequence[_native.Op]) -> None:
+    """Tell observers that the program knows these operations to be done.
+
+    Whatever it does next comes after them.
+    """
     with _lock:
-        for watcher in watchers:
-            watcher.seen(ops)
+        for observer in observers:
+            observer.seen(ops)

@@ -20,7 +20,7 @@ import numpy as np
 
 from aggml.errors import InvalidState
 from aggml.memory.buffer import lying
-from aggml.stream.observe import watchers
+from aggml.stream.observe import observers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,13 +134,13 @@ class RaceChecker:
         self._owners: dict[int, weakref.ref[object]] = {}
 
     def __enter__(self) -> Self:
-        watchers.append(self)
+        observers.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: object
     ) -> None:
-        watchers.remove(self)
+        observers.remove(self)
         if kind is None and self._raises and self.races:
             raise RaceError(
                 f"[check_races] {len(self.races)} found:\n" + "\n".join(map(str, self.races))
@@ -166,11 +166,11 @@ class RaceChecker:
         self._accesses = [a for a in self._accesses if a.end <= start or end <= a.start]
 
     def before(self, groups: Groups) -> list[list[tuple[Any, Any, str]]]:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
         return [[(d.waits(), _ranges(d), d.operation) for d in descs] for _, descs in groups]
 
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
         notes: Any = note
         while self._gone:
             self._forget(*self._gone.pop())
@@ -208,7 +208,7 @@ class RaceChecker:
         line.learn(ticket, known)
 
     def seen(self, ops: Sequence[_native.Op]) -> None:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
         for op in ops:
             key, ticket = op.stream.key, op.ticket
             if self._host.get(key, 0) >= ticket:

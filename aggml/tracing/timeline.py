@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from xml.sax.saxutils import escape
 
 from aggml.errors import InvalidArgument
-from aggml.stream.observe import watchers
+from aggml.stream.observe import observers
 from aggml.tracing.picture import Picture
 
 if TYPE_CHECKING:
@@ -57,27 +57,27 @@ class Trace:
         self._names: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        watchers.append(self)
+        observers.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        watchers.remove(self)
+        observers.remove(self)
 
     def before(self, groups: Groups) -> list[list[str]]:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
         return [[desc.operation for desc in descs] for _, descs in groups]
 
     def after(self, groups: Groups, ops: list[list[_native.Op]], note: object) -> None:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
         names: Any = note
         for (stream, _), found, operations in zip(groups, ops, names, strict=True):
             self._ops += [(stream, name, op) for name, op in zip(operations, found, strict=True)]
 
     def born(self, start: int, end: int, owner: object) -> None:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
 
     def seen(self, ops: Sequence[_native.Op]) -> None:
-        """See `aggml.stream.observe.Watcher`."""
+        """See `aggml.stream.observe.Observer`."""
 
     def _rows(self) -> dict[int, str]:
         """Key of each stream -> its name, made unique, in the order of first use."""
@@ -165,32 +165,32 @@ def trace() -> Trace:
     return Trace()
 
 
-def _lanes(events: Sequence[TraceEvent]) -> dict[str, int]:
+def _row_numbers(events: Sequence[TraceEvent]) -> dict[str, int]:
     return {name: i for i, name in enumerate(dict.fromkeys(e.stream for e in events))}
 
 
 def _svg(events: Sequence[TraceEvent], title: str) -> str:
-    lanes = _lanes(events)
+    row_of = _row_numbers(events)
     start, end = min(e.started for e in events), max(e.done for e in events)
     left, width, height = 140, 1000, 28
     scale = width / max(end - start, 1e-9)
     top = 30
     rows = []
-    for name, i in lanes.items():
+    for name, i in row_of.items():
         y = top + i * height
         rows.append(
             f'<text x="{left - 8}" y="{y + 18}" text-anchor="end">{escape(name)}</text>'
             f'<line x1="{left}" x2="{left + width}" y1="{y + 25}" y2="{y + 25}" stroke="#ddd"/>'
         )
     for e in events:
-        x, y = left + (e.started - start) * scale, top + lanes[e.stream] * height
+        x, y = left + (e.started - start) * scale, top + row_of[e.stream] * height
         w = max((e.done - e.started) * scale, 0.5)
         text = f"{e.operation}: {(e.done - e.started) * 1e3:.3f} ms"
         rows.append(
             f'<rect x="{x:.2f}" y="{y + 3}" width="{w:.2f}" height="20" '
             f'fill="{_COLOURS.get(e.operation, _OTHER)}"><title>{escape(text)}</title></rect>'
         )
-    bottom = top + len(lanes) * height
+    bottom = top + len(row_of) * height
     for k in range(6):
         x = left + width * k / 5
         rows.append(
@@ -206,26 +206,26 @@ def _svg(events: Sequence[TraceEvent], title: str) -> str:
 
 
 def _png(events: Sequence[TraceEvent], title: str, path: str | os.PathLike[str]) -> None:
-    lanes = _lanes(events)
+    row_of = _row_numbers(events)
     start, end = min(e.started for e in events), max(e.done for e in events)
-    left = 16 + 8 * max(map(len, lanes))
+    left = 16 + 8 * max(map(len, row_of))
     width, height, top = 1200, 28, 44
     scale = width / max(end - start, 1e-9)
-    bottom = top + len(lanes) * height
+    bottom = top + len(row_of) * height
     picture = Picture(left + width + 40, bottom + 32)
     picture.text(left, 8, title)
     x = left
     for operation in dict.fromkeys(e.operation for e in events):
         picture.rect(x, 26, 10, 10, _COLOURS.get(operation, _OTHER))
         x += 14 + picture.text(x + 14, 26, operation) + 16
-    for name, i in lanes.items():
+    for name, i in row_of.items():
         y = top + i * height
         picture.text(8, y + 9, name)
         picture.rect(left, y + height - 3, width, 1, "#dddddd")
     for e in events:
         picture.rect(
             left + (e.started - start) * scale,
-            top + lanes[e.stream] * height + 3,
+            top + row_of[e.stream] * height + 3,
             (e.done - e.started) * scale,
             20,
             _COLOURS.get(e.operation, _OTHER),

@@ -16,7 +16,7 @@ import pytest
 from support import ramp, sum_on
 
 import aggml
-from aggml.stream.observe import watchers
+from aggml.stream.observe import observers
 from aggml.tracing.picture import Picture
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def test_a_trace_has_every_operation_with_its_times(device: AnyDevice) -> 
         await run
     await be.set(s.b, ramp())  # after: not recorded
     await other.synchronize()
-    assert watchers == []
+    assert observers == []
     assert len(t.streams) == 2
     names = [e.operation for e in t.events]
     assert names.count("get") >= 2

@@ -14,7 +14,7 @@ from aggml.scheduler.running.prepared import record
 from aggml.scheduler.running.unit import Unit
 from aggml.stream import Stream
 from aggml.stream.future import Future
-from aggml.stream.observe import submit, watchers
+from aggml.stream.observe import observers, submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ class Runner:
             NotAllocated: an output cannot be read.
             InvalidArgument: a leaf that lies in memory is not of this graph.
         """
-        recording: Recording | None = None if watchers else layout.recordings.get(job.form)
+        recording: Recording | None = None if observers else layout.recordings.get(job.form)
         if recording is not None and recording.holds():
             again = recording.run(self.line, job.request, job.arrays_for(recording.leafs))
             self.note(again)
@@ -96,7 +96,7 @@ class Runner:
             used = self._open(unit, layout, placed)
             self._body(unit, layout.script.actions, job.values, outputs, used)
             self._close(unit, layout, outputs, used, {b for b, _, _ in placed})
-            kept = None if watchers else record(unit, job, outputs, use)
+            kept = None if observers else record(unit, job, outputs, use)
         except BaseException:
             unit.release()
             unit.drop("it could not be enqueued")
