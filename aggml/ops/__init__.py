@@ -14,6 +14,7 @@ from aggml.ops.backward import *
 from aggml.ops.binary import *
 from aggml.ops.conv import *
 from aggml.ops.conv_direct import *
+from aggml.ops.conv_im2col import *
 from aggml.ops.conv_pool import *
 from aggml.ops.conv_upscale import *
 from aggml.ops.cpy import *
@@ -44,6 +45,7 @@ from aggml.ops.soft_max import *
 from aggml.ops.solve import *
 from aggml.ops.sort import *
 from aggml.ops.unary import *
+from aggml.ops.unary_params import *
 
 #: Builders, and what their parameters are chosen from.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll] - as those of the files

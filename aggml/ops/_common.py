@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from aggml.dtype import TYPES, DType
 from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
-from aggml.tensor import Tensor, describe, new_view
+from aggml.tensor import Extents, Tensor, describe, new_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +40,7 @@ __all__ = [
     "pack",
     "refuse_type",
     "suffix",
+    "two_tensors",
     "view_of",
     "whole",
     "wider",
@@ -180,3 +181,9 @@ def view_of(op: str, a: Tensor, ne: Extents, nb: Extents, offset: int, ndim: int
     """The view that all builders of views make; ``op`` is for messages, ``ndim`` the rank."""
     params = pack(op, _OFFSET, offset)
     return new_view("view", a, ne, nb, offset, (a,), params, suffix(a, "view"), ndim)
+
+
+def two_tensors(op: str, a: Tensor, b: Tensor) -> None:
+    """Refuse operands that are no tensors (InvalidHandle)."""
+    if a.__class__ is not Tensor or b.__class__ is not Tensor:
+        all_tensors(op, a=a, b=b)

@@ -1,27 +1,19 @@
 """Functions of one number, element by element: abs, neg, relu, gelu, silu, exp, sqr, sqrt, ...
 
-Here: shapes, types, checks. Not here: kernels (native/*/unary.c); gated units (glu.py).
+Here: shapes, types, checks. Not here: functions with parameters (unary_params.py), gated units
+(glu.py), kernels (native/kernels/*/unary.c).
 """
 
 from __future__ import annotations
 
 import enum
-import math
-import struct
+from typing import TYPE_CHECKING
 
-from aggml.ops._common import (
-    FLOATS,
-    HALF_OR_SINGLE,
-    all_tensors,
-    by_name,
-    need_rows,
-    no_member,
-    pack,
-    refuse_type,
-    suffix,
-)
-from aggml.ops.table import with_trait
-from aggml.tensor import NO_PARAMS, Tensor, new_node, new_view
+from aggml.ops._common import by_name, no_member
+from aggml.ops._unary import unary_node
+
+if TYPE_CHECKING:
+    from aggml.tensor import Tensor
 
 __all__ = [
     "UnaryOp",
@@ -29,7 +21,6 @@ __all__ = [
     "abs_inplace",
     "ceil",
     "ceil_inplace",
-    "clamp",
     "cos",
     "cos_inplace",
     "elu",
@@ -48,7 +39,6 @@ __all__ = [
     "gelu_quick_inplace",
     "hardsigmoid",
     "hardswish",
-    "leaky_relu",
     "log",
     "log_inplace",
     "neg",
@@ -79,7 +69,6 @@ __all__ = [
     "trunc_inplace",
     "unary",
     "unary_inplace",
-    "xielu",
 ]
 
 
@@ -111,23 +100,6 @@ class UnaryOp(enum.IntEnum):
 
 _OPS = by_name(UnaryOp)
 _NAMES = {member: member.name.lower() for member in UnaryOp}
-# No bf16: ggml has none either.
-_NO_BF16 = with_trait("NO_BF16")
-_FLOATS = struct.Struct("<5f44x")
-_XIELU = struct.Struct("<i4f44x")
-_XIELU_ID = 17
-
-
-def _build(op: str, a: Tensor, inplace: bool, params: bytes = NO_PARAMS) -> Tensor:
-    if a.__class__ is not Tensor:
-        all_tensors(op, a=a)
-    if a.dtype not in (HALF_OR_SINGLE if op in _NO_BF16 else FLOATS):
-        raise refuse_type(op, a=a)
-    if a.nb[0] != a.dtype.type_size:
-        need_rows(op, "a", a)
-    if inplace:
-        return new_view(op, a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
-    return new_node(op, a.dtype, a.ne, (a,), params)
 
 
 def unary(a: Tensor, op: UnaryOp | str | int) -> Tensor:
@@ -148,7 +120,7 @@ def unary(a: Tensor, op: UnaryOp | str | int) -> Tensor:
     found = _OPS.get(op)
     if found is None:
         no_member("unary", "op", op, _OPS)
-    return _build(_NAMES[found], a, False)
+    return unary_node(_NAMES[found], a, False)
 
 
 def unary_inplace(a: Tensor, op: UnaryOp | str | int) -> Tensor:
@@ -156,325 +128,254 @@ def unary_inplace(a: Tensor, op: UnaryOp | str | int) -> Tensor:
     found = _OPS.get(op)
     if found is None:
         no_member("unary_inplace", "op", op, _OPS)
-    return _build(_NAMES[found], a, True)
+    return unary_node(_NAMES[found], a, True)
 
 
 def abs(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
     """The absolute value of each element (``ggml_abs``); else as `unary`."""
-    return _build("abs", a, False)
+    return unary_node("abs", a, False)
 
 
 def abs_inplace(a: Tensor) -> Tensor:
     """`abs` in place: the result overwrites ``a`` (``ggml_abs_inplace``)."""
-    return _build("abs", a, True)
+    return unary_node("abs", a, True)
 
 
 def sgn(a: Tensor) -> Tensor:
     """The sign of each element: -1, 0 or 1 (``ggml_sgn``); else as `unary`."""
-    return _build("sgn", a, False)
+    return unary_node("sgn", a, False)
 
 
 def sgn_inplace(a: Tensor) -> Tensor:
     """`sgn` in place: the result overwrites ``a`` (``ggml_sgn_inplace``)."""
-    return _build("sgn", a, True)
+    return unary_node("sgn", a, True)
 
 
 def neg(a: Tensor) -> Tensor:
     """Each element with the opposite sign (``ggml_neg``); else as `unary`."""
-    return _build("neg", a, False)
+    return unary_node("neg", a, False)
 
 
 def neg_inplace(a: Tensor) -> Tensor:
     """`neg` in place: the result overwrites ``a`` (``ggml_neg_inplace``)."""
-    return _build("neg", a, True)
+    return unary_node("neg", a, True)
 
 
 def step(a: Tensor) -> Tensor:
     """1 where an element is above 0, else 0 (``ggml_step``); else as `unary`."""
-    return _build("step", a, False)
+    return unary_node("step", a, False)
 
 
 def step_inplace(a: Tensor) -> Tensor:
     """`step` in place: the result overwrites ``a`` (``ggml_step_inplace``)."""
-    return _build("step", a, True)
+    return unary_node("step", a, True)
 
 
 def tanh(a: Tensor) -> Tensor:
     """The hyperbolic tangent of each element (``ggml_tanh``); else as `unary`."""
-    return _build("tanh", a, False)
+    return unary_node("tanh", a, False)
 
 
 def tanh_inplace(a: Tensor) -> Tensor:
     """`tanh` in place: the result overwrites ``a`` (``ggml_tanh_inplace``)."""
-    return _build("tanh", a, True)
+    return unary_node("tanh", a, True)
 
 
 def elu(a: Tensor) -> Tensor:
     """Each element x, or exp(x) - 1 where x is negative (``ggml_elu``); else as `unary`."""
-    return _build("elu", a, False)
+    return unary_node("elu", a, False)
 
 
 def elu_inplace(a: Tensor) -> Tensor:
     """`elu` in place: the result overwrites ``a`` (``ggml_elu_inplace``)."""
-    return _build("elu", a, True)
+    return unary_node("elu", a, True)
 
 
 def relu(a: Tensor) -> Tensor:
     """Each element, 0 where negative or NaN (``ggml_relu``); else as `unary`."""
-    return _build("relu", a, False)
+    return unary_node("relu", a, False)
 
 
 def relu_inplace(a: Tensor) -> Tensor:
     """`relu` in place: the result overwrites ``a`` (``ggml_relu_inplace``)."""
-    return _build("relu", a, True)
+    return unary_node("relu", a, True)
 
 
 def sigmoid(a: Tensor) -> Tensor:
     """1 / (1 + exp(-x)) of each element x (``ggml_sigmoid``); else as `unary`."""
-    return _build("sigmoid", a, False)
+    return unary_node("sigmoid", a, False)
 
 
 def sigmoid_inplace(a: Tensor) -> Tensor:
     """`sigmoid` in place: the result overwrites ``a`` (``ggml_sigmoid_inplace``)."""
-    return _build("sigmoid", a, True)
+    return unary_node("sigmoid", a, True)
 
 
 def gelu(a: Tensor) -> Tensor:
     """The Gaussian error unit by its tanh formula (``ggml_gelu``); else as `unary`."""
-    return _build("gelu", a, False)
+    return unary_node("gelu", a, False)
 
 
 def gelu_inplace(a: Tensor) -> Tensor:
     """`gelu` in place: the result overwrites ``a`` (``ggml_gelu_inplace``)."""
-    return _build("gelu", a, True)
+    return unary_node("gelu", a, True)
 
 
 def gelu_quick(a: Tensor) -> Tensor:
     """Each element x times sigmoid(1.702 x) (``ggml_gelu_quick``); else as `unary`."""
-    return _build("gelu_quick", a, False)
+    return unary_node("gelu_quick", a, False)
 
 
 def gelu_quick_inplace(a: Tensor) -> Tensor:
     """`gelu_quick` in place: the result overwrites ``a`` (``ggml_gelu_quick_inplace``)."""
-    return _build("gelu_quick", a, True)
+    return unary_node("gelu_quick", a, True)
 
 
 def gelu_erf(a: Tensor) -> Tensor:
     """The Gaussian error unit by the error function (``ggml_gelu_erf``); else as `unary`."""
-    return _build("gelu_erf", a, False)
+    return unary_node("gelu_erf", a, False)
 
 
 def gelu_erf_inplace(a: Tensor) -> Tensor:
     """`gelu_erf` in place: the result overwrites ``a`` (``ggml_gelu_erf_inplace``)."""
-    return _build("gelu_erf", a, True)
+    return unary_node("gelu_erf", a, True)
 
 
 def silu(a: Tensor) -> Tensor:
     """Each element x times sigmoid(x) (``ggml_silu``); else as `unary`."""
-    return _build("silu", a, False)
+    return unary_node("silu", a, False)
 
 
 def silu_inplace(a: Tensor) -> Tensor:
     """`silu` in place: the result overwrites ``a`` (``ggml_silu_inplace``)."""
-    return _build("silu", a, True)
+    return unary_node("silu", a, True)
 
 
 def exp(a: Tensor) -> Tensor:
     """The exponential of each element (``ggml_exp``); else as `unary`."""
-    return _build("exp", a, False)
+    return unary_node("exp", a, False)
 
 
 def exp_inplace(a: Tensor) -> Tensor:
     """`exp` in place: the result overwrites ``a`` (``ggml_exp_inplace``)."""
-    return _build("exp", a, True)
+    return unary_node("exp", a, True)
 
 
 def sqr(a: Tensor) -> Tensor:
     """The square of each element (``ggml_sqr``); else as `unary`."""
-    return _build("sqr", a, False)
+    return unary_node("sqr", a, False)
 
 
 def sqr_inplace(a: Tensor) -> Tensor:
     """`sqr` in place: the result overwrites ``a`` (``ggml_sqr_inplace``)."""
-    return _build("sqr", a, True)
+    return unary_node("sqr", a, True)
 
 
 def sqrt(a: Tensor) -> Tensor:
     """The square root of each element (``ggml_sqrt``); else as `unary`."""
-    return _build("sqrt", a, False)
+    return unary_node("sqrt", a, False)
 
 
 def sqrt_inplace(a: Tensor) -> Tensor:
     """`sqrt` in place: the result overwrites ``a`` (``ggml_sqrt_inplace``)."""
-    return _build("sqrt", a, True)
+    return unary_node("sqrt", a, True)
 
 
 def expm1(a: Tensor) -> Tensor:
     """exp(x) - 1 of each element x, exact also near 0 (``ggml_expm1``); else as `unary`."""
-    return _build("expm1", a, False)
+    return unary_node("expm1", a, False)
 
 
 def expm1_inplace(a: Tensor) -> Tensor:
     """`expm1` in place: the result overwrites ``a`` (``ggml_expm1_inplace``)."""
-    return _build("expm1", a, True)
+    return unary_node("expm1", a, True)
 
 
 def softplus(a: Tensor) -> Tensor:
     """log(1 + exp(x)) of each element x, x itself above 20 (``ggml_softplus``); else as `unary`."""
-    return _build("softplus", a, False)
+    return unary_node("softplus", a, False)
 
 
 def softplus_inplace(a: Tensor) -> Tensor:
     """`softplus` in place: the result overwrites ``a`` (``ggml_softplus_inplace``)."""
-    return _build("softplus", a, True)
+    return unary_node("softplus", a, True)
 
 
 def hardswish(a: Tensor) -> Tensor:
     """Each element x times `hardsigmoid` of x (``ggml_hardswish``); else as `unary`."""
-    return _build("hardswish", a, False)
+    return unary_node("hardswish", a, False)
 
 
 def hardsigmoid(a: Tensor) -> Tensor:
     """(x + 3) / 6 of each element x, cut off at 0 and 1 (``ggml_hardsigmoid``); else as `unary`."""
-    return _build("hardsigmoid", a, False)
+    return unary_node("hardsigmoid", a, False)
 
 
 def floor(a: Tensor) -> Tensor:
     """The largest integer not above each element (``ggml_floor``); else as `unary`."""
-    return _build("floor", a, False)
+    return unary_node("floor", a, False)
 
 
 def floor_inplace(a: Tensor) -> Tensor:
     """`floor` in place: the result overwrites ``a`` (``ggml_floor_inplace``)."""
-    return _build("floor", a, True)
+    return unary_node("floor", a, True)
 
 
 def ceil(a: Tensor) -> Tensor:
     """The smallest integer not below each element (``ggml_ceil``); else as `unary`."""
-    return _build("ceil", a, False)
+    return unary_node("ceil", a, False)
 
 
 def ceil_inplace(a: Tensor) -> Tensor:
     """`ceil` in place: the result overwrites ``a`` (``ggml_ceil_inplace``)."""
-    return _build("ceil", a, True)
+    return unary_node("ceil", a, True)
 
 
 def round(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
     """Each element rounded, halves away from zero (``ggml_round``); else as `unary`."""
-    return _build("round", a, False)
+    return unary_node("round", a, False)
 
 
 def round_inplace(a: Tensor) -> Tensor:
     """`round` in place: the result overwrites ``a`` (``ggml_round_inplace``)."""
-    return _build("round", a, True)
+    return unary_node("round", a, True)
 
 
 def trunc(a: Tensor) -> Tensor:
     """Each element without its fraction (``ggml_trunc``); else as `unary`."""
-    return _build("trunc", a, False)
+    return unary_node("trunc", a, False)
 
 
 def trunc_inplace(a: Tensor) -> Tensor:
     """`trunc` in place: the result overwrites ``a`` (``ggml_trunc_inplace``)."""
-    return _build("trunc", a, True)
+    return unary_node("trunc", a, True)
 
 
 def log(a: Tensor) -> Tensor:
     """The natural logarithm of each element (``ggml_log``); else as `unary`."""
-    return _build("log", a, False)
+    return unary_node("log", a, False)
 
 
 def log_inplace(a: Tensor) -> Tensor:
     """`log` in place: the result overwrites ``a`` (``ggml_log_inplace``)."""
-    return _build("log", a, True)
+    return unary_node("log", a, True)
 
 
 def sin(a: Tensor) -> Tensor:
     """The sine of each element (``ggml_sin``); else as `unary`."""
-    return _build("sin", a, False)
+    return unary_node("sin", a, False)
 
 
 def sin_inplace(a: Tensor) -> Tensor:
     """`sin` in place: the result overwrites ``a`` (``ggml_sin_inplace``)."""
-    return _build("sin", a, True)
+    return unary_node("sin", a, True)
 
 
 def cos(a: Tensor) -> Tensor:
     """The cosine of each element (``ggml_cos``); else as `unary`."""
-    return _build("cos", a, False)
+    return unary_node("cos", a, False)
 
 
 def cos_inplace(a: Tensor) -> Tensor:
     """`cos` in place: the result overwrites ``a`` (``ggml_cos_inplace``)."""
-    return _build("cos", a, True)
-
-
-def xielu(
-    a: Tensor, alpha_n: float, alpha_p: float, beta: float = 0.5, eps: float = -1e-6
-) -> Tensor:
-    """The xIELU activation of each element x (``ggml_xielu``); else as `unary`.
-
-    ``p x^2 + beta x`` above 0, else ``(exp(min(x, eps)) - 1 - x) (n + beta) + beta x``, where n and
-    p are the soft plus of ``alpha_n`` and ``alpha_p``.
-
-    Args:
-        a: any shape, f32, f16 or bf16, rows without gaps.
-        alpha_n: of the negative side, before soft plus.
-        alpha_p: of the positive side, before soft plus.
-        beta: slope at 0.
-        eps: upper limit of the argument of exp.
-
-    Raises:
-        InvalidArgument: a number that f32 cannot hold.
-        LayoutMismatch: the rows of ``a`` have gaps.
-        Unsupported: the type of ``a``.
-    """
-    params = pack("xielu", _FLOATS, 0.0, alpha_n, alpha_p, beta, eps)
-    _, n, p, beta, _ = _FLOATS.unpack(params)
-    params = pack("xielu", _XIELU, _XIELU_ID, beta + _softplus(n), _softplus(p), beta, eps)
-    return _build("xielu", a, False, params)
-
-
-def _softplus(x: float) -> float:
-    return x if x > 20 else math.log1p(math.exp(x))
-
-
-def clamp(a: Tensor, min: float, max: float) -> Tensor:  # noqa: A002 - ggml's names
-    """Limit each element to ``min`` and ``max``, in place: ``a`` is overwritten (``ggml_clamp``).
-
-    NaN becomes ``max``.
-
-    Args:
-        a: any shape, f32 or f16, rows without gaps; its elements are replaced.
-        min: the least element of the result.
-        max: the largest, unless it is below ``min``.
-
-    Returns:
-        A view of ``a``.
-
-    Raises:
-        InvalidArgument: a number that f32 cannot hold.
-        LayoutMismatch: the rows of ``a`` have gaps.
-        Unsupported: the type of ``a``.
-    """
-    return _build("clamp", a, True, pack("clamp", _FLOATS, min, max, 0.0, 0.0, 0.0))
-
-
-def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """Each element, times ``negative_slope`` where negative (``ggml_leaky_relu``).
-
-    Args:
-        a: any shape, f32 or f16, rows without gaps.
-        negative_slope: the factor.
-        inplace: whether the result overwrites ``a``.
-
-    Returns:
-        A tensor of the type and extents of ``a``; a view of it if in place.
-
-    Raises:
-        InvalidArgument: a number that f32 cannot hold.
-        LayoutMismatch: the rows of ``a`` have gaps.
-        Unsupported: the type of ``a``.
-    """
-    params = pack("leaky_relu", _FLOATS, negative_slope, 0.0, 0.0, 0.0, 0.0)
-    return _build("leaky_relu", a, bool(inplace), params)
+    return unary_node("cos", a, True)

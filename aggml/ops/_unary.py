@@ -1,0 +1,35 @@
+"""unary_node: what the builders of all functions of one number come down to.
+
+Not here: the builders (unary.py, unary_params.py).
+"""
+
+from __future__ import annotations
+
+from aggml.ops._common import (
+    FLOATS,
+    HALF_OR_SINGLE,
+    all_tensors,
+    need_rows,
+    refuse_type,
+    suffix,
+)
+from aggml.ops.table import with_trait
+from aggml.tensor import NO_PARAMS, Tensor, new_node, new_view
+
+__all__ = ["unary_node"]
+
+# No bf16: ggml has none either.
+_NO_BF16 = with_trait("NO_BF16")
+
+
+def unary_node(op: str, a: Tensor, inplace: bool, params: bytes = NO_PARAMS) -> Tensor:
+    """A node of a function of one number: f32, f16 or, for most, bf16; rows without gaps."""
+    if a.__class__ is not Tensor:
+        all_tensors(op, a=a)
+    if a.dtype not in (HALF_OR_SINGLE if op in _NO_BF16 else FLOATS):
+        raise refuse_type(op, a=a)
+    if a.nb[0] != a.dtype.type_size:
+        need_rows(op, "a", a)
+    if inplace:
+        return new_view(op, a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
+    return new_node(op, a.dtype, a.ne, (a,), params)
