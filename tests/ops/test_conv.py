@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     import aggml
 
 
-@pytest.mark.parametrize("case", family_cases("conv", computed=False))
+@pytest.mark.parametrize(
+    "case", [*family_cases("conv", computed=False), *family_cases("conv_im2col", computed=False)]
+)
 def test_shape(case: Case) -> None:
     check_shape(case)
 
 
-@pytest.mark.parametrize("case", family_cases("conv", computed=True))
+@pytest.mark.parametrize(
+    "case", [*family_cases("conv", computed=True), *family_cases("conv_im2col", computed=True)]
+)
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)
 

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@pytest.mark.parametrize("case", family_cases("unary", computed=False))
+@pytest.mark.parametrize(
+    "case", [*family_cases("unary", computed=False), *family_cases("unary_params", computed=False)]
+)
 def test_shape(case: Case) -> None:
     check_shape(case)
 
 
-@pytest.mark.parametrize("case", family_cases("unary", computed=True))
+@pytest.mark.parametrize(
+    "case", [*family_cases("unary", computed=True), *family_cases("unary_params", computed=True)]
+)
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     check_numbers(case, backend)
 

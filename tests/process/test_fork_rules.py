@@ -1,7 +1,7 @@
 """Each lock and each state word of the native module has its rule for the child of a fork.
 
 The table stands in native/runtime/fork.c. Here: that it names all of them, and nothing else. Not
-here: that the rules are kept (tests/native/runtime_fork*.c, test_forks.py).
+here: that the rules are kept (tests/native/runtime_fork*.c, test_processes.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several submissions in flight: order, back-pressure, memory apart, failures, cancellation, soak.
 
-Two simulated accelerators and the CPU. Not here: what is computed where (test_scheduler.py).
+Two simulated accelerators and the CPU. Not here: what is computed where (test_run.py).
 """
 
 from __future__ import annotations

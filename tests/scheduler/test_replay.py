@@ -1,6 +1,6 @@
 """A graph seen before is enqueued again in one call: no planning, no memory, the same results.
 
-Not here: what is planned the first time (test_scheduler.py).
+Not here: what is planned the first time (test_run.py).
 """
 
 from __future__ import annotations
