@@ -1,4 +1,4 @@
-"""models/adjusting.py and models/sampling.py: penalties, biases, bans, min_p, probabilities."""
+"""models/decoding/adjusting.py and sampling.py: penalties, biases, bans, min_p, probabilities."""
 
 from __future__ import annotations
 

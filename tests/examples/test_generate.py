@@ -1,4 +1,4 @@
-"""models/generating.py and models/llama: the model against numpy, sequences together."""
+"""models/decoding/generating.py and models/llama: the model against numpy, sequences together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""models/sampling.py: the next token of one sequence, and of many at once."""
+"""models/decoding/sampling.py: the next token of one sequence, and of many at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""models/vocabulary.py: text to tokens and back, by SentencePiece and byte-level BPE."""
+"""models/tokenizers/vocabulary.py: text to tokens and back, by SentencePiece and byte-level BPE."""
 
 from __future__ import annotations
 

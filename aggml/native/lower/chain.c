@@ -2,7 +2,7 @@
  *
  * A value is stored once for the whole chain instead of once per operation; what one stage stores is in L1 when the next
  * one loads it. Here: the stages, the lowering of a chain that begins with a tensor. Not here: chains that begin with a
- * product (mul_mat_steps.c), kernels. */
+ * product (mul_mat/mul_mat.c), kernels. */
 #include "chain.h"
 
 #include <math.h>
