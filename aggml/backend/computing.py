@@ -33,7 +33,7 @@ from aggml.errors import (
 from aggml.graph import Graph
 from aggml.memory.graph_memory import GraphBuffer, laying_out
 from aggml.stream.future import Future
-from aggml.stream.observe import watchers
+from aggml.stream.observe import observers
 from aggml.stream.slices import finish, give_way
 from aggml.tensor import checking
 
@@ -283,7 +283,7 @@ class ComputingBackend(BackendBase):
         plan: Any = compiled.plan
         shapes = None if shape is None else shapes_of(graph, outputs, shape, "Backend.run")
         arena = self.memory.arena(plan.arena_size)
-        if not watchers and not self.stream._batches and self._direct(plan):
+        if not observers and not self.stream._batches and self._direct(plan):
             words = words_of(outputs, inputs, reuse)
             prepared: Prepared | None = compiled.prepared.get(words)
             if prepared is None or not prepared.holds(plan):

@@ -21,8 +21,7 @@ def rooms(*args: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_imports_run_downwards_and_in_no_circle() -> None:
     done = rooms()
-    faults = [line for line in done.stderr.splitlines() if "aggml.scheduler" not in line]
-    assert faults == []
+    assert (done.returncode, done.stderr) == (0, "")
     assert "buffers, allocators" in done.stdout
 
 

@@ -17,7 +17,7 @@ from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
 from aggml.scheduler.running.prepared import Prepared, prepare
-from aggml.stream.observe import watchers
+from aggml.stream.observe import observers
 from aggml.stream.reactor import CHECKPOINT
 from aggml.stream.slices import finish, give_way
 
@@ -152,7 +152,7 @@ class Submitter:
     def _again(self, graph: Graph, prepared: Prepared, arrays: list[Array]) -> Future[Any] | None:
         """Enqueue what was prepared; None if it has to be looked at anew."""
         known = prepared.known
-        if watchers or self.eval_callback is not None or self.turn.locked():
+        if observers or self.eval_callback is not None or self.turn.locked():
             return None
         if not known.holds(graph) or graph.uid in self._planned_for:
             return None
@@ -186,7 +186,7 @@ class Submitter:
         if self._admission.limit is not None:
             self._admission.used()
         kept = self.planner.graphs.get(job.graph.uid)
-        if words and not watchers and kept is not None:
+        if words and not observers and kept is not None:
             prepare(kept.prepared, words, spoken, known)
         return future
 
