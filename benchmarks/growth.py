@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -59,36 +60,28 @@ async def _quiet(curve: Callable[[int], Awaitable[float]], n: int) -> float:
         gc.enable()
 
 
-async def _futures(n: int) -> float:
-    """Tasks that wait for one stream: from the end of the work to the turn of the last task."""
+async def _waiters(n: int, *, give_up: bool) -> float:
+    """A task waits for each of n Futures of one stream. All get done, or all tasks are cancelled.
+
+    The time from then until the last task has ended.
+    """
     stream = aggml.Stream("s")
     start = time.perf_counter()
-    with stream.hold():
-        futures = [stream.mark() for _ in range(n)]
-        async with anyio.create_task_group() as tasks:
-            for future in futures:
-                tasks.start_soon(future.settled)
-            await anyio.wait_all_tasks_blocked()
-            start = time.perf_counter()
-            stream.native.release()
-        seconds = time.perf_counter() - start
-        stream.native.hold()
-    return seconds / n
-
-
-async def _cancelled(n: int) -> float:
-    """The same, and all give up."""
-    stream = aggml.Stream("s")
-    start = time.perf_counter()
-    with stream.hold():
-        futures = [stream.mark() for _ in range(n)]
-        async with anyio.create_task_group() as tasks:
-            for future in futures:
-                tasks.start_soon(future.settled)
-            await anyio.wait_all_tasks_blocked()
-            start = time.perf_counter()
+    stream.native.hold()
+    futures = [stream.mark() for _ in range(n)]
+    async with anyio.create_task_group() as tasks:
+        for future in futures:
+            tasks.start_soon(future.settled)
+        await anyio.wait_all_tasks_blocked()
+        start = time.perf_counter()
+        if give_up:
             tasks.cancel_scope.cancel()
-        return (time.perf_counter() - start) / n
+        else:
+            stream.native.release()
+    seconds = time.perf_counter() - start
+    if give_up:
+        stream.native.release()
+    return seconds / n
 
 
 async def _streams(n: int) -> float:
@@ -203,8 +196,8 @@ async def _calls(n: int) -> float:
 
 
 CURVES: Final[dict[str, Callable[[int], Awaitable[float]]]] = {
-    "a future that a task waits for": _futures,
-    "a wait that is cancelled": _cancelled,
+    "a future that a task waits for": partial(_waiters, give_up=False),
+    "a wait that is cancelled": partial(_waiters, give_up=True),
     "a stream gets done among others": _streams,
     "a stream waits for another": _waits,
     "a stream in one submission of many": _joined,
