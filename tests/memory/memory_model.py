@@ -1,7 +1,6 @@
-"""Whether a plan of offsets is right: the graph is run on bytes that know whose they are.
+"""Checks a plan of offsets: runs the graph on a memory whose bytes know which storage wrote them.
 
-Here: a model of memory in which every byte carries the storage that was last written there. Not
-here: the planner, from which nothing is used but its list of operations that may work in place.
+Not here: the planner. The model uses nothing of it but the list of ops that may work in place.
 """
 
 from __future__ import annotations

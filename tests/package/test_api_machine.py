@@ -1,7 +1,7 @@
-"""The public API driven at random: whatever comes in whatever order, nothing but typed errors.
+"""The public API driven at random: calls in any order raise nothing but typed errors.
 
-Calls are drawn without regard to whether they make sense. AGGML_LONG=1 in the environment makes
-it a minute or two instead of seconds; under a sanitizer that is the run that counts.
+Calls are drawn whether they make sense or not. AGGML_LONG=1 in the environment lengthens a run
+from seconds to a minute or two; run it so under a sanitizer.
 """
 
 from __future__ import annotations

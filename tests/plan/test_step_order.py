@@ -1,4 +1,4 @@
-"""Which steps of a plan run beside each other: never two of nodes whose bytes meet.
+"""Which steps of a plan run at the same time: never two that touch the same bytes.
 
 Not here: what nodes compute (tests/ops), on any number of threads (tests/ops/test_threads.py).
 """

@@ -1,4 +1,4 @@
-"""What takes a process of its own: exit with work in flight, fork, Ctrl-C."""
+"""A process ends with work in flight, forks, or gets Ctrl-C. Each test starts one of its own."""
 
 from __future__ import annotations
 

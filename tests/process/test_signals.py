@@ -1,4 +1,4 @@
-"""Signals and the scheduler: our threads leave both to the program.
+"""Our threads take no signals, and change the system's scheduling of the loop's thread alone.
 
 Not here: the same of the native threads alone (tests/native/runtime_signals.c, runtime_sched.c).
 """

@@ -1,4 +1,4 @@
-"""A submission comes after what users queued on the given backends, whoever queued it and when.
+"""A submission runs after all work that users queued on its backends before, from any thread.
 
 Not here: the order within a submission (test_split.py), of submissions (test_pipelines.py).
 """

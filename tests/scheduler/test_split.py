@@ -1,4 +1,4 @@
-"""Who computes what, and where a graph is cut: as ggml did, and for any graph at all.
+"""Which backend computes which node, and where a graph is cut: as ggml does, and for any graph.
 
 Nothing is run here.
 """

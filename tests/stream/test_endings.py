@@ -1,7 +1,6 @@
 """Loops that end: async generators finalised then, awaits left behind, Ctrl-C between waiters.
 
-Not here: what a process leaves at its exit (test_processes.py), dropped backends
-(test_lifetime.py).
+Not here: processes that end (process/test_processes.py), dropped backends (test_lifetime.py).
 """
 
 from __future__ import annotations

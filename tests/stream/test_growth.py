@@ -1,4 +1,4 @@
-"""What a step costs depends on what happened, not on what exists besides. Work is counted.
+"""A step costs the same, however many other objects exist. Calls and comparisons are counted.
 
 Not here: the heap itself (tests/native/runtime_notifier.c), figures (benchmarks/growth.py).
 """

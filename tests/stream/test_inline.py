@@ -1,7 +1,7 @@
-"""What a thread that submits, or that of the timers, does by itself: little, whatever the op.
+"""A thread that submits, and the thread of the timers, compute little by themselves, of any op.
 
-Work is counted as it is priced (`_native.inline_work`), never by a clock; that prices are honest is
-seen by the bytes that a node has to read and write. Not here: that results are right.
+Work is counted by its price (`_native.inline_work`), never by a clock. Prices are checked against
+the bytes that a node has to read and write. Not here: whether results are right.
 """
 
 from __future__ import annotations

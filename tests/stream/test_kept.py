@@ -1,6 +1,6 @@
-"""What Futures, errors and functions keep alive: no cycles, no graphs, no blocks of the ring.
+"""Futures, errors and functions keep nothing alive: no cycles, graphs, or blocks of the ring.
 
-Not here: what is dropped while work is in flight (test_lifetime.py), loops that end
+Not here: objects that are dropped while work is in flight (test_lifetime.py), loops that end
 (test_endings.py).
 """
 

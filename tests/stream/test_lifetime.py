@@ -1,6 +1,6 @@
-"""Lifetime: dropping what work in flight needs, closing backends, loops that end first.
+"""Lifetime: objects dropped while work needs them, backends that close, loops that end first.
 
-What needs a process of its own: test_processes.py.
+Not here: processes that end (process/test_processes.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pools on a machine that is made up: 64 cores, two and four banks of memory, too many threads.
+"""Pools on a pretended machine: 64 cores, two and four banks of memory, too many threads.
 
-Here: results, placement, streams from many sides. Not here: who wakes whom, who takes which chunk
-(tests/native/runtime_many_cores.c).
+Here: results, placement, streams that many threads submit to. Not here: which thread wakes which,
+and takes which chunk (tests/native/runtime_many_cores.c).
 """
 
 from __future__ import annotations

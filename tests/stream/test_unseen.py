@@ -1,6 +1,6 @@
-"""Failures that nobody looked at: `get` raises, closing in any way logs.
+"""Failures that nobody looked at: `get` raises them; a backend that closes logs them.
 
-Not here: what fails with what (test_failure.py).
+Not here: which work fails together (test_failure.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""aggml.testing fails where a device is wrong: a suite that cannot fail would prove nothing.
+"""aggml.testing fails where a device is wrong. A suite that cannot fail would prove nothing.
 
-Each class below breaks the example of a plug-in in one way and is run by a pytest of its own. Not
-here: devices that pass (test_conformance.py).
+Each class below breaks the example plug-in in one way; a pytest of its own runs it. Not here:
+devices that pass (test_conformance.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The tests of device/ on the fake driver, in a process of its own: it takes the driver's name.
+"""Runs the test files of device/ on the fake driver, each in a process of its own.
 
-Not here: what is tested.
+The fake driver takes the name libcuda.so.1 in its process. Not here: the tests.
 """
 
 from __future__ import annotations
