@@ -111,9 +111,9 @@ clean:
 
 # --- make check, part by part
 
-CHECKS := check-python check-types check-layout check-corpus check-c check-asan check-tsan check-asan-python \
+CHECKS := check-python check-types check-layout check-rooms check-corpus check-c check-asan check-tsan check-asan-python \
     check-wheel
-.PHONY: $(CHECKS) check-rooms check-asan-short check-cuda check-neon
+.PHONY: $(CHECKS) check-asan-short check-cuda check-neon
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
 

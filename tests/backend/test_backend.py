@@ -73,7 +73,7 @@ async def test_synchronize_is_after_all_that_was_queued(be: aggml.Backend) -> No
 
 
 @pytest.mark.feature("BE-15", "BE-16", "BE-17")
-async def test_plans(be: aggml.Backend) -> None:
+async def test_a_graph_plan_computes_and_takes_another_graph(be: aggml.Backend) -> None:
     s = sum_on(be)
     plan = be.graph_plan(s.graph)
     assert [step.op for step in plan.plan.steps] == ["add"]
@@ -134,7 +134,7 @@ async def test_the_end_of_a_backend(device: AnyDevice) -> None:
 # -- pieces at regular distances
 
 
-async def test_pieces(be: aggml.Backend) -> None:
+async def test_set_2d_and_get_2d_copy_pieces_with_strides(be: aggml.Backend) -> None:
     t = aggml.new_tensor("f32", ne=(6, 4), name="t")
     be.alloc([t])
     await be.set(t, ramp(24).reshape(4, 6))

@@ -114,7 +114,7 @@ def test_scalars_and_shapes() -> None:
     assert aggml.convert(np.zeros((3, 0), np.float32), "bf16").shape == (3, 0)
 
 
-def test_out() -> None:
+def test_out_is_filled_or_refused() -> None:
     out = np.empty(3, np.float16)
     x = np.array([1, 2, 3], np.float32)
     assert aggml.convert(x, "f16", out=out) is out

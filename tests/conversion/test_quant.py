@@ -48,7 +48,7 @@ def test_a_large_array_is_its_rows(dtype: str, *, weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-async def test_awaited(dtype: str) -> None:
+async def test_awaited_conversions_give_what_blocking_ones_give(dtype: str) -> None:
     x = floats(3, 2, 256)
     blocks = await aggml.quantize_async(x, dtype)
     assert np.array_equal(blocks, aggml.quantize(x, dtype))

@@ -142,7 +142,7 @@ def test_a_buffer_tells_what_its_type_tells(device: AnyDevice) -> None:
 
 
 @pytest.mark.feature("BU-11", "BU-12", "BU-15")
-def test_usage(device: AnyDevice) -> None:
+def test_the_usage_of_a_buffer_is_one_of_three(device: AnyDevice) -> None:
     assert [(u.name, u.value) for u in BufferUsage] == [("ANY", 0), ("WEIGHTS", 1), ("COMPUTE", 2)]
     buffer = device.buffer_type.alloc_buffer(10)
     assert buffer.usage is BufferUsage.ANY

@@ -55,7 +55,7 @@ async def test_wait_takes_tasks_and_names_them(be: aggml.Backend) -> None:
     assert done == set(tasks)
 
 
-async def test_what_fails(be: aggml.Backend) -> None:
+async def test_a_failed_future_fails_its_task(be: aggml.Backend) -> None:
     task = asyncio.create_task(be.stream.fail(ValueError("broken")))
     with pytest.raises(aggml.AggmlError, match="broken"):
         await task
