@@ -29,7 +29,8 @@ static bool has_line(const char *kernel, uint32_t cpu)
 {
     for (size_t i = 0; i < agk_n_variants; ++i) {
         const agk_variant *v = &agk_variants[i];
-        if ((v->needs & ~cpu) == 0 && strcmp(v->kernel, kernel) == 0 && strcmp(v->isa, "scalar") != 0) return true;
+        const bool best = ((v->needs | v->gate) & ~cpu) == 0 && strcmp(v->kernel, kernel) == 0;
+        if (best && strcmp(v->isa, "scalar") != 0) return true;
     }
     return false;
 }

@@ -3,6 +3,7 @@
 #define AGK_KERNEL_TYPES_H
 
 #include "kernels.h"
+#include "mul_mat_types.h"
 
 /* mul_mat, types. Conversions of n elements; mul_mat.h describes what is packed, and the block of work. */
 struct agk_mm_block;

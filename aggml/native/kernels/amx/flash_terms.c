@@ -3,6 +3,20 @@
  *
  * Not here: one term (flash_bf16.c), the steps (lower/attention/flash_panels.c), f32 lanes (kernels/vec/flash.h). */
 #include "kernels/flash.h"
+#include "kernels/avx512/mul_mat_terms.h"
+
+/* Lines of the sums are rows; nothing is asked of memory beside. */
+#define AGK_DP(sum, rows, cols) _tile_dpbf16ps(sum, rows, cols)
+#define TERM_OF_ROWS PAIR
+typedef void requests;
+
+static inline void fetch(requests *ahead, int i, int n)
+{
+    (void)ahead;
+    (void)i;
+    (void)n;
+}
+
 #include "mul_mat_terms.h"
 
 #include "kernels/avx512/math.h"
@@ -57,7 +71,8 @@ AGK_INLINE void product(int terms, bool two_cols, bool add, int64_t steps, const
         EACH(RESUME);
     else
         EACH(ZERO);
-    for (int64_t i = 0; i < steps; ++i, a += terms * PAIR, b += terms * TILE) step(terms, true, two_cols, a, b, ldb);
+    for (int64_t i = 0; i < steps; ++i, a += terms * PAIR, b += terms * TILE)
+        step(terms, true, two_cols, a, TILE, b, ldb, NULL);
     EACH(KEEP);
 }
 

@@ -141,14 +141,6 @@ AGK_INLINE void add(kind t, int W, const stages *p, int tile, int odd, int part,
     }
 }
 
-AGK_INLINE void scales_of_block(kind t, const char *a, __m512 *d, __m512 *m)
-{
-    *d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
-    *m = _mm512_setzero_ps();
-    if (has_minimum(t)) *m = halves(a + 32);
-    if (of_256(t)) *m = _mm512_sub_ps(_mm512_setzero_ps(), *m); /* those of 256 are taken off */
-}
-
 /* A unit: two blocks of 32 from `a` on (one, if k ends there), or two parts of a block of 256: those of its second,
  * fourth, ... unit are odd. */
 typedef struct unit {
@@ -265,11 +257,6 @@ AGK_INLINE void group(kind t, int W, int G, const agk_mm_block *b, stages *p, co
     }
 }
 
-AGK_INLINE __mmask16 rows_of_group(int64_t left)
-{
-    return (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
-}
-
 AGK_INLINE void groups(kind t, int W, const agk_mm_block *b)
 {
     stages p;
@@ -288,7 +275,7 @@ AGK_INLINE void groups(kind t, int W, const agk_mm_block *b)
     _tile_release();
 }
 
-#define AGK_PACKED(name, t) \
+#define AGK_PACKED(name, t, ...) \
     void agk_mm_packed_tiles_##name##_amx(const agk_mm_block *b) \
     { \
         if (b->cols <= 8) \

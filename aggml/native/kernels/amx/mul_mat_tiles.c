@@ -13,43 +13,9 @@
 
 enum { TILE = AGK_TERMS_TILE };
 
-/* Tiles 0 .. 3: sums of (low rows, first unit), (high rows, first unit), (low, second), (high, second); 4, 5: rows; 6, 7: units. */
-#define LOAD_A(t) \
-    do { \
-        _tile_loadd(4, a + (t) * TILE, 64); \
-        if (two_rows) _tile_loadd(5, a + lda + (t) * TILE, 64); \
-    } while (0)
-#define LOAD_B(t) \
-    do { \
-        _tile_stream_loadd(6, b + (t) * TILE, 64); \
-        if (two_cols) _tile_stream_loadd(7, b + ldb + (t) * TILE, 64); \
-    } while (0)
-#define MULTIPLY() \
-    do { \
-        _tile_dpbf16ps(0, 6, 4); \
-        if (two_rows) _tile_dpbf16ps(1, 6, 5); \
-        if (two_cols) _tile_dpbf16ps(2, 7, 4); \
-        if (two_rows && two_cols) _tile_dpbf16ps(3, 7, 5); \
-    } while (0)
-#define EACH(action) \
-    do { \
-        action(0); \
-        if (two_rows) action(1); \
-        if (two_cols) action(2); \
-        if (two_rows && two_cols) action(3); \
-    } while (0)
-#define ZERO(i) _tile_zero(i)
-#define RESUME(i) _tile_loadd(i, sums + 256 * (i), 64)
-#define KEEP(i) _tile_stored(i, sums + 256 * (i), 64)
-/* From one block to the next: a sum leaves its tile, the other one enters. */
-#define CHANGE(i) \
-    do { \
-        _tile_stored(i, done + 256 * (i), 64); \
-        if (zero) \
-            _tile_zero(i); \
-        else \
-            _tile_loadd(i, sums + 256 * (i), 64); \
-    } while (0)
+/* Lines of the sums are columns. */
+#define AGK_DP(sum, rows, cols) _tile_dpbf16ps(sum, cols, rows)
+#define TERM_OF_ROWS TILE
 
 /* What to prefetch beside the products: a few lines behind each four, since 16 buffers hold all lines on their way, and the units
  * themselves come through them. All of 32 k at once makes f32, 34 lines for 24 products, 7 % slower. */
@@ -84,61 +50,17 @@ AGK_INLINE void fetch(requests *x, int i, int n)
     }
 }
 
-/* What follows the first four products of 32 k: the other pairs of terms, in an order that keeps one side loaded. */
-AGK_INLINE void others(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
-                       requests *ahead)
-{
-    if (terms == 3) {
-        fetch(ahead, 0, 6);
-        LOAD_B(1);
-        MULTIPLY(); /* a0 b1 */
-        fetch(ahead, 1, 6);
-        LOAD_A(1);
-        MULTIPLY(); /* a1 b1 */
-        fetch(ahead, 2, 6);
-        LOAD_B(0);
-        MULTIPLY(); /* a1 b0 */
-        fetch(ahead, 3, 6);
-        LOAD_A(2);
-        MULTIPLY(); /* a2 b0 */
-        fetch(ahead, 4, 6);
-    } else {
-        fetch(ahead, 0, 3);
-        LOAD_A(1);
-        LOAD_B(0);
-        MULTIPLY(); /* a1 b0 */
-        fetch(ahead, 1, 3);
-    }
-    LOAD_A(0);
-    MULTIPLY(); /* a0 b0 */
-    fetch(ahead, terms == 3 ? 5 : 2, terms == 3 ? 6 : 3);
-}
+#include "mul_mat_terms.h"
 
-/* 32 k: each pair of terms whose ranks add up to less than `terms`. */
-AGK_INLINE void step(int terms, bool two_rows, bool two_cols, const char *a, size_t lda, const char *b, size_t ldb,
-                     requests *ahead)
-{
-    if (terms == 1) { /* a product as soon as its tiles are there */
-        _tile_loadd(4, a, 64);
-        _tile_stream_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 6, 4);
-        if (two_rows) {
-            _tile_loadd(5, a + lda, 64);
-            _tile_dpbf16ps(1, 6, 5);
-        }
-        if (two_cols) {
-            _tile_stream_loadd(7, b + ldb, 64);
-            _tile_dpbf16ps(2, 7, 4);
-        }
-        if (two_rows && two_cols) _tile_dpbf16ps(3, 7, 5);
-        fetch(ahead, 0, 1);
-        return;
-    }
-    LOAD_A(0);
-    LOAD_B(terms - 1);
-    MULTIPLY();
-    others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
-}
+/* From one block to the next: a sum leaves its tile, the other one enters. */
+#define CHANGE(i) \
+    do { \
+        _tile_stored(i, done + 256 * (i), 64); \
+        if (zero) \
+            _tile_zero(i); \
+        else \
+            _tile_loadd(i, sums + 256 * (i), 64); \
+    } while (0)
 
 /* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
  * its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k. Here each leaves right
@@ -151,18 +73,18 @@ AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a
     _tile_loadd(4, a, 64);
     _tile_stream_loadd(6, b + first * TILE, 64);
     CHANGE(0);
-    _tile_dpbf16ps(0, 6, 4);
+    AGK_DP(0, 4, 6);
     if (two_rows) {
         _tile_loadd(5, a + lda, 64);
         CHANGE(1);
-        _tile_dpbf16ps(1, 6, 5);
+        AGK_DP(1, 5, 6);
     }
     _tile_stream_loadd(7, b + ldb + first * TILE, 64);
     CHANGE(2);
-    _tile_dpbf16ps(2, 7, 4);
+    AGK_DP(2, 4, 7);
     if (two_rows) {
         CHANGE(3);
-        _tile_dpbf16ps(3, 7, 5);
+        AGK_DP(3, 5, 7);
     }
     if (terms == 1)
         fetch(ahead, 0, 1);

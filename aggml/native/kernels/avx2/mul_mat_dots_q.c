@@ -288,20 +288,15 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
 /* Around the panel above. */
 #include "kernels/mul_mat_dots_loop.h"
 
-#define DOT(kernel, t) \
+#define DOT(kernel, t, ...) \
     void agk_mm_dots_##kernel##_avx2(const agk_mm_block *block) \
     { \
         agk_dot_blocks(t, block); \
     }
-DOT(q4_0, Q4_0)
-DOT(q4_1, Q4_1)
-DOT(q5_0, Q5_0)
-DOT(q5_1, Q5_1)
-DOT(iq4_nl, IQ4_NL)
-DOT(mxfp4, MXFP4)
-DOT(q2_k, Q2_K)
-DOT(q3_k, Q3_K)
-DOT(q4_k, Q4_K)
-DOT(q5_k, Q5_K)
-DOT(q6_k, Q6_K)
-DOT(iq4_xs, IQ4_XS)
+DOT(q4_0, Q4_0, )
+DOT(q4_1, Q4_1, )
+DOT(q5_0, Q5_0, )
+DOT(q5_1, Q5_1, )
+DOT(iq4_nl, IQ4_NL, )
+DOT(mxfp4, MXFP4, )
+AGK_MM_OF_256(DOT, )

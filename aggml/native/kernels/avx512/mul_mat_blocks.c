@@ -60,23 +60,9 @@ AGK_INLINE void tile(int R, int W, const agk_mm_block *block, const char *a, flo
     agk_store_tile(R, W, acc, c, block->ldc, block->cols, block->add);
 }
 
-AGK_INLINE void rows(int W, const agk_mm_block *block)
-{
-    const char *a = block->a;
-    float *c = block->c;
-    int64_t left = block->rows;
-    for (; left >= 8; left -= 8, a += 8 * block->lda, c += 8) tile(8, W, block, a, c);
-    if (left & 4) tile(4, W, block, a, c), a += 4 * block->lda, c += 4;
-    if (left & 2) tile(2, W, block, a, c), a += 2 * block->lda, c += 2;
-    if (left & 1) tile(1, W, block, a, c);
-}
+#include "mul_mat_blocks_loop.h"
 
 void agk_mm_blocks_f32_avx512(const agk_mm_block *block)
 {
-    if (block->cols <= 16)
-        rows(1, block);
-    else if (block->cols <= 32)
-        rows(2, block);
-    else
-        rows(3, block);
+    all_rows(block);
 }

@@ -215,14 +215,9 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
 /* Around the panel above. */
 #include "kernels/mul_mat_dots_loop.h"
 
-#define DOT(kernel, t) \
+#define DOT(kernel, t, ...) \
     void agk_mm_dots_##kernel##_avx512(const agk_mm_block *block) \
     { \
         agk_dot_blocks(t, block); \
     }
-DOT(q2_k, Q2_K)
-DOT(q3_k, Q3_K)
-DOT(q4_k, Q4_K)
-DOT(q5_k, Q5_K)
-DOT(q6_k, Q6_K)
-DOT(iq4_xs, IQ4_XS)
+AGK_MM_OF_256(DOT, )

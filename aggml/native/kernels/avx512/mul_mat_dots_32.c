@@ -185,15 +185,9 @@ AGK_INLINE void dot(kind type, const agk_mm_block *block)
     }
 }
 
-#define DOT(kernel, t) \
+#define DOT(kernel, t, ...) \
     void agk_mm_dots_##kernel##_avx512(const agk_mm_block *block) \
     { \
         dot(t, block); \
     }
-DOT(q8_0, Q8_0)
-DOT(q4_0, Q4_0)
-DOT(q4_1, Q4_1)
-DOT(q5_0, Q5_0)
-DOT(q5_1, Q5_1)
-DOT(iq4_nl, IQ4_NL)
-DOT(mxfp4, MXFP4)
+AGK_MM_OF_32(DOT, )

@@ -57,11 +57,7 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
         __m512 d[2], m[2];
         AGK_UNROLL for (int g = 0; g < G; ++g)
         {
-            const char *block = a + (size_t)g * b->lda;
-            d[g] = t == MXFP4 ? half_of_e8m0(bytes(block)) : halves(block);
-            m[g] = _mm512_setzero_ps();
-            if (has_minimum(t)) m[g] = halves(block + 32);
-            if (of_256(t)) m[g] = _mm512_sub_ps(_mm512_setzero_ps(), m[g]); /* those of 256 are taken off */
+            scales_of_block(t, a + (size_t)g * b->lda, &d[g], &m[g]);
         }
         for (int64_t half = 0; half < halves_of_block; ++half) {
             AGK_UNROLL for (int part = 0; part < parts; ++part, x += unit)
@@ -94,11 +90,6 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
     }
 }
 
-AGK_INLINE __mmask16 rows_of_group(int64_t left)
-{
-    return (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
-}
-
 AGK_INLINE void groups(kind t, int N, const agk_mm_block *b)
 {
     const char *a = b->a;
@@ -113,19 +104,6 @@ AGK_INLINE void groups(kind t, int N, const agk_mm_block *b)
     }
 }
 
-#define AGK_PACKED(name, t) \
-    void agk_mm_packed_##name##_avx512(const agk_mm_block *b) \
-    { \
-        switch (b->cols) { \
-        case 1: groups(t, 1, b); break; \
-        case 2: groups(t, 2, b); break; \
-        case 3: groups(t, 3, b); break; \
-        case 4: groups(t, 4, b); break; \
-        case 5: groups(t, 5, b); break; \
-        case 6: groups(t, 6, b); break; \
-        case 7: groups(t, 7, b); break; \
-        default: groups(t, 8, b); break; \
-        } \
-    }
+#define AGK_PACKED(name, t, ...) AGK_FOR_COLUMNS(agk_mm_packed_##name##_avx512, t)
 
 #endif

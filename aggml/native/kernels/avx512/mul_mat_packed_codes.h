@@ -134,4 +134,35 @@ AGK_INLINE __m512 one(const char *p)
     return _mm512_castsi512_ps(four(p));
 }
 
+/* The scale and the minimum of a block of 16 rows, the minimum with its sign. */
+AGK_INLINE void scales_of_block(kind t, const char *a, __m512 *d, __m512 *m)
+{
+    *d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
+    *m = _mm512_setzero_ps();
+    if (has_minimum(t)) *m = halves(a + 32);
+    if (of_256(t)) *m = _mm512_sub_ps(_mm512_setzero_ps(), *m); /* those of 256 are taken off */
+}
+
+/* Which of 16 rows there are, if `left` are. */
+AGK_INLINE __mmask16 rows_of_group(int64_t left)
+{
+    return (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu);
+}
+
+/* The kernel of type t: groups(t, N, b) of the includer, with N known to the compiler. */
+#define AGK_FOR_COLUMNS(kernel, t) \
+    void kernel(const agk_mm_block *b) \
+    { \
+        switch (b->cols) { \
+        case 1: groups(t, 1, b); break; \
+        case 2: groups(t, 2, b); break; \
+        case 3: groups(t, 3, b); break; \
+        case 4: groups(t, 4, b); break; \
+        case 5: groups(t, 5, b); break; \
+        case 6: groups(t, 6, b); break; \
+        case 7: groups(t, 7, b); break; \
+        default: groups(t, 8, b); break; \
+        } \
+    }
+
 #endif

@@ -225,7 +225,7 @@ AGK_INLINE void group(kind t, const agk_mm_block *b, const char *a, int64_t rows
     }
 }
 
-#define AGK_PACKED(name, t) \
+#define AGK_PACKED(name, t, ...) \
     void agk_mm_packed_##name##_dotprod(const agk_mm_block *b) \
     { \
         const char *a = b->a; \

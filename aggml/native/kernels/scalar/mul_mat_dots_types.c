@@ -29,29 +29,18 @@ static void dot(const agk_mm_block *block, int64_t n, size_t block_size, agk_to_
     }
 }
 
-#define DOT_OF(type, n, read) \
+#define DOT_BY(type, n, read) \
     void agk_mm_dots_##type##_scalar(const agk_mm_block *block) \
     { \
         dot(block, n, sizeof(agk_block_##type), read); \
     }
-#define DOT(type, n) DOT_OF(type, n, agk_##type##_to_f32_scalar)
-DOT(q4_1, 32)
-DOT(q5_0, 32)
-DOT(q5_1, 32)
-DOT(iq4_nl, 32)
-DOT(mxfp4, 32)
-DOT(q2_k, 256)
-DOT(q3_k, 256)
-DOT(q4_k, 256)
-DOT(q5_k, 256)
-DOT(q6_k, 256)
-DOT(iq4_xs, 256)
-DOT(iq2_xxs, 256)
-DOT(iq2_xs, 256)
-DOT(iq2_s, 256)
-DOT(iq3_xxs, 256)
-DOT(iq3_s, 256)
-DOT(iq1_s, 256)
-DOT(iq1_m, 256)
-DOT_OF(tq1_0, 256, agk_tq1_0_to_f32)
-DOT(tq2_0, 256)
+#define DOT(type, KIND, n) DOT_BY(type, n, agk_##type##_to_f32_scalar)
+DOT(q4_1, , 32)
+DOT(q5_0, , 32)
+DOT(q5_1, , 32)
+DOT(iq4_nl, , 32)
+DOT(mxfp4, , 32)
+AGK_MM_OF_256(DOT, 256)
+AGK_MM_OF_GRIDS(DOT, 256)
+DOT_BY(tq1_0, 256, agk_tq1_0_to_f32)
+DOT(tq2_0, , 256)

@@ -412,25 +412,13 @@ static void product(int type, const agk_mm_block *block, int64_t tiles)
     }
 }
 
-#define PRODUCT(name, type) \
+#define PRODUCT(name, KIND, ...) \
     void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
     { \
-        product(type, block, 0); \
+        product(AGK_##KIND, block, 0); \
     } \
     void agk_mm_packed_tiles_##name##_scalar(const agk_mm_block *block) \
     { \
-        product(type, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
+        product(AGK_##KIND, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
     }
-PRODUCT(q8_0, AGK_Q8_0)
-PRODUCT(q4_0, AGK_Q4_0)
-PRODUCT(q4_1, AGK_Q4_1)
-PRODUCT(q5_0, AGK_Q5_0)
-PRODUCT(q5_1, AGK_Q5_1)
-PRODUCT(iq4_nl, AGK_IQ4_NL)
-PRODUCT(mxfp4, AGK_MXFP4)
-PRODUCT(q2_k, AGK_Q2_K)
-PRODUCT(q3_k, AGK_Q3_K)
-PRODUCT(q4_k, AGK_Q4_K)
-PRODUCT(q5_k, AGK_Q5_K)
-PRODUCT(q6_k, AGK_Q6_K)
-PRODUCT(iq4_xs, AGK_IQ4_XS)
+AGK_MM_PACKED(PRODUCT, )

@@ -369,7 +369,7 @@ AGK_INLINE void groups(kind t, bool single, const agk_mm_block *b)
     }
 }
 
-#define AGK_NARROW(name, t) \
+#define AGK_NARROW(name, t, ...) \
     void NARROW_NAME(name)(const agk_mm_block *b) \
     { \
         if (b->cols == 1) \
@@ -377,19 +377,6 @@ AGK_INLINE void groups(kind t, bool single, const agk_mm_block *b)
         else \
             groups(t, false, b); \
     }
-#define AGK_NARROW_KERNELS \
-    AGK_NARROW(q8_0, Q8_0) \
-    AGK_NARROW(q4_0, Q4_0) \
-    AGK_NARROW(q4_1, Q4_1) \
-    AGK_NARROW(q5_0, Q5_0) \
-    AGK_NARROW(q5_1, Q5_1) \
-    AGK_NARROW(iq4_nl, IQ4_NL) \
-    AGK_NARROW(mxfp4, MXFP4) \
-    AGK_NARROW(q2_k, Q2_K) \
-    AGK_NARROW(q3_k, Q3_K) \
-    AGK_NARROW(q4_k, Q4_K) \
-    AGK_NARROW(q5_k, Q5_K) \
-    AGK_NARROW(q6_k, Q6_K) \
-    AGK_NARROW(iq4_xs, IQ4_XS)
+#define AGK_NARROW_KERNELS AGK_MM_PACKED(AGK_NARROW, )
 
 #endif

@@ -99,9 +99,8 @@ AGK_INLINE void group(kind t, int N, const agk_mm_block *b, const char *a, __mma
     __m512 acc[AGK_PACKED_COLUMNS];
     AGK_UNROLL for (int n = 0; n < N; ++n) acc[n] = _mm512_setzero_ps();
     for (int64_t k = 0; k < b->k; k += of_256(t) ? 256 : 32, a += bytes_of_block) {
-        const __m512 d = t == MXFP4 ? half_of_e8m0(bytes(a)) : halves(a);
-        __m512 m = has_minimum(t) ? halves(a + 32) : _mm512_setzero_ps();
-        if (of_256(t)) m = _mm512_sub_ps(_mm512_setzero_ps(), m); /* those of 256 are taken off */
+        __m512 d, m;
+        scales_of_block(t, a, &d, &m);
         AGK_UNROLL for (int i = 0; i < passes; ++i, x += (size_t)(count * N) * (12 + 32))
         {
             const char *next = a + ahead_of(t, N) + (size_t)i * share;
@@ -115,24 +114,10 @@ AGK_INLINE void groups(kind t, int N, const agk_mm_block *b)
 {
     const char *a = b->a;
     for (int64_t row = 0; row < b->rows; row += 16, a += b->lda) {
-        const int64_t left = b->rows - row;
-        group(t, N, b, a, (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffffu), b->c + row);
+        group(t, N, b, a, rows_of_group(b->rows - row), b->c + row);
     }
 }
 
-#define AGK_PACKED(name, t) \
-    void agk_mm_packed_##name##_zen4(const agk_mm_block *b) \
-    { \
-        switch (b->cols) { \
-        case 1: groups(t, 1, b); break; \
-        case 2: groups(t, 2, b); break; \
-        case 3: groups(t, 3, b); break; \
-        case 4: groups(t, 4, b); break; \
-        case 5: groups(t, 5, b); break; \
-        case 6: groups(t, 6, b); break; \
-        case 7: groups(t, 7, b); break; \
-        default: groups(t, 8, b); break; \
-        } \
-    }
+#define AGK_PACKED(name, t, ...) AGK_FOR_COLUMNS(agk_mm_packed_##name##_zen4, t)
 
 #endif
