@@ -11,6 +11,11 @@ enum {
     BYTES_PER_NS = 64,       /* from a cache; from memory it is a fifth of that */
     UNPACK_PS = 500,         /* an element of a quantized type, where it is no product */
     QUANTIZED_SUM_PS = 2000, /* a block type is read, added to and written */
+    MATRIX_PS = 45000,       /* one matrix more of a product: conv_1d_dw makes one of three numbers for each channel */
+    DOT_PS = 700,            /* an element of a product, however short */
+    APART_PS = 2000,         /* an element that gets another type and does not lie beside the next one */
+    PLACE_PS = 12000,        /* where im2col puts its window: one row of the result */
+    WINDOW_ROW_PS = 1000,    /* a row of such a window in one channel */
 };
 
 static double bytes_of(const agk_view *v)
@@ -67,7 +72,8 @@ static double arithmetic(const agk_node *node)
     switch ((agk_units)agk_ops[node->op].units) {
     case AGK_UNITS_NOTHING:
     case AGK_UNITS_UNKNOWN: return 0;
-    case AGK_UNITS_EACH: return largest(node);
+    case AGK_UNITS_EACH:
+    case AGK_UNITS_PLACES: return largest(node);
     case AGK_UNITS_MOVE:
     case AGK_UNITS_GIVE: return elements(node, 0);
     case AGK_UNITS_TAKE: return made;
@@ -139,12 +145,35 @@ static double blocks(const agk_node *node)
     return ps;
 }
 
+/* Elements of a row lie one behind the other. */
+static bool dense(const agk_view *v)
+{
+    const agk_type_traits *traits = agk_traits(v->type);
+    return traits->blck_size > 1 || v->nb[0] == (int64_t)traits->type_size;
+}
+
+/* What many small pieces take beside their elements. */
+static double pieces(const agk_node *node)
+{
+    const agk_view *dst = &node->dst, *src = &node->src[0];
+    const double made = (double)agk_nelements(dst);
+    switch (agk_ops[node->op].units) {
+    case AGK_UNITS_DOTS: return (double)(dst->ne[2] * dst->ne[3]) * MATRIX_PS + made * DOT_PS;
+    case AGK_UNITS_MOVE:
+        return src->type != dst->type && !(dense(src) && dense(dst)) ? elements(node, 0) * APART_PS : 0;
+    case AGK_UNITS_PLACES:
+        if (made <= 0 || src->ne[0] <= 0) return 0;
+        return made / (double)dst->ne[0] * PLACE_PS + made / (double)src->ne[0] * WINDOW_ROW_PS;
+    default: return 0;
+    }
+}
+
 uint64_t ag_node_cost(const agk_node *node)
 {
     const agk_units u = agk_ops[node->op].units;
     if (u == AGK_UNITS_NOTHING) return 0;
     if (u == AGK_UNITS_UNKNOWN) return CUSTOM_NS;
-    double bytes = written(node), ps = arithmetic(node) * agk_ops[node->op].ps + blocks(node);
+    double bytes = written(node), ps = arithmetic(node) * agk_ops[node->op].ps + blocks(node) + pieces(node);
     for (int i = 0; i < node->n_src; ++i) bytes += read_of(node, i);
     for (int i = 0; i < node->n_stages; ++i) ps += (double)agk_nelements(&node->dst) * agk_ops[node->stage[i].op].ps;
     const double ns = NODE_NS + bytes / BYTES_PER_NS + ps / 1e3;

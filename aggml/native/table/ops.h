@@ -17,6 +17,7 @@ typedef enum agk_op {
     X(NOTHING)  /* nothing happens at run time */ \
     X(UNKNOWN)  /* a user's function: nobody knows */ \
     X(EACH)     /* elements of the largest operand, the result being one */ \
+    X(PLACES)   /* the same; a row of the result is what one place of a window, source 0, covers */ \
     X(MOVE)     /* elements of source 0; of the others nothing is read (cpy: the target) */ \
     X(TAKE)     /* elements of the result; as many of source 0 are read */ \
     X(GIVE)     /* elements of source 0; as many of the result are written */ \
