@@ -87,6 +87,21 @@ def failing(device: AnyDevice) -> aggml.Backend:
     return be
 
 
+def test_a_stream_keeps_so_many_failures_and_counts_the_rest(be: aggml.Backend) -> None:
+    for i in range(3000):
+        be.stream.fail(ValueError(i))
+    be.stream.mark().get()
+    first = be.stream.failures()
+    assert len(first) == 1025
+    assert [str(f.__cause__) for f in first[:-1]] == [str(i) for i in range(1024)]
+    assert "1976 more failures" in str(first[-1])
+    assert be.stream.failures() == []
+    be.stream.fail(ValueError("once more"))
+    be.stream.mark().get()
+    assert [str(f.__cause__) for f in be.stream.failures()] == ["once more"]
+
+
+
 def test_with_in_a_script_logs(device: AnyDevice, told: pytest.LogCaptureFixture) -> None:
     with device.backend() as be:
         be.stream.native.hold()

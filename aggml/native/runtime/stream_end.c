@@ -1,13 +1,21 @@
 /* How an operation of a stream ends: what it wrote is good or poisoned, failures are kept until somebody saw them.
  *
  * Not here: how it is carried out (stream_step.c), who is woken then (wake.c, stream_tell.c). */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "stream_state.h"
 
+enum { MOST_UNSEEN = 1024 }; /* that a stream keeps; of more it tells how many there were */
+
 static void note_failure(ag_stream *s, ag_error *error)
 {
     pthread_mutex_lock(&s->lock);
+    if (s->n_failures == MOST_UNSEEN && s->more_failures % 64 != 0) { /* it was looked through not long ago */
+        ++s->more_failures;
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
     if (s->n_failures == s->cap_failures) {
         size_t kept = 0;
         for (size_t i = 0; i < s->n_failures; ++i) { /* those that somebody saw meanwhile need not be kept */
@@ -18,7 +26,8 @@ static void note_failure(ag_stream *s, ag_error *error)
             }
         }
         s->n_failures = kept;
-        if (2 * kept >= s->cap_failures) { /* else half of the room is free again: looking through it was paid for */
+        if (2 * kept >= s->cap_failures &&
+            kept < MOST_UNSEEN) { /* else half of the room is free again: looking through it was paid for */
             size_t cap = kept ? 2 * kept : 8;
             ag_error **grown = realloc(s->failures, cap * sizeof *grown);
             if (grown != NULL) {
@@ -27,7 +36,11 @@ static void note_failure(ag_stream *s, ag_error *error)
             }
         }
     }
-    if (s->n_failures < s->cap_failures) s->failures[s->n_failures++] = ag_error_ref(error);
+    if (s->n_failures < s->cap_failures) {
+        s->failures[s->n_failures++] = ag_error_ref(error);
+    } else {
+        ++s->more_failures;
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -40,6 +53,17 @@ size_t ag_stream_take_failures(ag_stream *s, ag_error **out, size_t n)
             ag_error_unref(s->failures[i]);
         } else {
             out[taken++] = s->failures[i];
+        }
+    }
+    if (taken < n && s->more_failures > 0) { /* one that stands for those that were not kept */
+        char text[80];
+        snprintf(text, sizeof text, "%llu more failures, of which the stream kept nothing",
+                 (unsigned long long)s->more_failures);
+        ag_error *more = ag_error_new(AG_DEVICE_ERROR, s->name, "failures", "", text);
+        if (more != NULL) {
+            atomic_store(&more->seen, true);
+            out[taken++] = more;
+            s->more_failures = 0;
         }
     }
     s->n_failures -= i;

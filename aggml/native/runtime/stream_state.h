@@ -28,6 +28,7 @@ struct ag_stream {
     ag_heap waits;   /* ag_wait: loops and parked streams that want a ticket of this one */
     ag_error **failures;
     size_t n_failures, cap_failures;
+    uint64_t more_failures; /* that nobody saw either, and that are not kept */
     _Atomic(ag_error *) lost;
 
     _Alignas(64) atomic_uint_fast64_t submitted;
