@@ -6,12 +6,12 @@ splits (scheduler/).
 
 from __future__ import annotations
 
-import itertools
 from difflib import get_close_matches
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
+from aggml.process.numbers import Numbers
 from aggml.tensor import Tensor, change, describe
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["Graph", "graph_of"]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
 _PARAM = 4
-_uids = itertools.count(1)
+_uids = Numbers(1)
 
 
 class Graph:

@@ -22,6 +22,7 @@ from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
 from aggml.ops.table import IDLE, OPS
 from aggml.plan import compiling, node_problem
+from aggml.process.alive import there
 from aggml.process.locks import new_lock
 from aggml.stream import Stream
 from aggml.tensor.checking import integer
@@ -365,15 +366,17 @@ class SimDevice(Device):
 
     def hold(self) -> _Hold:
         """Hold all backends of this device, those opened meanwhile too."""
-        self._holds += 1
-        for backend in list(self._backends):
+        with self._lock:
+            self._holds += 1
+        for backend in there(self._backends):
             backend.stream.native.hold()
         return _Hold(self)
 
     def release(self) -> None:
         """Undo one `hold` of the device."""
-        self._holds = max(0, self._holds - 1)
-        for backend in list(self._backends):
+        with self._lock:
+            self._holds = max(0, self._holds - 1)
+        for backend in there(self._backends):
             backend.stream.native.release()
 
     def fail_at(self, k: int, kind: Kind = "any", cause: BaseException | None = None) -> None:

@@ -21,6 +21,7 @@ from aggml.errors import InvalidArgument, InvalidState
 from aggml.gguf.encode import directory_entry, encoded, header
 from aggml.gguf.kinds import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, UINT32
 from aggml.gguf.pieces import Pieces
+from aggml.process.numbers import Numbers
 from aggml.tensor import MAX_NAME
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["GGUFWriter"]
 
 COPIED: Final = 16 << 20  # bytes at once: progress moves, and a cancel takes effect soon
-_numbers = itertools.count()  # of the files beside: several writers of one path do not meet
+_numbers = Numbers()  # of the files beside: several writers of one path do not meet
 
 
 class _Written(NamedTuple):

@@ -23,6 +23,7 @@ from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import BufferType
 from aggml.memory.graph_memory import GraphBuffer
 from aggml.memory.multi_buffer import MultiBuffer
+from aggml.process.alive import there
 from aggml.tensor import change
 from aggml.tensor.checking import integer
 from aggml.tensor.placement import BufferUsage, PlacementEpoch
@@ -204,9 +205,9 @@ class GraphAllocator:
             raise AlreadyAllocated(f"[GraphAllocator.alloc_graph] {graph!r} has memory")
         plan = self._plan(graph, node_ids, leaf_ids)
         # What the buffers hold so far may be part of this graph, too.
-        former = [(t, t.placement) for buffer in self.buffers for t in buffer._tensors]
+        former = [(t, t.placement) for buffer in self.buffers for t in there(buffer._tensors)]
         self._grow(plan)
-        PlacementEpoch.value += 1
+        PlacementEpoch.move()
         for tensor, _ in former:
             change(tensor, "placement", None)
         placed: list[Tensor] = []

@@ -21,7 +21,7 @@ from aggml.errors import (
     ReadOnly,
 )
 from aggml.native import _native
-from aggml.process.alive import note
+from aggml.process.alive import note, there
 from aggml.stream.observe import born, observers
 from aggml.tensor import change
 from aggml.tensor.placement import Backing, BufferUsage, Placement, PlacementEpoch
@@ -90,7 +90,7 @@ def lying(start: int, end: int) -> list[tuple[Tensor, int]]:
     return sorted(
         (
             (tensor, tensor.placement.address)
-            for buffer in list(_EVERY)
+            for buffer in there(_EVERY)
             if buffer.base < end and start < buffer.base + buffer.size
             for tensor in buffer.tensors
             if tensor.placement is not None
@@ -214,7 +214,7 @@ class Buffer:
             if isinstance(self.memory, _native.Memory) and _native.banks() > 1:
                 for tensor in self._lying():  # rows lie next to the cores that will read them
                     _native.place(self.base + _offset(tensor), tensor.nbytes)
-        PlacementEpoch.value += 1  # plans may now treat these tensors as weights, or no longer
+        PlacementEpoch.move()  # plans may now treat these tensors as weights, or no longer
 
     @property
     def closed(self) -> bool:
@@ -241,7 +241,11 @@ class Buffer:
         return any(_offset(t) < end and start < _offset(t) + t.nbytes for t in others)
 
     def _lying(self) -> list[Tensor]:
-        return [t for t in self._tensors if t.placement is not None and t.placement.buffer is self]
+        return [
+            t
+            for t in there(self._tensors)
+            if t.placement is not None and t.placement.buffer is self
+        ]
 
     # -- what a device may add
 
@@ -309,7 +313,7 @@ class Buffer:
             raise
         if self._usage is BufferUsage.WEIGHTS and self.exclusive and self._overlaps(tensor):
             self.exclusive = False
-            PlacementEpoch.value += 1
+            PlacementEpoch.move()
 
     def unplace(self, tensor: Tensor) -> None:
         """Undo `place`: later use of the tensor raises NotAllocated.
@@ -325,7 +329,7 @@ class Buffer:
         placement = tensor.placement
         if placement is None or placement.buffer is not self:
             raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
-        PlacementEpoch.value += 1
+        PlacementEpoch.move()
         self.free_tensor(tensor)
         change(tensor, "placement", None)
         self._tensors.discard(tensor)
@@ -338,7 +342,7 @@ class Buffer:
         self._closed = True
         for tensor in self._lying():
             self.unplace(tensor)
-        PlacementEpoch.value += 1
+        PlacementEpoch.move()
         self._tensors.clear()
 
     def __enter__(self) -> Self:

@@ -7,9 +7,11 @@ Here: noting and asking, by weak references, so that nobody is kept alive. Not h
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["Named", "living", "note"]
+__all__ = ["Named", "living", "note", "there"]
+
+T = TypeVar("T")
 
 
 class Named(Protocol):
@@ -21,18 +23,27 @@ class Named(Protocol):
         ...
 
 
+def there(weak: weakref.WeakSet[T]) -> list[T]:
+    """What is in a weak set at this moment, which other threads may change.
+
+    Its own iterator raises RuntimeError when another thread adds something meanwhile. A copy of the
+    set of references is one step.
+    """
+    return [thing for ref in weak.data.copy() if (thing := ref()) is not None]  # type: ignore[attr-defined]
+
+
 def note(device: object, thing: object) -> None:
     """Remember, with the device, that ``thing`` was made on it."""
-    # setdefault is one step under the GIL: two threads that come at once find the same set.
+    # setdefault is one step: two threads that come at once find the same set.
     known: weakref.WeakSet[Any] = vars(device).setdefault("_living", weakref.WeakSet())
     known.add(thing)
 
 
 def living(device: object) -> list[Any]:
     """What was made on ``device`` and has not gone; closed things are left out once idle."""
-    known: weakref.WeakSet[Any] | tuple[()] = vars(device).get("_living", ())
+    known: weakref.WeakSet[Any] | None = vars(device).get("_living")
     return [
         thing
-        for thing in list(known)
+        for thing in (() if known is None else there(known))
         if not getattr(thing, "closed", False) or getattr(thing, "pending", False)
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from aggml.errors import BackendLoadError
+from aggml.process.numbers import Numbers
 from aggml.registry.table import BUILT_IN, ENTRY_POINT, EXPLICIT
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ BUILT_IN_NAMES = ("cuda", "cpu")
 
 # aggml_NAME.py, aggml_NAME-VARIANT.cpython-311-x86_64-linux-gnu.so, aggml_NAME/
 _NAME = re.compile(r"aggml_(?P<family>[^-.]+)(?:-(?P<variant>[^.]+))?(?P<suffix>\..+)?")
-_numbers = itertools.count()
+_numbers = Numbers()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from aggml.errors import (
     Unsupported,
 )
 from aggml.native import _native
+from aggml.process.locks import new_lock
 from aggml.stream.batch import Batch
 from aggml.stream.call_thread import CallThread, foreign_error, stop_callers
 from aggml.stream.failures import exception_of
@@ -69,7 +70,7 @@ class StreamBase:
         self.native = native
         self._batches: dict[int, Batch] = {}
         self._caller: CallThread | None = None
-        self._starting = threading.Lock()
+        self._starting = new_lock()
 
     # -- enqueuing
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidState
 from aggml.native import _native
+from aggml.process.alive import there
 from aggml.process.bare_trace import make_bare
 from aggml.process.locks import in_child, new_lock
 from aggml.process.signals import signals_blocked
@@ -145,7 +146,7 @@ def stop_callers() -> list[threading.Thread]:
     """
     global _stopping
     _stopping = True
-    callers = list(_callers)
+    callers = there(_callers)
     for caller in callers:
         caller.native.close()  # which wakes it
     return [caller.thread for caller in callers if caller.thread.is_alive()]

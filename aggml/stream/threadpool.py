@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from aggml.errors import AllocFailed, InvalidArgument, InvalidHandle, InvalidState
 from aggml.native import _native
+from aggml.process.alive import there
 from aggml.process.locks import new_lock
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class ThreadPool:
             InvalidState: a stream of this pool is open, or has work left, also where the stream
                 itself was dropped: nobody would do it.
         """
-        used = [s for s in list(self._streams) if not s.closed or s.pending]
+        used = [s for s in there(self._streams) if not s.closed or s.pending]
         if used:
             raise InvalidState(f"[ThreadPool.close] {self!r} carries out {used[0]!r}")
         left = self.native.close()

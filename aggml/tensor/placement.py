@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aggml.errors import ReadOnly
 from aggml.native import _native
+from aggml.process.numbers import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +39,18 @@ class BufferUsage(IntEnum):
 
 
 class PlacementEpoch:
-    """Moves whenever a placement may have become invalid; plans look at it before anything else."""
+    """Moves whenever a placement may have become invalid; plans look at it before anything else.
+
+    Each value comes once, so that of two threads that move it none undoes what the other did.
+    """
 
     value = 0
+    _numbers = Numbers(1)
+
+    @classmethod
+    def move(cls) -> None:
+        """Have all plans look at their placements again."""
+        cls.value = next(cls._numbers)
 
 
 class Backing(IntEnum):
@@ -172,7 +182,7 @@ class Placement:
         if exported is not self._exported:
             self._exported = exported
             self.filled = KEPT
-            PlacementEpoch.value += 1  # no plan may rely on a packed copy of what lies here
+            PlacementEpoch.move()  # no plan may rely on a packed copy of what lies here
 
 
 #: Note what a placement holds now: as an assignment does it, in a fifth of the time.
