@@ -153,8 +153,8 @@ def price(be: aggml.Backend, end: aggml.Tensor) -> int:
 
 
 def test_many_small_pieces_are_not_cheap(cpu: aggml.Backend) -> None:
-    # Measured on a Zen 4: 50 ns for a matrix of three numbers, 16 ns for a window of three, 2.2 ns for
-    # an element that is converted and does not lie beside the next one. Half of it is near enough.
+    # Measured on a Zen 4: 50 ns for a matrix of three numbers, 16 ns for a window of three, 2.2 ns
+    # for an element that is converted and does not lie beside the next one. Half is near enough.
     def leaf(dtype: str, *ne: int) -> aggml.Tensor:
         return aggml.new_tensor(dtype, ne=ne)
 

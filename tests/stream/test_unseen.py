@@ -101,7 +101,6 @@ def test_a_stream_keeps_so_many_failures_and_counts_the_rest(be: aggml.Backend) 
     assert [str(f.__cause__) for f in be.stream.failures()] == ["once more"]
 
 
-
 def test_with_in_a_script_logs(device: AnyDevice, told: pytest.LogCaptureFixture) -> None:
     with device.backend() as be:
         be.stream.native.hold()
