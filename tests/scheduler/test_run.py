@@ -403,11 +403,26 @@ def test_a_plan_is_printed_with_causes(two: Two) -> None:
     assert plan.cause(two.z) == "usr"
     assert plan.cause(two.w0) == "1.dst"
     assert "[1.wgt0]" in text
+    assert text.endswith("*  read from a copy")
+    assert "\n[usr] pinned there\n" in text
+    assert "[1.off]" not in text  # signs that do not occur are not explained
     dot = plan.dot()
     assert dot.startswith("digraph")
     assert dot.count("subgraph") == len(plan.splits) == 3
     assert dot.count("style=dashed") == 3  # x, y and what z is made of
     assert dot.count("{") == dot.count("}")
+
+
+def test_a_layout_is_printed_with_what_each_action_waits_for(two: Two) -> None:
+    two.sched.set_tensor_backend(two.z, two.cpu)
+    two.sched.reserve(two.graph)
+    assert two.sched._planner.last is not None
+    lines = str(two.sched._planner.last.layouts[None]).splitlines()
+    assert lines[0] == f"layout of graph {two.graph.uid}, memory shared"
+    assert "set A#x" in lines[2]
+    copied = next(line for line in lines if "copy y to B#y" in line)
+    assert copied.endswith("after all queued on A down")
+    assert len(lines) == 2 + len(two.sched._planner.last.layouts[None].script.actions)
 
 
 async def test_a_graph_seen_before_is_not_planned_again(

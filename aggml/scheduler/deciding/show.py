@@ -5,7 +5,8 @@ Here: text, and Graphviz source. Not here: deciding any of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor import describe
@@ -21,15 +22,25 @@ __all__ = ["SchedulePlan"]
 _COLOURS = ("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5")
 
 
-class SchedulePlan:
-    """What a scheduler would run where; ``print`` it.
+#: What the causes mean; ggml's own tags.
+CAUSES: Final = {
+    "usr": "pinned there",
+    "1.dst": "its memory is there",
+    "1.vsrc": "the memory that it shows is there",
+    "1.inp": "an input",
+    "1.wgtN": "its source N, a weight, is there",
+    "1.off": "offloaded: its weight is in host memory, and an earlier backend asks for the op",
+    "2.sup": "its neighbour is there, and it can be",
+    "3.best": "most of its sources are there",
+    "3.upg": "an earlier backend with the same memory",
+    "4.vsrc": "its storage is there",
+    "4.cur": "the node that reads it is there",
+    "4.any": "the first that can",
+}
 
-    Causes: ``usr`` a pin; ``1.dst``, ``1.vsrc`` the memory of the tensor, or of what it views;
-    ``1.inp`` an input; ``1.wgtN`` the weight that is source N; ``1.off`` offloaded; ``2.sup`` its
-    neighbour's; ``3.best`` most sources are there; ``3.upg`` an earlier backend with the same
-    memory; ``4.vsrc`` its storage's; ``4.cur`` that of the node that reads it; ``4.any`` the first
-    that can.
-    """
+
+class SchedulePlan:
+    """What a scheduler would run where; ``print`` it: the text ends with what its signs mean."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -69,7 +80,15 @@ class SchedulePlan:
                 lines.append(
                     f"  {k:4} {node.op:14} {describe(node)} ({sources}) [{cause.get(node, '')}]"
                 )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._signs()])
+
+    def _signs(self) -> list[str]:
+        """What the signs in the text mean, those that occur in it."""
+        found = {re.sub(r"wgt\d+", "wgtN", cause) for cause in self._program.found.cause.values()}
+        lines = [f"[{sign}] {text}" for sign, text in CAUSES.items() if sign in found]
+        if any(split.swaps for split in self._program.splits):
+            lines.append("*  read from a copy")
+        return lines
 
     def __repr__(self) -> str:
         program = self._program

@@ -114,7 +114,8 @@ class Compute(NamedTuple):
     scratch: Key
 
     def __str__(self) -> str:
-        return f"compute {len(self.plan.graph)} nodes"
+        n = len(self.plan.graph)
+        return f"compute {n} {'node' if n == 1 else 'nodes'}"
 
 
 #: What an action does; each says what it ``reads`` and ``writes``.
