@@ -147,6 +147,12 @@ def test_a_type_with_products_has_one_that_meets_it(kind: DType) -> None:
     assert node.ne[:2] == (2, 3)
 
 
+def test_type_checkers_know_the_names_of_all_types() -> None:
+    """If not: python tools/type_names.py."""
+    listed = re.findall(r"^        (\w+) = (\d+)$", text_of("aggml/dtype.py"), re.MULTILINE)
+    assert [(name, int(number)) for name, number in listed] == [(k.name, k.value) for k in DType]
+
+
 # -- instruction sets
 
 

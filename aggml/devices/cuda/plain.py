@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.pack import Site
 
-__all__ = ["KERNELS", "PLAIN", "Plain", "plain"]
+__all__ = ["KERNELS", "PLAIN", "Plain", "heads", "plain"]
 
 #: The kernel files.
 KERNELS: Final = Path(__file__).resolve().parent / "kernels"
@@ -44,17 +44,17 @@ class Plain(NamedTuple):
     each: str
 
 
-def _heads() -> dict[str, Plain]:
-    """What the heads of all kernel files say."""
+def heads(folder: Path) -> dict[str, Plain]:
+    """What the heads of all kernel files of a folder say, by op."""
     found: dict[str, Plain] = {}
-    for path in sorted(KERNELS.glob("*.cu")):
+    for path in sorted(folder.glob("*.cu")):
         head = path.read_text(encoding="utf-8").partition("#include")[0]
         for ops, kernel, n_src, each in _COMPUTES.findall(head):
             found |= dict.fromkeys(ops.split(), Plain(path.stem, kernel, int(n_src), each))
     return found
 
 
-PLAIN: Final[dict[str, Plain]] = _heads()
+PLAIN: Final[dict[str, Plain]] = heads(KERNELS)
 
 
 def plain(site: Site) -> list[Launch]:

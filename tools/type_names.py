@@ -1,0 +1,33 @@
+"""Write the names of the element types into aggml/dtype.py, for type checkers and editors.
+
+At run time `DType` is made of native/table/types.def; a type checker cannot read that.
+
+    python tools/type_names.py          write them
+    python tools/type_names.py --check  fail if they are out of date
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from aggml.dtype import TYPES
+
+FILE = Path(__file__).resolve().parent.parent / "aggml" / "dtype.py"
+LIST = re.compile(r"(?<=tools/type_names.py.\n)(?:        \w+ = \d+\n)*")
+
+
+def main() -> int:
+    """Writes the list, or compares it."""
+    names = "".join(f"        {row.key} = {row.id}\n" for row in TYPES.values())
+    text = FILE.read_text()
+    new = LIST.sub(names, text, count=1)
+    if sys.argv[1:] == ["--check"]:
+        return 0 if new == text else 1
+    FILE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
