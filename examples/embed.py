@@ -221,7 +221,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Embed sentences with all-MiniLM-L6-v2. Without --sentences: a demonstration "
         "on built-in sentences, on asyncio and on trio.",
     )
-    parser.add_argument("--sentences", type=Path, metavar="IN.json", help="a JSON list of strings")
+    parser.add_argument(
+        "--sentences",
+        type=Path,
+        metavar="IN.json",
+        help="the sentences to embed: a JSON list of strings",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -230,14 +235,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "order, truncated at 256 tokens",
     )
     parser.add_argument(
-        "--dtype", choices=("f32", "bf16", "q8_0"), default="f32", help="of the weights"
+        "--dtype", choices=("f32", "bf16", "q8_0"), default="f32", help="type of the weights"
     )
     parser.add_argument(
         "--loop", choices=("asyncio", "trio"), help="the event loop (default: asyncio)"
     )
-    parser.add_argument("--threads", type=_positive, metavar="N", help="default: all usable cores")
     parser.add_argument(
-        "--seconds", type=float, default=3.0, metavar="S", help="how long the demonstration serves"
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="threads that compute (default: all usable cores)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        metavar="S",
+        help="seconds for which the demonstration serves",
     )
     given = parser.parse_args(arguments)
     if (given.sentences is None) != (given.out is None):

@@ -152,37 +152,69 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Continue a prompt with a model of a GGUF file.")
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT", help="names of special tokens stand for them")
-    prompt.add_argument("--prompt-ids", type=_ids, metavar="1,2,3", help="tokens instead of text")
-    parser.add_argument(
-        "--n-predict", type=_at_least(0), default=128, metavar="N", help="tokens at most (128)"
+    prompt.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="the text to continue; names of special tokens in it stand for these tokens",
+    )
+    prompt.add_argument(
+        "--prompt-ids", type=_ids, metavar="1,2,3", help="the prompt as token ids, instead of text"
     )
     parser.add_argument(
-        "--temperature", type=float, default=0.8, metavar="T", help="0: the best token (0.8)"
+        "--n-predict",
+        type=_at_least(0),
+        default=128,
+        metavar="N",
+        help="the most tokens to generate (128)",
     )
     parser.add_argument(
-        "--top-k", type=_at_least(0), default=40, metavar="K", help="of the K best; 0: of all (40)"
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="temperature of the draws; 0 takes the best token (0.8)",
     )
     parser.add_argument(
-        "--top-p", type=float, default=0.95, metavar="P", help="that make up P (0.95)"
+        "--top-k",
+        type=_at_least(0),
+        default=40,
+        metavar="K",
+        help="draw among the K best tokens; 0: among all (40)",
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="for the same draws again")
     parser.add_argument(
-        "--parallel", type=_at_least(1), default=1, metavar="N", help="sequences at once (1)"
+        "--top-p",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="draw among the best tokens whose probabilities add up to P (0.95)",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="S", help="seed of the draws; the same seed gives the same text"
+    )
+    parser.add_argument(
+        "--parallel",
+        type=_at_least(1),
+        default=1,
+        metavar="N",
+        help="how many sequences to generate together (1)",
     )
     parser.add_argument(
         "--ctx", type=_at_least(1), metavar="N",
-        help="positions of a sequence (what the model was trained for, at most 4096)",
+        help="positions of a sequence (as the model was trained, at most 4096)",
     )  # fmt: skip
     parser.add_argument(
-        "--threads", type=_at_least(1), metavar="N", help="default: all usable cores"
+        "--threads",
+        type=_at_least(1),
+        metavar="N",
+        help="threads that compute (default: all usable cores)",
     )
-    parser.add_argument("--device", default="CPU", metavar="NAME", help="an aggml device (CPU)")
+    parser.add_argument(
+        "--device", default="CPU", metavar="NAME", help="name of an aggml device (CPU)"
+    )
     parser.add_argument("--loop", choices=("asyncio", "trio"), default="asyncio")
     parser.add_argument("--ignore-eos", action="store_true", help="go on after an end token")
     parser.add_argument(
@@ -195,6 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--top-p {given.top_p} is not within 0..1")
     if given.temperature < 0:
         parser.error(f"--temperature {given.temperature} is negative")
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    given = _arguments(arguments)
     try:
         result = anyio.run(run, given, backend=given.loop)
     except KeyboardInterrupt:

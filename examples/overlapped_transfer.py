@@ -122,8 +122,12 @@ def main() -> None:
     """Measure, print, draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--chunks", type=int, default=120)
-    parser.add_argument("--stage-ms", type=float, default=4.0, help="what each stage of one takes")
-    parser.add_argument("--picture", default="timeline.png", help="a .png or .svg; '' for none")
+    parser.add_argument(
+        "--stage-ms", type=float, default=4.0, help="milliseconds of each stage of a chunk"
+    )
+    parser.add_argument(
+        "--picture", default="timeline.png", help="a .png or .svg file to draw; '' for none"
+    )
     parser.add_argument("--loop", choices=["asyncio", "trio"], default="asyncio")
     args = parser.parse_args()
     seconds = 4 * args.chunks * args.stage_ms / 1e3

@@ -167,9 +167,17 @@ def main() -> None:
     """Measure, print, draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batches", type=int, default=60)
-    parser.add_argument("--stage-ms", type=float, default=10.0, help="half of the model takes that")
-    parser.add_argument("--picture", default="timeline.png", help="a .png or .svg; '' for none")
-    parser.add_argument("--plan", action="store_true", help="print what runs where, and why")
+    parser.add_argument(
+        "--stage-ms", type=float, default=10.0, help="milliseconds that half of the model takes"
+    )
+    parser.add_argument(
+        "--picture", default="timeline.png", help="a .png or .svg file to draw; '' for none"
+    )
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print the plan: the device of each node, and the reason",
+    )
     parser.add_argument("--loop", choices=["asyncio", "trio"], default="asyncio")
     args = parser.parse_args()
     seconds = 3 * args.batches * args.stage_ms / 1e3

