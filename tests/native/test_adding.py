@@ -174,8 +174,8 @@ def put(tree: Path, changes: Changes) -> None:
         rows = path.read_text().splitlines(keepends=True)
         at = [i for i, row in enumerate(rows) if row.startswith(text.partition("(")[0] + "(")]
         if path.name == "kernels.def":
-            # Before the first group, outside any #ifdef.
-            at = [next(i for i, row in enumerate(rows) if row.startswith("/* mul_mat, types")) - 1]
+            # Behind the head, before the first group.
+            at = [next(i for i, row in enumerate(rows) if row.startswith("#endif"))]
         rows.insert(at[-1] + 1, text)
         path.write_text("".join(rows))
 
@@ -232,7 +232,10 @@ def test_a_kernel_file_of_cuda_is_all_that_an_op_needs_there(tree: Path) -> None
 BUILDER = """
 
 def twice(a: Tensor) -> Tensor:
-    return new_node("twice", a.dtype, a.ne, (a,))
+    return aggml.tensor.new_node("twice", a.dtype, a.ne, (a,))
+
+
+import aggml.tensor
 """
 # The package of the copy, with the compiled module of this one: it knows what the tables said.
 SCRIPT = """
