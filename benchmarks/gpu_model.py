@@ -65,7 +65,9 @@ def _config(shape: Shape) -> Description:
         "llama.rope.freq_base": 10000.0,
         "llama.rope.dimension_count": shape.head,
     }
-    return describe(Hyperparameters(told))
+    found = describe(Hyperparameters(told))
+    assert isinstance(found, Description)
+    return found
 
 
 async def _seconds(model: Decoder, n: int, steps: int) -> float:

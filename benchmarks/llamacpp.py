@@ -36,7 +36,8 @@ class Session:
         sequences: how many there may be.
         ctx: positions of each.
         packing: one of PACKINGS.
-        embeddings: pooled vectors, the mean, instead of logits; no causal order.
+        embeddings: pooled vectors instead of logits; no causal order.
+        pooling: how vectors are pooled, of llama.cpp's kinds; by default the mean.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Session:
         packing: str = "all",
         *,
         embeddings: bool = False,
+        pooling: int | None = None,
         batch: int = 512,
     ) -> None:
         need("llama_cpp")
@@ -66,7 +68,8 @@ class Session:
         how.n_batch = how.n_ubatch = batch
         how.n_threads = how.n_threads_batch = threads
         if embeddings:
-            how.embeddings, how.pooling_type = True, c.LLAMA_POOLING_TYPE_MEAN
+            how.embeddings = True
+            how.pooling_type = c.LLAMA_POOLING_TYPE_MEAN if pooling is None else pooling
         self.context = c.llama_init_from_model(self.model, how)
         if not self.context:
             raise RuntimeError("llama.cpp makes no context")

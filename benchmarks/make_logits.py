@@ -19,6 +19,20 @@ TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
 FOLLOWED: Final = 24  # tokens that llama.cpp takes greedily after the prompt
 
 
+def _vectors(path: str, texts: list[list[int]], name: str) -> np.ndarray[Any, Any]:
+    """Pooled vectors, each of a text alone."""
+    pooling = {"bert-cls": 2, "bert-rank": 2}.get(name, 1)
+    session = Session(path, threads=1, ctx=512, packing="none", embeddings=True, pooling=pooling)
+    rows = []
+    for ids in texts:
+        session.decode(ids, range(len(ids)), [0] * len(ids), len(ids))
+        found = session.c.llama_get_embeddings_seq(session.context, 0)
+        width = session.c.llama_model_n_embd(session.model)
+        rows.append(np.ctypeslib.as_array(found, shape=(width,)).copy())
+        session.clear()
+    return np.stack(rows)
+
+
 def main() -> None:
     sys.path.append(str(TESTS))
     from models import random_models
@@ -38,6 +52,10 @@ def main() -> None:
             found[f"{name}:logits"] = np.stack(rows[-8:]).astype(np.float32)
             found[f"{name}:ids"] = np.array(taken, np.int32)
             print(name, taken[:8])
+        for name in random_models.ENCODERS:
+            path = random_models.write(Path(folder, f"{name}.gguf"), name)
+            found[f"{name}:vectors"] = _vectors(str(path), random_models.texts(), name)
+            print(name)
     path = TESTS / "models" / "reference_logits.npz"
     np.savez_compressed(path, allow_pickle=False, **found)
 

@@ -1,4 +1,4 @@
-"""Makes tests/models/vocabulary.json and reference_tokens.json: what llama.cpp makes of a text.
+"""Makes vocabularies and the tokens that llama.cpp makes with them, for tests/models.
 
 Run by hand (``python -m benchmarks.make_tokens``) where llama-cpp-python and tokenizers are
 installed, when the texts of tests/models/torture.py or the known cuts change. Not here: the
@@ -37,7 +37,22 @@ def _learned(texts: list[str]) -> dict[str, list[str]]:
     return {"tokens": tokens, "merges": merges}
 
 
-def _tokens(c: Any, path: Path, texts: tuple[str, ...]) -> list[list[int]] | None:
+def _unigram(texts: list[str]) -> dict[str, Any]:
+    """A unigram vocabulary: tokens and their scores."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=TOKENS, special_tokens=special, unk_token="<unk>")
+    tokenizer.train_from_iterator(texts, trainer)
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    return {"tokens": [x for x, _ in vocabulary], "scores": [float(x) for _, x in vocabulary]}
+
+
+def _tokens(
+    c: Any, path: Path, texts: tuple[str, ...], *, special: bool = False
+) -> list[list[int]] | None:
     """Of each text; None if llama.cpp does not know the file's way of cutting."""
     about = c.llama_model_default_params()
     about.vocab_only = True
@@ -48,7 +63,7 @@ def _tokens(c: Any, path: Path, texts: tuple[str, ...]) -> list[list[int]] | Non
     found = []
     for text in texts:
         raw, room = text.encode(), (c.llama_token * 4096)()
-        n = c.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, False)
+        n = c.llama_tokenize(vocabulary, raw, len(raw), room, len(room), special, False)
         found.append(list(room[:n]))
     c.llama_model_free(model)
     return found
@@ -72,6 +87,10 @@ def main() -> None:
                 print(f"llama.cpp does not know {pre}")
             else:
                 found[pre] = tokens
+        words = _unigram(list(torture.TEXTS))
+        path = torture.write_unigram(Path(folder, "unigram.gguf"), **words)
+        words["ids"] = _tokens(c, path, torture.TEXTS, special=True)
+    (TESTS / "models" / "unigram.json").write_text(json.dumps(words) + "\n", encoding="ascii")
     same: dict[str, list[str]] = {}
     for pre, tokens in found.items():
         same.setdefault(json.dumps(tokens), []).append(pre)

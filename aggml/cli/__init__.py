@@ -13,7 +13,7 @@ from aggml.cli.chat import chat
 from aggml.cli.devices import devices
 from aggml.cli.gguf import gguf
 from aggml.cli.shared import Program
-from aggml.cli.text import embed, generate
+from aggml.cli.text import embed, generate, rerank
 
 __all__ = ["main"]
 
@@ -35,5 +35,5 @@ def main(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (devices, generate, chat, embed, gguf):
+for command in (devices, generate, chat, embed, rerank, gguf):
     main.add_command(command)

@@ -20,7 +20,7 @@ from aggml.cli.text import sampling_options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aggml.models import TextModel
+    from aggml.models import Model
 
 __all__ = ["chat"]
 
@@ -75,7 +75,7 @@ def _line() -> str | None:
         return None
 
 
-async def _answer(model: TextModel, messages: list[Message], sampling: dict[str, Any]) -> str:
+async def _answer(model: Model, messages: list[Message], sampling: dict[str, Any]) -> str:
     """Show the answer as it comes; what there was of it if Ctrl-C ended it."""
     text = model.template.render(messages)
     pieces: list[str] = []
@@ -91,7 +91,7 @@ async def _answer(model: TextModel, messages: list[Message], sampling: dict[str,
     return "".join(pieces)
 
 
-def _begins(model: TextModel, text: str) -> bool:
+def _begins(model: Model, text: str) -> bool:
     """Whether the template wrote the token that begins a text by itself."""
     bos = model.tokenizer.bos
     return bos is not None and text.startswith(model.tokenizer.pieces[bos])

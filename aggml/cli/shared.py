@@ -22,7 +22,7 @@ import aggml
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from aggml.models import TextModel
+    from aggml.models import Model
 
 __all__ = ["Program", "awaited", "bar", "model_options", "opened", "show"]
 
@@ -114,7 +114,7 @@ def model_options(function: Callable[..., None]) -> Callable[..., None]:
 @asynccontextmanager
 async def opened(
     model: Path, device: str | None, threads: int | None, ctx: int | None, cache: str
-) -> AsyncGenerator[TextModel]:
+) -> AsyncGenerator[Model]:
     """The model, loaded with a bar where standard error is a terminal and it takes a while."""
     from aggml import models
 

@@ -1,4 +1,4 @@
-"""``aggml generate`` and ``aggml embed``: text from a model, vectors of texts.
+"""``aggml generate``, ``embed`` and ``rerank``: text from a model, vectors of texts, ranks.
 
 Not here: conversations (chat.py), loading (shared.py).
 """
@@ -16,7 +16,7 @@ from aggml.cli.shared import awaited, model_options, opened, show
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["embed", "generate", "sampling_options"]
+__all__ = ["embed", "generate", "rerank", "sampling_options"]
 
 
 def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
@@ -106,3 +106,30 @@ async def embed(
         return
     for vector in vectors:
         click.echo(" ".join(f"{x:.6g}" for x in vector))
+
+
+@click.command
+@model_options
+@click.argument("query")
+@click.argument("documents", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One list of scores, in the order given.")
+@awaited
+async def rerank(
+    model: Path,
+    device: str | None,
+    threads: int | None,
+    ctx: int | None,
+    cache: str,
+    query: str,
+    documents: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print DOCUMENTS, or the lines of standard input, the best answer to QUERY first."""
+    lines = list(documents) or sys.stdin.read().splitlines()
+    async with opened(model, device, threads, ctx, cache) as loaded:
+        scores = await loaded.rerank(query, lines)
+    if as_json:
+        show(scores.tolist())
+        return
+    for i in (-scores).argsort(kind="stable"):
+        click.echo(f"{scores[i]:.4f}  {lines[i]}")

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from aggml.models.catalogue import known_architectures, register_architecture
 from aggml.models.description import Architecture, Description, Layer
+from aggml.models.encoder_model import EncoderModel
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
-from aggml.models.text_model import TextModel, Token
+from aggml.models.model import Model, Token
+from aggml.models.text_model import TextModel
 
 __all__ = [
-    "Architecture", "Description", "Hyperparameters", "Layer", "ModelError", "TextModel", "Token",
-    "known_architectures", "load", "register_architecture",
+    "Architecture", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
+    "ModelError", "TextModel", "Token", "known_architectures", "load", "register_architecture",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from aggml.models.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["GROUP", "describe", "known_architectures", "register_architecture"]
@@ -64,7 +65,7 @@ def _found() -> dict[str, Architecture]:
     return made
 
 
-def describe(hp: Hyperparameters) -> Description:
+def describe(hp: Hyperparameters) -> Description | EncoderDescription:
     """The model that a file describes.
 
     Raises:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
     from aggml.models.cache.room import Cached
+    from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["Architecture", "Block", "Description", "Layer", "Mixer"]
@@ -125,4 +126,4 @@ class Architecture:
     """
 
     names: tuple[str, ...]
-    describe: Callable[[Hyperparameters], Description]
+    describe: Callable[[Hyperparameters], Description | EncoderDescription]

@@ -15,6 +15,9 @@ import aggml
 from aggml import Backend, DType, GGUFFile
 from aggml.models.catalogue import describe
 from aggml.models.decoding.decoder import Decoder
+from aggml.models.encoder_model import EncoderModel
+from aggml.models.encoding import Encoder, EncoderDescription
+from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
@@ -23,6 +26,8 @@ from aggml.models.weights import load_weights, open_model
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+    from aggml.models.model import Model
 
 __all__ = ["CACHES", "LONGEST", "D", "load", "load_decoder"]
 
@@ -38,7 +43,7 @@ async def load(
     slots: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
-) -> TextModel:
+) -> Model:
     """Load a model: ``async with await aggml.models.load("model.gguf") as model: ...``.
 
     Weights are mapped where the device reads host memory, so that nothing is copied.
@@ -75,6 +80,10 @@ async def load(
         with await open_model(Path(path)) as file:
             template = file.metadata.get("tokenizer.chat_template")
             tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
+            model = describe(Hyperparameters(file.metadata))
+            if isinstance(model, EncoderDescription):
+                weights = await load_weights(at, file, model.needs(), progress)
+                return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
             decoder = await load_decoder(
                 at, file, ctx=ctx, sequences=slots, cache=kind, progress=progress
             )
@@ -137,6 +146,8 @@ async def load_decoder(
         ModelError: the file is no model that this package can run.
     """
     model = describe(Hyperparameters(file.metadata))
-    weights = await load_weights(backend, file, model, progress)
+    if isinstance(model, EncoderDescription):
+        raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
+    weights = await load_weights(backend, file, model.needs(), progress)
     limit = ctx or min(model.context_length, LONGEST)
     return kind(backend, model, weights, ctx=limit, sequences=sequences, cache=cache)

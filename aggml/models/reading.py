@@ -6,17 +6,19 @@ takes changes by keyword. Not here: what one architecture does differently (arch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
 from aggml.models.description import Description
+from aggml.models.encoding.description import EncoderDescription
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aggml.models.description import Layer
+    from aggml.models.encoding.description import EncoderLayer, Pooling
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["attention_of", "description_of", "experts_of", "head_length", "rope_of", "windowed"]
@@ -106,3 +108,34 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
         "layers": tuple(layers),
     }
     return Description(**read | changes)
+
+
+POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+
+
+def encoder_of(
+    hp: Hyperparameters,
+    layers: Sequence[EncoderLayer],
+    **changes: Any,  # noqa: ANN401
+) -> EncoderDescription:
+    """A whole encoder of these layers.
+
+    Raises:
+        ModelError: a pooling that is not known.
+    """
+    kind = hp.integer("pooling_type", 1)
+    if kind not in POOLINGS:
+        raise ModelError(
+            f"{hp.architecture}.pooling_type is {kind}, not 1 (mean), 2 (the first token) or "
+            "3 (the last)"
+        )
+    read: dict[str, Any] = {
+        "architecture": hp.architecture,
+        "width": hp.integer("embedding_length"),
+        "context_length": hp.integer("context_length"),
+        "heads": hp.integer("attention.head_count"),
+        "eps": hp.number("attention.layer_norm_epsilon"),
+        "layers": tuple(layers),
+        "pooling": POOLINGS[kind],
+    }
+    return EncoderDescription(**read | changes)

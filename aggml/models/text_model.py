@@ -1,4 +1,4 @@
-"""TextModel: a model that continues text: tokens, logits, generation, vectors.
+"""TextModel: a model that continues text: logits, generation, vectors.
 
 Here: the public object, the slots of concurrent generations. Not here: loading (loading.py), the
 steps (decoding/), the tokenizers (tokenizers/).
@@ -9,46 +9,28 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 import numpy as np
 
-from aggml import InvalidArgument, InvalidState
+from aggml import InvalidArgument
 from aggml.models.decoding import generating
 from aggml.models.decoding.sampling import Sampler
-from aggml.models.errors import ModelError
+from aggml.models.model import Model, Token
 from aggml.models.tokenizers.template import ChatTemplate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
-    from types import TracebackType
 
     from aggml import Backend
     from aggml.models.decoding.decoder import F32, Decoder
     from aggml.models.tokenizers import Vocabulary
 
-__all__ = ["TextModel", "Token"]
-
-LONG_TEXT = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
+__all__ = ["TextModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token that was generated.
-
-    Attributes:
-        id: in the vocabulary.
-        text: what it adds to the text: empty while a character is incomplete.
-    """
-
-    id: int
-    text: str
-
-
-class TextModel:
+class TextModel(Model):
     """A model that continues text: what `load` returns for a file of such an architecture.
 
     ``async with await aggml.models.load("model.gguf") as model: ...``
@@ -71,24 +53,11 @@ class TextModel:
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx
         self.slots = decoder.sequences
+        super().__init__(tokenizer, owned)
         self._decoder = decoder
-        self._tokenizer = tokenizer
-        self._owned = owned
         self._template_source = template
-        self._closed = False
         self._free = list(range(self.slots))
         self._admission = anyio.Semaphore(self.slots)
-
-    @property
-    def tokenizer(self) -> Vocabulary:
-        """Text to token ids and back.
-
-        Raises:
-            ModelError: the file has no vocabulary.
-        """
-        if self._tokenizer is None:
-            raise ModelError("the file has no vocabulary: give token ids instead of text")
-        return self._tokenizer
 
     @functools.cached_property
     def template(self) -> ChatTemplate:
@@ -136,7 +105,7 @@ class TextModel:
         async with self._slot() as slot:
             return await self._decoder.logits(list(ids), slot)
 
-    async def generate(
+    async def generate(  # type: ignore[override]  # its options by name
         self,
         prompt: str | Sequence[int],
         *,
@@ -204,7 +173,7 @@ class TextModel:
 
         Cancellation: aborts the computation; the model stays usable.
         """
-        return await self.embed_ids([await self._ids(text) for text in texts])
+        return await self.embed_ids(await self._encoded(texts))
 
     async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
         """The same of token ids.
@@ -224,34 +193,11 @@ class TextModel:
             found[i] = mean / max(float(np.linalg.norm(mean)), 1e-12)
         return found
 
-    async def aclose(self) -> None:
-        """End the model. What runs is aborted; a backend that `load` opened is closed.
-
-        Cancellation: the closing goes on.
-        """
-        if not self._closed:
-            self._closed = True
-            if self._owned is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._owned.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncGenerator[int]:
         """A sequence of its own, as soon as one is free."""
         async with self._admission:
-            if self._closed:
-                raise InvalidState("[TextModel] the model is closed")
+            self._check_open("TextModel")
             slot = self._free.pop(0)
             try:
                 yield slot
@@ -261,9 +207,7 @@ class TextModel:
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         if not isinstance(prompt, str):
             return list(prompt)
-        if len(prompt) <= LONG_TEXT:
-            return self.tokenizer.encode(prompt)
-        return await anyio.to_thread.run_sync(self.tokenizer.encode, prompt)
+        return (await self._encoded([prompt]))[0]
 
     def _ends(self) -> frozenset[int]:
         return frozenset() if self._tokenizer is None else self._tokenizer.ends

@@ -15,11 +15,10 @@ from aggml import GGUFFile
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from aggml import Backend, Tensor
-    from aggml.models.description import Description
 
 __all__ = ["load_weights", "open_model"]
 
@@ -39,7 +38,7 @@ async def open_model(path: Path) -> GGUFFile:
 async def load_weights(
     backend: Backend,
     file: GGUFFile,
-    model: Description,
+    needs: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, Tensor]:
     """Bring the weights of a file to ``backend``: mapped if it reads host memory, else copied.
@@ -47,13 +46,13 @@ async def load_weights(
     Args:
         backend: where to compute.
         file: open.
-        model: what the file must have.
+        needs: names of tensors that the file must have.
         progress: called with bytes loaded so far and bytes in all.
 
     Raises:
         ModelError: a tensor is missing.
     """
-    missing = [name for name in model.needs() if name not in file.tensors]
+    missing = [name for name in needs if name not in file.tensors]
     if missing:
         raise ModelError(f"the file has no tensor {missing[0]!r} ({len(missing)} are missing)")
     try:

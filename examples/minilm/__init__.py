@@ -1,15 +1,15 @@
 """all-MiniLM-L6-v2, a sentence encoder: the names that programs import.
 
 Here: the names. Not here: the model (model.py), its weights (weights.py) and graph (graph.py),
-which sentence lies where in a batch (packing.py), embedding for many tasks (embedder.py).
+which sentence lies where (aggml.models.encoding), embedding for many tasks (embedder.py).
 """
 
 from __future__ import annotations
 
+from aggml.models.encoding.packing import F32, Ids, Shape
 from minilm.embedder import Embedder, load_tokenizer
 from minilm.graph import build
 from minilm.model import MiniLM, lanes
-from minilm.packing import F32, Ids, Shape
 from minilm.weights import (
     EPS,
     HEADS,

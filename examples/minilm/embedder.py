@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-    from minilm.packing import F32, Ids
+    from aggml.models.encoding.packing import F32, Ids
 
 MAX_TOKENS: Final = 256  # of a sentence; what the model was trained for
 LONG_TEXT: Final = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop

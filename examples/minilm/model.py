@@ -1,8 +1,8 @@
 """all-MiniLM-L6-v2: token ids of sentences in, vectors out.
 
 Here: placing the weights, a bounded cache of graphs, parts of a batch beside each other. Not here:
-the weights (weights.py), the graph (graph.py), which sentence lies where (packing.py), tokenizing
-(embedder.py).
+the weights (weights.py), the graph (graph.py), which sentence lies where (aggml.models.encoding),
+tokenizing (embedder.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import Backend, DType
+from aggml.models.encoding.packing import F32, Ids, Shape, fill, pack, parts_of
 from minilm.graph import Program, build
-from minilm.packing import F32, Ids, Shape, fill, pack, parts_of
 from minilm.weights import (
     WIDTH,
     ModelError,

@@ -23,7 +23,7 @@ import aggml
 from aggml.models import ModelError
 from aggml.models.cache.paging import PagedDecoder, budget_of
 from aggml.models.loading import load_decoder
-from aggml.models.tokenizers.vocabulary import open_vocabulary
+from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import open_model
 from serve.choice import Choice
 from serve.engine import STAGED, Engine

@@ -44,7 +44,8 @@ def told(*arguments: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    "command", ["generate", "chat", "embed", "devices", "gguf info", "gguf check", "gguf quantize"]
+    "command",
+    ["generate", "chat", "embed", "rerank", "devices", "gguf info", "gguf check", "gguf quantize"],
 )
 def test_every_command_answers_help(command: str) -> None:
     text, errors = run(*command.split(), "--help")

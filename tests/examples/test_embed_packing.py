@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from minilm.packing import FEWEST_TOKENS, PART_TOKENS, Packing, Shape, fill, pack, parts_of
+
+from aggml.models.encoding.packing import (
+    FEWEST_TOKENS,
+    PART_TOKENS,
+    Packing,
+    Shape,
+    fill,
+    pack,
+    parts_of,
+)
 
 LENGTHS = st.lists(st.integers(1, 256), min_size=1, max_size=100)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.vocabulary import (
     ByteLevel,
     SentencePiece,
     VocabularyError,
-    open_vocabulary,
 )
 from examples import llama_files
 

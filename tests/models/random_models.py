@@ -212,9 +212,103 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
 }  # fmt: skip
 
 
+_ENCODER: Final[dict[str, tuple[int, ...] | None]] = {
+    "attn_norm.weight": None,
+    "ffn_norm.weight": None,
+    "ffn_gate.weight": None,
+    "attn_k.weight": (WIDTH, WIDTH),
+    "attn_v.weight": (WIDTH, WIDTH),
+    "attn_output_norm.weight": (WIDTH,),
+    "attn_output_norm.bias": (WIDTH,),
+    "layer_output_norm.weight": (WIDTH,),
+    "layer_output_norm.bias": (WIDTH,),
+}
+_BIASES: Final = {
+    "attn_q.bias": (WIDTH,),
+    "attn_k.bias": (WIDTH,),
+    "attn_v.bias": (WIDTH,),
+    "attn_output.bias": (WIDTH,),
+    "ffn_up.bias": (INNER,),
+    "ffn_down.bias": (WIDTH,),
+}
+_EMBEDDINGS: Final = {
+    "token_types.weight": (2, WIDTH),
+    "token_embd_norm.weight": (WIDTH,),
+    "token_embd_norm.bias": (WIDTH,),
+}
+_OF_ENCODER: Final = {
+    "attention.layer_norm_epsilon": 1e-12,
+    "attention.causal": False,
+    "pooling_type": 1,
+    "attention.head_count_kv": HEADS,
+}
+
+#: Models that make vectors; a text is a sequence of `texts`.
+ENCODERS: Final[Mapping[str, Layout]] = {
+    "bert": Layout(
+        "bert",
+        {**_ENCODER, **_BIASES},
+        {**_EMBEDDINGS, "position_embd.weight": (512, WIDTH)},
+        _OF_ENCODER,
+    ),
+    "bert-cls": Layout(
+        "bert",
+        {**_ENCODER, **_BIASES},
+        {**_EMBEDDINGS, "position_embd.weight": (512, WIDTH)},
+        {**_OF_ENCODER, "pooling_type": 2},
+    ),
+    "bert-rank": Layout(
+        "bert",
+        {**_ENCODER, **_BIASES},
+        {
+            **_EMBEDDINGS, "position_embd.weight": (512, WIDTH), "cls.weight": (WIDTH, WIDTH),
+            "cls.bias": (WIDTH,), "cls.output.weight": (1, WIDTH), "cls.output.bias": (1,),
+        },
+        {**_OF_ENCODER, "pooling_type": 2},
+    ),
+    "nomic-bert": Layout(
+        "nomic-bert",
+        {
+            **_ENCODER, "attn_q.weight": None, "attn_k.weight": None, "attn_v.weight": None,
+            "attn_qkv.weight": (3 * WIDTH, WIDTH), "ffn_gate.weight": (INNER, WIDTH),
+        },
+        _EMBEDDINGS,
+        {**_OF_ENCODER, "rope.freq_base": 1000.0},
+    ),
+    "jina-bert-v2": Layout(
+        "jina-bert-v2",
+        {**_ENCODER, **_BIASES, "ffn_up.bias": None, "ffn_gate.weight": (INNER, WIDTH)},
+        _EMBEDDINGS,
+        _OF_ENCODER,
+    ),
+    "modern-bert": Layout(
+        "modern-bert",
+        {
+            "attn_q.weight": None, "attn_k.weight": None, "attn_v.weight": None,
+            "attn_qkv.weight": (3 * WIDTH, WIDTH), "ffn_gate.weight": None,
+            "ffn_up.weight": (2 * INNER, WIDTH),
+        },
+        {"token_embd_norm.weight": (WIDTH,)},
+        {**_OF_ENCODER, "attention.sliding_window": 8, "rope.freq_base": 160000.0,
+         "rope.freq_base_swa": 10000.0},
+        layers=5,
+    ),
+}  # fmt: skip
+
+
+def texts() -> list[list[int]]:
+    """Token ids of texts of different lengths."""
+    random = np.random.default_rng(12)
+    return [[int(x) for x in random.integers(3, VOCABULARY, n)] for n in (5, 1, 17, 40, 8)]
+
+
+def _layout(name: str) -> Layout:
+    return LAYOUTS[name] if name in LAYOUTS else ENCODERS[name]
+
+
 def weights(name: str) -> dict[str, NDArray[np.float32]]:
     """Random values of each tensor, in numpy order; norms near 1."""
-    layout = LAYOUTS[name]
+    layout = _layout(name)
     random = np.random.default_rng(zlib.crc32(name.encode()))
 
     def values(tensor: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -234,12 +328,14 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
         shapes |= {f"blk.{i}.{tensor}": shape for tensor, shape in of_layer.items()}
     made = {tensor: values(tensor, shape) for tensor, shape in shapes.items()}
     made["token_embd.weight"] *= 4
+    if name in ENCODERS and not layout.architecture.startswith("modern"):
+        del made["output_norm.weight"]
     return made
 
 
-def write(path: Path, name: str) -> Path:
-    """A file of one layout, without a vocabulary."""
-    layout = LAYOUTS[name]
+def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) -> Path:
+    """A file of one layout, with the metadata of a vocabulary or without one."""
+    layout = _layout(name)
     with aggml.GGUFWriter(path) as writer:
         writer.add("general.architecture", layout.architecture)
         metadata = {
@@ -254,7 +350,10 @@ def write(path: Path, name: str) -> Path:
         } | dict(layout.metadata)
         for key, value in metadata.items():
             writer.add(f"{layout.architecture}.{key}", value)
-        writer.add("tokenizer.ggml.model", "no_vocab")
+        for key, value in (vocabulary or {"tokenizer.ggml.model": "no_vocab"}).items():
+            writer.add(key, value)
+        if name in ENCODERS:
+            writer.add("tokenizer.ggml.token_type_count", 2)
         for tensor, values in weights(name).items():
             kind = next((t for end, t in layout.types.items() if tensor.endswith(end)), None)
             if kind is None:

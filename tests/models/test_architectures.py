@@ -47,7 +47,8 @@ async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str)
 
 
 def test_every_architecture_has_a_layout() -> None:
-    described = {layout.architecture for layout in random_models.LAYOUTS.values()}
+    layouts = (*random_models.LAYOUTS.values(), *random_models.ENCODERS.values())
+    described = {layout.architecture for layout in layouts}
     assert described == {*catalogue._found()}
 
 

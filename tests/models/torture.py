@@ -74,3 +74,41 @@ def write(path: Path, pre: str, tokens: Sequence[str], merges: Sequence[str]) ->
         for key, value in metadata.items():
             writer.add(key, value)
     return path
+
+
+def of_unigram(tokens: Sequence[str], scores: Sequence[float]) -> dict[str, Any]:
+    """The metadata of a unigram vocabulary, as xlm-roberta's files have it."""
+    return {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": list(tokens),
+        "tokenizer.ggml.scores": list(scores),
+        "tokenizer.ggml.token_type": [3, 3, 3, 2] + [1] * (len(tokens) - 4),
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.padding_token_id": 1,
+        "tokenizer.ggml.seperator_token_id": 2,
+        "tokenizer.ggml.add_space_prefix": True,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.add_eos_token": True,
+        "tokenizer.ggml.remove_extra_whitespaces": True,
+    }
+
+
+def write_unigram(path: Path, tokens: Sequence[str], scores: Sequence[float]) -> Path:
+    """A file with such a vocabulary and no weights."""
+    metadata: dict[str, Any] = {
+        "general.architecture": "bert",
+        "bert.context_length": 64,
+        "bert.embedding_length": 64,
+        "bert.block_count": 1,
+        "bert.feed_forward_length": 64,
+        "bert.attention.head_count": 1,
+        "bert.attention.layer_norm_epsilon": 1e-5,
+        "bert.attention.causal": False,
+    }
+    with aggml.GGUFWriter(path) as writer:
+        for key, value in (metadata | of_unigram(tokens, scores)).items():
+            writer.add(key, value)
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from aggml.models.tokenizers.vocabulary import Vocabulary, VocabularyError, open_vocabulary
+from aggml.models.tokenizers.opening import open_vocabulary
+from aggml.models.tokenizers.vocabulary import Vocabulary, VocabularyError
 
 __all__ = ["Vocabulary", "VocabularyError", "open_vocabulary"]

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTE",
     "CONTROL",
+    "SPACE",
     "USER_DEFINED",
     "ByteLevel",
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
-    "open_vocabulary",
 ]
 
 CONTROL: Final = 3  # tokenizer.ggml.token_type
 USER_DEFINED: Final = 4
 BYTE: Final = 6
 
-_SPACE: Final = "\u2581"
+SPACE: Final = "\u2581"
 
 
 class VocabularyError(Exception):
@@ -86,6 +86,12 @@ class Vocabulary(ABC):
                 ids += self._encode(part)
         return [*ids, self.eos] if special and self.add_eos and self.eos is not None else ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Tokens of two texts as one: begin, the first, end, the second, end."""
+        begin = [] if self.bos is None else [self.bos]
+        end = [] if self.eos is None else [self.eos]
+        return [*begin, *self._encode(first), *end, *self._encode(second), *end]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
         return "".join(self.stream(ids))
@@ -123,7 +129,7 @@ class SentencePiece(Vocabulary):
     def _encode(self, text: str) -> list[int]:
         if self.prefix:
             text = " " + text
-        parts: list[str] = list(text.replace(" ", _SPACE))
+        parts: list[str] = list(text.replace(" ", SPACE))
         after = [*range(1, len(parts)), -1]
         before = list(range(-1, len(parts) - 1))
         queue: list[tuple[float, int, int, str]] = []
@@ -162,7 +168,7 @@ class SentencePiece(Vocabulary):
         kind, piece = self.kinds[token], self.pieces[token]
         if kind == BYTE:
             return bytes([int(piece[3:5], 16)])
-        return b"" if kind == CONTROL else piece.replace(_SPACE, " ").encode()
+        return b"" if kind == CONTROL else piece.replace(SPACE, " ").encode()
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without the space that `encode` put at its beginning."""
@@ -185,7 +191,7 @@ class ByteLevel(Vocabulary):
 
     def _encode(self, text: str) -> list[int]:
         return list(
-            self._tokenizer.encode(text if self._cut.bytes else text.replace(" ", _SPACE)).ids
+            self._tokenizer.encode(text if self._cut.bytes else text.replace(" ", SPACE)).ids
         )
 
     def bytes_of(self, token: int) -> bytes:
@@ -198,7 +204,7 @@ class ByteLevel(Vocabulary):
         if not self._cut.bytes:
             if self.kinds[token] == BYTE:
                 return bytes([int(piece[3:5], 16)])
-            return piece.replace(_SPACE, " ").encode()
+            return piece.replace(SPACE, " ").encode()
         return bytes(self._bytes[x] for x in piece if x in self._bytes)
 
 
@@ -230,21 +236,3 @@ def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Token
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return tokenizer
-
-
-def open_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
-    """The vocabulary of a file, None if it has none.
-
-    Raises:
-        VocabularyError: it is of a kind that is not known here.
-    """
-    model = metadata.get("tokenizer.ggml.model")
-    if model is None or "tokenizer.ggml.tokens" not in metadata:
-        return None
-    if model == "llama":
-        return SentencePiece(metadata)
-    if model == "gpt2":
-        return ByteLevel(metadata)
-    if model in ("none", "no_vocab"):
-        return None
-    raise VocabularyError(f"tokenizer.ggml.model is {model!r}, known are llama and gpt2")

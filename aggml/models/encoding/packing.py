@@ -1,6 +1,6 @@
 """Which sentence lies where in a batch, and which rows of it are computed together.
 
-Here: packing, the arrays of a packed batch, its parts. Not here: the model (model.py).
+Here: packing, the arrays of a packed batch, its parts. Not here: who computes them (encoder.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+__all__ = [
+    "F32", "FEWEST_TOKENS", "PART_TOKENS", "Ids", "Packing", "Shape", "fill", "pack", "parts_of",
+]  # fmt: skip
 
 F32 = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]

@@ -1,0 +1,122 @@
+"""EncoderModel: a model of the BERT family: texts to vectors, a query's documents to scores.
+
+Here: the public object. Not here: loading (loading.py), what is computed (encoding/).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggml import InvalidArgument
+from aggml.models.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml import Backend
+    from aggml.models.encoding.encoder import Encoder
+    from aggml.models.encoding.packing import F32
+    from aggml.models.tokenizers import Vocabulary
+
+__all__ = ["EncoderModel"]
+
+
+class EncoderModel(Model):
+    """What `load` returns for a file of the BERT family.
+
+    ``async with await aggml.models.load("model.gguf") as model: await model.embed(["a text"])``
+
+    Attributes:
+        architecture: as the file names it.
+        tokenizer: text to token ids and back: ``encode``, ``decode``.
+        ctx: tokens that a text may have.
+    """
+
+    def __init__(
+        self, encoder: Encoder, tokenizer: Vocabulary | None, *, owned: Backend | None = None
+    ) -> None:
+        self.architecture = encoder.model.architecture
+        self.ctx = encoder.model.context_length
+        super().__init__(tokenizer, owned)
+        self._encoder = encoder
+
+    @property
+    def width(self) -> int:
+        """Elements of a vector."""
+        return self._encoder.model.width
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+        return self._encoder.vocabulary
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.width} elements"
+        return f"<EncoderModel {self.architecture}, ctx {self.ctx}, {state}>"
+
+    async def embed(
+        self, texts: Sequence[str], *, dimensions: int | None = None, normalize: bool = True
+    ) -> F32:
+        """A vector for each text; what is longer than ``ctx`` tokens is cut off.
+
+        Args:
+            texts: any number.
+            dimensions: only the first so many elements (of models that were trained for it).
+            normalize: vectors of length 1.
+
+        Returns:
+            float32 (len(texts), width).
+
+        Raises:
+            InvalidArgument: ``dimensions`` is not within 1 and the width.
+            ModelError: the file has no vocabulary.
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        ids = await self._encoded(texts)
+        cut = [x if len(x) <= self.ctx else [*x[: self.ctx - 1], x[-1]] for x in ids]
+        return await self.embed_ids(cut, dimensions=dimensions, normalize=normalize)
+
+    async def embed_ids(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+    ) -> F32:
+        """The same of token ids, with those that begin and end a text.
+
+        Raises:
+            InvalidArgument: a text without tokens, an id that the vocabulary has not.
+            ModelError: a text longer than ``ctx``.
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        self._check_open("EncoderModel")
+        if dimensions is not None and not 1 <= dimensions <= self.width:
+            raise InvalidArgument(
+                f"[embed] dimensions is {dimensions}, must be within 1 and {self.width}"
+            )
+        found = await self._encoder.vectors([np.asarray(x, np.int32) for x in sequences])
+        found = found[:, :dimensions]
+        if normalize:
+            found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        return found
+
+    async def rerank(self, query: str, documents: Sequence[str]) -> F32:
+        """How well each document answers the query: float32 (len(documents),), greater is better.
+
+        Raises:
+            ModelError: the file has no rank head (``cls.output``); no vocabulary.
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        self._check_open("EncoderModel")
+        words = self.tokenizer
+        pairs = []
+        for document in documents:
+            ids = words.encode_pair(query, document)
+            pairs.append(np.asarray(ids[: self.ctx], np.int32))
+        return await self._encoder.scores(pairs)

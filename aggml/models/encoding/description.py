@@ -1,0 +1,88 @@
+"""How an encoder is built, as values.
+
+Here: the dataclasses. Not here: the graph (graph.py), the architectures (../architectures/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from aggml.models.blocks.attention import Rope
+
+__all__ = ["EncoderDescription", "EncoderLayer", "Net", "Pooling"]
+
+Pooling = Literal["mean", "cls", "last"]
+Net = Literal["gelu", "gated gelu", "gated silu", "joined gelu", "joined silu"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    """Attention among all tokens of a text, then a feed-forward net.
+
+    Attributes:
+        rope: rotary positions; None: none.
+        window: a token sees those at most half of this away; None: all.
+        net: one activation, or a gate: "joined" where gate and values are halves of ``ffn_up``.
+        norms_first: norms stand before the blocks (modernbert) and not behind the sums (BERT).
+    """
+
+    rope: Rope | None
+    window: int | None
+    net: Net
+    norms_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDescription:
+    """A model that makes a vector of a text.
+
+    Attributes:
+        architecture: its name in the file.
+        width: of what goes from layer to layer, and of a vector.
+        context_length: tokens that a text may have.
+        heads: of attention.
+        eps: of all norms.
+        layers: in order.
+        pooling: how one vector is made of those of all tokens.
+        positions: whether each position has an embedding (``position_embd``).
+        distance_bias: the most that distance takes from a product (ALiBi); 0: positions count by
+            embeddings or ropes.
+    """
+
+    architecture: str
+    width: int
+    context_length: int
+    heads: int
+    eps: float
+    layers: tuple[EncoderLayer, ...]
+    pooling: Pooling = "mean"
+    positions: bool = False
+    distance_bias: float = 0.0
+
+    @property
+    def head(self) -> int:
+        """Elements of a head."""
+        return self.width // self.heads
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the graph takes positions: they count by embeddings or ropes."""
+        return self.positions or any(layer.rope is not None for layer in self.layers)
+
+    def needs(self) -> list[str]:
+        """Names of the tensors that the file must have."""
+        names = ["token_embd.weight", "token_embd_norm.weight"]
+        if self.positions:
+            names.append("position_embd.weight")
+        for i, layer in enumerate(self.layers):
+            parts = ["attn_output", "ffn_up", "ffn_down"]
+            parts += ["ffn_gate"] if layer.net.startswith("gated") else []
+            parts += (
+                ["ffn_norm"] if layer.norms_first else ["attn_output_norm", "layer_output_norm"]
+            )
+            names += [f"blk.{i}.{part}.weight" for part in parts]
+        if self.layers and self.layers[-1].norms_first:
+            names.append("output_norm.weight")
+        return names

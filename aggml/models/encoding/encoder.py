@@ -1,0 +1,161 @@
+"""Encoder: token ids of texts in, vectors out.
+
+Here: batches, a bounded cache of graphs. Not here: the graph (graph.py), text (encoder_model.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+from aggml import InvalidArgument
+from aggml.models.encoding.graph import Program, build, mask_of
+from aggml.models.encoding.packing import F32, Ids, Packing, Shape, fill, pack
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml import Backend, Tensor
+    from aggml.models.encoding.description import EncoderDescription
+
+__all__ = ["Encoder"]
+
+BATCH_TOKENS: Final = 4096  # computed at once
+
+
+class Encoder:
+    """A model of the BERT family on a backend.
+
+    Args:
+        backend: where to compute; must stay open while the model is used.
+        model: its description.
+        weights: by their names in the file, on that backend.
+        max_graphs: how many graphs are kept.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: EncoderDescription,
+        weights: Mapping[str, Tensor],
+        *,
+        max_graphs: int = 32,
+    ) -> None:
+        self.backend = backend
+        self.model = model
+        self.weights = weights
+        self._max_graphs = max_graphs
+        self._programs: OrderedDict[tuple[Shape, int, bool], Program] = OrderedDict()
+        self._turn = anyio.Lock()  # a graph has its inputs for one batch at a time
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return self.weights["token_embd.weight"].ne[1]
+
+    async def vectors(self, texts: Sequence[Ids]) -> F32:
+        """The pooled vector of each text, not normalised: (len(texts), width) float32.
+
+        Raises:
+            InvalidArgument: a text without tokens, an id that the vocabulary has not.
+            ModelError: a text longer than the model's context.
+
+        Cancellation: aborts the computation.
+        """
+        return await self._all(texts, rank=False)
+
+    async def _all(self, texts: Sequence[Ids], *, rank: bool) -> F32:
+        """Vectors or ranks, a batch after the other."""
+        for ids in texts:
+            self._check(ids)
+        found = np.empty((len(texts), 1 if rank else self.model.width), np.float32)
+        at = 0
+        while at < len(texts):
+            end, tokens = at + 1, len(texts[at])
+            while end < len(texts) and tokens + len(texts[end]) <= BATCH_TOKENS:
+                tokens += len(texts[end])
+                end += 1
+            found[at:end] = await self._batch(texts[at:end], rank=rank)
+            at = end
+        return found
+
+    async def scores(self, pairs: Sequence[Ids]) -> F32:
+        """The rank of each pair of texts, by the head of a reranker: (len(pairs),) float32.
+
+        Raises:
+            ModelError: the file has no such head.
+
+        Cancellation: aborts the computation.
+        """
+        if "cls.output.weight" not in self.weights and "cls.weight" not in self.weights:
+            raise ModelError("the file has no rank head (cls.weight, cls.output.weight)")
+        return (await self._all(pairs, rank=True))[:, 0]
+
+    def _check(self, ids: Ids) -> None:
+        if not len(ids):
+            raise InvalidArgument("[Encoder] a text has no tokens")
+        if len(ids) > self.model.context_length:
+            raise ModelError(
+                f"a text of {len(ids)} tokens does not fit the {self.model.context_length} "
+                "positions of this model"
+            )
+        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise InvalidArgument(
+                f"[Encoder] token ids are 0 to {self.vocabulary - 1}, "
+                f"given were {min(ids)} to {max(ids)}"
+            )
+
+    async def _batch(self, texts: Sequence[Ids], *, rank: bool) -> F32:
+        packing = pack([len(x) for x in texts])
+        shape = packing.shape
+        async with self._turn:
+            program = await self._program(shape, len(texts), rank=rank)
+            ids, positions, member = fill(packing, texts)
+            await checkpoint()
+            inputs: dict[Tensor, Any] = {program.ids: ids.reshape(-1)}
+            if self.model.ordered:
+                inputs[program.positions] = positions.reshape(-1)
+            segments = np.where(member.any(axis=2), member.argmax(axis=2), -1).astype(np.int32)
+            alibi = self.model.distance_bias > 0
+            for window, mask in program.masks.items():
+                inputs[mask] = mask_of(segments, window, distances=alibi)
+                await checkpoint()
+            row, _, segment = (np.array(x) for x in zip(*packing.places, strict=True))
+            if program.member is not None:
+                inputs[program.member] = member / np.maximum(member.sum(axis=1, keepdims=True), 1)
+            if program.chosen is not None:
+                inputs[program.chosen] = self._chosen(packing, texts, rank=rank)
+            got = await self.backend.run(program.graph, inputs, program.vectors)
+        if program.chosen is not None:
+            found: F32 = np.asarray(got).reshape(len(texts), -1)
+            return found[:, :1] if rank else found
+        vectors: F32 = np.asarray(got).reshape(shape.rows, shape.segments, -1)[row, segment]
+        return vectors
+
+    def _chosen(self, packing: Packing, texts: Sequence[Ids], *, rank: bool) -> Ids:
+        """The token that stands for each text, counted over all rows."""
+        row, start, _ = np.array(packing.places).T
+        at = row * packing.shape.tokens + start
+        if self.model.pooling == "last" and not rank:
+            at = at + np.array([len(x) for x in texts]) - 1
+        found: Ids = at.astype(np.int32)
+        return found
+
+    async def _program(self, shape: Shape, texts: int, *, rank: bool) -> Program:
+        chosen = rank or self.model.pooling != "mean"
+        key = shape, texts if chosen else 0, rank
+        program = self._programs.get(key)
+        if program is None:
+            program = await build(self.model, self.weights, shape, texts, rank=rank)
+            await self.backend.prepare(program.graph)
+            self._programs[key] = program
+            if len(self._programs) > self._max_graphs:
+                self._programs.popitem(last=False)
+        else:
+            self._programs.move_to_end(key)
+        return program

@@ -1,0 +1,234 @@
+"""The graph of a batch of texts through an encoder, and the masks that keep texts apart.
+
+Not here: which text lies where (packing.py), who runs it (encoder.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+import aggml
+from aggml import DType, Graph, Tensor, ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from aggml.models.encoding.description import EncoderDescription, EncoderLayer
+    from aggml.models.encoding.packing import Shape
+
+__all__ = ["Program", "build", "mask_of"]
+
+NETS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "joined gelu": ops.geglu_erf,
+    "joined silu": ops.swiglu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A graph for one shape and its inputs.
+
+    Attributes:
+        ids, positions: i32 [tokens of all rows]; positions only where they count.
+        masks: f16 [tokens, tokens, 1, rows], by the window of the layers that use it.
+        member: f32 [segments, tokens, rows], whose share each token is; of mean pooling.
+        chosen: i32 [texts], the tokens that stand for them; of other pooling.
+        vectors: [width, segments, rows] of mean pooling, else [width, texts].
+    """
+
+    graph: Graph
+    ids: Tensor
+    positions: Tensor
+    masks: Mapping[int | None, Tensor]
+    member: Tensor | None
+    chosen: Tensor | None
+    vectors: Tensor
+
+
+def mask_of(
+    segments: npt.NDArray[np.int32], window: int | None, *, distances: bool
+) -> npt.NDArray[np.float16]:
+    """(rows, 1, tokens, tokens): 0 between tokens of one text, -inf elsewhere.
+
+    A token of padding sees itself alone, so that no row is -inf throughout.
+
+    Args:
+        segments: (rows, tokens), the number of each token's text within the row; -1 for padding.
+        window: tokens further apart than half of it do not see each other.
+        distances: minus the distance instead of 0.
+    """
+    n = segments.shape[1]
+    apart = np.abs(np.arange(n)[:, None] - np.arange(n))
+    same = segments[:, :, None] == segments[:, None, :]
+    same &= (segments >= 0)[:, :, None]
+    if window is not None:
+        same &= apart <= window // 2
+    same |= apart == 0
+    seen = -apart.astype(np.float16) if distances else np.float16(0)
+    return np.where(same, seen, np.float16(-np.inf))[:, None]
+
+
+async def build(
+    model: EncoderDescription,
+    weights: Mapping[str, Tensor],
+    shape: Shape,
+    texts: int,
+    *,
+    rank: bool = False,
+) -> Program:
+    """The graph of a batch.
+
+    Args:
+        model: its description.
+        weights: by their names in the file.
+        shape: rows, tokens of a row, segments of a row.
+        texts: how many, of pooling that takes one token of each.
+        rank: what the rank head makes of the first token of each.
+    """
+    rows, tokens = shape.rows, shape.tokens
+    total = rows * tokens
+
+    def given(name: str, dtype: DType, *ne: int) -> Tensor:
+        return aggml.new_tensor(dtype, ne=ne, name=name).set_input()
+
+    ids, positions = (given(name, DType.I32, total) for name in ("ids", "positions"))
+    windows = sorted({layer.window for layer in model.layers}, key=lambda w: w or 0)
+    masks = {w: given("mask", DType.F16, tokens, tokens, 1, rows) for w in windows}
+    part = _Part(model, weights, masks, positions, shape)
+    x = part.embedded(ids)
+    for i, layer in enumerate(model.layers):
+        x = part.layer(i, layer, x)
+        await checkpoint()
+    if model.layers[-1].norms_first:
+        x = part.norm("output_norm", x)
+    member = chosen = None
+    if model.pooling == "mean" and not rank:
+        member = given("member", DType.F32, shape.segments, tokens, rows)
+        turned = ops.cont(ops.transpose(ops.reshape_3d(x, model.width, tokens, rows)))
+        vectors = ops.mul_mat(turned, ops.cont(ops.transpose(member)))
+    else:
+        chosen = given("chosen", DType.I32, texts)
+        vectors = ops.get_rows(x, chosen)
+        if rank:
+            vectors = part.ranked(vectors)
+    graph = Graph(vectors.set_output())
+    return Program(graph, ids, positions, masks, member, chosen, vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the nodes of one graph are built from."""
+
+    model: EncoderDescription
+    weights: Mapping[str, Tensor]
+    masks: Mapping[int | None, Tensor]
+    positions: Tensor
+    shape: Shape
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """Mean 0 and variance 1 of each row, times the weight, plus the bias where there is one."""
+        y = ops.mul(ops.norm(x, self.model.eps), self.weights[f"{name}.weight"])
+        bias = self.weights.get(f"{name}.bias")
+        return y if bias is None else ops.add(y, bias)
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        y = ops.mul_mat(self.weights[f"{name}.weight"], x)
+        bias = self.weights.get(f"{name}.bias")
+        return y if bias is None else ops.add(y, bias)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        """Tokens, of type 0 where there are types, at their positions."""
+        w = self.weights
+        x = ops.get_rows(w["token_embd.weight"], ids)
+        kinds = w.get("token_types.weight")
+        if kinds is not None:
+            x = ops.add(x, ops.view_1d(kinds, self.model.width, 0))
+        if self.model.positions:
+            x = ops.add(x, ops.get_rows(w["position_embd.weight"], self.positions))
+        return self.norm("token_embd_norm", x)
+
+    def ranked(self, x: Tensor) -> Tensor:
+        """[width, texts] -> [ranks, texts]."""
+        w = self.weights
+        if "cls.output.weight" not in w:
+            return self.linear("cls", x)
+        if "cls.weight" in w:
+            act = ops.gelu_erf if "cls.norm.weight" in w else ops.tanh
+            x = act(self.linear("cls", x))
+        if "cls.norm.weight" in w:
+            x = self.norm("cls.norm", x)
+        return self.linear("cls.output", x)
+
+    def layer(self, i: int, layer: EncoderLayer, x: Tensor) -> Tensor:
+        """[width, tokens] -> [width, tokens]."""
+        at = f"blk.{i}."
+        if layer.norms_first:
+            first = self.norm(f"{at}attn_norm", x) if f"{at}attn_norm.weight" in self.weights else x
+            x = ops.add(self.attention(at, layer, first), x)
+            return ops.add(self.net(at, layer, self.norm(f"{at}ffn_norm", x)), x)
+        y = self.norm(f"{at}attn_output_norm", ops.add(self.attention(at, layer, x), x))
+        if f"{at}attn_norm_2.weight" in self.weights:
+            y = self.norm(f"{at}attn_norm_2", ops.add(y, x))
+        return self.norm(f"{at}layer_output_norm", ops.add(self.net(at, layer, y), y))
+
+    def net(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
+        up = self.linear(f"{at}ffn_up", x)
+        if layer.net == "gelu":
+            inner = ops.gelu_erf(up)
+        elif layer.net in NETS:
+            inner = NETS[layer.net](up)
+        else:
+            gate = self.linear(f"{at}ffn_gate", x)
+            split = ops.geglu_erf_split if layer.net == "gated gelu" else ops.swiglu_split
+            inner = split(gate, up)
+        return self.linear(f"{at}ffn_down", inner)
+
+    def attention(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
+        model, shape = self.model, self.shape
+        q, k, v = (
+            ops.reshape_3d(y, model.head, model.heads, shape.rows * shape.tokens)
+            for y in self.products(at, x)
+        )
+        if layer.rope is not None:
+            q, k = self.turned(layer, q), self.turned(layer, k)
+
+        def heads(y: Tensor) -> Tensor:
+            split = ops.reshape_4d(y, model.head, model.heads, shape.tokens, shape.rows)
+            return ops.permute(split, 0, 2, 1, 3)
+
+        y = ops.flash_attn_ext(
+            heads(q), heads(k), heads(v), self.masks[layer.window],
+            1 / math.sqrt(model.head), model.distance_bias, 0.0,
+        )  # fmt: skip
+        y = ops.reshape_2d(y, model.width, shape.rows * shape.tokens)
+        return self.linear(f"{at}attn_output", y)
+
+    def products(self, at: str, x: Tensor) -> list[Tensor]:
+        """Queries, keys and values [width, tokens], of one matrix or of three."""
+        width = self.model.width
+        if f"{at}attn_qkv.weight" in self.weights:
+            whole = self.linear(f"{at}attn_qkv", x)
+            return [
+                ops.cont(ops.view_2d(whole, width, x.ne[1], whole.nb[1], i * width * whole.nb[0]))
+                for i in range(3)
+            ]
+        found = [self.linear(f"{at}attn_{part}", x) for part in "qkv"]
+        for i, part in enumerate("qk"):
+            if f"{at}attn_{part}_norm.weight" in self.weights:
+                found[i] = self.norm(f"{at}attn_{part}_norm", found[i])
+        return found
+
+    def turned(self, layer: EncoderLayer, x: Tensor) -> Tensor:
+        rope: Any = layer.rope
+        return ops.rope_ext(
+            x, self.positions, None, rope.dims, mode=rope.mode, n_ctx_orig=rope.original_context,
+            freq_base=rope.base, freq_scale=rope.scale, ext_factor=rope.extrapolation,
+            attn_factor=rope.attention_factor, beta_fast=rope.beta_fast, beta_slow=rope.beta_slow,
+        )  # fmt: skip

@@ -1,0 +1,158 @@
+"""Model: what every model that `load` returns can be asked; what one cannot do, it says.
+
+Here: the interface, closing. Not here: models that continue text (text_model.py), that make vectors
+(encoder_model.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.to_thread
+
+from aggml import InvalidState, Unsupported
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from aggml import Backend
+    from aggml.models.tokenizers import Vocabulary
+    from aggml.models.tokenizers.template import ChatTemplate
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["LONG_TEXT", "Model", "Token"]
+
+LONG_TEXT = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token that was generated.
+
+    Attributes:
+        id: in the vocabulary.
+        text: what it adds to the text: empty while a character is incomplete.
+    """
+
+    id: int
+    text: str
+
+
+class Model(ABC):
+    """A model: ``async with await aggml.models.load("model.gguf") as model: ...``.
+
+    Attributes:
+        architecture: as the file names it.
+        ctx: tokens that a sequence may have.
+    """
+
+    architecture: str
+    ctx: int
+
+    def __init__(self, tokenizer: Vocabulary | None, owned: Backend | None) -> None:
+        self._tokenizer = tokenizer
+        self._owned = owned
+        self._closed = False
+
+    @property
+    def tokenizer(self) -> Vocabulary:
+        """Text to token ids and back: ``encode``, ``decode``.
+
+        Raises:
+            ModelError: the file has no vocabulary.
+        """
+        if self._tokenizer is None:
+            raise ModelError("the file has no vocabulary: give token ids instead of text")
+        return self._tokenizer
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Elements of a vector of `embed`."""
+
+    @property
+    @abstractmethod
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Messages to text, as the model was trained; of models that continue text."""
+        raise self._cannot("template", "does not continue text")
+
+    async def logits(self, ids: Sequence[int]) -> F32:
+        """The logits after each token, float32 (len(ids), vocabulary).
+
+        Raises:
+            Unsupported: it does not continue text.
+        """
+        raise self._cannot("logits", "does not continue text")
+
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> AsyncGenerator[Token]:  # noqa: ANN401
+        """Continue a prompt, token by token; options as `TextModel.generate` has them.
+
+        Raises:
+            Unsupported: it does not continue text.
+        """
+        raise self._cannot("generate", "does not continue text")
+
+    @abstractmethod
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """A vector for each text: float32 (len(texts), width)."""
+
+    @abstractmethod
+    async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
+        """A vector for each sequence of token ids: float32 (len(sequences), width)."""
+
+    async def rerank(self, query: str, documents: Sequence[str]) -> F32:
+        """How well each document answers the query: float32 (len(documents),), greater is better.
+
+        Raises:
+            Unsupported: the model has no rank head.
+        """
+        raise self._cannot("rerank", "has no rank head")
+
+    async def aclose(self) -> None:
+        """End the model. What runs is aborted; a backend that `load` opened is closed.
+
+        Cancellation: the closing goes on.
+        """
+        if not self._closed:
+            self._closed = True
+            if self._owned is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._owned.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _cannot(self, what: str, why: str) -> Unsupported:
+        return Unsupported(f"[{what}] a model of the architecture {self.architecture!r} {why}")
+
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise InvalidState(f"[{what}] the model is closed")
+
+    async def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts; of long ones in a thread."""
+        words = self.tokenizer
+        if sum(map(len, texts)) <= LONG_TEXT:
+            return [words.encode(text) for text in texts]
+        return await anyio.to_thread.run_sync(lambda: [words.encode(text) for text in texts])

@@ -1,0 +1,45 @@
+"""open_vocabulary: the vocabulary of a model file, of whichever kind it is.
+
+Not here: the kinds (vocabulary.py, pieces.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.models.tokenizers.pieces import Unigram, WordPiece
+from aggml.models.tokenizers.vocabulary import (
+    ByteLevel,
+    SentencePiece,
+    Vocabulary,
+    VocabularyError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["open_vocabulary"]
+
+#: By tokenizer.ggml.model.
+KINDS: Final[Mapping[str, Callable[[Mapping[str, Any]], Vocabulary]]] = {
+    "llama": SentencePiece,
+    "gpt2": ByteLevel,
+    "bert": WordPiece,
+    "t5": Unigram,
+}
+
+
+def open_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
+    """The vocabulary of a file, None if it has none.
+
+    Raises:
+        VocabularyError: it is of a kind that is not known here.
+    """
+    model = metadata.get("tokenizer.ggml.model")
+    if model in (None, "none", "no_vocab") or "tokenizer.ggml.tokens" not in metadata:
+        return None
+    if model not in KINDS:
+        raise VocabularyError(
+            f"tokenizer.ggml.model is {model!r}, known are {', '.join(sorted(KINDS))}"
+        )
+    return KINDS[model](metadata)

