@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from aggml.models.encoding.description import EncoderLayer, Pooling
     from aggml.models.hyperparameters import Hyperparameters
 
-__all__ = ["attention_of", "description_of", "experts_of", "head_length", "rope_of", "windowed"]
+__all__ = [
+    "POOLINGS",
+    "attention_of",
+    "description_of",
+    "encoder_of",
+    "experts_of",
+    "head_length",
+    "rope_of",
+    "windowed",
+]
 
 
 def head_length(hp: Hyperparameters) -> int:

@@ -98,5 +98,5 @@ def test_what_is_wrong_is_told_in_one_line(
     with pytest.raises(SystemExit):
         generate.main([str(bare), "--prompt-ids", "1,x"])
     assert "no list of numbers" in capsys.readouterr().err
-    with pytest.raises(ModelError, match="architecture is 'bert'"):
-        describe(Hyperparameters({"general.architecture": "bert"}))
+    with pytest.raises(ModelError, match="architecture is 'clip'"):
+        describe(Hyperparameters({"general.architecture": "clip"}))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from aggml.models.encoding.description import Net
     from aggml.models.hyperparameters import Hyperparameters
 
+__all__ = ["ARCHITECTURE", "describe"]
+
 
 def describe(hp: Hyperparameters) -> EncoderDescription:
     """A model of this architecture."""

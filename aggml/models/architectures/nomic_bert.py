@@ -11,6 +11,8 @@ from aggml.models.reading import encoder_of, rope_of
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
 
+__all__ = ["ARCHITECTURE", "describe"]
+
 
 def describe(hp: Hyperparameters) -> EncoderDescription:
     """A model of this architecture."""

@@ -106,7 +106,7 @@ class Unigram(_Pair):
             steps.append(tokenizers.normalizers.Precompiled(bytes(bytearray(charsmap))))
         if metadata.get("tokenizer.ggml.remove_extra_whitespaces", False):
             steps.append(tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
-            steps.append(tokenizers.normalizers.Replace(tokenizers.Regex("^ +| +$"), ""))
+            steps.append(tokenizers.normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""))
         if steps:
             made.normalizer = tokenizers.normalizers.Sequence(steps)
         prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
