@@ -14,7 +14,7 @@ from aggml.ops.table import PARTLY, TARGETS, UPDATES
 from aggml.plan.fusion import VIEW_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from aggml.graph import Graph
     from aggml.native import _native
@@ -67,14 +67,16 @@ class Storages:
         Raises:
             InvalidArgument: it would write memory that is read-only.
         """
+        op, writes = node.op, self.writes
         for i, source in enumerate(node.src):
-            if source is None or (node.op, i) in TARGETS:
+            root = None if source is None else source.root
+            if root is None or root.placement is None:
                 continue
-            root = source.root
-            if root.placement is not None and root not in self.writes:
+            if root not in writes and (op, i) not in TARGETS:
                 self.reads.setdefault(root)
-        for target in _updated(node):
-            self._write(node, target)
+        if op in UPDATES:
+            for target in _updated(node):
+                self._write(node, target)
         return self._write(node, node)
 
     def records(self) -> tuple[_Records, _Records, _Records]:
@@ -110,12 +112,10 @@ def _is_replaced(node: Tensor, target: Tensor, root: Tensor) -> bool:
     )
 
 
-def _updated(node: Tensor) -> Iterator[Tensor]:
+def _updated(node: Tensor) -> list[Tensor]:
     """The sources that a node writes besides itself."""
-    for i in UPDATES.get(node.op, ()):
-        source = node.src[i]
-        if source is not None:
-            yield source
+    sources = [node.src[i] for i in UPDATES.get(node.op, ())]
+    return [source for source in sources if source is not None]
 
 
 def written_leafs(graph: Graph) -> set[Tensor]:
