@@ -219,9 +219,10 @@ class ComputingBackend(BackendBase):
         """
         self._check_open("Backend.graph_compute")
         plan: DevicePlan = self._compiled(graph, "Backend.graph_compute").plan
-        check_written(graph, "Backend.graph_compute")
+        writes = check_written(graph, "Backend.graph_compute")
         future = self._compute(plan, self.memory.arena(plan.arena_size))
-        note_computed(graph)
+        if writes:
+            note_computed(graph)
         return self._unit(future)
 
     @overload

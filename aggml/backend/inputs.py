@@ -239,26 +239,30 @@ def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
         )
 
 
-def check_written(graph: Graph, what: str) -> None:
+def check_written(graph: Graph, what: str) -> bool:
     """Refuse to compute from inputs that nobody ever wrote.
+
+    Returns:
+        Whether the run writes inputs itself: `note_computed` is to be told then.
 
     Raises:
         NotAllocated: it names the leaf.
     """
     found = graph.expected
-    for leaf in (_sorted(graph) if found is None else found)[0]:
+    reads, writes = _sorted(graph) if found is None else found
+    for leaf in reads:
         place = leaf.placement  # of a leaf: it is no view
         if place is None or place.filled == EMPTY:
             raise NotAllocated(
                 f"[{what}] input {describe(leaf)} was never written: set it before, or give it to "
                 "run"
             )
+    return writes != ()
 
 
 def note_computed(graph: Graph) -> None:
     """A run that `check_written` let pass was enqueued: the inputs that it writes have values."""
-    if graph.expected is not None and graph.expected[1]:
-        Marks(graph, ()).note()
+    Marks(graph, ()).note()
 
 
 class Marks:

@@ -181,7 +181,9 @@ class GraphBuffer(Buffer):
     def compiled_for(self, backend: Placer) -> CompiledGraph | None:
         """What was compiled for ``backend``, if all tensors still lie where the plan has them."""
         found = self._compiled.get(id(backend))
-        return None if found is None or not found.holds() else found
+        if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
+            return None
+        return found
 
     def keep_plan(self, backend: Placer, plan: Compiled) -> CompiledGraph:
         """Have `compiled_for` find ``plan`` for this backend from now on."""

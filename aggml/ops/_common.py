@@ -167,7 +167,7 @@ def wider(a: Tensor, b: Tensor, least: int = 1) -> int:
     m, n = a.ndim, b.ndim
     if n > m:
         m = n
-    return max(m, least)
+    return m if m >= least else least  # noqa: FURB136 - max() takes 60 ns, a twentieth of a node
 
 
 def _named(operands: Mapping[str, Tensor | None]) -> str:

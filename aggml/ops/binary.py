@@ -59,9 +59,12 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
         raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a, b=b)
     if b.nb[0] != b.dtype.type_size and a.dtype.is_quantized:
         raise mismatch(op, f"the rows of b have gaps, nb[0] {b.nb[0]}", a=a, b=b)
+    m, n = a.ndim, b.ndim
+    if n > m:
+        m = n
     if inplace:
-        return new_view(op, a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"), ndim=wider(a, b))
-    return new_node(op, a.dtype, a.ne, (a, b), ndim=wider(a, b))
+        return new_view(op, a, a.ne, a.nb, 0, (a, b), name=suffix(a, "view"), ndim=m)
+    return new_node(op, a.dtype, a.ne, (a, b), ndim=m)
 
 
 def _quantized(a: Tensor, b: Tensor) -> bool:

@@ -138,8 +138,11 @@ _lock = new_lock()
 
 def in_trio() -> bool:
     """Whether a task of trio runs in this thread."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
     # Another thread may be importing it just now: then it has no lowlevel, and no run here.
-    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    lowlevel = getattr(trio, "lowlevel", None)
     return lowlevel is not None and bool(lowlevel.in_trio_task())
 
 

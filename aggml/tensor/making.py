@@ -119,7 +119,7 @@ def new_node(
     if not ndim:
         first = src[0] if src else None
         ndim = first.ndim if first is not None else 1
-    if ne[ndim:] != ONES[ndim]:
+    if ndim < 4 and (n3 != 1 or n2 != 1 or n1 != 1) and ne[ndim:] != ONES[ndim]:
         ndim = least_ndim(ne)
     self = _new(Draft)
     self.dtype = dtype
