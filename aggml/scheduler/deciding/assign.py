@@ -1,7 +1,7 @@
 """Which backend computes each tensor, and why: ggml's passes 1 to 4, as one pure function.
 
 Here: tensor -> index of a backend, with the cause. Not here: where a graph is cut (split.py), what
-is copied and where it lies (copies.py), running (run.py). The causes are ggml's own tags.
+is copied and where it lies (layout/), running (running/). The causes are ggml's own tags.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a graph is cut, and what each part needs from elsewhere: ggml's pass 5, pure.
 
 Here: runs of nodes of one backend, the tensors that are copied to it first. Not here: who computes
-what (assign.py), where copies lie (copies.py). The graph itself is never changed.
+what (assign.py), where copies lie (layout/). The graph itself is never changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aggml.scheduler.deciding.assign import VIEW_OPS
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from aggml.graph import Graph
     from aggml.scheduler.deciding.assign import Assignment, Question
@@ -51,23 +51,85 @@ class Split(NamedTuple):
     swaps: dict[Tensor, Copy]
 
 
-class _Open:
-    """The split that is being filled."""
+class _Cutting:
+    """The splits so far, and the one that is being filled.
 
-    def __init__(self, backend: int, start: int) -> None:
-        self.backend = backend
+    Args:
+        q: the backends.
+        backend: who computes what.
+        first: the backend of the first split.
+
+    Attributes:
+        done: the splits so far.
+        at: the backend of the one that is being filled.
+        start: its first node.
+        inputs: what is copied to it first.
+        swaps: for each source that it reads from a copy, which one.
+    """
+
+    def __init__(self, q: Question, backend: Mapping[Tensor, int], first: int) -> None:
+        self.done: list[Split] = []
+        self._q = q
+        self._backend = backend
+        self._versions: dict[Tensor, int] = {}  # of storages that nodes write into
+        self._made: set[Copy] = set()
+        self._open(first, 0)
+
+    def _open(self, at: int, start: int) -> None:
+        self.at = at
         self.start = start
         self.inputs: list[Copy] = []
-        self.capacity = _CAPACITY
+        self._capacity = _CAPACITY
         self.swaps: dict[Tensor, Copy] = {}
 
-    def add(self, copy: Copy) -> None:
-        if len(self.inputs) == self.capacity:
-            self.capacity *= 2
-        self.inputs.append(copy)
+    def end(self, node: int, following: int = 0) -> None:
+        """End the split before a node, and begin one on backend ``following``."""
+        self.done.append(Split(self.at, self.start, node, tuple(self.inputs), self.swaps))
+        self._open(following, node)
 
-    def close(self, end: int) -> Split:
-        return Split(self.backend, self.start, end, tuple(self.inputs), self.swaps)
+    def _elsewhere(self, tensor: Tensor) -> Copy | None:
+        """The copy that this split reads the tensor from; None: it reads the tensor itself."""
+        root = tensor.view_src or tensor
+        if self._q.reachable(tensor, self.at, self._backend) or (
+            self._backend.get(root) == self.at and self._q.buffer(root) is None
+        ):
+            return None
+        return Copy(tensor, self.at, self._versions.get(root, 0))
+
+    def has_no_room_for(self, node: Tensor) -> bool:
+        """Whether the split has to end before a node of its backend (semantics 4.5, 2).
+
+        So that what earlier weights took can be used again, or because there are too many inputs.
+        """
+        if not self.inputs:
+            return False
+        for source in node.src:
+            if source is None:
+                continue
+            buffer = self._q.buffer(source)
+            weights = buffer is not None and buffer.usage is BufferUsage.WEIGHTS
+            if weights and self._backend[source] != self.at and self._elsewhere(source) is not None:
+                return True
+            if len(self.inputs) == self._capacity:
+                copy = self._elsewhere(source)
+                if copy is not None and copy not in self._made:
+                    return True
+        return False
+
+    def add(self, node: Tensor) -> None:
+        """Add a node to the split, with the copies that it needs."""
+        for source in node.src:
+            copy = None if source is None else self._elsewhere(source)
+            if source is None or copy is None:
+                continue
+            if copy not in self._made:
+                self._made.add(copy)
+                if len(self.inputs) == self._capacity:
+                    self._capacity *= 2
+                self.inputs.append(copy)
+            self.swaps[source] = copy
+        if node.view_src is not None:
+            self._versions[node.view_src] = self._versions.get(node.view_src, 0) + 1
 
 
 def splitting(
@@ -87,57 +149,15 @@ def splitting(
     backend = found.backend
     nodes = graph.nodes
     first = next((b for n in nodes if n.op not in VIEW_OPS for b in (backend[n],)), 0)
-    splits: list[Split] = []
-    now = _Open(first, 0)
-    versions: dict[Tensor, int] = {}  # of storages that nodes write into
-    made: set[Copy] = set()
-
-    def elsewhere(tensor: Tensor) -> Copy | None:
-        """The copy that this backend reads the tensor from; None: it reads the tensor itself."""
-        root = tensor.view_src or tensor
-        if q.reachable(tensor, now.backend, backend) or (
-            backend.get(root) == now.backend and q.buffer(root) is None
-        ):
-            return None
-        return Copy(tensor, now.backend, versions.get(root, 0))
-
-    def full_or_weights(node: Tensor) -> bool:
-        """Whether a split of the same backend has to end here (see semantics 4.5, 2)."""
-        for source in node.src:
-            if source is None:
-                continue
-            buffer = q.buffer(source)
-            weights = buffer is not None and buffer.usage is BufferUsage.WEIGHTS
-            if weights and backend[source] != now.backend and elsewhere(source) is not None:
-                return True  # what earlier weights took can be used again
-            if len(now.inputs) == now.capacity:
-                copy = elsewhere(source)
-                if copy is not None and copy not in made:
-                    return True
-        return False
-
+    cutting = _Cutting(q, backend, first)
     for i, node in enumerate(nodes):
         yield
         if node.op in VIEW_OPS:
             continue
         b = backend[node]
-        if (
-            b != now.backend
-            or (i in cuts and i > now.start)
-            or (now.inputs and full_or_weights(node))
-        ):
-            splits.append(now.close(i))
-            now = _Open(b, i)
-        for source in node.src:
-            if source is None:
-                continue
-            copy = elsewhere(source)
-            if copy is not None:
-                if copy not in made:
-                    made.add(copy)
-                    now.add(copy)
-                now.swaps[source] = copy
-        if node.view_src is not None:
-            versions[node.view_src] = versions.get(node.view_src, 0) + 1
-    splits.append(now.close(len(nodes)))
-    return splits
+        is_cut = i in cuts and i > cutting.start
+        if b != cutting.at or is_cut or cutting.has_no_room_for(node):
+            cutting.end(i, b)
+        cutting.add(node)
+    cutting.end(len(nodes))
+    return cutting.done
