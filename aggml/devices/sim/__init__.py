@@ -7,8 +7,8 @@ worked example for authors of a device. Not here: kernels. No other code knows i
 
 from __future__ import annotations
 
-import math
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,11 +16,11 @@ import numpy as np
 from aggml.backend import Backend
 from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
+from aggml.devices.sim.cost import operations
 from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import HOST, BufferType
 from aggml.native import cpu_mask
-from aggml.ops.table import IDLE, OPS
 from aggml.plan import compiling, node_problem
 from aggml.process.alive import there
 from aggml.process.locks import new_lock
@@ -29,7 +29,6 @@ from aggml.tensor.checking import integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
@@ -75,24 +74,6 @@ class SimBufferType(BufferType):
         return buffer
 
 
-class _Hold:
-    """Lets a held thing go at the end of a ``with`` block."""
-
-    def __init__(self, held: SimBackend | SimDevice) -> None:
-        self._held = held
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._held.release()
-
-
 class SimBackend(Backend):
     """Ordered work on a simulated device."""
 
@@ -120,10 +101,12 @@ class SimBackend(Backend):
         device = self.device
         return None if device._faults else (device.bandwidth, device.latency, device.speed)
 
-    def hold(self) -> _Hold:
+    def hold(self) -> ExitStack:
         """No operation starts until `release`, or the end of ``with backend.hold():``."""
         self.stream.native.hold()
-        return _Hold(self)
+        held = ExitStack()
+        held.callback(self.release)
+        return held
 
     def release(self) -> None:
         """Undo one `hold`.
@@ -232,21 +215,6 @@ class SimBackend(Backend):
             return self.stream.fail(fault, writes=plan.writes, operation="graph_compute")
         speed = self.device.speed
         return self.stream.run_plan(plan, arena, lasts=plan.work / speed if speed else 0.0)
-
-
-def operations(node: Tensor) -> int:
-    """Floating point operations of a node, roughly: 2 k per element of a product, 1 of the rest."""
-    n = math.prod(node.ne)
-    first, second = (*node.src, None, None)[:2]
-    op = OPS.get(node.op)
-    units = None if op is None else op.units
-    if units in ("DOTS", "EXPERTS") and first is not None:
-        return 2 * n * first.ne[0]
-    if units == "OUTER" and first is not None:
-        return 2 * n * first.ne[1]
-    if units == "KEYS" and first is not None and second is not None:
-        return 4 * math.prod(first.ne) * second.ne[1]  # q k, then times v
-    return 0 if node.op in IDLE else n
 
 
 class SimDevice(Device):
@@ -364,13 +332,15 @@ class SimDevice(Device):
 
     # -- standing still and failing
 
-    def hold(self) -> _Hold:
+    def hold(self) -> ExitStack:
         """Hold all backends of this device, those opened meanwhile too."""
         with self._lock:
             self._holds += 1
         for backend in there(self._backends):
             backend.stream.native.hold()
-        return _Hold(self)
+        held = ExitStack()
+        held.callback(self.release)
+        return held
 
     def release(self) -> None:
         """Undo one `hold` of the device."""
