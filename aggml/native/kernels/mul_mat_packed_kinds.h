@@ -1,5 +1,6 @@
-/* Types of packed weights as their products tell them apart, for all instruction sets; known to the compiler where it matters, so
- * nothing of it is left at run time. Not here: how weights are packed (mul_mat_packed.h, kernels/scalar/mul_mat_packed.c). All static inline. */
+/* The types of packed weights, for the products of all instruction sets: a kernel is a template of one of these, so the compiler
+ * knows every fact below, and nothing is decided at run time. All static inline. Not here: how weights are packed
+ * (mul_mat_packed.h, kernels/scalar/mul_mat_packed.c). */
 #ifndef AGK_PACKED_KINDS_H
 #define AGK_PACKED_KINDS_H
 
@@ -8,7 +9,11 @@
 
 #include "inline.h"
 
-typedef enum kind { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS } kind;
+/* In the order of types.def: blocks of 32, then blocks of 256. */
+typedef enum kind {
+#define AGK_PACKED(NAME, ...) NAME,
+#include "table/types.def"
+} kind;
 
 AGK_INLINE bool of_256(kind t)
 {
@@ -25,37 +30,26 @@ AGK_INLINE bool has_minimum(kind t)
     return t == Q4_1 || t == Q5_1 || t == Q2_K || t == Q4_K || t == Q5_K;
 }
 
-/* Where the vectors of a block begin, in bytes; the table of kernels/scalar/mul_mat_packed.c has the same. */
+/* Where the vectors of a block begin, in bytes. */
 AGK_INLINE size_t data_at(kind t)
 {
     switch (t) {
-    case Q4_1:
-    case Q5_1: return 64;
-    case Q2_K:
-    case Q4_K:
-    case Q5_K: return 320;
-    case Q3_K:
-    case Q6_K: return 288;
-    case IQ4_XS: return 160;
-    default: return 32;
+#define AGK_PACKED(NAME, symbol, head, ...) \
+    case NAME: return head;
+#include "table/types.def"
     }
+    return 0;
 }
 
 /* How many of 64 bytes there are. */
 AGK_INLINE size_t vectors(kind t)
 {
     switch (t) {
-    case Q8_0: return 8;
-    case Q5_0:
-    case Q5_1: return 5;
-    case Q2_K: return 16;
-    case Q3_K: return 24;
-    case Q4_K:
-    case IQ4_XS: return 32;
-    case Q5_K: return 40;
-    case Q6_K: return 48;
-    default: return 4;
+#define AGK_PACKED(NAME, symbol, head, vectors, ...) \
+    case NAME: return vectors;
+#include "table/types.def"
     }
+    return 0;
 }
 
 /* Where the vectors of a block of 256 lie, in bytes behind its data: in the order in which a product first reads them, so that

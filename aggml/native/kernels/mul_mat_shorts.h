@@ -1,7 +1,7 @@
-/* What mul_mat of quantized rows with many columns agrees on where products of bytes have sums of 16 bits (vpmaddubsw, AVX2), or
- * vectors have 256 bits (vpdpbusd, AVX-VNNI).
+/* Panels and units of the scheme `shorts`: quantized rows as bytes on vectors of 256 bits, whose products have sums of 16 bits
+ * (vpmaddubsw, AVX2) or of 32 (vpdpbusd, AVX-VNNI).
  *
- * Not here: the loop over panels and units (mul_mat_panels.h), AVX-512, whose bytes are those of mul_mat_bytes.h. */
+ * Not here: the arguments of the kernel (mul_mat_panels.h), vectors of 512 bits and NEON (mul_mat_bytes.h). */
 #ifndef AGK_MUL_MAT_SHORT_H
 #define AGK_MUL_MAT_SHORT_H
 
@@ -10,8 +10,8 @@
 
 /* vpmaddubsw multiplies unsigned by signed bytes and saturates the sum of two products. So columns are unsigned, x + 128, and
  * rows signed, as narrow as their type: with |q| <= 8 the sums of 16 products fit in 16 bits (16 * 255 * 8 = 32640), and
- * widening them costs an eighth; with |q| <= 16, 32, 64 those of 8, 4, 2. What 128 adds too much, 128 * sum(q), belongs to the
- * row alone. Codes without a sign are moved by half of their range, which their minimum takes back. Codes of 8 bits (q8_0,
+ * widening them costs an eighth; with |q| <= 16, 32, 64 those of 8, 4, 2. The 128 adds 128 * sum(q) too much, which belongs to
+ * the row alone. Codes without a sign are moved by half of their range, which their minimum takes back. Codes of 8 bits (q8_0,
  * iq4) are words: their sums would need a widening each, and what takes their signs away (vpsignb) one instruction more.
  * An element of a row is q * d + minimum, whatever its type; of blocks of 256 d is a whole number times `unit`, so that sums of
  * 16 bits are multiplied by it as they are widened, and become floats once in 256. */

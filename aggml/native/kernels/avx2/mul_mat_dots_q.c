@@ -285,7 +285,7 @@ AGK_INLINE void panel(kind t, int R, int N, const agk_mm_block *block, const cha
     }
 }
 
-/* Around the panel above. */
+/* The loops over rows and columns, which call panel() above. */
 #include "kernels/mul_mat_dots_loop.h"
 
 #define DOT(kernel, t, ...) \

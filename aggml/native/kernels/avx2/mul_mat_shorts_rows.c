@@ -1,5 +1,5 @@
-/* Rows of quantized blocks as bytes or words with scales (mul_mat_shorts.h), AVX2: what unpacks blocks to floats, before the
- * product with the scale. */
+/* Rows of quantized blocks as bytes or words with scales (mul_mat_shorts.h), AVX2: by the functions that unpack
+ * blocks to floats, before they multiply by the scale (vec/mul_mat_rows.h). */
 #include "kernels/mul_mat_shorts.h"
 #include "math.h"
 

@@ -1,4 +1,4 @@
-/* mul_mat in f32, AVX-512: pack a unit of b, multiply a tile.
+/* blocks_f32, AVX-512: columns of b are packed to a unit, 8 rows are multiplied by 48 columns at a time.
  *
  * Not here: bf16 (mul_mat_blocks_bf16.c), VNNI (mul_mat_blocks_q8.c), few columns (mul_mat_dots.c). */
 #include "mul_mat_blocks.h"

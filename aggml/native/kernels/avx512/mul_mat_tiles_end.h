@@ -1,4 +1,4 @@
-/* What the sums of a block on tiles become (agk_mm_end), two columns of 32 rows at a time. Each line of a tile is 16 rows of one
+/* The end of the sums of a block on tiles (agk_mm_end): bias, function, addend, store; two columns of 32 rows at a time. Each line of a tile is 16 rows of one
  * column, so nothing is turned. Not here: products (kernels/amx/mul_mat_tiles.c), other stages (lower/chain.c). */
 #ifndef AGK_AVX512_TILES_END_H
 #define AGK_AVX512_TILES_END_H

@@ -57,7 +57,7 @@ AGK_INLINE void panel(int type, int R, int N, const agk_mm_block *block, const c
     }
 }
 
-/* Around the panel above. */
+/* The loops over rows and columns, which call panel() above. */
 #include "kernels/mul_mat_dots_loop.h"
 
 #define DOT(name, type) \

@@ -1,5 +1,5 @@
-/* The portable kernels of mul_mat in byte lanes (mul_mat_bytes.h): what the variants are compared with. Nobody is served by
- * them. */
+/* The portable kernels of bytes (mul_mat_bytes.h), what the variants are compared with; no product is computed by them. Here, too:
+ * which types have codes that can be bytes. */
 #include <math.h>
 
 #include "table/kernel_types.h"
@@ -8,38 +8,19 @@
 
 enum { HALF = 16, BLOCK = AGK_MM_BLOCK, UNIT = AGK_MM_UNIT };
 
+/* All quantized types but those that only columns have. */
 agk_code_traits agk_code_traits_of(int type)
 {
-    agk_code_traits t = {.served = true, .wide = agk_traits(type)->blck_size == 256};
-    switch (type) {
-    case AGK_Q8_0:
-    case AGK_Q4_0:
-    case AGK_Q5_0:
-    case AGK_IQ4_NL:
-    case AGK_MXFP4:
-    case AGK_Q1_0:
-    case AGK_Q2_0:
-    case AGK_IQ4_XS:
-    case AGK_TQ2_0:
-    case AGK_TQ1_0:
-    case AGK_IQ2_XXS:
-    case AGK_IQ3_XXS:
-    case AGK_IQ3_S:
-    case AGK_IQ1_S: break;
-    case AGK_Q4_1:
-    case AGK_Q5_1:
-    case AGK_Q4_K:
-    case AGK_Q5_K: t.minimum = true; break;
-    case AGK_Q2_K: t.halves = t.minimum = true; break;
-    case AGK_Q3_K:
-    case AGK_Q6_K:
-    case AGK_NVFP4:
-    case AGK_IQ2_XS:
-    case AGK_IQ2_S:
-    case AGK_IQ1_M: t.halves = true; break;
-    default: t.served = false;
-    }
-    return t;
+    static const agk_code_traits of[AGK_TYPE_COUNT] = {
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, bytes, alignment, group, dot, reads, writes, fits, write_ns, \
+                 scale, lowest) \
+    [id] = {.served = (scale) > 0 && AGK_##dot != AGK_NONE, \
+            .minimum = (lowest) != 0, \
+            .halves = (scale) == 16, \
+            .wide = (block) == 256},
+#include "table/types.def"
+    };
+    return type >= 0 && type < AGK_TYPE_COUNT ? of[type] : (agk_code_traits){.served = false};
 }
 
 /* By way of floats, rounded to 1 / 127 of the largest of each 32: the codes of the type are its variants' affair. */

@@ -1,5 +1,4 @@
-/* The portable kernels of mul_mat with sums of 16 bits (mul_mat_shorts.h): what the variants are compared with. Nobody is served
- * by them. */
+/* The portable kernels of shorts (mul_mat_shorts.h), what the variants are compared with; no product is computed by them. */
 #include <math.h>
 
 #include "table/kernel_types.h"

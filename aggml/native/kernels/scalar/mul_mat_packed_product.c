@@ -1,0 +1,129 @@
+/* Products of packed weights in plain C, what the variants are compared with: each element is taken from its lane by itself. Not here:
+ * how weights and columns are packed (mul_mat_packed.c). */
+#include "formats/quant.h"
+#include "kernels/mul_mat_packed.h"
+#include "kernels/mul_mat_packed_kinds.h"
+#include "table/kernel_types.h"
+
+enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
+
+static float half_at(const char *block, int which, int row)
+{
+    uint16_t value;
+    memcpy(&value, block + 2 * (which * ROWS + row), sizeof value);
+    return agk_f16_to_float(value);
+}
+
+/* What element e of a block of one lane is made of: code, scale, and what is added to each. */
+typedef struct element {
+    int code;
+    float scale, minimum;
+} element;
+
+static int nibble(const uint8_t *lane, int at, bool high)
+{
+    return lane[at / 4 * VECTOR + at % 4] >> (high ? 4 : 0) & 15;
+}
+
+/* The code of element e of a block of 256. */
+static int code_of_256(kind t, const uint8_t *lane, int e)
+{
+    const int half = e / 128, part = e / 32 % 4, v = e % 32 / 4;
+    const int code = lane[low_bits_at(t, half, part, v) + (size_t)(e % 4)] >> low_shift(t, part) & low_mask(t);
+    if (high_mask(t) == 0) return code;
+    const int high = lane[high_bits_at(t, half, v) + (size_t)(e % 4)] >> high_shift(t, part, v);
+    return code | (high << high_place(t) & high_mask(t));
+}
+
+static element element_at(int type, const char *block, int row, int e)
+{
+    static const int8_t fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const uint8_t *lane = (const uint8_t *)block + layout->data + 4 * row;
+    const uint8_t *scales = (const uint8_t *)block + 2 * ROWS + row;
+    const int j = e / 32, i = e % 32; /* sub-blocks of 32 */
+    element x = {0, 0.0f, 0.0f};
+    if (type != AGK_MXFP4) x.scale = half_at(block, 0, row);
+    switch (type) {
+    case AGK_Q8_0: x.code = lane[i / 4 * VECTOR + i % 4]; break;
+    case AGK_Q4_1: x.minimum = half_at(block, 1, row); /* fall through */
+    case AGK_Q4_0: x.code = nibble(lane, e % 16, e >= 16); break;
+    case AGK_IQ4_NL: x.code = 128 + levels[nibble(lane, e % 16, e >= 16)]; break;
+    case AGK_MXFP4:
+        x.scale = agk_half_of_e8m0((uint8_t)block[row]);
+        x.code = 128 + fp4[nibble(lane, e % 16, e >= 16)];
+        break;
+    case AGK_Q5_1: x.minimum = half_at(block, 1, row); /* fall through */
+    case AGK_Q5_0: x.code = nibble(lane + VECTOR, e % 16, e >= 16) | (lane[e % 4] >> (e / 4) & 1) << 4; break;
+    case AGK_Q2_K:
+        x.minimum = -half_at(block, 1, row) * (float)(scales[2 * ROWS + e / 16 * ROWS] >> 4);
+        x.scale *= (float)(scales[2 * ROWS + e / 16 * ROWS] & 15);
+        x.code = code_of_256(Q2_K, lane, e);
+        break;
+    case AGK_Q3_K:
+        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
+        x.code = code_of_256(Q3_K, lane, e);
+        break;
+    case AGK_Q4_K:
+    case AGK_Q5_K:
+        x.minimum = -half_at(block, 1, row) * (float)scales[(2 + 8 + j) * ROWS];
+        x.scale *= (float)scales[(2 + j) * ROWS];
+        x.code = code_of_256(type == AGK_Q4_K ? Q4_K : Q5_K, lane, e);
+        break;
+    case AGK_Q6_K:
+        x.scale *= (float)(int8_t)scales[e / 16 * ROWS];
+        x.code = code_of_256(Q6_K, lane, e);
+        break;
+    default: /* iq4_xs */
+        x.scale *= (float)(int8_t)scales[j * ROWS];
+        x.code = 128 + levels[nibble(lane, 16 * j + i % 16, i >= 16)];
+    }
+    return x;
+}
+
+/* Scale and element k of column j, of columns in lanes or on tiles. */
+static double column_at(const agk_packed_layout *layout, const agk_mm_block *block, int64_t tiles, int64_t k, int64_t j)
+{
+    if (tiles == 0) {
+        const int64_t width = block->cols;
+        const char *unit = (const char *)block->b + k / AGK_MM_BLOCK * width * (12 + AGK_MM_BLOCK);
+        const int8_t *q = (const int8_t *)unit + 12 * width + j * AGK_MM_BLOCK;
+        return (double)((const float *)(const void *)unit)[j] * q[k % AGK_MM_BLOCK];
+    }
+    const int64_t per_scale = agk_packed_halves(layout) ? 16 : 32, per_tile = per_scale / 4, e = k % AGK_PACKED_UNIT;
+    const char *unit = (const char *)block->b + (size_t)(k / AGK_PACKED_UNIT) * agk_packed_unit_bytes(layout, tiles);
+    const int8_t *tile = (const int8_t *)unit + 24 * tiles + j / per_tile * AGK_PACKED_TILE;
+    const int64_t line = e / per_scale * per_tile + j % per_tile;
+    return (double)((const float *)(const void *)unit)[e / AGK_MM_BLOCK * tiles + j] * tile[line * AGK_PACKED_UNIT + e];
+}
+
+/* tiles: for how many columns they are laid out; 0: they are in lanes. */
+static void product(int type, const agk_mm_block *block, int64_t tiles)
+{
+    const agk_packed_layout *layout = agk_packed_layout_of(type);
+    const int64_t n = block->cols;
+    for (int64_t row = 0; row < block->rows; ++row) {
+        const char *a = (const char *)block->a + (size_t)(row / ROWS) * block->lda;
+        double sum[AGK_PACKED_MOST] = {0};
+        for (int64_t k = 0; k < block->k; ++k) {
+            const element x =
+                element_at(type, a + (size_t)(k / layout->k) * layout->bytes, (int)(row % ROWS), (int)(k % layout->k));
+            const double value = (double)x.scale * (x.code - layout->offset) + (double)x.minimum;
+            for (int64_t j = 0; j < n; ++j) sum[j] += value * column_at(layout, block, tiles, k, j);
+        }
+        for (int64_t j = 0; j < n; ++j)
+            *(float *)(void *)((char *)block->c + (size_t)j * block->ldc + 4 * row) = (float)sum[j];
+    }
+}
+
+#define PRODUCT(name, KIND, ...) \
+    void agk_mm_packed_##name##_scalar(const agk_mm_block *block) \
+    { \
+        product(AGK_##KIND, block, 0); \
+    } \
+    void agk_mm_packed_tiles_##name##_scalar(const agk_mm_block *block) \
+    { \
+        product(AGK_##KIND, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
+    }
+AGK_MM_PACKED(PRODUCT, )
