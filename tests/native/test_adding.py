@@ -216,7 +216,16 @@ def test_a_toy_of_each_kind_is_compiled_and_computes(tree: Path) -> None:
     built = tree / "build"
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
     flags = f"-DCMAKE_C_FLAGS=-O0 -g0 -I{tree}"
-    made = [cmake, "-S", tree, "-B", built, *generator, "-DAGGML_C_TESTS=ON", flags]
+    made: list[str | Path] = [
+        cmake,
+        "-S",
+        tree,
+        "-B",
+        built,
+        *generator,
+        "-DAGGML_C_TESTS=ON",
+        flags,
+    ]
     subprocess.run([*made, "-DCMAKE_BUILD_TYPE="], check=True, stdout=subprocess.DEVNULL)
     target = ["--target", "toys", "--parallel", "2"]
     subprocess.run([cmake, "--build", built, *target], check=True, stdout=subprocess.DEVNULL)
