@@ -60,8 +60,7 @@ static void elements(rng *r)
         for (int64_t j = 0; j < n * rows; ++j) y[j] = fabsf(y[j]) + 0.1f;
         for (int op = 0; op < AGK_OP_COUNT; ++op) {
             if (agk_ops[op].stage != AGK_STAGE_UNARY) continue;
-            for (int64_t j = 0; j < n * rows; ++j)
-                x[j] = op == AGK_OP_sqrt || op == AGK_OP_log ? y[j] : x[j] * 8.0f;
+            for (int64_t j = 0; j < n * rows; ++j) x[j] = op == AGK_OP_sqrt || op == AGK_OP_log ? y[j] : x[j] * 8.0f;
             agk_node node = of_rows(op, x, n, rows);
             compare(&node, false, 2e-6);
             for (int64_t j = 0; j < n * rows; ++j) x[j] /= 8.0f; /* y, where it was that: as good */
