@@ -1,7 +1,7 @@
 """PlanCall: the step of a plan that is a function of the user in Python.
 
 Here: its operands as arrays, calling it, what it may return. Not here: the thread that runs it
-(call_thread.py), what a node remembers of the function (ops/custom.py).
+(stream/call_thread.py), what a node remembers of the function (ops/custom.py).
 """
 
 from __future__ import annotations

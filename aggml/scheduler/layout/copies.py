@@ -1,7 +1,7 @@
 """Copies: by which way bytes get from one backend to another, and in which pieces.
 
 Here: the choice for a pair of backends, pieces of a staged copy. Not here: which tensors are copied
-(split.py), enqueuing (run.py).
+(deciding/split.py), enqueuing (running/).
 """
 
 from __future__ import annotations
