@@ -1,0 +1,133 @@
+"""CPUBackend: ordered work on worker threads, over host memory.
+
+Not here: the device (device.py), kernels and threads (native/), ordering and futures (stream/).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggml.backend import Backend
+from aggml.errors import InvalidArgument
+from aggml.native import cpu_mask
+from aggml.plan import compiling
+from aggml.stream import Stream
+from aggml.stream.threadpool import ThreadPool, default_pool
+from aggml.tensor.checking import integer
+
+if TYPE_CHECKING:
+    from aggml.backend.backend import Device
+    from aggml.graph import Graph
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.graph_memory import GraphBuffer
+    from aggml.plan import Plan
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["CPUBackend"]
+
+Array = np.ndarray[Any, Any]
+
+
+class CPUBackend(Backend):
+    """Ordered work on the worker threads.
+
+    Args:
+        n_threads: the most that one graph uses; None: all usable cores.
+        use_ref: only the exact scalar kernels (ggml_backend_cpu_set_use_ref).
+        isa: "scalar", "avx2", "avxvnni", "avx512", "zen4", "amx", "neon", "dotprod", "i8mm" to
+            bound the kernels that are chosen; None: AGGML_ISA, else the best.
+        max_queued: see `Backend.ready`.
+        pool: worker threads; None: the pool that all CPU backends share.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        isa: str | None = None,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
+    ) -> None:
+        if n_threads is not None:
+            n_threads = integer(n_threads, "n_threads", "CPUDevice.backend")
+            if not 1 <= n_threads <= 512:
+                raise InvalidArgument(
+                    f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512"
+                )
+        workers = default_pool() if pool is None else pool
+        if n_threads is not None and pool is None:
+            workers.grow(n_threads, widen=False)  # more threads than cores for who asks for them
+        self.cpu = cpu_mask("scalar" if use_ref else isa)
+        self._use_ref = use_ref
+        super().__init__(
+            device,
+            Stream(device.name, pool=workers, n_threads=n_threads or 0),
+            max_queued=max_queued,
+        )
+
+    @property
+    def use_ref(self) -> bool:
+        """Whether only the exact scalar kernels are used."""
+        return self._use_ref
+
+    @property
+    def pool(self) -> ThreadPool:
+        """The worker threads; other backends may share them."""
+        return self.stream.pool
+
+    @property
+    def n_threads(self) -> int:
+        """The most threads that one graph uses."""
+        return self.stream.native.n_threads or self.stream.pool.width
+
+    @n_threads.setter
+    def n_threads(self, n: int) -> None:
+        if integer(n, "n_threads", "CPUBackend.n_threads") not in range(1, 513):
+            raise InvalidArgument(f"[CPUBackend.n_threads] {n} is not within 1..512")
+        self.stream.pool.grow(n, widen=False)
+        self.stream.native.n_threads = n
+
+    def _sibling(self) -> CPUBackend:
+        other = CPUBackend(self.device, use_ref=self.use_ref, pool=self.pool)
+        other.stream.native.n_threads = self.stream.native.n_threads
+        other.cpu = self.cpu
+        return other
+
+    def _direct(self, plan: Plan) -> bool:
+        return True
+
+    def _repeats(self) -> object:
+        return True
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(tensor, array, operation="set")
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(array, tensor, operation="get")
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        return self.stream.fill(tensor, value, offset, size)
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        return self.stream.copy(dst, src)
+
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        return self.stream.clear(buffer, value)
+
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
+        return compiling(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)
+
+    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
+        return self.stream.run_plan(plan, arena)
