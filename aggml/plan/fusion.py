@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["NOTHING_FUSED", "VIEW_OPS", "Chain", "Fused", "Stage", "chaining", "without_last"]
+__all__ = ["NOTHING_FUSED", "Chain", "Fused", "Stage", "chaining", "without_last"]
 
 #: (is it in the arena?, first byte, end) of a tensor
 Span = tuple[bool, int, int]
-
-#: Nodes that compute nothing.
-VIEW_OPS: Final = table.IDLE
 
 _BINARY: Final = table.with_stage("BINARY")
 _GATED: Final = table.with_stage("GATED")
@@ -290,7 +287,7 @@ def _is_safe(
         return True
     members = set(chain.nodes)
     gap = graph.nodes[first + 1 : end]
-    between = [n for n in gap if n not in members and n.op not in VIEW_OPS]
+    between = [n for n in gap if n not in members and n.op not in table.IDLE]
     if len(between) > _MAX_GAP or any(n.op in table.WRITES_MORE for n in between):
         return False
     # What is left out keeps its memory, too: the nodes may yet have to be computed one by one.

@@ -16,9 +16,9 @@ from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
 from aggml.graph import Graph
 from aggml.native import _native, cpu_mask
 from aggml.ops.custom import CustomParams
-from aggml.ops.table import NUMBERS, PACKS
+from aggml.ops.table import IDLE, NUMBERS, PACKS
 from aggml.plan.call import PlanCall
-from aggml.plan.fusion import NOTHING_FUSED, VIEW_OPS, chaining, without_last
+from aggml.plan.fusion import NOTHING_FUSED, chaining, without_last
 from aggml.plan.plan import Plan
 from aggml.plan.storages import Storages, written_leafs
 from aggml.stream.slices import finish
@@ -160,7 +160,7 @@ def compiling(
     fused = (yield from chaining(graph, operands.span)) if fuse and cpu else NOTHING_FUSED
     draft = _Draft(native, operands, weights, fused.columns, {})
     storages = Storages()
-    computed = [node for node in graph.nodes if node.op not in VIEW_OPS]
+    computed = [node for node in graph.nodes if node.op not in IDLE]
     for number, node in enumerate(computed):
         leaf = storages.visit(node)
         if node in fused.inner:
@@ -289,7 +289,7 @@ def _where_placed(tensor: Tensor) -> tuple[int, bool]:
 
 def node_problem(node: Tensor, isa: str | None = None) -> str | None:
     """Why the CPU kernels cannot run this node, None if they can; nothing is allocated or run."""
-    if node.op in VIEW_OPS:
+    if node.op in IDLE:
         return None
     number = NUMBERS.get(node.op)
     if number is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aggml.plan.fusion import VIEW_OPS
+from aggml.ops.table import IDLE
 from aggml.plan.storages import Storages
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DevicePlan:
     @property
     def steps(self) -> list[PlanStep]:
         """What a run does, in order."""
-        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in VIEW_OPS]
+        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in IDLE]
 
     def __str__(self) -> str:
         lines = [

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aggml.errors import InvalidArgument
-from aggml.ops.table import PARTLY, TARGETS, UPDATES
-from aggml.plan.fusion import VIEW_OPS
+from aggml.ops.table import IDLE, PARTLY, TARGETS, UPDATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +52,7 @@ class Storages:
         """
         found = cls()
         for node in graph.nodes:
-            if node.op not in VIEW_OPS:
+            if node.op not in IDLE:
                 found.visit(node)
         return found
 
@@ -120,7 +119,7 @@ def _updated(node: Tensor) -> list[Tensor]:
 
 def written_leafs(graph: Graph) -> set[Tensor]:
     """The storages that the nodes of a graph write: its leafs among them are written by itself."""
-    found = {node.root for node in graph.nodes if node.op not in VIEW_OPS}
+    found = {node.root for node in graph.nodes if node.op not in IDLE}
     for node in graph.nodes:
         if node.op in UPDATES:
             found.update([source.root for source in _updated(node)])

@@ -17,7 +17,8 @@ from scheduler.recorded_schedules import Recorded, cases, rebuild
 import aggml
 from aggml import Graph, new_tensor, ops
 from aggml.devices.sim import SimDevice
-from aggml.scheduler.deciding.assign import VIEW_OPS, Assignment, Question, assigning
+from aggml.ops.table import VIEWS
+from aggml.scheduler.deciding.assign import Assignment, Question, assigning
 from aggml.scheduler.deciding.split import Split, splitting
 from aggml.stream.slices import finish
 
@@ -60,7 +61,7 @@ def test_recorded_backends_and_splits(raw: dict[str, Any]) -> None:
         {
             "backend": s.backend,
             "inputs": [copy.tensor.name for copy in s.inputs],
-            "nodes": [n.name for n in case.graph.nodes[s.start : s.end] if n.op not in VIEW_OPS],
+            "nodes": [n.name for n in case.graph.nodes[s.start : s.end] if n.op not in VIEWS],
         }
         for s in splits
     ]
@@ -182,7 +183,7 @@ def test_splits_cover_the_graph_once_and_in_order(graph: Graph, data: st.DataObj
     for split in splits:
         made |= set(split.inputs)
         for node in graph.nodes[split.start : split.end]:
-            if node.op in VIEW_OPS:
+            if node.op in VIEWS:
                 continue
             assert found.backend[node] == split.backend
             assert q.supports(split.backend, node)

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Holder
 
-__all__ = ["VIEW_OPS", "Assignment", "Question", "assigning"]
+__all__ = ["Assignment", "Question", "assigning"]
 
-#: Ops that only look at bytes in another way: they follow their source and cost nothing.
-VIEW_OPS: Final = table.VIEWS
 # Their weights (rope's factors, attention's sinks) are too small to decide where they run.
 _SMALL_WEIGHTS: Final = table.with_trait("SMALL_WEIGHTS")
 _INPUT: Final = 1  # TensorFlag.INPUT
@@ -293,7 +291,7 @@ def assigning(
                 if answer is not None:
                     backend[tensor], cause[tensor] = answer
                 yield
-    nodes = [n for n in graph.nodes if n.op not in VIEW_OPS]
+    nodes = [n for n in graph.nodes if n.op not in table.VIEWS]
     back = nodes[::-1]
     for last in (False, True):
         _spread(q, nodes, found, last=last)
@@ -308,7 +306,7 @@ def assigning(
         yield
     for node in graph.nodes:
         _settle(q, node, found)
-        if node.view_src is not None and node.op not in VIEW_OPS:
+        if node.view_src is not None and node.op not in table.VIEWS:
             _follow_storage(q, node, found, pins)
         yield
     return found

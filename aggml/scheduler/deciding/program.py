@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from aggml.ops.table import IDLE
-from aggml.scheduler.deciding.assign import VIEW_OPS, Question, assigning
+from aggml.ops.table import IDLE, VIEWS
+from aggml.scheduler.deciding.assign import Question, assigning
 from aggml.scheduler.deciding.split import Copy, splitting
 from aggml.tensor.placement import BufferUsage
 
@@ -177,7 +177,7 @@ def _find_experts(
         found.update({copy: None for copy in split.inputs if _is_host_weights(copy, q)})
         swaps = {t: c for t, c in split.swaps.items() if c in found} if found else {}
         for node in graph.nodes[split.start : split.end] if swaps else ():
-            if node.op in VIEW_OPS:
+            if node.op in VIEWS:
                 continue
             for k, source in enumerate(node.src):
                 if source is None or source not in swaps:

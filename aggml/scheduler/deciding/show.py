@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.ops.table import VIEWS
 from aggml.tensor import describe
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class SchedulePlan:
             for node in program.nodes[split.start : split.end]:
                 for source in node.src:
                     if source is not None and source in number:
-                        dashed = source in split.swaps and node.op not in VIEW_OPS
+                        dashed = source in split.swaps and node.op not in VIEWS
                         style = " [style=dashed]" if dashed else ""
                         lines.append(f"  {number[source]} -> {number[node]}{style};")
         lines.append("}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.ops.table import VIEWS
 from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
@@ -148,11 +148,11 @@ def splitting(
     """
     backend = found.backend
     nodes = graph.nodes
-    first = next((b for n in nodes if n.op not in VIEW_OPS for b in (backend[n],)), 0)
+    first = next((b for n in nodes if n.op not in VIEWS for b in (backend[n],)), 0)
     cutting = _Cutting(q, backend, first)
     for i, node in enumerate(nodes):
         yield
-        if node.op in VIEW_OPS:
+        if node.op in VIEWS:
             continue
         b = backend[node]
         is_cut = i in cuts and i > cutting.start

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from aggml.memory.graph_memory import GraphBuffer
-from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.ops.table import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ def compiling_splits(placed: Placed, side: Side) -> Steps[list[DevicePlan | None
     blocks = placed.blocks
     plans: list[DevicePlan | None] = []
     for graph, site in zip(rewritten.graphs, rewritten.site_of, strict=True):
-        if all(node.op in VIEW_OPS for node in graph.nodes):
+        if all(node.op in VIEWS for node in graph.nodes):
             plans.append(None)
             continue
         backend = backend_at(rewritten, site, side)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.graph import graph_of
 from aggml.memory.buffer_type import HOST
-from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.memory import SIDE_STREAMS
 from aggml.tensor import change, new_like
 from aggml.tensor.placement import Placement
@@ -239,7 +239,7 @@ class _Draft:
             shown = None if viewed is None else twins.get(viewed)
             if op == "none" or (viewed is not None and shown is None):
                 continue  # a leaf, or a view of one that only copies show
-            is_view = op in VIEW_OPS
+            is_view = op in VIEWS
             if swaps and not is_view:
                 src = self._swapped(node, swaps)
             else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml.memory.buffer_type import HOST
-from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Action, Bring, ChooseExperts, Compute, Join, Move
 from aggml.scheduler.layout.copies import Route, pieces, route
 from aggml.scheduler.layout.order import ordering
@@ -181,7 +181,7 @@ def _computing(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Acti
     """Run the plan of a split."""
     rewritten = placed.rewritten
     graph, site = rewritten.graphs[split], rewritten.site_of[split]
-    writes = [n for n in graph.nodes if n.op not in VIEW_OPS]
+    writes = [n for n in graph.nodes if n.op not in VIEWS]
     task = Compute(
         plan,
         tuple([t for t in graph.leafs if t.placement is not None]),

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import numpy as np
 
 from aggml.errors import Aborted
-from aggml.scheduler.deciding.assign import VIEW_OPS
+from aggml.ops.table import VIEWS
 from aggml.scheduler.layout.actions import Compute
 from aggml.scheduler.layout.layout import laying_out
 from aggml.scheduler.running.unit import Output
@@ -106,7 +106,7 @@ class _Walk:
             if wanted and node in self.layout.twins:
                 array = checking.outgoing(node, None, None, "Scheduler.evaluate")[0]
                 reads = self.read(node, split, array)
-            runs = node.op not in VIEW_OPS
+            runs = node.op not in VIEWS
             if runs or reads:
                 future = self.part(split if runs else -1, plan=runs, outputs=reads)
             if array is not None:
@@ -186,7 +186,7 @@ class Evaluation:
         self._turn = turn
         self._results: list[tuple[Tensor, Array]] = []
         if wanted is None:
-            self._ask: Callable[[Tensor], bool] = lambda node: node.op not in VIEW_OPS
+            self._ask: Callable[[Tensor], bool] = lambda node: node.op not in VIEWS
         elif callable(wanted):
             self._ask = wanted
         else:
