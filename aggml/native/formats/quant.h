@@ -53,6 +53,13 @@ static inline float agk_float_of(uint32_t bits)
     return value;
 }
 
+/* Scale g of 16 in a block of q3_K, six bits: four in the low nibbles of the first 8 bytes (then the high ones), two in the last 4 bytes. */
+static inline int agk_scale_q3_k(const uint8_t *scales, int g)
+{
+    const int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
+    return (low | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4) - 32;
+}
+
 /* Half of 2^(e - 127). */
 static inline float agk_half_of_e8m0(uint8_t e)
 {

@@ -55,7 +55,7 @@ typedef struct agk_node {
     bool for_columns;   /* nobody reads dst but one product, whose columns it is */
     bool gives_columns; /* and this node can write them as that product packs them */
     bool has_columns;   /* src[1] was written so */
-    int32_t columns_k;  /* dst is: so many k a block (mul_mat_terms_plan.h); 0: it is what it says */
+    int32_t columns_k;  /* dst is: so many k a block (mul_mat/tiles.h); 0: it is what it says */
     union {
         int64_t i[16];
         double f[16];

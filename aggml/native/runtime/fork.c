@@ -17,51 +17,57 @@
  *           knows, with an ft_mutex that it gives back before it calls Python; a fork stops those threads outside of that.
  *   thread  of one thread, and the one that forks is in none of the functions that set it.
  *
- * | file                    | words                                                                           | rule   |
- * | ----------------------- | ------------------------------------------------------------------------------- | ------ |
- * | runtime/fork.c          | ag_generation ag_locks                                                          | fresh  |
- * | runtime/fork.c          | once                                                                            | word   |
- * | runtime/error.c         | no_memory                                                                       | word   |
- * | runtime/runtime.h       | refs seen user poison writes packed next abort started done error               | word   |
- * | runtime/runtime.h       | thread wake cpu woke claimed strayed                                            | parent |
- * | runtime/packing.c       | packed_at                                                                       | marked |
- * | runtime/packing.c       | refs writes in_use limit                                                        | word   |
- * | runtime/living.c        | streams pools                                                                   | fresh  |
- * | runtime/rest.c          | resting                                                                         | fresh  |
- * | runtime/stream_state.h  | refs n_threads lock closed lost submitted completed wanted abort_up_to over     | parent |
- * | runtime/stream_state.h  | call_cond keeps in_resting                                                      | parent |
- * | runtime/pool_state.h    | base chunk_bytes chunks streams done word engaged limit status skipped taken    | parent |
- * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners active_runs stop | parent |
- * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes next_bank n_ranges ranges_done  | parent |
- * | runtime/pool_sleep.c    | ag_on_idle                                                                      | word   |
- * | runtime/threadpool.c    | my_pool                                                                         | thread |
- * | runtime/stream_inline.c | inline_here                                                                     | thread |
- * | runtime/stream_inline.c | work                                                                            | word   |
- * | runtime/timer.c         | changed thread running stopping sleeping                                        | fresh  |
- * | runtime/notifier.c      | open_notifiers users read_fd write_fd                                           | fresh  |
- * | runtime/notifier.c      | due_lock                                                                        | parent |
- * | runtime/notifier.c      | refs signalled cpu                                                              | word   |
- * | runtime/relay.c         | boxes mail spinners                                                             | fresh  |
- * | runtime/courtesy.c      | loops fd users runs_on                                                          | fresh  |
- * | runtime/courtesy.c      | due n_loops yields                                                              | word   |
- * | runtime/courtesy.c      | works                                                                           | thread |
- * | cuda/queue.c            | all all_cond all_threads                                                        | fresh  |
- * | cuda/queue.c            | thread                                                                          | thread |
- * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop n_flights      | parent |
- * | cuda/blas.c             | lock                                                                            | parent |
- * | cuda/plan.c             | refs lock image                                                                 | parent |
- * | runtime/topology.c      | once                                                                            | marked |
- * | runtime/topology.c      | pretended_cores pretended_banks                                                 | word   |
- * | table/cpu_features.c    | cache                                                                           | word   |
- * | formats/quant_iq_grid.c | name##_once name##_levels name##_where name##_near                              | marked |
- * | binding/interpreter.cpp | taking_back                                                                     | fresh  |
- * | binding/interpreter.cpp | ended last_thread                                                               | word   |
- * | binding/keep.cpp        | garbage any_garbage release_pending                                             | fresh  |
- * | binding/keep.cpp        | seen                                                                            | word   |
- * | binding/keep.cpp        | keepers unseen keepers_lock                                                     | gil    |
- * | binding/objects.cpp     | none                                                                            | word   |
- * | binding/operations.cpp  | names base lock                                                                 | gil    |
- * | binding/waits.cpp       | waits_lock                                                                      | gil    |
+ * | file                    | words                                                                  | rule   |
+ * | ----------------------- | ---------------------------------------------------------------------- | ------ |
+ * | runtime/fork.c          | ag_generation ag_locks                                                 | fresh  |
+ * | runtime/fork.c          | once                                                                   | word   |
+ * | runtime/error.c         | no_memory                                                              | word   |
+ * | runtime/base.h          | refs seen user poison writes packed                                    | word   |
+ * | runtime/runtime.h       | refs next abort started done error                                     | word   |
+ * | runtime/runtime.h       | thread wake cpu woke claimed strayed                                   | parent |
+ * | runtime/packing.c       | packed_at                                                              | marked |
+ * | runtime/packing.c       | refs writes in_use limit                                               | word   |
+ * | runtime/living.c        | streams pools                                                          | fresh  |
+ * | runtime/rest.c          | resting                                                                | fresh  |
+ * | runtime/stream_state.h  | refs n_threads lock closed lost submitted completed wanted abort_up_to | parent |
+ * | runtime/stream_state.h  | over                                                                   | parent |
+ * | runtime/stream_state.h  | call_cond keeps in_resting                                             | parent |
+ * | runtime/pool_state.h    | base chunk_bytes chunks streams done word engaged limit status skipped | parent |
+ * | runtime/pool_state.h    | taken                                                                  | parent |
+ * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners         | parent |
+ * | runtime/pool_state.h    | active_runs stop                                                       | parent |
+ * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes next_bank n_ranges     | parent |
+ * | runtime/pool_state.h    | ranges_done                                                            | parent |
+ * | runtime/pool_sleep.c    | ag_on_idle                                                             | word   |
+ * | runtime/threadpool.c    | my_pool                                                                | thread |
+ * | runtime/stream_inline.c | inline_here                                                            | thread |
+ * | runtime/stream_inline.c | work                                                                   | word   |
+ * | runtime/timer.c         | changed thread running stopping sleeping                               | fresh  |
+ * | runtime/notifier.c      | open_notifiers users read_fd write_fd                                  | fresh  |
+ * | runtime/notifier.c      | due_lock                                                               | parent |
+ * | runtime/notifier.c      | refs signalled cpu                                                     | word   |
+ * | runtime/relay.c         | boxes mail spinners                                                    | fresh  |
+ * | runtime/courtesy.c      | loops fd users runs_on                                                 | fresh  |
+ * | runtime/courtesy.c      | due n_loops yields                                                     | word   |
+ * | runtime/courtesy.c      | works                                                                  | thread |
+ * | cuda/queue.c            | all all_cond all_threads                                               | fresh  |
+ * | cuda/queue.c            | thread                                                                 | thread |
+ * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop       | parent |
+ * | cuda/state.h            | n_flights                                                              | parent |
+ * | cuda/blas.c             | lock                                                                   | parent |
+ * | cuda/plan_state.h       | refs lock image                                                        | parent |
+ * | runtime/topology.c      | once                                                                   | marked |
+ * | runtime/topology.c      | pretended_cores pretended_banks                                        | word   |
+ * | table/cpu_features.c    | cache                                                                  | word   |
+ * | formats/quant_iq_grid.c | name##_once name##_levels name##_where name##_near                     | marked |
+ * | binding/interpreter.cpp | taking_back                                                            | fresh  |
+ * | binding/interpreter.cpp | ended last_thread                                                      | word   |
+ * | binding/keep.cpp        | garbage any_garbage release_pending                                    | fresh  |
+ * | binding/keep.cpp        | seen                                                                   | word   |
+ * | binding/keep.cpp        | keepers unseen keepers_lock                                            | gil    |
+ * | binding/objects.cpp     | none                                                                   | word   |
+ * | binding/operations.cpp  | names base lock                                                        | gil    |
+ * | binding/waits.cpp       | waits_lock                                                             | gil    |
  *
  * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is begun anew. */
 atomic_uint ag_generation = 1;

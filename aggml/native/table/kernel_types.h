@@ -47,7 +47,7 @@ typedef void agk_mm_packed_columns_fn(const struct agk_packed_layout *layout, in
  * quantized type as one term. */
 struct agk_mm_panel;
 typedef bool agk_mm_pairs_columns_fn(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out);
-typedef agk_mm_pairs_columns_fn agk_mm_tiles_columns_fn; /* mul_mat_tiles.h */
+typedef agk_mm_pairs_columns_fn agk_mm_tiles_columns_fn; /* lower/mul_mat/tiles.h */
 typedef void agk_mm_tiles_rows_bf16_fn(int64_t k, int64_t rows, const void *a, size_t lda, void *out); /* of bf16 */
 typedef void agk_mm_tiles_rows_iq_fn(int type, const void *src, void *out, int64_t n); /* of codebook types */
 typedef bool agk_mm_pairs_rows_fn(int terms, int64_t k, const float *x, void *out);
