@@ -48,3 +48,26 @@ def test_an_include_upwards_is_found(
     monkeypatch.setattr(native_rooms, "NATIVE", tmp_path)
     found = native_rooms.upward(native_rooms.arrows())
     assert found == ([fault] if fault else [])
+
+
+def test_no_line_is_longer_than_the_limit() -> None:
+    """clang-format leaves comments and strings alone; rows of tables and strings may be longer."""
+    style = (native_rooms.NATIVE.parents[1] / ".clang-format").read_text()
+    limit = int(style.partition("ColumnLimit:")[2].split()[0])
+    long = [
+        f"{path.relative_to(native_rooms.NATIVE)}:{number}"
+        for path in native_rooms.sources()
+        if path.suffix != ".def"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > limit and not line.lstrip().startswith(("* |", '"'))
+    ]
+    assert long == []
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    lengths = {
+        str(path.relative_to(native_rooms.NATIVE)): len(path.read_text().splitlines())
+        for path in native_rooms.sources()
+        if path.suffix != ".def"  # tables
+    }
+    assert {file: n for file, n in lengths.items() if n > 400} == {}

@@ -33,8 +33,8 @@ namespace binding
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Releases the GIL for a scope. A thread that wants it back after the exit began is stopped for good: Python would end it
-// by unwinding through C++ frames, and that ends the process.
+// Releases the GIL for a scope. A thread that wants it back after the exit began is stopped for good: Python would end
+// it by unwinding through C++ frames, and that ends the process.
 struct Unlocked {
     PyThreadState *state = PyEval_SaveThread();
     Unlocked() = default;

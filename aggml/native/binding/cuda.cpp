@@ -1,4 +1,5 @@
-// CUDA devices, their memory, modules and plans. Streams come out as Stream, plans as Plan: the rest knows no difference.
+// CUDA devices, their memory, modules and plans. Streams come out as Stream, plans as Plan: the rest knows no
+// difference.
 //
 // Not here: which device there is and what is compiled (devices/cuda/).
 #include "objects.h"

@@ -1,5 +1,5 @@
-// References to Python objects that queued work needs: a FIFO per stream, released where the GIL is held. And what nobody saw
-// of the failures of a stream that goes.
+// References to Python objects that queued work needs: a FIFO per stream, released where the GIL is held. And what
+// nobody saw of the failures of a stream that goes.
 #include "objects.h"
 
 #include <set>
@@ -14,9 +14,10 @@ static std::atomic<bool> release_pending{false};
 static std::atomic<uint64_t> seen; // streams that were looked at
 static nb::handle unseen;          // see set_unseen
 
-// Where Python has a GIL, that guards what follows, and an ft_mutex is nothing. Where it has none, no thread calls Python with
-// one of them held: so nobody waits long, and none of them is held while a fork has stopped all other threads. This one guards
-// `keepers`, the owners of streams and the users of each keeper; it comes before the lock of a keeper.
+// Where Python has a GIL, that guards what follows, and an ft_mutex is nothing. Where it has none, no thread calls
+// Python with one of them held: so nobody waits long, and none of them is held while a fork has stopped all other
+// threads. This one guards `keepers`, the owners of streams and the users of each keeper; it comes before the lock of a
+// keeper.
 static nb::ft_mutex keepers_lock;
 static std::set<Keeper *> keepers; // of all streams
 

@@ -1,7 +1,7 @@
 // Lineup: what a submission over several streams has to wait for, because of those before it.
 //
-// One stream joins all others at the end of each submission, so its tickets tell which are done. Not here: the operations
-// of a submission (script.cpp), what it touches (scheduler/running/run.py).
+// One stream joins all others at the end of each submission, so its tickets tell which are done. Not here: the
+// operations of a submission (script.cpp), what it touches (scheduler/running/run.py).
 #include "lineup.h"
 
 #include <algorithm>

@@ -24,8 +24,8 @@ struct Wait {
     uint64_t ticket;
 };
 
-// What a submission has to wait for, and what its homes' last tickets were when that was found out: it holds for as long as
-// they are.
+// What a submission has to wait for, and what its homes' last tickets were when that was found out: it holds for as
+// long as they are.
 struct Ahead {
     std::vector<Wait> waits;
     std::vector<ag_seen> tails; // by index of a home
@@ -38,9 +38,9 @@ struct Row {
 };
 
 // joined: at the end of each submission it waits for all of it. homes: the streams of the given backends, where others
-// enqueue as well. For each of them: own, its last ticket when a submission last was; user: the last one that was somebody
-// else's then; written, touched: the last one after which memory that the user placed was written by a submission, or
-// read or written.
+// enqueue as well. For each of them: own, its last ticket when a submission last was; user: the last one that was
+// somebody else's then; written, touched: the last one after which memory that the user placed was written by a
+// submission, or read or written.
 struct Lineup {
     mutable nb::ft_mutex lock; // of all that changes; held by the caller of before() and note()
     nb::object joined;

@@ -1,8 +1,8 @@
 // The extension module. The files of binding/ are the only ones that know both Python and C.
 //
 // There: nanobind classes over the runtime's counted objects, and the references to Python objects that queued work
-// needs. Arguments arrive validated by the package; what is checked there again is what would otherwise touch memory that
-// it must not. Not there: any decision.
+// needs. Arguments arrive validated by the package; what is checked there again is what would otherwise touch memory
+// that it must not. Not there: any decision.
 #include "objects.h"
 
 NB_MODULE(_native, m)

@@ -40,8 +40,8 @@ struct Storage {
     }
 };
 
-// Bytes with the buffer protocol. Zeroed: the same in every run. Large blocks are mapped, so that nothing is touched here,
-// on the event loop.
+// Bytes with the buffer protocol. Zeroed: the same in every run. Large blocks are mapped, so that nothing is touched
+// here, on the event loop.
 struct Memory {
     uint8_t *data = nullptr;
     size_t size, mapped = 0;
@@ -52,8 +52,8 @@ struct Memory {
 
 struct Waiter;
 
-// A loop's descriptor, and the waits that are armed for it: it keeps them, and the collector sees that it does. The lock of
-// waits.cpp guards its members and those of its waits.
+// A loop's descriptor, and the waits that are armed for it: it keeps them, and the collector sees that it does. The
+// lock of waits.cpp guards its members and those of its waits.
 struct Notifier {
     ag_notifier *notifier;
     Waiter *armed = nullptr;
@@ -108,8 +108,8 @@ struct Plan {
     }
 };
 
-// Python objects that native work of a stream keeps alive, by the ticket after which they may go. It outlives the Stream object
-// as long as it keeps any.
+// Python objects that native work of a stream keeps alive, by the ticket after which they may go. It outlives the
+// Stream object as long as it keeps any.
 struct Keeper {
     ag_stream *stream; // a reference
     nb::ft_mutex lock; // of kept, told, orphaned
@@ -168,12 +168,12 @@ struct Desc {
 int64_t item(PyObject *tuple, Py_ssize_t i); // an integer; the index is valid
 void four(PyObject *object, int64_t *out);   // a tuple of four
 
-// Bytes from the first to behind the last item of extents and strides; 0 if there is none. Refuses negative ones and what
-// no memory has.
+// Bytes from the first to behind the last item of extents and strides; 0 if there is none. Refuses negative ones and
+// what no memory has.
 size_t reach(const int64_t *ne, const int64_t *nb, size_t item);
 
-// A placed tensor as transfers see it: where its items lie, and the storage that failures poison. All of it lies within that
-// storage: it is looked at here once more, since what is written beyond ends the process, or worse.
+// A placed tensor as transfers see it: where its items lie, and the storage that failures poison. All of it lies within
+// that storage: it is looked at here once more, since what is written beyond ends the process, or worse.
 struct Span {
     uintptr_t address;
     int64_t ne[4], nb[4];
@@ -203,8 +203,8 @@ struct Span {
     }
 };
 
-// A queued operation: its stream, and the slot of the ring where its times and error will be. Once it is done and anybody
-// asks, they are here and the ring is let go: a block of it holds 32 slots of 300 bytes.
+// A queued operation: its stream, and the slot of the ring where its times and error will be. Once it is done and
+// anybody asks, they are here and the ring is let go: a block of it holds 32 slots of 300 bytes.
 struct Op {
     ag_stream *stream;
     ag_block *block; // NULL: settled

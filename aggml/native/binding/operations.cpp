@@ -64,7 +64,8 @@ static void tidy(ag_copy &c)
     ag_copy_simplify(&c);
 }
 
-// Whether the bytes of a small array may be a mapped file's: a view of numpy's knows whose they are, or numpy owns them.
+// Whether the bytes of a small array may be a mapped file's: a view of numpy's knows whose they are, or numpy owns
+// them.
 static bool may_be_file(nb::handle array)
 {
     static PyObject *base = PyUnicode_InternFromString("base");

@@ -18,7 +18,8 @@ void four(PyObject *object, int64_t *out)
     for (int i = 0; i < 4; ++i) out[i] = item(object, i);
 }
 
-// (type, address, in_arena, ne, nb, bytes from there to the end of its storage), or None for an operand that is not given.
+// (type, address, in_arena, ne, nb, bytes from there to the end of its storage), or None for an operand that is not
+// given.
 static agk_view view_of(PyObject *object)
 {
     agk_view view = {};

@@ -1,7 +1,7 @@
 // Scripts: submissions over several streams that are made again and again, with other arrays and nothing else new.
 //
-// What Python would describe operation by operation is kept as it was described the first time; a run copies it, fills the
-// arrays in and enqueues all of it in one step. Not here: what is worth keeping (scheduler/running/prepared.py).
+// What Python would describe operation by operation is kept as it was described the first time; a run copies it, fills
+// the arrays in and enqueues all of it in one step. Not here: what is worth keeping (scheduler/running/prepared.py).
 #include "lineup.h"
 
 #include <algorithm>

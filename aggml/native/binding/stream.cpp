@@ -39,8 +39,8 @@ struct alignas(ag_slot) SlotBytes { // std::atomic forbids copies; a slot that i
     unsigned char bytes[sizeof(ag_slot)];
 };
 
-// groups: [(Stream, [Desc, ...]), ...], enqueued as one step on all streams -> one list of Ops per group. With `line`: only
-// if nobody was faster than what `ahead` says, else none of it is, and the result is None.
+// groups: [(Stream, [Desc, ...]), ...], enqueued as one step on all streams -> one list of Ops per group. With `line`:
+// only if nobody was faster than what `ahead` says, else none of it is, and the result is None.
 nb::object submit_groups(nb::sequence groups, Lineup *line, const Use *use, const Ahead *ahead)
 {
     size_t n = nb::len(groups);
@@ -126,8 +126,8 @@ nb::tuple submit_one(nb::object owner, Desc &desc)
     return nb::steal<nb::tuple>(PyTuple_Pack(1, op.ptr()));
 }
 
-// set*, compute, get* of one stream in one step: the hot path of `run`, one call from Python. arrays: one for each Span;
-// the first `n_sets` are written to them, the others read. Nothing is queued unless all of it is.
+// set*, compute, get* of one stream in one step: the hot path of `run`, one call from Python. arrays: one for each
+// Span; the first `n_sets` are written to them, the others read. Nothing is queued unless all of it is.
 nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle keep, nb::tuple spans, size_t n_sets,
                      nb::list arrays)
 {
@@ -270,8 +270,8 @@ void finish_call(Stream &self, nb::object error)
     ag_stream_finish_call(self.stream, error.is_none() ? nullptr : ag_error_ref(nb::cast<Error &>(error).error));
 }
 
-// Whether one of `ops` can only be done after this stream has gone on. blocked: (stream, operations that the function which
-// it runs waits for).
+// Whether one of `ops` can only be done after this stream has gone on. blocked: (stream, operations that the function
+// which it runs waits for).
 bool needs(Stream &self, nb::sequence ops, nb::sequence blocked)
 {
     std::vector<ag_edge> starts, edges;

@@ -48,8 +48,8 @@ nb::object text_or_none(const char *text)
     return std::string(text) == "NONE" ? nb::none() : nb::object(nb::str(text));
 }
 
-// id, NAME, name, numpy, block, bytes, alignment, group, dot (-1: none), and whether elements can be read, written, fitted
-// to weights, fitted with an importance matrix alone.
+// id, NAME, name, numpy, block, bytes, alignment, group, dot (-1: none), and whether elements can be read, written,
+// fitted to weights, fitted with an importance matrix alone.
 nb::list types()
 {
     nb::list out;

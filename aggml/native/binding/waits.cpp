@@ -4,8 +4,8 @@
 namespace binding
 {
 
-// Guards what notifiers and waits know of each other, where Python has no GIL to do it. A collector may cancel in any thread.
-// Nobody calls Python with it held: what is dropped is dropped behind it.
+// Guards what notifiers and waits know of each other, where Python has no GIL to do it. A collector may cancel in any
+// thread. Nobody calls Python with it held: what is dropped is dropped behind it.
 static nb::ft_mutex waits_lock;
 
 // Takes the wait out of its notifier's list; what the list kept is for the caller to drop.

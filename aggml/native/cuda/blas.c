@@ -1,10 +1,10 @@
 /* Products of large matrices by cuBLASLt, which the issuing thread loads when a plan first has one.
  *
- * Column-major, as the library counts: d (m x n, f32) = a^T (k x m) * b (k x n), each with its distance between columns,
- * and so many times, at constant distances of which that of a may be 0. The algorithm is the first that the library
- * proposes, kept per shape, so that a shape is computed alike each time. Workspace is the plan's scratch: nothing is
- * allocated here, and a captured product stays valid. What cannot be had (no library, no algorithm) is no error: the
- * plan has kernels for the same. Not here: which products (devices/cuda/kernels/blas.py). */
+ * Column-major, as the library counts: d (m x n, f32) = a^T (k x m) * b (k x n), each with its distance between
+ * columns, and so many times, at constant distances of which that of a may be 0. The algorithm is the first that the
+ * library proposes, kept per shape, so that a shape is computed alike each time. Workspace is the plan's scratch:
+ * nothing is allocated here, and a captured product stays valid. What cannot be had (no library, no algorithm) is no
+ * error: the plan has kernels for the same. Not here: which products (devices/cuda/kernels/blas.py). */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Copies and fills of a CUDA stream: what is asked of the driver, and staging for memory that it cannot reach.
  *
- * Pinned memory and memory of devices are copied where they lie. What is pageable, or lies on the host with strides that
- * the driver has no copy for, goes through a ring of pinned memory, in pieces, several under way at once: this thread
- * gathers the next while the device takes the last, and the waiting thread scatters what has arrived. */
+ * Pinned memory and memory of devices are copied where they lie. What is pageable, or lies on the host with strides
+ * that the driver has no copy for, goes through a ring of pinned memory, in pieces, several under way at once: this
+ * thread gathers the next while the device takes the last, and the waiting thread scatters what has arrived. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -219,8 +219,8 @@ static int copy_staged(ag_cuda_issue *issue, const ag_copy *c, bool up)
     }
 }
 
-/* Bytes within one device onto others that they overlap, which the driver leaves undefined: by way of the ring, from the
- * end on which nothing is overwritten before it was read. */
+/* Bytes within one device onto others that they overlap, which the driver leaves undefined: by way of the ring, from
+ * the end on which nothing is overwritten before it was read. */
 static int copy_overlapping(ag_cuda_issue *issue, const ag_copy *c)
 {
     ag_cuda_queue *q = issue->queue;

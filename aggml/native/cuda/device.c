@@ -247,8 +247,8 @@ void ag_cuda_throw_away(ag_cuda_device *device, void *graph)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* Whoever drops a buffer may be the thread of a loop, and a driver that loads a module for another keeps it waiting even
- * over a short call: the next thread that may wait frees it. */
+/* Whoever drops a buffer may be the thread of a loop, and a driver that loads a module for another keeps it waiting
+ * even over a short call: the next thread that may wait frees it. */
 void ag_cuda_free(ag_cuda_device *device, uint64_t address)
 {
     if (!ag_cuda_here(device)) return;

@@ -1,4 +1,5 @@
-/* The CUDA driver as the runtime calls it: a table of entries, filled at run time; no header and no library of NVIDIA's.
+/* The CUDA driver as the runtime calls it: a table of entries, filled at run time; no header and no library of
+ * NVIDIA's.
  *
  * Signatures are those of CUDA 13.0, which is the version that the addresses are asked for (devices/cuda/driver.py).
  * Handles are void *, addresses of device memory uint64_t, a CUresult is an int. */

@@ -1,9 +1,9 @@
 /* Runs plans of a CUDA device: launch by launch the first time, and as one CUDA graph from then on.
  *
- * Scratch is the queue's. Addresses that count from it are filled in before a run where it lies elsewhere than in the last;
- * the graph is then captured anew and updated in place. What only the data can tell (a row index out of range) kernels
- * leave in 32 bytes of their node; those of all nodes come back with the run and are looked at when it is settled. Not
- * here: how plans are made (plan.c). All but ag_cuda_plan_fault is called by the issuing thread. */
+ * Scratch is the queue's. Addresses that count from it are filled in before a run where it lies elsewhere than in the
+ * last; the graph is then captured anew and updated in place. What only the data can tell (a row index out of range)
+ * kernels leave in 32 bytes of their node; those of all nodes come back with the run and are looked at when it is
+ * settled. Not here: how plans are made (plan.c). All but ag_cuda_plan_fault is called by the issuing thread. */
 #include <stdio.h>
 #include <stdlib.h>
 

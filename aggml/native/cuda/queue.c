@@ -129,7 +129,8 @@ static void admit(ag_ahead *ahead)
 
 /* -- the waiting thread --------------------------------------------------------------------------------------- */
 
-/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the latest. */
+/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the
+ * latest. */
 static int wait_for(ag_cuda_queue *q, void *event)
 {
     uint64_t until = ag_now() + LOOK_NS;

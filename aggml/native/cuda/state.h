@@ -31,8 +31,8 @@ struct ag_cuda_device {
     ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
 };
 
-/* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its locks least
- * of all. */
+/* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its
+ * locks least of all. */
 static inline bool ag_cuda_here(const ag_cuda_device *device)
 {
     return device->generation == atomic_load(&ag_generation);

@@ -53,7 +53,8 @@ static inline float agk_float_of(uint32_t bits)
     return value;
 }
 
-/* Scale g of 16 in a block of q3_K, six bits: four in the low nibbles of the first 8 bytes (then the high ones), two in the last 4 bytes. */
+/* Scale g of 16 in a block of q3_K, six bits: four in the low nibbles of the first 8 bytes (then the high ones), two in
+ * the last 4 bytes. */
 static inline int agk_scale_q3_k(const uint8_t *scales, int g)
 {
     const int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;

@@ -99,8 +99,8 @@ static void cut_whole(cut *c)
     }
 }
 
-/* A shift for each half of the group: bit 1 of `shifts` is the first half's, bit 0 the second's, set if down. Sums
- * over all elements for each cut, not differences of running ones: ties between cuts are common, and rounding decides. */
+/* A shift for each half of the group: bit 1 of `shifts` is the first half's, bit 0 the second's, set if down. Sums over
+ * all elements for each cut, not differences of running ones: ties between cuts are common, and rounding decides. */
 static void cut_halves(cut *c)
 {
     for (int a = 0; a <= c->n; ++a) {

@@ -31,8 +31,8 @@ typedef struct sums {
     float product, square;
 } sums;
 
-/* The same of a block: how many of the 15 numbers halfway between levels are not above. All are exact in f32, and so are the
- * differences next to them. */
+/* The same of a block: how many of the 15 numbers halfway between levels are not above. All are exact in f32, and so
+ * are the differences next to them. */
 static void nearest_levels(const float *x, float inverse, uint8_t *codes)
 {
     int32_t count[BLOCK] = {0};

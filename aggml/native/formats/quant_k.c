@@ -1,6 +1,7 @@
 /* q2_K to q6_K and q8_K: 256 values in groups of 16 or 32, whose scales (and minimums) are quantized themselves.
  *
- * Bytes as recorded, with an importance matrix and without. Here: the way from floats. Not here: the way back (quant_k_to_f32.c), searches (quant_search.c). */
+ * Bytes as recorded, with an importance matrix and without. Here: the way from floats. Not here: the way back
+ * (quant_k_to_f32.c), searches (quant_search.c). */
 #include <math.h>
 #include <string.h>
 

@@ -16,7 +16,9 @@ static float ternary_codes(int n, const float *x, uint8_t *codes)
     return d;
 }
 
-/* --- tq1_0: digits of base 3, the first the highest, scaled from 0..242 to 0..255 so that times 3 brings up the next - */
+/* --- tq1_0: digits of base 3, the first the highest ----------------------------------------------------------- */
+
+/* They are scaled from 0..242 to 0..255, so that times 3 brings up the next. */
 
 /* Digit `place` of `digits` bytes: elements a stride apart share a byte. */
 static void put_digits(int n_bytes, int n_digits, const uint8_t *codes, uint8_t *out)

@@ -1,9 +1,10 @@
 /* What the lowering of flash_attn_ext and its kernels share: the plan of a node and the layout of its scratch.
  *
- * A unit of work is one tile: up to AGK_FLASH_TILE rows of Q that see the same keys, which are queries of one head, or,
- * of a single query, the heads that share a head of K. Tiles of a head follow each other, then heads, then batches, so
- * that keys and values brought into scratch serve several units. Few rows and many keys: a unit is a part of the keys, all
- * heads of a part follow each other, since their keys lie side by side, and the parts are put together at the end. */
+ * A unit of work is one tile: up to AGK_FLASH_TILE rows of Q that see the same keys, which are queries of one head,
+ * or, of a single query, the heads that share a head of K. Tiles of a head follow each other, then heads, then
+ * batches, so that keys and values brought into scratch serve several units. Few rows and many keys: a unit is a
+ * part of the keys, all heads of a part follow each other, since their keys lie side by side, and the parts are put
+ * together at the end. */
 #ifndef AGK_FLASH_H
 #define AGK_FLASH_H
 
@@ -41,8 +42,8 @@ typedef struct agk_flash_tile {
     float *state;                /* agk_flash_state_floats(d, dv) floats, 64-byte aligned */
 } agk_flash_tile;
 
-/* The state of the narrow vector kernel: products [rows][keys], then of each row its maximum, sum and last shrinkage, and the
- * sums of values [rows][dv]. Between block and end it is what is known of the keys so far. */
+/* The state of the narrow vector kernel: products [rows][keys], then of each row its maximum, sum and last shrinkage,
+ * and the sums of values [rows][dv]. Between block and end it is what is known of the keys so far. */
 typedef struct agk_flash_narrow {
     float *s, *max, *sum, *shrink, *o;
 } agk_flash_narrow;
@@ -63,8 +64,8 @@ static inline int64_t agk_flash_state_floats(int64_t d, int64_t dv)
     return AGK_FLASH_TILE * (d + dv + 2 * AGK_FLASH_KEYS + 2);
 }
 
-/* Attention on matrix tiles, in bf16 terms (mul_mat_panels.h). Keys and values of a head are packed once, for all its tiles of
- * rows: panels of 32 keys [keys / 32][d / 32][terms][32 keys][32 d], and values with the keys in the lines,
+/* Attention on matrix tiles, in bf16 terms (mul_mat_panels.h). Keys and values of a head are packed once, for all its
+ * tiles of rows: panels of 32 keys [keys / 32][d / 32][terms][32 keys][32 d], and values with the keys in the lines,
  * [dv / 32][keys / 32][terms][32 dv][32 keys]; zeros beyond keys, d and dv. */
 enum { AGK_FLASH_PANEL = 32, AGK_FLASH_AT_ONCE = 256 /* keys of a block: S is 32 KB, P 16 for each term */ };
 
@@ -85,8 +86,9 @@ static inline size_t agk_flash_terms_k_bytes(int terms, int64_t n_keys, int64_t 
     return (size_t)(agk_flash_up(n_keys) * agk_flash_up(d) * terms * 2);
 }
 
-/* One term alone has keys turned and values as they lie, in pairs (kernels/amx/flash_bf16.c): as many bytes. Blocks are as small as
- * they are, and chunks of S that wait as few, because all of it should stay in L1 beside keys and values that pass. */
+/* One term alone has keys turned and values as they lie, in pairs (kernels/amx/flash_bf16.c): as many bytes. Blocks are
+ * as small as they are, and chunks of S that wait as few, because all of it should stay in L1 beside keys and values
+ * that pass. */
 enum {
     AGK_FLASH_BF16_PANELS = 4,  /* of 32 keys, in a block */
     AGK_FLASH_BF16_SLOTS = 2,   /* for S of 32 keys */

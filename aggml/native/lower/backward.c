@@ -1,7 +1,8 @@
 /* Gradients: silu_back, rms_norm_back, soft_max_back, cross_entropy_loss_back. f32, silu_back also f16.
  *
- * Here: the lowering. Not here: the kernels (backward.c of each folder of kernels/). The result may lie where an operand of
- * its shape lies: a kernel reads all that a row needs as a whole before it writes the row's first element. */
+ * Here: the lowering. Not here: the kernels (backward.c of each folder of kernels/). The result may lie where an
+ * operand of its shape lies: a kernel reads all that a row needs as a whole before it writes the row's first
+ * element. */
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"

@@ -1,8 +1,8 @@
 /* Chains: sums, products, functions, gated units, norms and soft_max of f32, one after the other on each row.
  *
- * A value is stored once for the whole chain instead of once per operation; what one stage stores is in L1 when the next
- * one loads it. Here: the stages, the lowering of a chain that begins with a tensor. Not here: chains that begin with a
- * product (mul_mat/mul_mat.c), kernels. */
+ * A value is stored once for the whole chain instead of once per operation; what one stage stores is in L1 when the
+ * next one loads it. Here: the stages, the lowering of a chain that begins with a tensor. Not here: chains that begin
+ * with a product (mul_mat/mul_mat.c), kernels. */
 #include "chain.h"
 
 #include <math.h>

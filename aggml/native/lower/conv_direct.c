@@ -1,9 +1,9 @@
 /* Convolutions without a matrix in between: conv_2d, conv_2d_dw (one channel each), conv_3d, the transposed ones in one
  * and two dimensions, and col2im_1d, the second half of a transposed convolution through a product.
  *
- * A row of the result is summed in f32, one weight times a line of the input after the other: the loop over the line
- * is what the compiler vectorises. Here: the lowering and the steps. Not here: im2col (conv.c), those
- * that are products of matrices after all, in place (conv_product.c): what is left are single channels and odd strides. */
+ * A row of the result is summed in f32, one weight times a line of the input after the other: the loop over the line is
+ * what the compiler vectorises. Here: the lowering and the steps. Not here: im2col (conv.c), those that are products of
+ * matrices after all, in place (conv_product.c): what is left are single channels and odd strides. */
 #include "table/kernel_types.h"
 #include "units.h"
 #include "conv_geometry.h"

@@ -1,8 +1,9 @@
-/* conv_2d, conv_3d and the transposed ones as products of matrices, 48 places at a time, without a matrix of windows in memory.
+/* conv_2d, conv_3d and the transposed ones as products of matrices, 48 places at a time, without a matrix of windows in
+ * memory.
  *
- * Rows of the product are weights, as they lie if they are f32 (else widened or turned once, by a first step), its columns
- * are places, packed in units of 16 as mul_mat.h has it: 16 neighbours of a line are copied as they lie.
- * Here: the lowering and the steps. Not here: single channels, strides of a line (conv_direct.c), the tile (mul_mat). */
+ * Rows of the product are weights, as they lie if they are f32 (else widened or turned once, by a first step), its
+ * columns are places, packed in units of 16 as mul_mat.h has it: 16 neighbours of a line are copied as they lie. Here:
+ * the lowering and the steps. Not here: single channels, strides of a line (conv_direct.c), the tile (mul_mat). */
 #include "copy.h"
 #include "units.h"
 #include "conv_geometry.h"

@@ -1,6 +1,7 @@
 /* Gated units: f(x) * g, where x and g are the halves of each row of a, or a and b. f32 and f16.
  *
- * Here: the lowering. Not here: the functions f themselves (unary.c), the kernels (glu.c of each folder of kernels/). */
+ * Here: the lowering. Not here: the functions f themselves (unary.c), the kernels (glu.c of each folder of
+ * kernels/). */
 #include "table/kernel_types.h"
 #include "refuse.h"
 #include "strided.h"

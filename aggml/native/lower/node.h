@@ -1,8 +1,8 @@
 /* What a lowering and its steps see: operands, nodes, chunks, what a thread gives.
  *
  * A *lowering* looks at one node of a graph, decides how it is cut into chunks, and adds one or more steps. The plan
- * executor (runtime/plan.c) runs the steps in order, the chunks of a step on any threads in any order. Not here: kernels,
- * which see pointers and numbers (table/kernel_types.h). No Python and no runtime header here. */
+ * executor (runtime/plan.c) runs the steps in order, the chunks of a step on any threads in any order. Not here:
+ * kernels, which see pointers and numbers (table/kernel_types.h). No Python and no runtime header here. */
 #ifndef AGK_NODE_H
 #define AGK_NODE_H
 
@@ -73,14 +73,15 @@ typedef struct agk_task {
     void (*breathe)(void); /* see agk_breathe; NULL: need not be called */
 } agk_task;
 
-/* To be called by what may compute for more than 0.1 ms, some 10 to 100 us apart: an event loop may be waiting for this core. */
+/* To be called by what may compute for more than 0.1 ms, some 10 to 100 us apart: an event loop may be waiting for this
+ * core. */
 static inline void agk_breathe(const agk_task *task)
 {
     if (task->breathe != NULL) task->breathe();
 }
 
-/* Chunks are given out one by one, in turns. Which piece of its data a chunk takes, so that each thread goes on where it
- * was as long as they keep step: data streamed from memory comes 13 to 21 % faster than every other 73 KB do. */
+/* Chunks are given out one by one, in turns. Which piece of its data a chunk takes, so that each thread goes on where
+ * it was as long as they keep step: data streamed from memory comes 13 to 21 % faster than every other 73 KB do. */
 static inline int64_t agk_in_streams(const agk_task *task, int64_t chunk, int64_t chunks)
 {
     const int64_t n = task->threads < 1 ? 1 : task->threads < chunks ? task->threads : chunks;
@@ -91,8 +92,8 @@ static inline int64_t agk_in_streams(const agk_task *task, int64_t chunk, int64_
 /* Run chunk 0 <= chunk < n_chunks. Anything but AGK_OK fails the node; then the message says value and place. */
 typedef agk_status agk_step_fn(const agk_task *task, const agk_node *node, int64_t chunk);
 
-/* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it, and
- * goes on behind it. */
+/* A step that no worker can run: the executor has the thread outside the pool that serves the stream's calls run it,
+ * and goes on behind it. */
 #define AGK_CALL_OUT ((agk_step_fn *)0)
 struct agk_weights;
 struct agk_packed;

@@ -52,7 +52,8 @@ static void keep_initial(const snapshots *s, int64_t tokens, const float *state)
     for (int64_t back = tokens; back < s->count; ++back) keep(s, back, state);
 }
 
-/* src s [n, p, h, slots], x [p, h, t, seqs], dt [h, t, seqs], A [n or 1, h], B and C [n, groups, t, seqs], ids [seqs] */
+/* src s [n, p, h, slots], x [p, h, t, seqs], dt [h, t, seqs], A [n or 1, h], B and C [n, groups, t, seqs], ids
+ * [seqs] */
 enum { S, X, DT, A, B, C, IDS };
 
 static int32_t slot_of(const agk_node *node, const char *ids, int64_t seq)
@@ -160,7 +161,8 @@ static agk_status run_outer(const agk_task *task, const agk_node *node, int64_t 
     return AGK_OK;
 }
 
-/* src r, w, k, v, a, b [d, h, t], state. The state is [v][k]: row_v = w row_v + v_v k + (a . row_v) b, y_v = r . row_v. */
+/* src r, w, k, v, a, b [d, h, t], state. The state is [v][k]: row_v = w row_v + v_v k + (a . row_v) b, y_v = r .
+ * row_v. */
 static agk_status run_wkv7(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *src = node->src;

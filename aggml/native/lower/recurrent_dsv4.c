@@ -9,8 +9,8 @@
 
 enum { MAX_STREAMS = 16 };
 
-/* src q [d, h, t, s], k [d, 1, n, s], weights [h, t, 1, s], mask f16 [n, t, 1, s'] -> [n, t, 1, s]. A unit is a key: it is
- * made f32 once, then all queries look at it. */
+/* src q [d, h, t, s], k [d, 1, n, s], weights [h, t, 1, s], mask f16 [n, t, 1, s'] -> [n, t, 1, s]. A unit is a key: it
+ * is made f32 once, then all queries look at it. */
 static agk_status run_indexer(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *k = &node->src[1], *w = &node->src[2], *mask = &node->src[3], *dst = &node->dst;

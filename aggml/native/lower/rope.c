@@ -1,5 +1,6 @@
 /* rope: pairs of each row are turned by an angle that grows with the position (Su et al., 2021), normal and neox
- * pairing, YaRN, frequency factors, several positions at once (mrope, imrope, vision), f32 and f16; rope_back turns back.
+ * pairing, YaRN, frequency factors, several positions at once (mrope, imrope, vision), f32 and f16; rope_back turns
+ * back.
  *
  * Here: the lowering, the frequencies. Not here: the kernels (rope.c of each folder of kernels/). */
 #include <math.h>
@@ -126,7 +127,8 @@ static void make_table(const agk_node *node, const char *positions, int64_t i2, 
     for (int64_t i = 0; node->op == AGK_OP_rope_back && i < half; ++i) plain[half + i] = -plain[half + i];
 }
 
-/* Scratch: frequencies as double [half], angles likewise, table [2 n_dims], plain cosines and sines [n_dims], two rows [n_dims]. */
+/* Scratch: frequencies as double [half], angles likewise, table [2 n_dims], plain cosines and sines [n_dims], two rows
+ * [n_dims]. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];

@@ -1,7 +1,7 @@
 /* get_rows_back: rows added up where get_rows took them from.
  *
- * A first step looks at all indices, so that a wrong one is found before any byte is written. Here: the lowering and the
- * steps. */
+ * A first step looks at all indices, so that a wrong one is found before any byte is written. Here: the lowering and
+ * the steps. */
 #include <stdio.h>
 
 #include "table/kernel_types.h"

@@ -115,8 +115,8 @@ static int32_t first_of_largest(const char *row, int64_t n)
     return 0; /* none is a number */
 }
 
-/* Whether none of PART elements of a dense row comes before the key of one, by comparing in lanes: of a long row nearly all
- * of them are passed over like that, at a tenth of the time. */
+/* Whether none of PART elements of a dense row comes before the key of one, by comparing in lanes: of a long row nearly
+ * all of them are passed over like that, at a tenth of the time. */
 static bool all_behind(const char *row, int64_t i, uint64_t key)
 {
     const float least = value_at(row, sizeof(float), (int64_t)(key & UINT32_MAX));

@@ -23,8 +23,8 @@ struct agk_weights {
     agk_packed *(*acquire)(agk_weights *weights, const struct agk_view *a);
 };
 
-/* Those of `a`, whose bytes lie in `weights`, made at the first call; a reference. NULL: its type has no layout, there is
- * no memory, or it would go beyond the limit. */
+/* Those of `a`, whose bytes lie in `weights`, made at the first call; a reference. NULL: its type has no layout, there
+ * is no memory, or it would go beyond the limit. */
 static inline agk_packed *agk_packed_acquire(agk_weights *weights, const struct agk_view *a)
 {
     return weights->acquire(weights, a);

@@ -1,9 +1,9 @@
 /* Strided copies between host addresses: the bytes that set, get and copy move.
  *
- * Dimensions that lie contiguous on both sides are merged first, so the common cases are one run of bytes or a few. A long run
- * goes past the caches: 64 MB at 11.0 GB/s where memcpy has 6.9, since it reads each line that it then overwrites (glibc does the
- * same as here, but from three quarters of the last cache on, which on servers is hundreds of MB). Shorter ones may be wanted
- * in a cache soon: read right after, 16 MB come at 26 instead of 15 GB/s. */
+ * Dimensions that lie contiguous on both sides are merged first, so the common cases are one run of bytes or a few. A
+ * long run goes past the caches: 64 MB at 11.0 GB/s where memcpy has 6.9, since it reads each line that it then
+ * overwrites (glibc does the same as here, but from three quarters of the last cache on, which on servers is hundreds
+ * of MB). Shorter ones may be wanted in a cache soon: read right after, 16 MB come at 26 instead of 15 GB/s. */
 #include <string.h>
 #ifdef __x86_64__
 #include <emmintrin.h>

@@ -1,11 +1,12 @@
 /* Courtesy: a worker leaves its core to an event loop that waits for just that one.
  *
- * What the kernel is told (sched.c) does not always suffice: a loop that used more than its share stays behind a worker until
- * the kernel's tick, 4 ms away. So every 0.25 ms one of the workers looks where the thread of a loop is; if it is runnable on
- * the core of a worker, it waits there, and that worker yields. Where no loop waits nobody else gets anything: workers that
- * yielded at regular times got next to nothing beside two busy processes. Linux tells of a thread in /proc, 1.3 us for a look;
- * elsewhere nobody looks. Embeddings on two cores: the ticks of 1 ms for which the loop waited for a core, p99.9 2.2 -> 1.0 ms;
- * what is left waits behind other processes. Not here: where workers breathe (plan_run.c; kernels, by agk_breathe). */
+ * What the kernel is told (sched.c) does not always suffice: a loop that used more than its share stays behind a worker
+ * until the kernel's tick, 4 ms away. So every 0.25 ms one of the workers looks where the thread of a loop is; if it is
+ * runnable on the core of a worker, it waits there, and that worker yields. Where no loop waits nobody else gets
+ * anything: workers that yielded at regular times got next to nothing beside two busy processes. Linux tells of a
+ * thread in /proc, 1.3 us for a look; elsewhere nobody looks. Embeddings on two cores: the ticks of 1 ms for which the
+ * loop waited for a core, p99.9 2.2 -> 1.0 ms; what is left waits behind other processes. Not here: where workers
+ * breathe (plan_run.c; kernels, by agk_breathe). */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -80,8 +81,8 @@ void ag_courtesy_worker(void)
 }
 
 #ifdef __linux__
-/* The core, plus 1, of a thread that is runnable, else 0. Its name, the second field, may hold anything; it ends at the last
- * parenthesis. */
+/* The core, plus 1, of a thread that is runnable, else 0. Its name, the second field, may hold anything; it ends at the
+ * last parenthesis. */
 static int runnable_on(const char *stat)
 {
     const char *at = strrchr(stat, ')');

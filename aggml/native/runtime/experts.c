@@ -1,5 +1,5 @@
-/* Experts: a copy of those matrices of a stack that a tensor of indices names. The indices are looked at when the stream
- * gets there, so nobody has to wait for them. Not here: when that is (stream_step.c). */
+/* Experts: a copy of those matrices of a stack that a tensor of indices names. The indices are looked at when the
+ * stream gets there, so nobody has to wait for them. Not here: when that is (stream_step.c). */
 #include <stdio.h>
 #include <stdlib.h>
 

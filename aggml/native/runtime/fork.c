@@ -3,18 +3,20 @@
  * Not here: locks of Python (aggml/process/locks.py), what a user may do in the child (docs/async.md). */
 #include "internal.h"
 
-/* The child sees memory as it was at one moment, in the middle of whatever the parent's other threads did, and no fork waits
- * for them. So each word follows one of six rules. tests/process/test_fork_rules.py holds the table against the sources;
- * tests/native/runtime_fork.c forks with each lock held and in each state that somebody may wait for.
+/* The child sees memory as it was at one moment, in the middle of whatever the parent's other threads did, and no fork
+ * waits for them. So each word follows one of six rules. tests/process/test_fork_rules.py holds the table against the
+ * sources; tests/native/runtime_fork.c forks with each lock held and in each state that somebody may wait for.
  *
  *   fresh   in_child() makes it anew. The child keeps some memory of what the parent had there, and nothing else.
- *   parent  part of an object that carries the parent's generation: a stream, a pool, the list of a notifier, a device of CUDA. Each function that would
- *           take a lock of one, wait for one or free it looks at the generation first, and refuses or does nothing.
+ *   parent  part of an object that carries the parent's generation: a stream, a pool, the list of a notifier, a device
+ *           of CUDA. Each function that would take a lock of one, wait for one or free it looks at the generation
+ *           first, and refuses or does nothing.
  *   marked  the word tells of which process it is: what a thread of the parent left half done counts as not done.
- *   word    right at every moment: nobody waits for it, or it is written once. At worst a thread of the parent has counted a
- *           reference that it never gives back, and the child keeps that memory.
- *   gil     touched with the GIL only, and the thread that forks holds it. Without a GIL: touched by a thread that Python
- *           knows, with an ft_mutex that it gives back before it calls Python; a fork stops those threads outside of that.
+ *   word    right at every moment: nobody waits for it, or it is written once. At worst a thread of the parent has
+ *           counted a reference that it never gives back, and the child keeps that memory.
+ *   gil     touched with the GIL only, and the thread that forks holds it. Without a GIL: touched by a thread that
+ *           Python knows, with an ft_mutex that it gives back before it calls Python; a fork stops those threads
+ *           outside of that.
  *   thread  of one thread, and the one that forks is in none of the functions that set it.
  *
  * | file                    | words                                                                  | rule   |
@@ -69,7 +71,8 @@
  * | binding/operations.cpp  | names base lock                                                        | gil    |
  * | binding/waits.cpp       | waits_lock                                                             | gil    |
  *
- * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is begun anew. */
+ * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is
+ * begun anew. */
 atomic_uint ag_generation = 1;
 void (*ag_binding_forked)(void) = NULL;
 void (*ag_devices_forked)(void) = NULL;

@@ -26,7 +26,8 @@ static ag_node *merge(ag_heap *heap, ag_node *a, ag_node *b)
     return a;
 }
 
-/* One tree of a row of siblings: pairs from left to right, then those from right to left. That order makes it O(log n). */
+/* One tree of a row of siblings: pairs from left to right, then those from right to left. That order makes it O(log
+ * n). */
 static ag_node *merge_row(ag_heap *heap, ag_node *first)
 {
     ag_node *pairs = NULL;

@@ -1,7 +1,7 @@
 /* A heap whose entries lie in what they stand for: no memory of its own, so that to wait can not fail.
  *
- * A pairing heap: the least key first, of equal keys the one that came first. Adding is O(1), taking the least and taking any
- * other out O(log n) each, averaged over what was added. Whoever owns it locks it. */
+ * A pairing heap: the least key first, of equal keys the one that came first. Adding is O(1), taking the least and
+ * taking any other out O(log n) each, averaged over what was added. Whoever owns it locks it. */
 #ifndef AG_HEAP_H
 #define AG_HEAP_H
 

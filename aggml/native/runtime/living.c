@@ -1,8 +1,8 @@
 /* What lives in this process: all streams and pools, whoever holds them.
  *
- * A stream with work holds itself, and so lives on when nobody in Python knows it any more. Whoever closes a pool or ends the
- * process has to find it all the same. Not here: what a stream does when it is closed or aborted (stream.c), workers
- * (threadpool.c). */
+ * A stream with work holds itself, and so lives on when nobody in Python knows it any more. Whoever closes a pool or
+ * ends the process has to find it all the same. Not here: what a stream does when it is closed or aborted (stream.c),
+ * workers (threadpool.c). */
 #include <stdlib.h>
 
 #include "pool_state.h"

@@ -3,12 +3,12 @@
  * eventfd on Linux, a pipe elsewhere. Written at most once between two drains. In the child of a fork all
  * descriptors of the parent's loops are closed, so that the child cannot wake them.
  *
- * Waits whose tickets are done lie in a list of their notifier, in that order, until the loop takes them: it looks at what
- * happened, not at all that it waits for.
+ * Waits whose tickets are done lie in a list of their notifier, in that order, until the loop takes them: it looks at
+ * what happened, not at all that it waits for.
  *
- * No lock around a write: the loop that it wakes takes the core from the thread that writes, at once, and would then sleep on
- * that lock (5 us of the 25 from the end of work to the resumed task). Who uses a descriptor counts himself in; who closes
- * it takes it away first and waits for those. */
+ * No lock around a write: the loop that it wakes takes the core from the thread that writes, at once, and would then
+ * sleep on that lock (5 us of the 25 from the end of work to the resumed task). Who uses a descriptor counts himself
+ * in; who closes it takes it away first and waits for those. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* Packed weights: who owns them, and when a group of rows is packed (lower/weights.h).
  *
- * Memory is mapped when a plan is compiled and touched when a group is first multiplied, so nothing is packed that is not
- * used, and all threads of a plan pack. A storage counts its writes; a group remembers the count it was packed at. A
- * write that is ordered with the products comes between two of them, so no group is packed anew while somebody reads it.
- * Not here: layouts (kernels/scalar/mul_mat_packed.c). */
+ * Memory is mapped when a plan is compiled and touched when a group is first multiplied, so nothing is packed that is
+ * not used, and all threads of a plan pack. A storage counts its writes; a group remembers the count it was packed at.
+ * A write that is ordered with the products comes between two of them, so no group is packed anew while somebody reads
+ * it. Not here: layouts (kernels/scalar/mul_mat_packed.c). */
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>

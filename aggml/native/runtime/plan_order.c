@@ -1,12 +1,13 @@
 /* The order of a plan's steps: which of them run beside each other, and which one thread runs without a barrier.
  *
- * A plan is a row of places: even ones hold steps of one chunk, which one thread runs one after the other; odd ones hold
- * steps whose chunks any thread takes, all of the same place in one phase. Each node takes the first place behind those whose
- * bytes it must not meet: so products of the same columns (queries, keys and values; gate and up) are one phase with one
- * barrier, and the small nodes that came between them follow in one go. Decided by shapes and addresses alone.
+ * A plan is a row of places: even ones hold steps of one chunk, which one thread runs one after the other; odd ones
+ * hold steps whose chunks any thread takes, all of the same place in one phase. Each node takes the first place behind
+ * those whose bytes it must not meet: so products of the same columns (queries, keys and values; gate and up) are one
+ * phase with one barrier, and the small nodes that came between them follow in one go. Decided by shapes and addresses
+ * alone.
  *
- * What looks at numbers in memory and may refuse them (row indices) keeps its order, and what outlives the graph is not written
- * before a look that comes first, nor together with one. Not here: running (plan_run.c). */
+ * What looks at numbers in memory and may refuse them (row indices) keeps its order, and what outlives the graph is not
+ * written before a look that comes first, nor together with one. Not here: running (plan_run.c). */
 #include <stdlib.h>
 
 #include "plan_order.h"
@@ -155,7 +156,8 @@ static bool put(ag_order *order, ag_step *step, uint32_t after, bool worth)
 static bool is_fence(const ag_node_steps *n)
 {
     if (n->alone || ag_writes_more(n->node)) return true;
-    /* An abort never stops inside a node that writes a leaf; before rows are set it may, after the look at the indices. */
+    /* An abort never stops inside a node that writes a leaf; before rows are set it may, after the look at the
+     * indices. */
     return n->writes_leaf >= 0 && n->n_steps > 1 && n->node->op != AGK_OP_set_rows;
 }
 

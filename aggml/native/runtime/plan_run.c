@@ -1,16 +1,16 @@
 /* Plans under way: chunks claimed by any number of threads, no barrier.
  *
- * Steps that run together are published as one. Who finishes the last chunk runs the following one-chunk steps itself and
- * publishes the next parallel ones; a helper that does not come is not missed. Not here: who takes which chunk (plan_claim.c),
- * where the threads come from (threadpool.c), which steps run together (plan_order.c). */
+ * Steps that run together are published as one. Who finishes the last chunk runs the following one-chunk steps itself
+ * and publishes the next parallel ones; a helper that does not come is not missed. Not here: who takes which chunk
+ * (plan_claim.c), where the threads come from (threadpool.c), which steps run together (plan_order.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "pool_state.h"
 #include "stream_tell.h"
 
-/* Chunks of 5 to 10 us. A sleeper costs the leader 10 us and comes after 30 to 60: for 120 us of work two threads took 1.05 to
- * 1.28 times as long as one, for 170 us 0.84. Workers that spin help with less. */
+/* Chunks of 5 to 10 us. A sleeper costs the leader 10 us and comes after 30 to 60: for 120 us of work two threads took
+ * 1.05 to 1.28 times as long as one, for 170 us 0.84. Workers that spin help with less. */
 #define WORTH_WAKING 16
 
 /* Pieces of work between two looks whether a loop waits: chunks, if there are several of a step, or 16 steps of one. */
@@ -193,8 +193,8 @@ static ag_error *failure(const ag_run *r)
     return error;
 }
 
-/* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published, and who waits
- * for `due` is woken. */
+/* From `step` on, by the thread that finished what was before it. ELSEWHERE: a parallel step is published, and who
+ * waits for `due` is woken. */
 static ag_run_result advance(ag_pool *pool, ag_worker *worker, ag_run *r, size_t *step_out, uint64_t *due,
                              ag_error **error)
 {

@@ -1,7 +1,8 @@
-/* Streams that are ready: a queue for each bank of memory, first come, first served; whoever finds its own empty takes from others.
+/* Streams that are ready: a queue for each bank of memory, first come, first served; whoever finds its own empty takes
+ * from others.
  *
- * One queue for all would be one lock that 128 threads fight for, and streams would go from socket to socket with all that they
- * have in a cache. Not here: what a worker does with a stream (threadpool.c), who is woken (pool_sleep.c). */
+ * One queue for all would be one lock that 128 threads fight for, and streams would go from socket to socket with all
+ * that they have in a cache. Not here: what a worker does with a stream (threadpool.c), who is woken (pool_sleep.c). */
 #include "pool_state.h"
 
 /* One sleeper, next to the stream if possible. */

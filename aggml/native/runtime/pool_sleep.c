@@ -1,10 +1,10 @@
 /* Workers that sleep: where they lie down, who of them is woken, and where.
  *
- * On a small virtual machine that is half busy Linux does not look for an idle core (SIS_UTIL), nor does it take one that the
- * host has let sleep for idle: who is woken waits behind the very thread that woke it, until cores are balanced at a tick. So
- * plans of less than 4 ms ran on one core of two. Therefore no two workers lie down on one core while another has none, and a
- * helper is woken away from the core of its leader. Where that made it wait, there is no room: it is left to the system for a
- * while. Nothing stays pinned. Not here: looking for work (threadpool.c). */
+ * On a small virtual machine that is half busy Linux does not look for an idle core (SIS_UTIL), nor does it take one
+ * that the host has let sleep for idle: who is woken waits behind the very thread that woke it, until cores are
+ * balanced at a tick. So plans of less than 4 ms ran on one core of two. Therefore no two workers lie down on one core
+ * while another has none, and a helper is woken away from the core of its leader. Where that made it wait, there is no
+ * room: it is left to the system for a while. Nothing stays pinned. Not here: looking for work (threadpool.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 
@@ -157,9 +157,9 @@ void ag_pool_wake_all(ag_pool *pool)
     }
 }
 
-/* A tree: to wake one takes 1 to 5 us, and 127 of them would keep the leader from its own plan for longer than the plan takes.
- * So it wakes two in its bank and one in each other one and leaves the rest owed; each that wakes, wakes two of those first, and
- * whoever ends a chunk one: if one is late to wake, those behind it are not. */
+/* A tree: to wake one takes 1 to 5 us, and 127 of them would keep the leader from its own plan for longer than the plan
+ * takes. So it wakes two in its bank and one in each other one and leaves the rest owed; each that wakes, wakes two of
+ * those first, and whoever ends a chunk one: if one is late to wake, those behind it are not. */
 #define BRANCHES 2
 
 static void wake_in_bank(ag_pool *pool, ag_worker *worker, ag_bank *bank, int n, int now)

@@ -1,5 +1,6 @@
-/* The pool's state, for the files that make it up: threadpool.c (workers), pool_ready.c (streams that wait for one), pool_sleep.c
- * (workers that sleep), plan_run.c (plans under way), plan_claim.c (who takes which chunk). docs/notebook/many-cores.md says why. */
+/* The pool's state, for the files that make it up: threadpool.c (workers), pool_ready.c (streams that wait for one),
+ * pool_sleep.c (workers that sleep), plan_run.c (plans under way), plan_claim.c (who takes which chunk).
+ * docs/notebook/many-cores.md says why. */
 #ifndef AG_POOL_STATE_H
 #define AG_POOL_STATE_H
 
@@ -11,8 +12,8 @@
 #define AG_FEW_THREADS 8   /* such pools wake all helpers at once, and claim all chunks of a step from one word */
 #define AG_RANGES 16       /* of a step, at most, that are claimed one apart from the other */
 
-/* The part of a pool that works next to one bank of memory: its own ready streams, its own sleepers, its own lock. Streams
- * stay with their bank unless another one has nothing to do. */
+/* The part of a pool that works next to one bank of memory: its own ready streams, its own sleepers, its own lock.
+ * Streams stay with their bank unless another one has nothing to do. */
 typedef struct ag_bank {
     _Alignas(64) pthread_mutex_t lock;
     ag_stream *ready_head, *ready_tail;
@@ -25,8 +26,8 @@ typedef struct ag_bank {
 
 /* What comes next is in memory, and who waits for the last chunk of others has nothing to do: it asks for it, into L2.
  *
- * Weights of one step, each stream of its chunks (agk_in_streams) from its begin on but the first, which the leader takes. Read
- * by other threads while it is changed: what they ask for then is of no use, and harmless. */
+ * Weights of one step, each stream of its chunks (agk_in_streams) from its begin on but the first, which the leader
+ * takes. Read by other threads while it is changed: what they ask for then is of no use, and harmless. */
 typedef struct ag_fetch {
     _Alignas(64) atomic_uintptr_t base; /* 0: nothing to fetch */
     atomic_size_t chunk_bytes;

@@ -1,9 +1,9 @@
 /* Relay: a worker that spins on the core where an event loop sleeps wakes it, in place of whoever finished the work.
  *
- * A wake-up across cores is an interrupt: 27 us in a virtual machine, where a wake-up on the same core takes 1.2. While a
- * plan runs, a worker that finds nothing left to claim spins; on a busy machine it does so on the loop's core. The one who
- * finishes lays the notifier in that core's box and waits up to RELAY_NS for it to be taken; if it is not, it takes the
- * notifier back and writes itself. Not here: the writing (notifier.c). */
+ * A wake-up across cores is an interrupt: 27 us in a virtual machine, where a wake-up on the same core takes 1.2. While
+ * a plan runs, a worker that finds nothing left to claim spins; on a busy machine it does so on the loop's core. The
+ * one who finishes lays the notifier in that core's box and waits up to RELAY_NS for it to be taken; if it is not, it
+ * takes the notifier back and writes itself. Not here: the writing (notifier.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 

@@ -1,7 +1,7 @@
 /* The runtime in C: streams of ordered work, the thread pool that carries them out, plans.
  *
- * Here: every type and function that more than one file of runtime/ (or of binding/) uses; errors, storages and notifiers
- * are in base.h. No Python. Rules:
+ * Here: every type and function that more than one file of runtime/ (or of binding/) uses; errors, storages and
+ * notifiers are in base.h. No Python. Rules:
  * - a stream is in order; `completed` alone tells whether a ticket is done;
  * - a worker never blocks for another stream: it parks the stream and takes other work;
  * - objects are counted; everything handed to a stream is kept by it until done. */
@@ -64,7 +64,8 @@ struct ag_plan {
 ag_plan *ag_plan_new(uint32_t cpu, size_t work_base);
 ag_plan *ag_plan_ref(ag_plan *plan);
 void ag_plan_unref(ag_plan *plan);
-/* Lower one more node; `weights`: where src[0] lies, if it may be packed. On failure nothing is added and `message` (AGK_MESSAGE bytes) says why. */
+/* Lower one more node; `weights`: where src[0] lies, if it may be packed. On failure nothing is added and `message`
+ * (AGK_MESSAGE bytes) says why. */
 agk_status ag_plan_add(ag_plan *plan, const agk_node *node, const char *name, int writes_leaf, ag_storage *weights,
                        char *message);
 /* Declare what the plan reads, writes in full and writes in part. Called once; false: no memory. */
@@ -72,7 +73,8 @@ bool ag_plan_seal(ag_plan *plan, ag_storage **reads, size_t n_reads, ag_storage 
                   ag_storage **partial, size_t n_partial);
 size_t ag_plan_arena_size(const ag_plan *plan);
 uint64_t ag_node_cost(const agk_node *node); /* rough ns on one thread */
-/* What threads that are no workers have carried out so far, in ns as it is priced: those that submit, that of the timers. */
+/* What threads that are no workers have carried out so far, in ns as it is priced: those that submit, that of the
+ * timers. */
 uint64_t ag_inline_work(bool timer);
 ag_error *ag_plan_error(const ag_plan *plan, size_t step, agk_status status, const char *device, const char *message);
 
@@ -219,8 +221,8 @@ typedef enum ag_submit_status {
 
 /* Enqueue several batches as one step: nothing of another thread comes between. All or nothing. */
 ag_submit_status ag_submit(ag_batch *batches, size_t n);
-/* The same if nobody has enqueued anything on these streams since they had these tickets last; else nothing is enqueued. Who
- * chose waits by what he saw there knows by it that he saw all. */
+/* The same if nobody has enqueued anything on these streams since they had these tickets last; else nothing is
+ * enqueued. Who chose waits by what he saw there knows by it that he saw all. */
 typedef struct ag_seen {
     ag_stream *stream;
     uint64_t ticket;
@@ -245,8 +247,8 @@ void ag_stream_abort_all(ag_stream *stream); /* the plans, delays and calls queu
 void ag_streams_end(void);                   /* closes all streams of this process and aborts what they have */
 bool ag_stream_aborting(const ag_stream *stream, const ag_slot *slot); /* asked by the thread that runs the slot */
 
-/* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, by way of what is queued
- * and of functions in Python that block: `stream` goes on when `other` has reached the ticket. */
+/* Whether one of `starts` (their `other` and ticket) can only be done after `target` has gone on, by way of what is
+ * queued and of functions in Python that block: `stream` goes on when `other` has reached the ticket. */
 typedef struct ag_edge {
     ag_stream *stream, *other;
     uint64_t ticket;
@@ -319,8 +321,8 @@ void ag_pool_unref(ag_pool *pool);
 bool ag_pool_grow(ag_pool *pool, int n_threads, bool widen);
 int ag_pool_width(const ag_pool *pool);
 int ag_pool_n_threads(const ag_pool *pool);
-/* Joins the workers, unless streams have work left: what is queued belongs to the pool, also where nobody else holds the
- * stream any more. False: there is such a stream, `name` (AG_NAME bytes) and `pending` tell of one. */
+/* Joins the workers, unless streams have work left: what is queued belongs to the pool, also where nobody else holds
+ * the stream any more. False: there is such a stream, `name` (AG_NAME bytes) and `pending` tell of one. */
 bool ag_pool_close(ag_pool *pool, char *name, uint64_t *pending);
 void ag_pool_stop(ag_pool *pool);  /* joins the workers; what they have not begun stays undone, a plan ends in part */
 void ag_pools_stop(void);          /* all pools of this process */

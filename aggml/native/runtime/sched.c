@@ -1,10 +1,11 @@
 /* What the kernel's scheduler is told: whose turn it is when an event loop and the workers want one core.
  *
- * Linux, without any right; elsewhere nothing is told. A loop that wakes must not wait for the end of a worker's turn, which
- * the kernel ends only at its 4 ms tick. Two cores, two workers, a 1 ms ticker on the loop (p99.9 in ms, medians of four
- * interleaved runs of 3000 ticks, asyncio): with the workers' slice alone 3.1, with the loop's 2.8, with the workers' lower
- * weight 2.1. A trace of the scheduler showed the loop, hardly used, waiting up to 9 ms behind a worker before, 2.5 ms after; what
- * is left waits for kernel threads and a stolen core. Not here: which threads those are (threadpool.c, binding). */
+ * Linux, without any right; elsewhere nothing is told. A loop that wakes must not wait for the end of a worker's turn,
+ * which the kernel ends only at its 4 ms tick. Two cores, two workers, a 1 ms ticker on the loop (p99.9 in ms, medians
+ * of four interleaved runs of 3000 ticks, asyncio): with the workers' slice alone 3.1, with the loop's 2.8, with the
+ * workers' lower weight 2.1. A trace of the scheduler showed the loop, hardly used, waiting up to 9 ms behind a worker
+ * before, 2.5 ms after; what is left waits for kernel threads and a stolen core. Not here: which threads those are
+ * (threadpool.c, binding). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <unistd.h>
@@ -53,9 +54,10 @@ void ag_sched_worker(void)
     set(&attributes);
 }
 
-/* The slice is this thread's alone: threads and programs that it starts must not have it, or they would compete with loops on
- * even terms. The kernel takes it from them, and only all at once: a negative nice value, which takes a right, would go as well,
- * so a loop that has one keeps its slice. From then on only who has that right may give this thread another policy. */
+/* The slice is this thread's alone: threads and programs that it starts must not have it, or they would compete with
+ * loops on even terms. The kernel takes it from them, and only all at once: a negative nice value, which takes a right,
+ * would go as well, so a loop that has one keeps its slice. From then on only who has that right may give this thread
+ * another policy. */
 void ag_sched_loop(void)
 {
     ag_sched_attr attributes;

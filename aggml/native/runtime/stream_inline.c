@@ -3,8 +3,8 @@
 
 #include "stream_state.h"
 
-/* It is usually an event loop that is about to await the result. It stops at an operation that may take long, and after as
- * much time as the hand-over would have taken. */
+/* It is usually an event loop that is about to await the result. It stops at an operation that may take long, and after
+ * as much time as the hand-over would have taken. */
 const ag_inline_limits ag_inline_submit = {.timer = false, .ns = 5000, .bytes = 16384, .plan_ns = 2000};
 
 /* The thread of the timers does by itself what is cheap, and so what comes next on other streams: devices that are not

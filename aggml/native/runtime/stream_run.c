@@ -6,8 +6,8 @@
 #include "stream_state.h"
 #include "stream_tell.h"
 
-/* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it, under the lock:
- * others may be looking through the ring (wait_graph.c). */
+/* The slot of the next ticket, by the thread that runs the stream; the ring's reference moves on with it, under the
+ * lock: others may be looking through the ring (wait_graph.c). */
 ag_slot *ag_stream_current(ag_stream *s, uint64_t ticket)
 {
     while (ticket - s->head->base >= AG_BLOCK_SLOTS) {

@@ -84,8 +84,8 @@ ag_error *ag_stream_aborted(ag_stream *s, const ag_slot *slot);
 ag_error *ag_slot_poisoned(ag_slot *slot); /* what its reads are poisoned with: a reference, or NULL */
 /* False: the stream is parked, yielded, or another thread has it. `due`: as in stream_tell.h. */
 bool ag_stream_step(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_worker *worker, uint64_t *due, ag_error **error);
-/* The part of it that the host does on any device. False: the stream is parked, and runs on when what the operation waits
- * for has come. */
+/* The part of it that the host does on any device. False: the stream is parked, and runs on when what the operation
+ * waits for has come. */
 bool ag_stream_step_of_host(ag_stream *s, ag_slot *slot, uint64_t ticket, bool first, ag_error **error);
 
 /* stream_call.c */

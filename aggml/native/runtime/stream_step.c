@@ -1,7 +1,7 @@
 /* How one operation of a stream is carried out: what keeps it from starting, time that it lets pass, work, calls.
  *
- * Not here: which is next (stream_run.c), how it ends (stream_end.c), the thread that serves calls (stream_call.c), plans
- * over several threads (plan_run.c). */
+ * Not here: which is next (stream_run.c), how it ends (stream_end.c), the thread that serves calls (stream_call.c),
+ * plans over several threads (plan_run.c). */
 #include "stream_inline.h"
 #include "stream_state.h"
 

@@ -1,8 +1,8 @@
 /* When a loop is woken that waits for a small operation, while a worker goes on with what is queued behind it.
  *
- * A loop that sleeps on this very core takes it the moment it is woken, for 0.2 to 0.5 ms, and what is queued would wait
- * that long: half of the steps of a generation did. So it is woken once other threads can go on: the ticket that it waits
- * for is due until then. Not here: the waking itself (wake.c), where a plan has got that far (plan_run.c). */
+ * A loop that sleeps on this very core takes it the moment it is woken, for 0.2 to 0.5 ms, and what is queued would
+ * wait that long: half of the steps of a generation did. So it is woken once other threads can go on: the ticket that
+ * it waits for is due until then. Not here: the waking itself (wake.c), where a plan has got that far (plan_run.c). */
 #include "stream_tell.h"
 
 #include "stream_state.h"

@@ -1,5 +1,5 @@
-/* When a loop is woken that sleeps on a worker's core (stream_tell.c). `due`: 0, or the ticket of a stream that such a loop
- * waits for, which is done; then it means a reference to the stream. */
+/* When a loop is woken that sleeps on a worker's core (stream_tell.c). `due`: 0, or the ticket of a stream that such a
+ * loop waits for, which is done; then it means a reference to the stream. */
 #ifndef AG_STREAM_TELL_H
 #define AG_STREAM_TELL_H
 

@@ -138,8 +138,8 @@ static bool publish(ag_stream *s)
     return ready;
 }
 
-/* Carry out, of streams that nobody ran, what costs less than a hand-over. In the order of the submission: what comes later
- * waits for what came before. */
+/* Carry out, of streams that nobody ran, what costs less than a hand-over. In the order of the submission: what comes
+ * later waits for what came before. */
 static void run_here(party *parties, size_t count, const ag_batch *batches, size_t n)
 {
     ag_inline here;

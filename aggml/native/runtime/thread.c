@@ -1,8 +1,8 @@
 /* Threads: how each native thread of the process is started. Not here: what it does.
  *
- * Signals are the program's: a process that blocks SIGTERM in its own threads and takes it by sigwait would die of it if one
- * thread of ours were open to it. So each begins with all signals blocked but those that a thread raises by its own fault,
- * which faulthandler and the sanitizers report. */
+ * Signals are the program's: a process that blocks SIGTERM in its own threads and takes it by sigwait would die of it
+ * if one thread of ours were open to it. So each begins with all signals blocked but those that a thread raises by its
+ * own fault, which faulthandler and the sanitizers report. */
 #include <signal.h>
 
 #include "internal.h"

@@ -1,8 +1,8 @@
 /* Thread pool: workers that run ready streams and help with the plans of others.
  *
- * An idle worker spins with a yield every 32 pauses, then sleeps: that kept a graph beside a busy process at 1.0x of one
- * thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c), who sleeps where
- * and who is woken (pool_sleep.c), which stream is next (pool_ready.c). */
+ * An idle worker spins with a yield every 32 pauses, then sleeps: that kept a graph beside a busy process at 1.0x of
+ * one thread's time where static splits took 1.6x and more. Not here: how a plan is shared (plan_run.c), who sleeps
+ * where and who is woken (pool_sleep.c), which stream is next (pool_ready.c). */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* Timers: one thread serves every delay of the process, so a delay occupies no thread of a pool.
  *
- * A stream waits for one time at most, so its entry lies in the stream, and the entries make a heap, the earliest first: 10,000
- * simulated devices that sleep cost each other nothing. Not here: what happens when the time has come (stream_step.c). */
+ * A stream waits for one time at most, so its entry lies in the stream, and the entries make a heap, the earliest
+ * first: 10,000 simulated devices that sleep cost each other nothing. Not here: what happens when the time has come
+ * (stream_step.c). */
 #include <stddef.h>
 
 #include "stream_state.h"

@@ -4,8 +4,8 @@
 
 #include "heap.h"
 
-/* The caller's memory, zeroed at first. While it is armed or due it holds references to both. One thread at a time arms,
- * cancels and takes the waits of a notifier. */
+/* The caller's memory, zeroed at first. While it is armed or due it holds references to both. One thread at a time
+ * arms, cancels and takes the waits of a notifier. */
 typedef struct ag_wait {
     ag_node node; /* among those of the stream, by ticket */
     struct ag_stream *stream;

@@ -1,8 +1,8 @@
 /* The graph of waits: whether something that is queued can only be done after a stream has gone on.
  *
  * A function in Python that blocks until an operation is done holds its own stream up; if that operation waits for this
- * stream, by however many others, it would be for ever. Asked once for each such wait, so the rings are walked and nothing
- * is kept. Not here: waiting (wake.c), which functions block (call_thread.py). */
+ * stream, by however many others, it would be for ever. Asked once for each such wait, so the rings are walked and
+ * nothing is kept. Not here: waiting (wake.c), which functions block (call_thread.py). */
 #include <stdlib.h>
 
 #include "stream_state.h"
@@ -19,7 +19,8 @@ typedef struct trail {
     bool failed;
 } trail;
 
-/* Where the table says, or would say, at which place a stream is: with 8,000 streams each would be compared with all. */
+/* Where the table says, or would say, at which place a stream is: with 8,000 streams each would be compared with
+ * all. */
 static size_t *entry_of(const trail *t, const ag_stream *stream)
 {
     size_t i = (size_t)((uintptr_t)stream / 64 * 0x9e3779b97f4a7c15u >> 20) & (2 * t->cap - 1);

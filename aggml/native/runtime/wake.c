@@ -1,8 +1,8 @@
 /* Waiting and waking: streams parked on each other's tickets, event loops that wait for them.
  *
- * Each stream has a heap of those who wait, by ticket: to wait, to give up and to wake cost what they are about, not what waits
- * there besides (to give up among 8,000 used to cost 47 us). What is due goes to a list of the loop's notifier, so that a loop
- * that wakes looks at nothing else.
+ * Each stream has a heap of those who wait, by ticket: to wait, to give up and to wake cost what they are about, not
+ * what waits there besides (to give up among 8,000 used to cost 47 us). What is due goes to a list of the loop's
+ * notifier, so that a loop that wakes looks at nothing else.
  *
  * Who waits says which ticket it wants, then looks whether it is done; who completes publishes, then looks what is
  * wanted: one of the two sees the other. */

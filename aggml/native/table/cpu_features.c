@@ -1,7 +1,7 @@
 /* What this CPU can run and the operating system lets it: cpuid, and xgetbv for the register state; getauxval, sysctl.
  *
- * Here: registers; isas.def says which of their bits a feature is. Not here: what a plan may use (the caller masks the result),
- * the choice of variants (dispatch.c). */
+ * Here: registers; isas.def says which of their bits a feature is. Not here: what a plan may use (the caller masks the
+ * result), the choice of variants (dispatch.c). */
 #include <stdatomic.h>
 
 #include "kernels.h"

@@ -128,9 +128,10 @@ typedef void agk_rope_table_fn(int64_t n, double position, const double *freq, f
 typedef void agk_rope_rotate_fn(bool neox, int64_t half, float *y, const float *x, const float *cosine,
                                 const float *sine);
 
-/* flash_attn_ext. flash.h describes a tile; k [n][d] and v [n][dv] are keys first .. first+n-1, floats but for those that a
- * narrow kernel takes as they lie. Pairs: k bf16, v in pairs of keys [pairs][dv][2] from the one that has `first`, an even
- * number of the head with the next; agk_flash_pairs makes them of n rows of bf16, the last beside zeros if n is odd. */
+/* flash_attn_ext. flash.h describes a tile; k [n][d] and v [n][dv] are keys first .. first+n-1, floats but for those
+ * that a narrow kernel takes as they lie. Pairs: k bf16, v in pairs of keys [pairs][dv][2] from the one that has
+ * `first`, an even number of the head with the next; agk_flash_pairs makes them of n rows of bf16, the last beside
+ * zeros if n is odd. */
 struct agk_flash_tile;
 typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v);
@@ -140,14 +141,14 @@ typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn;
 typedef agk_flash_end_fn agk_flash_narrow_end_fn;
 typedef void agk_flash_pairs_pack_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
 
-/* In bf16 terms: n (1..32) rows of keys and values, floats d and dv wide, to their panels (values: the first of them, v_step
- * bytes apart); a tile of rows. False: numbers that have no terms, and nothing was stored to the result. */
+/* In bf16 terms: n (1..32) rows of keys and values, floats d and dv wide, to their panels (values: the first of them,
+ * v_step bytes apart); a tile of rows. False: numbers that have no terms, and nothing was stored to the result. */
 struct agk_flash_terms;
 typedef bool agk_flash_terms_pack_fn(int terms, int64_t n, int64_t d, const float *k, int64_t dv, const float *v,
                                      void *k_out, void *v_out, size_t v_step);
 typedef bool agk_flash_terms_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x);
-/* One term, rows of keys and values as they lie, floats or bf16. A tile of rows is begun (NULL: none), the one before is
- * ended, false: lanes must do that one; first: there is none before. */
+/* One term, rows of keys and values as they lie, floats or bf16. A tile of rows is begun (NULL: none), the one before
+ * is ended, false: lanes must do that one; first: there is none before. */
 typedef bool agk_flash_bf16_pack_fn(bool floats, int64_t n, int64_t d, const void *k, int64_t k_step, int64_t dv,
                                     const void *v, int64_t v_step, void *k_out, void *v_out, size_t v_out_step);
 typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct agk_flash_terms *x, bool first,

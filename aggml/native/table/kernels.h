@@ -43,7 +43,8 @@ typedef struct agk_isa {
 extern const agk_isa agk_isas[];
 extern const size_t agk_n_isas;
 
-/* The first variant of `kernel` whose needs and gate are within `cpu`; kernels are found at plan compile, never per run. */
+/* The first variant of `kernel` whose needs and gate are within `cpu`; kernels are found at plan compile, never per
+ * run. */
 agk_any_fn *agk_pick_any(const char *kernel, uint32_t cpu);
 /* The same, but NULL where plain C would be the best: whether there is anything to serve with. */
 agk_any_fn *agk_pick_vector(const char *kernel, uint32_t cpu);

@@ -1,5 +1,5 @@
-/* The quantized types that kernels of products are made for, as lists: LINE(name, KIND, ...) for each of them. kernels.def, the
- * signatures and the kernels read these. Not here: what a type is (types.def). */
+/* The quantized types that kernels of products are made for, as lists: LINE(name, KIND, ...) for each of them.
+ * kernels.def, the signatures and the kernels read these. Not here: what a type is (types.def). */
 #ifndef AGK_MUL_MAT_TYPES_H
 #define AGK_MUL_MAT_TYPES_H
 

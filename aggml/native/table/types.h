@@ -23,7 +23,8 @@ typedef void agk_from_float_fn(const float *src, void *dst, int64_t n);
 /* Rows of n_per_row elements, a multiple of the block; one weight per column in `imatrix`, or NULL. */
 typedef void agk_quantize_fn(const float *src, void *dst, int64_t n_rows, int64_t n_per_row, const float *imatrix);
 
-/* A row of types.def, which says what each column means. A function that is NULL is refused wherever it would be needed. */
+/* A row of types.def, which says what each column means. A function that is NULL is refused wherever it would be
+ * needed. */
 typedef struct agk_type_traits {
     const char *name;                /* NULL: there is no such type */
     const char *key, *group, *numpy; /* numpy: "NONE" if it has none */

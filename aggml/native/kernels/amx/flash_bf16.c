@@ -1,10 +1,11 @@
-/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time, products of tiles beside exponentials. S = Q K^T and O = P V have
- * rows of Q in the lines of tiles, so only keys are turned. Tiles and vector units work together if their instructions stand side
- * by side: a step of products (four tiles of sums, 32 deep) is followed by exponentials of some rows of S. While S of one block is
- * made, S of the chunks before it becomes P, and the block before that goes into O; what one tile of rows begins ends with the next.
- * No maximum is looked for, but one of each row in the first 32 keys that it sees: a bf16 has the range of an f32, so P may be
- * 2^40. Sums beyond that are for lanes, as are values above 2^64 and what is not finite. exp2: 8 instructions, 7.5e-5, of which
- * half is common to all of a row. Not here: more terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
+/* flash_attn_ext of bf16 on AMX: 32 rows, 128 keys at a time, products of tiles beside exponentials. S = Q K^T and O =
+ * P V have rows of Q in the lines of tiles, so only keys are turned. Tiles and vector units work together if their
+ * instructions stand side by side: a step of products (four tiles of sums, 32 deep) is followed by exponentials of some
+ * rows of S. While S of one block is made, S of the chunks before it becomes P, and the block before that goes into O;
+ * what one tile of rows begins ends with the next. No maximum is looked for, but one of each row in the first 32 keys
+ * that it sees: a bf16 has the range of an f32, so P may be 2^40. Sums beyond that are for lanes, as are values above
+ * 2^64 and what is not finite. exp2: 8 instructions, 7.5e-5, of which half is common to all of a row. Not here: more
+ * terms (flash_terms.c), panels (flash_bf16_pack.c), steps (lower/attention/). */
 #include "flash_bf16.h"
 
 /* -- rows of the result ----------------------------------------------------------------------------------------- */
@@ -50,7 +51,8 @@ AGK_INLINE void beside(engine *e)
 
 /* -- products --------------------------------------------------------------------------------------------------- */
 
-/* Tiles 0 and 1 are the two halves of the width of rows 0 to 15, tiles 2 and 3 of the others: so rows follow each other. */
+/* Tiles 0 and 1 are the two halves of the width of rows 0 to 15, tiles 2 and 3 of the others: so rows follow each
+ * other. */
 #define PLACE(i) (256 * ((i) % 2 * 2 + (i) / 2))
 #define LEAVE(i) _tile_stored(i, home + PLACE(i), 64)
 #define ENTER(i) \

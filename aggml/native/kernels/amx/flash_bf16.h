@@ -1,5 +1,5 @@
-/* What flash_bf16.c keeps of two tiles of rows that are under way at once, and the arithmetic that one is given while the
- * other's products are on the matrix tiles. Not here: the products, the order of it all (flash_bf16.c). */
+/* What flash_bf16.c keeps of two tiles of rows that are under way at once, and the arithmetic that one is given while
+ * the other's products are on the matrix tiles. Not here: the products, the order of it all (flash_bf16.c). */
 #ifndef AGK_AMX_FLASH_BF16_H
 #define AGK_AMX_FLASH_BF16_H
 

@@ -1,5 +1,5 @@
-/* flash_attn_ext of bf16 on AMX: keys and values of a head to panels, once for all that read them. Not here: who multiplies them
- * (flash_bf16.c). */
+/* flash_attn_ext of bf16 on AMX: keys and values of a head to panels, once for all that read them. Not here: who
+ * multiplies them (flash_bf16.c). */
 #include "kernels/flash.h"
 #include "tiles.h"
 

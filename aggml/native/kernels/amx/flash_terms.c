@@ -1,5 +1,6 @@
-/* flash_attn_ext in two or three bf16 terms on AMX: 32 rows, 256 keys at a time. S^T = K Q^T and O^T = V^T P^T have rows of Q in
- * the lanes, so that softmax needs no sums across them, keys are used in their natural order and only values are turned.
+/* flash_attn_ext in two or three bf16 terms on AMX: 32 rows, 256 keys at a time. S^T = K Q^T and O^T = V^T P^T have
+ * rows of Q in the lanes, so that softmax needs no sums across them, keys are used in their natural order and only
+ * values are turned.
  *
  * Not here: one term (flash_bf16.c), the steps (lower/attention/flash_panels.c), f32 lanes (kernels/vec/flash.h). */
 #include "kernels/flash.h"

@@ -1,4 +1,5 @@
-/* 32 floats as bytes with a scale, AVX2: for blocks of q8_0 (f32_to.c) and for columns of products (mul_mat_columns.c). */
+/* 32 floats as bytes with a scale, AVX2: for blocks of q8_0 (f32_to.c) and for columns of products
+ * (mul_mat_columns.c). */
 #ifndef AGK_AVX2_Q8_H
 #define AGK_AVX2_Q8_H
 

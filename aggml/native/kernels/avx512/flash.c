@@ -1,5 +1,5 @@
-/* flash_attn_ext, AVX-512: tiles of rows, and the few rows of decoding. Against plain C: f32 sums in another order, within
- * 2e-6 of the largest value that a row attends to. */
+/* flash_attn_ext, AVX-512: tiles of rows, and the few rows of decoding. Against plain C: f32 sums in another order,
+ * within 2e-6 of the largest value that a row attends to. */
 #include "math.h"
 
 #include "kernels/vec/flash.h"

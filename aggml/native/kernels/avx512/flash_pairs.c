@@ -1,10 +1,11 @@
-/* flash_attn_ext of bf16 keys and values, AVX-512 BF16: tiles of rows in the lanes, products of pairs by vdpbf16ps, for CPUs
- * where that has more products than FMA (AGK_FAST_BF16). Q and the probabilities are rounded to bf16, sums are f32.
+/* flash_attn_ext of bf16 keys and values, AVX-512 BF16: tiles of rows in the lanes, products of pairs by vdpbf16ps, for
+ * CPUs where that has more products than FMA (AGK_FAST_BF16). Q and the probabilities are rounded to bf16, sums are
+ * f32.
  *
- * Q^T is in pairs of the width [d / 2][32][2], K as it lies; the probabilities and values in pairs of keys, P [pairs][32][2] in
- * the place of S, V [pairs][dv][2]. Pairs are those of the head, so a block may begin or end within one; what is beside its
- * keys there is not for it to see, and may be NaN. Not here: other types (kernels/vec/flash.h, whose S, O and sums these
- * are). */
+ * Q^T is in pairs of the width [d / 2][32][2], K as it lies; the probabilities and values in pairs of keys, P
+ * [pairs][32][2] in the place of S, V [pairs][dv][2]. Pairs are those of the head, so a block may begin or end within
+ * one; what is beside its keys there is not for it to see, and may be NaN. Not here: other types (kernels/vec/flash.h,
+ * whose S, O and sums these are). */
 #include "table/kernel_types.h"
 #include "math.h"
 
@@ -104,8 +105,8 @@ AGK_INLINE void products(int nv, int add, uint32_t mask, int64_t rows, int64_t n
     if (r < rows) product(nv, 1, add, mask, n, a, b + r * across, across, along, out + r * V_T);
 }
 
-/* S from row `from` to row `to` becomes pairs of 2^(S - max), in the first half of its place; gives the sums of its lanes, as
- * f32. A row of a pair that is not S counts as 0. */
+/* S from row `from` to row `to` becomes pairs of 2^(S - max), in the first half of its place; gives the sums of its
+ * lanes, as f32. A row of a pair that is not S counts as 0. */
 AGK_INLINE vf soft_max(int64_t from, int64_t to, float *s, vf max)
 {
     static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,

@@ -1,5 +1,5 @@
-/* 16 bytes in a vector: the operations that vec/dequant*.h are written with, under their names of SSE, each an instruction or
- * two of NEON. Here: those and no others. */
+/* 16 bytes in a vector: the operations that vec/dequant*.h are written with, under their names of SSE, each an
+ * instruction or two of NEON. Here: those and no others. */
 #ifndef AGK_NEON_BYTES_H
 #define AGK_NEON_BYTES_H
 

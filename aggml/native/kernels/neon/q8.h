@@ -22,8 +22,8 @@ AGK_INLINE float most_of(const float *x, int n)
     return v_hmax(v_max(v_max(most[0], most[1]), v_max(most[2], most[3])));
 }
 
-/* 16 floats as bytes; what does not fit (sources that are not finite, subnormal scales) is 0. Halves go away from zero, or to
- * even. */
+/* 16 floats as bytes; what does not fit (sources that are not finite, subnormal scales) is 0. Halves go away from zero,
+ * or to even. */
 AGK_INLINE int8x16_t round16(const float *x, vf inverse, bool even)
 {
     int32x4_t q[4];

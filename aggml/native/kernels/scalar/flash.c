@@ -1,6 +1,7 @@
 /* The exact kernel of flash_attn_ext: row by row, key by key.
  *
- * Not here: the walk over tiles (flash_walk.c), the vector kernels (kernels/vec/flash.h, kernels/vec/flash_narrow.h). */
+ * Not here: the walk over tiles (flash_walk.c), the vector kernels (kernels/vec/flash.h,
+ * kernels/vec/flash_narrow.h). */
 #include <math.h>
 
 #include "kernels/flash.h"

@@ -1,4 +1,5 @@
-/* One token of a recurrence in plain C: kernel_types.h has the formulas. Not here: the walk over tokens (lower/recurrent.c). */
+/* One token of a recurrence in plain C: kernel_types.h has the formulas. Not here: the walk over tokens
+ * (lower/recurrent.c). */
 #include <math.h>
 
 #include "kernels/short_dot.h"

@@ -1,4 +1,5 @@
-/* Sines, cosines and rotations of rope in plain C, phases in double. Not here: frequencies and positions (lower/rope.c). */
+/* Sines, cosines and rotations of rope in plain C, phases in double. Not here: frequencies and positions
+ * (lower/rope.c). */
 #include <math.h>
 
 #include "table/kernel_types.h"

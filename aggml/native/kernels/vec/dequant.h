@@ -38,8 +38,8 @@ AGK_INLINE void v_put_with(float *dst, __m128i q, float d, float m)
     for (int i = 0; i < 16; i += VF) v_store(dst + i, v_widen(q, i) * v_set(d) + v_set(m));
 }
 
-/* What becomes of 16 elements: floats, unless the including file has another use for codes and scales (V_OUT: it then defines
- * v_out and v_out_with itself). */
+/* What becomes of 16 elements: floats, unless the including file has another use for codes and scales (V_OUT: it then
+ * defines v_out and v_out_with itself). */
 #ifndef V_OUT
 AGK_INLINE void v_out(float *dst, __m128i q, float d)
 {

@@ -1,6 +1,6 @@
-/* Blocks of the codebook types to f32: iq1, iq2, iq3, x86. Included after an ISA's math.h. Numbers of points, signs and scales of
- * a block are made all at once (iq_parts.h), which halves its time; then 16 elements are two or four loads. Of iq1_s all is made
- * where it is used: that is no slower. */
+/* Blocks of the codebook types to f32: iq1, iq2, iq3, x86. Included after an ISA's math.h. Numbers of points, signs and
+ * scales of a block are made all at once (iq_parts.h), which halves its time; then 16 elements are two or four loads.
+ * Of iq1_s all is made where it is used: that is no slower. */
 #ifndef AGK_VEC_DEQUANT_IQ_H
 #define AGK_VEC_DEQUANT_IQ_H
 

@@ -1,4 +1,5 @@
-/* Blocks of 256 values with scales of 16 or 32 to f32: q2_K to q6_K, iq4_xs, tq2_0; tq1_0, to codes alone. Included after math.h.
+/* Blocks of 256 values with scales of 16 or 32 to f32: q2_K to q6_K, iq4_xs, tq2_0; tq1_0, to codes alone. Included
+ * after math.h.
  *
  * Scales are unpacked together and multiplied by d (minimums by -m) as if they were values. */
 #ifndef AGK_VEC_DEQUANT_K_H

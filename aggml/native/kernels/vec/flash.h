@@ -1,7 +1,8 @@
 /* Attention on tiles of rows, rows in the lanes: no sum across lanes, K and V are broadcast as they lie.
  *
- * Everything is kept transposed: Q^T [d][32], S^T [keys][32], O^T [dv][32]. The two products are blocks of V_R keys
- * (or values) x 2 vectors in registers. Logits are those of base 2: Q is multiplied with log2(e) as well. Included after an ISA's math.h. Not here: kernels/vec/flash_narrow.h. */
+ * Everything is kept transposed: Q^T [d][32], S^T [keys][32], O^T [dv][32]. The two products are blocks of V_R keys (or
+ * values) x 2 vectors in registers. Logits are those of base 2: Q is multiplied with log2(e) as well. Included after an
+ * ISA's math.h. Not here: kernels/vec/flash_narrow.h. */
 #ifndef AGK_VEC_FLASH_H
 #define AGK_VEC_FLASH_H
 
@@ -166,8 +167,8 @@ AGK_INLINE vf v_flash_exp(int64_t n, float *s, vf max)
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The logits of one vector of rows over a block of keys, and what is taken off them; O and the sums shrink where a maximum
- * grew. */
+/* The logits of one vector of rows over a block of keys, and what is taken off them; O and the sums shrink where a
+ * maximum grew. */
 AGK_INLINE vf v_flash_top(const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n, float *s)
 {
     const vf old = v_load(f->max + lane), low = v_set(-__builtin_inff());

@@ -1,5 +1,6 @@
-/* Blocks of the codebook types taken apart: numbers of points and signs, vectors of 256 bits. All static inline: nothing of this may
- * be shared with units of another instruction set. Not here: what points are (formats/quant_iq_grid.h), scales. */
+/* Blocks of the codebook types taken apart: numbers of points and signs, vectors of 256 bits. All static inline:
+ * nothing of this may be shared with units of another instruction set. Not here: what points are
+ * (formats/quant_iq_grid.h), scales. */
 #ifndef AGK_VEC_IQ_PARTS_H
 #define AGK_VEC_IQ_PARTS_H
 
@@ -22,7 +23,7 @@ AGK_INLINE void agk_store32(void *p, __m256i x)
     _mm256_storeu_si256((__m256i *)p, x);
 }
 
-/* --- signs: a bit for each of 256 elements ------------------------------------------------------------------------- */
+/* --- signs: a bit for each of 256 elements */
 
 /* 7 bits in each byte, and an eighth that makes their number even. */
 AGK_INLINE __m256i agk_even_signs(__m256i seven)
@@ -57,7 +58,7 @@ AGK_INLINE __m256i agk_iq2_xs_signs(const agk_block_iq2_xs *x)
     return agk_even_signs(_mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8));
 }
 
-/* --- numbers of points ---------------------------------------------------------------------------------------------- */
+/* --- numbers of points */
 
 /* Of 16: 8 bits each, and what multiplying the high bits and `mask` bring to their place. */
 AGK_INLINE void agk_iq_points(uint16_t *to, const uint8_t *low, __m256i high, __m256i times, int mask)

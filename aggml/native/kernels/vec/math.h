@@ -165,7 +165,8 @@ AGK_INLINE vf v_gelu_erf(vf x)
     return v_gelu_erf_of(x, tail);
 }
 
-/* The same of four vectors: their chains of 30 dependent instructions go forward together, without a branch between them. */
+/* The same of four vectors: their chains of 30 dependent instructions go forward together, without a branch between
+ * them. */
 AGK_INLINE void v_gelu_erf_4(vf x[4])
 {
     const vf most = v_set(6.5f);

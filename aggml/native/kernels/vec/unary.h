@@ -115,8 +115,8 @@ AGK_INLINE vf v_unary_1(int op, vf x)
     }
 }
 
-/* Functions with parameters, as lower/unary.c has them: p is the node's, vectors of one value. NaN becomes the maximum of
- * clamp, 0 of leaky_relu. */
+/* Functions with parameters, as lower/unary.c has them: p is the node's, vectors of one value. NaN becomes the maximum
+ * of clamp, 0 of leaky_relu. */
 AGK_INLINE vf v_unary_params_1(int op, vf x, const vf *p)
 {
     const vf zero = v_zero();

@@ -92,8 +92,8 @@ static agk_status check(agk_lowering *lowering)
     return status == AGK_OK ? check_mask(lowering) : status;
 }
 
-/* How many bf16 terms: as many as the type has bits for, so that a result is as accurate as in lanes; quantized types round
- * to bf16 within 2^-9. 0: lanes. */
+/* How many bf16 terms: as many as the type has bits for, so that a result is as accurate as in lanes; quantized types
+ * round to bf16 within 2^-9. 0: lanes. */
 static int choose_terms(const agk_lowering *lowering, int64_t rows)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
@@ -106,8 +106,8 @@ static int choose_terms(const agk_lowering *lowering, int64_t rows)
     return agk_flash_up(k->ne[1]) * width * heads * terms * 2 <= TERMS_MOST ? terms : 0;
 }
 
-/* Few rows see many keys: cut between keys as well, by the shape alone. More units than heads, and memory is read nearly in
- * order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9 us a head. */
+/* Few rows see many keys: cut between keys as well, by the shape alone. More units than heads, and memory is read
+ * nearly in order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9 us a head. */
 static int64_t keys_of_part(int64_t n_keys)
 {
     const int64_t fewest = (n_keys + MOST_PARTS - 1) / MOST_PARTS;
@@ -174,8 +174,8 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, b
     plan->read_v.paired = AGK_PICK(flash_pairs_pack, cpu);
 }
 
-/* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a quarter of
- * the time of one. */
+/* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a
+ * quarter of the time of one. */
 static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t rows, int64_t sharing)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
@@ -204,8 +204,8 @@ enum {
     TOGETHER_CHUNKS = 8,
 };
 
-/* Heads of K that lie side by side are read as one stream, if that leaves enough chunks: memory then comes as fast as the
- * hardware can foresee, where each head's own rows come a request at a time. */
+/* Heads of K that lie side by side are read as one stream, if that leaves enough chunks: memory then comes as fast as
+ * the hardware can foresee, where each head's own rows come a request at a time. */
 static void together(const agk_node *node, agk_flash_plan *plan)
 {
     const agk_view *k = &node->src[1], *v = &node->src[2];

@@ -1,4 +1,5 @@
-/* flash_attn_ext, its first step: the look at the mask. Which keys does a tile of rows see at all, which without the mask?
+/* flash_attn_ext, its first step: the look at the mask. Which keys does a tile of rows see at all, which without the
+ * mask?
  *
  * Not here: who uses it (flash_walk.c). */
 #include "flash_plan.h"

@@ -1,6 +1,7 @@
 /* flash_attn_ext on matrix tiles: keys and values are packed once for all tiles of rows, and one such tile is computed.
  *
- * Not here: the kernels (kernels/amx/flash_terms.c; kernels/scalar/flash_terms.c), the walk over tiles (flash_walk.c). */
+ * Not here: the kernels (kernels/amx/flash_terms.c; kernels/scalar/flash_terms.c), the walk over tiles
+ * (flash_walk.c). */
 #include "flash_plan.h"
 
 /* What is packed of one head: keys, then values. After all heads: whether each panel of each head has terms. */

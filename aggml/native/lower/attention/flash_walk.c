@@ -1,7 +1,7 @@
 /* flash_attn_ext: the walk over tiles of rows, and over the keys that each sees.
  *
- * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), the kernels
- * (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/vec/flash_narrow.h, kernels/avx512/flash_pairs.c). */
+ * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), the
+ * kernels (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/vec/flash_narrow.h, kernels/avx512/flash_pairs.c). */
 #include <math.h>
 
 #include "lower/alibi.h"
@@ -47,8 +47,8 @@ typedef struct job {
     int64_t i, part, head, batch;
 } job;
 
-/* Asks for rows that are wanted soon, of heads side by side. Those of one head lie apart: the hardware does not see where that
- * leads. */
+/* Asks for rows that are wanted soon, of heads side by side. Those of one head lie apart: the hardware does not see
+ * where that leads. */
 static void fetch_heads(const agk_view *view, const char *rows, int64_t heads, int64_t first, int64_t last)
 {
     const int64_t bytes = heads > 1 ? heads * view->nb[2] : (int64_t)agk_row_size(view->type, view->ne[0]);
@@ -63,7 +63,8 @@ static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t
     fetch_heads(view, rows, 1, first, last);
 }
 
-/* Rows first .. first+n-1 of k as the kernel wants them: where they lie, or in scratch, which has them from w->from on. */
+/* Rows first .. first+n-1 of k as the kernel wants them: where they lie, or in scratch, which has them from w->from
+ * on. */
 static const void *keys_at(const walk *w, const char *rows, int64_t first)
 {
     const agk_view *k = &w->node->src[1];

@@ -1,5 +1,6 @@
-/* Blocks: products of any number of columns. Columns of b are packed, 16 to a unit, and become the lanes; rows of a are read as
- * they lie, one element (or 4 bytes of k) at a time, and broadcast. A kernel keeps a block of 8 rows x 48 columns in registers.
+/* Blocks: products of any number of columns. Columns of b are packed, 16 to a unit, and become the lanes; rows of a are
+ * read as they lie, one element (or 4 bytes of k) at a time, and broadcast. A kernel keeps a block of 8 rows x 48
+ * columns in registers.
  *
  * Three schemes differ in what is multiplied:
  * - blocks_bf16: pairs of bf16, by vdpbf16ps or on matrix tiles;
@@ -25,9 +26,9 @@ enum {
 
 static const double tiles_slice_flops = 1e7; /* what one thread does on matrix tiles in some 10 us */
 
-/* Where a is multiplied as it lies (f32, bf16), each item packs its 48 columns of b for itself: packing costs 6 / rows of the
- * product, and nothing crosses between threads. Where rows of a must be converted first, b is packed by a step of its own and
- * each item converts 32 rows for some 100 columns. */
+/* Where a is multiplied as it lies (f32, bf16), each item packs its 48 columns of b for itself: packing costs 6 / rows
+ * of the product, and nothing crosses between threads. Where rows of a must be converted first, b is packed by a step
+ * of its own and each item converts 32 rows for some 100 columns. */
 typedef struct plan {
     agk_mm_block_fn *product;
     agk_mm_pack_fn *pack;
@@ -100,8 +101,8 @@ static int64_t first_unit(const agk_node *node, const plan *p, int64_t group)
     return agk_mm_ceil_div(node->src[1].ne[1], AGK_MM_UNIT) * group / p->groups;
 }
 
-/* Rows from `row` on, at most as many as are converted together, times all groups of an item: k elements from k0 on. The columns
- * are at `packed`, those of group x->from first. */
+/* Rows from `row` on, at most as many as are converted together, times all groups of an item: k elements from k0 on.
+ * The columns are at `packed`, those of group x->from first. */
 static void multiply_rows(const agk_task *task, const agk_node *node, const plan *p, const item *x, int64_t row,
                           int64_t k0, int64_t k, const char *packed, size_t unit_bytes)
 {

@@ -1,8 +1,8 @@
 /* Which scheme computes a product: a table of preferences, read from top to bottom, the best first.
  *
- * The first row whose scheme serves the product, and whose condition holds, is taken. A scheme serves where kernels.def has
- * lines for it that this machine can run; the conditions here say only when it pays. Figures are in the column `why`.
- * Not here: what the schemes do (README.md). */
+ * The first row whose scheme serves the product, and whose condition holds, is taken. A scheme serves where kernels.def
+ * has lines for it that this machine can run; the conditions here say only when it pays. Figures are in the column
+ * `why`. Not here: what the schemes do (README.md). */
 #include <ctype.h>
 #include <stdio.h>
 

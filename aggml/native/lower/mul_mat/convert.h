@@ -27,7 +27,8 @@ void agk_mm_convert(const agk_mm_conversion *conversion, const void *src, void *
 agk_mm_conversion agk_mm_to_floats(int type, uint32_t cpu);
 agk_mm_conversion agk_mm_to_q8(int type, uint32_t cpu);
 
-/* The same for products with the codes of rows of type a: those of blocks of 256 want one scale for each 256 elements. */
+/* The same for products with the codes of rows of type a: those of blocks of 256 want one scale for each 256
+ * elements. */
 agk_mm_conversion agk_mm_columns_of_codes(int a, int b, uint32_t cpu);
 
 agk_mm_convert_fn agk_mm_col_from_q8_0; /* a column that is quantized already, exact */

@@ -1,6 +1,7 @@
 /* Dots: products of few columns. Lanes run along k of both operands as they lie, one sum for each row and column.
  *
- * Weights are read once, so this is bound by memory with 1 to 8 columns. Three schemes differ in what the columns become:
+ * Weights are read once, so this is bound by memory with 1 to 8 columns. Three schemes differ in what the columns
+ * become:
  * - dots_q8:   quantized rows as they lie times columns of bytes (agk_mm_col_q8);
  * - dots_bf16: pairs of bf16, where a kernel multiplies them;
  * - dots_f32:  f32, f16 and bf16 rows times floats; other rows are widened to floats, 32 at a time.
@@ -109,8 +110,8 @@ static size_t column_element(const plan *p, int type)
     return form == AGK_MM_BF16 ? 2 : form == AGK_MM_FLOATS ? 4 : agk_traits(type)->type_size;
 }
 
-/* Rows first .. last - 1 of one matrix times all its columns: block of k by block of k, so that the columns stay in L1. Quantized
- * rows that are read as they lie have one block. */
+/* Rows first .. last - 1 of one matrix times all its columns: block of k by block of k, so that the columns stay in L1.
+ * Quantized rows that are read as they lie have one block. */
 static void multiply_rows(const agk_task *task, const agk_node *node, const plan *p, int64_t batch, int64_t first,
                           int64_t last)
 {

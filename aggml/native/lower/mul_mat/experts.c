@@ -1,6 +1,6 @@
-/* The first two steps of mul_mat_id: slots are grouped by expert, then the columns of each expert are brought together, as the
- * kernels want them: few for dots, many in units for blocks, those of packed weights side by side.
- * Not here: the products (experts_products.c). */
+/* The first two steps of mul_mat_id: slots are grouped by expert, then the columns of each expert are brought together,
+ * as the kernels want them: few for dots, many in units for blocks, those of packed weights side by side. Not here: the
+ * products (experts_products.c). */
 #include <stdio.h>
 
 #include "experts.h"
@@ -12,7 +12,8 @@ static int32_t expert_of(const agk_view *ids, const char *data, int64_t slot)
     return id;
 }
 
-/* Looks at all indices, so that a wrong one is found before any byte is written. Slots without an expert are cleared. */
+/* Looks at all indices, so that a wrong one is found before any byte is written. Slots without an expert are
+ * cleared. */
 agk_status agk_experts_group_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)chunk;
@@ -86,7 +87,8 @@ static void pack_for_blocks(const agk_task *task, const agk_node *node, const ag
     }
 }
 
-/* Bring together column `at` of the order. Dots take each by itself; blocks and packed weights take several, with the first. */
+/* Bring together column `at` of the order. Dots take each by itself; blocks and packed weights take several, with the
+ * first. */
 static void bring_column(const agk_task *task, const agk_node *node, const agk_experts_plan *p, const agk_experts *t,
                          int64_t expert, int64_t at)
 {

@@ -15,8 +15,8 @@ enum {
     AGK_EXPERTS_BLOCK_COLUMNS = 384, /* whose results, 32 rows of them, are in scratch together: 48 KB */
 };
 
-/* By which kernels an expert's columns are multiplied: packed weights whatever their number, else dots up to 8 of them, blocks from
- * 9 on. */
+/* By which kernels an expert's columns are multiplied: packed weights whatever their number, else dots up to 8 of them,
+ * blocks from 9 on. */
 typedef struct agk_experts_plan {
     agk_packed *packed;                           /* NULL: rows are read as they lie */
     agk_mm_block_fn *packed_lanes, *packed_tiles; /* packed_tiles NULL: there are no matrix tiles */
@@ -52,8 +52,8 @@ static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_pac
                                    : agk_packed_columns_bytes(i, k);
 }
 
-/* The work area: where each expert's columns begin in `order`, the columns by expert, then their elements. A slot is a column of
- * the result: [slot % used, slot / used] of ids, where `used` experts are named for each token. */
+/* The work area: where each expert's columns begin in `order`, the columns by expert, then their elements. A slot is a
+ * column of the result: [slot % used, slot / used] of ids, where `used` experts are named for each token. */
 typedef struct agk_experts {
     int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
     char *columns;          /* those of expert e begin at 2 * start[e]: units of 16 need up to twice the room */

@@ -1,5 +1,6 @@
-/* The third step of mul_mat_id: experts times blocks of rows. How many items there are follows from the shape, how much an item has to
- * do from the indices. Results lie in scratch first, since the columns of one expert are apart in the result. */
+/* The third step of mul_mat_id: experts times blocks of rows. How many items there are follows from the shape, how much
+ * an item has to do from the indices. Results lie in scratch first, since the columns of one expert are apart in the
+ * result. */
 #include "experts.h"
 
 enum {
@@ -26,7 +27,8 @@ static void widen(const part *x, const char *rows, int64_t n, int64_t k0, int64_
     for (int64_t i = 0; i < n; ++i) x->p->read_a(rows + i * a->nb[1], out + i * k, k);
 }
 
-/* From [column][rows] to the columns of the result, from row `row` on; columns first .. first + cols - 1 of the expert. */
+/* From [column][rows] to the columns of the result, from row `row` on; columns first .. first + cols - 1 of the
+ * expert. */
 static void scatter(const part *x, int64_t first, int64_t cols, int64_t row, int64_t rows, const float *from)
 {
     for (int64_t j = 0; j < cols; ++j) {

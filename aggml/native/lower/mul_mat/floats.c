@@ -1,5 +1,5 @@
-/* floats: products of f32 with many columns in lanes. Rows and columns of every type become floats, which lie in panels and units
- * in the order in which the kernel reads them. */
+/* floats: products of f32 with many columns in lanes. Rows and columns of every type become floats, which lie in panels
+ * and units in the order in which the kernel reads them. */
 #include "panels.h"
 
 enum { COLUMNS, READ }; /* of plan->kernels; READ: an agk_to_float_fn, NULL: rows are f32 */

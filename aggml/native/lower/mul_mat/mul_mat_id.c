@@ -1,9 +1,9 @@
 /* mul_mat_id: each column of b times the matrix of that expert which an index names.
  *
- * Three steps: slots are grouped by expert, the columns of an expert are brought together (experts.c), then experts and blocks of
- * rows are multiplied (experts_products.c). The kernels are those of the schemes of mul_mat: packed weights are multiplied as
- * integers however many columns an expert has; others by dots where it has up to 8, by blocks of floats where it has more.
- * Not here: products with one matrix (mul_mat.c). */
+ * Three steps: slots are grouped by expert, the columns of an expert are brought together (experts.c), then experts and
+ * blocks of rows are multiplied (experts_products.c). The kernels are those of the schemes of mul_mat: packed weights
+ * are multiplied as integers however many columns an expert has; others by dots where it has up to 8, by blocks of
+ * floats where it has more. Not here: products with one matrix (mul_mat.c). */
 #include "lower/refuse.h"
 #include "lower/strided.h"
 

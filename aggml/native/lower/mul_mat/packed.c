@@ -1,11 +1,11 @@
-/* packed_lanes and packed_tiles: products of packed weights with few columns (kernels/mul_mat_packed.h). Columns are quantized and
- * laid side by side, then groups of 16 rows are multiplied, each packed by the thread that comes to it first. Several products of
- * the same columns lay them out once.
+/* packed_lanes and packed_tiles: products of packed weights with few columns (kernels/mul_mat_packed.h). Columns are
+ * quantized and laid side by side, then groups of 16 rows are multiplied, each packed by the thread that comes to it
+ * first. Several products of the same columns lay them out once.
  *
- * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one column,
- * the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for eight, products
- * per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K).
- * Not here: when a group is packed (packing.h), the choice (choice.c). */
+ * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one
+ * column, the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for
+ * eight, products per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K). Not here: when a group is packed
+ * (packing.h), the choice (choice.c). */
 #include "lower/chain.h"
 #include "lower/strided.h"
 
@@ -121,7 +121,8 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
     return AGK_OK;
 }
 
-/* Whether the columns of an earlier product of packed weights are those of this one, as for queries, keys and values. */
+/* Whether the columns of an earlier product of packed weights are those of this one, as for queries, keys and
+ * values. */
 static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
 {
     const plan q = plan_of(earlier);
@@ -131,8 +132,8 @@ static bool same_columns(const plan *p, const agk_node *node, const agk_node *ea
            memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
 }
 
-/* k of the columns for one thread to lay out: some 2 us of work, 0.2 to 0.4 ns an element, and an even number of such chunks
- * for two threads; 1 ns where that takes two passes. */
+/* k of the columns for one thread to lay out: some 2 us of work, 0.2 to 0.4 ns an element, and an even number of such
+ * chunks for two threads; 1 ns where that takes two passes. */
 static int32_t k_of_chunk(int64_t k, int64_t n, bool one_pass)
 {
     const int64_t elements = one_pass ? 6144 : 2 * K_MOST;

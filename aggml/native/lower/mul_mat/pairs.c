@@ -1,5 +1,6 @@
-/* pairs: rows of bf16 and of quantized types with many columns, where vdpbf16ps is fast: one bf16 term of each number, two k in a
- * lane. Numbers are rounded to bf16, as on matrix tiles (tiles.c). Not here: f32 and f16 rows, which stay floats (floats.c). */
+/* pairs: rows of bf16 and of quantized types with many columns, where vdpbf16ps is fast: one bf16 term of each number,
+ * two k in a lane. Numbers are rounded to bf16, as on matrix tiles (tiles.c). Not here: f32 and f16 rows, which stay
+ * floats (floats.c). */
 #include "panels.h"
 
 enum { COLUMNS, ROWS, READ }; /* of plan->kernels; READ: an agk_to_float_fn, NULL: rows are bf16 */

@@ -1,7 +1,7 @@
 /* Products by panels and units: how a node is cut, the step that packs columns, and the second step in lanes.
  *
- * An item is a block of rows times up to 512 columns: block of k by block of k, 32 rows at a time are made a panel, which all
- * columns pass by. So what is packed stays in L2 for all rows of the item, and the sums stay with the thread.
+ * An item is a block of rows times up to 512 columns: block of k by block of k, 32 rows at a time are made a panel,
+ * which all columns pass by. So what is packed stays in L2 for all rows of the item, and the sums stay with the thread.
  * Not here: what units and panels hold (tiles.c, bytes.c, shorts.c, pairs.c, floats.c), the second step on matrix tiles
  * (tiles_items.c), the kernels. */
 #include "panels.h"
@@ -15,9 +15,9 @@ enum {
 
 /* -- the first step: columns are packed, for all rows --------------------------------------------------------- */
 
-/* Whether numbers too small to be split are lost in what stands beside them: in each of n columns of k floats the largest
- * is finite and at least 2^-100, so that 2^-126 more or less is 2^-26 of it; or all are zero. Behind a gelu, values below
- * 2^-110 are in every other unit. */
+/* Whether numbers too small to be split are lost in what stands beside them: in each of n columns of k floats the
+ * largest is finite and at least 2^-100, so that 2^-126 more or less is 2^-26 of it; or all are zero. Behind a gelu,
+ * values below 2^-110 are in every other unit. */
 static bool too_small_to_count(int64_t k, int64_t n, const char *b, int64_t ldb)
 {
     enum { LANES = 16 };

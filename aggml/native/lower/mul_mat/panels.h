@@ -1,11 +1,11 @@
 /* What the schemes of panels share: tiles, bytes, shorts, pairs and floats.
  *
- * All of them pack columns to units of 16 in a first step, and make panels of 32 rows, a block of k at a time, which many columns
- * pass by in a second. They differ in what units and panels hold (kernels/mul_mat_panels.h, _bytes.h, _shorts.h), so each is a
- * file that says how its columns and rows are packed, and by which kernel they are multiplied.
+ * All of them pack columns to units of 16 in a first step, and make panels of 32 rows, a block of k at a time, which
+ * many columns pass by in a second. They differ in what units and panels hold (kernels/mul_mat_panels.h, _bytes.h,
+ * _shorts.h), so each is a file that says how its columns and rows are packed, and by which kernel they are multiplied.
  *
- * Here: the plan, where the work memory has what, how an item is found. panels.c: how a node is cut, both steps in lanes.
- * tiles.c, tiles_items.c: the second step on matrix tiles. */
+ * Here: the plan, where the work memory has what, how an item is found. panels.c: how a node is cut, both steps in
+ * lanes. tiles.c, tiles_items.c: the second step on matrix tiles. */
 #ifndef AGK_LOWER_MUL_MAT_PANELS_H
 #define AGK_LOWER_MUL_MAT_PANELS_H
 
@@ -26,11 +26,11 @@ typedef struct agk_mm_panels_plan agk_mm_panels_plan;
 
 /* How a scheme packs, and how large its pieces of work are. */
 typedef struct agk_mm_panels {
-    /* n columns of k elements, `stride` bytes apart, in the form that plan->columns gives them, to a unit; missing columns are
-     * zero. False: some number cannot be split into terms. */
+    /* n columns of k elements, `stride` bytes apart, in the form that plan->columns gives them, to a unit; missing
+     * columns are zero. False: some number cannot be split into terms. */
     bool (*columns)(const agk_mm_panels_plan *plan, int64_t k, int64_t n, const void *b, size_t stride, char *unit);
-    /* n rows of a from `rows` on, k elements of each, to a panel; missing rows are zero. `room`: floats for 16 rows of a block,
-     * if the scheme wants it. */
+    /* n rows of a from `rows` on, k elements of each, to a panel; missing rows are zero. `room`: floats for 16 rows of
+     * a block, if the scheme wants it. */
     bool (*rows)(const agk_mm_panels_plan *plan, const agk_view *a, const char *rows, int64_t n, int64_t k, char *panel,
                  float *room);
     double slice_flops; /* what one thread computes in some 10 us */
@@ -101,9 +101,9 @@ static inline size_t agk_mm_panels_sums(int64_t cols)
     return (size_t)agk_mm_ceil_div(cols, 2 * AGK_MM_UNIT) * AGK_PANEL_SUMS;
 }
 
-/* Work memory: for each matrix of b, for each block of k, that of all units; then a bool for each unit: whether its numbers could
- * be split. Whole units one after the other would lie a power of two apart for many k: 32 of them in the same sets of L2, which
- * has 16 ways. */
+/* Work memory: for each matrix of b, for each block of k, that of all units; then a bool for each unit: whether its
+ * numbers could be split. Whole units one after the other would lie a power of two apart for many k: 32 of them in the
+ * same sets of L2, which has 16 ways. */
 static inline char *agk_mm_panels_columns(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p,
                                           int64_t batch)
 {
@@ -142,8 +142,8 @@ agk_mm_item agk_mm_item_at(const agk_task *task, const agk_node *node, const agk
 agk_mm_panel agk_mm_item_block(const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *item, int64_t k0,
                                int64_t kn);
 
-/* Makes the panel of rows `row` on of an item for the block that x describes, and says what to fetch meanwhile. False: some number
- * cannot be split. */
+/* Makes the panel of rows `row` on of an item for the block that x describes, and says what to fetch meanwhile. False:
+ * some number cannot be split. */
 bool agk_mm_item_panel(const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *item, int64_t row,
                        int64_t k0, int64_t kn, char *panel, agk_mm_panel *x);
 

@@ -20,8 +20,8 @@ typedef struct agk_mm_scheme {
     const char *name;
     /* Whether its kernels can compute the product at all: types, shape, lines of kernels.def. */
     bool (*serves)(const agk_mm_problem *problem);
-    /* Adds the steps of a node, whose operands were checked and whose result is not empty. False: there is no memory for
-     * a packed copy, nothing was added, and the next scheme is asked. */
+    /* Adds the steps of a node, whose operands were checked and whose result is not empty. False: there is no memory
+     * for a packed copy, nothing was added, and the next scheme is asked. */
     bool (*lower)(agk_lowering *lowering);
 } agk_mm_scheme;
 
@@ -38,8 +38,8 @@ typedef struct agk_mm_preference {
     const char *why;
 } agk_mm_preference;
 
-/* The first row from `after` on (NULL: from the top) whose scheme serves the product, when it should; the last row serves
- * every product that mul_mat accepts. */
+/* The first row from `after` on (NULL: from the top) whose scheme serves the product, when it should; the last row
+ * serves every product that mul_mat accepts. */
 const agk_mm_preference *agk_mm_prefer(const agk_mm_problem *problem, const agk_mm_preference *after);
 
 /* The variant of kernels.def for this machine of `<prefix><name of the type in small letters>`, if there is one beside

@@ -1,7 +1,7 @@
-/* shorts: quantized rows with many columns on vectors of 256 bits. vpmaddubsw (AVX2) adds products of bytes in 16 bits, so how
- * many may be added depends on how wide the codes of the type are (kernels/mul_mat_shorts.h). AVX-VNNI has vpdpbusd, whose sums
- * have 32 bits, and takes the same rows and columns.
- * Not here: vectors of 512 bits, and NEON (bytes.c). */
+/* shorts: quantized rows with many columns on vectors of 256 bits. vpmaddubsw (AVX2) adds products of bytes in 16 bits,
+ * so how many may be added depends on how wide the codes of the type are (kernels/mul_mat_shorts.h). AVX-VNNI has
+ * vpdpbusd, whose sums have 32 bits, and takes the same rows and columns. Not here: vectors of 512 bits, and NEON
+ * (bytes.c). */
 #include "kernels/mul_mat_shorts.h"
 
 #include "panels.h"

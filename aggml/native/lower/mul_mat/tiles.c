@@ -1,11 +1,11 @@
-/* tiles: products with many columns on matrix tiles (AMX), whose numbers are bf16: an f32 is three terms, an f16 two, bf16 and
- * quantized rows one (kernels/mul_mat_panels.h).
+/* tiles: products with many columns on matrix tiles (AMX), whose numbers are bf16: an f32 is three terms, an f16 two,
+ * bf16 and quantized rows one (kernels/mul_mat_panels.h).
  *
- * Three things only tiles do. Numbers that cannot be split into terms (not finite, or below 2^-110 among no larger ones) are found
- * on the way and multiplied once more by a dot. Panels of weights are kept packed, if they are f32, f16 or bf16. Stages that are
- * a bias, a function and an addend are carried out while sums are in L1, and the result may become bf16 or be written as the
- * columns of the next product.
- * Here: which kernels, how rows become panels, which stages. Not here: the second step (tiles_items.c). */
+ * Three things only tiles do. Numbers that cannot be split into terms (not finite, or below 2^-110 among no larger
+ * ones) are found on the way and multiplied once more by a dot. Panels of weights are kept packed, if they are f32, f16
+ * or bf16. Stages that are a bias, a function and an addend are carried out while sums are in L1, and the result may
+ * become bf16 or be written as the columns of the next product. Here: which kernels, how rows become panels, which
+ * stages. Not here: the second step (tiles_items.c). */
 #include "tiles.h"
 
 #include "packing.h"
@@ -93,7 +93,8 @@ static bool rows_of_floats(const agk_mm_panels_plan *p, const agk_view *a, const
     return both_halves(half_of_floats, p, a, from, n, k, panel, room);
 }
 
-/* min_rows: packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 %. max_rows: their sums are 512 KB. */
+/* min_rows: packed columns come from L3 once per item: 128 rows are 8 % slower, 96 15 %. max_rows: their sums are 512
+ * KB. */
 #define AGK_ON_TILES(rows) {columns, rows, .slice_flops = 2e7, .min_rows = 192, .max_rows = 256, .wants_room = true}
 static const agk_mm_panels of_bf16 = AGK_ON_TILES(rows_of_bf16), of_codebook = AGK_ON_TILES(rows_of_codebook),
                            of_floats = AGK_ON_TILES(rows_of_floats);
@@ -131,8 +132,8 @@ static const agk_view *addend(const agk_node *node, int i)
     return v != NULL && v->type == AGK_F32 && v->nb[0] == 4 ? v : NULL;
 }
 
-/* Stages as a tile can carry them out: a bias, a function, another addend or that it becomes bf16, in this order, each or none.
- * False: there are others. */
+/* Stages as a tile can carry them out: a bias, a function, another addend or that it becomes bf16, in this order, each
+ * or none. False: there are others. */
 static bool choose_end(agk_mm_panels_plan *p, const agk_node *node)
 {
     int8_t i = 0;

@@ -1,12 +1,13 @@
-/* The second step of tiles: panels are made, or taken from where they are kept, and multiplied; sums end in the kernel. Products with
- * a number that cannot be split are computed once more by a dot. Not here: the kernel (kernels/amx/mul_mat_tiles.c). */
+/* The second step of tiles: panels are made, or taken from where they are kept, and multiplied; sums end in the kernel.
+ * Products with a number that cannot be split are computed once more by a dot. Not here: the kernel
+ * (kernels/amx/mul_mat_tiles.c). */
 #include "tiles.h"
 
 #include "lower/chain.h"
 #include "packing.h"
 
-/* Where the columns begin that a product of `k` rows gives to the product behind it: those of row `row`, a multiple of 32, and the
- * first column of unit `unit`, in one term and blocks of k_block; ld_unit: to the next unit. */
+/* Where the columns begin that a product of `k` rows gives to the product behind it: those of row `row`, a multiple of
+ * 32, and the first column of unit `unit`, in one term and blocks of k_block; ld_unit: to the next unit. */
 static char *given_columns(char *columns, int64_t units, int64_t k, int64_t k_block, int64_t row, int64_t unit,
                            size_t *ld_unit)
 {
@@ -42,7 +43,8 @@ static agk_mm_end end_of(const agk_task *task, const agk_node *node, const agk_m
     return e;
 }
 
-/* The panel of rows `row` on from where it is kept, for the block that x describes; false: some number cannot be split. */
+/* The panel of rows `row` on from where it is kept, for the block that x describes; false: some number cannot be
+ * split. */
 static bool kept_panel(const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *t, int64_t row, int64_t k0,
                        int64_t kn, agk_mm_panel *x)
 {
@@ -111,8 +113,8 @@ static void multiply_again(const agk_task *task, const agk_node *node, const agk
     }
 }
 
-/* Panels whose sums did not end in the kernel: those with numbers that cannot be split, all if there are stages that the kernel
- * does not know. */
+/* Panels whose sums did not end in the kernel: those with numbers that cannot be split, all if there are stages that
+ * the kernel does not know. */
 static void finish(const agk_task *task, const agk_node *node, const agk_mm_panels_plan *p, const agk_mm_item *t,
                    const splits *fine, int64_t panels)
 {
