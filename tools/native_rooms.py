@@ -11,6 +11,7 @@ the Python package (rooms.py).
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +35,8 @@ SOURCES = {".c", ".h", ".cpp", ".def"}
 NAMES_ALL = "table/dispatch.c"
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_VARIANT = re.compile(r"^AGK_(?:VARIANT|GATED)\((\w+), (\w+),", re.MULTILINE)
+_VARIANT = re.compile(r"\bAGK_VARIANT\(\s*(\w+)\s*,\s*(\w+)\s*,")
+_ISA = re.compile(r"^AGK_ISA\((\w+),", re.MULTILINE)
 
 
 def room_of(path: Path) -> str:
@@ -125,9 +127,21 @@ def calls(build: Path) -> dict[tuple[str, str], list[str]]:
 # -- addresses
 
 
+def preprocessed(path: Path, *folders: Path, before: Path | None = None) -> str:
+    """The text of a file, behind that of `before`, for all instruction sets at once."""
+    command = [os.environ.get("CC", "cc"), "-E", "-P", "-std=c11", "-x", "c"]
+    command += [f"-I{folder}" for folder in (*folders, NATIVE)]
+    table = (NATIVE / "table" / "isas.def").read_text()
+    command += ["-include", str(before)] if before else []
+    command += [f"-DAGK_BUILD_{isa.upper()}" for isa in _ISA.findall(table)]
+    return subprocess.run([*command, path], capture_output=True, text=True, check=True).stdout
+
+
 def variants() -> list[tuple[str, str]]:
-    """Every kernel and instruction set of kernels.def."""
-    return _VARIANT.findall((NATIVE / "table" / "kernels.def").read_text())
+    """Every kernel and instruction set of kernels.def, whatever macros its lines are made by."""
+    table = NATIVE / "table"
+    lists = table / "mul_mat_types.h"  # of types, which lines of products are made for
+    return _VARIANT.findall(preprocessed(table / "kernels.def", before=lists))
 
 
 def files_of(kernel: str, isa: str) -> list[Path]:

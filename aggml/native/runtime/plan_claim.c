@@ -1,15 +1,16 @@
 /* Who takes which chunk: a word for each range of a step, from which any number of threads take chunks by adding to it.
  *
- * A range's word is 24 bits step, 20 bits number of its chunks, 20 bits how many of them were taken. A thread looks,
+ * Not here: what is done with a chunk (plan_run.c). */
+#include "pool_state.h"
+
+/* A range's word is 24 bits step, 20 bits number of its chunks, 20 bits how many of them were taken. A thread looks,
  * then claims with fetch_add, so step and chunk come from the same atomic read and a late thread can only claim what is
  * current. Claims beyond the end cannot overflow, since a thread looks before it claims and there are at most 512.
  *
  * Up to 8 threads share one range. 128 that add to one word would wait for its cache line longer than for memory; so
  * there is a range for every 8, the same number in each bank of memory. A thread begins with its own, goes on with
  * those of its bank, then with the others. Of each step a range has the chunks of the same threads (agk_in_streams), so
- * the same rows of the weights: they are packed, touched and read next to the memory where they lie. Not here: what is
- * done with a chunk (plan_run.c). */
-#include "pool_state.h"
+ * the same rows of the weights: they are packed, touched and read next to the memory where they lie. */
 
 static uint64_t pack(size_t step, uint32_t chunks)
 {
