@@ -1,10 +1,11 @@
-/* What the lowering of products and their kernels agree on: forms of rows and columns, and the arguments of dots and blocks.
+/* What the lowering of products and their kernels agree on: forms of rows and columns, and the arguments of dots and
+ * blocks.
  *
- * dst[m, n] = sum over k of a[k, m] * b[k, n]: a row of a times a column of b. lower/mul_mat/README.md has the schemes and the
- * words. Dots (few columns): lanes run along k of both operands as they lie, one sum for each row and column at the end. Blocks
- * (more columns): b is packed in units of 16 columns, which become the lanes; rows of a are read as they lie, one element (or
- * 4 bytes of k) at a time, and broadcast, so weights need no packing at all.
- * Not here: panels (mul_mat_panels.h, _bytes.h, _shorts.h), packed weights (mul_mat_packed.h). */
+ * dst[m, n] = sum over k of a[k, m] * b[k, n]: a row of a times a column of b. lower/mul_mat/README.md has the schemes
+ * and the words. Dots (few columns): lanes run along k of both operands as they lie, one sum for each row and column at
+ * the end. Blocks (more columns): b is packed in units of 16 columns, which become the lanes; rows of a are read as
+ * they lie, one element (or 4 bytes of k) at a time, and broadcast, so weights need no packing at all. Not here: panels
+ * (mul_mat_panels.h, _bytes.h, _shorts.h), packed weights (mul_mat_packed.h). */
 #ifndef AGK_MUL_MAT_H
 #define AGK_MUL_MAT_H
 
@@ -33,8 +34,8 @@ typedef struct agk_mm_row_q8 {
     int8_t q[AGK_MM_BLOCK];
 } agk_mm_row_q8;
 
-/* A column of b, quantized, per 64 k; a last half is zero. Dots of quantized rows read it; blocks_q8, bytes, shorts and packed
- * weights pack it. */
+/* A column of b, quantized, per 64 k; a last half is zero. Dots of quantized rows read it; blocks_q8, bytes, shorts and
+ * packed weights pack it. */
 typedef struct agk_mm_col_q8 {
     float d[2];
     int32_t start[AGK_MM_UNIT]; /* -128 * sum of 4 q: what weights made unsigned add too much, lane by lane */
@@ -62,7 +63,8 @@ typedef void agk_mm_pack_fn(int64_t k, int64_t cols, const void *b, size_t ldb, 
 /* Rows of a or columns of b into agk_mm_row_q8 or agk_mm_col_q8. */
 typedef void agk_mm_convert_fn(const void *src, void *dst, int64_t n);
 
-/* What the codes of a quantized type are like, as products of bytes see them: an element is (code - offset) * scale + minimum. */
+/* What the codes of a quantized type are like, as products of bytes see them: an element is (code - offset) * scale +
+ * minimum. */
 typedef struct agk_code_traits {
     bool served : 1;  /* whether elements of the type can be bytes at all */
     bool minimum : 1; /* there are minimums */

@@ -1,10 +1,10 @@
 /* Panels and units of the scheme `bytes`: quantized rows as bytes, which vpdpbusd, sdot and smmla multiply.
  *
- * An element of a row is (q - 128) * d + minimum with an unsigned byte q, whatever its type, so all types share one product.
- * Columns are quantized as for few columns (agk_mm_col_q8); those for types with blocks of 256 have one scale for each 256, as in
- * ggml. 16 columns make a unit. vpdpbusd multiplies unsigned by signed bytes, so the sums of a unit begin at -128 * sum(q) of the
- * column, and nothing has to be added up along rows.
- * Not here: the arguments of the kernel (mul_mat_panels.h), sums of 16 bits (mul_mat_shorts.h). */
+ * An element of a row is (q - 128) * d + minimum with an unsigned byte q, whatever its type, so all types share one
+ * product. Columns are quantized as for few columns (agk_mm_col_q8); those for types with blocks of 256 have one scale
+ * for each 256, as in ggml. 16 columns make a unit. vpdpbusd multiplies unsigned by signed bytes, so the sums of a unit
+ * begin at -128 * sum(q) of the column, and nothing has to be added up along rows. Not here: the arguments of the
+ * kernel (mul_mat_panels.h), sums of 16 bits (mul_mat_shorts.h). */
 #ifndef AGK_MUL_MAT_BYTES_H
 #define AGK_MUL_MAT_BYTES_H
 
@@ -19,8 +19,8 @@ typedef struct agk_bytes_row {
     float unused[10];
 } agk_bytes_row;
 
-/* 32 k of 16 columns. start: -128 * sum(q). sum: d * sum(q), without d if scales are for 256. Both of the first and the last 16 k,
- * or of all 32 in the first. q: [four k][column][4], a vector of 64 bytes for each four k. */
+/* 32 k of 16 columns. start: -128 * sum(q). sum: d * sum(q), without d if scales are for 256. Both of the first and the
+ * last 16 k, or of all 32 in the first. q: [four k][column][4], a vector of 64 bytes for each four k. */
 typedef struct agk_bytes_unit {
     float d[16];
     int32_t start[2][16];

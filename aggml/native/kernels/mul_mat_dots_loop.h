@@ -1,7 +1,8 @@
-/* Products of few columns, 2 rows x up to 4 columns at a time: the loops around the panel of the file that includes this.
+/* Products of few columns, 2 rows x up to 4 columns at a time: the loops around the panel of the file that includes
+ * this.
  *
- * That file defines panel(type, R, N, block, a, b, c) before: all k of R rows and N columns, both constants. Not here: panels
- * (mul_mat_dots_*.c of each instruction set), other shapes (kernels/avx512/mul_mat_dots.h). */
+ * That file defines panel(type, R, N, block, a, b, c) before: all k of R rows and N columns, both constants. Not here:
+ * panels (mul_mat_dots_*.c of each instruction set), other shapes (kernels/avx512/mul_mat_dots.h). */
 #ifndef AGK_MUL_MAT_DOT_BLOCKS_H
 #define AGK_MUL_MAT_DOT_BLOCKS_H
 

@@ -1,17 +1,18 @@
 /* Weights packed for few columns: 16 rows side by side, so that a row is a lane and nothing is added up across lanes.
  *
- * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side.
- * Not here: who packs when (lower/weights.h, runtime/packing.c), the products (kernels/scalar/mul_mat_packed.c, kernels/avx512/mul_mat_packed.h). */
+ * Columns are quantized as for the other kernels (agk_mm_col_q8) and then laid side by side. Not here: who packs when
+ * (lower/weights.h, runtime/packing.c), the products (kernels/scalar/mul_mat_packed.c,
+ * kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_PACKED_H
 #define AGK_PACKED_H
 
 #include "table/kernels.h"
 #include "mul_mat.h"
 
-/* A group is 16 rows of k elements (the last one of a matrix is filled up with zeros), block after block of the type's 32
- * or 256 elements; a block holds the scales of its 16 rows, then 64-byte vectors, in which bytes 4 r .. 4 r + 3 are 4 of
- * row r in the order of the file. So a vector multiplies a broadcast of 4 elements of a column, and nibbles are taken
- * apart as in the file. The size is that of the file, plus 0 to 4 %.
+/* A group is 16 rows of k elements (the last one of a matrix is filled up with zeros), block after block of the type's
+ * 32 or 256 elements; a block holds the scales of its 16 rows, then 64-byte vectors, in which bytes 4 r .. 4 r + 3 are
+ * 4 of row r in the order of the file. So a vector multiplies a broadcast of 4 elements of a column, and nibbles are
+ * taken apart as in the file. The size is that of the file, plus 0 to 4 %.
  *
  * | type           | at the beginning of a block                                        | vectors                |
  * | q8_0           | f16 d[16]                                                          | 8 of q + 128           |
@@ -25,10 +26,12 @@
  * | q4_K, q5_K     | f16 d[16], f16 m[16], u8 scales [8][16], u8 minimums [8][16]       | 2 x ((4 high,) 16 low) |
  * | q6_K           | f16 d[16], i8 scales [16][16]                                      | 2 x 8 x (2 low, 1 high)|
  * | iq4_xs         | f16 d[16], i8 scales - 32 [8][16]                                  | 32 of qs               |
- * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K: mul_mat_packed_kinds.h.
+ * In qh of q5_0 and q5_1 bit v of byte i of a lane belongs to element 4 v + i. Low and high bits of q2_K to q6_K:
+ * mul_mat_packed_kinds.h.
  *
- * f32, f16 and bf16 are packed for many columns on matrix tiles, as half a panel (mul_mat_panels.h): 1.5, 2 and 1 times the size
- * of the file. Before the first block there are 64 bytes, of which the first tells whether all numbers have terms. */
+ * f32, f16 and bf16 are packed for many columns on matrix tiles, as half a panel (mul_mat_panels.h): 1.5, 2 and 1 times
+ * the size of the file. Before the first block there are 64 bytes, of which the first tells whether all numbers have
+ * terms. */
 enum {
     AGK_PACKED_ROWS = 16,
     AGK_PACKED_COLUMNS = 8, /* of one product in lanes: their sums, 8 vectors of weights and scales fill 32 registers */
@@ -38,8 +41,8 @@ enum {
 
 /* Columns, up to 16 of them: per 32 k of n columns float d[n], two sums of each, int8_t q[n][32].
  *
- * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats; of
- * 32 elements (the second is unused) or of the first and the last 16. */
+ * What the two sums are: what an offset of the codes adds too much as integers, or the factors of a minimum as floats;
+ * of 32 elements (the second is unused) or of the first and the last 16. */
 typedef enum agk_packed_sums {
     AGK_OFFSET_32,
     AGK_OFFSET_16,
@@ -56,10 +59,10 @@ typedef struct agk_packed_layout {
     int32_t offset; /* the value of a code is (code - offset) * scale */
 } agk_packed_layout;
 
-/* For matrix tiles columns come in units of 64 k, the last one filled up with zeros, for 8 or 16 columns: float d[2][width], the
- * sums [2][2][width], then tiles of 16 lines x 64 k. There is a line for each of 8 columns and both scales of 32 k, or of 4
- * columns and all four of 16, in which the k of one scale are those of the column and the others are zero. So one product of
- * tiles keeps the sums of all scales apart. */
+/* For matrix tiles columns come in units of 64 k, the last one filled up with zeros, for 8 or 16 columns: float
+ * d[2][width], the sums [2][2][width], then tiles of 16 lines x 64 k. There is a line for each of 8 columns and both
+ * scales of 32 k, or of 4 columns and all four of 16, in which the k of one scale are those of the column and the
+ * others are zero. So one product of tiles keeps the sums of all scales apart. */
 enum { AGK_PACKED_UNIT = 64, AGK_PACKED_TILE = 16 * AGK_PACKED_UNIT };
 
 const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has none */
@@ -67,8 +70,8 @@ const agk_packed_layout *agk_packed_layout_of(int type); /* NULL: the type has n
 /* Pack up to 16 rows, `stride` bytes apart, of k elements. */
 void agk_packed_group(int type, const char *rows, size_t stride, int64_t n, int64_t k, char *out);
 
-/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart, as if they were `width`: the
- * rest are zeros. */
+/* Lay n columns side by side, k elements of each from quantized columns `stride` bytes apart, as if they were `width`:
+ * the rest are zeros. */
 void agk_packed_columns(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,
                         size_t stride, char *out);
 void agk_packed_tiles(const agk_packed_layout *layout, int64_t n, int64_t width, int64_t k, const char *columns,

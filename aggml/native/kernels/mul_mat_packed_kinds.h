@@ -1,6 +1,6 @@
-/* The types of packed weights, for the products of all instruction sets: a kernel is a template of one of these, so the compiler
- * knows every fact below, and nothing is decided at run time. All static inline. Not here: how weights are packed
- * (mul_mat_packed.h, kernels/scalar/mul_mat_packed.c). */
+/* The types of packed weights, for the products of all instruction sets: a kernel is a template of one of these, so the
+ * compiler knows every fact below, and nothing is decided at run time. All static inline. Not here: how weights are
+ * packed (mul_mat_packed.h, kernels/scalar/mul_mat_packed.c). */
 #ifndef AGK_PACKED_KINDS_H
 #define AGK_PACKED_KINDS_H
 
@@ -52,13 +52,14 @@ AGK_INLINE size_t vectors(kind t)
     return 0;
 }
 
-/* Where the vectors of a block of 256 lie, in bytes behind its data: in the order in which a product first reads them, so that
- * the processor's own prefetcher, which follows lines that succeed each other, keeps up. On a Zen 4 q6_K with its high bits behind
- * all low ones came to 0.47 of the read bandwidth without a prefetch of ours, in this order to 0.98.
+/* Where the vectors of a block of 256 lie, in bytes behind its data: in the order in which a product first reads them,
+ * so that the processor's own prefetcher, which follows lines that succeed each other, keeps up. On a Zen 4 q6_K with
+ * its high bits behind all low ones came to 0.47 of the read bandwidth without a prefetch of ours, in this order to
+ * 0.98.
  *
- * A block has two halves of 128 k, a half four parts of 32, a part eight vectors of 4 k. Low bits: vector v of a part, together
- * with other parts of the half. High bits: of q3_K and q5_K one bit of each part, those of vectors v and v + 4 in the low
- * and the high nibble of one vector; of q6_K two bits. */
+ * A block has two halves of 128 k, a half four parts of 32, a part eight vectors of 4 k. Low bits: vector v of a part,
+ * together with other parts of the half. High bits: of q3_K and q5_K one bit of each part, those of vectors v and v + 4
+ * in the low and the high nibble of one vector; of q6_K two bits. */
 AGK_INLINE size_t low_bits_at(kind t, int64_t half, int part, int v)
 {
     const size_t h = (size_t)half, i = (size_t)v;

@@ -1,7 +1,8 @@
-/* Panels and units: the arguments of the kernels of products with many columns, and what tiles, pairs and floats put in them.
+/* Panels and units: the arguments of the kernels of products with many columns, and what tiles, pairs and floats put in
+ * them.
  *
- * A panel is 32 rows of a, a unit 16 columns of b, both for a block of k, in the order in which a kernel reads them. All have
- * zeros beyond k, rows and columns.
+ * A panel is 32 rows of a, a unit 16 columns of b, both for a block of k, in the order in which a kernel reads them.
+ * All have zeros beyond k, rows and columns.
  *
  * Not here: bytes (mul_mat_bytes.h, mul_mat_shorts.h), fewer columns (mul_mat.h). */
 #ifndef AGK_MUL_MAT_PANELS_H
@@ -9,18 +10,19 @@
 
 #include "mul_mat.h"
 
-/* Terms: a bf16 has 8 bits of an f32's 24, and a product of two is exact in f32. So x = x0 + x1 + x2, each term the next 8 bits,
- * and a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six products of bf16. Where tiles
- * have 16 times the rate of f32 lanes that is 2.6 times faster, at the accuracy of f32. Two terms each, three products: f16,
- * whose 11 bits they hold. One: bf16, and quantized types, whose elements round to bf16 within 2^-9.
+/* Terms: a bf16 has 8 bits of an f32's 24, and a product of two is exact in f32. So x = x0 + x1 + x2, each term the
+ * next 8 bits, and a * b = a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0) up to 2^-24: an f32 product is six
+ * products of bf16. Where tiles have 16 times the rate of f32 lanes that is 2.6 times faster, at the accuracy of f32.
+ * Two terms each, three products: f16, whose 11 bits they hold. One: bf16, and quantized types, whose elements round to
+ * bf16 within 2^-9.
  *
  * | scheme | unit                                                 | panel                                                     |
  * | pairs  | [k / 32][terms][16 pairs of k][16 columns][2]        | [k / 32][terms][32 rows][32 k]                            |
  * | floats | [k][16 columns], f32                                 | [k / 16][32 rows][16], f32                                |
  * | tiles  | [k / 32][terms][16 columns][32 k]                    | twice [k / 32][terms][16 pairs of k][16 rows][2], lda apart |
  *
- * On tiles columns are the lines of a matrix tile and rows of weights its columns, so that a line of sums is 16 rows of one
- * column, as they lie in the result. */
+ * On tiles columns are the lines of a matrix tile and rows of weights its columns, so that a line of sums is 16 rows of
+ * one column, as they lie in the result. */
 enum {
     AGK_PANEL_K = 32,           /* of a tile */
     AGK_PANEL_ROWS = 32,        /* of a panel */
@@ -85,7 +87,8 @@ static inline size_t agk_terms_panel_bytes(int terms, int64_t k)
     return 2 * agk_terms_unit_bytes(terms, k);
 }
 
-/* Whether a number can be split into terms: a term of a smaller number would be subnormal, an infinity would give 0 * inf. */
+/* Whether a number can be split into terms: a term of a smaller number would be subnormal, an infinity would give 0 *
+ * inf. */
 static inline bool agk_terms_can_split(uint32_t bits)
 {
     const uint32_t magnitude = bits & 0x7fffffffu;

@@ -1,5 +1,5 @@
-/* Panels and units of the scheme `shorts`: quantized rows as bytes on vectors of 256 bits, whose products have sums of 16 bits
- * (vpmaddubsw, AVX2) or of 32 (vpdpbusd, AVX-VNNI).
+/* Panels and units of the scheme `shorts`: quantized rows as bytes on vectors of 256 bits, whose products have sums of
+ * 16 bits (vpmaddubsw, AVX2) or of 32 (vpdpbusd, AVX-VNNI).
  *
  * Not here: the arguments of the kernel (mul_mat_panels.h), vectors of 512 bits and NEON (mul_mat_bytes.h). */
 #ifndef AGK_MUL_MAT_SHORT_H
@@ -8,13 +8,14 @@
 #include "mul_mat.h"
 #include "mul_mat_bytes.h"
 
-/* vpmaddubsw multiplies unsigned by signed bytes and saturates the sum of two products. So columns are unsigned, x + 128, and
- * rows signed, as narrow as their type: with |q| <= 8 the sums of 16 products fit in 16 bits (16 * 255 * 8 = 32640), and
- * widening them costs an eighth; with |q| <= 16, 32, 64 those of 8, 4, 2. The 128 adds 128 * sum(q) too much, which belongs to
- * the row alone. Codes without a sign are moved by half of their range, which their minimum takes back. Codes of 8 bits (q8_0,
- * iq4) are words: their sums would need a widening each, and what takes their signs away (vpsignb) one instruction more.
- * An element of a row is q * d + minimum, whatever its type; of blocks of 256 d is a whole number times `unit`, so that sums of
- * 16 bits are multiplied by it as they are widened, and become floats once in 256. */
+/* vpmaddubsw multiplies unsigned by signed bytes and saturates the sum of two products. So columns are unsigned, x +
+ * 128, and rows signed, as narrow as their type: with |q| <= 8 the sums of 16 products fit in 16 bits (16 * 255 * 8 =
+ * 32640), and widening them costs an eighth; with |q| <= 16, 32, 64 those of 8, 4, 2. The 128 adds 128 * sum(q) too
+ * much, which belongs to the row alone. Codes without a sign are moved by half of their range, which their minimum
+ * takes back. Codes of 8 bits (q8_0, iq4) are words: their sums would need a widening each, and what takes their signs
+ * away (vpsignb) one instruction more. An element of a row is q * d + minimum, whatever its type; of blocks of 256 d is
+ * a whole number times `unit`, so that sums of 16 bits are multiplied by it as they are widened, and become floats once
+ * in 256. */
 
 /* 32 k of a row. Of the first and the last 16, or both alike. */
 typedef struct agk_short_row {
@@ -35,14 +36,16 @@ static inline int32_t agk_short_twice(int32_t factor)
     return (int32_t)((uint32_t)(factor & 0xffff) * 0x10001u);
 }
 
-/* 32 k of 16 columns: q is x + 128; sum: d * sum(x), without d if wide; of the first and the last 16, or of all 32 in the first. */
+/* 32 k of 16 columns: q is x + 128; sum: d * sum(x), without d if wide; of the first and the last 16, or of all 32 in
+ * the first. */
 typedef struct agk_short_unit {
     float d[16];
     float sum[2][16];
     uint8_t q[AGK_MM_BLOCK / 4][16][4];
 } agk_short_unit;
 
-/* How many fours of a row have a sum of 16 bits: 8, 4, 2, 1; 0: its codes have 8 bits. Of types that agk_code_traits_of serves. */
+/* How many fours of a row have a sum of 16 bits: 8, 4, 2, 1; 0: its codes have 8 bits. Of types that agk_code_traits_of
+ * serves. */
 int agk_short_fours(int type);
 
 /* What is added to codes of a type with minimums, so that they have a sign. */

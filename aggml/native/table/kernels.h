@@ -16,7 +16,6 @@
 enum {
 #define AGK_FEATURE(NAME, bit, architecture, ggml, found) AGK_##NAME = 1u << bit,
 #include "isas.def"
-    AGK_VECTORS = AGK_AVX2 | AGK_NEON, /* either: there are kernels of vec/ */
 };
 
 /* kernels.def: every variant of every kernel, one line each, the best first; scalar closes each group. A kernel

@@ -1,8 +1,8 @@
 /* mul_mat in bf16 on AMX: 32 rows x 48 columns, six tiles of sums, 512 products per cycle.
  *
- * What is packed for AVX-512 is what the tiles want: 32 k of 16 columns are 1 KB of pairs, 32 k of 16 rows lie lda apart.
- * The result is stored transposed, since columns of c are contiguous in rows. Odds and ends of k go the AVX-512 way. tdpbf16ps
- * takes subnormals as zero, as vdpbf16ps does. Reached only through lines that need AGK_AMX_BF16. */
+ * What is packed for AVX-512 is what the tiles want: 32 k of 16 columns are 1 KB of pairs, 32 k of 16 rows lie lda
+ * apart. The result is stored transposed, since columns of c are contiguous in rows. Odds and ends of k go the AVX-512
+ * way. tdpbf16ps takes subnormals as zero, as vdpbf16ps does. Reached only through lines that need AGK_AMX_BF16. */
 #include "tiles.h"
 
 enum { PER_TILE = 32 }; /* k */

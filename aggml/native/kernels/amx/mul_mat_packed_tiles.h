@@ -1,9 +1,9 @@
 /* Products of packed weights with up to 16 columns on AMX: 64 k of 16 rows are one tile, 16 vectors of codes.
  *
- * Sums must be taken out after each scale, 16 or 32 k. So the other operand has 8 columns twice, or 4 columns four times, and
- * of each line only the k of one scale (agk_packed_tiles): one product gives the sums of all scales apart. They are exact;
- * converted and added with both scales they take 3 or 4 vector operations for a column and a scale, where lanes take 11. The
- * sums are those of lanes bit by bit. Reached only through lines that need AGK_AMX_INT8. */
+ * Sums must be taken out after each scale, 16 or 32 k. So the other operand has 8 columns twice, or 4 columns four
+ * times, and of each line only the k of one scale (agk_packed_tiles): one product gives the sums of all scales apart.
+ * They are exact; converted and added with both scales they take 3 or 4 vector operations for a column and a scale,
+ * where lanes take 11. The sums are those of lanes bit by bit. Reached only through lines that need AGK_AMX_INT8. */
 #ifndef AGK_AMX_PACKED_H
 #define AGK_AMX_PACKED_H
 
@@ -11,14 +11,15 @@
 
 #include "kernels/avx512/mul_mat_packed_codes.h"
 
-/* Neither a stored tile nor stored vectors are forwarded to what loads them as the other. So there are four stages, each one
- * unit of 64 k behind the one before: codes are taken apart, a tile is multiplied, stored, its sums are added. 8 columns and 32
- * k of 16 rows, in cache: q8_0 14.0 ns, q4_0 14.4, q4_K 19; in lanes 20.9, 21.5, 23.7; one group at a time 17.3, 15.0, 20.
- * The stages hardly overlap: tiles alone take 5.7, adding 5.1, taking apart 4 to 7. From memory two groups give 12.4 GB/s of
- * q4_0, one 10.9, where reading gives 18: the loads that fetch ahead and all others share 16 buffers.
+/* Neither a stored tile nor stored vectors are forwarded to what loads them as the other. So there are four stages,
+ * each one unit of 64 k behind the one before: codes are taken apart, a tile is multiplied, stored, its sums are added.
+ * 8 columns and 32 k of 16 rows, in cache: q8_0 14.0 ns, q4_0 14.4, q4_K 19; in lanes 20.9, 21.5, 23.7; one group at a
+ * time 17.3, 15.0, 20. The stages hardly overlap: tiles alone take 5.7, adding 5.1, taking apart 4 to 7. From memory
+ * two groups give 12.4 GB/s of q4_0, one 10.9, where reading gives 18: the loads that fetch ahead and all others share
+ * 16 buffers.
  *
- * What is between the stages, of two units. Lines of sums are columns, 8 (4) for each scale; tiles of a group follow each
- * other. */
+ * What is between the stages, of two units. Lines of sums are columns, 8 (4) for each scale; tiles of a group follow
+ * each other. */
 typedef struct stages {
     __m512i w[2][2][16];        /* of each group */
     int32_t sums[4][2][16][16]; /* in this order: a load must not lie 4 KB from what is being stored */
@@ -74,7 +75,8 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
     }
 }
 
-/* One product: 16 lines of columns; what the tile of sums has of the unit before is stored first, when it is long done. */
+/* One product: 16 lines of columns; what the tile of sums has of the unit before is stored first, when it is long
+ * done. */
 #define AGK_PRODUCT(i, column, weights) \
     do { \
         if (store) _tile_stored(i, p->sums[i][1 - odd], 64); \
@@ -85,8 +87,8 @@ AGK_INLINE void take_apart(kind t, const char *data, int64_t half, int i, __m512
             _tile_dpbsud(i, column, weights); \
     } while (0)
 
-/* The unit of columns x with that of G groups; their weights, and the sums of the unit before, are in the halves `odd` and
- * 1 - `odd`. Columns are loaded once for both groups. */
+/* The unit of columns x with that of G groups; their weights, and the sums of the unit before, are in the halves `odd`
+ * and 1 - `odd`. Columns are loaded once for both groups. */
 AGK_INLINE void multiply(kind t, int W, int G, stages *p, int odd, const char *x, bool store)
 {
     const int tiles = W / columns_of_tile(t);
@@ -178,10 +180,10 @@ AGK_INLINE void add_unit(kind t, int W, const stages *p, int tile, int odd, cons
     }
 }
 
-/* n bytes from `next` on were asked for. What the hardware asks for beyond them ends with a page: where they enter one, the first
- * lines of the one behind it are asked for as well. From memory, 32 k of 16 rows: q4_0 24.1 -> 22.4 ns, q4_K 26.2 -> 25.3, q8_0 39.1
- * -> 37.2; one line or four, or two pages ahead, are the same. In lanes it costs 8 %: up to 4 columns nothing but memory bounds
- * them. */
+/* n bytes from `next` on were asked for. What the hardware asks for beyond them ends with a page: where they enter one,
+ * the first lines of the one behind it are asked for as well. From memory, 32 k of 16 rows: q4_0 24.1 -> 22.4 ns, q4_K
+ * 26.2 -> 25.3, q8_0 39.1 -> 37.2; one line or four, or two pages ahead, are the same. In lanes it costs 8 %: up to 4
+ * columns nothing but memory bounds them. */
 AGK_INLINE void fetch_next_page(const char *next, size_t n)
 {
     enum { PAGE = 4096, LINE = 64 };

@@ -1,13 +1,15 @@
 /* Products of bf16 terms in matrix tiles: up to 32 rows x 32 columns, 32 k at a time, for products and for attention.
  *
- * The includer defines AGK_DP(sum, rows, cols), the product of two tiles; TERM_OF_ROWS, the bytes from one term of its rows to the
- * next; and `requests` with fetch(requests *, i, n), part i of n of what it asks of memory beside 32 k. All static inline. */
+ * The includer defines AGK_DP(sum, rows, cols), the product of two tiles; TERM_OF_ROWS, the bytes from one term of its
+ * rows to the next; and `requests` with fetch(requests *, i, n), part i of n of what it asks of memory beside 32 k. All
+ * static inline. */
 #ifndef AGK_AMX_MUL_MAT_TERMS_H
 #define AGK_AMX_MUL_MAT_TERMS_H
 
 #include "tiles.h"
 
-/* Tiles 0 .. 3: sums of (low rows, first columns), (high, first), (low, second), (high, second); 4, 5: rows; 6, 7: columns. */
+/* Tiles 0 .. 3: sums of (low rows, first columns), (high, first), (low, second), (high, second); 4, 5: rows; 6, 7:
+ * columns. */
 #define LOAD_A(t) \
     do { \
         _tile_loadd(4, a + (t) * TERM_OF_ROWS, 64); \

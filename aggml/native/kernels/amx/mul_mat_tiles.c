@@ -1,11 +1,5 @@
-/* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles (mul_mat_panels.h).
- *
- * Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units from L2,
- * loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles every 256 k leave 2060.
- * Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next block of units from L3,
- * six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16 product. What sums become behind the
- * last block of k is done beside the products of the next block, a part with each 32 k: products wait for each other, and leave
- * both vector ports to it. Reached only through lines that need AGK_AMX_BF16. */
+/* mul_mat in bf16 terms on AMX: panels of 32 rows x units of 16 columns, blocks of 32 x 32 in four tiles
+ * (mul_mat_panels.h). Reached only through lines that need AGK_AMX_BF16. */
 #include "kernels/mul_mat_panels.h"
 
 #include "kernels/avx512/mul_mat_tiles_end.h"
@@ -17,8 +11,8 @@ enum { TILE = AGK_TERMS_TILE };
 #define AGK_DP(sum, rows, cols) _tile_dpbf16ps(sum, cols, rows)
 #define TERM_OF_ROWS TILE
 
-/* What to prefetch beside the products: a few lines behind each four, since 16 buffers hold all lines on their way, and the units
- * themselves come through them. All of 32 k at once makes f32, 34 lines for 24 products, 7 % slower. */
+/* What to prefetch beside the products: a few lines behind each four, since 16 buffers hold all lines on their way, and
+ * the units themselves come through them. All of 32 k at once makes f32, 34 lines for 24 products, 7 % slower. */
 typedef struct requests {
     const char *row;                           /* into L2: of what the next panel is made of */
     int64_t line, lines, row_lines, rows_each; /* _each: in 32 k */
@@ -52,6 +46,13 @@ AGK_INLINE void fetch(requests *x, int i, int n)
 
 #include "mul_mat_terms.h"
 
+/* Figures of one core of a Granite Rapids, GFLOP/s with numbers. Products alone 3150, of tiles from L1 2550, with units
+ * from L2, loaded as a stream so that the panel stays in L1, 2430 at any k up to 512; sums in and out of the tiles
+ * every 256 k leave 2060. Lines that come into L2 meanwhile cost 1 to 2 ns each: rows of a from memory and the next
+ * block of units from L3, six for four products if an item has 256 rows and 512 columns, leave 1150 of a long bf16
+ * product. What sums become behind the last block of k is done beside the products of the next block, a part with each
+ * 32 k: products wait for each other, and leave both vector ports to it. */
+
 /* From one block to the next: a sum leaves its tile, the other one enters. */
 #define CHANGE(i) \
     do { \
@@ -62,9 +63,10 @@ AGK_INLINE void fetch(requests *x, int i, int n)
             _tile_loadd(i, sums + 256 * (i), 64); \
     } while (0)
 
-/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52 cycles after
- * its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k. Here each leaves right
- * before the product that wants its tile, beside the products of the others: 2060, if the new sums are in L1. */
+/* The same for the first 32 k of a block behind another whose sums are still in the tiles. A tile can be stored 52
+ * cycles after its last product; four stored at once, and four loaded, leave 1580 of 2430 GFLOP/s for blocks of 256 k.
+ * Here each leaves right before the product that wants its tile, beside the products of the others: 2060, if the new
+ * sums are in L1. */
 AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a, size_t lda, const char *b, size_t ldb,
                               float *done, const float *sums, requests *ahead)
 {
@@ -92,8 +94,9 @@ AGK_INLINE void step_changing(int terms, bool two_rows, bool zero, const char *a
         others(terms, two_rows, two_cols, a, lda, b, ldb, ahead);
 }
 
-/* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2 would hold up
- * the loads behind them. Without this a result of 36 MB takes 1.8 times as long, k being 384; one that is in L2 0.98. */
+/* Lines of the result, and of what is added to it, that are wanted with the next block: stores of what is not in L2
+ * would hold up the loads behind them. Without this a result of 36 MB takes 1.8 times as long, k being 384; one that is
+ * in L2 0.98. */
 AGK_INLINE void fetch_ends(const agk_mm_panel *p, int64_t unit, int64_t from, int64_t to)
 {
     const agk_mm_end *e = p->end;
@@ -113,7 +116,8 @@ AGK_INLINE void fetch_ends(const agk_mm_panel *p, int64_t unit, int64_t from, in
     }
 }
 
-/* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are none. */
+/* A pair of units, or one. `done`: where the sums of the pair before go, which are still in the tiles; NULL: there are
+ * none. */
 AGK_INLINE void block(int terms, bool two_rows, bool two_cols, const agk_mm_panel *p, int64_t unit, float *done,
                       requests *ahead)
 {

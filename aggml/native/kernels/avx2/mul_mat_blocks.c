@@ -1,7 +1,7 @@
 /* mul_mat in f32, AVX2 + FMA: pack a unit of b, multiply tiles of 4 rows x 16 columns.
  *
- * 8 accumulators hide the latency of 4 cycles on two multipliers; 6 loads feed them. f16 and bf16 are widened to f32 by the
- * caller. Not here: quantized rows (mul_mat_shorts.c), few columns (mul_mat_dots.c). */
+ * 8 accumulators hide the latency of 4 cycles on two multipliers; 6 loads feed them. f16 and bf16 are widened to f32 by
+ * the caller. Not here: quantized rows (mul_mat_shorts.c), few columns (mul_mat_dots.c). */
 #include <immintrin.h>
 
 #include "kernels/inline.h"

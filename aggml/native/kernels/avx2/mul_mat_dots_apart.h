@@ -1,10 +1,10 @@
-/* Products of blocks of 256 that are taken apart into L1, with few columns, AVX2: one block of each of 2 rows, multiplied by up
- * to 8 columns; with one column they need not lie anywhere.
+/* Products of blocks of 256 that are taken apart into L1, with few columns, AVX2: one block of each of 2 rows,
+ * multiplied by up to 8 columns; with one column they need not lie anywhere.
  *
- * A magnitude of at most 63 times a byte that has taken on its sign: sums of two products fit in 16 bits, and whole factors
- * multiply them as they are widened. No element of a column is -128: none was q8_0 before. One scale for 256 of a column, as for
- * many columns and in ggml, would be 10 to 20 % faster (ternary types 50 %) with three times the error.
- * Not here: taking apart (mul_mat_dots_iq.c, mul_mat_dots_tq.c). */
+ * A magnitude of at most 63 times a byte that has taken on its sign: sums of two products fit in 16 bits, and whole
+ * factors multiply them as they are widened. No element of a column is -128: none was q8_0 before. One scale for 256 of
+ * a column, as for many columns and in ggml, would be 10 to 20 % faster (ternary types 50 %) with three times the
+ * error. Not here: taking apart (mul_mat_dots_iq.c, mul_mat_dots_tq.c). */
 #ifndef AGK_AVX2_MUL_MAT_APART_H
 #define AGK_AVX2_MUL_MAT_APART_H
 
@@ -17,7 +17,8 @@
 
 enum { WIDE = 256, GROUPS = WIDE / 32, MOST = 8 };
 
-/* A block: elements are unit * factor * magnitude with the sign of `sign`, which is not 0; of a ternary type unit * (magnitude - 1). */
+/* A block: elements are unit * factor * magnitude with the sign of `sign`, which is not 0; of a ternary type unit *
+ * (magnitude - 1). */
 typedef struct apart {
     _Alignas(32) int8_t sign[WIDE];
     uint8_t magnitude[WIDE];

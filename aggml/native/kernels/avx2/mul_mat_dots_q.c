@@ -1,8 +1,10 @@
-/* mul_mat of quantized rows with few columns, AVX2: weights are read once, as they lie, 32 k at a time, 2 rows x up to 4 columns.
+/* mul_mat of quantized rows with few columns, AVX2: weights are read once, as they lie, 32 k at a time, 2 rows x up to
+ * 4 columns.
  *
- * A code is an unsigned byte of at most 6 bits, so that the 16-bit sums of two products cannot overflow, or a signed one of a
- * table. What the offset of a code adds is taken off by the start values of the column, -128 * (sum of 4 elements) in each
- * lane, shifted; those multiply a minimum as they are. Not here: q8_0 (mul_mat_dots.c), many columns (mul_mat.c). */
+ * A code is an unsigned byte of at most 6 bits, so that the 16-bit sums of two products cannot overflow, or a signed
+ * one of a table. What the offset of a code adds is taken off by the start values of the column, -128 * (sum of 4
+ * elements) in each lane, shifted; those multiply a minimum as they are. Not here: q8_0 (mul_mat_dots.c), many columns
+ * (mul_mat.c). */
 #include <immintrin.h>
 
 #include "formats/blocks.h"

@@ -14,8 +14,8 @@ AGK_INLINE void tq2_0(const void *block, apart *to)
     to->unit = half_at(&x->d);
 }
 
-/* The first digit of base 3 of fractions of 256, 128 less than they are: 0, 1 or 2. The rest comes to the front by tripling, with
- * or without these 128. */
+/* The first digit of base 3 of fractions of 256, 128 less than they are: 0, 1 or 2. The rest comes to the front by
+ * tripling, with or without these 128. */
 AGK_INLINE __m256i first_digit(__m256i x)
 {
     const __m256i one = _mm256_cmpgt_epi8(x, _mm256_set1_epi8(85 - 128));

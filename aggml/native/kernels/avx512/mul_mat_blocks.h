@@ -133,8 +133,8 @@ AGK_INLINE void agk_transpose_q8(const void *b, size_t ldb, int64_t cols, int64_
     agk_transpose16(r);
 }
 
-/* Lane L of the result: columns 4 L .. 4 L + 3 of rows i, i + 4, i + 8, i + 12, so that what remains to be transposed lies
- * within lanes. Half of the shuffles of a whole transposition become loads: 40 cycles instead of 64. */
+/* Lane L of the result: columns 4 L .. 4 L + 3 of rows i, i + 4, i + 8, i + 12, so that what remains to be transposed
+ * lies within lanes. Half of the shuffles of a whole transposition become loads: 40 cycles instead of 64. */
 AGK_INLINE __m512 agk_tile_gather4(const float *x)
 {
     __m512 r = _mm512_castps128_ps512(_mm_load_ps(x));

@@ -1,4 +1,5 @@
-/* All rows of a call, 8 at a time, times 1 to 3 units: the loop around tile(R, W, block, a, c) of the file that includes this. */
+/* All rows of a call, 8 at a time, times 1 to 3 units: the loop around tile(R, W, block, a, c) of the file that
+ * includes this. */
 #ifndef AGK_AVX512_MUL_MAT_BLOCKS_LOOP_H
 #define AGK_AVX512_MUL_MAT_BLOCKS_LOOP_H
 

@@ -1,9 +1,10 @@
-/* mul_mat of q2_K to q6_K and iq4_xs with few columns, AVX-512 VNNI: weights are read once, as they lie, 64 k at a time.
+/* mul_mat of q2_K to q6_K and iq4_xs with few columns, AVX-512 VNNI: weights are read once, as they lie, 64 k at a
+ * time.
  *
  * A code q of a weight is an unsigned byte; the weight is scale * (q - offset) or scale * q - minimum, with a scale per
- * 16 or 32 of k. What the offset adds is taken off by the start values of the column, -128 * (sum of 4 elements) in each
- * lane, shifted; a minimum is multiplied by them as they are. Reached only through lines that need AGK_AVX512_VNNI.
- * Not here: blocks of 32 (mul_mat_dots_32.c), many columns. */
+ * 16 or 32 of k. What the offset adds is taken off by the start values of the column, -128 * (sum of 4 elements) in
+ * each lane, shifted; a minimum is multiplied by them as they are. Reached only through lines that need
+ * AGK_AVX512_VNNI. Not here: blocks of 32 (mul_mat_dots_32.c), many columns. */
 #include "mul_mat_blocks.h"
 
 #include "formats/blocks.h"

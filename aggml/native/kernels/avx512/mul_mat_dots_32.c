@@ -2,8 +2,8 @@
  *
  * Weights are made unsigned: q8_0 and the tables of iq4_nl and mxfp4 by + 128, others by their codes, whose offset is a
  * part of 128. The start values of the column, -128 * (sum of 4 elements), take that off again; those of q4_1 and q5_1
- * multiply the minimum. Reached only through lines that need AGK_AVX512_VNNI. Not here: blocks of 256 (mul_mat_dots_256.c),
- * many columns (mul_mat_blocks_q8.c). */
+ * multiply the minimum. Reached only through lines that need AGK_AVX512_VNNI. Not here: blocks of 256
+ * (mul_mat_dots_256.c), many columns (mul_mat_blocks_q8.c). */
 #include "mul_mat_blocks.h"
 
 #include "formats/quant.h"

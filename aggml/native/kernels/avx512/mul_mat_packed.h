@@ -1,8 +1,8 @@
 /* Products of packed weights with 1 to 8 columns, AVX-512 VNNI: the template that types of 32 and of 256 share.
  *
- * 32 k of 16 rows: 8 vectors of codes, taken apart once for all columns; per column 8 dot products with broadcasts of 4 k,
- * then one conversion and one product with the scales (two where there is a scale per 16). Weights are one stream.
- * A file includes this and names its types; reached only through lines that need AGK_AVX512_VNNI. */
+ * 32 k of 16 rows: 8 vectors of codes, taken apart once for all columns; per column 8 dot products with broadcasts of 4
+ * k, then one conversion and one product with the scales (two where there is a scale per 16). Weights are one stream. A
+ * file includes this and names its types; reached only through lines that need AGK_AVX512_VNNI. */
 #ifndef AGK_AVX512_PACKED_H
 #define AGK_AVX512_PACKED_H
 
@@ -40,8 +40,8 @@ AGK_INLINE void sub_block(kind t, int N, const char *block, int64_t half, int pa
     }
 }
 
-/* G groups from `a` on, side by side: two streams from memory keep more on its way than one, and a group's columns are read
- * once for both. rows: of the last one. */
+/* G groups from `a` on, side by side: two streams from memory keep more on its way than one, and a group's columns are
+ * read once for both. rows: of the last one. */
 AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
@@ -69,7 +69,8 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
                     AGK_UNROLL for (size_t line = 0; line < ahead; line += 64)
                     {
                         if (t ==
-                            Q8_0) /* K of 4096 and more: 92 % of the bandwidth into L2, 84 into L1; others gain 3 into L1 */
+                            /* K of 4096 and more: 92 % of the bandwidth into L2, 84 into L1; others gain 3 into L1 */
+                            Q8_0)
                             _mm_prefetch(next + line, _MM_HINT_T1);
                         else
                             _mm_prefetch(next + line, _MM_HINT_T0);

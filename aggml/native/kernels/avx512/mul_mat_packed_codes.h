@@ -1,5 +1,6 @@
-/* Codes and scales of packed weights as vectors, AVX-512: what the products in lanes (mul_mat_packed.h, kernels/zen4/mul_mat_packed.h) and on
- * tiles (kernels/amx/mul_mat_packed_tiles.h) share. All is static inline: each unit has its own. */
+/* Codes and scales of packed weights as vectors, AVX-512: what the products in lanes (mul_mat_packed.h,
+ * kernels/zen4/mul_mat_packed.h) and on tiles (kernels/amx/mul_mat_packed_tiles.h) share. All is static inline: each
+ * unit has its own. */
 #ifndef AGK_AVX512_PACKED_CODES_H
 #define AGK_AVX512_PACKED_CODES_H
 

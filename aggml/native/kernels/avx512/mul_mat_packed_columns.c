@@ -1,8 +1,9 @@
-/* Columns of f32 quantized and laid out for matrix tiles (mul_mat_packed.h), AVX-512: 64 k of 8 columns at a time, in registers.
+/* Columns of f32 quantized and laid out for matrix tiles (mul_mat_packed.h), AVX-512: 64 k of 8 columns at a time, in
+ * registers.
  *
  * 16 blocks of 32 are a vector of maxima and scales; sums come from products with ones, by the same tree. As
- * agk_mm_col_q8 and agk_packed_tiles bit by bit: 8 columns, 512 k, in cache: 2.61 -> 0.76 us. Reached only through lines that
- * need AGK_AVX512_VNNI. */
+ * agk_mm_col_q8 and agk_packed_tiles bit by bit: 8 columns, 512 k, in cache: 2.61 -> 0.76 us. Reached only through
+ * lines that need AGK_AVX512_VNNI. */
 #include <immintrin.h>
 
 #include "kernels/inline.h"
@@ -31,7 +32,8 @@ enum { COLUMNS = 8, UNIT = AGK_PACKED_UNIT };
 AGK_TREE(__m512, ps, AGK_DOUBLES, _mm512_max_ps)
 AGK_TREE(__m512i, epi32, AGK_QUADS, _mm512_add_epi32)
 
-/* Scales of 16 blocks, [half][column], from the largest size of each; in `inverse` what their elements are multiplied by. */
+/* Scales of 16 blocks, [half][column], from the largest size of each; in `inverse` what their elements are multiplied
+ * by. */
 AGK_INLINE __m512 scales(const __m512 sizes[COLUMNS], float inverse[16])
 {
     __m512 m[2];

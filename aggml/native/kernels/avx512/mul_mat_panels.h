@@ -1,10 +1,11 @@
 /* Panels times units in lanes, AVX-512: the template that floats (FMA) and pairs (vdpbf16ps) share.
  *
- * Lanes are columns, rows of a panel are broadcast: 8 rows x 48 columns, 11 loads for 24 products. Lines of both come in the
- * order in which they are read, so neither strides of a nor its type matter here. A unit of 256 k is 16 KB (f32): three of them
- * stay in L1 for the four times 8 rows of a panel, which itself comes from L1 or L2, 32 bytes for 12 cycles. On one core of a
- * Granite Rapids the loop has 94 % of the peak of FMA on units in L1 and 90 % on units in L2; prefetches into L1 are no faster.
- * Sums stay in the layout of the loop until the last block of k. All static inline. */
+ * Lanes are columns, rows of a panel are broadcast: 8 rows x 48 columns, 11 loads for 24 products. Lines of both come
+ * in the order in which they are read, so neither strides of a nor its type matter here. A unit of 256 k is 16 KB
+ * (f32): three of them stay in L1 for the four times 8 rows of a panel, which itself comes from L1 or L2, 32 bytes for
+ * 12 cycles. On one core of a Granite Rapids the loop has 94 % of the peak of FMA on units in L1 and 90 % on units in
+ * L2; prefetches into L1 are no faster. Sums stay in the layout of the loop until the last block of k. All static
+ * inline. */
 #ifndef AGK_AVX512_MUL_MAT_PANELS_H
 #define AGK_AVX512_MUL_MAT_PANELS_H
 

@@ -1,6 +1,8 @@
-/* Packing for products on matrix tiles (mul_mat_panels.h): columns, which are converted, and rows of bf16, which are turned.
+/* Packing for products on matrix tiles (mul_mat_panels.h): columns, which are converted, and rows of bf16, which are
+ * turned.
  *
- * Rows of f32 are packed as columns in lanes are (mm_pairs_columns). Not here: the products (kernels/amx/mul_mat_tiles.c). */
+ * Rows of f32 are packed as columns in lanes are (mm_pairs_columns). Not here: the products
+ * (kernels/amx/mul_mat_tiles.c). */
 #include "kernels/mul_mat_panels.h"
 #include "mul_mat_terms.h"
 

@@ -1,5 +1,6 @@
-/* The end of the sums of a block on tiles (agk_mm_end): bias, function, addend, store; two columns of 32 rows at a time. Each line of a tile is 16 rows of one
- * column, so nothing is turned. Not here: products (kernels/amx/mul_mat_tiles.c), other stages (lower/chain.c). */
+/* The end of the sums of a block on tiles (agk_mm_end): bias, function, addend, store; two columns of 32 rows at a
+ * time. Each line of a tile is 16 rows of one column, so nothing is turned. Not here: products
+ * (kernels/amx/mul_mat_tiles.c), other stages (lower/chain.c). */
 #ifndef AGK_AVX512_TILES_END_H
 #define AGK_AVX512_TILES_END_H
 
@@ -10,8 +11,8 @@
 
 enum { PARTS = 16 }; /* of a pair of units; two columns each */
 
-/* gelu_erf of what is rounded to bf16: x Phi(x) as in v_near_tail, with the tail to 1.5e-4 of it, a thirteenth of that rounding; 16
- * instructions where exact ones are 28. Beyond 6.5, and what is not finite, is exact. */
+/* gelu_erf of what is rounded to bf16: x Phi(x) as in v_near_tail, with the tail to 1.5e-4 of it, a thirteenth of that
+ * rounding; 16 instructions where exact ones are 28. Beyond 6.5, and what is not finite, is exact. */
 AGK_INLINE void gelu_erf_4_short(vf x[4])
 {
     __mmask16 far[4];

@@ -1,11 +1,11 @@
-/* Rows of the codebook types (iq1, iq2, iq3) to bf16, as products on tiles want them, AVX-512: what their f32 would round to, bit
- * for bit but for the sign of a NaN.
+/* Rows of the codebook types (iq1, iq2, iq3) to bf16, as products on tiles want them, AVX-512: what their f32 would
+ * round to, bit for bit but for the sign of a NaN.
  *
- * An element is one of a few multiples of its scale, so scales are multiplied by all of them and rounded, those of two scales
- * to 32 words in a register, out of which levels pick. Points are gathered 16 at a time as codes of 2 or 3 bits a level: all
- * machines that have tiles gather quickly, others may not, so nothing else is made this way. A row of 4096 takes 400 ns for
- * iq3_s, and 150 more to be turned, where its floats took 960 and 290.
- * Not here: other types, which become f32 first; turning rows (mul_mat_tiles.c). */
+ * An element is one of a few multiples of its scale, so scales are multiplied by all of them and rounded, those of two
+ * scales to 32 words in a register, out of which levels pick. Points are gathered 16 at a time as codes of 2 or 3 bits
+ * a level: all machines that have tiles gather quickly, others may not, so nothing else is made this way. A row of 4096
+ * takes 400 ns for iq3_s, and 150 more to be turned, where its floats took 960 and 290. Not here: other types, which
+ * become f32 first; turning rows (mul_mat_tiles.c). */
 #include <immintrin.h>
 
 #include "formats/blocks_iq.h"

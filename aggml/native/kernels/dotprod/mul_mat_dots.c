@@ -1,4 +1,5 @@
-/* mul_mat of few columns, sdot: lanes run along k; q8_0, q4_0, q4_K and q5_K weights as they lie, 2 rows x up to 4 columns.
+/* mul_mat of few columns, sdot: lanes run along k; q8_0, q4_0, q4_K and q5_K weights as they lie, 2 rows x up to 4
+ * columns.
  *
  * sdot multiplies 16 bytes with their signs, so nothing is offset. Not here: packed weights (mul_mat_packed.h), floats
  * (kernels/neon/mul_mat_dots.c). */

@@ -1,9 +1,11 @@
-/* Products of packed weights with 1 to 8 columns, sdot: the template that types of 32 and of 256 share (mul_mat_packed.h).
+/* Products of packed weights with 1 to 8 columns, sdot: the template that types of 32 and of 256 share
+ * (mul_mat_packed.h).
  *
- * A vector of a group is four here, of 4 rows x 4 k each, which are multiplied by 4 k of a column as a lane. For 4 rows x 32 k
- * 8 vectors of codes are taken apart, once for all columns; per column 8 sdot, a conversion and two products. Sums are in L1, a load
- * and a store for 8 sdot: in registers, each number of columns would be code of its own, 200 KB and a minute to compile. Codes are below 64, or get their signs: what packing added to them (128) is taken off.
- * A file includes this and names its types; reached only through lines that need AGK_NEON_DOTPROD. */
+ * A vector of a group is four here, of 4 rows x 4 k each, which are multiplied by 4 k of a column as a lane. For 4 rows
+ * x 32 k 8 vectors of codes are taken apart, once for all columns; per column 8 sdot, a conversion and two products.
+ * Sums are in L1, a load and a store for 8 sdot: in registers, each number of columns would be code of its own, 200 KB
+ * and a minute to compile. Codes are below 64, or get their signs: what packing added to them (128) is taken off. A
+ * file includes this and names its types; reached only through lines that need AGK_NEON_DOTPROD. */
 #ifndef AGK_DOTPROD_PACKED_H
 #define AGK_DOTPROD_PACKED_H
 
@@ -35,8 +37,8 @@ AGK_INLINE uint8x16_t shifted(uint8x16_t x, int right, int mask)
     return vandq_u8(y, vdupq_n_u8((uint8_t)mask));
 }
 
-/* The codes of 4 rows x 32 k in the order of k. Of 256 there are two halves of four parts; only the part is known to the
- * compiler. */
+/* The codes of 4 rows x 32 k in the order of k. Of 256 there are two halves of four parts; only the part is known to
+ * the compiler. */
 AGK_INLINE void codes(kind t, const char *data, int64_t half, int part, int8x16_t out[8])
 {
     uint8x16_t w[8];
@@ -110,8 +112,8 @@ AGK_INLINE void halves_of_e8m0(const char *p, float32x4_t out[QUARTERS])
     AGK_UNROLL for (int q = 0; q < QUARTERS; ++q) out[q] = vreinterpretq_f32_u32(vld1q_u32(bits + 4 * q));
 }
 
-/* The scales of sub-block j and what multiplies the sums of the columns: one each, two where scales are per 16. d, m: those of
- * the block, m with its sign. */
+/* The scales of sub-block j and what multiplies the sums of the columns: one each, two where scales are per 16. d, m:
+ * those of the block, m with its sign. */
 AGK_INLINE void scales_of(kind t, const char *block, int64_t j, const float32x4_t d[QUARTERS],
                           const float32x4_t m[QUARTERS], float32x4_t scale[2][QUARTERS],
                           float32x4_t minimum[2][QUARTERS])

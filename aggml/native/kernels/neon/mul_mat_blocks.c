@@ -1,7 +1,8 @@
 /* mul_mat in f32, NEON: pack a unit of b, multiply rows as they lie.
  *
- * Lanes are columns; rows are multiplied by a lane of a vector that holds 4 k of a row: 8 rows x 8 columns. 16 sums hide a latency
- * of 4 cycles on four multipliers. Not here: panels (mul_mat_floats.c), bytes (mul_mat_bytes.h), few columns (mul_mat_dots.c). */
+ * Lanes are columns; rows are multiplied by a lane of a vector that holds 4 k of a row: 8 rows x 8 columns. 16 sums
+ * hide a latency of 4 cycles on four multipliers. Not here: panels (mul_mat_floats.c), bytes (mul_mat_bytes.h), few
+ * columns (mul_mat_dots.c). */
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
 #include "math.h"

@@ -1,11 +1,11 @@
-/* mul_mat of quantized rows and many columns in bytes (mul_mat_bytes.h): the template that sdot (dotprod/) and smmla (i8mm/)
- * share, 8 rows x 4 columns.
+/* mul_mat of quantized rows and many columns in bytes (mul_mat_bytes.h): the template that sdot (dotprod/) and smmla
+ * (i8mm/) share, 8 rows x 4 columns.
  *
- * Bytes have their signs, so sums begin at 0. A panel is laid anew once for all its columns, so that each load brings 16 bytes
- * that are multiplied as they are: sdot wants 16 k of a row, whose fours it takes as lanes, smmla 8 k of two rows. That costs
- * 1 / columns of the products. 8 sums of whole numbers, 8 of floats, 8 vectors of rows and 2 of columns are 26 registers.
- * Sums are laid as those of f32: [unit][32 rows][16 columns].
- * A file includes this with AGK_SMMLA 0 or 1. Not here: rows as bytes (mul_mat_bytes_rows.c). */
+ * Bytes have their signs, so sums begin at 0. A panel is laid anew once for all its columns, so that each load brings
+ * 16 bytes that are multiplied as they are: sdot wants 16 k of a row, whose fours it takes as lanes, smmla 8 k of two
+ * rows. That costs 1 / columns of the products. 8 sums of whole numbers, 8 of floats, 8 vectors of rows and 2 of
+ * columns are 26 registers. Sums are laid as those of f32: [unit][32 rows][16 columns]. A file includes this with
+ * AGK_SMMLA 0 or 1. Not here: rows as bytes (mul_mat_bytes_rows.c). */
 #ifndef AGK_NEON_MUL_MAT_BYTES_H
 #define AGK_NEON_MUL_MAT_BYTES_H
 
@@ -17,8 +17,8 @@
 
 enum { EIGHT = 8, AT_ONCE = 256, SIXTEENS = AT_ONCE / 16, UNIT_SUMS = AGK_PANEL_SUMS / 2, QUAD = 4 };
 
-/* 16 k of 8 rows. sdot: q [8 rows][16]; d and m of each row, once. smmla: q [2 of 8 k][4 pairs][2 rows][8], and in fours d0 d0
- * d1 d1 of each pair: the sums of 2 rows x 2 columns in a vector. */
+/* 16 k of 8 rows. sdot: q [8 rows][16]; d and m of each row, once. smmla: q [2 of 8 k][4 pairs][2 rows][8], and in
+ * fours d0 d0 d1 d1 of each pair: the sums of 2 rows x 2 columns in a vector. */
 typedef struct sixteen {
     int8_t q[16 * EIGHT];
     float d[16], m[16];
@@ -60,8 +60,8 @@ AGK_INLINE void lay_rows(bool halves, bool minimum, const agk_mm_panel *p, int64
     }
 }
 
-/* 8 sums += 16 k of 8 rows times those of 4 columns. sdot: a row each, a column a lane. smmla: [4 pairs of rows][2 pairs of
- * columns], in each the products of a pair with a pair. */
+/* 8 sums += 16 k of 8 rows times those of 4 columns. sdot: a row each, a column a lane. smmla: [4 pairs of rows][2
+ * pairs of columns], in each the products of a pair with a pair. */
 AGK_INLINE void products(const sixteen *x, const int8_t *y, int32x4_t s[EIGHT])
 {
 #if AGK_SMMLA

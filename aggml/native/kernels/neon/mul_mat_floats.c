@@ -1,7 +1,8 @@
 /* floats, NEON: panels and units of f32 (kernels/mul_mat_panels.h).
  *
- * Lanes are columns; 8 rows of a panel are turned once for all columns, so that one vector holds a k of 4 rows, whose lanes
- * multiply: 8 rows x 12 columns, 5 loads for 24 products. 24 sums hide a latency of 4 cycles on four multipliers. */
+ * Lanes are columns; 8 rows of a panel are turned once for all columns, so that one vector holds a k of 4 rows,
+ * whose lanes multiply: 8 rows x 12 columns, 5 loads for 24 products. 24 sums hide a latency of 4 cycles on four
+ * multipliers. */
 #include "kernels/mul_mat_panels.h"
 #include "table/kernel_types.h"
 #include "math.h"
@@ -25,8 +26,8 @@ static void turn(int64_t k, const float *panel, float *out)
     }
 }
 
-/* 8 rows x Q fours of columns; b and sums: of each four. 32 k have sums of their own: one chain over all k has up to 16 times
- * their error, which is then 5e-7 of what such products are like. */
+/* 8 rows x Q fours of columns; b and sums: of each four. 32 k have sums of their own: one chain over all k has up to 16
+ * times their error, which is then 5e-7 of what such products are like. */
 AGK_INLINE void panel_tile(int Q, int64_t k, const float *a, const float *const from[3], bool first,
                            float *const sums[3])
 {

@@ -1,5 +1,5 @@
-/* The portable kernels of bytes (mul_mat_bytes.h), what the variants are compared with; no product is computed by them. Here, too:
- * which types have codes that can be bytes. */
+/* The portable kernels of bytes (mul_mat_bytes.h), what the variants are compared with; no product is computed by them.
+ * Here, too: which types have codes that can be bytes. */
 #include <math.h>
 
 #include "table/kernel_types.h"

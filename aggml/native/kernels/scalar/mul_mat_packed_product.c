@@ -1,5 +1,5 @@
-/* Products of packed weights in plain C, what the variants are compared with: each element is taken from its lane by itself. Not here:
- * how weights and columns are packed (mul_mat_packed.c). */
+/* Products of packed weights in plain C, what the variants are compared with: each element is taken from its lane by
+ * itself. Not here: how weights and columns are packed (mul_mat_packed.c). */
 #include "formats/quant.h"
 #include "kernels/mul_mat_packed.h"
 #include "kernels/mul_mat_packed_kinds.h"

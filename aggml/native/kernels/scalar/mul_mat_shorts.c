@@ -1,4 +1,5 @@
-/* The portable kernels of shorts (mul_mat_shorts.h), what the variants are compared with; no product is computed by them. */
+/* The portable kernels of shorts (mul_mat_shorts.h), what the variants are compared with; no product is computed by
+ * them. */
 #include <math.h>
 
 #include "table/kernel_types.h"

@@ -1,5 +1,5 @@
-/* The portable kernels of tiles: columns and rows as bf16 terms, as matrix tiles want them. What the tiles of AMX are compared with;
- * no product is computed by them. */
+/* The portable kernels of tiles: columns and rows as bf16 terms, as matrix tiles want them. What the tiles of AMX are
+ * compared with; no product is computed by them. */
 #include "mul_mat_terms.h"
 
 bool agk_mm_tiles_columns_scalar(int terms, int64_t k, int64_t cols, const void *b, size_t ldb, void *out)

@@ -1,9 +1,10 @@
-/* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns, 256-bit vectors: a group of 16 rows is two of them.
+/* Products of packed weights (mul_mat_packed.h) with 1 to 8 columns, 256-bit vectors: a group of 16 rows is two of
+ * them.
  *
- * 32 k of 16 rows are taken apart once for all columns, and lie in L1 while up to 4 columns at a time, broadcast four by four, pass
- * by. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with AGK_NARROW_KERNELS. Without
- * vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32 products, where two nibbles took 4.5 and as
- * many loads again. Not here: AVX-512 (kernels/avx512/mul_mat_packed.h). */
+ * 32 k of 16 rows are taken apart once for all columns, and lie in L1 while up to 4 columns at a time, broadcast four
+ * by four, pass by. A file defines NARROW_VNNI as 0 or 1 and NARROW_NAME(type), includes this, and ends with
+ * AGK_NARROW_KERNELS. Without vpdpbusd sums have 16 bits, and codes of 8 bits are words: 4 instructions for 32
+ * products, where two nibbles took 4.5 and as many loads again. Not here: AVX-512 (kernels/avx512/mul_mat_packed.h). */
 #ifndef AGK_VEC_PACKED_NARROW_H
 #define AGK_VEC_PACKED_NARROW_H
 
@@ -14,9 +15,9 @@
 #include "kernels/mul_mat_packed.h"
 #include "kernels/mul_mat_packed_kinds.h"
 
-/* Bytes of the stream of weights to ask for ahead; columns. Without vpdpbusd, which is AMD's until Zen 3 more than Intel's, lines
- * come into L2 from far ahead: one column on a Zen 4, GB/s of 37 to 42 into L1 2 KB ahead, into L2 6 KB ahead: q8_0 28, 40;
- * q4_0 30, 37; q4_K 31, 35; q5_K 30, 35; q6_K 25, 31. */
+/* Bytes of the stream of weights to ask for ahead; columns. Without vpdpbusd, which is AMD's until Zen 3 more than
+ * Intel's, lines come into L2 from far ahead: one column on a Zen 4, GB/s of 37 to 42 into L1 2 KB ahead, into L2 6 KB
+ * ahead: q8_0 28, 40; q4_0 30, 37; q4_K 31, 35; q5_K 30, 35; q6_K 25, 31. */
 enum { AHEAD = NARROW_VNNI ? 2048 : 6144, AT_ONCE = 4 };
 
 /* The compiler's own order has more values at a time than there are registers. */
@@ -28,7 +29,8 @@ AGK_INLINE bool wide_codes(kind t)
     return !NARROW_VNNI && (t == Q8_0 || t == IQ4_NL || t == IQ4_XS);
 }
 
-/* With one column levels keep their signs, which the column's take away: 4 instructions as well, but nothing is made words. */
+/* With one column levels keep their signs, which the column's take away: 4 instructions as well, but nothing is made
+ * words. */
 AGK_INLINE bool signed_codes(kind t, bool single)
 {
     return single && !NARROW_VNNI && (t == IQ4_NL || t == IQ4_XS);
@@ -64,7 +66,8 @@ AGK_INLINE __m256i levels(kind t, bool with_sign, __m256i codes)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
 }
 
-/* Codes v of 32 k of 8 rows, unsigned but for levels with their signs, in the order of k: `data` is where their lanes begin. */
+/* Codes v of 32 k of 8 rows, unsigned but for levels with their signs, in the order of k: `data` is where their lanes
+ * begin. */
 AGK_INLINE __m256i code(kind t, bool with_sign, const char *data, int64_t half, int part, int v)
 {
     if (t == Q8_0) return vector(data, v);
@@ -100,8 +103,9 @@ AGK_INLINE __m256 half_of_e8m0(const char *e)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), x)));
 }
 
-/* Scales of sub-block j and what multiplies the sums of the columns, of 8 rows: one each, two where scales are per 16. Those of the
- * block are d and m; `block` is where the 16-bit ones of these rows begin, `bytes` where those of one byte do. */
+/* Scales of sub-block j and what multiplies the sums of the columns, of 8 rows: one each, two where scales are per 16.
+ * Those of the block are d and m; `block` is where the 16-bit ones of these rows begin, `bytes` where those of one byte
+ * do. */
 AGK_INLINE void scales_of(kind t, const char *bytes, int64_t j, __m256 d, __m256 m, __m256 scale[2], __m256 minimum[2])
 {
     scale[0] = d;
@@ -151,7 +155,8 @@ AGK_INLINE void signed_sums_of(__m256i w[2][8][2], const char *q, __m256i s[AT_O
     }
 }
 
-/* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the others. */
+/* Sums of 32 words of C columns, 32 bytes apart at q, with 16 rows; of each four the first and third, then the
+ * others. */
 AGK_INLINE void words_of(int C, __m256i w[2][8][2], const char *q, __m256i s[AT_ONCE][2])
 {
     _Alignas(32) char words[AT_ONCE][2][32];

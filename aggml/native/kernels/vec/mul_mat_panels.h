@@ -1,6 +1,6 @@
-/* What products of panels and units in lanes (mul_mat_panels.h) ask for ahead, into L2, a few lines with each block of rows: the
- * rows of which the next panel is made, from memory, and their share of the next block of k of the units, from L3. In bursts
- * they would hold up what the block itself loads. */
+/* What products of panels and units in lanes (mul_mat_panels.h) ask for ahead, into L2, a few lines with each block of
+ * rows: the rows of which the next panel is made, from memory, and their share of the next block of k of the units,
+ * from L3. In bursts they would hold up what the block itself loads. */
 #ifndef AGK_VEC_PANELS_H
 #define AGK_VEC_PANELS_H
 
@@ -13,7 +13,8 @@ typedef struct agk_ahead {
     int64_t row, line; /* of the next panel: what comes next */
 } agk_ahead;
 
-/* `done` of `all` pieces of the panel are under way; the one at hand is piece `piece` of `pieces` of W units from `unit` on. */
+/* `done` of `all` pieces of the panel are under way; the one at hand is piece `piece` of `pieces` of W units from
+ * `unit` on. */
 AGK_INLINE void agk_fetch_ahead(const agk_mm_panel *p, agk_ahead *at, int64_t done, int64_t all, int64_t unit, int W,
                                 int64_t piece, int64_t pieces)
 {

@@ -1,8 +1,8 @@
 /* Rows of quantized types unpacked to bytes, for the schemes bytes and shorts, on vectors of any width.
  *
- * The readers of floats (dequant_*.h) unpack one block each and call v_out for the result. The includer defines v_out so that it
- * stores bytes, and includes them; for q8_0, q4_0 and tq1_0 it defines v_<type>_to_f32 itself. Here each reader becomes a loop
- * over a row, <type>_to_f32_bytes, and AGK_OF_ALL(ROW) names them all. */
+ * The readers of floats (dequant_*.h) unpack one block each and call v_out for the result. The includer defines v_out
+ * so that it stores bytes, and includes them; for q8_0, q4_0 and tq1_0 it defines v_<type>_to_f32 itself. Here each
+ * reader becomes a loop over a row, <type>_to_f32_bytes, and AGK_OF_ALL(ROW) names them all. */
 #undef V_ROWS
 #define V_ROWS(kernel, block, size) \
     static void kernel##_bytes(const void *src, float *dst, int64_t n) \

@@ -1,9 +1,9 @@
 /* Panels of short rows times units of columns (mul_mat_shorts.h), 256-bit vectors: 4 or 6 rows x 16 columns.
  *
- * Lanes are columns, 4 bytes of a row are broadcast. A file defines SHORT_VNNI as 0 or 1 and includes this: with vpdpbusd the 12
- * sums of 6 rows hide its latency of 5 cycles; with vpmaddubsw a product is two instructions and there are 4 rows, whose
- * sums as floats, or as whole numbers of 256 elements, stay in L1.
- * Not here: rows (kernels/avx2/mul_mat_shorts_rows.c). */
+ * Lanes are columns, 4 bytes of a row are broadcast. A file defines SHORT_VNNI as 0 or 1 and includes this: with
+ * vpdpbusd the 12 sums of 6 rows hide its latency of 5 cycles; with vpmaddubsw a product is two instructions and there
+ * are 4 rows, whose sums as floats, or as whole numbers of 256 elements, stay in L1. Not here: rows
+ * (kernels/avx2/mul_mat_shorts_rows.c). */
 #ifndef AGK_VEC_SHORT_TILE_H
 #define AGK_VEC_SHORT_TILE_H
 
@@ -151,8 +151,8 @@ AGK_INLINE void rows_at(int R, const char *a, size_t lda, const agk_short_row *r
 }
 
 #if !SHORT_VNNI
-/* Sums of 16 bits are multiplied by the factor of their scale, and added up as whole numbers: these are in memory while many
- * short sums are under way, or those of one row after the other are, and columns are read for each. */
+/* Sums of 16 bits are multiplied by the factor of their scale, and added up as whole numbers: these are in memory while
+ * many short sums are under way, or those of one row after the other are, and columns are read for each. */
 AGK_INLINE void whole(kind t, int R, int W, int h, int first, int last, const agk_short_row *const a[],
                       const agk_short_unit *b, __m256i acc[MOST_ROWS][2])
 {
