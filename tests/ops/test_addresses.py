@@ -14,19 +14,32 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS: dict[str, tuple[list[str], dict[str, str]]] = {
     "lower": (
         ["aggml/native/lower/{}.c", "aggml/native/lower/*/{}.c"],
-        {"rope_multi": "rope.c lowers both"},
+        {
+            "conv_im2col": "conv.c lowers both",
+            "rope_multi": "rope.c lowers both",
+            "unary_params": "unary.c lowers both",
+        },
     ),
     "cuda": (
         ["aggml/devices/cuda/kernels/{}.cu", "aggml/devices/cuda/kernels/{}.py"],
         {
+            "conv_im2col": "conv.cu computes it",
             "custom": "a function in Python is called by the CPU alone",
             "flash_attn_back": "the CPU alone computes it",
             "mul_mat_id": "mul_mat.py launches both",
             "rope_multi": "rope.cu computes both",
             "rows_back": "rows.cu computes both",
+            "unary_params": "unary.cu computes both",
         },
     ),
-    "tests": (["tests/ops/test_{}.py"], {"flash_attn_back": "test_gradients.py has its cases"}),
+    "tests": (
+        ["tests/ops/test_{}.py"],
+        {
+            "conv_im2col": "test_conv.py has its cases",
+            "flash_attn_back": "test_gradients.py has its cases",
+            "unary_params": "test_unary.py has its cases",
+        },
+    ),
 }
 GROUPS = sorted(
     path.stem
