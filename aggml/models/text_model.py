@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import functools
 from typing import TYPE_CHECKING
 
 import anyio
@@ -56,20 +55,23 @@ class TextModel(Model):
         super().__init__(tokenizer, owned)
         self._decoder = decoder
         self._template_source = template
+        self._template: ChatTemplate | None = None
         self._free = list(range(self.slots))
         self._admission = anyio.Semaphore(self.slots)
 
-    @functools.cached_property
+    @property
     def template(self) -> ChatTemplate:
         """Messages to text, as the model was trained: ``model.template.render(messages)``.
 
         Raises:
             ModelError: the template cannot be read; jinja2 is not installed; no vocabulary.
         """
-        words = self.tokenizer
-        names = {"bos_token": words.bos, "eos_token": words.eos}
-        tokens = {k: "" if x is None else words.pieces[x] for k, x in names.items()}
-        return ChatTemplate(self._template_source, tokens)
+        if self._template is None:
+            words = self.tokenizer
+            names = {"bos_token": words.bos, "eos_token": words.eos}
+            tokens = {k: "" if x is None else words.pieces[x] for k, x in names.items()}
+            self._template = ChatTemplate(self._template_source, tokens)
+        return self._template
 
     @property
     def width(self) -> int:
