@@ -38,10 +38,10 @@ static bool worth_panels(const agk_mm_problem *p)
     return p->n >= AGK_PANEL_MIN_COLUMNS;
 }
 
-/* The rows below would make floats of quantized rows, unless blocks_q8 takes bytes. */
+/* The rows below would make floats of quantized rows, unless blocks_q8 serves their type. */
 static bool worth_bytes(const agk_mm_problem *p)
 {
-    return p->n >= (agk_pick_vector("mm_blocks_q8", p->cpu) != NULL ? AGK_PANEL_MIN_COLUMNS : BYTES_FROM);
+    return p->n >= (agk_mm_blocks_q8.serves(p) ? AGK_PANEL_MIN_COLUMNS : BYTES_FROM);
 }
 
 /* With panels of floats of 512 bits, shorts of 256 are not asked. */
