@@ -90,7 +90,7 @@ static void check_schemes(void)
     if (has_line("mm_bytes_product", avx512)) {
         expect(avx512, AGK_Q8_0, 64, 16, 256, true, "packed_lanes");
         expect(avx512, AGK_Q8_0, 64, 16, 256, false, "blocks_q8");
-        expect(avx512, AGK_Q6_K, 64, 17, 256, true, "blocks_f32");
+        expect(avx512, AGK_Q6_K, 64, 17, 256, true, "bytes");
         expect(avx512, AGK_Q6_K, 64, 32, 256, true, "bytes");
         expect(avx512, AGK_Q6_K, 15, 32, 256, true, "blocks_f32"); /* no panel has so few rows */
         expect(avx512, AGK_F16, 64, 32, 256, false, "floats");
