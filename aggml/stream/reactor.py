@@ -58,7 +58,9 @@ class Reactor:
     def __init__(self, *, pumped: bool = True) -> None:
         self.notifier = _native.Notifier()
         _native.sched_loop()  # from here on the loop runs as soon as it wakes, beside busy workers
+        global _unpumped
         self.pumped = pumped
+        _unpumped = _unpumped or not pumped
         self.turns = 0
         self.led = False
         self.followers: set[Any] = set()
@@ -103,7 +105,9 @@ class Reactor:
 
     def leave(self, resumes: object) -> None:
         """From here on who waits calls `wake`; tasks that wait by ``resumes`` look again."""
+        global _unpumped
         self.pumped = False
+        _unpumped = True
         for waiter in self.notifier.waiters():
             callback = waiter.callback
             if isinstance(callback, partial) and callback.func is resumes:
@@ -134,6 +138,7 @@ _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.
 _trio_reactor: Any = None  # a trio.lowlevel.RunVar, made when trio is first seen
 _ENDING = "ending"  # instead of the reactor of a run that takes no system task any more
 _lock = new_lock()
+_unpumped = False  # whether any reactor of this process was or is one that nobody pumps
 
 
 def in_trio() -> bool:
@@ -247,7 +252,7 @@ def _reactor_of_trio() -> Reactor:
         try:
             trio.lowlevel.spawn_system_task(_pump, reactor, name="aggml reactor")
         except RuntimeError:  # the run is past its system tasks
-            reactor.pumped = False
+            reactor.leave(trio.lowlevel.reschedule)
     _trio_reactor.set(reactor)
     return reactor
 
@@ -341,17 +346,23 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
         reactor = _reactor_of_trio()
         if not reactor.pumped:
             yield from _wait_ending(reactor, op)
-            return
+            break
         task = trio.lowlevel.current_task()
         entry = reactor.arm(op, partial(trio.lowlevel.reschedule, task))
         if entry is None:
-            return
+            break
 
         def abort(_: object, entry: _native.Waiter = entry) -> trio.lowlevel.Abort:
             entry.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+    if _unpumped:
+        # Callbacks of operations that are done: where no system task calls them, who waits does,
+        # also if it need not wait.
+        found = known_reactor()
+        if found is not None and not found.pumped:
+            found.wake()
 
 
 def _wait_ending(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:

