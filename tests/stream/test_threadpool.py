@@ -129,7 +129,8 @@ def test_workers_run_where_the_mask_says() -> None:
             s = sum_on(be, 1 << 18)
             assert s.run(be, ramp(1 << 18), ramp(1 << 18)).wait(10)  # so both have begun
         new = set(os.listdir("/proc/self/task")) - before
-        assert {frozenset(os.sched_getaffinity(int(task))) for task in new} == {frozenset({wanted})}
+        masks = [os.sched_getaffinity(int(task)) for task in new]
+        assert masks.count({wanted}) == 2  # others of this process may have begun meanwhile
     assert sorted(os.sched_getaffinity(0)) == mine  # that of the caller is left alone
 
 
