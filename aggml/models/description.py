@@ -7,8 +7,10 @@ themselves (blocks/), the architectures (architectures/), the graph (decoding/st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+
+from aggml import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -90,6 +92,10 @@ class Description:
         embedding_scale: embeddings are multiplied by it.
         logit_scale: logits are multiplied by it.
         logit_soft_cap: c bounds logits by c * tanh(x / c); 0: they are not bounded.
+        first: the number in the file of the first of ``layers``; not 0 in a `part` of a model.
+        embeds: whether it begins with the embeddings of tokens; if not, with what the layer before
+            the first one gives.
+        ends: whether it ends with logits; if not, with what its last layer gives.
     """
 
     architecture: str
@@ -100,11 +106,44 @@ class Description:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_soft_cap: float = 0.0
+    first: int = 0
+    embeds: bool = True
+    ends: bool = True
+
+    def part(self, first: int, stop: int) -> Description:
+        """The layers ``first`` to ``stop`` - 1 alone, with the embeddings or the logits.
+
+        Parts that follow each other, each fed with the values of the one before, compute what the
+        whole model does: so several machines share its weights.
+
+        Raises:
+            InvalidArgument: not 0 <= first < stop <= the number of layers.
+        """
+        n = len(self.layers)
+        if not 0 <= first < stop <= n:
+            raise InvalidArgument(f"[part] layers {first} to {stop} are not within 0 and {n}")
+        return replace(
+            self,
+            layers=self.layers[first:stop],
+            first=self.first + first,
+            embeds=self.embeds and first == 0,
+            ends=self.ends and stop == n,
+        )
+
+    def uses(self, name: str) -> bool:
+        """Whether a tensor of the file may be of use to it: a part leaves out the other layers."""
+        if name.startswith("blk."):
+            return self.first <= int(name.split(".", 2)[1]) < self.first + len(self.layers)
+        if name.startswith("token_embd"):
+            return self.embeds or self.ends  # of tied models these are the output's weights, too
+        return self.ends or not name.startswith("output")
 
     def needs(self) -> list[str]:
         """Names of the tensors that the file must have."""
-        names = ["token_embd.weight", "output_norm.weight"]
-        for i, layer in enumerate(self.layers):
+        names = ["token_embd.weight"] if self.embeds else []
+        if self.ends:
+            names.append("output_norm.weight")
+        for i, layer in enumerate(self.layers, self.first):
             norms = (
                 layer.before_mixer, layer.after_mixer,
                 layer.before_feed_forward, layer.after_feed_forward,

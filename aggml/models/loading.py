@@ -109,6 +109,7 @@ async def load_decoder(
     sequences: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
+    part: tuple[int, int] | None = None,
 ) -> Decoder: ...
 @overload
 async def load_decoder(
@@ -120,6 +121,7 @@ async def load_decoder(
     sequences: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
+    part: tuple[int, int] | None = None,
 ) -> D: ...
 async def load_decoder(
     backend: Backend,
@@ -130,6 +132,7 @@ async def load_decoder(
     sequences: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
+    part: tuple[int, int] | None = None,
 ) -> Decoder:
     """The part of a model that computes, without its tokenizer.
 
@@ -141,13 +144,17 @@ async def load_decoder(
         sequences: how many there may be at a time.
         cache: element type of keys and values.
         progress: called with bytes loaded so far and bytes in all.
+        part: the first layer and the one after the last, as `Description.part` has them; None: all.
 
     Raises:
         ModelError: the file is no model that this package can run.
+        InvalidArgument: ``part`` is not within its layers.
     """
     model = describe(Hyperparameters(file.metadata))
     if isinstance(model, EncoderDescription):
         raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
-    weights = await load_weights(backend, file, model.needs(), progress)
+    if part is not None:
+        model = model.part(*part)
+    weights = await load_weights(backend, file, model.needs(), progress, model.uses)
     limit = ctx or min(model.context_length, LONGEST)
     return kind(backend, model, weights, ctx=limit, sequences=sequences, cache=cache)

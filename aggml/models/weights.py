@@ -40,6 +40,7 @@ async def load_weights(
     file: GGUFFile,
     needs: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
+    uses: Callable[[str], bool] | None = None,
 ) -> Mapping[str, Tensor]:
     """Bring the weights of a file to ``backend``: mapped if it reads host memory, else copied.
 
@@ -48,6 +49,7 @@ async def load_weights(
         file: open.
         needs: names of tensors that the file must have.
         progress: called with bytes loaded so far and bytes in all.
+        uses: tells which tensors are worth a copy; None: all of them.
 
     Raises:
         ModelError: a tensor is missing.
@@ -58,5 +60,6 @@ async def load_weights(
     try:
         file.map(backend.device)
     except (aggml.Unsupported, aggml.Misaligned):
-        await file.load(backend, progress=progress)
+        names = None if uses is None else [name for name in file.tensors if uses(name)]
+        await file.load(backend, names=names, progress=progress)
     return file.tensors

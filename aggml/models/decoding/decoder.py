@@ -268,9 +268,7 @@ class Decoder:
         pieces = []
         for at in range(0, len(ids), CHUNK):
             batch = self._whole(slot, ids[at : at + CHUNK], at, every=True)
-            step = await self._step(replace(batch.shape(0), hidden=True))
-            assert step.logits is not None
-            found = await self.backend.run(step.graph, step.inputs(batch), step.logits)
+            (found,) = await (await self.queue(batch, hidden=True))
             pieces.append(np.asarray(found).reshape(-1, self.model.width))
         return np.concatenate(pieces)
 
@@ -305,9 +303,7 @@ class Decoder:
 
     async def _logits(self, batch: Batch) -> F32:
         """(logits of the batch, vocabulary)."""
-        step, inputs = await self._fed(batch, 0)
-        assert step.logits is not None
-        logits = await self.backend.run(step.graph, inputs, step.logits)
+        (logits,) = await (await self.queue(batch))
         return np.asarray(logits).reshape(-1, self.vocabulary)
 
     def _seen_positions(self, last: int) -> int:
@@ -324,22 +320,49 @@ class Decoder:
 
         Cancellation: aborts the computation; the rows of the batch are undefined.
         """
-        step, inputs = await self._fed(batch, best, every=every)
-        assert step.best is not None
-        assert step.logits is not None
-        wanted = [step.best, step.logits] + ([] if step.every is None else [step.every])
-        ids, logits, *rest = await self.backend.run(step.graph, inputs, wanted)
+        ids, logits, *rest = await (await self.queue(batch, best, every=every))
         return Best(
             np.asarray(ids).reshape(-1, best),
             np.asarray(logits).reshape(-1, best),
             np.asarray(rest[0]).reshape(-1, self.vocabulary) if rest else None,
         )
 
-    async def _fed(
-        self, batch: Batch, best: int, *, every: bool = False
-    ) -> tuple[Step, dict[Tensor, Any]]:
+    async def queue(
+        self,
+        batch: Batch,
+        best: int = 0,
+        *,
+        every: bool = False,
+        hidden: bool = False,
+        values: F32 | None = None,
+    ) -> Future[list[npt.NDArray[Any]]]:
+        """Queue a step behind those that are queued already.
+
+        Args:
+            batch: what it takes in.
+            best: how many logits to bring here, after each of its last tokens; 0: all of them.
+            every: whether to bring all of them beside these.
+            hidden: whether to bring, instead of logits, what they would be made of.
+            values: in place of tokens, if the model is a part that has no embeddings: what the part
+                before it gave, (tokens, width).
+
+        Returns:
+            A Future of (tokens, best) int32 and float32, and (tokens, vocabulary) if ``every``; of
+            (tokens, vocabulary) if ``best`` is 0; of (tokens, width) if ``hidden`` or if the model
+            is a part without logits. The shapes are those of its tensors: reshape them.
+
+        Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
+        it; the rows of the batch are undefined.
+        """
+        step = await self._step(replace(batch.shape(best, every=every), hidden=hidden))
+        inputs = step.inputs(batch)
+        if values is not None:
+            inputs[step.tokens] = values
+        return self.backend.run(step.graph, inputs, step.results)
+
+    async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
         """The step for a batch, and its inputs; ``best`` may be CHAINED."""
-        step = await self._step(batch.shape(best, every=every))
+        step = await self._step(batch.shape(best))
         return step, step.inputs(batch)
 
     async def _step(self, shape: Shape) -> Step:

@@ -28,7 +28,12 @@ __all__ = ["Builder", "Step"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A graph and its inputs, all i32 but the masks."""
+    """A graph and its inputs, all i32 but the masks.
+
+    Of a part of a model that does not begin with embeddings, ``tokens`` are values [width, tokens]
+    f32, which `inputs` leaves to the caller. Of one that does not end with logits, ``logits`` are
+    the values that it hands on, [width, tokens] f32.
+    """
 
     graph: Graph
     ctx: int
@@ -41,6 +46,11 @@ class Step:
     )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: chained
     best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
+
+    @property
+    def results(self) -> list[Tensor]:
+        """All that it gives: the best tokens, logits, all logits, as far as there are any."""
+        return [x for x in (self.best, self.logits, self.every) if x is not None]
 
     def inputs(self, batch: Batch) -> dict[Tensor, Any]:
         """The arrays of a batch, each for its tensor."""
@@ -93,17 +103,15 @@ class Builder:
             chosen: for a chained step, the tensor from which tokens come and to which they go.
         """
         model, weights = self._model, self._weights
-        tokens = _given("tokens", shape.tokens) if chosen is None else chosen
+        tokens = self._taken_in(shape) if chosen is None else chosen
         positions = _given("positions", shape.tokens)
-        last = _given("last", shape.ends) if shape.ends else None
+        last = _given("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
-        x = ops.get_rows(weights["token_embd.weight"], tokens)
-        if model.embedding_scale != 1.0:
-            x = ops.scale(x, model.embedding_scale)
+        x = self._embedded(tokens) if model.embeds else tokens
         for i, layer in enumerate(model.layers):
             at = Scope(
                 weights,
-                f"blk.{i}.",
+                f"blk.{model.first + i}.",
                 model.eps,
                 self._caches[i],
                 positions,
@@ -113,9 +121,11 @@ class Builder:
             )
             x = _layer(layer, at, x, last if i + 1 == len(model.layers) else None)
             await checkpoint()
+        made = (tokens, positions, places, last)
+        if not model.ends:
+            return Step(Graph(x.set_output()), self._ctx, *made, x, None)
         x = ops.mul(ops.rms_norm(x, model.eps), weights["output_norm.weight"])
         logits = x if shape.hidden else self._logits(x)
-        made = (tokens, positions, places, last)
         if chosen is not None:  # top_k: of equal logits argmax would take the last
             best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
             best = ops.cpy(best, tokens).set_output()
@@ -128,6 +138,19 @@ class Builder:
         of_best = ops.get_rows(each, best).set_output()
         graph = Graph(best, of_best, *([] if every is None else [every]))
         return Step(graph, self._ctx, *made, of_best, best, every)
+
+    def _taken_in(self, shape: Shape) -> Tensor:
+        """The input of a step: ids, or the values of the part of the model before this one."""
+        if self._model.embeds:
+            return _given("tokens", shape.tokens)
+        ne = self._model.width, shape.tokens
+        return aggml.new_tensor(DType.F32, ne=ne, name="values").set_input()
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """[tokens] -> [width, tokens]."""
+        x = ops.get_rows(self._weights["token_embd.weight"], tokens)
+        scale = self._model.embedding_scale
+        return x if scale == 1.0 else ops.scale(x, scale)
 
     def _places(self, shape: Shape) -> dict[Room, Places]:
         """Inputs for each room; rooms of one length share the rows that are written."""
