@@ -92,7 +92,7 @@ class Description:
         embedding_scale: embeddings are multiplied by it.
         logit_scale: logits are multiplied by it.
         logit_soft_cap: c bounds logits by c * tanh(x / c); 0: they are not bounded.
-        first: the number in the file of the first of ``layers``; not 0 in a `part` of a model.
+        first: the number in the file of the first of ``layers``; not 0 in a `stage` of a model.
         embeds: whether it begins with the embeddings of tokens; if not, with what the layer before
             the first one gives.
         ends: whether it ends with logits; if not, with what its last layer gives.
@@ -110,10 +110,10 @@ class Description:
     embeds: bool = True
     ends: bool = True
 
-    def part(self, first: int, stop: int) -> Description:
+    def stage(self, first: int, stop: int) -> Description:
         """The layers ``first`` to ``stop`` - 1 alone, with the embeddings or the logits.
 
-        Parts that follow each other, each fed with the values of the one before, compute what the
+        Stages that follow each other, each fed with the values of the one before, compute what the
         whole model does: so several machines share its weights.
 
         Raises:
@@ -121,7 +121,7 @@ class Description:
         """
         n = len(self.layers)
         if not 0 <= first < stop <= n:
-            raise InvalidArgument(f"[part] layers {first} to {stop} are not within 0 and {n}")
+            raise InvalidArgument(f"[stage] layers {first} to {stop} are not within 0 and {n}")
         return replace(
             self,
             layers=self.layers[first:stop],
@@ -131,7 +131,7 @@ class Description:
         )
 
     def uses(self, name: str) -> bool:
-        """Whether a tensor of the file may be of use to it: a part leaves out the other layers."""
+        """Whether a tensor of the file may be of use to it: a stage leaves out the other layers."""
         if name.startswith("blk."):
             return self.first <= int(name.split(".", 2)[1]) < self.first + len(self.layers)
         if name.startswith("token_embd"):

@@ -109,7 +109,7 @@ async def load_decoder(
     sequences: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
-    part: tuple[int, int] | None = None,
+    stage: tuple[int, int] | None = None,
 ) -> Decoder: ...
 @overload
 async def load_decoder(
@@ -121,7 +121,7 @@ async def load_decoder(
     sequences: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
-    part: tuple[int, int] | None = None,
+    stage: tuple[int, int] | None = None,
 ) -> D: ...
 async def load_decoder(
     backend: Backend,
@@ -132,7 +132,7 @@ async def load_decoder(
     sequences: int = 1,
     cache: DType | str = "f16",
     progress: Callable[[int, int], None] | None = None,
-    part: tuple[int, int] | None = None,
+    stage: tuple[int, int] | None = None,
 ) -> Decoder:
     """The part of a model that computes, without its tokenizer.
 
@@ -144,17 +144,17 @@ async def load_decoder(
         sequences: how many there may be at a time.
         cache: element type of keys and values.
         progress: called with bytes loaded so far and bytes in all.
-        part: the first layer and the one after the last, as `Description.part` has them; None: all.
+        stage: the first layer and the one after the last, as `Description.stage` has them; None: all.
 
     Raises:
         ModelError: the file is no model that this package can run.
-        InvalidArgument: ``part`` is not within its layers.
+        InvalidArgument: ``stage`` is not within its layers.
     """
     model = describe(Hyperparameters(file.metadata))
     if isinstance(model, EncoderDescription):
         raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
-    if part is not None:
-        model = model.part(*part)
+    if stage is not None:
+        model = model.stage(*stage)
     weights = await load_weights(backend, file, model.needs(), progress, model.uses)
     limit = ctx or min(model.context_length, LONGEST)
     return kind(backend, model, weights, ctx=limit, sequences=sequences, cache=cache)

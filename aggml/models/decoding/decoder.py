@@ -343,13 +343,13 @@ class Decoder:
             best: how many logits to bring here, after each of its last tokens; 0: all of them.
             every: whether to bring all of them beside these.
             hidden: whether to bring, instead of logits, what they would be made of.
-            values: in place of tokens, if the model is a part that has no embeddings: what the part
+            values: in place of tokens, if the model is a stage without embeddings: what the stage
                 before it gave, (tokens, width).
 
         Returns:
             A Future of (tokens, best) int32 and float32, and (tokens, vocabulary) if ``every``; of
             (tokens, vocabulary) if ``best`` is 0; of (tokens, width) if ``hidden`` or if the model
-            is a part without logits. The shapes are those of its tensors: reshape them.
+            is a stage without logits. The shapes are those of its tensors: reshape them.
 
         Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
         it; the rows of the batch are undefined.

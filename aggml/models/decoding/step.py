@@ -30,7 +30,7 @@ __all__ = ["Builder", "Step"]
 class Step:
     """A graph and its inputs, all i32 but the masks.
 
-    Of a part of a model that does not begin with embeddings, ``tokens`` are values [width, tokens]
+    Of a stage of a model that does not begin with embeddings, ``tokens`` are values [width, tokens]
     f32, which `inputs` leaves to the caller. Of one that does not end with logits, ``logits`` are
     the values that it hands on, [width, tokens] f32.
     """
@@ -140,7 +140,7 @@ class Builder:
         return Step(graph, self._ctx, *made, of_best, best, every)
 
     def _taken_in(self, shape: Shape) -> Tensor:
-        """The input of a step: ids, or the values of the part of the model before this one."""
+        """The input of a step: ids, or the values of the stage before this one."""
         if self._model.embeds:
             return _given("tokens", shape.tokens)
         ne = self._model.width, shape.tokens

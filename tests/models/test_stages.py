@@ -1,6 +1,6 @@
-"""Parts of a model: computed one after the other they give what the whole model gives.
+"""Stages of a model: computed one after the other they give what the whole model gives.
 
-Here: `Description.part` on decoders of one backend each. Not here: parts on other machines
+Here: `Description.stage` on decoders of one backend each. Not here: stages on other machines
 (tests/ray).
 """
 
@@ -40,7 +40,7 @@ def _batch(slot: int, ids: list[int], at: int, ctx: int) -> Batch:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cuts", [(2,), (1, 3)], ids=str)
-async def test_parts_give_what_the_whole_gives(
+async def test_stages_give_what_the_whole_gives(
     tmp_path: Path, layout: str, cuts: tuple[int, ...]
 ) -> None:
     path = random_models.write(tmp_path / "model.gguf", layout)
@@ -51,25 +51,25 @@ async def test_parts_give_what_the_whole_gives(
             file.map(be.device)
             decoder = Decoder(be, whole, file.tensors, ctx=256, sequences=2)
             bounds = [0, *cuts, len(whole.layers)]
-            parts = [
-                Decoder(be, whole.part(*edges), file.tensors, ctx=256, sequences=2)
+            stages = [
+                Decoder(be, whole.stage(*edges), file.tensors, ctx=256, sequences=2)
                 for edges in itertools.pairwise(bounds)
             ]
             for at, piece in ((0, ids[:4]), (4, ids[4:])):
                 batch = _batch(1, piece, at, 256)
                 (expected,) = await (await decoder.queue(batch))
                 values = None
-                for part in parts:
-                    (values,) = await (await part.queue(batch, values=values))
+                for stage in stages:
+                    (values,) = await (await stage.queue(batch, values=values))
                 assert values is not None
                 np.testing.assert_array_equal(values, expected)
 
 
-async def test_a_part_needs_only_its_own_tensors(tmp_path: Path) -> None:
+async def test_a_stage_needs_only_its_own_tensors(tmp_path: Path) -> None:
     path = random_models.write(tmp_path / "model.gguf", "llama")
     with aggml.GGUFFile.open(path) as file:
         whole = _description(file)
-        first, second = whole.part(0, 1), whole.part(1, len(whole.layers))
+        first, second = whole.stage(0, 1), whole.stage(1, len(whole.layers))
         assert {*first.needs()} | {*second.needs()} == {*whole.needs()}
         assert not {*first.needs()} & {*second.needs()}
         assert [x for x in file.tensors if not first.uses(x) and not second.uses(x)] == []
@@ -79,10 +79,10 @@ async def test_a_part_needs_only_its_own_tensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("edges", [(-1, 2), (1, 1), (2, 9)], ids=str)
-async def test_a_part_outside_of_the_model_is_refused(
+async def test_a_stage_outside_of_the_model_is_refused(
     tmp_path: Path, edges: tuple[int, int]
 ) -> None:
     path = random_models.write(tmp_path / "model.gguf", "llama")
     refused = pytest.raises(aggml.InvalidArgument, match="not within 0 and")
     with aggml.GGUFFile.open(path) as file, refused:
-        _description(file).part(*edges)
+        _description(file).stage(*edges)
