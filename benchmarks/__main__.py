@@ -49,7 +49,7 @@ PARTS: Final = {
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
     busy.PART: "the same beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
-    service.PART: "examples/serve with 1 to 64 clients; llama.cpp's server",
+    service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
     lag.PART: "how late the event loop is while all cores compute",
     executor.PART: "time per tiny node; ggml",

@@ -10,8 +10,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 import embed
 import minilm
-from serve import small
 
+from aggml.models import small
 from aggml.models.decoding import Decoder, Sampler, generating
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model

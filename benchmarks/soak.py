@@ -1,4 +1,4 @@
-"""``python -m benchmarks.soak``: examples/serve with clients that hang up, and short deadlines.
+"""``python -m benchmarks.soak``: aggml.serve with clients that hang up, and short deadlines.
 
 The clients hang up on 30 % of the requests, and 10 % have a deadline that is too short. Every other
 answer must be complete, and the one that a lone client got. It reports memory and the lag of the
@@ -197,8 +197,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind, loop in (("uvicorn", "asyncio"), ("hypercorn", "trio")):
             if given.loop not in (None, loop):
                 continue
-            command = ["examples/serve", "--model", str(path), "--no-embeddings", "--port", "0"]
-            command += ["--server", kind, "--threads", str(given.threads), "--slots", "16"]
+            command = [
+                "examples/service.py",
+                "--model",
+                str(path),
+                "--no-embeddings",
+                "--port",
+                "0",
+            ]
+            command += ["--port", "0", "--server", kind]
+            command += ["--threads", str(given.threads), "--slots", "16"]
             command += ["--deadline", str(PATIENCE)]  # for those that name none
             server = Server([*command, "--ctx", "1024", "--kv-memory", "8"])
             try:

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 import anyio
-from serve.small import write_small
 
 import aggml
+from aggml.models.small import write_small
 
 
 async def main(path: Path) -> None:

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from docs.pages import blocks
-from serve.small import write_small
+
+from aggml.models.small import write_small
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from docs.pages import blocks
-from examples.serve_support import started
-from serve.small import write_small
+from serve.support import started
+
+from aggml.models.small import write_small
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """The short programs of examples/: each runs on both loops and prints what it is there to show.
 
-Not here: the whole programs (embed, generate, serve, two_devices, overlapped_transfer).
+Not here: the whole programs (embed, generate, service, two_devices, overlapped_transfer).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHORT = {
     "timeline": [r"SIM.*graph_compute.*copy", "OTHER.*copy"],
     "shared_memory": ["same memory: True", r"result: \[0\.  0\.5 1\.  1\.5\]", "again: True"],
 }
-LONG = {"ask", "embed", "generate", "overlapped_transfer", "two_devices"}
+LONG = {"ask", "embed", "generate", "overlapped_transfer", "service", "two_devices"}
 
 
 def test_every_program_is_listed_here() -> None:

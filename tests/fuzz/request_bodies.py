@@ -1,4 +1,4 @@
-"""Draws bodies of requests to examples/serve, and knows of each what is wrong with it.
+"""Draws bodies of requests to aggml.serve, and knows of each what is wrong with it.
 
 Here: for each field values that are taken and values that are not, as docs/serve.md says it. Not
 here: asking and what an answer must look like (requests.py).

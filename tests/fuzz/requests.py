@@ -1,4 +1,4 @@
-"""Random requests to examples/serve, in process: an answer that is right, or a refusal by name.
+"""Random requests to aggml.serve, in process: an answer that is right, or a refusal by name.
 
 A program is one request. Right ones are answered by the schema, and streamed they say the same;
 wrong ones by 400 or 404 that names a field that is wrong; bytes that are no request by 4xx. Nothing
@@ -26,8 +26,8 @@ from fuzz.rounds import Failure, Report, draw
 # Beside this room in the test suite's path; by itself a fuzzer must find it.
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
 
-from serve.app import Options, application
-from serve.small import write_small
+from aggml.models.small import write_small
+from aggml.serve.http.app import Options, application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
-from minilm import WIDTH, Embedder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -25,14 +24,13 @@ from aggml.models.cache.paging import PagedDecoder, budget_of
 from aggml.models.loading import load_decoder
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import open_model
-from serve.choice import Choice
-from serve.engine import STAGED, Engine
-from serve.fields import decoded
-from serve.forms import Failure, Form, as_json
-from serve.jobs import FullError
-from serve.metrics import Metrics
-from serve.pacing import Door, UnderWay, collect_seldom
-from serve.schema import (
+from aggml.serve.engine import STAGED, Engine
+from aggml.serve.http.choice import Choice
+from aggml.serve.http.fields import decoded
+from aggml.serve.http.forms import Failure, Form, as_json
+from aggml.serve.http.metrics import Metrics
+from aggml.serve.http.pacing import Door, UnderWay, collect_seldom
+from aggml.serve.http.schema import (
     Chat,
     Completion,
     Embeddings,
@@ -41,20 +39,25 @@ from serve.schema import (
     prompt_of,
     prompts,
 )
-from serve.streams import EventStream, body_of, hung_up_cancels
-from serve.text import Text
-from serve.vectors import base64_of, numbers_of, shortened
+from aggml.serve.http.streams import EventStream, body_of, hung_up_cancels
+from aggml.serve.http.text import Text
+from aggml.serve.http.vectors import base64_of, numbers_of, shortened
+from aggml.serve.jobs import FullError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from minilm import Embedder
     from starlette.requests import Request
 
-    from serve.streams import Write
+    from aggml.serve.http.streams import Write
+
+__all__ = ["Options", "Service", "application"]
 
 CHAT_TOKENS: Final = 1024  # of an answer, if the request does not say
 TOKENS: Final = 4096  # of an input to embed
+WIDTH: Final = 384  # of its vectors
 NAME: Final = "all-MiniLM-L6-v2"  # of the package's model for embeddings
 RETRY: Final = 5  # seconds after which another server may be up
 
@@ -153,6 +156,8 @@ class Service:
             self.engine.cut_off()
 
     async def _open_embedder(self, stack: AsyncExitStack) -> None:
+        from minilm import Embedder
+
         o = self.options
         embedder = Embedder(
             device=o.device,

@@ -1,6 +1,6 @@
-"""examples/serve over HTTP: forms and errors in process, OpenAI's client with servers.
+"""aggml.serve over HTTP: forms and errors in process, OpenAI's client with servers.
 
-Not here: each field of a request (test_serve_fields.py), hang-ups and stops (test_serve_ends.py).
+Not here: each field of a request (test_fields.py), hang-ups and stops (test_ends.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import anyio.lowlevel
 import numpy as np
 import openai
 import pytest
-from examples.serve_support import GREEDY, PATIENCE, SMALL, events, serving, started
-from serve.forms import event_of
-from serve.small import write_small
+from serve.support import GREEDY, PATIENCE, SMALL, events, serving, started
+
+from aggml.models.small import write_small
+from aggml.serve.http.forms import event_of
 
 if TYPE_CHECKING:
     from pathlib import Path

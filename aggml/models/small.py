@@ -14,6 +14,8 @@ import aggml
 if TYPE_CHECKING:
     from pathlib import Path
 
+__all__ = ["tokens", "write_small"]
+
 WIDTH: Final = 256
 LAYERS: Final = 4
 HEADS: Final = 8

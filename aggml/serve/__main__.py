@@ -1,4 +1,4 @@
-"""Start the service: ``python examples/serve --model MODEL.gguf``; ``--help`` tells the rest.
+"""Start the service: ``python -m aggml.serve --model MODEL.gguf``; ``--help`` tells the rest.
 
 It runs under uvicorn on asyncio, or with ``--server hypercorn`` on trio. After SIGTERM or Ctrl-C
 new requests are answered with 503, and requests under way have some time to end; a second signal
@@ -16,18 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # started by its path: examples/ comes first
-
 import anyio
 
-from serve.app import Options, application
+from aggml.serve.http.app import Options, application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from starlette.applications import Starlette
 
-    from serve.app import Service
+    from aggml.serve.http.app import Service
+
+__all__ = ["main", "run_hypercorn", "run_uvicorn", "small_model", "until_stopped"]
 
 # Seconds that an idle connection stays open: longer than clients and proxies keep theirs (httpx 5,
 # many 60). Who closes first must be the client, or a request may be sent into a closed connection.
@@ -117,7 +117,7 @@ def run_hypercorn(app: Starlette, given: argparse.Namespace) -> int:
 
 def small_model() -> Path:
     """A small model of random weights, written to the cache folder."""
-    from serve.small import write_small
+    from aggml.models.small import write_small
 
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path(tempfile.gettempdir()))) / "aggml"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the tests of examples/serve share: the application in process, servers in processes."""
+"""What the tests of aggml.serve share: the application in process, servers in processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx
-from serve.app import Options, application
+
+from aggml.serve.http.app import Options, application
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -48,7 +49,7 @@ def started(
     file: Path, server: str, said: list[str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its address; ``said`` gets what it logs."""
-    command = [sys.executable, "examples/serve", "--model", str(file), "--server", server]
+    command = [sys.executable, "examples/service.py", "--model", str(file), "--server", server]
     process = subprocess.Popen(
         [*command, "--port", "0", "--drain", "30", "--threads", "2"],
         cwd=ROOT,

@@ -9,8 +9,10 @@ import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
-    from serve.engine import Engine
-    from serve.pacing import UnderWay
+    from aggml.serve.engine import Engine
+    from aggml.serve.http.pacing import UnderWay
+
+__all__ = ["Metrics"]
 
 _TICK = 0.01
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
     Write = Callable[[bytes], Awaitable[None]]
 
+__all__ = [
+    "LARGEST", "EventStream", "HungUpError", "TooLargeError", "body_of",
+    "first_of", "hung_up_cancels",
+]  # fmt: skip
+
 LARGEST: Final = 1 << 20  # bytes of a request's body: as JSON they take 2 ms to read
 
 

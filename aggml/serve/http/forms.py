@@ -16,16 +16,18 @@ import msgspec
 from starlette.responses import Response
 
 from aggml.models.batching import BatchError
-from serve.choice import chat_logprobs, text_logprobs
-from serve.jobs import EngineError, FullError, TooLongError
-from serve.schema import RequestError
-from serve.streams import HungUpError, TooLargeError, first_of
+from aggml.serve.http.choice import chat_logprobs, text_logprobs
+from aggml.serve.http.schema import RequestError
+from aggml.serve.http.streams import HungUpError, TooLargeError, first_of
+from aggml.serve.jobs import EngineError, FullError, TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from serve.choice import Choice, Told
-    from serve.streams import Write
+    from aggml.serve.http.choice import Choice, Told
+    from aggml.serve.http.streams import Write
+
+__all__ = ["Failure", "Form", "as_json", "event_of"]
 
 _ids = itertools.count(1)
 _log = logging.getLogger("serve")

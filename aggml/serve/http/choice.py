@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aggml.models.decoding.adjusting import Adjuster
 from aggml.models.decoding.sampling import Sampler
-from serve.jobs import Job
-from serve.text import Answer
+from aggml.serve.http.text import Answer
+from aggml.serve.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from serve.engine import Engine
-    from serve.schema import Generation
-    from serve.text import Text
+    from aggml.serve.engine import Engine
+    from aggml.serve.http.schema import Generation
+    from aggml.serve.http.text import Text
+
+__all__ = ["Choice", "Told", "chat_logprobs", "text_logprobs"]
 
 
 class Told(NamedTuple):

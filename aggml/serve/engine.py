@@ -18,8 +18,8 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml.models.cache.paging import Pages
-from serve import steps
-from serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
+from aggml.serve import steps
+from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from aggml.models.cache.paging import PagedDecoder
     from aggml.models.decoding import Best
-    from serve.staging import Piece
+    from aggml.serve.staging import Piece
+
+__all__ = ["STAGED", "Engine"]
 
 BEST: Final = 64  # tokens among which one is chosen; other logits never leave the device
 STAGED: Final = 2  # slots whose rows prompts share while they are taken in

@@ -15,6 +15,8 @@ from anyio.lowlevel import checkpoint
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+__all__ = ["Door", "UnderWay", "collect_seldom"]
+
 YOUNG: Final = 700  # objects made before the youngest are searched for cycles, as Python has it
 # Searches of the youngest before what outlived them is searched too; 10 is Python's. Such a search
 # takes 2 to 3 ms with 48 requests under way, whatever there is to find, for all that they hold is

@@ -14,14 +14,16 @@ import numpy as np
 
 from aggml.models.cache.rows import ROWS_STEP
 from aggml.models.decoding import Batch, Group
-from serve.staging import Chunk, Piece, mask, place
+from aggml.serve.staging import Chunk, Piece, mask, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-    from serve.jobs import Job
+    from aggml.serve.jobs import Job
+
+__all__ = ["Planned", "Rows", "next_prompts", "planned", "room_for_prompts", "size"]
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
 # some 30 ms the first time, so steps with a chunk of prompts come in few sizes.

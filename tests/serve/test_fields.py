@@ -1,4 +1,4 @@
-"""examples/serve: every field of a request does what it says, or is refused by its name."""
+"""aggml.serve: every field of a request does what it says, or is refused by its name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from examples.serve_support import GREEDY, ROOT, SMALL, events, serving
-from serve.fields import FORMS, OTHERS
-from serve.schema import Chat, Completion, Embeddings
-from serve.small import write_small
+from serve.support import GREEDY, ROOT, SMALL, events, serving
+
+from aggml.models.small import write_small
+from aggml.serve.http.fields import FORMS, OTHERS
+from aggml.serve.http.schema import Chat, Completion, Embeddings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
     import httpx
-    from serve.jobs import Job
+
+    from aggml.serve.jobs import Job
 
 PATHS: dict[type, str] = {
     Completion: "completions",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+__all__ = ["Chunk", "Piece", "mask", "place"]
+
 # Attention adds up keys 32 at a time, 256 to a block. Cut where a lone prompt's are cut, the sums
 # of a prompt have the same terms in the same order wherever it lies.
 TOGETHER: Final = 32

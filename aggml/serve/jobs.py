@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from aggml.models.decoding.adjusting import Adjuster
     from aggml.models.decoding.sampling import Report, Sampler
 
+__all__ = ["Counters", "EngineError", "FullError", "Job", "TooLongError", "chosen"]
+
 Reason = Literal["stop", "length"]
 
 

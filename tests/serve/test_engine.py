@@ -1,4 +1,4 @@
-"""examples/serve: continuous batching against one sequence at a time, pages, failures, hang-ups."""
+"""aggml.serve: continuous batching against one sequence at a time, pages, failures, hang-ups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
-from serve.engine import STAGED, Engine
-from serve.jobs import EngineError, FullError, Job, TooLongError
-from serve.staging import Chunk, Piece, mask, place
 
 import aggml
 from aggml.models.cache.paging import PAGE, PagedDecoder, Pages, budget_of
@@ -22,6 +19,9 @@ from aggml.models.decoding.generating import generate
 from aggml.models.decoding.sampling import Sampler
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
+from aggml.serve.engine import STAGED, Engine
+from aggml.serve.jobs import EngineError, FullError, Job, TooLongError
+from aggml.serve.staging import Chunk, Piece, mask, place
 from examples import llama_files
 
 if TYPE_CHECKING:

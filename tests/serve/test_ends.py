@@ -1,4 +1,4 @@
-"""examples/serve: clients that hang up or leave in mid-upload, servers that are told to stop."""
+"""aggml.serve: clients that hang up or leave in mid-upload, servers that are told to stop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from examples.serve_support import GREEDY, PATIENCE, serving, started
-from serve.small import write_small
-from serve.streams import LARGEST, TooLargeError, body_of
+from serve.support import GREEDY, PATIENCE, serving, started
 from starlette.requests import Request
+
+from aggml.models.small import write_small
+from aggml.serve.http.streams import LARGEST, TooLargeError, body_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

@@ -12,6 +12,11 @@ from msgspec import Meta, Raw, Struct
 
 from aggml.models.decoding.adjusting import Rules
 
+__all__ = [
+    "Chat", "Completion", "Embeddings", "Generation", "Message", "RequestError",
+    "StreamOptions", "prompt_of", "prompts",
+]  # fmt: skip
+
 MOST: Final = 256  # inputs in one request
 BEST: Final = 20  # tokens beside each one, with how probable they are
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]

@@ -12,7 +12,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from serve.schema import Chat, Completion, Embeddings, RequestError
+from aggml.serve.http.schema import Chat, Completion, Embeddings, RequestError
+
+__all__ = ["FORMS", "OTHERS", "Other", "decoded"]
 
 T = TypeVar("T", bound=Struct)
 FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings)

@@ -14,6 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     from aggml.models.decoding import F32
 
+__all__ = ["base64_of", "numbers_of", "shortened"]
+
 
 def shortened(vector: F32, dimensions: int | None) -> F32:
     """The first so many numbers, of length 1 again."""

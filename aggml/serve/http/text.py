@@ -12,12 +12,14 @@ import anyio.to_thread
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from serve.schema import RequestError
+from aggml.serve.http.schema import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.models.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["Answer", "Text"]
 
 LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
 # For models that bring no template of their own.
