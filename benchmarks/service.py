@@ -117,7 +117,7 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
     need("httpx")
     shape = model_files.SMALL if quick else model_files.LARGE
     path = model_files.llama_file("q8_0", shape, vocabulary=True)
-    ours = ["examples/service.py", "--model", str(path), "--no-embeddings", "--port", "0"]
+    ours = ["-m", "aggml", "serve", str(path), "--port", "0"]
     ours += ["--threads", str(threads), "--slots", str(SLOTS), "--ctx", str(CTX)]
     commands = {"": [*ours, "--kv-memory", "2048", "--queue", "1024", "--log-level", "info"]}
     try:

@@ -12,6 +12,7 @@ import aggml
 from aggml.cli.chat import chat
 from aggml.cli.devices import devices
 from aggml.cli.gguf import gguf
+from aggml.cli.serve import serve
 from aggml.cli.shared import Program
 from aggml.cli.text import embed, generate, rerank
 
@@ -35,5 +36,5 @@ def main(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (devices, generate, chat, embed, rerank, gguf):
+for command in (devices, generate, chat, embed, rerank, serve, gguf):
     main.add_command(command)

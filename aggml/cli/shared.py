@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from aggml.models import Model
 
-__all__ = ["Program", "awaited", "bar", "model_options", "opened", "show"]
+__all__ = ["CACHES", "Program", "awaited", "bar", "model_options", "opened", "show"]
+
+CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
 
 # What writing to a full disk, past a quota, or to a device that fails gives.
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -103,7 +105,7 @@ def model_options(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--cache", default="f16", show_default=True,
-            type=click.Choice(["f16", "bf16", "f32", "q8_0", "q4_0"]),
+            type=click.Choice(CACHES),
             help="Type of keys and values.",
         ),
     ):  # fmt: skip
@@ -141,10 +143,13 @@ class bar:
             self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
             self._bar.__enter__()
         self._bar.update(done - self._bar.pos)
+        if done >= total:
+            self.__exit__()
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
+            self._bar = None
 
 
 def show(value: Any) -> None:  # noqa: ANN401 whatever JSON has

@@ -144,7 +144,8 @@ async def load_decoder(
         sequences: how many there may be at a time.
         cache: element type of keys and values.
         progress: called with bytes loaded so far and bytes in all.
-        stage: the first layer and the one after the last, as `Description.stage` has them; None: all.
+        stage: the first layer and the one after the last, as `Description.stage` has them; None:
+            all.
 
     Raises:
         ModelError: the file is no model that this package can run.

@@ -31,13 +31,15 @@ def tokens() -> tuple[list[str], list[int]]:
     return names, [2, 3, 3, *[6] * 256, *[1] * len(letters)]
 
 
-def write_small(path: Path, *, context: int = 4096, seed: int = 0) -> Path:
+def write_small(
+    path: Path, *, context: int = 4096, seed: int = 0, name: str = "small-random-llama"
+) -> Path:
     """Write the model; 4 layers of width 256, f32."""
     random = np.random.default_rng(seed)
     names, kinds = tokens()
     with aggml.GGUFWriter(path) as writer:
         writer.add("general.architecture", "llama")
-        writer.add("general.name", "small-random-llama")
+        writer.add("general.name", name)
         for key, value in {
             "block_count": LAYERS,
             "context_length": context,

@@ -97,6 +97,10 @@ class Engine:
         self._tasks.cancel_scope.cancel()
         try:
             return await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                return False  # the body's own exception, not a group of one
+            raise
         finally:
             self.cut_off()
 

@@ -16,7 +16,8 @@ __all__ = ["CTX", "FIELDS", "VOCABULARY", "WIDTH", "Body", "broken", "drawn"]
 
 VOCABULARY = 354
 CTX = 256
-WIDTH = 384
+WIDTH = 64
+ENCODER = "encoder"  # the name of the model for embeddings
 LETTERS = "abc xyz,\n<s>é天\u2028\U0001f600"
 
 
@@ -186,7 +187,7 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
         "encoding_format": (
             lambda r: r.choice(["float", "base64"]), lambda r: r.choice(["hex", 1, []]),
         ),
-        "model": (lambda _: "all-MiniLM-L6-v2", lambda r: r.choice([7, [], {}])),
+        "model": (lambda _: ENCODER, lambda r: r.choice([7, [], {}])),
         "timeout": GENERATION["timeout"],
         "user": GENERATION["user"],
     },

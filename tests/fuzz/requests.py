@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import sys
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
@@ -22,12 +21,11 @@ import httpx
 import numpy as np
 from fuzz.request_bodies import CTX, WIDTH, Body, broken, drawn
 from fuzz.rounds import Failure, Report, draw
-
-# Beside this room in the test suite's path; by itself a fuzzer must find it.
-sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
+from models import random_models
 
 from aggml.models.small import write_small
-from aggml.serve.http.app import Options, application
+from aggml.serve import Limits
+from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +45,9 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
     failure: Failure | None = None
     with tempfile.TemporaryDirectory() as folder, _logged() as records:
         path = write_small(Path(folder) / "small.gguf")
-        app = application(Options(model=path, threads=1, ctx=CTX, slots=4, kv_memory=64 << 20))
+        limits = Limits(slots=4, ctx=CTX, kv_memory=64 << 20)
+        files = [path, write_encoder(Path(folder) / "encoder.gguf")]
+        app = application(Options(models=files, threads=1, limits=limits))
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client,
@@ -66,6 +66,21 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
     if failure is not None:  # not from within: the service's task groups would wrap it
         raise failure
     return Report(programs, dict(sorted(counts.items())))
+
+
+def write_encoder(path: Path) -> Path:
+    """A small encoder of random weights; every word but one letter is unknown to it."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a"]
+    words += [f"▁w{i}" for i in range(random_models.VOCABULARY - len(words))]
+    vocabulary = {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": words,
+        "tokenizer.ggml.token_type": [3] * 4 + [1] * (len(words) - 4),
+        "tokenizer.ggml.cls_token_id": 2,
+        "tokenizer.ggml.seperator_token_id": 3,
+        "tokenizer.ggml.unknown_token_id": 1,
+    }
+    return random_models.write(path, "bert", vocabulary)
 
 
 @contextmanager

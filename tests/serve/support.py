@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx
 
-from aggml.serve.http.app import Options, application
+from aggml.serve import Engine, Limits
+from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from starlette.applications import Starlette
 
@@ -27,9 +28,20 @@ SMALL = "small-random-llama"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
+LIMITS = ("slots", "max_waiting", "kv_memory", "chunk")
+
+
+def engine_of(app: Starlette) -> Engine:
+    """The engine of the only model that continues text."""
+    (completions,) = app.state.service.completers.values()
+    engine: Engine = completions.model.engine
+    return engine
+
+
 @asynccontextmanager
 async def serving(**options: Any) -> AsyncIterator[tuple[Starlette, httpx.AsyncClient]]:
-    app = application(Options(threads=2, ctx=512, **options))
+    limits = Limits(ctx=512, **{x: options.pop(x) for x in LIMITS if x in options})
+    app = application(Options(threads=2, limits=limits, **options))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
@@ -46,12 +58,13 @@ async def events(response: httpx.Response) -> list[Any]:
 
 @contextmanager
 def started(
-    file: Path, server: str, said: list[str] | None = None
+    files: Sequence[Path], server: str, said: list[str] | None = None, more: Sequence[str] = ()
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its address; ``said`` gets what it logs."""
-    command = [sys.executable, "examples/service.py", "--model", str(file), "--server", server]
+    loop = {"uvicorn": "asyncio", "hypercorn": "trio"}[server]
+    command = [sys.executable, "-m", "aggml", "serve", *map(str, files), "--loop", loop]
     process = subprocess.Popen(
-        [*command, "--port", "0", "--drain", "30", "--threads", "2"],
+        [*command, "--drain", "30", "--threads", "2", *more, "--port", "0"],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

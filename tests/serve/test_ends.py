@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from serve.support import GREEDY, PATIENCE, serving, started
+from serve.support import GREEDY, PATIENCE, engine_of, serving, started
 from starlette.requests import Request
 
 from aggml.models.small import write_small
@@ -50,8 +50,8 @@ async def test_a_client_that_hangs_up_frees_its_slot(file: Path, stream: bool) -
         "headers": [],
         "query_string": b"",
     }
-    async with serving(model=file, embeddings=False) as (app, client):
-        engine = app.state.service.engine
+    async with serving(models=[file]) as (app, client):
+        engine = engine_of(app)
         read = False
 
         async def receive() -> MutableMapping[str, Any]:
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_in_mid_upload_is_no_failure(
         {"type": "http.request", "body": b'{"prompt": "a', "more_body": True},
         {"type": "http.disconnect"},
     ]
-    async with serving(model=file, embeddings=False) as (app, client):
+    async with serving(models=[file]) as (app, client):
 
         async def receive() -> MutableMapping[str, Any]:
             await anyio.lowlevel.checkpoint()
@@ -113,7 +113,7 @@ async def test_a_stream_that_cannot_be_sent_is_no_failure(
 ) -> None:
     """Some servers raise OSError when they send to a client that has gone."""
     body = json.dumps({"prompt": "a", "max_tokens": 400, "stream": True, **GREEDY}).encode()
-    async with serving(model=file, embeddings=False) as (app, client):
+    async with serving(models=[file]) as (app, client):
         asked = anyio.Event()
 
         async def receive() -> MutableMapping[str, Any]:
@@ -129,16 +129,16 @@ async def test_a_stream_that_cannot_be_sent_is_no_failure(
                 raise BrokenPipeError
 
         await app(POST, receive, send)
-        while app.state.service.engine.pages.used:
+        while engine_of(app).pages.used:
             await anyio.lowlevel.checkpoint()
-        assert app.state.service.engine.counters.tokens < 400
+        assert engine_of(app).counters.tokens < 400
         assert "aggml_hung_up_total 1.0" in (await client.get("/metrics")).text
     assert caplog.records == []
 
 
 async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) -> None:
     given = {"prompt": "a", "max_tokens": 200, **GREEDY}
-    async with serving(model=file, embeddings=False) as (app, client):
+    async with serving(models=[file]) as (app, client):
         service = app.state.service
         answers: list[httpx.Response] = []
         drained = False
@@ -153,7 +153,7 @@ async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) ->
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            while not service.engine.counters.tokens:
+            while not engine_of(app).counters.tokens:
                 await anyio.lowlevel.checkpoint()
             tasks.start_soon(drain)
             while not service.stopping:
@@ -176,7 +176,7 @@ async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) ->
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_is_not_done_when_the_time_is_over_is_told_so(file: Path, stream: bool) -> None:
     given = {"prompt": "a", "max_tokens": 400, "stream": stream, **GREEDY}
-    async with serving(model=file, embeddings=False) as (app, client):
+    async with serving(models=[file]) as (app, client):
         answers: list[httpx.Response] = []
 
         async def ask() -> None:
@@ -184,7 +184,7 @@ async def test_what_is_not_done_when_the_time_is_over_is_told_so(file: Path, str
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            while not app.state.service.engine.counters.tokens:
+            while not engine_of(app).counters.tokens:
                 await anyio.lowlevel.checkpoint()
             await app.state.service.drain(0)
     assert "the server has stopped" in answers[0].text
@@ -213,7 +213,7 @@ def wait_for(address: str, line: str) -> None:
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_sigterm_lets_answers_end_and_answers_others_503(file: Path, server: str) -> None:
     given = {"prompt": "a", "max_tokens": 300, "stream": True, **GREEDY}
-    with started(file, server) as (process, address), httpx.Client(timeout=PATIENCE) as client:
+    with started([file], server) as (process, address), httpx.Client(timeout=PATIENCE) as client:
         with uploading(address):  # the server waits for this one, however fast the other is
             wait_for(address, "aggml_under_way 1.0")
             with client.stream("POST", f"{address}/v1/completions", json=given) as response:
@@ -240,7 +240,7 @@ def test_sigterm_lets_answers_end_and_answers_others_503(file: Path, server: str
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> None:
     given = {"prompt": "a", "max_tokens": 4000, "n": 16, "stream": True, **GREEDY}
-    with started(file, server) as (process, address):
+    with started([file], server) as (process, address):
         with (
             httpx.Client(timeout=PATIENCE) as client,
             client.stream("POST", f"{address}/v1/completions", json=given) as response,
@@ -259,7 +259,7 @@ def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_uploads_that_break_off_leave_no_trace_in_the_log(file: Path, server: str) -> None:
     said: list[str] = []
-    with started(file, server, said) as (_, address):
+    with started([file], server, said) as (_, address):
         for _ in range(3):
             uploading(address).close()
         wait_for(address, "aggml_hung_up_total 3.0")

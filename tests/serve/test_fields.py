@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from serve.support import GREEDY, ROOT, SMALL, events, serving
+from serve.support import GREEDY, ROOT, SMALL, engine_of, events, serving
 
 from aggml.models.small import write_small
 from aggml.serve.http.fields import FORMS, OTHERS
@@ -51,11 +51,13 @@ def without_head(answer: httpx.Response) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-async def test_each_field_is_built_harmless_or_refused(file: Path, form: type) -> None:
+async def test_each_field_is_built_harmless_or_refused(
+    minilm: Path, file: Path, form: type
+) -> None:
     path = f"/v1/{PATHS[form]}"
     least = LEAST[form] | ({} if form is Embeddings else {"max_tokens": 2})
     built = [x.encode_name for x in msgspec.structs.fields(form)]
-    async with serving(model=file, embeddings=form is Embeddings) as (_, client):
+    async with serving(models=[minilm if form is Embeddings else file]) as (_, client):
 
         async def ask(name: str, value: object) -> httpx.Response:
             return await client.post(path, json=least | {name: value})
@@ -130,9 +132,9 @@ def test_the_documentation_has_every_field() -> None:
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(
-    file: Path, form: type, given: dict[str, Any], field: str
+    minilm: Path, file: Path, form: type, given: dict[str, Any], field: str
 ) -> None:
-    async with serving(model=file, embeddings=form is Embeddings) as (_, client):
+    async with serving(models=[minilm if form is Embeddings else file]) as (_, client):
         answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -141,8 +143,8 @@ async def test_what_cannot_be_is_refused_by_name(
     assert error["type"] == "invalid_request_error"
 
 
-async def test_models_that_are_not_served_are_not_found(file: Path) -> None:
-    async with serving(model=file) as (_, client):
+async def test_models_that_are_not_served_are_not_found(minilm: Path, file: Path) -> None:
+    async with serving(models=[file, minilm]) as (_, client):
         for form, path in PATHS.items():
             wrong = "all-MiniLM-L6-v2" if form is not Embeddings else SMALL
             for name in ("gpt-9", wrong, ""):
@@ -167,8 +169,8 @@ Ids = Callable[..., Awaitable[list[int]]]
 async def asking(file: Path) -> AsyncIterator[Ids]:
     """A function that gives the tokens of an answer; its arguments are fields of the request."""
     jobs: list[Job] = []
-    async with serving(model=file, embeddings=False) as (app, client):
-        engine = app.state.service.engine
+    async with serving(models=[file]) as (app, client):
+        engine = engine_of(app)
         stream = engine.stream
 
         def watched(job: Job) -> AsyncGenerator[list[int], None]:
@@ -176,7 +178,7 @@ async def asking(file: Path) -> AsyncIterator[Ids]:
             found: AsyncGenerator[list[int], None] = stream(job)
             return found
 
-        engine.stream = watched
+        engine.stream = watched  # type: ignore[method-assign]
 
         async def ids(**given: Any) -> list[int]:
             body = {"prompt": "hello", "max_tokens": 12, **given}
@@ -222,7 +224,7 @@ async def test_answers_end_where_they_may(file: Path) -> None:
 
 
 async def test_stop_strings_count_after_the_least_number_of_tokens(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         given = {"prompt": "hello", "max_tokens": 12, **GREEDY}
         text = (await client.post("/v1/completions", json=given)).json()["choices"][0]["text"]
         first = {"stop": text[0]}
@@ -246,7 +248,7 @@ async def test_a_seed_gives_the_same_answer_whatever_is_asked_for(file: Path) ->
         "top_k": -1, "min_p": 0.01, "presence_penalty": 0.5, "frequency_penalty": 0.3,
         "repetition_penalty": 1.1, "logit_bias": {"300": 2, "301": -3}, "min_tokens": 3,
     }  # fmt: skip
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         texts = [
             (await client.post("/v1/completions", json=given | more)).json()["choices"][0]["text"]
             for more in ({}, {"logprobs": 5}, {"best_of": 1}, {"seed": 12})
@@ -256,7 +258,7 @@ async def test_a_seed_gives_the_same_answer_whatever_is_asked_for(file: Path) ->
 
 async def test_logprobs_whole_and_streamed(file: Path) -> None:
     given = LEAST[Chat] | {"logprobs": True, "top_logprobs": 3, "max_tokens": 20}
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         whole = (await client.post("/v1/chat/completions", json=given)).json()["choices"][0]
         response = await client.post("/v1/chat/completions", json=given | {"stream": True})
         streamed = [x["choices"][0] for x in await events(response)]
@@ -287,7 +289,7 @@ async def test_logprobs_whole_and_streamed(file: Path) -> None:
 
 async def test_tokens_behind_a_stop_string_are_not_told_of(file: Path) -> None:
     given = LEAST[Completion] | {"max_tokens": 12, "logprobs": 1}
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         whole = (await client.post("/v1/completions", json=given)).json()["choices"][0]
         stop = whole["text"][4:6]
         cut = (await client.post("/v1/completions", json=given | {"stop": stop})).json()["choices"]
@@ -300,7 +302,7 @@ async def test_tokens_behind_a_stop_string_are_not_told_of(file: Path) -> None:
 
 async def test_probabilities_sum_to_one(file: Path) -> None:
     """Of 354 tokens the 20 best are told of: not more than one together, and not much less."""
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         given = LEAST[Completion] | {"logprobs": 20, "logit_bias": {"300": 9}}
         answer = await client.post("/v1/completions", json=given)
     for best in answer.json()["choices"][0]["logprobs"]["top_logprobs"]:
@@ -308,14 +310,14 @@ async def test_probabilities_sum_to_one(file: Path) -> None:
 
 
 async def test_no_prompt_begins_a_text(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         none = await client.post("/v1/completions", json=LEAST[Completion] | {"prompt": None})
         begin = await client.post("/v1/completions", json=LEAST[Completion] | {"prompt": [1]})
     assert without_head(none) == without_head(begin)
 
 
-async def test_embeddings_are_cut_and_of_length_one_again() -> None:
-    async with serving() as (_, client):
+async def test_embeddings_are_cut_and_of_length_one_again(minilm: Path) -> None:
+    async with serving(models=[minilm]) as (_, client):
         given = {"input": ["A cat sleeps.", "Rates rose."]}
         whole = (await client.post("/v1/embeddings", json=given)).json()["data"]
         for dimensions in (384, 100, 1):
@@ -329,7 +331,7 @@ async def test_embeddings_are_cut_and_of_length_one_again() -> None:
 async def test_a_name_reaches_the_template_of_the_model(tmp_path: Path) -> None:
     """And the answer that a client sends back may have what ours has."""
     path = write_small(tmp_path / "named.gguf")
-    async with serving(model=path, embeddings=False) as (_, client):
+    async with serving(models=[path]) as (_, client):
         message = {"role": "user", "name": "ann", "content": [{"type": "text", "text": "hello"}]}
         back: dict[str, Any] = {
             "role": "assistant", "content": "x", "refusal": None, "tool_calls": [], "audio": None,

@@ -15,9 +15,11 @@ import anyio.lowlevel
 import numpy as np
 import openai
 import pytest
-from serve.support import GREEDY, PATIENCE, SMALL, events, serving, started
+from serve.support import GREEDY, PATIENCE, SMALL, engine_of, events, serving, started
 
+from aggml.models import ModelError
 from aggml.models.small import write_small
+from aggml.serve.http import Options, application
 from aggml.serve.http.forms import event_of
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_streamed_and_whole_say_the_same(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         given = {"prompt": "hello", "max_tokens": 12, **GREEDY}
         whole = (await client.post("/v1/completions", json=given)).json()
         more = {"stream": True, "stream_options": {"include_usage": True}}
@@ -54,7 +56,7 @@ def test_an_event_is_one_line_for_everyone() -> None:
 
 
 async def test_chats_choices_seeds_and_stops(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
 
         async def ask(**more: Any) -> Any:
             given = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10, **more}
@@ -76,7 +78,7 @@ async def test_chats_choices_seeds_and_stops(file: Path) -> None:
 
 
 async def test_several_prompts_as_texts_and_as_tokens(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         texts = {"prompt": ["ab", "c"], "max_tokens": 4, **GREEDY}
         one = (await client.post("/v1/completions", json=texts)).json()
         letter = {c: 260 + ord(c) - 33 for c in "abc"}
@@ -86,8 +88,8 @@ async def test_several_prompts_as_texts_and_as_tokens(file: Path) -> None:
     assert one["usage"]["prompt_tokens"] == 7
 
 
-async def test_embeddings_as_numbers_and_as_base64() -> None:
-    async with serving() as (_, client):
+async def test_embeddings_as_numbers_and_as_base64(minilm: Path) -> None:
+    async with serving(models=[minilm]) as (_, client):
         given = {"input": ["A cat sleeps.", "The kitten dozes.", "Rates rose."]}
         plain = (await client.post("/v1/embeddings", json=given)).json()
         packed = given | {"encoding_format": "base64"}
@@ -147,7 +149,7 @@ async def test_embeddings_as_numbers_and_as_base64() -> None:
 async def test_bad_requests_are_told_why(
     file: Path, path: str, body: str, status: int, message: str
 ) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         response = await client.post(f"/v1/{path}", content=body)
         assert response.status_code == status
         assert re.search(message, response.json()["error"]["message"])
@@ -156,7 +158,7 @@ async def test_bad_requests_are_told_why(
 
 
 async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)):
             response = await client.request(method, path)
             assert response.status_code == status
@@ -164,7 +166,7 @@ async def test_what_no_route_takes_is_told_as_other_errors(file: Path) -> None:
 
 
 async def test_any_whole_number_is_a_seed(file: Path) -> None:
-    async with serving(model=file, embeddings=False) as (_, client):
+    async with serving(models=[file]) as (_, client):
         texts = []
         for seed in (-1, -1, 1 << 63):
             given = {"prompt": "a", "max_tokens": 8, "seed": seed, "temperature": 5.0, "top_p": 1.0}
@@ -174,8 +176,8 @@ async def test_any_whole_number_is_a_seed(file: Path) -> None:
 
 
 async def test_a_full_queue_answers_503(file: Path) -> None:
-    async with serving(model=file, embeddings=False, slots=1, max_waiting=1) as (app, client):
-        engine = app.state.service.engine
+    async with serving(models=[file], slots=1, max_waiting=1) as (app, client):
+        engine = engine_of(app)
         long = {"prompt": "a", "max_tokens": 400, **GREEDY}
         async with anyio.create_task_group() as tasks:
             for waiting in (0, 1):
@@ -188,28 +190,70 @@ async def test_a_full_queue_answers_503(file: Path) -> None:
             tasks.cancel_scope.cancel()
 
 
-async def test_health_models_and_metrics(file: Path) -> None:
-    async with serving(model=file) as (app, client):
+async def test_health_models_and_metrics(minilm: Path, file: Path) -> None:
+    async with serving(models=[file, minilm]) as (app, client):
         await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 5, **GREEDY})
         assert (await client.get("/health")).json()["status"] == "ok"
         names = [x["id"] for x in (await client.get("/v1/models")).json()["data"]]
-        assert names == ["all-MiniLM-L6-v2", "small-random-llama"]
+        assert names == ["small-random-llama", "all-MiniLM-L6-v2"]
         metrics = (await client.get("/metrics")).text
-        for line in ("aggml_tokens 5.0", "aggml_prompt_tokens 3.0", "aggml_pages_used 0.0"):
+        for line in (
+            'aggml_tokens{model="small-random-llama"} 5.0',
+            'aggml_prompt_tokens{model="small-random-llama"} 3.0',
+            'aggml_pages_used{model="small-random-llama"} 0.0',
+        ):
             assert line in metrics
         assert re.search(r"aggml_loop_lag_max_seconds \d", metrics)
         app.state.service.stopping = True
         assert (await client.get("/health")).status_code == 503
 
 
+async def test_requests_bring_the_key_of_the_server(file: Path) -> None:
+    async with serving(models=[file], api_key="s3cret") as (_, client):
+        given = {"prompt": "hello", "max_tokens": 2}
+        for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"}):
+            for path in ("completions", "models"):
+                method = "GET" if path == "models" else "POST"
+                answer = await client.request(method, f"/v1/{path}", json=given, headers=wrong)
+                assert answer.status_code == 401
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+        right = {"Authorization": "Bearer s3cret"}
+        answer = await client.post("/v1/completions", json=given, headers=right)
+        assert answer.status_code == 200
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/metrics")).status_code == 200
+
+
+async def test_models_are_asked_by_name(file: Path, tmp_path: Path) -> None:
+    other = write_small(tmp_path / "other.gguf", seed=1, name="other")
+    async with serving(models=[file, other]) as (_, client):
+
+        async def ask(**model: str) -> Any:
+            given = {"prompt": "hello", "max_tokens": 6, **GREEDY, **model}
+            return (await client.post("/v1/completions", json=given)).json()
+
+        first, second = await ask(), await ask(model="other")
+        assert (first["model"], second["model"]) == (SMALL, "other")
+        assert first["choices"] == (await ask(model=SMALL))["choices"]
+        assert first["choices"] != second["choices"]
+
+
+async def test_two_models_of_one_name_are_refused(file: Path) -> None:
+    app = application(Options(models=[file, file]))
+    with pytest.raises(ModelError, match="two models are called 'small-random-llama'"):
+        async with app.state.service.opened():
+            pass
+
+
 # -- real servers
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
-def test_openai_s_client_talks_to_it(file: Path, server: str) -> None:
-    with started(file, server) as (_, address):
+def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> None:
+    with started([file, minilm], server) as (_, address):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=PATIENCE)
-        assert [x.id for x in client.models.list()][1] == "small-random-llama"
+        assert next(x.id for x in client.models.list()) == "small-random-llama"
         chat = client.chat.completions.create(
             model=SMALL, messages=[{"role": "user", "content": "hi"}], max_tokens=6, temperature=0
         )

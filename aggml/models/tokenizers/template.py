@@ -12,7 +12,9 @@ from aggml.models.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["PLAIN", "ChatTemplate"]
+    from aggml.models.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["PLAIN", "ChatTemplate", "template_of"]
 
 #: For models that bring no template of their own.
 PLAIN: Final = (
@@ -77,6 +79,18 @@ class ChatTemplate:
             )
         except (self._errors, _RefusedError) as error:
             raise ModelError(f"the chat template refuses the messages: {error}") from error
+
+
+def template_of(metadata: Mapping[str, Any], words: Vocabulary) -> ChatTemplate:
+    """The template of a model file, or the plain one if it brings none.
+
+    Raises:
+        ModelError: as `ChatTemplate`.
+    """
+    source = metadata.get("tokenizer.chat_template")
+    names = {"bos_token": words.bos, "eos_token": words.eos}
+    tokens = {k: "" if x is None else words.pieces[x] for k, x in names.items()}
+    return ChatTemplate(source if isinstance(source, str) else None, tokens)
 
 
 class _RefusedError(Exception):

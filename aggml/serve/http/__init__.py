@@ -1,12 +1,15 @@
 """The service over HTTP: ``application(Options(model=path))`` is an ASGI application.
 
-Here: the names. app.py has the routes, schema.py and fields.py read requests, forms.py, choice.py
-and vectors.py write answers, streams.py sends them, pacing.py keeps the loop punctual. Not here:
-the computation (../engine.py).
+Here: the names. app.py has the routes, service.py the
+models, running.py the servers; schema.py and fields.py read requests, forms.py, choice.py and
+vectors.py write answers, streams.py sends them, pacing.py keeps the loop punctual. Not here: the
+computation (../engine.py).
 """
 
 from __future__ import annotations
 
-from aggml.serve.http.app import Options, Service, application
+from aggml.serve.http.app import application
+from aggml.serve.http.running import Address, run
+from aggml.serve.http.service import Options, Service
 
-__all__ = ["Options", "Service", "application"]
+__all__ = ["Address", "Options", "Service", "application", "run"]

@@ -55,6 +55,8 @@ class Failure:
         match error:
             case RequestError():
                 self.status, field, code = error.status, error.field, error.code
+                if self.status == 401:
+                    self.headers["www-authenticate"] = "Bearer"
             case TooLargeError():
                 self.status = 413
             case TooLongError():

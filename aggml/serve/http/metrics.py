@@ -9,6 +9,8 @@ import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.serve.engine import Engine
     from aggml.serve.http.pacing import UnderWay
 
@@ -17,6 +19,15 @@ __all__ = ["Metrics"]
 _TICK = 0.01
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _LONG = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+ENGINE = {
+    "prompt_tokens": "Tokens of prompts taken in",
+    "tokens": "Tokens made",
+    "failed_steps": "Steps that failed",
+    "queued": "Sequences that wait for a slot",
+    "active": "Sequences that have a slot",
+    "pages_used": "Pages of keys and values promised",
+    "pages": "Pages of keys and values in all",
+}
 
 
 class Metrics:
@@ -45,27 +56,32 @@ class Metrics:
             "aggml_loop_lag_max_seconds", "How late it woke at most so far", registry=registry
         )
 
+        self._engines = {
+            name: Gauge(f"aggml_{name}", what, ["model"], registry=registry)
+            for name, what in ENGINE.items()
+        }
+
     def watch_requests(self, under_way: UnderWay) -> None:
         """Show how many requests are under way."""
         Gauge("aggml_under_way", "Requests under way", registry=self._registry).set_function(
             lambda: under_way.count
         )
 
-    def watch(self, engine: Engine) -> None:
-        """Show the counters of an engine."""
+    def watch(self, model: str, engine: Engine) -> None:
+        """Show the counters of an engine, labelled with the name of its model."""
         counters, pages = engine.counters, engine.pages
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
-        shown = {
-            "prompt_tokens": ("Tokens of prompts taken in", lambda: counters.prompt_tokens),
-            "tokens": ("Tokens made", lambda: counters.tokens),
-            "failed_steps": ("Steps that failed", lambda: counters.failed_steps),
-            "queued": ("Sequences that wait for a slot", lambda: engine.queued),
-            "active": ("Sequences that have a slot", lambda: engine.active),
-            "pages_used": ("Pages of keys and values promised", lambda: pages.used),
-            "pages": ("Pages of keys and values in all", lambda: pages.budget),
+        shown: dict[str, Callable[[], float]] = {
+            "prompt_tokens": lambda: counters.prompt_tokens,
+            "tokens": lambda: counters.tokens,
+            "failed_steps": lambda: counters.failed_steps,
+            "queued": lambda: engine.queued,
+            "active": lambda: engine.active,
+            "pages_used": lambda: pages.used,
+            "pages": lambda: pages.budget,
         }
-        for name, (what, value) in shown.items():
-            Gauge(f"aggml_{name}", what, registry=self._registry).set_function(value)
+        for name, value in shown.items():
+            self._engines[name].labels(model).set_function(value)
 
     def text(self) -> bytes:
         """All metrics in the format of Prometheus."""

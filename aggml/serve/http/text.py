@@ -1,32 +1,27 @@
-"""Text to tokens and back for requests: chat templates, stop strings.
+"""Text to tokens and back for requests: messages, stop strings.
 
-Not here: the vocabulary itself (aggml/models/tokenizers).
+Not here: vocabularies and chat templates (aggml/models/tokenizers).
 """
 
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from aggml.models import ModelError
 from aggml.serve.http.schema import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from aggml.models.tokenizers.template import ChatTemplate
     from aggml.models.tokenizers.vocabulary import Vocabulary
 
 __all__ = ["Answer", "Text"]
 
 LONG_TEXT: Final = 500  # characters; longer ones are not tokenized on the loop
-# For models that bring no template of their own.
-PLAIN: Final = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-    "assistant:"
-)
 
 
 class Text:
@@ -34,19 +29,12 @@ class Text:
 
     Args:
         vocabulary: the model's.
-        metadata: of its file; the template is tokenizer.chat_template.
+        template: messages to text.
     """
 
-    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         self.vocabulary = vocabulary
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _refuse
-        self._template = environment.from_string(metadata.get("tokenizer.chat_template", PLAIN))
-        pieces = vocabulary.pieces
-        self._special = {
-            "bos_token": "" if vocabulary.bos is None else pieces[vocabulary.bos],
-            "eos_token": "" if vocabulary.eos is None else pieces[vocabulary.eos],
-        }
+        self._template = template
 
     async def encode(self, prompt: str | list[int], field: str = "prompt") -> list[int]:
         """Token ids of a prompt.
@@ -88,21 +76,13 @@ class Text:
             RequestError: the model's template refuses it.
         """
         try:
-            text = self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special
-            )
-        except jinja2.TemplateError as error:
-            raise RequestError(
-                400, f"messages: the model's template says: {error}", field="messages"
-            ) from error
-        bos = self._special["bos_token"]
-        if bos and self.vocabulary.add_bos:
-            text = text.removeprefix(bos)  # encode puts it there
+            text = self._template.render(messages)
+        except ModelError as error:
+            raise RequestError(400, f"messages: {error}", field="messages") from error
+        words = self.vocabulary
+        if words.bos is not None and words.add_bos:
+            text = text.removeprefix(words.pieces[words.bos])  # encode puts it there
         return await self.encode(text, "messages")
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
 
 
 class Answer:

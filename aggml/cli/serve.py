@@ -1,0 +1,118 @@
+"""``aggml serve``: models over HTTP, with the routes of OpenAI.
+
+Not here: the service (aggml.serve).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from aggml.cli.shared import CACHES, bar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["serve"]
+
+
+@click.command
+@click.argument(
+    "models", nargs=-1, required=True, metavar="MODEL...",
+    type=click.Path(exists=True, path_type=Path),
+)  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
+    help="0 takes a free one, which the log names.",
+)  # fmt: skip
+@click.option(
+    "--api-key", envvar="AGGML_API_KEY", show_envvar=True, metavar="KEY",
+    help="Answer only requests that bring this key.",
+)  # fmt: skip
+@click.option("--device", metavar="NAME", help="An aggml device. [default: the best one]")
+@click.option("--threads", type=click.IntRange(1), help="[default: all usable cores]")
+@click.option(
+    "--slots", type=click.IntRange(1), default=16, show_default=True,
+    help="Sequences that run at a time.",
+)  # fmt: skip
+@click.option(
+    "--ctx",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Positions of a sequence. [default: what the model was trained for, at most 4096]",
+)
+@click.option(
+    "--cache", type=click.Choice(CACHES), default="f16", show_default=True,
+    help="Type of keys and values.",
+)  # fmt: skip
+@click.option(
+    "--kv-memory", type=click.IntRange(1), default=512, show_default=True, metavar="MB",
+    help="Megabytes for keys and values of all sequences.",
+)  # fmt: skip
+@click.option(
+    "--chunk", type=click.IntRange(1), default=128, show_default=True,
+    help="Tokens in one step, of running sequences and of prompts.",
+)  # fmt: skip
+@click.option(
+    "--queue", type=click.IntRange(1), default=256, show_default=True,
+    help="Requests that may wait; more are answered 503.",
+)  # fmt: skip
+@click.option(
+    "--deadline", type=click.IntRange(1), default=120, show_default=True, metavar="S",
+    help="Seconds until a request must be answered.",
+)  # fmt: skip
+@click.option(
+    "--drain", type=click.IntRange(1), default=30, show_default=True, metavar="S",
+    help="Seconds for requests under way when the server stops.",
+)  # fmt: skip
+@click.option(
+    "--loop", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True,
+    help="asyncio runs under uvicorn, trio under hypercorn.",
+)  # fmt: skip
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
+    show_default=True, help="debug logs each request.",
+)  # fmt: skip
+def serve(
+    models: Sequence[Path],
+    loop: Literal["asyncio", "trio"],
+    **given: Any,  # noqa: ANN401 the options
+) -> None:
+    """Answer requests over HTTP for each MODEL, as OpenAI's clients send them.
+
+    Files whose models continue text serve completions and chats; encoders serve embeddings. SIGTERM
+    and Ctrl-C let requests under way end; a second one cuts them off.
+    """
+    try:
+        from aggml.serve.http import Address, Options, run
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; get it with: pip install 'aggml[serve]'") from error
+    from aggml.serve import Limits
+
+    limits = Limits(
+        slots=given["slots"],
+        ctx=given["ctx"],
+        cache=given["cache"],
+        kv_memory=given["kv_memory"] << 20,
+        chunk=given["chunk"],
+        max_waiting=given["queue"],
+    )
+    with bar("loading") as progress:
+        options = Options(
+            models=models,
+            device=given["device"],
+            threads=given["threads"],
+            limits=limits,
+            deadline=given["deadline"],
+            drain=given["drain"],
+            api_key=given["api_key"],
+            collect_seldom=True,
+            progress=None if progress is None else lambda _, done, total: progress(done, total),
+        )
+        where = Address(given["host"], given["port"], loop, given["log_level"])
+        status = run(options, where)
+    sys.exit(status)

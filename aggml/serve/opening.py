@@ -1,0 +1,128 @@
+"""From files to what can be served: engines for models that continue text, embedders for encoders.
+
+Here: which kind a file is, and opening it. Not here: the engine (engine.py), batches of texts
+(embedder.py), HTTP (http/).
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from aggml import models
+from aggml.models import EncoderModel, Hyperparameters, ModelError
+from aggml.models.cache.paging import PagedDecoder, budget_of
+from aggml.models.catalogue import describe
+from aggml.models.encoding import EncoderDescription
+from aggml.models.loading import load_decoder
+from aggml.models.tokenizers import open_vocabulary
+from aggml.models.tokenizers.template import template_of
+from aggml.models.weights import open_model
+from aggml.serve.embedder import Embedder
+from aggml.serve.engine import STAGED, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aggml import Backend, GGUFFile
+    from aggml.models.tokenizers.template import ChatTemplate
+    from aggml.models.tokenizers.vocabulary import Vocabulary
+
+__all__ = ["Completer", "Limits", "opened"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a model may take.
+
+    Attributes:
+        slots: sequences that run at a time.
+        ctx: the most positions of one; None: what the model was trained for, at most 4096.
+        cache: element type of keys and values.
+        kv_memory: bytes for keys and values of all sequences.
+        chunk: tokens in one step, of running sequences and of prompts.
+        max_waiting: requests that wait; more are refused.
+    """
+
+    slots: int = 16
+    ctx: int | None = None
+    cache: str = "f16"
+    kv_memory: int = 512 << 20
+    chunk: int = 128
+    max_waiting: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """A model that continues text, as it is served.
+
+    Attributes:
+        name: general.name of the file, else the name of the file.
+        engine: computes tokens of any number of requests.
+        vocabulary: text to tokens and back.
+        template: messages to text.
+    """
+
+    name: str
+    engine: Engine
+    vocabulary: Vocabulary
+    template: ChatTemplate
+
+
+@asynccontextmanager
+async def opened(
+    path: str | Path,
+    backend: Backend,
+    limits: Limits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> AsyncIterator[Completer | Embedder]:
+    """Load a model and run its engine until the end of the block.
+
+    Args:
+        path: a GGUF file.
+        backend: where to compute; must stay open.
+        limits: how much it may take.
+        progress: called with bytes loaded so far and bytes in all.
+
+    Raises:
+        ModelError: as `aggml.models.load`; the file has no vocabulary; no page of keys and values
+            fits into ``kv_memory``.
+    """
+    path, limits = Path(path), limits or Limits()
+    with await open_model(path) as file:
+        name = str(file.metadata.get("general.name", path.stem))
+        if isinstance(describe(Hyperparameters(file.metadata)), EncoderDescription):
+            async with await models.load(path, backend, progress=progress) as model:
+                assert isinstance(model, EncoderModel)
+                async with Embedder(name, model, max_waiting=limits.max_waiting) as embedder:
+                    yield embedder
+            return
+        async with _engine(file, backend, limits, progress) as engine:
+            vocabulary = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
+            if vocabulary is None:
+                raise ModelError(f"{path} has no vocabulary: it cannot be served")
+            template = template_of(file.metadata, vocabulary)
+            yield Completer(name, engine, vocabulary, template)
+
+
+@asynccontextmanager
+async def _engine(
+    file: GGUFFile,
+    backend: Backend,
+    limits: Limits,
+    progress: Callable[[int, int], None] | None,
+) -> AsyncIterator[Engine]:
+    model = await load_decoder(
+        backend, file, kind=PagedDecoder, ctx=limits.ctx, sequences=limits.slots + STAGED,
+        cache=limits.cache, progress=progress,
+    )  # fmt: skip
+    budget = budget_of(limits.kv_memory, model)
+    async with Engine(
+        model, slots=limits.slots, budget=budget, chunk=limits.chunk,
+        max_waiting=limits.max_waiting,
+    ) as engine:  # fmt: skip
+        yield engine
