@@ -194,7 +194,7 @@ class BackendBase(ABC):
         if placement is None:
             hint = "" if tensor.root.op == "none" else "; flag a node with set_output() to read it"
             raise NotAllocated(f"[{what}] {tensor!r} has no memory{hint}")
-        if not self.device.supports_buffer_type(placement.buffer.type):
+        if not self._device.supports_buffer_type(placement.buffer.type):
             raise InvalidArgument(
                 f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
             )

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import anyio.lowlevel
 
 from aggml.backend.base import Array, BackendBase
-from aggml.backend.inputs import (
-    Marks,
-    ask,
-    check_due,
-    check_written,
-    note_computed,
-    reshaped,
-    shapes_of,
-)
-from aggml.backend.prepared import Prepared, Request, words_of
+from aggml.backend.inputs import ask, check_written, reshaped, shapes_of, words_of
 from aggml.errors import (
     AllocFailed,
     AlreadyAllocated,
@@ -34,19 +25,24 @@ from aggml.graph import Graph
 from aggml.memory.graph_memory import GraphBuffer, laying_out
 from aggml.stream.future import Future
 from aggml.stream.observe import observers
+from aggml.stream.prepared import Prepared
 from aggml.stream.slices import finish, give_way
 from aggml.tensor import checking
+from aggml.tensor.inputs import check_due
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aggml.backend.inputs import Asked, Inputs, Outputs, Reuse, Shapes
+    from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
     from aggml.memory.buffer import Buffer
     from aggml.memory.graph_memory import CompiledGraph
     from aggml.plan import DevicePlan
+    from aggml.stream.prepared import Asked
     from aggml.tensor import Tensor
 
 __all__ = ["ComputingBackend", "GraphPlan"]
+
+_COMPUTE = ("graph_compute",)  # finds the run that `graph_compute` prepared: no words are like it
 
 
 class GraphPlan:
@@ -177,14 +173,17 @@ class ComputingBackend(BackendBase):
         return memory
 
     def _check_reach(self, graph: Graph, what: str) -> None:
-        """Kernels of this device must be able to touch all memory of the graph."""
+        """Refuse a graph of which some memory cannot be touched by kernels of this device."""
+        first: dict[Any, Tensor] = {}  # of each buffer
         for tensor in (*graph.leafs, *graph.nodes):
             placement = tensor.placement
-            if placement is not None and not self.device.supports_buffer_type(
-                placement.buffer.type
-            ):
+            if placement is not None:
+                first.setdefault(placement.buffer, tensor)
+        device = self._device
+        for buffer, tensor in first.items():
+            if not device.supports_buffer_type(buffer.type):
                 raise InvalidArgument(
-                    f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
+                    f"[{what}] {tensor!r} lies in {buffer!r}, out of reach of {self!r}"
                 )
 
     def _compiled(self, graph: Graph, what: str) -> CompiledGraph:
@@ -217,12 +216,34 @@ class ComputingBackend(BackendBase):
 
         Cancellation: abandons the wait; ``abort()`` stops it before the next node.
         """
-        self._check_open("Backend.graph_compute")
-        plan: DevicePlan = self._compiled(graph, "Backend.graph_compute").plan
-        writes = check_written(graph, "Backend.graph_compute")
-        future = self._compute(plan, self.memory.arena(plan.arena_size))
-        if writes:
-            note_computed(graph)
+        memory = graph.memory if type(graph) is Graph else None
+        prepared: Prepared | None = None
+        if memory is not None and not observers and not self.stream._batches:
+            prepared = memory.prepared_for(self, _COMPUTE)
+        if prepared is None:
+            return self._compute_first(graph)
+        try:
+            future = prepared.run()
+        except InvalidState:
+            self._check_open("Backend.graph_compute")
+            raise
+        return future if self._admission.limit is None else self._unit(future)
+
+    def _compute_first(self, graph: Graph) -> Future[None]:
+        """`graph_compute` of what was not prepared yet, or cannot be."""
+        what = "Backend.graph_compute"
+        self._check_open(what)
+        compiled = self._compiled(graph, what)
+        plan: Any = compiled.plan
+        marks = check_written(graph, what)
+        arena = self.memory.arena(plan.arena_size)
+        future = self._compute(plan, arena)
+        marks.note()
+        if self._direct(plan):
+            prepared = Prepared(
+                self.stream, plan, self.memory, None, what, marks=marks, abortable=False
+            )
+            compiled.keep(_COMPUTE, prepared)
         return self._unit(future)
 
     @overload
@@ -279,24 +300,46 @@ class ComputingBackend(BackendBase):
         Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
             `Future.shield`.
         """
-        self._check_open("Backend.run")
-        compiled = self._compiled(graph, "Backend.run")
+        memory = graph.memory if type(graph) is Graph else None
+        words = words_of(outputs, inputs, reuse, shape)
+        prepared: Prepared | None = None
+        if memory is not None and not observers and not self.stream._batches:
+            prepared = memory.prepared_for(self, words)
+        if prepared is None:
+            return self._run_first(graph, inputs, outputs, reuse, shape, words)
+        try:
+            future = prepared.run(inputs)
+        except InvalidState:
+            self._check_open("Backend.run")
+            raise
+        return future if self._admission.limit is None else self._unit(future)
+
+    def _run_first(
+        self,
+        graph: Graph,
+        inputs: Mapping[Any, object] | None,
+        outputs: Tensor | str | Sequence[Any],
+        reuse: Reuse,
+        shape: object,
+        words: tuple[object, ...],
+    ) -> Future[Any]:
+        """`run` in words that were not used before, or cannot be."""
+        what = "Backend.run"
+        self._check_open(what)
+        compiled = self._compiled(graph, what)
         plan: Any = compiled.plan
-        shapes = None if shape is None else shapes_of(graph, outputs, shape, "Backend.run")
+        shapes = None if shape is None else shapes_of(graph, outputs, shape, what)
         arena = self.memory.arena(plan.arena_size)
+        asked = ask(graph, inputs, outputs, reuse, what)
+        sets = self._checked(asked)
         if not observers and not self.stream._batches and self._direct(plan):
-            words = words_of(outputs, inputs, reuse)
-            prepared: Prepared | None = compiled.prepared.get(words)
-            if prepared is None or not prepared.holds(plan):
-                asked = ask(graph, inputs, outputs, reuse, "Backend.run")
-                inputs = dict(self._checked(asked))
-                prepared = Prepared(plan, Request(graph, asked, "Backend.run"), asked)
-                compiled.keep(words, prepared)
-            future = prepared.run(self.stream, arena, inputs)
-        else:
-            asked = ask(graph, inputs, outputs, reuse, "Backend.run")
-            future = self._run_by_hooks(asked, plan, arena)
-            Marks(graph, asked.inputs).note()
+            prepared = Prepared(
+                self.stream, plan, self.memory, asked, what, marks=asked.marks, shapes=shapes
+            )
+            compiled.keep(words, prepared)
+            return self._unit(prepared.run(dict(sets)))
+        future = self._run_by_hooks(asked, sets, plan, arena)
+        asked.marks.note()
         return self._unit(future if shapes is None else reshaped(future, shapes))
 
     def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
@@ -313,10 +356,10 @@ class ComputingBackend(BackendBase):
     def _run_by_hooks(
         self,
         asked: Asked,
+        sets: list[tuple[Tensor, Array]],
         plan: Any,  # noqa: ANN401 - as `_compile` gave it
         arena: Buffer | None,
     ) -> Future[Any]:
-        sets = self._checked(asked)
         gets = [(t, *checking.outgoing(t, None, None, "Backend.run")) for t in asked.outputs]
         results = [result for _, result, _ in gets]
         value = results[0] if asked.single else results

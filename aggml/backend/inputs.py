@@ -1,46 +1,40 @@
 """What a run is given and asked for: tensors or their names, of this graph, and no input left out.
 
-Here: the checks that `Backend.run` and `Scheduler.submit` share, made before anything is queued.
-Not here: whether an array fits its tensor (tensor/checking.py), the copies themselves.
-
-A leaf flagged INPUT is EMPTY until something writes it. What a run brings is that run's alone: the
-leaf is BROUGHT, and a later run has to bring it again or say ``reuse``, or one client of a service
-would get what is computed from the data of another. What `Backend.set`, a copy or another graph
-wrote is KEPT until the next write.
+Here: the checks that `Backend.run` and `Scheduler.submit` share, made before anything is queued;
+the words by which a submission is found again. Not here: whether an array fits its tensor
+(tensor/checking.py), whether an INPUT leaf has a value (tensor/inputs.py), the copies themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aggml.errors import InvalidArgument, InvalidHandle, NotAllocated
 from aggml.plan import written_leafs
+from aggml.stream.prepared import Asked
 from aggml.tensor import Tensor, describe
 from aggml.tensor.checking import check_shape, shape_of
-from aggml.tensor.placement import BROUGHT, EMPTY, KEPT, fill
+from aggml.tensor.inputs import Due, Marks
+from aggml.tensor.placement import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from aggml.graph import Graph
     from aggml.stream.future import Future
-    from aggml.tensor.placement import Placement
 
 __all__ = [
-    "Asked",
-    "Due",
     "Inputs",
-    "Marks",
     "Outputs",
     "Reuse",
     "Shapes",
+    "Words",
     "ask",
-    "check_due",
     "check_written",
-    "note_computed",
     "reshaped",
     "shapes_of",
+    "words_of",
 ]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
@@ -49,24 +43,37 @@ Inputs: TypeAlias = "Mapping[Any, object]"  # of tensors, or names, or some of b
 Outputs: TypeAlias = "Sequence[Tensor] | list[str] | list[Tensor | str] | tuple[Tensor | str, ...]"
 Reuse: TypeAlias = "Iterable[Tensor | str]"
 Shapes: TypeAlias = "Sequence[tuple[int, ...] | None]"
-#: INPUT leafs that a run does not bring, each with whether it may use what the last run brought.
-Due = tuple[tuple[Tensor, bool], ...]
+#: How a submission of a graph is asked for, without the arrays.
+Words: TypeAlias = tuple[object, ...]
 
 
-class Asked(NamedTuple):
-    """What one run is given and asked for, as tensors.
+def words_of(outputs: object, inputs: object, reuse: object = (), shape: object = None) -> Words:
+    """The words in which a submission is asked for; empty if it cannot be found again by them.
 
-    Attributes:
-        inputs: what is written with what, in the order given.
-        outputs: what is read.
-        single: whether ``outputs`` was one tensor, and not a list.
-        due: for `check_due`.
+    They are tensors, names, and lists, tuples and dictionaries of these; a shape is of integers.
     """
-
-    inputs: dict[Tensor, object]
-    outputs: tuple[Tensor, ...]
-    single: bool
-    due: Due
+    if type(outputs) is list:
+        outputs = tuple(outputs)
+    elif type(outputs) is not Tensor and type(outputs) is not tuple and type(outputs) is not str:
+        return ()
+    if inputs is None:
+        words: Words = (outputs, reuse, shape)
+    elif type(inputs) is dict:
+        words = (outputs, reuse, shape, *inputs)
+    else:
+        return ()
+    if type(reuse) is not tuple or (shape is not None and type(shape) is not tuple):
+        if type(reuse) is not list and type(reuse) is not tuple:
+            return ()  # what is gone once it was looked at
+        if shape is not None and type(shape) is not list and type(shape) is not tuple:
+            return ()
+        again = tuple(reuse)
+        words = (outputs, again, shape if shape is None else tuple(shape), *words[3:])
+    try:
+        hash(words)
+    except TypeError:  # some of it is no tensor
+        return ()
+    return words
 
 
 def ask(
@@ -104,7 +111,10 @@ def ask(
         raise InvalidHandle(f"[{what}] outputs={outputs!r} is no tensor and no list")
     wanted: Iterable[object] = (outputs,) if single else outputs  # type: ignore[assignment]
     found = tuple([_tensor(graph, output, what) for output in wanted])
-    return Asked(given, found, single, _due(graph, given, reuse, what))
+    due = _due(graph, given, reuse, what)
+    brought = dict.fromkeys([tensor.root for tensor in given])
+    marks = Marks([leaf for leaf in brought if leaf._flags & _INPUT], _sorted(graph)[1])
+    return Asked(given, found, single, due, marks)
 
 
 def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes:
@@ -204,52 +214,16 @@ def _sorted(graph: Graph) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     return found
 
 
-def _state(leaf: Tensor) -> int:
-    place = leaf.root.placement
-    return EMPTY if place is None else place.filled
-
-
-def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
-    """Refuse a run that would read what nobody wrote, or what an earlier run brought.
-
-    Args:
-        due: as `ask` found it; asked each time, because what leafs hold changes.
-        what: for messages.
-        floating: leafs without memory of their own that an earlier run brought.
-
-    Raises:
-        NotAllocated: it names the leaf.
-    """
-    for leaf, again in due:
-        state = _state(leaf)
-        if state == KEPT or (again and state == BROUGHT):
-            continue
-        earlier = (
-            f"[{what}] input {describe(leaf)} was brought by an earlier run and is not by this one"
-        )
-        if state == BROUGHT:
-            raise NotAllocated(f"{earlier}: give it again, or say reuse=[{leaf.name!r}]")
-        if leaf in floating:
-            raise NotAllocated(
-                f"{earlier}: give it again, or place it with backend.alloc, so that it has memory "
-                "to be reused"
-            )
-        raise NotAllocated(
-            f"[{what}] input {describe(leaf)} was never written: give it to run, or set it before"
-        )
-
-
-def check_written(graph: Graph, what: str) -> bool:
-    """Refuse to compute from inputs that nobody ever wrote.
+def check_written(graph: Graph, what: str) -> Marks:
+    """Refuse to compute from inputs that nobody ever wrote. A leaf that has a value keeps one.
 
     Returns:
-        Whether the run writes inputs itself: `note_computed` is to be told then.
+        What the run does to inputs: it may write some itself.
 
     Raises:
         NotAllocated: it names the leaf.
     """
-    found = graph.expected
-    reads, writes = _sorted(graph) if found is None else found
+    reads, writes = _sorted(graph)
     for leaf in reads:
         place = leaf.placement  # of a leaf: it is no view
         if place is None or place.filled == EMPTY:
@@ -257,39 +231,7 @@ def check_written(graph: Graph, what: str) -> bool:
                 f"[{what}] input {describe(leaf)} was never written: set it before, or give it to "
                 "run"
             )
-    return writes != ()
-
-
-def note_computed(graph: Graph) -> None:
-    """A run that `check_written` let pass was enqueued: the inputs that it writes have values."""
-    Marks(graph, ()).note()
-
-
-class Marks:
-    """What a run does to INPUT leafs: some it brings, to others it writes.
-
-    Args:
-        graph: what is run.
-        inputs: what the run brings.
-    """
-
-    __slots__ = ("_brought", "_written")
-
-    def __init__(self, graph: Graph, inputs: Iterable[Tensor]) -> None:
-        roots = dict.fromkeys([t.root for t in inputs])
-        self._brought = _places([root for root in roots if root._flags & _INPUT])
-        self._written = _places(_sorted(graph)[1])
-
-    def note(self) -> None:
-        """The run was enqueued."""
-        for place in self._brought:
-            fill(place, BROUGHT)
-        for place in self._written:
-            fill(place, KEPT)
-
-
-def _places(tensors: Iterable[Tensor]) -> list[Placement]:
-    return [tensor.placement for tensor in tensors if tensor.placement is not None]
+    return Marks((), writes)
 
 
 def _list(tensors: Sequence[Tensor]) -> str:

@@ -329,9 +329,9 @@ class Buffer:
         placement = tensor.placement
         if placement is None or placement.buffer is not self:
             raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
-        PlacementEpoch.move()
         self.free_tensor(tensor)
         change(tensor, "placement", None)
+        PlacementEpoch.move()  # behind the change: who sees the new epoch sees that, too
         self._tensors.discard(tensor)
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "CompiledGraph",
     "GraphBuffer",
     "GraphMemory",
+    "Held",
     "Layout",
     "Placer",
     "laying_out",
@@ -67,16 +68,20 @@ class Compiled(Protocol):
 
 
 class GraphMemory:
-    """The scratch arena of a backend; all its graphs share it: a stream runs one plan at a time."""
+    """The scratch arena of a backend; all its graphs share it: a stream runs one plan at a time.
+
+    Attributes:
+        held: the arena, None before it is needed.
+    """
 
     def __init__(self, buffer_type: BufferType) -> None:
         self._type = buffer_type
-        self._arena: Buffer | None = None
+        self.held: Buffer | None = None
 
     @property
     def size(self) -> int:
         """Bytes of scratch held at present."""
-        return 0 if self._arena is None else self._arena.size
+        return 0 if self.held is None else self.held.size
 
     def arena(self, size: int) -> Buffer | None:
         """Scratch of at least ``size`` bytes; where it grows, runs that are queued keep the old.
@@ -84,9 +89,9 @@ class GraphMemory:
         Raises:
             AllocFailed: no memory.
         """
-        have = self._arena
+        have = self.held
         if size > (0 if have is None else have.size):
-            self._arena = have = self._type.alloc_buffer(size)
+            self.held = have = self._type.alloc_buffer(size)
         return have
 
 
@@ -95,12 +100,21 @@ class GraphMemory:
 _PREPARED: Final = 8
 
 
+class Held(Protocol):
+    """What is known here of a run that was prepared: the whole is `Prepared` of the stream room."""
+
+    def holds(self) -> bool:
+        """Whether all tensors that it writes and reads lie where they lay."""
+        ...
+
+
 class CompiledGraph:
     """A plan for one backend, and the runs that were prepared with it.
 
     Attributes:
         plan: as the device compiled it.
-        prepared: runs by the words that asked for them (backend/prepared.py).
+        epoch: of the placements when plan and runs were last found to hold.
+        prepared: runs by the words that asked for them (stream/prepared.py).
     """
 
     __slots__ = ("epoch", "gone", "plan", "prepared")
@@ -109,9 +123,9 @@ class CompiledGraph:
         self.gone = gone  # kept, so that it is called
         self.plan: Any = plan
         self.epoch = PlacementEpoch.value
-        self.prepared: dict[tuple[object, ...], Any] = {}
+        self.prepared: dict[tuple[object, ...], Held] = {}
 
-    def keep(self, words: tuple[object, ...], prepared: object) -> None:
+    def keep(self, words: tuple[object, ...], prepared: Held) -> None:
         """Have a run that is asked for in the same words find what was prepared; none if empty."""
         if words:
             if words not in self.prepared and len(self.prepared) == _PREPARED:
@@ -119,15 +133,23 @@ class CompiledGraph:
             self.prepared[words] = prepared
 
     def holds(self) -> bool:
-        """Whether all tensors still lie where they lay."""
-        if self.epoch != PlacementEpoch.value:
+        """Whether all tensors still lie where they lay; runs that do not hold are forgotten."""
+        epoch = PlacementEpoch.value  # first: what moves from here on is looked at the next time
+        if self.epoch != epoch:
             plan = self.plan
             if not plan.holds or any(
                 now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
             ):
                 return False
-            self.epoch = PlacementEpoch.value
+            self.prepared = {w: run for w, run in self.prepared.items() if run.holds()}
+            self.epoch = epoch
         return True
+
+    def replace(self, plan: Compiled, epoch: int) -> None:
+        """The graph was compiled again; what was prepared with the plan before is forgotten."""
+        self.prepared = {}
+        self.plan = plan
+        self.epoch = epoch
 
 
 class GraphBuffer(Buffer):
@@ -185,6 +207,17 @@ class GraphBuffer(Buffer):
             return None
         return found
 
+    def prepared_for(self, backend: Placer, words: tuple[object, ...]) -> Any:  # noqa: ANN401
+        """The run that was prepared for ``backend`` in these words, if it still holds; else None.
+
+        Who has one need not ask anything else: the graph is placed, by this backend or by an
+        allocator, compiled, and within reach.
+        """
+        found = self._compiled.get(id(backend))
+        if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
+            return None
+        return found.prepared.get(words)
+
     def keep_plan(self, backend: Placer, plan: Compiled) -> CompiledGraph:
         """Have `compiled_for` find ``plan`` for this backend from now on."""
         compiled, key = self._compiled, id(backend)
@@ -193,8 +226,7 @@ class GraphBuffer(Buffer):
             gone = weakref.ref(backend, lambda _: compiled.pop(key, None))
             found = compiled[key] = CompiledGraph(gone, plan)
         else:
-            found.plan = plan
-            found.epoch = PlacementEpoch.value
+            found.replace(plan, PlacementEpoch.value)
         return found
 
     def close(self) -> None:

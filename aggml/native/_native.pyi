@@ -3,7 +3,7 @@
 # ruff: noqa: A002 - arguments are named as in binding/
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never, TypeAlias, final
 
 import numpy as np
@@ -64,15 +64,6 @@ def submit_in_line(
     groups: Sequence[tuple[Stream, list[Desc]]], lineup: Lineup, use: Use, ahead: Ahead
 ) -> list[list[Op]] | None: ...
 def submit_one(stream: Stream, desc: Desc) -> tuple[Op]: ...
-def submit_run(
-    stream: Stream,
-    plan: Plan,
-    arena: int,
-    keep: object,
-    spans: tuple[Span, ...],
-    n_sets: int,
-    arrays: list[_Array],
-) -> tuple[Op, ...]: ...
 def submit_script(
     script: Script, lineup: Lineup, use: Use, arrays: list[_Array]
 ) -> tuple[Op, ...]: ...
@@ -119,6 +110,26 @@ def call(
     partial: tuple[Storage, ...],
     keep: object | None,
 ) -> Desc: ...
+
+@final
+class Prepared(metaclass=_NbType):
+    def __init__(
+        self,
+        stream: Stream,
+        plan: Plan,
+        sets: Sequence[tuple[Span, np.dtype[Any], tuple[int, ...], bool]],
+        gets: Sequence[tuple[Span, np.dtype[Any], tuple[int, ...], bool]],
+        single: bool | None,
+        array: type[np.ndarray[Any, Any]],
+        empty: object,
+        uint16: type[np.uint16],
+    ) -> None: ...
+    def submit(
+        self, keep: object, arena: int, inputs: Mapping[Any, object] | None
+    ) -> tuple[tuple[Op, ...], Any] | None: ...
+    def submit_arrays(
+        self, keep: object, arena: int, arrays: list[_Array]
+    ) -> tuple[tuple[Op, ...], Any]: ...
 
 @final
 class Error(metaclass=_NbType):

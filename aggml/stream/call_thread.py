@@ -127,7 +127,7 @@ class CallThread:
             if index is None:
                 user[0]()  # what `Stream.call` queued
             else:  # a step of a plan, with what `Stream.run_plan` gave along
-                plan, arena = user
+                plan, arena = user[:2]
                 call = plan.calls[index]
                 what = ("graph_compute", call.name, call.op)
                 call(0 if arena is None else arena.base, user)

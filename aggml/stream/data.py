@@ -224,30 +224,3 @@ class DataStream(StreamBase):
         weights = buffer.tensors if buffer.usage is BufferUsage.WEIGHTS else []
         desc = _native.clear(buffer.base, value, buffer.size, storages_of(weights), buffer)
         return self._put([desc], None, "clear")
-
-    def run_unit(
-        self,
-        plan: Runnable,
-        arena: Holder | None,
-        spans: tuple[_native.Span, ...],
-        n_sets: int,
-        arrays: list[np.ndarray[Any, Any]],
-    ) -> tuple[_native.Op, ...]:
-        """Copies to tensors, a run of a plan and copies from tensors, enqueued in one step.
-
-        What `Backend.run` of a device in host memory comes down to, in one native call. Not inside
-        a batch.
-
-        Args:
-            plan: as `compile_plan` gives it.
-            arena: its scratch, if it needs any.
-            spans: of the tensors that are written, then of those that are read.
-            n_sets: how many are written.
-            arrays: one for each.
-        """
-        if plan.calls:
-            self._start_calls()
-        base = 0 if arena is None else arena.base
-        return _native.submit_run(
-            self.native, plan.native, base, (plan, arena), spans, n_sets, arrays
-        )

@@ -78,7 +78,6 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         ops: tuple[_native.Op, ...] | None,
         value: T_co,
         what: str,
-        *,
         abortable: bool = False,
         finish: Callable[[], None] | None = None,
     ) -> None:

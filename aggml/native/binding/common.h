@@ -76,6 +76,7 @@ void bind_operations(nb::module_ &m);
 void bind_stream(nb::module_ &m);
 void bind_waits(nb::module_ &m);
 void bind_script(nb::module_ &m);
+void bind_prepared(nb::module_ &m);
 void bind_lineup(nb::module_ &m);
 void bind_cuda(nb::module_ &m);
 

@@ -240,7 +240,14 @@ struct Op {
 
 std::vector<ag_storage *> storages_of(nb::handle list);
 
-// Between an array (anything with the buffer protocol, up to 4-D) and a span: shapes must agree in reversed order.
+// Whether the bytes of a small array may be a mapped file's.
+bool may_be_file(nb::handle array);
+
+// Describes the copy between a buffer of up to four axes and a span: shapes must agree in reversed order. The caller
+// keeps both alive.
+void buffer_copy(ag_slot &slot, bool to_array, const Py_buffer &buffer, const Span &span);
+
+// The same between anything with the buffer protocol and a span.
 // Returns what keeps both alive: the memoryview pins the array's bytes.
 nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span &span);
 

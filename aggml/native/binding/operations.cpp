@@ -66,7 +66,7 @@ static void tidy(ag_copy &c)
 
 // Whether the bytes of a small array may be a mapped file's: a view of numpy's knows whose they are, or numpy owns
 // them.
-static bool may_be_file(nb::handle array)
+bool may_be_file(nb::handle array)
 {
     static PyObject *base = PyUnicode_InternFromString("base");
     PyObject *owner = PyObject_GetAttr(array.ptr(), base);
@@ -76,30 +76,27 @@ static bool may_be_file(nb::handle array)
     return !ours;
 }
 
-nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span &span)
+void buffer_copy(ag_slot &slot, bool to_array, const Py_buffer &buffer, const Span &span)
 {
-    nb::object view = nb::steal(PyMemoryView_FromObject(array.ptr()));
-    if (!view.is_valid()) throw nb::python_error();
-    Py_buffer *buffer = PyMemoryView_GET_BUFFER(view.ptr());
     ag_copy &c = slot.u.copy;
     memcpy(c.ne, span.ne, sizeof c.ne);
     memcpy(to_array ? c.src_nb : c.dst_nb, span.nb, sizeof span.nb);
     int64_t *array_nb = to_array ? c.dst_nb : c.src_nb;
-    if (buffer->ndim > 4 || (buffer->ndim > 0 && buffer->shape == nullptr))
+    if (buffer.ndim > 4 || (buffer.ndim > 0 && buffer.shape == nullptr))
         throw nb::value_error("arrays have up to four axes");
-    if (static_cast<size_t>(buffer->itemsize) != span.size)
+    if (static_cast<size_t>(buffer.itemsize) != span.size)
         throw nb::value_error("the array's elements have another size");
-    if (to_array && buffer->readonly) throw nb::value_error("the array is read-only");
-    int64_t step = buffer->itemsize;
+    if (to_array && buffer.readonly) throw nb::value_error("the array is read-only");
+    int64_t step = buffer.itemsize;
     for (int d = 0; d < 4; ++d) {
-        int axis = buffer->ndim - 1 - d;
-        int64_t extent = axis >= 0 ? buffer->shape[axis] : 1;
+        int axis = buffer.ndim - 1 - d;
+        int64_t extent = axis >= 0 ? buffer.shape[axis] : 1;
         if (extent != c.ne[d]) throw nb::value_error("the array's shape is not the tensor's");
-        array_nb[d] = axis >= 0 && buffer->strides != nullptr ? buffer->strides[axis] : step;
+        array_nb[d] = axis >= 0 && buffer.strides != nullptr ? buffer.strides[axis] : step;
         step *= extent;
     }
     c.item = span.size;
-    auto *tensor = reinterpret_cast<uint8_t *>(span.address), *host = static_cast<uint8_t *>(buffer->buf);
+    auto *tensor = reinterpret_cast<uint8_t *>(span.address), *host = static_cast<uint8_t *>(buffer.buf);
     c.dst = to_array ? host : tensor;
     c.src = to_array ? tensor : host;
     tidy(c);
@@ -107,8 +104,15 @@ nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span
         span.read_by(slot);
     } else {
         span.written_by(slot, span.whole);
-        slot.may_be_file = may_be_file(array);
     }
+}
+
+nb::object array_copy(ag_slot &slot, bool to_array, nb::handle array, const Span &span)
+{
+    nb::object view = nb::steal(PyMemoryView_FromObject(array.ptr()));
+    if (!view.is_valid()) throw nb::python_error();
+    buffer_copy(slot, to_array, *PyMemoryView_GET_BUFFER(view.ptr()), span);
+    if (!to_array) slot.may_be_file = may_be_file(array);
     return nb::make_tuple(view, span.keep);
 }
 

@@ -126,66 +126,6 @@ nb::tuple submit_one(nb::object owner, Desc &desc)
     return nb::steal<nb::tuple>(PyTuple_Pack(1, op.ptr()));
 }
 
-// set*, compute, get* of one stream in one step: the hot path of `run`, one call from Python. arrays: one for each
-// Span; the first `n_sets` are written to them, the others read. Nothing is queued unless all of it is.
-nb::tuple submit_run(nb::object owner, Plan &plan, uintptr_t arena, nb::handle keep, nb::tuple spans, size_t n_sets,
-                     nb::list arrays)
-{
-    Stream &stream = nb::cast<Stream &>(owner);
-    stream.keeper->release();
-    size_t n_spans = nb::len(spans), n = n_spans + 1;
-    if (nb::len(arrays) != n_spans || n_sets > n_spans) throw nb::value_error("an array for each span is needed");
-    struct Slots { // drops what was built if a later array is refused
-        std::vector<SlotBytes> bytes;
-        size_t built = 0;
-        bool queued = false;
-        explicit Slots(size_t count) : bytes(count)
-        {
-        }
-        ag_slot &next(ag_kind kind, const char *operation)
-        {
-            ag_slot *slot = new (&bytes[built]) ag_slot{};
-            ++built;
-            slot->kind = kind;
-            slot->operation = operation;
-            return *slot;
-        }
-        ~Slots()
-        {
-            for (size_t i = 0; !queued && i < built; ++i) ag_slot_drop(reinterpret_cast<ag_slot *>(&bytes[i]));
-        }
-    } slots(n);
-    std::vector<nb::object> kept(n);
-    auto transfer = [&](size_t i, bool to_array, const char *operation) {
-        size_t at = slots.built;
-        ag_slot &slot = slots.next(AG_KIND_COPY, operation);
-        kept[at] = array_copy(slot, to_array, arrays[i], nb::cast<const Span &>(spans[i]));
-    };
-    for (size_t i = 0; i < n_sets; ++i) transfer(i, false, "set");
-    ag_slot &compute = slots.next(AG_KIND_PLAN, "graph_compute");
-    compute.u.plan.plan = ag_plan_ref(plan.plan);
-    compute.u.plan.arena = arena;
-    compute.u.plan.user = keep.ptr();
-    kept[n_sets] = nb::borrow(keep);
-    for (size_t i = n_sets; i < n_spans; ++i) transfer(i, true, "get");
-    std::vector<ag_block *> blocks(n);
-    std::vector<uint64_t> tickets(n);
-    ag_batch batch = {stream.stream, reinterpret_cast<ag_slot *>(slots.bytes.data()), n, blocks.data(), tickets.data()};
-    ag_submit_status status = ag_submit(&batch, 1);
-    if (status != AG_SUBMIT_OK) raise_submit(status, ag_stream_name(stream.stream));
-    slots.queued = true;
-    nb::object ops = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(n)));
-    for (size_t i = 0; i < n; ++i) {
-        stream.keeper->keep(tickets[i], kept[i].release().ptr());
-        PyTuple_SET_ITEM(ops.ptr(), static_cast<Py_ssize_t>(i),
-                         nb::cast(new Op(stream.stream, blocks[i], tickets[i], owner), nb::rv_policy::take_ownership)
-                             .release()
-                             .ptr());
-    }
-    stream.keeper->release(); // what was small has been done here already
-    return nb::cast<nb::tuple>(ops);
-}
-
 nb::object op_error(Op &op)
 {
     return op.settle() ? wrap_error(ag_error_ref(op.end.error)) : nb::none();
@@ -302,7 +242,6 @@ void bind_stream(nb::module_ &m)
     m.def("take_unseen", take_unseen);
     m.def("submit", submit, "groups"_a);
     m.def("submit_one", submit_one, "stream"_a, "desc"_a);
-    m.def("submit_run", submit_run, "stream"_a, "plan"_a, "arena"_a, "keep"_a, "spans"_a, "n_sets"_a, "arrays"_a);
     nb::class_<Op>(m, "Op")
         .def("done", &Op::settle, nb::lock_self())
         .def_ro("ticket", &Op::ticket)

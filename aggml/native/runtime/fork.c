@@ -69,6 +69,7 @@
  * | binding/keep.cpp        | keepers unseen keepers_lock                                            | gil    |
  * | binding/objects.cpp     | none                                                                   | word   |
  * | binding/operations.cpp  | names base lock                                                        | gil    |
+ * | binding/prepared.cpp    | dtype_name                                                             | gil    |
  * | binding/waits.cpp       | waits_lock                                                             | gil    |
  *
  * pthread_once (quant_iq_grid.c, topology.c) marks as we do: glibc counts forks, and what another process began is

@@ -10,9 +10,9 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from aggml.backend.inputs import ask
-from aggml.backend.prepared import Request
 from aggml.errors import InvalidArgument, NotAllocated
 from aggml.scheduler.running.unit import Output
+from aggml.stream.prepared import Request
 from aggml.tensor import checking
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Job:
         what = "Scheduler.submit"
         self.graph = graph
         asked = ask(graph, inputs, outputs, reuse, what)
-        self.request = Request(graph, asked, what)
+        self.request = Request(asked, what)
         self.request.check(brought)
         self.wanted = asked.outputs
         self.inputs: dict[Tensor, Array] = {}

@@ -2,7 +2,7 @@
 
 Here: what makes it the same, and which array goes where. The hooks of the devices are not called
 again, so a run costs the same Python for any number of nodes, and 1 us of C for each operation. Not
-here: the words and the arrays (backend/prepared.py), the first time (run.py).
+here: the words and the arrays (stream/prepared.py, backend/inputs.py), the first time (run.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from aggml.backend import Backend
-    from aggml.backend.prepared import Request, Words
+    from aggml.backend.inputs import Words
     from aggml.memory.buffer import Buffer
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.planner import Known
     from aggml.scheduler.running.job import Job
     from aggml.scheduler.running.unit import Output, Unit
     from aggml.stream.future import Future
+    from aggml.stream.prepared import Request
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
@@ -67,7 +68,7 @@ class Recording:
         for backend, token, arena in self._used:
             if (
                 backend.stream._batches
-                or backend.memory._arena is not arena
+                or backend.memory.held is not arena
                 or backend._repeats() != token
             ):
                 return False
@@ -173,7 +174,7 @@ def record(unit: Unit, job: Job, outputs: Sequence[Output], use: _native.Use) ->
     for backend, token in unit.backends.items():
         if token is None or backend._repeats() != token:
             return None
-        used.append((backend, token, backend.memory._arena))
+        used.append((backend, token, backend.memory.held))
     leafs = tuple(job.values)
     inputs = {leaf: i for i, leaf in enumerate(leafs)}
     n = len(leafs)

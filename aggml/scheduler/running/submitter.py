@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from aggml.backend.inputs import check_written
-from aggml.backend.prepared import words_of
+from aggml.backend.inputs import check_written, words_of
 from aggml.errors import AllocFailed, InvalidState, NotAllocated
 from aggml.scheduler.running.evaluate import Evaluation, evaluate
 from aggml.scheduler.running.job import Job
@@ -105,7 +104,7 @@ class Submitter:
                 future = self._again(graph, prepared, arrays)
                 if future is not None:
                     return future
-            job = Job(graph, request.by_tensor(arrays), outputs, brought=self.brought)
+            job = Job(graph, request.by_tensor(arrays), outputs, reuse, brought=self.brought)
         await self._admission.admit()
         try:
             if self.eval_callback is not None:

@@ -1,0 +1,266 @@
+"""Prepared submissions: what is asked for again in the same words is enqueued by one native call.
+
+Here: the arrays that a submission takes and gives; a run of one plan on a stream over host memory,
+which takes 2 us. Not here: the words, and what is checked the first time (backend/inputs.py), what
+a scheduler prepares (scheduler/running/prepared.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from aggml.native import _native
+from aggml.stream.future import Future
+from aggml.tensor.checking import incoming, spec_of
+from aggml.tensor.inputs import check_due
+from aggml.tensor.placement import BROUGHT, KEPT, fill
+from aggml.tensor.spans import bits_of, span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from aggml.stream.data import DataStream, Runnable
+    from aggml.tensor import Tensor
+    from aggml.tensor.inputs import Due, Marks
+    from aggml.tensor.placement import Holder
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["Asked", "Prepared", "Request", "Scratch"]
+
+
+class Asked(NamedTuple):
+    """What one run is given and asked for, as tensors.
+
+    Attributes:
+        inputs: what is written with what, in the order given.
+        outputs: what is read.
+        single: whether ``outputs`` was one tensor, and not a list.
+        due: for `check_due`.
+        marks: what the run does to INPUT leafs; to be noted when it is enqueued.
+    """
+
+    inputs: dict[Tensor, object]
+    outputs: tuple[Tensor, ...]
+    single: bool
+    due: Due
+    marks: Marks
+
+
+class Request:
+    """One submission as it was asked for: which arrays it takes and gives, and what is checked.
+
+    Args:
+        asked: with which inputs and outputs.
+        what: the method that was called, for messages.
+
+    Attributes:
+        due: INPUT leafs that the run does not bring; see `check`.
+        marks: what a run does to INPUT leafs; to be noted when it is enqueued.
+    """
+
+    __slots__ = ("_bits", "_inputs", "_operation", "_results", "_single", "_what", "due", "marks")
+
+    def __init__(self, asked: Asked, what: str) -> None:
+        self._what = what
+        self._operation = what.rpartition(".")[2]
+        self.due = asked.due
+        self._inputs = [(*spec_of(tensor), tensor) for tensor in asked.inputs]
+        self._results = [(shape, dtype) for dtype, shape in map(spec_of, asked.outputs)]
+        self._single = asked.single
+        kinds = [dtype.kind for dtype, _ in map(spec_of, (*asked.inputs, *asked.outputs))]
+        self._bits = "V" in kinds
+        self.marks = asked.marks
+
+    def check(self, brought: Container[Tensor] = ()) -> None:
+        """Refuse a run that would read what nobody wrote, or what an earlier run brought.
+
+        To be asked each time, because what leafs hold changes; nothing to do if nothing is ``due``.
+
+        Args:
+            brought: leafs without memory of their own that an earlier run brought.
+
+        Raises:
+            NotAllocated: it names the leaf.
+        """
+        check_due(self.due, self._what, brought)
+
+    def arrays(self, inputs: Mapping[Any, object]) -> list[Array]:
+        """The arrays of the inputs in the order of the request, checked.
+
+        Args:
+            inputs: arrays in that order; the keys are known.
+
+        Raises:
+            As `incoming`.
+        """
+        arrays = []
+        for (dtype, shape, tensor), x in zip(self._inputs, inputs.values(), strict=True):
+            if type(x) is np.ndarray and x.dtype is dtype and x.shape == shape:
+                arrays.append(x)
+            else:
+                arrays.append(incoming(x, tensor, self._what))
+        return arrays
+
+    def by_tensor(self, arrays: list[Array]) -> dict[Tensor, Array]:
+        """The arrays that `arrays` gave, by their tensors."""
+        return {tensor: x for (_, _, tensor), x in zip(self._inputs, arrays, strict=True)}
+
+    def with_results(self, arrays: list[Array]) -> tuple[list[Array], list[Array]]:
+        """Make arrays for the outputs.
+
+        Returns:
+            All arrays as native calls take them, those of the outputs last; those of the outputs.
+        """
+        results = [np.empty(shape, dtype) for shape, dtype in self._results]
+        both = [*arrays, *results]
+        return ([bits_of(array) for array in both] if self._bits else both), results
+
+    def value(self, results: list[Array]) -> Array | list[Array]:
+        """What the user is given: the only array, or all of them."""
+        return results[0] if self._single else results
+
+    def future(self, ops: tuple[_native.Op, ...], results: list[Array]) -> Future[Any]:
+        """The Future of a submission that was enqueued as ``ops``."""
+        return Future(ops, self.value(results), self._operation, True)
+
+
+class Scratch(Protocol):
+    """Memory that all runs of a stream share, one after the other; it may be replaced by more.
+
+    Attributes:
+        held: what there is at present, if any.
+    """
+
+    held: Any  # a Holder, or None
+
+
+class Prepared:
+    """A run of one plan on one stream, to be enqueued again over other arrays.
+
+    All that a run would have to look up again lies here. What may change meanwhile is looked at
+    where it lies: the scratch, what INPUT leafs hold. That tensors still lie where they lay is for
+    the owner to ask (`holds`), whenever a placement of any tensor has changed.
+
+    Args:
+        stream: runs it.
+        plan: what runs.
+        scratch: of the stream; at least ``plan.arena_size`` bytes are held.
+        asked: inputs and outputs; None: the plan alone.
+        what: the method that was called, for messages.
+        marks: what the run does to INPUT leafs.
+        shapes: of the results, where these are not the shapes of their tensors.
+        abortable: whether the run ends with its last waiter.
+    """
+
+    __slots__ = (
+        "_abortable",
+        "_base",
+        "_brought",
+        "_due",
+        "_inputs",
+        "_keep",
+        "_native",
+        "_operation",
+        "_places",
+        "_plan",
+        "_scratch",
+        "_shapes",
+        "_single",
+        "_what",
+        "_written",
+    )
+
+    def __init__(
+        self,
+        stream: DataStream,
+        plan: Runnable,
+        scratch: Scratch,
+        asked: Asked | None,
+        what: str,
+        *,
+        marks: Marks,
+        shapes: Sequence[tuple[int, ...] | None] | None = None,
+        abortable: bool = True,
+    ) -> None:
+        inputs = () if asked is None else tuple(asked.inputs)
+        outputs = () if asked is None else asked.outputs
+        if plan.calls:
+            stream._start_calls()
+        self._native = _native.Prepared(
+            stream.native,
+            plan.native,
+            [_side(t) for t in inputs],
+            [_side(t) for t in outputs],
+            None if asked is None else asked.single,
+            np.ndarray,
+            np.empty,
+            np.uint16,
+        )
+        self._plan = plan
+        self._scratch = scratch
+        self._keep: tuple[object, Holder | None, object] = (plan, None, self._native)
+        self._base = 0
+        self._inputs = inputs
+        self._due = () if asked is None else asked.due  # leafs, which are no views
+        self._brought, self._written = marks.brought, marks.written
+        self._places = [(t.root, t.root.placement) for t in (*inputs, *outputs)]
+        self._what = what
+        self._operation = what.rpartition(".")[2]
+        self._single = asked is not None and asked.single
+        self._shapes = shapes
+        self._abortable = abortable
+
+    def holds(self) -> bool:
+        """Whether all tensors that it writes and reads lie where they lay."""
+        return all(root.placement is place for root, place in self._places)
+
+    def run(self, inputs: Mapping[Any, object] | None = None) -> Future[Any]:
+        """Enqueue it.
+
+        Args:
+            inputs: arrays in the order in which they were asked for; the keys are known.
+
+        Raises:
+            NotAllocated: a leaf that is not brought has no value; nothing is queued then.
+            As `incoming`; nothing is queued then.
+            InvalidState: the stream is closed, or its device is lost.
+        """
+        for leaf, again in self._due:
+            place = leaf.placement
+            if place is None or not (place.filled == KEPT or (again and place.filled == BROUGHT)):
+                check_due(self._due, self._what)  # says why
+        scratch = self._scratch.held
+        if self._keep[1] is not scratch:
+            self._base = 0 if scratch is None else scratch.base
+            self._keep = (self._plan, scratch, self._native)
+        made = self._native.submit(self._keep, self._base, inputs)
+        if made is None:  # an array of another shape that fits, a list, ...
+            made = self._native.submit_arrays(self._keep, self._base, self._fitted(inputs or {}))
+        for place in self._brought:
+            fill(place, BROUGHT)
+        for place in self._written:
+            fill(place, KEPT)
+        if self._shapes is None:
+            return Future(made[0], made[1], self._operation, self._abortable)
+        return Future(made[0], self._reshaped(made[1]), self._operation, self._abortable)
+
+    def _fitted(self, inputs: Mapping[Any, object]) -> list[Array]:
+        pairs = zip(self._inputs, inputs.values(), strict=True)
+        return [bits_of(incoming(x, tensor, self._what)) for tensor, x in pairs]
+
+    def _reshaped(self, value: Any) -> Any:  # noqa: ANN401 - an array, or a list of arrays
+        shapes = self._shapes or ()
+        results = [value] if self._single else value
+        shaped = [
+            x if shape is None else x.reshape(shape)
+            for x, shape in zip(results, shapes, strict=True)
+        ]
+        return shaped[0] if self._single else shaped
+
+
+def _side(tensor: Tensor) -> tuple[_native.Span, np.dtype[Any], tuple[int, ...], bool]:
+    dtype, shape = spec_of(tensor)
+    return span_of(tensor), dtype, shape, dtype.kind == "V"

@@ -1,0 +1,87 @@
+"""Leafs flagged INPUT: whether one has a value, and what a run does to it.
+
+A leaf flagged INPUT is EMPTY until something writes it. What a run brings is that run's alone: the
+leaf is BROUGHT, and a later run has to bring it again or say ``reuse``, or one client of a service
+would get what is computed from the data of another. What `Backend.set`, a copy or another graph
+wrote is KEPT until the next write. Not here: which leafs a graph has (backend/inputs.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.errors import NotAllocated
+from aggml.tensor.layout import describe
+from aggml.tensor.placement import BROUGHT, EMPTY, KEPT, fill
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from aggml.tensor.placement import Placement
+    from aggml.tensor.tensor import Tensor
+
+__all__ = ["Due", "Marks", "check_due"]
+
+#: INPUT leafs that a run does not bring, each with whether it may use what the last run brought.
+Due = tuple[tuple["Tensor", bool], ...]
+
+
+def check_due(due: Due, what: str, floating: Container[Tensor] = ()) -> None:
+    """Refuse a run that would read what nobody wrote, or what an earlier run brought.
+
+    Args:
+        due: of the run; to be asked each time, because what leafs hold changes.
+        what: for messages.
+        floating: leafs without memory of their own that an earlier run brought.
+
+    Raises:
+        NotAllocated: it names the leaf.
+    """
+    for leaf, again in due:
+        place = leaf.root.placement
+        state = EMPTY if place is None else place.filled
+        if state == KEPT or (again and state == BROUGHT):
+            continue
+        earlier = (
+            f"[{what}] input {describe(leaf)} was brought by an earlier run and is not by this one"
+        )
+        if state == BROUGHT:
+            raise NotAllocated(f"{earlier}: give it again, or say reuse=[{leaf.name!r}]")
+        if leaf in floating:
+            raise NotAllocated(
+                f"{earlier}: give it again, or place it with backend.alloc, so that it has memory "
+                "to be reused"
+            )
+        raise NotAllocated(
+            f"[{what}] input {describe(leaf)} was never written: give it to run, or set it before"
+        )
+
+
+class Marks:
+    """What a run does to INPUT leafs: some it brings, to others it writes.
+
+    Args:
+        brought: leafs that the run brings.
+        written: leafs that its nodes write.
+
+    Attributes:
+        brought: their places, of those that have memory.
+        written: likewise.
+    """
+
+    __slots__ = ("brought", "written")
+
+    def __init__(self, brought: Iterable[Tensor], written: Iterable[Tensor]) -> None:
+        self.brought = _places(brought)
+        self.written = _places(written)
+
+    def note(self) -> None:
+        """The run was enqueued."""
+        for place in self.brought:
+            fill(place, BROUGHT)
+        for place in self.written:
+            fill(place, KEPT)
+
+
+def _places(tensors: Iterable[Tensor]) -> list[Placement]:
+    return [tensor.placement for tensor in tensors if tensor.placement is not None]

@@ -1,0 +1,118 @@
+"""The way of a graph through `Backend.run`: which functions of which rooms are entered, in order.
+
+    python tools/way.py           # counts, the first time and again
+    python tools/way.py --calls   # each function that is entered
+
+A move goes from the room of one function to that of the next one that is entered; a climb is a move
+to a row above (the rows of tools/rooms.py). Returning to a caller is neither: what counts is where
+the work goes on. Not here: what is native, numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from rooms import ROW, room_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "aggml"
+
+
+class Call(NamedTuple):
+    """A function that was entered."""
+
+    room: str
+    module: str
+    name: str
+
+
+class Way(NamedTuple):
+    """The functions that were entered, in order."""
+
+    calls: list[Call]
+
+    @property
+    def moves(self) -> list[tuple[Call, Call]]:
+        """The steps from one room to another."""
+        pairs = zip(self.calls, self.calls[1:], strict=False)
+        return [(a, b) for a, b in pairs if a.room != b.room]
+
+    @property
+    def climbs(self) -> list[tuple[Call, Call]]:
+        """The moves to a row above."""
+        return [(a, b) for a, b in self.moves if ROW[b.room] > ROW[a.room]]
+
+    def __str__(self) -> str:
+        return f"{len(self.calls)} calls, {len(self.moves)} moves, {len(self.climbs)} climbs"
+
+
+def way_of(function: Callable[[], object]) -> Way:
+    """Call a function and note which functions of the package are entered meanwhile."""
+    calls: list[Call] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(f"{PACKAGE}/"):
+            module = ".".join(Path(path).relative_to(ROOT).with_suffix("").parts)
+            calls.append(Call(room_of(module, "aggml"), module, frame.f_code.co_name))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return Way(calls)
+
+
+def ways() -> dict[str, Way]:
+    """Of runs and computations of one small graph, the first time and again."""
+    import numpy as np
+
+    import aggml
+
+    with aggml.get_device("CPU").backend(n_threads=1) as backend:
+        x = aggml.new_tensor("f32", ne=(8, 2), name="x").set_input()
+        w = aggml.new_tensor("f32", ne=(8, 4), name="w")
+        y = aggml.ops.mul_mat(w, x).set_name("y")
+        graph = aggml.Graph(y)
+        backend.alloc([w])
+        backend.alloc_graph(graph)
+        backend.set(w, np.ones((4, 8), np.float32)).get()
+        ones = np.ones((2, 8), np.float32)
+        asked: dict[str, Callable[[], aggml.Future[object]]] = {
+            "run": lambda: backend.run(graph, {"x": ones}, "y"),
+            "run, a list, another shape": lambda: backend.run(graph, {x: ones}, [y], shape=[(8,)]),
+            "run, x as before": lambda: backend.run(graph, {}, y, reuse=["x"]),
+            "graph_compute": lambda: backend.graph_compute(graph),
+        }
+        found = {}
+        for name, ask in asked.items():
+            found[f"{name}: first"] = way_of(ask)
+            found[f"{name}: again"] = way_of(ask)
+        backend.synchronize().wait()
+    return found
+
+
+def main() -> None:
+    """Print the ways."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", action="store_true", help="each function that is entered")
+    calls = parser.parse_args().calls
+    for name, way in ways().items():
+        print(f"{name:34} {way}")
+        for call in way.calls if calls else ():
+            print(f"    {call.room:12} {call.module.removeprefix('aggml.')}.{call.name}")
+
+
+if __name__ == "__main__":
+    main()
