@@ -81,7 +81,7 @@ static double arithmetic(const agk_node *node)
     case AGK_UNITS_DOTS:
     case AGK_UNITS_EXPERTS: return made * (double)src[0].ne[0];
     case AGK_UNITS_OUTER: return made * (double)src[0].ne[1];
-    case AGK_UNITS_KEYS: return made * (double)src[node->op == AGK_OP_flash_attn_back ? 2 : 1].ne[1];
+    case AGK_UNITS_KEYS: return elements(node, 0) * (double)src[1].ne[1];
     case AGK_UNITS_WINDOW: return made * kernel_weights(node);
     case AGK_UNITS_SPREAD: return elements(node, 1) * spread_weights(node);
     case AGK_UNITS_TAPS: return made * (double)src[1].ne[0];

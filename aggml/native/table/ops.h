@@ -25,7 +25,7 @@ typedef enum agk_op {
     X(DOTS)     /* products of a matrix product: k for each element of the result */ \
     X(EXPERTS)  /* the same; matrices that no id names are not read */ \
     X(OUTER)    /* the same, k being ne[1] */ \
-    X(KEYS)     /* elements of the result times keys */ \
+    X(KEYS)     /* elements of the queries, source 0, times keys, ne[1] of source 1 */ \
     X(WINDOW)   /* elements of the result times weights of one kernel */ \
     X(SPREAD)   /* elements of source 1 times weights for one channel of it */ \
     X(TAPS)     /* elements of the result times the length of source 1 */ \
