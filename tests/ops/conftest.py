@@ -1,4 +1,4 @@
-"""Backends for the tests of op families: the reference, and one per instruction set."""
+"""Backends for the tests of ops: the reference, and one per instruction set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From recorded cases to tensors and results, shared by the tests of all op families.
+"""From recorded cases to tensors and results, shared by the tests of all groups of ops.
 
 Here: which cases can run, how their inputs and nodes are built, how results are compared. Not here:
 the data (corpus_loader.py), the tests.
@@ -37,8 +37,9 @@ __all__ = [
     "check_refused",
     "check_shape",
     "check_values",
-    "family_cases",
     "graph_cases",
+    "group_cases",
+    "recorded_calls",
     "refusals",
 ]
 
@@ -70,17 +71,20 @@ def _buildable(op: str, args: Mapping[str, Any], modify: Iterable[str]) -> bool:
     return True
 
 
-def family_cases(family: str, *, computed: bool = True) -> list[Any]:
-    """The recorded calls of the functions of ``aggml/ops/<family>.py``, from whatever file.
-
-    Args:
-        family: name of the module.
-        computed: what the caller does with them; all types have kernels, so the cases are the same.
-    """
-    del computed
-    names = set(importlib.import_module(f"aggml.ops.{family}").__all__)
+def recorded_calls() -> list[Any]:
+    """Every recorded call of a builder, by the file of the corpus that it is in."""
     return [
-        pytest.param(case, id=f"{case.family}-{case.id}" if case.family == "edge" else case.id)
+        pytest.param(case, id=f"{case.family}-{case.id}")
+        for case in op_cases()
+        if not case.steps and _buildable(case.op, case.args, case.modify)
+    ]
+
+
+def group_cases(group: str) -> list[Case]:
+    """The recorded calls of the builders of ``aggml/ops/<group>.py``, from whatever file."""
+    names = set(importlib.import_module(f"aggml.ops.{group}").__all__)
+    return [
+        case
         for case in op_cases()
         if case.op in names and _buildable(case.op, case.args, case.modify)
     ]

@@ -1,6 +1,8 @@
 """A group of ops has one name in every room: its builders, its C, its CUDA kernels, its tests.
 
-Files are looked for, not read. Not here: single ops (test_vocabulary.py).
+Files are looked for, not read. A file may serve several groups: of the beginnings of a group's name
+the longest that is a file counts, so rope.c lowers rope_multi, too. Not here: single ops
+(test_vocabulary.py, tests/native/test_tables.py).
 """
 
 from __future__ import annotations
@@ -8,38 +10,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ops.recorded import group_cases
+
+from aggml.devices.cuda.lowering import HOSTS
+from aggml.devices.cuda.plain import PLAIN
+from aggml.ops.table import in_group
 
 ROOT = Path(__file__).resolve().parents[2]
-#: For each room: where the file of a group may lie, and the groups that have none, with the reason.
-ROOMS: dict[str, tuple[list[str], dict[str, str]]] = {
-    "lower": (
-        ["aggml/native/lower/{}.c", "aggml/native/lower/*/{}.c"],
-        {
-            "conv_im2col": "conv.c lowers both",
-            "rope_multi": "rope.c lowers both",
-            "unary_params": "unary.c lowers both",
-        },
-    ),
-    "cuda": (
-        ["aggml/devices/cuda/kernels/{}.cu", "aggml/devices/cuda/kernels/{}.py"],
-        {
-            "conv_im2col": "conv.cu computes it",
-            "custom": "a function in Python is called by the CPU alone",
-            "flash_attn_back": "the CPU alone computes it",
-            "mul_mat_id": "mul_mat.py launches both",
-            "rope_multi": "rope.cu computes both",
-            "rows_back": "rows.cu computes both",
-            "unary_params": "unary.cu computes both",
-        },
-    ),
-    "tests": (
-        ["tests/ops/test_{}.py"],
-        {
-            "conv_im2col": "test_conv.py has its cases",
-            "flash_attn_back": "test_gradients.py has its cases",
-            "unary_params": "test_unary.py has its cases",
-        },
-    ),
+#: For each room: where the file of a group may lie.
+ROOMS = {
+    "lower": ["aggml/native/lower/{}.c", "aggml/native/lower/*/{}.c"],
+    "tests": ["tests/ops/test_{}.py"],
 }
 GROUPS = sorted(
     path.stem
@@ -49,18 +30,29 @@ GROUPS = sorted(
 
 
 def files(room: str, group: str) -> list[Path]:
-    return [path for pattern in ROOMS[room][0] for path in ROOT.glob(pattern.format(group))]
+    """Those of the longest beginning of the name that has any."""
+    words = group.split("_")
+    for n in range(len(words), 0, -1):
+        name = "_".join(words[:n])
+        found = [path for pattern in ROOMS[room] for path in ROOT.glob(pattern.format(name))]
+        if found:
+            return found
+    return []
 
 
-@pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_group_has_one_name_in_every_room(group: str, room: str) -> None:
-    none = ROOMS[room][1]
-    if group in none:
-        assert files(room, group) == [], f"no reason any more: {none[group]}"
-    else:
-        assert files(room, group) != [], f"{room} has no file of the name {group}"
+def test_the_file_that_lowers_a_group_has_its_name(group: str) -> None:
+    assert files("lower", group)
 
 
-def test_the_exceptions_are_groups() -> None:
-    assert {group for _, none in ROOMS.values() for group in none} <= set(GROUPS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_file_with_the_cuda_kernels_of_a_group_has_its_name(group: str) -> None:
+    for op in in_group(group):
+        if op in PLAIN or op in HOSTS:
+            file = PLAIN[op].module if op in PLAIN else HOSTS[op].__name__.rpartition(".")[2]
+            assert f"{group}_".startswith(f"{file}_")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_tested_in_a_file_of_its_name_or_by_recorded_calls(group: str) -> None:
+    assert files("tests", group) or group_cases(group)

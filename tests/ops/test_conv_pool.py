@@ -1,4 +1,4 @@
-"""Pooling: shapes and numbers of the recorded calls."""
+"""Pooling: its gradient."""
 
 from __future__ import annotations
 
@@ -7,25 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from ops.computing import by_differences, compute, floats
-from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import new_tensor, ops
 
 if TYPE_CHECKING:
-    from corpus_loader import Case
     from numpy.typing import NDArray
 
     import aggml
-
-
-@pytest.mark.parametrize("case", family_cases("conv_pool", computed=False))
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize("case", family_cases("conv_pool", computed=True))
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 @pytest.mark.parametrize("op", ["max", "avg"])

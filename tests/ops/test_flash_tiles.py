@@ -1,6 +1,6 @@
 """flash_attn_ext against numpy: many queries, few with many keys, widths, masks, unseen keys.
 
-Not here: the recorded calls (test_flash_attn_ext.py).
+Not here: the recorded calls (test_recorded.py).
 """
 
 from __future__ import annotations

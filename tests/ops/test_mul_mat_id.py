@@ -1,4 +1,4 @@
-"""Products with the matrix of an expert: recorded calls, groups of all sizes, wrong indices."""
+"""Products with the matrix of an expert: groups of all sizes, wrong indices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from corpus_loader import nmse
 from ops.computing import run, same_for_any_threads
-from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
 from aggml import Tensor, new_tensor, ops
@@ -16,18 +15,7 @@ from aggml import Tensor, new_tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpus_loader import Case
     from numpy.typing import NDArray
-
-
-@pytest.mark.parametrize("case", family_cases("mul_mat_id", computed=False))
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize("case", family_cases("mul_mat_id", computed=True))
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 def _floats(dtype: str, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float64]]:

@@ -1,6 +1,6 @@
 """mul_mat of many columns: accuracy, odd shapes, numbers without bf16 terms, any number of threads.
 
-Not here: the recorded calls (test_mul_mat.py), quantized rows (test_mul_mat_types.py).
+Not here: the recorded calls (test_recorded.py), quantized rows (test_mul_mat_types.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """mul_mat of quantized rows: every type, few and many columns, against numpy on floats of the rows.
 
-Not here: the recorded calls (test_mul_mat.py).
+Not here: the recorded calls (test_recorded.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operators and indices of tensors: the nodes that they make, and what they refuse by name.
 
-Not here: the builders that they stand for (test_binary.py, test_mul_mat.py, test_shape.py).
+Not here: the builders that they stand for (test_recorded.py).
 """
 
 from __future__ import annotations

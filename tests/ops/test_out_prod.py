@@ -1,4 +1,4 @@
-"""Sums of outer products: recorded calls, types, strides, many blocks."""
+"""Sums of outer products: types, strides, many blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from ops.computing import run, same_for_any_threads
-from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
 from aggml import Tensor, new_tensor, ops
@@ -15,18 +14,7 @@ from aggml import Tensor, new_tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corpus_loader import Case
     from numpy.typing import NDArray
-
-
-@pytest.mark.parametrize("case", family_cases("out_prod", computed=False))
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize("case", family_cases("out_prod", computed=True))
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0", "q4_1", "q6_K"])

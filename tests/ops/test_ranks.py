@@ -1,6 +1,6 @@
 """The rank of what each builder makes: as built, whatever the extents.
 
-Here: every builder. Not here: extents (test_<family>.py), the arrays of `get` and `run`
+Here: every builder. Not here: extents (test_recorded.py), the arrays of `get` and `run`
 (backend/test_shapes.py).
 """
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from corpus_loader import op_cases
+from ops.recorded import build, recorded_calls
 
 from aggml import Tensor, new_tensor, ops
 from aggml.ops.table import OPS
@@ -357,13 +359,22 @@ def test_the_rank_does_not_depend_on_the_extents(name: str, n: int) -> None:
         assert np.prod(y.shape, dtype=np.int64) == y.nelements
 
 
-def test_every_builder_is_here() -> None:
-    builders = {
-        name
-        for name, found in vars(ops).items()
-        if inspect.isroutine(found) and not name.startswith("_")
-    }
-    assert builders == ({*LIKE_THE_FIRST, *WIDER, *OTHERS} - {"new_tensor"})
+def test_the_rank_follows_from_those_of_the_operands() -> None:
+    """In all recorded calls of a builder, and from its flags: is_2D of im2col is one."""
+    found: dict[object, int] = {}
+    for param in recorded_calls():
+        case = param.values[0]
+        built = build(case)
+        ranks = tuple((name, x.ndim) for name, x in built.inputs.items())
+        flags = tuple((name, x) for name, x in case.args.items() if isinstance(x, bool))
+        assert found.setdefault((case.op, ranks, flags), built.out.ndim) == built.out.ndim
+
+
+def test_every_builder_is_here_or_recorded() -> None:
+    listed = {*LIKE_THE_FIRST, *WIDER, *OTHERS} - {"new_tensor"}
+    builders = {name for name in ops.__all__ if inspect.isroutine(getattr(ops, name))}
+    assert listed <= builders
+    assert builders <= listed | {case.op for case in op_cases()}
 
 
 def test_a_rank_is_never_less_than_the_extents_need() -> None:

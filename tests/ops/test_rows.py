@@ -1,29 +1,13 @@
-"""Get_rows and set_rows: shapes and numbers of the recorded calls."""
+"""set_rows: rows put among integers."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from ops.computing import compute
-from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
 from aggml import new_tensor, ops
-
-if TYPE_CHECKING:
-    from corpus_loader import Case
-
-
-@pytest.mark.parametrize("case", family_cases("rows", computed=False))
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize("case", family_cases("rows", computed=True))
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])

@@ -1,4 +1,4 @@
-"""Values that follow from places: shapes and numbers of the recorded calls."""
+"""Values that follow from places: triangles, parts, what is refused."""
 
 from __future__ import annotations
 
@@ -7,26 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from ops.computing import compute, floats
-from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import InvalidArgument, LayoutMismatch, Tensor, Unsupported, new_tensor, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corpus_loader import Case
-
     import aggml
-
-
-@pytest.mark.parametrize("case", family_cases("shape_fill", computed=False))
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize("case", family_cases("shape_fill", computed=True))
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 @pytest.mark.parametrize("kind", ["lower", "lower_diag", "upper", "upper_diag"])

@@ -1,4 +1,4 @@
-"""Repeats: shapes and numbers of the recorded calls."""
+"""Repeats: permuted tensors, blocks, the gradient, what is refused."""
 
 from __future__ import annotations
 
@@ -7,24 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from ops.computing import compute, floats
-from ops.recorded import check_numbers, check_shape, family_cases
 
 from aggml import Graph, LayoutMismatch, new_tensor, ops
 
 if TYPE_CHECKING:
-    from corpus_loader import Case
-
     import aggml
-
-
-@pytest.mark.parametrize("case", family_cases("shape_repeat", computed=False))
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize("case", family_cases("shape_repeat", computed=True))
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i64", "i32", "i16", "i8"])

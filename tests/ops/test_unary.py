@@ -1,4 +1,4 @@
-"""Functions of one number: shapes and numbers of the recorded calls."""
+"""Functions of one number: values at the ends of the range, threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from ops.computing import run, same_for_any_threads
-from ops.recorded import check_numbers, check_shape, family_cases
 
 import aggml
 from aggml import DType, Tensor, new_tensor, ops
@@ -15,22 +14,7 @@ from aggml import DType, Tensor, new_tensor, ops
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from corpus_loader import Case
     from numpy.typing import NDArray
-
-
-@pytest.mark.parametrize(
-    "case", [*family_cases("unary", computed=False), *family_cases("unary_params", computed=False)]
-)
-def test_shape(case: Case) -> None:
-    check_shape(case)
-
-
-@pytest.mark.parametrize(
-    "case", [*family_cases("unary", computed=True), *family_cases("unary_params", computed=True)]
-)
-def test_numbers(case: Case, backend: aggml.Backend) -> None:
-    check_numbers(case, backend)
 
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
