@@ -117,8 +117,24 @@ class GGUFFile:
         view.flags.writeable = False
         return view
 
-    def map(self, device: Device) -> Buffer:
-        """Place all tensors on ``device`` where they lie in host memory, without a copy.
+    def _wanted(self, names: Iterable[str] | None, what: str) -> list[str]:
+        """Each name once; all if none are given."""
+        if isinstance(names, str | bytes):
+            raise InvalidHandle(f"[GGUFFile.{what}] names={names!r} is one name: pass [{names!r}]")
+        wanted = [*dict.fromkeys(self.tensors if names is None else names)]
+        for name in wanted:
+            if name not in self.tensors:
+                raise InvalidArgument(
+                    f"[GGUFFile.{what}] {str(self.path)!r} has no tensor {name!r}"
+                )
+        return wanted
+
+    def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
+        """Place tensors on ``device`` where they lie in host memory, without a copy.
+
+        Args:
+            device: reads host memory.
+            names: which tensors; all if not given.
 
         Returns:
             A buffer with usage WEIGHTS that keeps the mapping alive, also when this file is closed.
@@ -127,15 +143,18 @@ class GGUFFile:
             Unsupported: the device cannot use host memory; `load` copies.
             Misaligned: the file's alignment is too small for the device; `load` copies.
             AlreadyAllocated: a tensor has been placed before.
+            InvalidArgument: there is no tensor of a given name.
+            InvalidHandle: ``names`` is one name instead of several.
             InvalidState: the file is closed.
         """
         self._check_open("map")
+        wanted = self._wanted(names, "map")
         buffer = device.buffer_from_host(self._bytes)
         if not self._ours:
             buffer.backing = Backing.UNTOLD
         try:
-            for name, tensor in self.tensors.items():
-                buffer.place(tensor, self._offsets[name])
+            for name in wanted:
+                buffer.place(self.tensors[name], self._offsets[name])
         except AggmlError:
             buffer.close()
             raise
@@ -172,9 +191,7 @@ class GGUFFile:
         Cancellation: stops after the pieces that are queued; the tensors are unplaced again.
         """
         self._check_open("load")
-        if isinstance(names, str | bytes):
-            raise InvalidHandle(f"[GGUFFile.load] names={names!r} is one name: pass [{names!r}]")
-        wanted = dict.fromkeys(self.tensors if names is None else names)
+        wanted = self._wanted(names, "load")
         pieces = {name: self.data(name) for name in wanted}  # data refuses unknown names
         sources = [(self.tensors[name], data) for name, data in pieces.items()]
         total = sum(tensor.nbytes for tensor, _ in sources)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final, TypeVar, overload
 import anyio.to_thread
 
 import aggml
-from aggml import Backend, DType, GGUFFile
+from aggml import Backend, DType, GGUFFile, Scheduler
 from aggml.models.catalogue import describe
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.encoding import Encoder, EncoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
+from aggml.models.site import site_of
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import load_weights, open_model
@@ -37,7 +38,7 @@ CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")
 
 async def load(
     path: str | os.PathLike[str],
-    backend: Backend | None = None,
+    backend: Backend | Scheduler | None = None,
     *,
     ctx: int | None = None,
     slots: int = 1,
@@ -50,8 +51,9 @@ async def load(
 
     Args:
         path: a GGUF file.
-        backend: where to compute; it must stay open while the model is used. None: one on the best
-            device, which is closed with the model.
+        backend: where to compute; it must stay open while the model is used. A scheduler gives each
+            layer to a device that has memory for it and for its caches, the first layers to the
+            CPU. None: a backend on the best device, which is closed with the model.
         ctx: positions of each sequence, prompt and answer together; rounded up to a multiple of
             256. None: what the model was trained for, but at most 4096.
         slots: sequences at a time.
@@ -62,6 +64,7 @@ async def load(
         ModelError: the file cannot be read, is no GGUF file, is of an architecture that is not
             known, or has not what that needs.
         InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache.
+        InvalidHandle: neither a backend nor a scheduler.
 
     Cancellation: nothing of the model is left.
     """
@@ -73,8 +76,10 @@ async def load(
     for name, given in (("ctx", ctx), ("slots", slots)):
         if given is not None and given < 1:
             raise aggml.InvalidArgument(f"[load] {name} is {given}, must be at least 1")
+    if backend is not None:
+        site_of(backend)  # refuses what is neither
     own = None if backend is not None else aggml.best_device().backend()
-    at = backend if backend is not None else own
+    at: Backend | Scheduler | None = backend if backend is not None else own
     assert at is not None
     try:
         with await open_model(Path(path)) as file:
@@ -82,7 +87,8 @@ async def load(
             tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
             model = describe(Hyperparameters(file.metadata))
             if isinstance(model, EncoderDescription):
-                weights = await load_weights(at, file, model.needs(), progress)
+                layers = [0] * len(model.layers)
+                weights = await load_weights(at, file, model.needs(), progress, caches=layers)
                 return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
             decoder = await load_decoder(
                 at, file, ctx=ctx, sequences=slots, cache=kind, progress=progress
@@ -102,7 +108,7 @@ D = TypeVar("D", bound=Decoder)
 
 @overload
 async def load_decoder(
-    backend: Backend,
+    backend: Backend | Scheduler,
     file: GGUFFile,
     *,
     ctx: int | None = None,
@@ -113,7 +119,7 @@ async def load_decoder(
 ) -> Decoder: ...
 @overload
 async def load_decoder(
-    backend: Backend,
+    backend: Backend | Scheduler,
     file: GGUFFile,
     *,
     kind: type[D],
@@ -124,7 +130,7 @@ async def load_decoder(
     stage: tuple[int, int] | None = None,
 ) -> D: ...
 async def load_decoder(
-    backend: Backend,
+    backend: Backend | Scheduler,
     file: GGUFFile,
     *,
     kind: type[Decoder] = Decoder,
@@ -137,7 +143,7 @@ async def load_decoder(
     """The part of a model that computes, without its tokenizer.
 
     Args:
-        backend: where to compute; must stay open while the model is used.
+        backend: where to compute, as for `load`; must stay open while the model is used.
         file: an open model file.
         kind: `Decoder` or a class of its own.
         ctx: positions of each sequence; None: what the model was trained for, but at most 4096.
@@ -156,6 +162,7 @@ async def load_decoder(
         raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
     if stage is not None:
         model = model.stage(*stage)
-    weights = await load_weights(backend, file, model.needs(), progress, model.uses)
     limit = ctx or min(model.context_length, LONGEST)
+    caches = kind.sizes(model, ctx=limit, sequences=sequences, cache=cache)
+    weights = await load_weights(backend, file, model.needs(), progress, model.uses, caches)
     return kind(backend, model, weights, ctx=limit, sequences=sequences, cache=cache)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 import aggml
-from aggml import GGUFFile
+from aggml import GGUFFile, Scheduler
+from aggml.models.dividing import SHARE, by_home, divided, layer_of
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -36,20 +37,22 @@ async def open_model(path: Path) -> GGUFFile:
 
 
 async def load_weights(
-    backend: Backend,
+    backend: Backend | Scheduler,
     file: GGUFFile,
     needs: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
     uses: Callable[[str], bool] | None = None,
+    caches: Sequence[int] = (),
 ) -> Mapping[str, Tensor]:
     """Bring the weights of a file to ``backend``: mapped if it reads host memory, else copied.
 
     Args:
-        backend: where to compute.
+        backend: where to compute; a scheduler's devices get layers by their memory.
         file: open.
         needs: names of tensors that the file must have.
         progress: called with bytes loaded so far and bytes in all.
-        uses: tells which tensors are worth a copy; None: all of them.
+        uses: tells which tensors are of use; None: all of them.
+        caches: bytes of the caches of each layer, which will lie beside its weights.
 
     Raises:
         ModelError: a tensor is missing.
@@ -57,9 +60,49 @@ async def load_weights(
     missing = [name for name in needs if name not in file.tensors]
     if missing:
         raise ModelError(f"the file has no tensor {missing[0]!r} ({len(missing)} are missing)")
-    try:
-        file.map(backend.device)
-    except (aggml.Unsupported, aggml.Misaligned):
-        names = None if uses is None else [name for name in file.tensors if uses(name)]
-        await file.load(backend, names=names, progress=progress)
+    useful = [name for name in file.tensors if uses is None or uses(name)]
+    if isinstance(backend, Scheduler):
+        await _spread(backend, file, useful, caches, progress)
+    else:
+        await _bring(backend, file, useful, progress)
     return file.tensors
+
+
+async def _bring(
+    backend: Backend,
+    file: GGUFFile,
+    names: Sequence[str],
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Map tensors if the backend's device reads host memory, else copy them."""
+    try:
+        file.map(backend.device, names)
+    except (aggml.Unsupported, aggml.Misaligned):
+        await file.load(backend, names=names, progress=progress)
+
+
+async def _spread(
+    scheduler: Scheduler,
+    file: GGUFFile,
+    names: Sequence[str],
+    caches: Sequence[int],
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Bring each layer to the backend that has memory for it; the first ones to the CPU."""
+    backends = scheduler.backends
+    free: list[int] = []
+    for k, backend in enumerate(backends[:-1]):
+        counted = any(other.device is backend.device for other in backends[:k])
+        free.append(0 if counted else int(backend.device.memory()[0] * SHARE))
+    sizes = {name: file.tensors[name].nbytes for name in names}
+    first = min((layer for name in names if (layer := layer_of(name)) is not None), default=0)
+    homes = by_home(names, divided(sizes, caches, free, first).of)
+    total, done = sum(sizes.values()), 0
+    for k, mine in sorted(homes.items()):
+
+        def told(part: int, _: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + part, total)
+
+        await _bring(backends[k], file, mine, told)
+        done += sum(sizes[name] for name in mine)

@@ -28,7 +28,7 @@ from aggml.serve.engine import STAGED, Engine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aggml import Backend, GGUFFile
+    from aggml import Backend, GGUFFile, Scheduler
     from aggml.models.tokenizers.template import ChatTemplate
     from aggml.models.tokenizers.vocabulary import Vocabulary
 
@@ -76,7 +76,7 @@ class Completer:
 @asynccontextmanager
 async def opened(
     path: str | Path,
-    backend: Backend,
+    backend: Backend | Scheduler,
     limits: Limits | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AsyncIterator[Completer | Embedder]:
@@ -84,7 +84,7 @@ async def opened(
 
     Args:
         path: a GGUF file.
-        backend: where to compute; must stay open.
+        backend: where to compute, as `aggml.models.load` takes it; must stay open.
         limits: how much it may take.
         progress: called with bytes loaded so far and bytes in all.
 
@@ -112,7 +112,7 @@ async def opened(
 @asynccontextmanager
 async def _engine(
     file: GGUFFile,
-    backend: Backend,
+    backend: Backend | Scheduler,
     limits: Limits,
     progress: Callable[[int, int], None] | None,
 ) -> AsyncIterator[Engine]:

@@ -318,8 +318,7 @@ def resident(model: PagedDecoder) -> int:
     """Bytes of a model's caches that have memory, by mincore."""
     if not sys.platform.startswith("linux"):
         pytest.skip("mincore tells of anonymous memory on Linux only")
-    held = model._map
-    assert held is not None
+    ((held, _),) = model._maps
     first = ctypes.c_char.from_buffer(held)
     seen = (ctypes.c_ubyte * -(-len(held) // mmap.PAGESIZE))()
     libc = ctypes.CDLL(None, use_errno=True)

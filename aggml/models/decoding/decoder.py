@@ -21,11 +21,12 @@ from aggml.models.cache.rows import ROWS_STEP, length_of, rounded
 from aggml.models.decoding.batch import CHAINED, Batch, Group
 from aggml.models.decoding.step import Builder
 from aggml.models.errors import ModelError
+from aggml.models.site import site_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml import Backend, Future
+    from aggml import Backend, Future, Scheduler
     from aggml.models.cache.room import Cached, Room
     from aggml.models.decoding.batch import Shape
     from aggml.models.decoding.step import Step
@@ -57,9 +58,10 @@ class Decoder:
     caller awaits one before the next, but for steps that `follow` each other.
 
     Args:
-        backend: where to compute; must stay open while the model is used.
+        backend: where to compute; must stay open while the model is used. Of a scheduler each layer
+            is computed where its weights lie, and its caches lie there, too.
         model: its description.
-        weights: by their names in the file, on that backend.
+        weights: by their names in the file, where `load_weights` has put them.
         ctx: positions of each sequence, rounded up to a multiple of 256.
         sequences: how many there may be at a time.
         cache: element type of the caches.
@@ -73,7 +75,7 @@ class Decoder:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | Scheduler,
         model: Description,
         weights: Mapping[str, Tensor],
         *,
@@ -82,7 +84,7 @@ class Decoder:
         cache: DType | str = DType.F16,
         max_graphs: int = 32,
     ) -> None:
-        self.backend = backend
+        self.site = site_of(backend)
         self.model = model
         self.ctx = rounded(ctx)
         self.sequences = sequences
@@ -101,9 +103,25 @@ class Decoder:
         self._memory = self._allocate()
         self._builder = Builder(model, weights, self._caches, self._lengths, self.ctx)
 
+    @classmethod
+    def sizes(
+        cls, model: Description, *, ctx: int, sequences: int, cache: DType | str
+    ) -> list[int]:
+        """Bytes of the caches of each layer, with these arguments."""
+        kind, whole = DType.parse(cache), rounded(ctx)
+        return [
+            sequences * sum(kind.row_size(x.width) * cls._rows_of(x, whole) for x in of.values())
+            for of in (layer.mixer.caches() for layer in model.layers)
+        ]
+
+    @classmethod
+    def _rows_of(cls, kept: Cached, ctx: int) -> int:
+        """Rows of each sequence."""
+        return length_of(kept.room, ctx, CHUNK) if cls.ring else ctx
+
     def _cache(self, name: str, dtype: DType, kept: Cached) -> Tensor:
         """[width, rows * sequences]."""
-        length = length_of(kept.room, self.ctx, CHUNK) if self.ring else self.ctx
+        length = self._rows_of(kept, self.ctx)
         self._lengths[kept.room] = length
         if kept.head % dtype.blck_size:
             raise ModelError(
@@ -120,7 +138,15 @@ class Decoder:
 
     def _allocate(self) -> object:
         """Memory of the caches, for as long as this. Zeros, because masked rows must be finite."""
-        return self.backend.alloc([cache for cache, _ in self._all_caches])
+        return [backend.alloc(caches) for backend, caches in self._homes()]
+
+    def _homes(self) -> list[tuple[Backend, list[Tensor]]]:
+        """The caches of each backend: each layer's lie beside its weights."""
+        found: dict[Backend, list[Tensor]] = {}
+        for i, of in enumerate(self._caches, self.model.first):
+            weight = next((x for n, x in self.weights.items() if n.startswith(f"blk.{i}.")), None)
+            found.setdefault(self.site.beside(weight), []).extend(of.values())
+        return [*found.items()]
 
     @property
     def vocabulary(self) -> int:
@@ -184,7 +210,7 @@ class Decoder:
         step, inputs = await self._one_more(positions, 0, slot)
         inputs[step.tokens] = np.array(ids, np.int32)
         assert step.logits is not None
-        future = self.backend.run(step.graph, inputs, step.logits)
+        future = await self.site.submit(step.graph, inputs, step.logits)
         self._foresee(step, positions, 0, slot)
         return np.asarray(await future).reshape(-1, self.vocabulary)
 
@@ -199,7 +225,7 @@ class Decoder:
         inputs[step.tokens] = np.array(ids, np.int32)
         assert step.best is not None
         assert step.logits is not None
-        future = self.backend.run(step.graph, inputs, [step.best, step.logits])
+        future = await self.site.submit(step.graph, inputs, [step.best, step.logits])
         self._foresee(step, positions, best, slot)
         chosen, logits = await future
         return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
@@ -231,7 +257,7 @@ class Decoder:
         else:
             inputs[step.tokens] = np.array(ids, np.int32)
         assert step.best is not None
-        return self.backend.run(step.graph, inputs, step.best)
+        return await self.site.submit(step.graph, inputs, step.best)
 
     async def _one_more(
         self, positions: Sequence[int], best: int, slot: int
@@ -284,8 +310,8 @@ class Decoder:
             await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
         if nodes:
             graph = Graph(*nodes)
-            await self.backend.prepare(graph)
-            await self.backend.graph_compute(graph)
+            await self.site.prepare(graph)
+            await (await self.site.submit(graph))
 
     async def _run(self, slot: int, ids: Sequence[int], start: int, *, every: bool = False) -> F32:
         """Take in ``ids`` at positions ``start ..``: the logits of ``every`` token or the last."""
@@ -358,7 +384,7 @@ class Decoder:
         inputs = step.inputs(batch)
         if values is not None:
             inputs[step.tokens] = values
-        return self.backend.run(step.graph, inputs, step.results)
+        return await self.site.submit(step.graph, inputs, step.results)
 
     async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
         """The step for a batch, and its inputs; ``best`` may be CHAINED."""
@@ -370,7 +396,7 @@ class Decoder:
         if step is None:
             chosen = await self._kept(shape) if shape.chained else None
             step = await self._builder.build(shape, chosen)
-            await self.backend.prepare(step.graph)
+            await self.site.prepare(step.graph)
             self._steps[shape] = step
             if len(self._steps) > self._max_graphs:
                 self._steps.popitem(last=False)
@@ -384,6 +410,6 @@ class Decoder:
         kept = self._chosen.get(key)
         if kept is None:
             kept = aggml.new_tensor(DType.I32, ne=shape.tokens, name="chosen")
-            await self.backend.alloc_async([kept])
+            await self.site.host.alloc_async([kept])
             self._chosen[key] = kept
         return kept

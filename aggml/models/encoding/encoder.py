@@ -16,11 +16,12 @@ from aggml import InvalidArgument
 from aggml.models.encoding.graph import Program, build, mask_of
 from aggml.models.encoding.packing import F32, Ids, Packing, Shape, fill, pack
 from aggml.models.errors import ModelError
+from aggml.models.site import site_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml import Backend, Tensor
+    from aggml import Backend, Scheduler, Tensor
     from aggml.models.encoding.description import EncoderDescription
 
 __all__ = ["Encoder"]
@@ -34,19 +35,19 @@ class Encoder:
     Args:
         backend: where to compute; must stay open while the model is used.
         model: its description.
-        weights: by their names in the file, on that backend.
+        weights: by their names in the file, where `load_weights` has put them.
         max_graphs: how many graphs are kept.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | Scheduler,
         model: EncoderDescription,
         weights: Mapping[str, Tensor],
         *,
         max_graphs: int = 32,
     ) -> None:
-        self.backend = backend
+        self.site = site_of(backend)
         self.model = model
         self.weights = weights
         self._max_graphs = max_graphs
@@ -130,7 +131,7 @@ class Encoder:
                 inputs[program.member] = member / np.maximum(member.sum(axis=1, keepdims=True), 1)
             if program.chosen is not None:
                 inputs[program.chosen] = self._chosen(packing, texts, rank=rank)
-            got = await self.backend.run(program.graph, inputs, program.vectors)
+            got = await (await self.site.submit(program.graph, inputs, program.vectors))
         if program.chosen is not None:
             found: F32 = np.asarray(got).reshape(len(texts), -1)
             return found[:, :1] if rank else found
@@ -152,7 +153,7 @@ class Encoder:
         program = self._programs.get(key)
         if program is None:
             program = await build(self.model, self.weights, shape, texts, rank=rank)
-            await self.backend.prepare(program.graph)
+            await self.site.prepare(program.graph)
             self._programs[key] = program
             if len(self._programs) > self._max_graphs:
                 self._programs.popitem(last=False)

@@ -1,0 +1,106 @@
+"""Site: where a model lies and is computed, one backend or several under a scheduler.
+
+Here: what both have in common for the parts of a model. Not here: which layer goes where
+(dividing.py), bringing weights there (weights.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from aggml import Backend, InvalidHandle, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml import Future, Graph, Tensor
+
+__all__ = ["Site", "site_of"]
+
+
+class Site(ABC):
+    """A backend or a scheduler, asked in the same words.
+
+    Attributes:
+        backends: in order of priority.
+        host: the one for what belongs to no layer, as tokens.
+    """
+
+    backends: tuple[Backend, ...]
+
+    @property
+    def host(self) -> Backend:
+        """For what belongs to no layer."""
+        return self.backends[-1]
+
+    @abstractmethod
+    async def prepare(self, graph: Graph) -> None:
+        """Plan, allocate and compile a graph without holding up the loop."""
+
+    @abstractmethod
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any]:
+        """Queue a run of a graph: as `Backend.run`, and as `Scheduler.submit`.
+
+        Cancellation: nothing is queued.
+        """
+
+    def beside(self, tensor: Tensor | None) -> Backend:
+        """The backend on whose device a tensor lies; of one without memory `host`."""
+        device = None if tensor is None or tensor.buffer is None else tensor.buffer.type.device
+        return next((b for b in self.backends if b.device is device), self.host)
+
+
+class _One(Site):
+    """One backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backends = (backend,)
+
+    async def prepare(self, graph: Graph) -> None:
+        await self.host.prepare(graph)
+
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any]:
+        return self.host.run(graph, inputs, outputs)
+
+
+class _Several(Site):
+    """The backends of a scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.backends = scheduler.backends
+        self._scheduler = scheduler
+
+    async def prepare(self, graph: Graph) -> None:
+        await self._scheduler.prepare(graph)
+
+    async def submit(
+        self,
+        graph: Graph,
+        inputs: Mapping[Tensor, Any] | None = None,
+        outputs: Tensor | Sequence[Tensor] = (),
+    ) -> Future[Any]:
+        return await self._scheduler.submit(graph, inputs, outputs)
+
+
+def site_of(given: Backend | Scheduler) -> Site:
+    """A site for what a caller gave.
+
+    Raises:
+        InvalidHandle: it is neither a backend nor a scheduler.
+    """
+    if isinstance(given, Scheduler):
+        return _Several(given)
+    if isinstance(given, Backend):
+        return _One(given)
+    raise InvalidHandle(f"[aggml.models] {given!r} is neither a Backend nor a Scheduler")
