@@ -1,7 +1,7 @@
-"""Makes tests/models/reference_logits.npz: the logits of llama.cpp for files of random weights.
+"""Makes tests/models/reference/: the logits of llama.cpp for files of random weights.
 
-Run by hand (``python -m benchmarks.make_logits``) where llama-cpp-python is installed, when the
-layouts of tests/models/random_models.py change. Not here: the comparison (tests/models/).
+Run by hand (``python -m benchmarks.make_logits [LAYOUT ...]``) where llama-cpp-python is installed,
+when the layouts of tests/models/random_models.py change. Not here: the comparison (tests/models/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.llamacpp import Session
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
-FOLLOWED: Final = 24  # tokens that llama.cpp takes greedily after the prompt
+FOLLOWED: Final = 64  # tokens that llama.cpp takes greedily after the prompt
 
 
 def _vectors(path: str, texts: list[list[int]], name: str) -> np.ndarray[Any, Any]:
@@ -33,31 +33,35 @@ def _vectors(path: str, texts: list[list[int]], name: str) -> np.ndarray[Any, An
     return np.stack(rows)
 
 
+def _logits(path: str, ids: list[int]) -> dict[str, np.ndarray[Any, Any]]:
+    """The logits after the last tokens of a prompt, and the tokens that follow it."""
+    session = Session(path, threads=1, ctx=512, packing="none")
+    session.decode(ids, range(len(ids)), [0] * len(ids), len(ids))
+    rows = [session.logits(i) for i in range(len(ids) - 8, len(ids))]
+    taken = []
+    for position in range(len(ids), len(ids) + FOLLOWED):
+        taken.append(int(np.argmax(session.logits())))
+        session.decode(taken[-1:], [position], [0], 1)
+    print(path, taken[:8])
+    return {"logits": np.stack(rows).astype(np.float32), "ids": np.array(taken, np.int32)}
+
+
 def main() -> None:
     sys.path.append(str(TESTS))
     from models import random_models
 
-    found: dict[str, Any] = {}
-    ids = random_models.prompt()
+    names = sys.argv[1:] or [*random_models.LAYOUTS, *random_models.ENCODERS]
+    random_models.REFERENCE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for name in random_models.LAYOUTS:
-            path = random_models.write(Path(folder, f"{name}.gguf"), name)
-            session = Session(str(path), threads=1, ctx=512, packing="none")
-            session.decode(ids, range(len(ids)), [0] * len(ids), len(ids))
-            rows = [session.logits(i) for i in range(len(ids))]
-            taken = []
-            for position in range(len(ids), len(ids) + FOLLOWED):
-                taken.append(int(np.argmax(session.logits())))
-                session.decode(taken[-1:], [position], [0], 1)
-            found[f"{name}:logits"] = np.stack(rows[-8:]).astype(np.float32)
-            found[f"{name}:ids"] = np.array(taken, np.int32)
-            print(name, taken[:8])
-        for name in random_models.ENCODERS:
-            path = random_models.write(Path(folder, f"{name}.gguf"), name)
-            found[f"{name}:vectors"] = _vectors(str(path), random_models.texts(), name)
-            print(name)
-    path = TESTS / "models" / "reference_logits.npz"
-    np.savez_compressed(path, allow_pickle=False, **found)
+        for name in names:
+            path = str(random_models.write(Path(folder, f"{name}.gguf"), name))
+            if name in random_models.LAYOUTS:
+                found = _logits(path, random_models.prompt())
+            else:
+                found = {"vectors": _vectors(path, random_models.texts(), name)}
+            np.savez_compressed(
+                random_models.REFERENCE / f"{name}.npz", allow_pickle=False, **found
+            )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from docs.pages import blocks
 from models import random_models
+from models.layout import VOCABULARY
 from serve.support import started
 
 from aggml.models.small import write_small
@@ -32,7 +33,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def encoder(path: Path) -> Path:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    words += [f"▁w{i}" for i in range(random_models.VOCABULARY - len(words))]
+    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
     vocabulary = {
         "tokenizer.ggml.model": "bert",
         "tokenizer.ggml.tokens": words,

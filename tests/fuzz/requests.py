@@ -22,6 +22,7 @@ import numpy as np
 from fuzz.request_bodies import CTX, WIDTH, Body, broken, drawn
 from fuzz.rounds import Failure, Report, draw
 from models import random_models
+from models.layout import VOCABULARY
 
 from aggml.models.small import write_small
 from aggml.serve import Limits
@@ -71,7 +72,7 @@ async def _round(seed: int, programs: int, loop: str, first: int) -> Report:
 def write_encoder(path: Path) -> Path:
     """A small encoder of random weights; every word but one letter is unknown to it."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁a"]
-    words += [f"▁w{i}" for i in range(random_models.VOCABULARY - len(words))]
+    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
     vocabulary = {
         "tokenizer.ggml.model": "bert",
         "tokenizer.ggml.tokens": words,

@@ -1,100 +1,48 @@
 """Model files of random weights, one for each layout that an architecture knows.
 
 Here: the metadata and tensors of each, from fixed seeds. Not here: what they must give, which is
-recorded (reference_logits.npz, made by benchmarks/make_logits.py).
+recorded (reference/, made by benchmarks/make_logits.py).
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from models import layouts_latent
+from models.layout import (
+    EXPERTS,
+    HEAD,
+    HEAD_NORMS,
+    HEADS,
+    INNER,
+    INNER_OF_EXPERT,
+    KV_HEADS,
+    N_EXPERTS,
+    OF_EXPERTS,
+    OUTPUT,
+    POST_NORMS,
+    QKV_BIAS,
+    SHARED,
+    VOCABULARY,
+    WIDTH,
+    WINDOW,
+    Layout,
+)
 
 import aggml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-WIDTH: Final = 64
-HEADS: Final = 4
-KV_HEADS: Final = 2
-HEAD: Final = WIDTH // HEADS
-INNER: Final = 96
-LAYERS: Final = 4
-VOCABULARY: Final = 320
-WINDOW: Final = 12
-EXPERTS: Final = 8
-USED: Final = 2
-INNER_OF_EXPERT: Final = 32
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the files of an architecture differ from a llama's.
-
-    Attributes:
-        architecture: as the file names it.
-        tensors: shapes in numpy order of a layer's tensors by name; None takes one away.
-        whole: the same of tensors beside the layers.
-        metadata: values by key without the architecture.
-        types: element types of tensors, by the end of the name.
-        layers: how many.
-    """
-
-    architecture: str
-    tensors: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
-    whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    types: Mapping[str, str] = field(default_factory=dict)
-    layers: int = LAYERS
-
-
-_DENSE: Final[dict[str, tuple[int, ...]]] = {
-    "attn_norm.weight": (WIDTH,),
-    "attn_q.weight": (WIDTH, WIDTH),
-    "attn_k.weight": (HEAD * KV_HEADS, WIDTH),
-    "attn_v.weight": (HEAD * KV_HEADS, WIDTH),
-    "attn_output.weight": (WIDTH, WIDTH),
-    "ffn_norm.weight": (WIDTH,),
-    "ffn_gate.weight": (INNER, WIDTH),
-    "ffn_up.weight": (INNER, WIDTH),
-    "ffn_down.weight": (WIDTH, INNER),
-}
-_QKV_BIAS: Final = {
-    "attn_q.bias": (WIDTH,),
-    "attn_k.bias": (HEAD * KV_HEADS,),
-    "attn_v.bias": (HEAD * KV_HEADS,),
-}
-_HEAD_NORMS: Final = {"attn_q_norm.weight": (HEAD,), "attn_k_norm.weight": (HEAD,)}
-_POST_NORMS: Final = {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)}
-_EXPERTS: Final[dict[str, tuple[int, ...] | None]] = {
-    "ffn_gate.weight": None,
-    "ffn_up.weight": None,
-    "ffn_down.weight": None,
-    "ffn_gate_inp.weight": (EXPERTS, WIDTH),
-    "ffn_gate_exps.weight": (EXPERTS, INNER_OF_EXPERT, WIDTH),
-    "ffn_up_exps.weight": (EXPERTS, INNER_OF_EXPERT, WIDTH),
-    "ffn_down_exps.weight": (EXPERTS, WIDTH, INNER_OF_EXPERT),
-}
-_SHARED: Final = {
-    "ffn_gate_shexp.weight": (INNER, WIDTH),
-    "ffn_up_shexp.weight": (INNER, WIDTH),
-    "ffn_down_shexp.weight": (WIDTH, INNER),
-}
-_OF_EXPERTS: Final = {
-    "expert_count": EXPERTS,
-    "expert_used_count": USED,
-    "expert_feed_forward_length": INNER_OF_EXPERT,
-}
-_OUTPUT: Final = {"output.weight": (VOCABULARY, WIDTH)}
+REFERENCE: Final = Path(__file__).with_name("reference")
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
-    "llama": Layout("llama", whole=_OUTPUT),
+    "llama": Layout("llama", whole=OUTPUT),
     "llama-tied": Layout("llama"),
     "llama-wide-heads": Layout(
         "llama",
@@ -114,20 +62,20 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         },
     ),
     "mixtral": Layout(
-        "llama", _EXPERTS, _OUTPUT, {**_OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT}
+        "llama", EXPERTS, OUTPUT, {**OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT}
     ),
-    "qwen2": Layout("qwen2", _QKV_BIAS),
-    "qwen3": Layout("qwen3", _HEAD_NORMS),
+    "qwen2": Layout("qwen2", QKV_BIAS),
+    "qwen3": Layout("qwen3", HEAD_NORMS),
     "qwen2moe": Layout(
         "qwen2moe",
-        {**_QKV_BIAS, **_EXPERTS, **_SHARED, "ffn_gate_inp_shexp.weight": (WIDTH,)},
-        _OUTPUT,
-        {**_OF_EXPERTS, "expert_shared_feed_forward_length": INNER},
+        {**QKV_BIAS, **EXPERTS, **SHARED, "ffn_gate_inp_shexp.weight": (WIDTH,)},
+        OUTPUT,
+        {**OF_EXPERTS, "expert_shared_feed_forward_length": INNER},
     ),
-    "qwen3moe": Layout("qwen3moe", {**_HEAD_NORMS, **_EXPERTS}, _OUTPUT, _OF_EXPERTS),
+    "qwen3moe": Layout("qwen3moe", {**HEAD_NORMS, **EXPERTS}, OUTPUT, OF_EXPERTS),
     "gemma2": Layout(
         "gemma2",
-        _POST_NORMS,
+        POST_NORMS,
         metadata={
             "attention.sliding_window": WINDOW,
             "attn_logit_softcapping": 50.0,
@@ -136,7 +84,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     ),
     "gemma3": Layout(
         "gemma3",
-        {**_POST_NORMS, **_HEAD_NORMS},
+        {**POST_NORMS, **HEAD_NORMS},
         metadata={"attention.sliding_window": WINDOW, "rope.freq_base": 1e6},
         layers=7,
     ),
@@ -148,7 +96,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH),
         },
         {
-            **_OUTPUT,
+            **OUTPUT,
             "rope_factors_short.weight": (HEAD // 2,),
             "rope_factors_long.weight": (HEAD // 2,),
         },
@@ -160,13 +108,14 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "gpt-oss": Layout(
         "gpt-oss",
         {
-            **_EXPERTS, **_QKV_BIAS, "ffn_norm.weight": None, "attn_output.bias": (WIDTH,),
+            **EXPERTS, **QKV_BIAS, "ffn_norm.weight": None, "attn_output.bias": (WIDTH,),
             "post_attention_norm.weight": (WIDTH,), "attn_sinks.weight": (HEADS,),
-            "ffn_gate_inp.bias": (EXPERTS,), "ffn_gate_exps.bias": (EXPERTS, INNER_OF_EXPERT),
-            "ffn_up_exps.bias": (EXPERTS, INNER_OF_EXPERT), "ffn_down_exps.bias": (EXPERTS, WIDTH),
+            "ffn_gate_inp.bias": (N_EXPERTS,), "ffn_gate_exps.bias": (N_EXPERTS, INNER_OF_EXPERT),
+            "ffn_up_exps.bias": (N_EXPERTS, INNER_OF_EXPERT),
+            "ffn_down_exps.bias": (N_EXPERTS, WIDTH),
         },
-        _OUTPUT,
-        {**_OF_EXPERTS, "attention.sliding_window": WINDOW, "attention.key_length": HEAD,
+        OUTPUT,
+        {**OF_EXPERTS, "attention.sliding_window": WINDOW, "attention.key_length": HEAD,
          "attention.value_length": HEAD},
         {"exps.weight": "mxfp4"},
     ),
@@ -179,9 +128,9 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     ),
     "granitemoe": Layout(
         "granitemoe",
-        {**_EXPERTS, **_SHARED},
+        {**EXPERTS, **SHARED},
         metadata={
-            **_OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "logit_scale": 6.0,
+            **OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT, "logit_scale": 6.0,
             "residual_scale": 0.3, "embedding_scale": 10.0, "attention.scale": 0.1,
             "expert_shared_feed_forward_length": INNER,
         },
@@ -189,26 +138,27 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "olmo2": Layout(
         "olmo2",
         {
-            **_POST_NORMS, "attn_norm.weight": None, "ffn_norm.weight": None,
+            **POST_NORMS, "attn_norm.weight": None, "ffn_norm.weight": None,
             "attn_q_norm.weight": (WIDTH,), "attn_k_norm.weight": (HEAD * KV_HEADS,),
         },
-        _OUTPUT,
+        OUTPUT,
     ),
     "olmo3": Layout(
         "olmo2",
         {
-            **_POST_NORMS, "attn_norm.weight": None, "ffn_norm.weight": None,
+            **POST_NORMS, "attn_norm.weight": None, "ffn_norm.weight": None,
             "attn_q_norm.weight": (WIDTH,), "attn_k_norm.weight": (HEAD * KV_HEADS,),
         },
-        _OUTPUT,
+        OUTPUT,
         {"attention.sliding_window": WINDOW},
     ),
     "glm4": Layout(
         "glm4",
-        {**_POST_NORMS, **_QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
-        _OUTPUT,
+        {**POST_NORMS, **QKV_BIAS, "ffn_gate.weight": None, "ffn_up.weight": (2 * INNER, WIDTH)},
+        OUTPUT,
         {"rope.dimension_count": HEAD // 2},
     ),
+    **layouts_latent.LAYOUTS,
 }  # fmt: skip
 
 
@@ -322,10 +272,7 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
         return made / np.float32(np.sqrt(shape[-1]))
 
     shapes = {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
-    shapes |= layout.whole
-    of_layer = {k: v for k, v in (_DENSE | dict(layout.tensors)).items() if v is not None}
-    for i in range(layout.layers):
-        shapes |= {f"blk.{i}.{tensor}": shape for tensor, shape in of_layer.items()}
+    shapes |= layout.shapes()
     made = {tensor: values(tensor, shape) for tensor, shape in shapes.items()}
     made["token_embd.weight"] *= 4
     if name in ENCODERS and not layout.architecture.startswith("modern"):
@@ -366,3 +313,9 @@ def write(path: Path, name: str, vocabulary: Mapping[str, Any] | None = None) ->
 def prompt(n: int = 40) -> list[int]:
     """Token ids that the recorded logits follow."""
     return [int(x) for x in np.random.default_rng(11).integers(0, VOCABULARY, n)]
+
+
+def recorded(name: str) -> dict[str, NDArray[Any]]:
+    """What llama.cpp gives for a file of this layout: "logits" and "ids", or "vectors"."""
+    with np.load(REFERENCE / f"{name}.npz") as found:
+        return dict(found)

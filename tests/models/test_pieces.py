@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import minilm_file, random_models, torture
+from models.layout import VOCABULARY
 
 import aggml
 from aggml.models.tokenizers import open_vocabulary
@@ -51,7 +52,7 @@ def test_unigram_tokens_are_those_of_llama_cpp() -> None:
 
 async def test_text_becomes_the_vectors_of_its_tokens(tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁the", "▁cat", "▁a", "▁dog", "▁and", "s"]
-    words += [f"▁w{i}" for i in range(random_models.VOCABULARY - len(words))]
+    words += [f"▁w{i}" for i in range(VOCABULARY - len(words))]
     vocabulary = {
         "tokenizer.ggml.model": "bert",
         "tokenizer.ggml.tokens": words,
@@ -76,7 +77,7 @@ async def test_rerank_is_the_head_on_the_first_token(tmp_path: Path) -> None:
     vocabulary = {
         "tokenizer.ggml.model": "bert",
         "tokenizer.ggml.tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *["▁a", "▁b", "▁c"]]
-        + [f"▁w{i}" for i in range(random_models.VOCABULARY - 7)],
+        + [f"▁w{i}" for i in range(VOCABULARY - 7)],
         "tokenizer.ggml.cls_token_id": 2,
         "tokenizer.ggml.seperator_token_id": 3,
         "tokenizer.ggml.unknown_token_id": 1,

@@ -23,7 +23,7 @@ from aggml.models.hyperparameters import Hyperparameters
 if TYPE_CHECKING:
     from pathlib import Path
 
-LAYOUTS = ["llama", "llama-tied", "qwen3moe", "gemma3", "gpt-oss"]
+LAYOUTS = ["llama", "llama-tied", "qwen3moe", "gemma3", "gpt-oss", "deepseek2"]
 
 
 def _description(file: aggml.GGUFFile) -> Description:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
+from aggml.models.blocks.latent import LatentAttention
 from aggml.models.blocks.scope import Scope
 
-__all__ = ["Attention", "Experts", "FeedForward", "Rope", "Scope"]
+__all__ = ["Attention", "Experts", "FeedForward", "LatentAttention", "Rope", "Scope"]

@@ -52,11 +52,11 @@ class Rope:
     factors: str = "rope_freqs.weight"
     long_factors: str | None = None
 
-    def build(self, at: Scope, x: Tensor) -> Tensor:
-        """``x`` [head, heads, tokens], turned by the positions of its tokens."""
+    def build(self, at: Scope, x: Tensor, offset: int = 0) -> Tensor:
+        """``x`` [head, heads, tokens], turned by its tokens' positions from ``offset`` on."""
         long = self.long_factors is not None and at.ctx > self.original_context
         factors = self.long_factors if long and self.long_factors else self.factors
-        return ops.rope_ext(
+        turned = ops.rope_ext(
             x,
             at.positions,
             at.weights.get(factors),
@@ -70,6 +70,7 @@ class Rope:
             beta_fast=self.beta_fast,
             beta_slow=self.beta_slow,
         )
+        return ops.rope_set_offset(turned, offset) if offset else turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,9 @@ class Attention:
         norm: of queries and keys: of each "head", of the whole "width", or none.
         sinks: each head has a product more, with nothing (``attn_sinks``).
         joined: queries, keys and values are the rows of one matrix, ``attn_qkv``.
+        gated: ``attn_q`` gives a gate beside each head's query; its sigmoid multiplies what the
+            head finds.
+        values_in_keys: values are the first elements of keys, so that one cache holds both.
     """
 
     heads: int
@@ -99,6 +103,8 @@ class Attention:
     norm: Literal["head", "width"] | None = None
     sinks: bool = False
     joined: bool = False
+    gated: bool = False
+    values_in_keys: bool = False
 
     @property
     def room(self) -> Room:
@@ -114,20 +120,36 @@ class Attention:
 
     def caches(self) -> Mapping[str, Cached]:
         """Keys and values."""
-        return {
-            "k": Cached(self.key_length * self.kv_heads, self.key_length, self.room),
-            "v": Cached(self.value_length * self.kv_heads, self.value_length, self.room),
-        }
+        whole = math.gcd(self.key_length, self.value_length if self.values_in_keys else 0)
+        found = {"k": Cached(self.key_length * self.kv_heads, whole, self.room)}
+        if not self.values_in_keys:
+            width = self.value_length * self.kv_heads
+            found["v"] = Cached(width, self.value_length, self.room)
+        return found
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
         """[width, tokens] -> [value_length * heads, tokens]."""
-        q, k, v = self._products(at, x)
+        q, k, v, gate = self._products(at, x)
+        y = self.attend(at, q, k, v)
+        return y if gate is None else ops.mul(y, ops.sigmoid(gate))
+
+    def attend(self, at: Scope, q: Tensor, k: Tensor, v: Tensor | None) -> Tensor:
+        """What queries find among these keys and those of the caches.
+
+        Args:
+            at: the layer.
+            q: [key_length, heads, tokens].
+            k: [key_length, kv_heads, tokens], without gaps.
+            v: [value_length * kv_heads, tokens]; None if values lie in keys.
+
+        Returns:
+            [value_length * heads, tokens].
+        """
         places = at.places[self.room]
         # Written, then read: what set_rows returns is the cache with the new rows in it.
         new_k = ops.reshape_2d(k, self.key_length * self.kv_heads, at.shape.tokens)
-        keys, values = (
-            self._written(at.caches[name], new, places) for name, new in (("k", new_k), ("v", v))
-        )
+        keys = self._written(at.caches["k"], new_k, places)
+        values = keys if v is None else self._written(at.caches["v"], v, places)
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
@@ -141,8 +163,8 @@ class Attention:
         """[value_length * heads, n] -> [width, n]."""
         return at.linear("attn_output", y)
 
-    def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys [head, heads, tokens], turned; values [head * heads, tokens]."""
+    def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries and keys [head, heads, tokens], turned; values [head * heads, tokens]; a gate."""
         tokens = at.shape.tokens
         wide = self.heads * self.key_length, self.kv_heads * self.key_length
         if self.joined:
@@ -155,13 +177,22 @@ class Attention:
             q, k, v = (at.linear(f"attn_{part}", x) for part in "qkv")
         if self.norm == "width":
             q, k = at.rms_norm("attn_q_norm", q), at.rms_norm("attn_k_norm", k)
-        q = ops.reshape_3d(q, self.key_length, self.heads, tokens)
+        q, gate = self._split(q) if self.gated else (q, None)
+        q = q if self.gated else ops.reshape_3d(q, self.key_length, self.heads, tokens)
         k = ops.reshape_3d(k, self.key_length, self.kv_heads, tokens)
         if self.norm == "head":
             q, k = at.rms_norm("attn_q_norm", q), at.rms_norm("attn_k_norm", k)
         if self.rope is not None:
             q, k = self.rope.build(at, q), self.rope.build(at, k)
-        return q, k, v
+        return q, k, v, gate
+
+    def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries [head, heads, tokens] and gates [head * heads, tokens], which lie beside them."""
+        head, tokens = self.key_length, q.ne[1]
+        size = head * q.nb[0]
+        both = (q, head, self.heads, tokens, 2 * size, q.nb[1])
+        gate = ops.cont_2d(ops.view_3d(*both, size), head * self.heads, tokens)
+        return ops.view_3d(*both, 0), gate
 
     def _seen_by(
         self, at: Scope, q: Tensor, keys: Tensor, values: Tensor, what: tuple[Part, Tensor, int]

@@ -1,0 +1,123 @@
+"""LatentAttention: keys and values are made of one short vector for each token (DeepSeek's MLA).
+
+Here: both layouts of files: keys and values are unfolded before they are kept (``attn_kv_b``), or
+queries are folded instead and only the short vector is kept (``attn_k_b``, ``attn_v_b``), 576
+elements for each token instead of 40,960 in DeepSeek-V3. Not here: caches and masks (attention.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggml import ops
+from aggml.models.blocks.attention import Attention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.attention import Rope
+    from aggml.models.blocks.scope import Scope
+    from aggml.models.cache.room import Cached
+
+__all__ = ["LatentAttention"]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Attention whose keys and values come from a vector of ``rank`` elements.
+
+    Attributes:
+        heads: of queries.
+        rank: elements of the vector that keys and values are made of.
+        plain, turned: elements of a head of keys that tell no position, and those that do, which
+            all heads share.
+        value_length: elements of a head of values.
+        rope: of the turned elements.
+        scale: of the products.
+        query_rank: elements of a vector that queries are made of; 0: they are made of the input.
+        folded: the vectors are kept; else the keys and values that are made of them.
+    """
+
+    heads: int
+    rank: int
+    plain: int
+    turned: int
+    value_length: int
+    rope: Rope
+    scale: float
+    query_rank: int = 0
+    folded: bool = True
+
+    @property
+    def _core(self) -> Attention:
+        """Attention over what is kept; if folded, one head of keys, whose values lie in them."""
+        kv_heads = 1 if self.folded else self.heads
+        key = (self.rank if self.folded else self.plain) + self.turned
+        value = self.rank if self.folded else self.value_length
+        return Attention(
+            self.heads, kv_heads, key, value, None, self.scale, values_in_keys=self.folded
+        )
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices and norms."""
+        queries = ("attn_q_a", "attn_q_a_norm", "attn_q_b") if self.query_rank else ("attn_q",)
+        unfolding = ("attn_k_b", "attn_v_b") if self.folded else ("attn_kv_b",)
+        parts = (*queries, "attn_kv_a_mqa", "attn_kv_a_norm", *unfolding, "attn_output")
+        return [f"{part}.weight" for part in parts]
+
+    def caches(self) -> Mapping[str, Cached]:
+        """Keys and values, or the vectors that they are made of."""
+        return self._core.caches()
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [rank or value_length, of each head, tokens]."""
+        tokens = at.shape.tokens
+        if self.query_rank:
+            x_q = at.rms_norm("attn_q_a_norm", at.linear("attn_q_a", x))
+            q = at.linear("attn_q_b", x_q)
+        else:
+            q = at.linear("attn_q", x)
+        q = ops.reshape_3d(q, self.plain + self.turned, self.heads, tokens)
+        both = at.linear("attn_kv_a_mqa", x)
+        row, size = both.nb[1], both.nb[0]
+        latent = ops.view_2d(both, self.rank, tokens, row, 0)
+        latent = at.rms_norm("attn_kv_a_norm", latent)
+        k_turned = ops.view_3d(both, self.turned, 1, tokens, row, row, self.rank * size)
+        k_turned = self.rope.build(at, k_turned)
+        if self.folded:
+            latent = ops.reshape_3d(latent, self.rank, 1, tokens)
+            k = ops.concat(latent, k_turned, 0)
+            return self._core.attend(at, self._folded(at, q), k, None)
+        q = self.rope.build(at, q, self.plain)
+        k, v = self._unfolded(at, latent, k_turned)
+        return self._core.attend(at, q, k, v)
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[any, n] -> [width, n]."""
+        if self.folded:
+            n = y.ne[1]
+            each = ops.permute(ops.reshape_3d(y, self.rank, self.heads, n), 0, 2, 1, 3)
+            each = ops.mul_mat(at.weight("attn_v_b.weight"), each)
+            y = ops.cont_2d(ops.permute(each, 0, 2, 1, 3), self.value_length * self.heads, n)
+        return at.linear("attn_output", y)
+
+    def _folded(self, at: Scope, q: Tensor) -> Tensor:
+        """Queries as they meet the vectors themselves: [rank + turned, heads, tokens]."""
+        heads, tokens = q.ne[1:3]
+        plain = ops.view_3d(q, self.plain, heads, tokens, q.nb[1], q.nb[2], 0)
+        turned = ops.view_3d(q, self.turned, heads, tokens, q.nb[1], q.nb[2], self.plain * q.nb[0])
+        plain = ops.mul_mat(at.weight("attn_k_b.weight"), ops.permute(plain, 0, 2, 1, 3))
+        return ops.concat(ops.permute(plain, 0, 2, 1, 3), self.rope.build(at, turned), 0)
+
+    def _unfolded(self, at: Scope, latent: Tensor, k_turned: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys [plain + turned, heads, tokens], values [value_length * heads, tokens]."""
+        tokens = latent.ne[1]
+        both = at.linear("attn_kv_b", latent)
+        size, row = both.nb[0], both.nb[1]
+        head = (self.plain + self.value_length) * size
+        k = ops.view_3d(both, self.plain, self.heads, tokens, head, row, 0)
+        v = ops.view_3d(both, self.value_length, self.heads, tokens, head, row, self.plain * size)
+        shared = ops.repeat_4d(k_turned, self.turned, self.heads, tokens, 1)
+        return ops.concat(k, shared, 0), ops.cont_2d(v, self.value_length * self.heads, tokens)
