@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROMPT = "Once upon a time"
 LARGE = 64 << 20
-HALF = 8 << 20  # not all of the small model
+HALF = 10 << 20  # for some of the layers of the small model, not for all
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def homes(model: aggml.models.Model) -> tuple[list[str], list[str]]:
     [
         ([LARGE], ["S0"] * 4),
         ([LARGE, LARGE], ["S0", "S0", "S1", "S1"]),
-        ([HALF, 5 << 20], ["CPU", "S0", "S0", "S1"]),
+        ([10 << 20, 6 << 20], ["CPU", "S0", "S0", "S1"]),
         ([1 << 20], ["CPU"] * 4),
     ],
 )
