@@ -230,9 +230,13 @@ _OF_THE_REGISTRY = (
 )
 
 
+#: Rooms that are imported when they are first asked for: who only computes need not wait for them.
+_ROOMS = ("models", "ray", "serve")
+
+
 def __getattr__(name: str) -> object:
-    if name == "models":  # imported when first asked for: who only computes need not wait for it
-        return importlib.import_module("aggml.models")
+    if name in _ROOMS:
+        return importlib.import_module(f"aggml.{name}")
     if name in _OF_THE_REGISTRY:
         return getattr(registry, name)
     raise AttributeError(f"module 'aggml' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.to_thread
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from aggml import Backend
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.tokenizers.template import ChatTemplate
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["LONG_TEXT", "Model", "Token"]
+__all__ = ["LONG_TEXT", "Closing", "Model", "Token"]
 
 LONG_TEXT = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
 
@@ -47,6 +46,14 @@ class Token:
     text: str
 
 
+class Closing(Protocol):
+    """What a model closes with itself: a backend, or stages on other machines."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+        ...
+
+
 class Model(ABC):
     """A model: ``async with await aggml.models.load("model.gguf") as model: ...``.
 
@@ -58,7 +65,7 @@ class Model(ABC):
     architecture: str
     ctx: int
 
-    def __init__(self, tokenizer: Vocabulary | None, owned: Backend | None) -> None:
+    def __init__(self, tokenizer: Vocabulary | None, owned: Closing | None) -> None:
         self._tokenizer = tokenizer
         self._owned = owned
         self._closed = False

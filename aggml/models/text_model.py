@@ -22,8 +22,9 @@ from aggml.models.tokenizers.template import ChatTemplate
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from aggml import Backend
-    from aggml.models.decoding.decoder import F32, Decoder
+    from aggml.models.decoding.decoder import F32
+    from aggml.models.decoding.interface import Decoding
+    from aggml.models.model import Closing
     from aggml.models.tokenizers import Vocabulary
 
 __all__ = ["TextModel"]
@@ -43,10 +44,10 @@ class TextModel(Model):
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: Decoding,
         tokenizer: Vocabulary | None,
         *,
-        owned: Backend | None = None,
+        owned: Closing | None = None,
         template: str | None = None,
     ) -> None:
         self.architecture = decoder.model.architecture

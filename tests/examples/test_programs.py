@@ -38,7 +38,15 @@ SHORT = {
     "timeline": [r"SIM.*graph_compute.*copy", "OTHER.*copy"],
     "shared_memory": ["same memory: True", r"result: \[0\.  0\.5 1\.  1\.5\]", "again: True"],
 }
-LONG = {"ask", "embed", "generate", "overlapped_transfer", "service", "two_devices"}
+LONG = {
+    "ask",
+    "embed",
+    "generate",
+    "many_machines",
+    "overlapped_transfer",
+    "service",
+    "two_devices",
+}
 
 
 def test_every_program_is_listed_here() -> None:

@@ -101,6 +101,7 @@ def test_examples_use_the_public_face_only(path: Path) -> None:
         and (node.module or "").startswith("aggml.")
         and not (node.module or "").startswith("aggml.models")
         and not (node.module or "").startswith("aggml.serve")
+        and node.module != "aggml.ray"
         and node.module not in {"aggml.devices", "aggml.devices.sim"}
     ]
     assert private == []

@@ -276,7 +276,7 @@ class Decoder:
         # No more than this: what weights pushed out of the caches comes back at 0.2 us a line.
         at = np.array(positions, np.int32)[:, None]
         rows = at + self._first_rows[slot : slot + len(at)]
-        return Batch((Group(at, at, rows, slot, self._seen_positions(max(positions))),))
+        return Batch((Group(at, at, rows, slot, self.seen(max(positions))),))
 
     def _foresee(self, step: Step, positions: Sequence[int], best: int, slot: int) -> None:
         """Make the inputs of the next step while this one is computed, if that has its graph."""
@@ -322,7 +322,7 @@ class Decoder:
         positions = np.arange(start, start + len(ids), dtype=np.int32)[None]
         group = Group(
             np.array([ids], np.int32), positions, positions + self._first_rows[slot], slot,
-            self._seen_positions(start + len(ids) - 1),
+            self.seen(start + len(ids) - 1),
         )  # fmt: skip
         last = None if every or len(ids) == 1 else np.array([len(ids) - 1], np.int32)
         return Batch((group,), last)
@@ -332,7 +332,7 @@ class Decoder:
         (logits,) = await (await self.queue(batch))
         return np.asarray(logits).reshape(-1, self.vocabulary)
 
-    def _seen_positions(self, last: int) -> int:
+    def seen(self, last: int) -> int:
         """How many positions attention looks at if ``last`` is the last one."""
         return min(rounded(last + 1), self.ctx)
 

@@ -20,10 +20,8 @@ from aggml.models.decoding.sampling import Sampler, choose
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    import numpy.typing as npt
-
-    import aggml
-    from aggml.models.decoding.decoder import F32, Decoder
+    from aggml.models.decoding.decoder import F32
+    from aggml.models.decoding.interface import Chosen, Decoding
 
 __all__ = ["FEW", "Timing", "generate"]
 
@@ -40,7 +38,7 @@ class Timing:
 
 
 async def generate(
-    model: Decoder,
+    model: Decoding,
     prompt: Sequence[int],
     samplers: Sequence[Sampler],
     *,
@@ -96,7 +94,7 @@ async def generate(
 
 
 def _more(
-    model: Decoder, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
+    model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
     """What comes after ``ids``, which stand at the first of these positions."""
     if all(sampler.temperature <= 0 for sampler in samplers):
@@ -105,10 +103,10 @@ def _more(
 
 
 async def _best(
-    model: Decoder, ids: list[int], places: range, slot: int
+    model: Decoding, ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
     """The device chooses; one step is queued behind the step that is awaited."""
-    under_way: deque[aggml.Future[npt.NDArray[np.int32]]] = deque()
+    under_way: deque[Chosen] = deque()
     try:
         for position in places:
             here = [position] * len(ids)
@@ -125,7 +123,7 @@ async def _best(
 
 
 async def _drawn(
-    model: Decoder, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
+    model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
     """The samplers choose here; they get only the best logits, if none of them needs all."""
     most = max(1 if sampler.temperature <= 0 else sampler.top_k for sampler in samplers)

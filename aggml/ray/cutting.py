@@ -1,0 +1,80 @@
+"""Which layers go to which stage.
+
+Here: a plain function on costs and sizes. Not here: where costs come from (pipeline.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from aggml import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["cut"]
+
+
+def cut(
+    costs: Sequence[float],
+    stages: int,
+    *,
+    speeds: Sequence[float] | None = None,
+    sizes: Sequence[float] | None = None,
+    limits: Sequence[float] | None = None,
+    begin: float = 0.0,
+    end: float = 0.0,
+) -> list[tuple[int, int]]:
+    """Cut layers into runs so that the slowest stage is as fast as can be.
+
+    A pipeline gives a result each time its slowest stage ends a step, so that stage decides.
+
+    Args:
+        costs: time of each layer, in any unit.
+        stages: how many, each with at least one layer.
+        speeds: of each stage; its time is its cost divided by this. None: all 1.
+        sizes: bytes of each layer.
+        limits: bytes that each stage has room for.
+        begin: cost beside the layers of the first stage: the embeddings.
+        end: cost beside the layers of the last stage: the output.
+
+    Returns:
+        For each stage its first layer and the one after its last.
+
+    Raises:
+        InvalidArgument: fewer layers than stages, none at all; sizes that fit no cut.
+    """
+    n = len(costs)
+    if not 1 <= stages <= n:
+        raise InvalidArgument(f"[cut] {n} layers cannot be cut into {stages} stages")
+    faster = list(speeds or [1.0] * stages)
+    room = list(limits or [float("inf")] * stages)
+    for name, given in (("speeds", faster), ("limits", room)):
+        if len(given) != stages:
+            raise InvalidArgument(f"[cut] {len(given)} {name} for {stages} stages")
+    time = [0.0, *itertools.accumulate(costs)]
+    size = [0.0, *itertools.accumulate(sizes or [0.0] * n)]
+    worst = float("inf")
+    # best[i]: the slowest stage, at best, if the stages so far end before layer i; back[s][i]:
+    # where stage s begins then.
+    best = [0.0] + [worst] * n
+    back: list[list[int]] = []
+    for stage in range(stages):
+        beside = (begin if stage == 0 else 0.0) + (end if stage == stages - 1 else 0.0)
+        reached, begins = [worst] * (n + 1), [0] * (n + 1)
+        for stop in range(stage + 1, n + 1):
+            for first in range(stage, stop):
+                if size[stop] - size[first] > room[stage]:
+                    continue
+                slowest = max(best[first], (time[stop] - time[first] + beside) / faster[stage])
+                if slowest < reached[stop]:
+                    reached[stop], begins[stop] = slowest, first
+        best = reached
+        back.append(begins)
+    if best[n] == worst:
+        raise InvalidArgument(f"[cut] layers of {size[n]:.0f} bytes do not fit into {room}")
+    edges = [n]
+    for begins in reversed(back):
+        edges.append(begins[edges[-1]])
+    return list(itertools.pairwise(reversed(edges)))

@@ -1,0 +1,277 @@
+"""PipelineDecoder: does what a `Decoder` does, with its layers in stages on other machines.
+
+It remembers the tokens of each slot. If a stage is lost, its caches are lost with it; so when all
+stages are there again, the tokens of a slot go through them once more before its next step. Whoever
+generates sees a pause and no token twice. Here: slots, tokens, trying again. Not here: the stages
+(stages.py), what goes together (dispatch.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from aggml import InvalidArgument, InvalidState
+from aggml.models.cache.rows import rounded
+from aggml.models.decoding.decoder import CHUNK, Best
+from aggml.models.errors import ModelError
+from aggml.ray.dispatch import Dispatcher, Form
+from aggml.ray.errors import LOST, StageLost
+from aggml.ray.futures import result
+from aggml.ray.stage import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    import numpy.typing as npt
+
+    from aggml.models.decoding import F32
+    from aggml.models.description import Description
+    from aggml.ray.stages import Stages
+
+__all__ = ["Following", "PipelineDecoder"]
+
+TRIES: Final = 5  # how often a step is begun before the loss of a stage is the caller's
+CHEAP: Final = Form(best=1)  # where nobody looks at the result
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What the caches of all stages hold of a sequence."""
+
+    epoch: int = 0  # of the stages that hold it
+    life: int = 0
+    turn: int = 0
+    ids: list[int] = field(default_factory=list)
+
+    def begin_anew(self) -> None:
+        """Steps of this slot that may still be on their way are not taken any more."""
+        self.life += 1
+        self.turn = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Tokens that a slot takes in from a position on."""
+
+    slot: int
+    ids: Sequence[int]
+    start: int
+
+
+class PipelineDecoder:
+    """A model in stages, and the caches of ``sequences`` sequences of up to ``ctx`` positions.
+
+    Steps of different slots may be under way together; those of one slot one after the other.
+
+    Args:
+        stages: open.
+        model: its description, of all layers.
+        vocabulary: how many tokens there are.
+        ctx: positions of each sequence, rounded up to a multiple of 256.
+        sequences: how many there may be at a time.
+        micro_batches: steps under way at most.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        model: Description,
+        vocabulary: int,
+        *,
+        ctx: int,
+        sequences: int,
+        micro_batches: int,
+    ) -> None:
+        self.model = model
+        self.vocabulary = vocabulary
+        self.ctx = rounded(ctx)
+        self.sequences = sequences
+        self.stages = stages
+        self._dispatcher = Dispatcher(stages, micro_batches)
+        self._slots = [_Slot() for _ in range(sequences)]
+        self._followed: dict[int, Following] = {}  # the last one, by the first sequence
+
+    async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
+        """As `aggml.models.decoding.Decoder.prefill`; its pieces follow each other in the stages.
+
+        Raises:
+            StageLost: a stage was lost and did not come back.
+        """
+        self._check(ids, start)
+        ((*_, last),) = await self._take([_Job(slot, ids, start)], Form(), last=True)
+        found: F32 = last[0][0]
+        return found
+
+    async def logits(self, ids: Sequence[int], slot: int = 0) -> F32:
+        """As `aggml.models.decoding.Decoder.logits`."""
+        self._check(ids, 0)
+        (pieces,) = await self._take([_Job(slot, ids, 0)], Form(), last=False)
+        return np.concatenate([piece[0] for piece in pieces])
+
+    async def hidden(self, ids: Sequence[int], slot: int = 0) -> F32:
+        """As `aggml.models.decoding.Decoder.hidden`."""
+        self._check(ids, 0)
+        (pieces,) = await self._take([_Job(slot, ids, 0)], Form(hidden=True), last=False)
+        return np.concatenate([piece[0] for piece in pieces])
+
+    async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
+        """As `aggml.models.decoding.Decoder.decode`."""
+        found = await self._one_more(ids, positions, slot, Form())
+        return np.concatenate([logits for (logits,) in found])
+
+    async def decode_best(
+        self, ids: Sequence[int], positions: Sequence[int], best: int, slot: int = 0
+    ) -> Best:
+        """As `aggml.models.decoding.Decoder.decode_best`."""
+        found = await self._one_more(ids, positions, slot, Form(best))
+        return Best(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    async def follow(
+        self, positions: Sequence[int], ids: Sequence[int] | None = None, slot: int = 0
+    ) -> Following:
+        """As `aggml.models.decoding.Decoder.follow`, but nothing is queued before it is awaited.
+
+        A token has to come back here before it goes to the first stage anyway.
+        """
+        before = self._followed.get(slot) if ids is None else None
+        following = self._followed[slot] = Following(self, positions, ids, slot, before)
+        return following
+
+    async def share(self, n: int) -> None:
+        """Copy the first ``n`` positions of sequence 0 to all others."""
+        first = self._slots[0]
+        try:
+            for ref in [x.share.remote(first.epoch, n) for x in self.stages.actors]:
+                await result(ref)
+        except (StageLost, *LOST):
+            first.epoch = -1  # so the others' tokens, too, go through all stages again
+        for slot in self._slots[1:]:
+            slot.begin_anew()
+            slot.epoch, slot.ids = first.epoch, first.ids[:n]
+
+    def _check(self, ids: Sequence[int], start: int) -> None:
+        if not len(ids):
+            raise InvalidArgument("[pipeline] there must be at least one token")
+        if start + len(ids) > self.ctx:
+            raise ModelError(f"{start + len(ids)} tokens do not fit a context of {self.ctx}")
+        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
+            raise InvalidArgument(
+                f"[pipeline] token ids are 0 to {self.vocabulary - 1}, "
+                f"given were {min(ids)} to {max(ids)}"
+            )
+
+    async def _one_more(
+        self, ids: Sequence[int], positions: Sequence[int], slot: int, form: Form
+    ) -> list[list[npt.NDArray[Any]]]:
+        """One token of each of the sequences from ``slot`` on: the rows of each."""
+        if max(positions) >= self.ctx:
+            raise ModelError(f"the context of {self.ctx} tokens is full")
+        pairs = zip(ids, positions, strict=True)
+        jobs = [_Job(slot + i, [token], at) for i, (token, at) in enumerate(pairs)]
+        return [pieces[0] for pieces in await self._take(jobs, form, last=True)]
+
+    async def _take(
+        self, jobs: Sequence[_Job], form: Form, *, last: bool
+    ) -> list[list[list[npt.NDArray[Any]]]]:
+        """Have tokens taken in: for each job and each of its pieces the rows.
+
+        Raises:
+            StageLost: a stage was lost and did not come back, or too often.
+        """
+        tries = 0
+        while True:
+            epoch = self.stages.epoch
+            try:
+                await self._hold_again(jobs, epoch)
+                found = await self._through(jobs, form, last=last)
+            except StageLost as lost:
+                tries += 1
+                if tries == TRIES:
+                    raise
+                await self.stages.heal(epoch, lost)
+            else:
+                for job in jobs:
+                    held = self._slots[job.slot]
+                    held.ids[job.start :] = job.ids
+                return found
+
+    async def _hold_again(self, jobs: Sequence[_Job], epoch: int) -> None:
+        """What stages of another epoch held of these slots goes through those of this one."""
+        stale = [job for job in jobs if self._slots[job.slot].epoch != epoch]
+        for job in stale:
+            if len(self._slots[job.slot].ids) < job.start:
+                raise InvalidState(
+                    f"[pipeline] slot {job.slot} is asked for position {job.start}, "
+                    f"but has taken in {len(self._slots[job.slot].ids)} tokens"
+                )
+            self._slots[job.slot].begin_anew()
+        again = [_Job(x.slot, self._slots[x.slot].ids[: x.start], 0) for x in stale if x.start]
+        await self._through(again, CHEAP, last=True)
+        for job in stale:
+            self._slots[job.slot].epoch = epoch
+
+    async def _through(
+        self, jobs: Sequence[_Job], form: Form, *, last: bool
+    ) -> list[list[list[npt.NDArray[Any]]]]:
+        """Send the pieces of all jobs; of those before the last one only what is wanted of them."""
+        asked = []
+        for job in jobs:
+            held = self._slots[job.slot]
+            mine = []
+            for at in range(0, len(job.ids), CHUNK):
+                ids = tuple(int(x) for x in job.ids[at : at + CHUNK])
+                final = at + CHUNK >= len(job.ids)
+                ask = Ask(job.slot, job.start + at, ids, held.life, held.turn, last)
+                held.turn += 1
+                wanted = form if final or not last else CHEAP
+                mine.append(self._dispatcher.queue(ask, wanted))
+            asked.append(mine)
+        try:
+            return [[await piece.result() for piece in mine] for mine in asked]
+        except BaseException:
+            for mine in asked:
+                for piece in mine:
+                    piece.withdraw()
+            for job in jobs:
+                self._slots[job.slot].begin_anew()
+            raise
+
+
+class Following:
+    """One more token of some sequences: awaited, the best one of each, (sequences,) int32."""
+
+    def __init__(
+        self,
+        decoder: PipelineDecoder,
+        positions: Sequence[int],
+        ids: Sequence[int] | None,
+        slot: int,
+        before: Following | None,
+    ) -> None:
+        self._decoder = decoder
+        self._positions = positions
+        self._ids = ids
+        self._slot = slot
+        self._before = before
+        self._chosen: npt.NDArray[np.int32] | None = None
+
+    def __await__(self) -> Generator[Any, Any, npt.NDArray[np.int32]]:
+        return self._run().__await__()
+
+    async def _run(self) -> npt.NDArray[np.int32]:
+        if self._chosen is None:
+            ids = self._ids
+            if ids is None:
+                if self._before is None:
+                    raise InvalidState("[pipeline] the first step that follows none needs ids")
+                ids = [int(x) for x in await self._before]
+                self._before = None
+            best = await self._decoder.decode_best(ids, self._positions, 1, self._slot)
+            self._chosen = best.ids[:, 0]
+        return self._chosen
+
+    def abort(self) -> None:
+        """Nothing to abort: what is not awaited has not begun."""

@@ -1,0 +1,194 @@
+"""Keeps all stages busy: several steps under way, each with a share of the slots that wait.
+
+A step goes from stage to stage without coming back here: each stage gets a reference to what the
+one before it returns. Here: which asks go into one step, cancelling, waking. Not here: what is
+asked when a stage was lost (decoder.py), the actors (stages.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+import numpy as np
+import ray
+
+from aggml.ray.errors import LOST, StageLost
+from aggml.ray.futures import outcome, post_here
+from aggml.ray.stage import Ask, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Asked", "Dispatcher", "Form"]
+
+Array = Any  # numpy's, of one of several types
+
+
+class _Stages(Protocol):
+    """The actors, as `aggml.ray.stages.Stages` has them."""
+
+    epoch: int
+
+    @property
+    def actors(self) -> Sequence[Any]: ...
+
+    def lost(self, error: BaseException) -> StageLost: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is wanted: so many of the best logits, 0 for all; or what they would be made of."""
+
+    best: int = 0
+    hidden: bool = False
+
+    def goes_with(self, other: Form) -> bool:
+        """Whether both can be had from one step."""
+        return self.hidden == other.hidden and (self.best > 0) == (other.best > 0)
+
+
+@dataclass(eq=False, slots=True)
+class Asked:
+    """An ask on its way."""
+
+    ask: Ask
+    form: Form
+    dispatcher: Dispatcher
+    done: anyio.Event = field(default_factory=anyio.Event)
+    flight: _Flight | None = None  # None: it waits
+    results: list[Array] | None = None
+    error: BaseException | None = None
+
+    async def result(self) -> list[Array]:
+        """The rows of the ask: those of `aggml.ray.stage.Stage.step` of the last stage.
+
+        Raises:
+            StageLost: a stage died with it.
+            Exception: what a stage raised.
+
+        Cancellation: nothing: `withdraw` takes the ask back.
+        """
+        await self.done.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.results is not None
+        return self.results
+
+    def withdraw(self) -> None:
+        """Stop waiting for it. A step that nobody waits for is cancelled on all stages."""
+        self.dispatcher.withdraw(self)
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    """A step under way."""
+
+    asked: list[Asked]
+    waiting: int
+    refs: list[ray.ObjectRef[Any]]
+
+
+class Dispatcher:
+    """Sends asks through the stages. All of it runs on one event loop.
+
+    Args:
+        stages: the actors.
+        most: steps under way.
+    """
+
+    def __init__(self, stages: _Stages, most: int) -> None:
+        self._stages = stages
+        self._most = most
+        self._waiting: list[Asked] = []
+        self._flights: set[_Flight] = set()
+        self._post: Callable[[Callable[[], None]], None] | None = None
+
+    def queue(self, ask: Ask, form: Form) -> Asked:
+        """Send an ask as soon as there is a place for it."""
+        asked = Asked(ask, form, self)
+        self._waiting.append(asked)
+        self._send()
+        return asked
+
+    def withdraw(self, asked: Asked) -> None:
+        """Take an ask back; nothing, if it is done."""
+        flight = asked.flight
+        if flight is None:
+            if asked in self._waiting:
+                self._waiting.remove(asked)
+        elif not asked.done.is_set():
+            flight.waiting -= 1
+            if not flight.waiting:
+                for ref in reversed(flight.refs):
+                    ray.cancel(ref)
+
+    def _send(self) -> None:
+        if self._post is None:
+            self._post = post_here()
+        while self._waiting and len(self._flights) < self._most:
+            self._fly(self._share())
+
+    def _share(self) -> list[Asked]:
+        """The asks of the next step.
+
+        A piece of a prompt goes alone. Slots that take one token each go together, but no more than
+        leave as many for the other steps under way: one large step would be at one stage at a time,
+        with all other stages idle.
+        """
+        first = self._waiting[0]
+        together = [x for x in self._waiting if _fits(x, first)] if _fits(first, first) else [first]
+        in_flight = sum(len(flight.asked) for flight in self._flights)
+        share = -(-(len(together) + in_flight) // self._most)
+        taken = together[:share]
+        self._waiting = [x for x in self._waiting if x not in taken]
+        return taken
+
+    def _fly(self, asked: list[Asked]) -> None:
+        form = Form(max(x.form.best for x in asked), asked[0].form.hidden)
+        step = Step(self._stages.epoch, tuple(x.ask for x in asked), form.best, form.hidden)
+        refs: list[ray.ObjectRef[Any]] = []
+        for actor in self._stages.actors:
+            refs.append(actor.step.remote(step, refs[-1] if refs else None))
+        flight = _Flight(asked, len(asked), refs)
+        for x in asked:
+            x.flight = flight
+        self._flights.add(flight)
+        post = self._post
+        assert post is not None
+        refs[-1].future().add_done_callback(
+            lambda future: post(lambda: self._landed(flight, future))
+        )
+
+    def _landed(self, flight: _Flight, future: Any) -> None:  # noqa: ANN401 concurrent's, of anything
+        self._flights.discard(flight)
+        try:
+            _deal(flight.asked, outcome(future))
+        except BaseException as error:  # whatever it was: those who wait must hear of it
+            for asked in flight.asked:
+                asked.error = self._stages.lost(error) if isinstance(error, LOST) else error
+        for asked in flight.asked:
+            asked.done.set()
+        flight.refs.clear()
+        self._send()
+
+
+def _fits(asked: Asked, first: Asked) -> bool:
+    """Whether an ask may go with another."""
+    return len(asked.ask.ids) == 1 and asked.form.goes_with(first.form)
+
+
+def _deal(asked: list[Asked], found: list[Array]) -> None:
+    """Give each ask its rows."""
+    best = max(x.form.best for x in asked)
+    rows = [1 if x.ask.last else len(x.ask.ids) for x in asked]
+    arrays = [np.asarray(x).reshape(sum(rows), -1) for x in found]
+    at = 0
+    for x, n in zip(asked, rows, strict=True):
+        mine = [array[at : at + n] for array in arrays]
+        at += n
+        if x.form.best < best:
+            order = np.argsort(-mine[1], axis=1, kind="stable")[:, : x.form.best]
+            mine = [np.take_along_axis(array, order, axis=1) for array in mine]
+        x.results = mine

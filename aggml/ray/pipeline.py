@@ -1,0 +1,181 @@
+"""pipeline: a model whose layers lie on several machines, and which is used like any other.
+
+Here: the cut, the stages started, the object that users hold. Not here: the stages (stages.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from aggml import Backend, InvalidArgument, Unsupported
+from aggml.models.catalogue import describe
+from aggml.models.encoding import EncoderDescription
+from aggml.models.hyperparameters import Hyperparameters
+from aggml.models.loading import LONGEST
+from aggml.models.text_model import TextModel
+from aggml.models.tokenizers import open_vocabulary
+from aggml.models.weights import open_model
+from aggml.ray.cutting import cut
+from aggml.ray.decoder import PipelineDecoder
+from aggml.ray.files import source_of
+from aggml.ray.stage import Plan
+from aggml.ray.stages import Stages
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from aggml import GGUFFile
+    from aggml.models.description import Description
+    from aggml.ray.stage import Facts
+
+__all__ = ["PipelineModel", "pipeline"]
+
+Opener = Callable[[], Backend]
+
+
+class PipelineModel(TextModel):
+    """What `pipeline` returns: a model that continues text, on many machines."""
+
+    _decoder: PipelineDecoder
+
+    @property
+    def stages(self) -> list[Facts]:
+        """Of each stage its node, its layers and the bytes of its weights."""
+        return list(self._decoder.stages.facts)
+
+    @property
+    def losses(self) -> int:
+        """How often stages were lost and started anew."""
+        return self._decoder.stages.epoch
+
+    async def busy(self) -> list[float]:
+        """Seconds that each stage has computed since it was started."""
+        return await self._decoder.stages.busy()
+
+
+async def pipeline(
+    path: str | os.PathLike[str],
+    stages: int = 2,
+    *,
+    ctx: int | None = None,
+    slots: int = 4,
+    cache: str = "f16",
+    threads: int = 1,
+    backend: Opener | Sequence[Opener] | None = None,
+    costs: Sequence[float] | None = None,
+    speeds: Sequence[float] | None = None,
+    limits: Sequence[float] | None = None,
+    resources: Mapping[str, float] | None = None,
+    strategy: str = "SPREAD",
+    micro_batches: int | None = None,
+    shared: bool = True,
+    patience: float = 120.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> PipelineModel:
+    """Put a model's layers on the nodes of a Ray cluster, some on each.
+
+    ``async with await aggml.ray.pipeline("model.gguf", stages=2) as model: ...``
+
+    Each stage is an actor with a backend of its own. It maps the weights of its layers from its
+    node's file. A node that has no such file fetches it from this machine, once. If a stage or its
+    node dies, Ray starts it anew, and generations go on where they were: see docs/distributed.md.
+
+    Args:
+        path: a GGUF file on this machine.
+        stages: how many.
+        ctx: positions of each sequence; None: what the model was trained for, but at most 4096.
+        slots: sequences at a time; about two for each stage keep all of them busy.
+        cache: element type of keys and values.
+        threads: cores that each stage computes on.
+        backend: opens the backend of a stage, there: ``lambda:
+            aggml.best_device().backend()``; or one such function for each. None: the CPU's.
+        costs: time of each layer, in any unit, by which they are cut. None: bytes of their weights,
+            of experts those that a token uses.
+        speeds: of each stage, relative to each other; None: all are equal.
+        limits: bytes of weights that each stage has room for.
+        resources: what Ray reserves for each stage; None: ``threads`` CPUs.
+        strategy: how Ray places them: "SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK".
+        micro_batches: steps under way at most. None: one more than stages.
+        shared: whether the same path may be looked for on the nodes.
+        patience: seconds to wait for places, and for a lost stage to come back.
+        progress: called with bytes loaded so far and bytes in all.
+
+    Raises:
+        ModelError: the file cannot be read, is of an unknown architecture.
+        Unsupported: it is an encoder.
+        InvalidArgument: more stages than layers; a number below 1.
+        AllocFailed: the cluster has no place for the stages.
+        StageLost: a stage died while it was opened.
+
+    Cancellation: no stage is left.
+    """
+    for name, given in (("ctx", ctx), ("slots", slots), ("threads", threads), ("stages", stages)):
+        if given is not None and given < 1:
+            raise InvalidArgument(f"[pipeline] {name} is {given}, must be at least 1")
+    openers = list(backend) if isinstance(backend, Sequence) else [backend] * stages
+    if len(openers) != stages:
+        raise InvalidArgument(f"[pipeline] {len(openers)} backends for {stages} stages")
+    where = Path(path)
+    with await open_model(where) as file:
+        tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
+        template = file.metadata.get("tokenizer.chat_template")
+        model = describe(Hyperparameters(file.metadata))
+        if isinstance(model, EncoderDescription):
+            raise Unsupported(
+                f"[pipeline] {model.architecture} is an encoder: one machine has room for it"
+            )
+        sizes, vocabulary = _sizes(file, model), file.tensors["token_embd.weight"].ne[1]
+        used = costs or _used(file, model)
+        end = 0.0 if costs else _output(file)
+    edges = cut(used, stages, speeds=speeds, sizes=sizes, limits=limits, end=end)
+    source = await anyio.to_thread.run_sync(lambda: source_of(where, shared=shared))
+    limit = ctx or min(model.context_length, LONGEST)
+    plans = [
+        Plan(i, layers, source, limit, slots, cache, opener, threads)
+        for i, (layers, opener) in enumerate(zip(edges, openers, strict=True))
+    ]
+    needs = [dict(resources or {"CPU": float(threads)})] * stages
+    actors = Stages(plans, needs, strategy, patience)
+    await actors.start(progress)
+    decoder = PipelineDecoder(
+        actors, model, vocabulary, ctx=limit, sequences=slots,
+        micro_batches=micro_batches or stages + 1,
+    )  # fmt: skip
+    return PipelineModel(
+        decoder, tokenizer, owned=actors,
+        template=template if isinstance(template, str) else None,
+    )  # fmt: skip
+
+
+def _of_layer(file: GGUFFile, i: int) -> dict[str, int]:
+    """Bytes of a layer's tensors by name."""
+    prefix = f"blk.{i}."
+    return {name: x.nbytes for name, x in file.tensors.items() if name.startswith(prefix)}
+
+
+def _sizes(file: GGUFFile, model: Description) -> list[float]:
+    """Bytes of each layer."""
+    return [float(sum(_of_layer(file, i).values())) for i in range(len(model.layers))]
+
+
+def _used(file: GGUFFile, model: Description) -> list[float]:
+    """Bytes of each layer that one token reads: of experts the share that is chosen."""
+    name = f"{model.architecture}.expert"
+    count = file.metadata.get(f"{name}_count")
+    chosen = file.metadata.get(f"{name}_used_count")
+    share = chosen / count if isinstance(count, int) and isinstance(chosen, int) and count else 1.0
+    return [
+        sum(size * (share if "_exps." in tensor else 1.0) for tensor, size in of.items())
+        for of in (_of_layer(file, i) for i in range(len(model.layers)))
+    ]
+
+
+def _output(file: GGUFFile) -> float:
+    """Bytes that the logits of one token read."""
+    weights = file.tensors.get("output.weight", file.tensors["token_embd.weight"])
+    return float(weights.nbytes)

@@ -1,0 +1,273 @@
+"""A stage: the actor that owns some layers of a model, their weights and their caches.
+
+Here: opening, steps in the order of each slot. Not here: who asks for steps (dispatch.py), the
+computation (aggml.models.decoding).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import ray
+
+import aggml
+from aggml.models.decoding.batch import Batch, Group
+from aggml.models.loading import load_decoder
+from aggml.models.weights import open_model
+from aggml.ray.errors import StageLost
+from aggml.ray.files import found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from aggml import Backend, Future
+    from aggml.models.decoding import Decoder
+    from aggml.ray.files import Source
+
+__all__ = ["Ask", "Facts", "Plan", "Stage", "Step"]
+
+Array = Any  # numpy's, of one of several types
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a stage needs to know of itself, to be started anew at any time.
+
+    Attributes:
+        number: 0 for the stage with the embeddings.
+        layers: its first layer and the one after its last.
+        source: the model file.
+        ctx, slots, cache: as `aggml.models.load` has them.
+        backend: opens its backend; None: one on the CPU with ``threads``.
+        threads: cores that it computes on.
+    """
+
+    number: int
+    layers: tuple[int, int]
+    source: Source
+    ctx: int
+    slots: int
+    cache: str
+    backend: Callable[[], Backend] | None
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an open stage tells: its node as Ray names it, its layers, bytes of their weights."""
+
+    node: str
+    layers: tuple[int, int]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Tokens of one slot for a step.
+
+    ``life`` and ``turn`` order the steps of a slot: it takes turn 0, 1, ... of one life, and a new
+    life ends the one before it, of which no step is then taken any more.
+
+    Attributes:
+        slot: the sequence.
+        start: position of the first token.
+        ids: the tokens.
+        life: begins anew with each failure and each cancelled step.
+        turn: counts the steps of a life.
+        last: whether results are wanted of the last token alone.
+    """
+
+    slot: int
+    start: int
+    ids: tuple[int, ...]
+    life: int
+    turn: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What goes through all stages: one token or a piece of a prompt of each of some slots.
+
+    Attributes:
+        epoch: of the pipeline; a stage that was started anew knows no older one.
+        asks: of one or more slots.
+        best: how many of the best logits; 0: all of them.
+        hidden: whether to give what logits would be made of instead.
+    """
+
+    epoch: int
+    asks: tuple[Ask, ...]
+    best: int = 0
+    hidden: bool = False
+
+
+@dataclass(slots=True)
+class _Order:
+    """Which step of a slot may be queued next."""
+
+    life: int = -1
+    turn: int = 0
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    def go_on(self) -> None:
+        """Another step may be due: who waits looks again."""
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+class Stage:
+    """The actor.
+
+    Args:
+        plan: what it is.
+        files: name of the actor that has the file, if this node has none.
+    """
+
+    def __init__(self, plan: Plan, files: str) -> None:
+        self._plan = plan
+        self._files = files
+        self._decoder: Decoder | None = None
+        self._epoch = -1
+        self._orders = [_Order() for _ in range(plan.slots)]
+        self._queueing = anyio.Lock()
+        self._opening = anyio.Lock()
+        self._loaded = (0, 0)
+        self._busy = 0.0  # seconds in which a step was being computed
+
+    async def open(self, epoch: int) -> Facts:
+        """Load what is not loaded; steps of older epochs are refused from now on."""
+        async with self._opening:
+            if self._decoder is None:
+                self._decoder = await self._load()
+            if epoch > self._epoch:
+                self._epoch = epoch
+                for order in self._orders:
+                    order.life, order.turn = -1, 0
+                    order.go_on()
+        model, weights = self._decoder.model, self._decoder.weights
+        nbytes = sum(x.nbytes for name, x in weights.items() if model.uses(name))
+        return Facts(ray.get_runtime_context().get_node_id(), self._plan.layers, nbytes)
+
+    async def loaded(self) -> tuple[int, int]:
+        """Bytes that were fetched or loaded so far, and bytes in all."""
+        return self._loaded
+
+    async def pid(self) -> int:
+        """Its process."""
+        return os.getpid()
+
+    async def busy(self) -> float:
+        """Seconds in which it computed, since it was started."""
+        return self._busy
+
+    async def step(self, step: Step, before: list[Array] | None) -> list[Array]:
+        """Compute a step over these layers.
+
+        Args:
+            step: the tokens.
+            before: what the stage before returned: values (tokens, width); None for the first one.
+
+        Returns:
+            What `aggml.models.decoding.Decoder.queue` gives; of all stages but the last one the
+            values for the next one.
+
+        Raises:
+            StageLost: the stage, or the slot's life, is another one by now.
+
+        Cancellation: aborts the computation.
+        """
+        future = await self._queue(step, None if before is None else before[0])
+        found = await future
+        _, started, done = future.times
+        if started is not None and done is not None:
+            self._busy += done - started
+        return [np.asarray(x) for x in found]
+
+    async def share(self, epoch: int, n: int) -> None:
+        """Copy the first ``n`` positions of slot 0 to all others."""
+        await self._ready(epoch).share(n)
+
+    async def close(self) -> None:
+        """Close the backend."""
+        if self._decoder is not None:
+            await self._decoder.backend.aclose()
+
+    async def _queue(self, step: Step, values: npt.NDArray[np.float32] | None) -> Future[list[Any]]:
+        """Queue a step when it is the turn of each of its slots."""
+        for ask in step.asks:
+            await self._turn(step, ask)
+        decoder = self._ready(step.epoch)
+        async with self._queueing:
+            for ask in step.asks:
+                self._check(step, ask)
+            try:
+                batch = _batch(step, decoder)
+                return await decoder.queue(batch, step.best, hidden=step.hidden, values=values)
+            finally:
+                for ask in step.asks:
+                    order = self._orders[ask.slot]
+                    if order.life == ask.life:
+                        order.turn += 1
+                    order.go_on()
+
+    async def _turn(self, step: Step, ask: Ask) -> None:
+        order = self._orders[ask.slot]
+        if ask.life > order.life and step.epoch == self._epoch:
+            order.life, order.turn = ask.life, 0
+            order.go_on()
+        while order.life == ask.life and order.turn < ask.turn:
+            await order.changed.wait()
+        self._check(step, ask)
+
+    def _check(self, step: Step, ask: Ask) -> None:
+        order = self._orders[ask.slot]
+        if step.epoch != self._epoch or (order.life, order.turn) != (ask.life, ask.turn):
+            raise StageLost(
+                f"stage {self._plan.number} has begun slot {ask.slot} anew", self._plan.number
+            )
+
+    def _ready(self, epoch: int) -> Decoder:
+        if self._decoder is None or epoch != self._epoch:
+            raise StageLost(f"stage {self._plan.number} was started anew", self._plan.number)
+        return self._decoder
+
+    async def _load(self) -> Decoder:
+        plan = self._plan
+        path = await found(plan.source, self._files, self._tell)
+        if plan.backend is not None:
+            backend = plan.backend()
+        else:
+            backend = aggml.get_device("CPU").backend(n_threads=plan.threads)
+        with await open_model(path) as file:
+            return await load_decoder(
+                backend, file, ctx=plan.ctx, sequences=plan.slots, cache=plan.cache,
+                progress=self._tell, stage=plan.layers,
+            )  # fmt: skip
+
+    def _tell(self, done: int, whole: int) -> None:
+        self._loaded = done, whole
+
+
+def _batch(step: Step, decoder: Decoder) -> Batch:
+    """The arrays of a step: a group for each slot."""
+    groups: list[Group] = []
+    wanted: list[int] = []
+    n = 0
+    for ask in step.asks:
+        ids = np.array([ask.ids], np.int32)
+        positions = np.arange(ask.start, ask.start + len(ask.ids), dtype=np.int32)[None]
+        rows = positions + np.int32(ask.slot * decoder.ctx)
+        seen = decoder.seen(ask.start + len(ask.ids) - 1)
+        groups.append(Group(ids, positions, rows, ask.slot, seen))
+        first = n + len(ask.ids) - 1 if ask.last else n
+        n += len(ask.ids)
+        wanted += range(first, n)
+    last = None if len(wanted) == n else np.array(wanted, np.int32)
+    return Batch(tuple(groups), last)

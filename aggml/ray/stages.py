@@ -1,0 +1,208 @@
+"""The actors of a pipeline: started, opened, started anew where one was lost, closed.
+
+Here: placement, epochs. Not here: what runs in an actor (stage.py), what is asked of it
+(dispatch.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from aggml import AllocFailed
+from aggml.ray.errors import LOST, StageLost
+from aggml.ray.files import Files
+from aggml.ray.futures import result
+from aggml.ray.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aggml.ray.stage import Facts, Plan
+
+__all__ = ["Stages"]
+
+AGAIN: Final = 0.2  # seconds between two tries to reach a stage that is being started
+LOOK: Final = 0.2  # seconds between two looks at how much is loaded
+
+
+class Stages:
+    """The actors of a pipeline.
+
+    Args:
+        plans: of each stage.
+        resources: what Ray reserves for each, as ``{"CPU": 1}``.
+        strategy: how Ray's placement group spreads them: "SPREAD", "STRICT_SPREAD", "PACK".
+        patience: seconds that a lost stage may take to come back.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        resources: Sequence[Mapping[str, float]],
+        strategy: str,
+        patience: float,
+    ) -> None:
+        self.epoch = 0
+        self.actors: list[Any] = []
+        self.facts: list[Facts] = []
+        self._plans = plans
+        self._resources = [dict(x) for x in resources]
+        self._strategy = strategy
+        self._patience = patience
+        self._healing = anyio.Lock()
+        self._group: Any = None
+        self._files: Any = None
+        self._closed = False
+
+    async def start(self, progress: Callable[[int, int], None] | None) -> None:
+        """Start and open all of them.
+
+        Raises:
+            AllocFailed: the cluster has not the resources.
+            StageLost: one died while it was opened.
+
+        Cancellation: none of them is left.
+        """
+        try:
+            await anyio.to_thread.run_sync(self._reserve)
+            with anyio.move_on_after(self._patience) as waited:
+                await result(self._group.ready())
+            if waited.cancelled_caught:
+                raise AllocFailed(
+                    f"[pipeline] the cluster had no place for {self._resources} "
+                    f"({self._strategy}) within {self._patience:g} s; "
+                    f"it has {_resources()}"
+                )
+            await anyio.to_thread.run_sync(self._start_actors)
+            try:
+                self.facts = await self._opened(0, progress)
+            except LOST as error:
+                raise self.lost(error) from error
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.aclose()
+            raise
+
+    def _reserve(self) -> None:
+        self._group = placement_group(self._resources, strategy=self._strategy)
+
+    def _start_actors(self) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        # By name: Ray does not start an actor anew whose arguments hold handles that are gone.
+        name = f"aggml-files-{uuid.uuid4().hex}"
+        files = ray.remote(Files).options(
+            num_cpus=0, scheduling_strategy=here, max_concurrency=64, name=name
+        )
+        self._files = files.remote(self._plans[0].source.path)
+        for plan, needs in zip(self._plans, self._resources, strict=True):
+            others = {k: v for k, v in needs.items() if k not in {"CPU", "GPU"}}
+            actor = ray.remote(Stage).options(
+                num_cpus=needs.get("CPU", 0), num_gpus=needs.get("GPU", 0), resources=others,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=plan.number
+                ),
+                max_restarts=-1, max_task_retries=0, max_concurrency=1000,
+            )  # fmt: skip
+            self.actors.append(actor.remote(plan, name))
+
+    async def _opened(
+        self, epoch: int, progress: Callable[[int, int], None] | None = None
+    ) -> list[Facts]:
+        """Open all of them for an epoch, one beside the other."""
+        refs = [actor.open.remote(epoch) for actor in self.actors]
+        found: list[Facts] = []
+        while len(found) < len(refs):
+            with anyio.move_on_after(math.inf if progress is None else LOOK) as waited:
+                found.append(await result(refs[len(found)]))
+            if waited.cancelled_caught and progress is not None:
+                await self._tell(progress)
+        return found
+
+    async def _tell(self, progress: Callable[[int, int], None]) -> None:
+        """Tell how much of the files is where it is needed."""
+        pairs = [await result(actor.loaded.remote()) for actor in self.actors]
+        whole = sum(whole for _, whole in pairs)
+        if whole:
+            progress(sum(done for done, _ in pairs), whole)
+
+    async def heal(self, epoch: int, lost: StageLost) -> None:
+        """Wait until all stages are there again, empty, and begin the next epoch.
+
+        Args:
+            epoch: in which the loss was seen; if it has passed, another call has healed it.
+            lost: what was seen.
+
+        Raises:
+            StageLost: one did not come back in time.
+        """
+        async with self._healing:
+            if self.epoch != epoch:
+                return
+            if self._closed:
+                raise lost
+            last: BaseException = lost
+            with anyio.move_on_after(self._patience):
+                while True:
+                    try:
+                        self.facts = await self._opened(epoch + 1)
+                    except LOST as error:
+                        last = error
+                        await anyio.sleep(AGAIN)
+                        continue
+                    self.epoch = epoch + 1
+                    return
+            found = self.lost(last) if isinstance(last, LOST) else lost
+            raise StageLost(
+                f"{found}; it did not come back within {self._patience:g} s",
+                found.stage, found.node,
+            ) from last  # fmt: skip
+
+    def lost(self, error: BaseException) -> StageLost:
+        """The error of a stage that was lost."""
+        if isinstance(error, StageLost):
+            return error
+        gone = getattr(error, "actor_id", None)
+        for number, actor in enumerate(self.actors):
+            if gone and actor._actor_id.hex() == gone:
+                node = self.facts[number].node if self.facts else None
+                where = f" on node {node}" if node else ""
+                found = StageLost(f"stage {number}{where} was lost: {error}", number, node)
+                break
+        else:
+            found = StageLost(f"a stage was lost: {error}")
+        found.__cause__ = error
+        return found
+
+    async def busy(self) -> list[float]:
+        """Seconds that each has computed."""
+        return [await result(actor.busy.remote()) for actor in self.actors]
+
+    async def aclose(self) -> None:
+        """End all of them; what runs is aborted."""
+        self._closed = True
+        await anyio.to_thread.run_sync(self._end)
+
+    def _end(self) -> None:
+        for actor in [*self.actors, *([] if self._files is None else [self._files])]:
+            with contextlib.suppress(Exception):  # Ray may have ended before
+                ray.kill(actor)
+        if self._group is not None:
+            with contextlib.suppress(Exception):
+                remove_placement_group(self._group)
+
+
+def _resources() -> dict[str, float]:
+    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,48 @@
+"""Clusters of several nodes, which are processes of this machine, for tests.
+
+A module of tests that imports this one is skipped where Ray is not installed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("ray.util", reason="Ray is not installed: pip install 'aggml[ray]'")
+
+STORE = 128 << 20  # bytes of each node's object store
+
+
+def cluster(folder: Path, nodes: int = 2) -> Iterator[Any]:
+    """A cluster whose nodes have 4 CPUs each, this process connected to it as a driver."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ["AGGML_RAY_CACHE"] = str(folder / "cache")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    head: Any = {"num_cpus": 4, "object_store_memory": STORE, "include_dashboard": False}
+    made: Any = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(nodes - 1):
+            made.add_node(num_cpus=4, object_store_memory=STORE)
+        ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def store_in_use() -> float:
+    """Bytes of all object stores that hold something."""
+    import ray
+
+    have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    left: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return have["object_store_memory"] - left["object_store_memory"]
