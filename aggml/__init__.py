@@ -16,13 +16,6 @@ from aggml.backend import Backend, GraphPlan
 from aggml.backend.backend import Device
 from aggml.backend.family import API_VERSION, Family
 from aggml.backend.props import DeviceCaps, DeviceProps, DeviceType
-from aggml.compare import (
-    Comparison,
-    GraphCopy,
-    NodeComparison,
-    compare_backends,
-    copy_graph,
-)
 from aggml.conversion.floats import convert
 from aggml.conversion.quant import dequantize, dequantize_async, quantize, quantize_async
 from aggml.dlpack import from_dlpack
@@ -46,7 +39,6 @@ from aggml.errors import (
     Status,
     Unsupported,
 )
-from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
 from aggml.graph import Graph
 from aggml.memory.allocator import HeapAllocator
 from aggml.memory.allocators import GraphAllocator, TensorAllocator
@@ -69,7 +61,6 @@ from aggml.registry import (
     list_devices,
     list_families,
 )
-from aggml.scheduler import Evaluation, SchedulePlan, Scheduler
 from aggml.stream import Stream
 from aggml.stream.completions import as_completed, gather
 from aggml.stream.event import Event
@@ -77,11 +68,20 @@ from aggml.stream.future import Future, Times
 from aggml.stream.threadpool import ThreadPool, ThreadPoolParams, ThreadPriority
 from aggml.tensor import Tensor, TensorFlag, new_tensor
 from aggml.tensor.placement import BufferUsage
-from aggml.tracing.race import Race, RaceChecker, RaceError, check_races
-from aggml.tracing.timeline import Trace, TraceEvent, trace
 
 if typing.TYPE_CHECKING:
+    from aggml import gguf as gguf
     from aggml import models as models
+    from aggml import scheduler as scheduler
+    from aggml import tracing as tracing
+    from aggml.compare import (
+        Comparison,
+        GraphCopy,
+        NodeComparison,
+        compare_backends,
+        copy_graph,
+    )
+    from aggml.gguf import GGUFError, GGUFFile, GGUFWriter
     from aggml.registry import (
         LoadReport as LoadReport,
     )
@@ -115,6 +115,9 @@ if typing.TYPE_CHECKING:
     from aggml.registry import (
         unregister_device as unregister_device,
     )
+    from aggml.scheduler import Evaluation, SchedulePlan, Scheduler
+    from aggml.tracing.race import Race, RaceChecker, RaceError, check_races
+    from aggml.tracing.timeline import Trace, TraceEvent, trace
 
 __version__ = "0.1.0"
 __commit__ = _native.commit
@@ -230,16 +233,36 @@ _OF_THE_REGISTRY = (
 )
 
 
-#: Rooms that are imported when they are first asked for: who only computes need not wait for them.
-_ROOMS = ("models", "ray", "serve")
+#: Rooms that a program without files, several devices or diagnosis does not use, with the names
+#: that they bring. They take a third of the time of an import, so they are imported when one of
+#: their names is first asked for.
+_LATER = {
+    "aggml.compare": (
+        "Comparison",
+        "GraphCopy",
+        "NodeComparison",
+        "compare_backends",
+        "copy_graph",
+    ),
+    "aggml.gguf": ("GGUFError", "GGUFFile", "GGUFWriter"),
+    "aggml.scheduler": ("Evaluation", "SchedulePlan", "Scheduler"),
+    "aggml.tracing.race": ("Race", "RaceChecker", "RaceError", "check_races"),
+    "aggml.tracing.timeline": ("Trace", "TraceEvent", "trace"),
+}
+_LATER_BY_NAME = {name: room for room, names in _LATER.items() for name in names}
+_ROOMS = ("compare", "gguf", "models", "ray", "scheduler", "serve", "tracing")
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
-        return importlib.import_module(f"aggml.{name}")
     if name in _OF_THE_REGISTRY:
         return getattr(registry, name)
-    raise AttributeError(f"module 'aggml' has no attribute {name!r}")
+    if name in _ROOMS:
+        return importlib.import_module(f"aggml.{name}")
+    room = _LATER_BY_NAME.get(name)
+    if room is None:
+        raise AttributeError(f"module 'aggml' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(room), name)
+    return found
 
 
 def __dir__() -> list[str]:

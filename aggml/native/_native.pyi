@@ -112,6 +112,40 @@ def call(
 ) -> Desc: ...
 
 @final
+class Maker(metaclass=_NbType):
+    def __init__(
+        self,
+        type: type[Any],
+        types: Sequence[tuple[object, int, int]],
+        most: int,
+        check: Callable[..., None],
+    ) -> None: ...
+    def node(
+        self,
+        op: str,
+        dtype: object,
+        ne: _Extents,
+        src: tuple[Any, ...],
+        op_params: bytes,
+        name: str,
+        ndim: int,
+    ) -> Any: ...  # noqa: ANN401 - a tensor, of a class that is not known here
+    def view(
+        self,
+        op: str,
+        a: object,
+        ne: _Extents,
+        nb: _Extents,
+        nbytes: int,
+        offset: int,
+        src: tuple[Any, ...],
+        op_params: bytes,
+        name: str,
+        ndim: int,
+    ) -> Any: ...  # noqa: ANN401
+    def like(self, a: object, op: str, src: tuple[Any, ...], view_src: object | None) -> Any: ...  # noqa: ANN401
+
+@final
 class Prepared(metaclass=_NbType):
     def __init__(
         self,

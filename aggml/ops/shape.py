@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aggml.errors import InvalidArgument
 from aggml.ops._common import all_tensors, mismatch, need_rows, pack, suffix, view_of, whole, wider
-from aggml.tensor import ONES, Tensor, fresh_strides, new_node, new_permuted
+from aggml.tensor import NO_PARAMS, ONES, Tensor, fresh_strides, new_node, new_permuted
 
 if TYPE_CHECKING:
     from aggml.tensor import Extents
@@ -70,14 +70,14 @@ def concat(a: Tensor, b: Tensor, dim: int = 0) -> Tensor:
 
 
 def _reshape(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
-    if not a.is_contiguous:
+    if not a.is_contiguous_n(0):
         raise mismatch(op, f"a is not contiguous, nb {list(a.nb)}; cont first", a=a)
     if min(ne) < 0 or math.prod(ne) != math.prod(a.ne):
         raise mismatch(op, f"{list(ne)} is not the number of elements", a=a)
     if ne[0] % a.dtype.blck_size:
         raise mismatch(op, f"{ne[0]} cuts blocks of {a.dtype.blck_size}", a=a)
     nb = fresh_strides(a.dtype, ne)
-    return new_permuted("reshape", a, ne, nb, (a,), bytes(64), suffix(a, "reshaped"), ndim)
+    return new_permuted("reshape", a, ne, nb, (a,), NO_PARAMS, suffix(a, "reshaped"), ndim)
 
 
 def reshape(a: Tensor, b: Tensor) -> Tensor:
@@ -269,4 +269,4 @@ def transpose(a: Tensor) -> Tensor:
     s0, s1, s2, s3 = a.nb
     name, ndim = suffix(a, "transposed"), max(a.ndim, 2)
     nb = (s1, s0, s2, s3)
-    return new_permuted("transpose", a, (n1, n0, n2, n3), nb, (a,), bytes(64), name, ndim)
+    return new_permuted("transpose", a, (n1, n0, n2, n3), nb, (a,), NO_PARAMS, name, ndim)

@@ -9,7 +9,6 @@ packs them. Not here: compiling (lowering.py), how a chain is carried out
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aggml.dtype import DType
@@ -67,8 +66,7 @@ class Chain(NamedTuple):
         return [t for t in (*begin, *others) if t is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
+class Fused(NamedTuple):
     """What is computed together in a graph.
 
     Attributes:
@@ -87,8 +85,7 @@ class Fused:
 NOTHING_FUSED: Final = Fused({}, frozenset(), frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class _Readers:
+class _Readers(NamedTuple):
     """Who reads what in a graph.
 
     Attributes:

@@ -8,8 +8,7 @@ node is cut into chunks (the native layer).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aggml import errors
 from aggml.errors import AggmlError, InvalidHandle, NotAllocated, Unsupported
@@ -108,8 +107,7 @@ def _packable(place: Placement) -> bool:
     return buffer.usage is BufferUsage.WEIGHTS and buffer.exclusive and not place.exported
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(NamedTuple):
     """A plan that is being compiled: the steps so far, and what is asked for each node.
 
     Attributes:

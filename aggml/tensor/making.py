@@ -1,7 +1,7 @@
 """Making tensors: leafs, nodes with storage of their own, views.
 
 Here: what `new_tensor` and the builders of `aggml.ops` come down to; 5 us a node is the budget, so
-each function fills the slots itself. Not here: what the operations mean (ops/).
+C fills the slots (native/binding/tensors.cpp). Not here: what the operations mean (ops/).
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from typing import Final, SupportsIndex
 
 from aggml.dtype import DType, DTypeLike
 from aggml.errors import InvalidArgument, InvalidHandle, OutOfBounds
+from aggml.native import _native
 from aggml.tensor.layout import (
     MAX_BYTES,
     MAX_DIMS,
     MAX_NAME,
-    ONES,
     Extents,
     check_size,
     check_view,
     checked_name,
     cut,
     describe,
-    least_ndim,
     span,
 )
-from aggml.tensor.tensor import Draft, Tensor
+from aggml.tensor.tensor import Tensor
 
 __all__ = [
     "MAX_SRC",
@@ -40,7 +39,6 @@ __all__ = [
 
 MAX_SRC: Final = 10
 NO_PARAMS: Final = bytes(64)
-_new = object.__new__
 
 
 def new_tensor(
@@ -99,47 +97,7 @@ def new_node(
     Raises:
         InvalidArgument: ``ne[0]`` is not a multiple of the block, or the tensor is too large.
     """
-    n0, n1, n2, n3 = ne
-    nb0 = dtype.type_size
-    block = dtype.blck_size
-    if block == 1:
-        nb1 = n0 * nb0
-    elif n0 % block:
-        raise InvalidArgument(
-            f"[{op if src else 'new_tensor'}] ne[0] = {n0} is not a multiple of the block of "
-            f"{block} of {dtype.type_name}"
-        )
-    else:
-        nb1 = n0 // block * nb0
-    nb2 = nb1 * n1
-    nb3 = nb2 * n2
-    nbytes = nb3 * n3
-    if not 0 < nbytes <= MAX_BYTES:
-        check_size(op if src else "new_tensor", dtype, ne)
-    if not ndim:
-        first = src[0] if src else None
-        ndim = first.ndim if first is not None else 1
-    if ndim < 4 and (n3 != 1 or n2 != 1 or n1 != 1) and ne[ndim:] != ONES[ndim]:
-        ndim = least_ndim(ne)
-    self = _new(Draft)
-    self.dtype = dtype
-    self.ne = ne
-    self.ndim = ndim
-    self.nb = (nb0, nb1, nb2, nb3)
-    self.nbytes = nbytes
-    self.op = op
-    self.op_params = op_params
-    self.src = src
-    self.view_src = None
-    self.view_offs = 0
-    self.name = name
-    self.placement = None
-    self._span = None
-    self._array = None
-    self._flags = 0
-    self._frozen = False
-    self.__class__ = Tensor
-    return self  # type: ignore[return-value]
+    return _maker.node(op, dtype, ne, src, op_params, name, ndim)  # type: ignore[no-any-return]
 
 
 def new_view(
@@ -185,7 +143,11 @@ def new_view(
             )
     else:
         nbytes = a.nbytes
-    return _view(op, a, ne, nb, nbytes, start, src, op_params, name, ndim or a.ndim)
+    if len(name) > MAX_NAME // 4:
+        name = cut(name)
+    return _maker.view(  # type: ignore[no-any-return]
+        op, a, ne, nb, nbytes, start, src, op_params, name, ndim or a.ndim
+    )
 
 
 def new_permuted(
@@ -202,7 +164,11 @@ def new_permuted(
 
     No check is needed: the span stays the same.
     """
-    return _view(op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name, ndim)
+    if len(name) > MAX_NAME // 4:
+        name = cut(name)
+    return _maker.view(  # type: ignore[no-any-return]
+        op, a, ne, nb, a.nbytes, a.view_offs, src, op_params, name, ndim
+    )
 
 
 def new_like(
@@ -220,55 +186,20 @@ def new_like(
         view_src: the tensor whose bytes it shows, at the offset of ``a``; None: it has a storage of
             its own.
     """
-    self = _new(Draft)
-    self.dtype = a.dtype
-    self.ne = a.ne
-    self.ndim = a.ndim
-    self.nb = a.nb
-    self.nbytes = a.nbytes
-    self.op = op
-    self.op_params = a.op_params
-    self.src = src
-    self.view_src = view_src
-    self.view_offs = a.view_offs if view_src is not None else 0
-    self.name = a.name
-    self.placement = None
-    self._span = None
-    self._array = None
-    self._flags = a._flags
-    self._frozen = True
-    self.__class__ = Tensor
-    return self  # type: ignore[return-value]
+    return _maker.like(a, op, src, view_src)  # type: ignore[no-any-return]
 
 
-def _view(
-    op: str,
-    a: Tensor,
-    ne: Extents,
-    nb: Extents,
-    nbytes: int,
-    start: int,
-    src: tuple[Tensor | None, ...],
-    op_params: bytes,
-    name: str,
-    ndim: int,
-) -> Tensor:
-    self = _new(Draft)
-    self.dtype = a.dtype
-    self.ne = ne
-    self.ndim = ndim if ne[ndim:] == ONES[ndim] else least_ndim(ne)
-    self.nb = nb
-    self.nbytes = nbytes
-    self.op = op
-    self.op_params = op_params
-    self.src = src
-    self.view_src = a.view_src or a
-    self.view_offs = start
-    self.name = name if len(name) <= MAX_NAME // 4 else cut(name)
-    self.placement = None
-    self._span = None
-    self._array = None
-    self._flags = 0
-    self._frozen = False
-    self.__class__ = Tensor
-    return self  # type: ignore[return-value]
+def _refuse(op: str, dtype: DType, ne: Extents, src: tuple[object, ...]) -> None:
+    """Raise for extents of which there is no tensor; those without elements pass."""
+    what = op if src else "new_tensor"
+    if ne[0] % dtype.blck_size:
+        raise InvalidArgument(
+            f"[{what}] ne[0] = {ne[0]} is not a multiple of the block of {dtype.blck_size} of "
+            f"{dtype.type_name}"
+        )
+    check_size(what, dtype, ne)
+
+
+_maker = _native.Maker(
+    Tensor, [(kind, kind.blck_size, kind.type_size) for kind in DType], MAX_BYTES, _refuse
+)

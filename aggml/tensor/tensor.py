@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from aggml.tensor.placement import Holder, Placement
 
-__all__ = ["Draft", "Tensor", "TensorFlag", "change"]
+__all__ = ["Tensor", "TensorFlag", "change"]
 
 
 class TensorFlag(enum.IntFlag):
@@ -58,8 +58,31 @@ def change(tensor: Tensor, name: str, value: object) -> None:
     _put(tensor, name, value)
 
 
-class Draft(Operators, Strided):
-    """The fields of a Tensor while it is made (making.py): from then on its class is Tensor."""
+class Tensor(Operators, Strided):
+    """A value: a leaf, or the result of an operation. It describes the value and holds no data.
+
+    Made by `new_tensor` and the builders of `aggml.ops`; compared and hashed by identity.
+    Attributes are read-only: an assignment raises `InvalidState`. `set_name` and its like are
+    methods. ``a + b``, ``a @ b``, ``x[:, 1]`` and so on make nodes: see `Operators`.
+
+    Attributes:
+        dtype: element type.
+        ne: four extents, ``ne[0]`` innermost, unused ones 1; 0 makes an empty tensor.
+        ndim: the rank that was built, 1 to 4, whatever the extents: so a batch of one keeps its
+            axis. The rule is in docs/tensors.md.
+        nb: four strides in bytes; ``nb[0]`` is that of an element, of a block if the type is
+            quantized.
+        nbytes: bytes from the first to the end of the last element, gaps of a strided view
+            included.
+        op: lower-case name of the operation ("mul_mat"), "none" for leaves.
+        op_params: 64 bytes, 16 little-endian slots of 32 bits; native/table/ops.def lays them out.
+        src: the operands; None where an optional operand was not given.
+        view_src: the tensor whose storage this one views, never itself a view; None if it has its
+            own.
+        view_offs: where this view begins in that storage, in bytes.
+        name: at most 63 bytes of UTF-8.
+        placement: where the storage lies, None until allocated; only that of ``root`` is used.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -97,35 +120,6 @@ class Draft(Operators, Strided):
     _frozen: bool
     _span: tuple[object, object] | None  # what transfers made of the placement (spans.py)
     _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (checking.py)
-
-
-class Tensor(Draft):
-    """A value: a leaf, or the result of an operation. It describes the value and holds no data.
-
-    Made by `new_tensor` and the builders of `aggml.ops`; compared and hashed by identity.
-    Attributes are read-only: an assignment raises `InvalidState`. `set_name` and its like are
-    methods. ``a + b``, ``a @ b``, ``x[:, 1]`` and so on make nodes: see `Operators`.
-
-    Attributes:
-        dtype: element type.
-        ne: four extents, ``ne[0]`` innermost, unused ones 1; 0 makes an empty tensor.
-        ndim: the rank that was built, 1 to 4, whatever the extents: so a batch of one keeps its
-            axis. The rule is in docs/tensors.md.
-        nb: four strides in bytes; ``nb[0]`` is that of an element, of a block if the type is
-            quantized.
-        nbytes: bytes from the first to the end of the last element, gaps of a strided view
-            included.
-        op: lower-case name of the operation ("mul_mat"), "none" for leaves.
-        op_params: 64 bytes, 16 little-endian slots of 32 bits; native/table/ops.def lays them out.
-        src: the operands; None where an optional operand was not given.
-        view_src: the tensor whose storage this one views, never itself a view; None if it has its
-            own.
-        view_offs: where this view begins in that storage, in bytes.
-        name: at most 63 bytes of UTF-8.
-        placement: where the storage lies, None until allocated; only that of ``root`` is used.
-    """
-
-    __slots__ = ()
 
     def __init__(self) -> None:
         raise InvalidState("[Tensor] tensors are made by new_tensor and by the builders in ops")

@@ -107,7 +107,25 @@ def test_examples_use_the_public_face_only(path: Path) -> None:
     assert private == []
 
 
+def test_rooms_that_few_programs_use_are_imported_when_one_of_their_names_is_asked_for() -> None:
+    program = """if True:
+        import sys, aggml
+        rooms = {"aggml.compare", "aggml.gguf", "aggml.models", "aggml.scheduler", "aggml.tracing"}
+        names = sorted(rooms & {*sys.modules})
+        print(names, aggml.Scheduler.__name__, aggml.gguf.GGUFFile.__name__)
+        from aggml import trace
+        print(sorted(rooms & {*sys.modules}))
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "[] Scheduler GGUFFile",
+        "['aggml.gguf', 'aggml.scheduler', 'aggml.tracing']",
+    ], done.stderr
+
+
 def test_all_of_the_face_is_exact() -> None:
+    for name in aggml.__all__:
+        getattr(aggml, name)  # imports its room, if that was left for later
     names = {
         name
         for name, value in vars(aggml).items()

@@ -77,6 +77,7 @@ void bind_stream(nb::module_ &m);
 void bind_waits(nb::module_ &m);
 void bind_script(nb::module_ &m);
 void bind_prepared(nb::module_ &m);
+void bind_tensors(nb::module_ &m);
 void bind_lineup(nb::module_ &m);
 void bind_cuda(nb::module_ &m);
 

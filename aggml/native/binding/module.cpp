@@ -28,5 +28,6 @@ NB_MODULE(_native, m)
     binding::bind_lineup(m);
     binding::bind_script(m);
     binding::bind_prepared(m);
+    binding::bind_tensors(m);
     binding::bind_cuda(m);
 }
