@@ -13,9 +13,16 @@ const ag_inline_limits ag_inline_timer = {.timer = true, .ns = 50000, .bytes = 1
 
 static _Thread_local ag_inline *inline_here; /* of this thread, if it carries out anything by itself */
 
-void ag_inline_begin(ag_inline *here, const ag_inline_limits *limits)
+static _Atomic(uint64_t) work[2]; /* ns, as priced: of submitting threads, of the timers' */
+
+uint64_t ag_inline_work(bool timer)
 {
-    *here = (ag_inline){.outer = inline_here, .limits = limits, .until = ag_now() + limits->ns};
+    return atomic_load_explicit(&work[timer], memory_order_relaxed);
+}
+
+void ag_inline_begin(ag_inline *here, const ag_inline_limits *limits, uint64_t now)
+{
+    *here = (ag_inline){.outer = inline_here, .limits = limits, .until = now + limits->ns};
     here->end = &here->first;
     inline_here = here;
 }
@@ -29,6 +36,7 @@ void ag_inline_end(ag_inline *here)
         ag_stream_run(s, NULL);
     }
     inline_here = here->outer;
+    if (here->spent > 0) atomic_fetch_add_explicit(&work[here->limits->timer], here->spent, memory_order_relaxed);
 }
 
 bool ag_inline_keep(ag_stream *s)
@@ -42,13 +50,6 @@ bool ag_inline_keep(ag_stream *s)
 }
 
 enum { OPERATION_NS = 30, BYTES_PER_NS = 64 }; /* from a cache, as in plan_cost.c */
-
-static _Atomic(uint64_t) work[2]; /* ns, as priced: of submitting threads, of the timers' */
-
-uint64_t ag_inline_work(bool timer)
-{
-    return atomic_load_explicit(&work[timer], memory_order_relaxed);
-}
 
 static bool copy_is_present(ag_slot *slot)
 {
@@ -96,8 +97,8 @@ bool ag_inline_takes(ag_slot *slot)
     ag_inline *here = inline_here;
     if (here == NULL) return false;
     const uint64_t ns = price(slot, here->limits);
-    if (ns > here->limits->ns - here->spent || ag_now() > here->until) return false;
+    if (ns > here->limits->ns - here->spent) return false;
+    if (here->spent > 0 && ag_now() > here->until) return false; /* the first one: it has only just begun */
     here->spent += ns;
-    atomic_fetch_add_explicit(&work[here->limits->timer], ns, memory_order_relaxed);
     return true;
 }

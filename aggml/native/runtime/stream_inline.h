@@ -21,7 +21,7 @@ typedef struct ag_inline {
     uint64_t until, spent;   /* ns: by the clock, and as what it has begun is priced */
 } ag_inline;
 
-void ag_inline_begin(ag_inline *here, const ag_inline_limits *limits);
+void ag_inline_begin(ag_inline *here, const ag_inline_limits *limits, uint64_t now);
 void ag_inline_end(ag_inline *here); /* goes on with those streams first */
 bool ag_inline_keep(ag_stream *s); /* this thread goes on with a stream that it made ready; false: it is no such one */
 bool ag_inline_takes(ag_slot *slot); /* whether this thread may carry it out now; counts it if so */

@@ -106,7 +106,7 @@ static progress keep_pace(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error
 void ag_stream_timer_fired(ag_stream *s, uint64_t ticket)
 {
     ag_inline here;
-    ag_inline_begin(&here, &ag_inline_timer);
+    ag_inline_begin(&here, &ag_inline_timer, ag_now());
     /* Parked, so nobody runs the stream: this thread may write what its runner owns. */
     s->timer_fired = ticket;
     ag_stream_unpark(s);

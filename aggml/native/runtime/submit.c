@@ -110,9 +110,10 @@ static ag_submit_status check(const party *parties, size_t count, const ag_batch
     return AG_SUBMIT_OK;
 }
 
-static void append_all(ag_batch *batches, size_t n)
+/* When that was. */
+static uint64_t append_all(ag_batch *batches, size_t n)
 {
-    uint64_t now = ag_now();
+    const uint64_t now = ag_now();
     for (size_t i = 0; i < n; ++i) {
         ag_stream *s = batches[i].stream;
         for (size_t k = 0; k < batches[i].n; ++k) {
@@ -123,6 +124,7 @@ static void append_all(ag_batch *batches, size_t n)
             batches[i].tickets[k] = append(s, slot, now, &batches[i].blocks[k]);
         }
     }
+    return now;
 }
 
 /* Let the stream's runner see what was appended, and unlock. True: nobody runs it, that is for the caller to do. */
@@ -140,10 +142,10 @@ static bool publish(ag_stream *s)
 
 /* Carry out, of streams that nobody ran, what costs less than a hand-over. In the order of the submission: what comes
  * later waits for what came before. */
-static void run_here(party *parties, size_t count, const ag_batch *batches, size_t n)
+static void run_here(party *parties, size_t count, const ag_batch *batches, size_t n, uint64_t now)
 {
     ag_inline here;
-    ag_inline_begin(&here, &ag_inline_submit);
+    ag_inline_begin(&here, &ag_inline_submit, now);
     for (size_t i = 0; i < n; ++i) {
         party *p = &parties[place_of(parties, count, batches[i].stream)];
         if (!p->ready) continue;
@@ -169,7 +171,7 @@ static ag_submit_status submit(party *parties, size_t count, ag_batch *batches, 
     }
     for (size_t j = 0; j < count; ++j) pthread_mutex_lock(&parties[j].stream->lock);
     const ag_submit_status status = moved(seen, n_seen) ? AG_SUBMIT_MOVED : check(parties, count, batches, n);
-    if (status == AG_SUBMIT_OK) append_all(batches, n);
+    const uint64_t now = status == AG_SUBMIT_OK ? append_all(batches, n) : 0;
     /* First those that got nothing: a slot may hold their last reference, and once published it may run. */
     for (size_t j = 0; j < count; ++j) {
         party *p = &parties[j];
@@ -179,7 +181,7 @@ static ag_submit_status submit(party *parties, size_t count, ag_batch *batches, 
     for (size_t j = 0; j < count; ++j) {
         if (parties[j].slots > 0) parties[j].ready = publish(parties[j].stream);
     }
-    run_here(parties, count, batches, n);
+    run_here(parties, count, batches, n, now);
     return status;
 }
 
