@@ -1,11 +1,11 @@
-"""``aggml gguf``: what is in a model file, whether it is whole, the same in other types.
+"""``aggml gguf``: what is in a model file, and whether it is whole.
 
-Not here: the format (aggml.gguf), which tensors a model needs (aggml.models).
+Not here: the format (aggml.gguf), which tensors a model needs (aggml.models), writing files
+(converting.py).
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ import click
 import numpy as np
 
 import aggml
-from aggml import DType, GGUFFile, GGUFWriter
+from aggml import DType, GGUFFile
+from aggml.cli.converting import convert, quantize
 from aggml.cli.shared import awaited, bar, show
 
 if TYPE_CHECKING:
@@ -131,73 +132,5 @@ _READ = frozenset(
 )
 
 
-@gguf.command
-@click.argument("source", type=FILE)
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("-t", "--type", "dtype", required=True, help="Of the matrices: q8_0, q4_K, f16, ...")
-@click.option(
-    "--output-type", "output", help="Of the output and the embeddings. [default: as the others]"
-)
-@click.option(
-    "--keep", metavar="REGEX", help="Tensors whose name it matches stay as they are."
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@awaited
-async def quantize(
-    source: Path, target: Path, dtype: str, output: str | None, keep: str | None, as_json: bool
-) -> None:
-    """Write SOURCE to TARGET with its matrices in another type.
-
-    Vectors stay as they are, and so do matrices whose rows are no whole number of blocks. TARGET is
-    written aside and renamed when it is whole: Ctrl-C leaves no broken file.
-    """
-    kind = DType.parse(dtype)
-    ends = kind if output is None else DType.parse(output)
-    kept = None if keep is None else re.compile(keep)
-    changed = 0
-    with await anyio.to_thread.run_sync(GGUFFile.open, source) as opened:
-        writer = GGUFWriter(target, alignment=opened.alignment)
-        try:
-            with bar("quantizing") as progress:
-                for key, value in opened.metadata.items():
-                    if key != "general.alignment":
-                        writer.add(key, value, opened.types[key])
-                done = 0
-                for name, tensor in opened.tensors.items():
-                    to = ends if name.startswith(("output.", "token_embd.")) else kind
-                    if not _changes(name, tensor, to, kept):
-                        to = tensor.dtype
-                    await _copy(opened, writer, name, tensor, to)
-                    changed += to is not tensor.dtype
-                    done += tensor.nbytes
-                    if progress is not None:
-                        progress(done, opened.nbytes)
-            await writer.aclose()
-        except BaseException:
-            writer.abandon()
-            raise
-    before, after = [(await anyio.Path(x).stat()).st_size for x in (source, target)]
-    if as_json:
-        sizes = {"bytes_before": before, "bytes": after}
-        show({"source": str(source), "target": str(target), "changed": changed, **sizes})
-    else:
-        now = f"{changed} tensors are {kind.type_name} now"
-        click.echo(f"{now}: {before:,} -> {after:,} bytes")
-
-
-def _changes(name: str, tensor: Tensor, to: DType, kept: re.Pattern[str] | None) -> bool:
-    """Whether a tensor gets another type."""
-    matrix = sum(n > 1 for n in tensor.ne) >= 2 and name.endswith(".weight")
-    if not matrix or (kept is not None and kept.search(name)) or "norm" in name:
-        return False
-    return tensor.ne[0] % to.blck_size == 0
-
-
-async def _copy(file: GGUFFile, writer: GGUFWriter, name: str, tensor: Tensor, to: DType) -> None:
-    """Write one tensor, in another type if that is not its own."""
-    data = file.data(name)
-    if to is tensor.dtype:
-        await writer.add_tensor_async(name, data, to, ne=tensor.ne[: tensor.ndim])
-        return
-    values = await aggml.dequantize_async(data, tensor.dtype, ne=tensor.ne)
-    await writer.add_tensor_async(name, values.reshape(tensor.shape), to)
+gguf.add_command(convert)
+gguf.add_command(quantize)

@@ -10,6 +10,7 @@ each is built, blocks/ is what they are built of. Not here: GGUF itself (aggml.g
 from __future__ import annotations
 
 from aggml.models.catalogue import known_architectures, register_architecture
+from aggml.models.converting import Converted, convert
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.errors import ModelError
@@ -19,6 +20,7 @@ from aggml.models.model import Model, Token
 from aggml.models.text_model import TextModel
 
 __all__ = [
-    "Architecture", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
-    "ModelError", "TextModel", "Token", "known_architectures", "load", "register_architecture",
+    "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
+    "ModelError", "TextModel", "Token", "convert", "known_architectures", "load",
+    "register_architecture",
 ]  # fmt: skip

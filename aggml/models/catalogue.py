@@ -19,10 +19,11 @@ from aggml.models.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
-__all__ = ["GROUP", "describe", "known_architectures", "register_architecture"]
+__all__ = ["GROUP", "checkpoints", "describe", "known_architectures", "register_architecture"]
 
 FILES: Final = "aggml.models.architectures"
 GROUP: Final = "aggml.architectures"  # of entry points whose objects are an Architecture
@@ -63,6 +64,16 @@ def _found() -> dict[str, Architecture]:
         loaded = entry.load()
         made.update(dict.fromkeys(loaded.names, loaded))
     return made
+
+
+def checkpoints() -> list[tuple[str, Checkpoint]]:
+    """What every architecture is called in folders of Hugging Face: its name and its map."""
+    return [
+        (checkpoint.architecture or name, checkpoint)
+        for name, architecture in known_architectures().items()
+        if name == architecture.names[0]
+        for checkpoint in architecture.checkpoints
+    ]
 
 
 def describe(hp: Hyperparameters) -> Description | EncoderDescription:

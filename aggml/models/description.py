@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
     from aggml.models.cache.room import Cached
+    from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
@@ -162,7 +163,9 @@ class Architecture:
         names: values of ``general.architecture`` that it describes.
         describe: from a file's hyperparameters to the model; raises ModelError for what it does
             not know.
+        checkpoints: the folders of Hugging Face that it is read from.
     """
 
     names: tuple[str, ...]
     describe: Callable[[Hyperparameters], Description | EncoderDescription]
+    checkpoints: tuple[Checkpoint, ...] = ()

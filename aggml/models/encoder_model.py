@@ -57,14 +57,14 @@ class EncoderModel(Model):
         return f"<EncoderModel {self.architecture}, ctx {self.ctx}, {state}>"
 
     async def embed(
-        self, texts: Sequence[str], *, dimensions: int | None = None, normalize: bool = True
+        self, texts: Sequence[str], *, dimensions: int | None = None, normalize: bool | None = None
     ) -> F32:
         """A vector for each text; what is longer than ``ctx`` tokens is cut off.
 
         Args:
             texts: any number.
             dimensions: only the first so many elements (of models that were trained for it).
-            normalize: vectors of length 1.
+            normalize: whether vectors have length 1; None: as the model says, or else they have.
 
         Returns:
             float32 (len(texts), width).
@@ -84,7 +84,7 @@ class EncoderModel(Model):
         sequences: Sequence[Sequence[int]],
         *,
         dimensions: int | None = None,
-        normalize: bool = True,
+        normalize: bool | None = None,
     ) -> F32:
         """The same of token ids, with those that begin and end a text.
 
@@ -101,7 +101,7 @@ class EncoderModel(Model):
             )
         found = await self._encoder.vectors([np.asarray(x, np.int32) for x in sequences])
         found = found[:, :dimensions]
-        if normalize:
+        if self._encoder.model.normalize if normalize is None else normalize:
             found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
         return found
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, overload
 import anyio.to_thread
 
 import aggml
-from aggml import Backend, DType, GGUFFile, Scheduler
+from aggml import Backend, DType, Scheduler
 from aggml.models.catalogue import describe
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.encoder_model import EncoderModel
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggml.models.model import Model
+    from aggml.models.weights import ModelFile
 
 __all__ = ["CACHES", "LONGEST", "D", "load", "load_decoder"]
 
@@ -50,7 +51,7 @@ async def load(
     Weights are mapped where the device reads host memory, so that nothing is copied.
 
     Args:
-        path: a GGUF file.
+        path: a GGUF file, or a folder of Hugging Face with config.json and safetensors.
         backend: where to compute; it must stay open while the model is used. A scheduler gives each
             layer to a device that has memory for it and for its caches, the first layers to the
             CPU. None: a backend on the best device, which is closed with the model.
@@ -61,8 +62,8 @@ async def load(
         progress: called with bytes loaded so far and bytes in all.
 
     Raises:
-        ModelError: the file cannot be read, is no GGUF file, is of an architecture that is not
-            known, or has not what that needs.
+        ModelError: it cannot be read, is no model, is of an architecture that is not known, or has
+            not what that needs.
         InvalidArgument: ``ctx`` or ``slots`` below 1, another type of cache.
         InvalidHandle: neither a backend nor a scheduler.
 
@@ -109,7 +110,7 @@ D = TypeVar("D", bound=Decoder)
 @overload
 async def load_decoder(
     backend: Backend | Scheduler,
-    file: GGUFFile,
+    file: ModelFile,
     *,
     ctx: int | None = None,
     sequences: int = 1,
@@ -120,7 +121,7 @@ async def load_decoder(
 @overload
 async def load_decoder(
     backend: Backend | Scheduler,
-    file: GGUFFile,
+    file: ModelFile,
     *,
     kind: type[D],
     ctx: int | None = None,
@@ -131,7 +132,7 @@ async def load_decoder(
 ) -> D: ...
 async def load_decoder(
     backend: Backend | Scheduler,
-    file: GGUFFile,
+    file: ModelFile,
     *,
     kind: type[Decoder] = Decoder,
     ctx: int | None = None,

@@ -119,7 +119,8 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
     return Description(**read | changes)
 
 
-POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+#: By GGUF's number; 4: a rank head, which looks at the first token.
+POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", 4: "cls"}
 
 
 def encoder_of(
@@ -146,5 +147,6 @@ def encoder_of(
         "eps": hp.number("attention.layer_norm_epsilon"),
         "layers": tuple(layers),
         "pooling": POOLINGS[kind],
+        "normalize": hp.flag("pooling_normalize", True),
     }
     return EncoderDescription(**read | changes)

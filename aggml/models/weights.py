@@ -1,35 +1,87 @@
-"""Weights: from a model file to tensors on a backend.
+"""Weights: from a model file or folder to tensors on a backend.
 
-Here: opening GGUF, what must be in it, mapping or loading. Not here: what the weights are for
+Here: opening it, what must be in it, mapping or loading. Not here: what the weights are for
 (description.py), the file format (aggml.gguf).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import anyio
 import anyio.to_thread
 
 import aggml
 from aggml import GGUFFile, Scheduler
+from aggml.models.catalogue import checkpoints
+from aggml.models.checkpoints import ModelFolder
 from aggml.models.dividing import SHARE, by_home, divided, layer_of
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+    from types import TracebackType
 
-    from aggml import Backend, Tensor
+    from aggml import Backend, Buffer, Device, Tensor
 
-__all__ = ["load_weights", "open_model"]
+__all__ = ["ModelFile", "load_weights", "open_model"]
 
 
-async def open_model(path: Path) -> GGUFFile:
-    """Open a GGUF file without holding up the loop.
+class ModelFile(Protocol):
+    """What a GGUFFile and a ModelFolder have in common."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Values by GGUF's keys."""
+        ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Leaves by GGUF's names."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        ...
+
+    def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
+        """Place tensors without a copy, or raise Unsupported."""
+        ...
+
+    async def load(
+        self,
+        backend: Backend,
+        *,
+        names: Iterable[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> object:
+        """Place tensors."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+async def open_model(path: Path) -> ModelFile:
+    """Open a GGUF file, or a folder of Hugging Face, without holding up the loop.
 
     Raises:
-        ModelError: it cannot be read, or is no GGUF file.
+        ModelError: it cannot be read, or is no model.
     """
+    if await anyio.Path(path).is_dir():
+        return await anyio.to_thread.run_sync(ModelFolder.open, path, checkpoints())
     try:
         return await anyio.to_thread.run_sync(GGUFFile.open, path)
     except (OSError, aggml.AggmlError) as error:
@@ -38,7 +90,7 @@ async def open_model(path: Path) -> GGUFFile:
 
 async def load_weights(
     backend: Backend | Scheduler,
-    file: GGUFFile,
+    file: ModelFile,
     needs: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
     uses: Callable[[str], bool] | None = None,
@@ -70,7 +122,7 @@ async def load_weights(
 
 async def _bring(
     backend: Backend,
-    file: GGUFFile,
+    file: ModelFile,
     names: Sequence[str],
     progress: Callable[[int, int], None] | None,
 ) -> None:
@@ -83,7 +135,7 @@ async def _bring(
 
 async def _spread(
     scheduler: Scheduler,
-    file: GGUFFile,
+    file: ModelFile,
     names: Sequence[str],
     caches: Sequence[int],
     progress: Callable[[int, int], None] | None,

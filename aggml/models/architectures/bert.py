@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.checkpoints.keys import ENCODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint, without_first
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
 from aggml.models.reading import encoder_of
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -20,4 +23,68 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     return encoder_of(hp, layers, positions=True)
 
 
-ARCHITECTURE = Architecture(("bert",), describe)
+_BERT: Final = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "blk.{i}.attn_q": "encoder.layer.{i}.attention.self.query",
+    "blk.{i}.attn_k": "encoder.layer.{i}.attention.self.key",
+    "blk.{i}.attn_v": "encoder.layer.{i}.attention.self.value",
+    "blk.{i}.attn_output": "encoder.layer.{i}.attention.output.dense",
+    "blk.{i}.attn_output_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "blk.{i}.ffn_up": "encoder.layer.{i}.intermediate.dense",
+    "blk.{i}.ffn_down": "encoder.layer.{i}.output.dense",
+    "blk.{i}.layer_output_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+_DISTIL: Final = {
+    "blk.{i}.attn_q": "transformer.layer.{i}.attention.q_lin",
+    "blk.{i}.attn_k": "transformer.layer.{i}.attention.k_lin",
+    "blk.{i}.attn_v": "transformer.layer.{i}.attention.v_lin",
+    "blk.{i}.attn_output": "transformer.layer.{i}.attention.out_lin",
+    "blk.{i}.attn_output_norm": "transformer.layer.{i}.sa_layer_norm",
+    "blk.{i}.ffn_up": "transformer.layer.{i}.ffn.lin1",
+    "blk.{i}.ffn_down": "transformer.layer.{i}.ffn.lin2",
+    "blk.{i}.layer_output_norm": "transformer.layer.{i}.output_layer_norm",
+}
+_GUESSES: Final = (r"^cls\.", r"^lm_head\.", r"^vocab_")  # of words that are left out
+
+
+def _before_first(config: Config) -> int:
+    """Rows of positions before the first: RoBERTa counts from behind the padding's number."""
+    return int(config.get("pad_token_id", default=1)) + 1
+
+
+def _roberta_context(config: Config) -> int:
+    return int(config.need("max_position_embeddings")) - _before_first(config)
+
+
+CHECKPOINTS: Final = (
+    Checkpoint(
+        ("bert",), _BERT | {"cls": "pooler.dense", "cls.output": "classifier"}, ENCODER_KEYS,
+        prefixes=("bert.",), ignored=_GUESSES, classes=("BertForSequenceClassification",),
+        expects={"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)},
+    ),
+    Checkpoint(
+        ("bert",), _BERT, ENCODER_KEYS, prefixes=("bert.",), ignored=(*_GUESSES, r"^pooler\."),
+        expects={"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)},
+    ),
+    Checkpoint(
+        ("xlm-roberta", "roberta", "camembert"),
+        _BERT | {
+            "position_embd": without_first("embeddings.position_embeddings", _before_first),
+            "cls": "classifier.dense",
+            "cls.output": "classifier.out_proj",
+        },
+        ENCODER_KEYS | {"context_length": _roberta_context},
+        prefixes=("roberta.",), ignored=(*_GUESSES, r"^pooler\."),
+        expects={"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)},
+    ),
+    Checkpoint(
+        ("distilbert",), _BERT | _DISTIL, ENCODER_KEYS | {"feed_forward_length": "hidden_dim"},
+        prefixes=("distilbert.",), ignored=_GUESSES, expects={"activation": ("gelu",)},
+    ),
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("bert",), describe, CHECKPOINTS)

@@ -9,6 +9,15 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    gemma_norms,
+    number,
+    same_as_heads,
+    window_pattern,
+)
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, head_length, rope_of, windowed
 
@@ -48,4 +57,18 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("gemma2",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("gemma2",),
+    DECODER | gemma_norms(),
+    DECODER_KEYS | {
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern(2),
+        "attn_logit_softcapping": number("attn_logit_softcapping"),
+        "final_logit_softcapping": number("final_logit_softcapping"),
+        "query_pre_attn_scalar": same_as_heads(LARGE),
+    },
+    expects={"hidden_activation": ("gelu_pytorch_tanh",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("gemma2",), describe, (CHECKPOINT,))

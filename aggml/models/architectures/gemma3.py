@@ -10,6 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    gemma_norms,
+    number,
+    same_as_heads,
+    window_pattern,
+)
+from aggml.models.checkpoints.recipes import Checkpoint, shifted
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, head_length, rope_of, windowed
 
@@ -51,4 +60,22 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("gemma3",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("gemma3_text", "gemma3"),
+    DECODER | gemma_norms() | {
+        "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
+        "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
+    },
+    DECODER_KEYS | {
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern(6),
+        "final_logit_softcapping": number("final_logit_softcapping"),
+        "query_pre_attn_scalar": same_as_heads(LARGE),
+    },
+    prefixes=("language_model.model.", "model.language_model.", "language_model.", "model."),
+    ignored=(r"vision_tower\.", r"multi_modal_projector\."),
+    expects={"hidden_activation": ("gelu_pytorch_tanh",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("gemma3",), describe, (CHECKPOINT,))

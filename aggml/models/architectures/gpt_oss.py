@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, window_pattern
+from aggml.models.checkpoints.packed_experts import blocks, upright
+from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, rope_of, windowed
 
@@ -27,4 +30,28 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("gpt-oss",), describe)
+_MIXED: Final = "layers.{i}.mlp.experts.gate_up_proj"
+_DOWN: Final = "layers.{i}.mlp.experts.down_proj"
+CHECKPOINT: Final = Checkpoint(
+    ("gpt_oss",),
+    DECODER | {
+        "blk.{i}.ffn_norm": None,
+        "blk.{i}.post_attention_norm": "layers.{i}.post_attention_layernorm",
+        "blk.{i}.attn_sinks.weight": "layers.{i}.self_attn.sinks",
+        "blk.{i}.ffn_gate_inp": "layers.{i}.mlp.router",
+        "blk.{i}.ffn_gate_exps.weight": (blocks(_MIXED, 0), upright(_MIXED, 0)),
+        "blk.{i}.ffn_up_exps.weight": (blocks(_MIXED, 1), upright(_MIXED, 1)),
+        "blk.{i}.ffn_down_exps.weight": (blocks(_DOWN), upright(_DOWN)),
+        "blk.{i}.ffn_gate_exps.bias": half(f"{_MIXED}_bias", 0, axis=1, alternating=True),
+        "blk.{i}.ffn_up_exps.bias": half(f"{_MIXED}_bias", 1, axis=1, alternating=True),
+        "blk.{i}.ffn_down_exps.bias": f"{_DOWN}_bias",
+    },
+    DECODER_KEYS | EXPERT_KEYS | {
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern(2),
+        "expert_feed_forward_length": "intermediate_size",
+    },
+    expects={"swiglu_limit": (7.0,), "swiglu_alpha": (1.702,)},
+)  # fmt: skip
+
+ARCHITECTURE = Architecture(("gpt-oss",), describe, (CHECKPOINT,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, NEIGHBOURS, number
+from aggml.models.checkpoints.recipes import Checkpoint, half
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, rope_of
 
@@ -37,4 +39,33 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("granite", "granitemoe"), describe)
+_KEYS: Final = DECODER_KEYS | {
+    "embedding_scale": number("embedding_multiplier"),
+    "residual_scale": number("residual_multiplier"),
+    "attention.scale": number("attention_multiplier"),
+    "logit_scale": number("logits_scaling"),
+}
+CHECKPOINTS: Final = (
+    Checkpoint(("granite",), DECODER | NEIGHBOURS, _KEYS, expects={"hidden_act": ("silu",)}),
+    Checkpoint(
+        ("granitemoe", "granitemoeshared"),
+        DECODER | NEIGHBOURS | {
+            "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.router.layer",
+            "blk.{i}.ffn_gate_exps": half("layers.{i}.block_sparse_moe.input_linear", 0, axis=1),
+            "blk.{i}.ffn_up_exps": half("layers.{i}.block_sparse_moe.input_linear", 1, axis=1),
+            "blk.{i}.ffn_down_exps": "layers.{i}.block_sparse_moe.output_linear",
+            "blk.{i}.ffn_gate_shexp": half("layers.{i}.shared_mlp.input_linear", 0),
+            "blk.{i}.ffn_up_shexp": half("layers.{i}.shared_mlp.input_linear", 1),
+            "blk.{i}.ffn_down_shexp": "layers.{i}.shared_mlp.output_linear",
+        },
+        _KEYS | EXPERT_KEYS | {
+            "expert_feed_forward_length": "intermediate_size",
+            "expert_shared_feed_forward_length": "shared_intermediate_size",
+        },
+        architecture="granitemoe",
+        expects={"hidden_act": ("silu",)},
+    ),
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("granite", "granitemoe"), describe, CHECKPOINTS)

@@ -5,9 +5,17 @@ Norms before each block, rotary positions on neighbours, a gated feed-forward ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    EXPERT_KEYS,
+    NEIGHBOURS,
+    scaled_frequencies,
+)
+from aggml.models.checkpoints.recipes import Checkpoint, stacked
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, rope_of
 
@@ -26,4 +34,18 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(attention_of(hp, rope, i), net) for i in layers])
 
 
-ARCHITECTURE = Architecture(("llama",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("llama", "mistral", "smollm", "mixtral"),
+    DECODER | NEIGHBOURS | {
+        "rope_freqs.weight": scaled_frequencies,
+        "blk.{i}.ffn_gate_inp": "layers.{i}.block_sparse_moe.gate",
+        "blk.{i}.ffn_gate_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w1"),
+        "blk.{i}.ffn_down_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w2"),
+        "blk.{i}.ffn_up_exps": stacked("layers.{i}.block_sparse_moe.experts.{e}.w3"),
+    },
+    {**DECODER_KEYS, **EXPERT_KEYS, "expert_feed_forward_length": lambda _: None},
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("llama",), describe, (CHECKPOINT,))

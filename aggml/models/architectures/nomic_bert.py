@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.checkpoints.keys import ENCODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture
 from aggml.models.encoding.description import EncoderDescription, EncoderLayer
 from aggml.models.reading import encoder_of, rope_of
@@ -20,4 +22,24 @@ def describe(hp: Hyperparameters) -> EncoderDescription:
     return encoder_of(hp, [layer] * hp.integer("block_count"))
 
 
-ARCHITECTURE = Architecture(("nomic-bert",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("nomic_bert",),
+    {
+        "token_embd": "embeddings.word_embeddings",
+        "token_types": "embeddings.token_type_embeddings",
+        "token_embd_norm": "emb_ln",
+        "blk.{i}.attn_qkv": "encoder.layers.{i}.attn.Wqkv",
+        "blk.{i}.attn_output": "encoder.layers.{i}.attn.out_proj",
+        "blk.{i}.attn_output_norm": "encoder.layers.{i}.norm1",
+        "blk.{i}.ffn_up": "encoder.layers.{i}.mlp.fc11",
+        "blk.{i}.ffn_gate": "encoder.layers.{i}.mlp.fc12",
+        "blk.{i}.ffn_down": "encoder.layers.{i}.mlp.fc2",
+        "blk.{i}.layer_output_norm": "encoder.layers.{i}.norm2",
+    },
+    ENCODER_KEYS,
+    prefixes=("bert.",),
+    expects={"activation_function": ("swiglu",), "hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("nomic-bert",), describe, (CHECKPOINT,))

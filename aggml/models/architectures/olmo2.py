@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, HEAD_NORMS, window_pattern
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, rope_of, windowed
 
@@ -40,4 +42,19 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("olmo2",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("olmo2", "olmo3"),
+    DECODER | HEAD_NORMS | {
+        "blk.{i}.post_attention_norm": "layers.{i}.post_attention_layernorm",
+        "blk.{i}.post_ffw_norm": "layers.{i}.post_feedforward_layernorm",
+        "blk.{i}.ffn_norm": None,
+    },
+    DECODER_KEYS | {
+        "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": window_pattern(4),
+    },
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("olmo2",), describe, (CHECKPOINT,))

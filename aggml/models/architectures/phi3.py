@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, longrope_factors
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, rope_of
 
@@ -24,4 +26,17 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, FeedForward(joined=True)) for mixer in attention])
 
 
-ARCHITECTURE = Architecture(("phi3",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("phi3",),
+    DECODER | {
+        "blk.{i}.attn_qkv": "layers.{i}.self_attn.qkv_proj",
+        "blk.{i}.ffn_up": "layers.{i}.mlp.gate_up_proj",
+        "rope_factors_short.weight": longrope_factors("short_factor"),
+        "rope_factors_long.weight": longrope_factors("long_factor"),
+    },
+    DECODER_KEYS | {"attention.sliding_window": lambda _: 0},  # llama.cpp has none, either
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("phi3",), describe, (CHECKPOINT,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS
+from aggml.models.checkpoints.recipes import Checkpoint, flat
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, rope_of
 
@@ -22,4 +24,21 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(attention_of(hp, rope, i), net) for i in layers])
 
 
-ARCHITECTURE = Architecture(("qwen2moe",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("qwen2_moe",),
+    DECODER | EXPERTS | {
+        "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_expert.gate_proj",
+        "blk.{i}.ffn_up_shexp": "layers.{i}.mlp.shared_expert.up_proj",
+        "blk.{i}.ffn_down_shexp": "layers.{i}.mlp.shared_expert.down_proj",
+        "blk.{i}.ffn_gate_inp_shexp": flat("layers.{i}.mlp.shared_expert_gate"),
+    },
+    DECODER_KEYS | EXPERT_KEYS
+    | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+    expects={
+        "hidden_act": ("silu",), "use_sliding_window": (False,), "norm_topk_prob": (False,),
+        "decoder_sparse_step": (1,), "mlp_only_layers": ([],),
+    },
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("qwen2moe",), describe, (CHECKPOINT,))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERT_KEYS, EXPERTS, HEAD_NORMS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, experts_of, rope_of
 
@@ -21,4 +23,13 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, net) for mixer in attention])
 
 
-ARCHITECTURE = Architecture(("qwen3moe",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("qwen3_moe",), DECODER | HEAD_NORMS | EXPERTS, DECODER_KEYS | EXPERT_KEYS,
+    expects={
+        "hidden_act": ("silu",), "use_sliding_window": (False,), "norm_topk_prob": (True,),
+        "decoder_sparse_step": (1,), "mlp_only_layers": ([],),
+    },
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("qwen3moe",), describe, (CHECKPOINT,))

@@ -46,6 +46,7 @@ class EncoderDescription:
         eps: of all norms.
         layers: in order.
         pooling: how one vector is made of those of all tokens.
+        normalize: whether a vector has length 1 unless somebody asks otherwise.
         positions: whether each position has an embedding (``position_embd``).
         distance_bias: the most that distance takes from a product (ALiBi); 0: positions count by
             embeddings or ropes.
@@ -58,6 +59,7 @@ class EncoderDescription:
     eps: float
     layers: tuple[EncoderLayer, ...]
     pooling: Pooling = "mean"
+    normalize: bool = True
     positions: bool = False
     distance_bias: float = 0.0
 

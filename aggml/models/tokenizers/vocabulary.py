@@ -10,6 +10,7 @@ import codecs
 import heapq
 import itertools
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ __all__ = [
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
+    "steps_of",
 ]
 
 CONTROL: Final = 3  # tokenizer.ggml.token_type
@@ -188,8 +190,11 @@ class ByteLevel(Vocabulary):
         super().__init__(metadata, add_bos=self._cut.add_bos)
         self._tokenizer = _joiner(metadata, self.ids, self._cut)
         self._bytes = _bytes_by_letter()
+        self._composed = bool(metadata.get("tokenizer.ggml.normalizer.nfc", False))
 
     def _encode(self, text: str) -> list[int]:
+        if self._composed:
+            text = unicodedata.normalize("NFC", text)
         return list(
             self._tokenizer.encode(text if self._cut.bytes else text.replace(" ", SPACE)).ids
         )
@@ -219,7 +224,8 @@ def _bytes_by_letter() -> dict[str, int]:
 def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Tokenizer:
     """What cuts a text and joins the parts of each piece."""
     try:
-        from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+        import tokenizers
+        from tokenizers import Tokenizer, models
     except ImportError as error:
         raise VocabularyError(
             "the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
@@ -229,10 +235,14 @@ def _joiner(metadata: Mapping[str, Any], ids: dict[str, int], cut: Cut) -> Token
         vocab=ids, merges=pairs, ignore_merges=cut.whole, byte_fallback=not cut.bytes
     )
     tokenizer = Tokenizer(model)
-    steps: list[Any] = [
-        pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cut.patterns
-    ]
-    if cut.bytes:
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.pre_tokenizer = steps_of(tokenizers, cut)
     return tokenizer
+
+
+def steps_of(library: Any, cut: Cut) -> Any:  # noqa: ANN401 parts of the module tokenizers
+    """What cuts a text, of the library `tokenizers`."""
+    of = library.pre_tokenizers
+    steps: list[Any] = [of.Split(library.Regex(x), "isolated") for x in cut.patterns]
+    if cut.bytes:
+        steps.append(of.ByteLevel(add_prefix_space=False, use_regex=False))
+    return of.Sequence(steps)

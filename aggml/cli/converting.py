@@ -1,0 +1,110 @@
+"""``aggml gguf convert`` and ``quantize``: a model as a GGUF file, in whichever type.
+
+Not here: what becomes of each tensor (aggml.models.converting).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aggml.cli.shared import awaited, bar, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["convert", "quantize"]
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    """What both commands take beside the type."""
+    for option in (
+        click.option(
+            "--output-type", "ends", metavar="TYPE",
+            help="Of the output and the embeddings. [default: as the others]",
+        ),
+        click.option(
+            "--keep", metavar="REGEX", help="Tensors whose name it matches stay as they are."
+        ),
+        click.option(
+            "--imatrix", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="How much each column matters, as llama.cpp measures it: .dat or .gguf.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="For programs."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+TARGET = click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+
+
+@click.command
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@TARGET
+@click.option(
+    "-t", "--type", "dtype", metavar="TYPE", help="Of the matrices. [default: as they are]"
+)
+@_options
+@awaited
+async def convert(folder: Path, target: Path, **options: Any) -> None:  # noqa: ANN401
+    """Write the model of a Hugging Face FOLDER to the GGUF file TARGET.
+
+    Norms, biases, routers and positions stay as they are. Matrices whose rows are no whole number
+    of blocks get a type of about the same size with smaller ones. TARGET is written aside and
+    renamed when it is whole: Ctrl-C leaves no broken file.
+    """
+    await _convert(folder, target, "converting", **options)
+
+
+@click.command
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@TARGET
+@click.option(
+    "-t", "--type", "dtype", metavar="TYPE", required=True,
+    help="Of the matrices: q8_0, q4_K, f16, ...",
+)  # fmt: skip
+@_options
+@awaited
+async def quantize(source: Path, target: Path, **options: Any) -> None:  # noqa: ANN401
+    """Write the GGUF file SOURCE to TARGET with its matrices in another type.
+
+    Norms, biases, routers and positions stay as they are. Matrices whose rows are no whole number
+    of blocks get a type of about the same size with smaller ones. TARGET is written aside and
+    renamed when it is whole: Ctrl-C leaves no broken file.
+    """
+    await _convert(source, target, "quantizing", **options)
+
+
+async def _convert(
+    source: Path,
+    target: Path,
+    what: str,
+    *,
+    dtype: str | None,
+    ends: str | None,
+    keep: str | None,
+    imatrix: Path | None,
+    as_json: bool,
+) -> None:
+    """Do it, with a bar, and tell what was done."""
+    from aggml import models
+
+    with bar(what) as progress:
+        done = await models.convert(
+            source, target, dtype, ends=ends, keep=keep, imatrix=imatrix, progress=progress
+        )
+    if as_json:
+        show({
+            "source": str(source), "target": str(target), "tensors": done.tensors,
+            "changed": done.changed, "bytes_before": done.nbytes_before, "bytes": done.nbytes,
+            "bytes_by_type": done.types,
+        })  # fmt: skip
+        return
+    kinds = ", ".join(f"{name} {size:,}" for name, size in done.types.items())
+    click.echo(
+        f"{done.tensors} tensors, {done.changed} in another type: {kinds}; "
+        f"{done.nbytes_before:,} -> {done.nbytes:,} bytes"
+    )

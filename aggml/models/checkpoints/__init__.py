@@ -1,0 +1,13 @@
+"""Checkpoints: folders as Hugging Face keeps models, read as if they were GGUF files.
+
+Here: the names. folder.py opens a folder; recipes.py has the words in which architectures/ say how
+their tensors and keys are called there. Not here: what they mean for one architecture.
+"""
+
+from __future__ import annotations
+
+from aggml.models.checkpoints.folder import ModelFolder
+from aggml.models.checkpoints.pickled import read_pickled
+from aggml.models.checkpoints.safetensors import SafeTensors
+
+__all__ = ["ModelFolder", "SafeTensors", "read_pickled"]

@@ -1,0 +1,88 @@
+"""Config: what a folder's config.json says, under whichever of its names.
+
+Here: reading values. Not here: what they are called in GGUF (keys.py, architectures/).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["Config", "read_json"]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty if there is no such file.
+
+    Raises:
+        ModelError: the file is no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {str(path)!r}: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{str(path)!r} is no JSON object")
+    return found
+
+
+class Config:
+    """The values of a config.json. Of models that see, too, those of their text."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        inner = values.get("text_config")
+        self.values = {**values, **inner} if isinstance(inner, dict) else dict(values)
+        self.model_type = str(self.values.get("model_type", ""))
+        self.classes = [str(x) for x in values.get("architectures") or ()]
+
+    def get(self, *names: str, default: Any = None) -> Any:  # noqa: ANN401 as the file has it
+        """The first of these that has a value, or ``default``."""
+        for name in names:
+            if self.values.get(name) is not None:
+                return self.values[name]
+        return default
+
+    def need(self, *names: str) -> Any:  # noqa: ANN401 as the file has it
+        """The first of these that has a value.
+
+        Raises:
+            ModelError: none has.
+        """
+        found = self.get(*names)
+        if found is None:
+            raise ModelError(f"config.json does not give {' or '.join(names)}")
+        return found
+
+    @property
+    def head(self) -> int:
+        """Elements of a head."""
+        return int(self.get("head_dim", default=self._by_heads))
+
+    @property
+    def _by_heads(self) -> int:
+        width = int(self.need("hidden_size", "n_embd", "dim"))
+        return width // int(self.need("num_attention_heads", "n_head", "n_heads"))
+
+    def rope(self, layers: str = "full_attention") -> dict[str, Any]:
+        """How positions are turned, of these layers where they differ: "rope_theta", "factor", ...
+
+        Newer files have all of it in ``rope_parameters``, older ones in several places.
+        """
+        found = self.get("rope_parameters", default={})
+        if layers in found:
+            return dict(found[layers])
+        if found and "rope_theta" not in found and "rope_type" not in found:
+            return {}  # of other kinds of layers alone
+        old = dict(self.get("rope_scaling", default={}))
+        if "type" in old:
+            old.setdefault("rope_type", old["type"])
+        base = self.get("rope_theta", "rotary_emb_base", "global_rope_theta")
+        return ({} if base is None else {"rope_theta": base}) | old | dict(found)

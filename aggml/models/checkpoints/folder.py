@@ -1,0 +1,218 @@
+"""ModelFolder: a folder of Hugging Face under the names of GGUF, for whoever reads a GGUFFile.
+
+Here: metadata, tensors made and brought to a device. Not here: which tensors there are
+(planning.py), the files (shards.py), the vocabulary (vocabularies.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio.to_thread
+import numpy as np
+from anyio.lowlevel import checkpoint as breath
+
+import aggml
+from aggml import Tensor
+from aggml.models.checkpoints.config import Config, read_json
+from aggml.models.checkpoints.keys import rope_keys
+from aggml.models.checkpoints.planning import Plan, chosen
+from aggml.models.checkpoints.pooling import pooling_keys
+from aggml.models.checkpoints.shards import Shards
+from aggml.models.checkpoints.vocabularies import vocabulary_keys
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from aggml import Backend, Buffer, Device
+    from aggml.models.checkpoints.planning import Made
+    from aggml.models.checkpoints.recipes import Array, Checkpoint
+
+__all__ = ["ModelFolder"]
+
+
+class ModelFolder:
+    """An open folder: what a `aggml.GGUFFile` has, as far as models use it.
+
+    Attributes:
+        path: of the folder.
+        metadata: values by GGUF's keys.
+        tensors: leaves by GGUF's names; not placed until `load`.
+    """
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, Tensor]
+    _config: Config
+    _map: Checkpoint
+    _shards: Shards
+    _made: dict[str, Made]
+
+    @classmethod
+    def open(cls, path: Path, checkpoints: Sequence[tuple[str, Checkpoint]]) -> Self:
+        """Read the folder's small files and the directories of its weights. Blocks while it does.
+
+        Args:
+            path: the folder.
+            checkpoints: the architecture's name and its map, of all that are known, as
+                `catalogue.checkpoints` gives them.
+
+        Raises:
+            ModelError: a file is missing or damaged; an architecture that is not known; a tensor
+                that the map does not know.
+        """
+        self = object.__new__(cls)
+        self.path = Path(path)
+        values = read_json(self.path / "config.json")
+        if not values:
+            raise ModelError(f"{str(path)!r} has no config.json: it is no folder of a model")
+        self._config = config = Config(values)
+        name, self._map = chosen(config, checkpoints)
+        self._shards = Shards(self.path)
+        self._made = Plan(config, self._map, self._shards).tensors()
+        self.tensors = {
+            name: aggml.new_tensor(x.dtype, ne=x.shape[::-1] or (1,), name=name)
+            for name, x in self._made.items()
+        }
+        self.metadata = {"general.architecture": name}
+        self.metadata |= {f"{name}.{key}": value for key, value in self._keys().items()}
+        self.metadata |= vocabulary_keys(self.path, config, self._rows_of_embeddings())
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def _rows_of_embeddings(self) -> int:
+        found = self._made.get("token_embd.weight")
+        return 0 if found is None else found.shape[0]
+
+    def _keys(self) -> dict[str, Any]:
+        """What the model's GGUF keys say, as far as config.json has it."""
+        found: dict[str, Any] = {}
+        for key, where in self._map.keys.items():
+            if callable(where):
+                value = where(self._config)
+            else:
+                value = self._config.get(*((where,) if isinstance(where, str) else where))
+            if value is not None:
+                found[key] = value
+        ranks = any(name.startswith("cls.") for name in self._made)
+        pooled = (
+            pooling_keys(self.path, self._config, ranks=ranks)
+            if not found.get("attention.causal", True)
+            else {}
+        )
+        return found | rope_keys(self._config) | pooled
+
+    def array(self, name: str) -> Array:
+        """A tensor's elements, or its blocks as bytes, in numpy's order. Blocks while it makes it.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        made = self._made[name]
+        arrays = [self._shards[source] for source in made.sources]
+        found = arrays[0] if made.recipe is None else made.recipe.make(arrays, self._config)
+        assert found is not None
+        if made.dtype.is_quantized:
+            return np.ascontiguousarray(found)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(found, made.dtype.numpy)
+
+    async def load(
+        self,
+        backend: Backend,
+        *,
+        names: Iterable[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Buffer]:
+        """Bring tensors to a backend.
+
+        Those that lie in a file as they are wanted are mapped if its device reads host memory, the
+        others made one by one and copied.
+
+        Returns:
+            Buffers with usage WEIGHTS.
+
+        Cancellation: stops after the tensor that is being made; none is placed.
+        """
+        wanted = list(self.tensors if names is None else dict.fromkeys(names))
+        buffers: list[Buffer] = []
+        try:
+            rest = self._mapped(backend, wanted, buffers)
+            total, done = sum(self.tensors[x].nbytes for x in rest), 0
+            if rest:
+                buffers.append(await backend.alloc_async([self.tensors[x] for x in rest]))
+            for name in rest:
+                array = await anyio.to_thread.run_sync(self.array, name)
+                await backend.set(self.tensors[name], array)
+                done += self.tensors[name].nbytes
+                if progress is not None:
+                    progress(done, total)
+                await breath()
+        except BaseException:
+            for buffer in buffers:
+                buffer.close()
+            raise
+        for buffer in buffers:
+            buffer.usage = aggml.BufferUsage.WEIGHTS
+        return buffers
+
+    def _mapped(self, backend: Backend, wanted: list[str], buffers: list[Buffer]) -> list[str]:
+        """Place what can be used where it lies in a file; the names of the others."""
+        rest: list[str] = []
+        maps: dict[Path, Buffer | None] = {}
+        for opened in self._shards.files:
+            try:
+                maps[opened.path] = backend.device.buffer_from_host(opened.bytes)
+            except (aggml.Unsupported, aggml.Misaligned):
+                maps[opened.path] = None
+        buffers += [x for x in maps.values() if x is not None]
+        for name in wanted:
+            made = self._made[name]
+            file = self._shards.of.get(made.sources[0]) if made.sources else None
+            into = None if file is None else maps[file.path]
+            if made.recipe is not None or file is None or into is None:
+                rest.append(name)
+                continue
+            at = file.stored[made.sources[0]]
+            if at.dtype != made.dtype.numpy:
+                rest.append(name)
+                continue
+            try:
+                into.place(self.tensors[name], at.begin)
+            except aggml.Misaligned:
+                rest.append(name)
+        return rest
+
+    def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
+        """Not all of a folder can be mapped: `load` maps what can be.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise aggml.Unsupported(f"[ModelFolder.map] not all of {str(self.path)!r}: use load")
+
+    def close(self) -> None:
+        """Let go of the files; buffers made from them keep them as long as they live."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModelFolder {self.path.name!r}, {len(self.tensors)} tensors of {self.nbytes} bytes>"
+        )

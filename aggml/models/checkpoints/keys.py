@@ -1,0 +1,234 @@
+"""What most folders call the tensors and keys of text models and encoders.
+
+An architecture takes these maps and changes what it calls otherwise. Here: the maps, and positions.
+Not here: the words they are written in (recipes.py), one architecture's own (architectures/).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from aggml.models.checkpoints.recipes import Key, Rule, made, shifted, stacked, turned
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggml.models.checkpoints.config import Config
+    from aggml.models.checkpoints.recipes import Array, Recipe
+
+__all__ = [
+    "DECODER", "DECODER_KEYS", "ENCODER_KEYS", "EXPERTS", "EXPERT_KEYS", "HEAD_NORMS", "NEIGHBOURS",
+    "gemma_norms", "longrope_factors", "number", "rope_keys", "same_as_heads",
+    "scaled_frequencies", "window_pattern",
+]  # fmt: skip
+
+
+def number(*names: str, default: float | None = None) -> Callable[[Config], float | None]:
+    """A value as a float, also where config.json writes it without a point."""
+
+    def read(config: Config) -> float | None:
+        found = config.get(*names, default=default)
+        return None if found is None else float(found)
+
+    return read
+
+
+def _rotated(config: Config) -> int:
+    """Elements of each head that are turned."""
+    share = config.rope().get("partial_rotary_factor")
+    if share is None:
+        share = config.get("partial_rotary_factor", "rotary_emb_fraction", default=1.0)
+    return int(config.head * share)
+
+
+DECODER_KEYS: Final[dict[str, Key]] = {
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": ("num_key_value_heads", "num_attention_heads"),
+    "attention.layer_norm_rms_epsilon": number("rms_norm_eps"),
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "rope.dimension_count": _rotated,
+    "vocab_size": "vocab_size",
+}
+EXPERT_KEYS: Final[dict[str, Key]] = {
+    "expert_count": ("num_local_experts", "num_experts"),
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+ENCODER_KEYS: Final[dict[str, Key]] = {
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd", "dim"),
+    "block_count": ("num_hidden_layers", "n_layer", "n_layers"),
+    "feed_forward_length": ("intermediate_size", "n_inner", "hidden_dim"),
+    "attention.head_count": ("num_attention_heads", "n_head", "n_heads"),
+    "attention.layer_norm_epsilon": number(
+        "layer_norm_eps", "layer_norm_epsilon", "norm_eps", default=1e-12
+    ),
+    "attention.causal": lambda _: False,
+    "vocab_size": "vocab_size",
+}
+
+#: A llama's names; norms, attention, gate, up and down.
+DECODER: Final[dict[str, Rule]] = {
+    "token_embd": "embed_tokens",
+    "output_norm": "norm",
+    "output": "lm_head",
+    "blk.{i}.attn_norm": "layers.{i}.input_layernorm",
+    "blk.{i}.attn_q": "layers.{i}.self_attn.q_proj",
+    "blk.{i}.attn_k": "layers.{i}.self_attn.k_proj",
+    "blk.{i}.attn_v": "layers.{i}.self_attn.v_proj",
+    "blk.{i}.attn_output": "layers.{i}.self_attn.o_proj",
+    "blk.{i}.ffn_norm": "layers.{i}.post_attention_layernorm",
+    "blk.{i}.ffn_gate": "layers.{i}.mlp.gate_proj",
+    "blk.{i}.ffn_up": "layers.{i}.mlp.up_proj",
+    "blk.{i}.ffn_down": "layers.{i}.mlp.down_proj",
+}
+HEAD_NORMS: Final[dict[str, Rule]] = {
+    "blk.{i}.attn_q_norm": "layers.{i}.self_attn.q_norm",
+    "blk.{i}.attn_k_norm": "layers.{i}.self_attn.k_norm",
+}
+EXPERTS: Final[dict[str, Rule]] = {
+    "blk.{i}.ffn_gate_inp": "layers.{i}.mlp.gate",
+    "blk.{i}.ffn_gate_exps": stacked("layers.{i}.mlp.experts.{e}.gate_proj"),
+    "blk.{i}.ffn_up_exps": stacked("layers.{i}.mlp.experts.{e}.up_proj"),
+    "blk.{i}.ffn_down_exps": stacked("layers.{i}.mlp.experts.{e}.down_proj"),
+}
+#: For architectures that turn neighbours: the folders' order is that of halves.
+NEIGHBOURS: Final[dict[str, Rule]] = {
+    "blk.{i}.attn_q": turned("layers.{i}.self_attn.q_proj"),
+    "blk.{i}.attn_k": turned("layers.{i}.self_attn.k_proj", "num_key_value_heads"),
+}
+
+
+def rope_keys(config: Config) -> dict[str, Any]:
+    """Bases of the frequencies, and how they are stretched.
+
+    Raises:
+        ModelError: a way of stretching that is not known.
+    """
+    rope, found = config.rope(), {}
+    base = rope.get("rope_theta")
+    if base is not None:
+        found["rope.freq_base"] = float(base)
+    near = (
+        config.rope("sliding_attention") if config.get("sliding_window", "local_attention") else {}
+    )
+    local = config.get("rope_local_base_freq", "local_rope_theta", default=near.get("rope_theta"))
+    if local is not None and ("rope_local_base_freq" in config.values or near != rope):
+        found["rope.freq_base_swa"] = float(local)
+    kind = rope.get("rope_type", "default")
+    if kind in ("default", "llama3", "dynamic", None):  # llama3: by `scaled_frequencies`
+        return found
+    if kind not in ("linear", "yarn", "longrope", "su"):
+        raise ModelError(f"config.json stretches positions in a way that is not known: {kind!r}")
+    if kind in ("longrope", "su"):
+        return found | _long_rope_keys(config, rope)
+    found |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+    if kind == "yarn":
+        context = rope.get("original_max_position_embeddings")
+        found["rope.scaling.original_context_length"] = int(
+            context or config.need("max_position_embeddings")
+        )
+        for name in ("beta_fast", "beta_slow"):
+            if rope.get(name) is not None:
+                found[f"rope.scaling.yarn_{name}"] = float(rope[name])
+        told = rope.get("attention_factor")
+        if told is not None:  # the graph multiplies by the usual factor itself
+            usual = 0.1 * math.log(float(rope["factor"])) + 1
+            found["rope.scaling.attn_factor"] = float(told) / usual
+    return found
+
+
+def _long_rope_keys(config: Config, rope: dict[str, Any]) -> dict[str, Any]:
+    whole = int(config.need("max_position_embeddings"))
+    first = int(
+        config.get("original_max_position_embeddings")
+        or rope.get("original_max_position_embeddings")
+        or whole
+    )
+    factor = rope.get("attention_factor")
+    if factor is None:
+        scale = rope.get("factor") or whole / first
+        factor = 1.0 if scale <= 1 else math.sqrt(1 + math.log(scale) / math.log(first))
+    return {
+        "rope.scaling.type": "longrope",
+        "rope.scaling.original_context_length": first,
+        "rope.scaling.attn_factor": float(factor),
+    }
+
+
+def _llama3_frequencies(config: Config) -> Array | None:
+    """What frequencies are divided by, of llama 3.1 and later."""
+    rope = config.rope()
+    if rope.get("rope_type") != "llama3":
+        return None
+    half = _rotated(config) // 2
+    own = float(rope.get("rope_theta", 10000.0)) ** -(np.arange(half, dtype=np.float64) / half)
+    length = 2 * math.pi / own
+    low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+    context, factor = float(rope["original_max_position_embeddings"]), float(rope["factor"])
+    smooth = np.clip((context / length - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+scaled_frequencies: Final = made(_llama3_frequencies)
+
+
+def window_pattern(period: int) -> Callable[[Config], Any]:
+    """Which layers see a window, if not all but every ``period``-th do."""
+
+    def read(config: Config) -> list[bool] | None:
+        kinds = config.get("layer_types")
+        if kinds is None:
+            return None
+        near = [kind == "sliding_attention" for kind in kinds]
+        usual = [i % period < period - 1 for i in range(len(near))]
+        return None if near == usual else near
+
+    return read
+
+
+def longrope_factors(name: str) -> Recipe:
+    """What frequencies are divided by, of phi3: "short_factor" or "long_factor"."""
+
+    def read(config: Config) -> Array | None:
+        found = config.rope().get(name)
+        return None if found is None else np.array(found, np.float32)
+
+    return made(read)
+
+
+def gemma_norms() -> dict[str, Rule]:
+    """Four norms of a layer, each kept as the difference from one."""
+    names = {
+        "output_norm": "norm",
+        "blk.{i}.attn_norm": "layers.{i}.input_layernorm",
+        "blk.{i}.post_attention_norm": "layers.{i}.post_attention_layernorm",
+        "blk.{i}.ffn_norm": "layers.{i}.pre_feedforward_layernorm",
+        "blk.{i}.post_ffw_norm": "layers.{i}.post_feedforward_layernorm",
+    }
+    return {name: shifted(source) for name, source in names.items()}
+
+
+def same_as_heads(large: int) -> Callable[[Config], None]:
+    """Refuses products that are scaled otherwise than by a head: GGUF has no key for it.
+
+    Of the model with ``large`` layers they are scaled by the width over the number of heads.
+    """
+
+    def read(config: Config) -> None:
+        told = config.get("query_pre_attn_scalar")
+        of_large = int(config.need("hidden_size")) // int(config.need("num_attention_heads"))
+        usual = of_large if config.get("num_hidden_layers") == large else config.head
+        if told is not None and told != usual:
+            raise ModelError(f"config.json has query_pre_attn_scalar = {told}, and not {usual}")
+
+    return read

@@ -1,0 +1,185 @@
+"""planned: which tensors a folder has under GGUF's names, and what each is made of.
+
+Here: an architecture's map applied to the names in a folder. Not here: the maps (architectures/),
+making the tensors (folder.py).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aggml import DType
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml.models.checkpoints.config import Config
+    from aggml.models.checkpoints.recipes import Array, Checkpoint, Recipe, Rule
+    from aggml.models.checkpoints.shards import Shards
+
+__all__ = ["Made", "Plan", "chosen"]
+
+#: Kept in f32 whatever the folder has: small, or added to f32. Vectors are, too.
+IN_F32: Final = re.compile(r"ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_")
+FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
+BOTH: Final = (".weight", ".bias")
+#: Buffers that older models have saved.
+IGNORED: Final = (
+    r"rotary_emb\.inv_freq$",
+    r"position_ids$",
+    r"\.masked_bias$",
+    r"num_batches_tracked$",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A tensor to be.
+
+    Attributes:
+        sources: names in the folder.
+        recipe: None: the source as it is.
+        dtype: its type.
+        shape: in numpy's order.
+    """
+
+    sources: tuple[str, ...]
+    recipe: Recipe | None
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A folder's tensors on their way to GGUF's names.
+
+    Attributes:
+        config: its config.json.
+        map: of its architecture.
+        shards: its weights.
+    """
+
+    config: Config
+    map: Checkpoint
+    shards: Shards
+
+    def tensors(self) -> dict[str, Made]:
+        """Every tensor that the folder has, in the order of the map.
+
+        Raises:
+            ModelError: some are left over: the model is not what the map says.
+        """
+        named = {_short(x, self.map.prefixes): x for x in self.shards.names()}
+        found: dict[str, Made] = {}
+        used: set[str] = set()
+        layers = int(self.config.need("num_hidden_layers", "n_layer", "n_layers"))
+        tied = bool(self.config.get("tie_word_embeddings", default=False))
+        for target, rule in self.map.tensors.items():
+            for i in range(layers) if "{i}" in target else (0,):
+                for suffix in ("",) if target.endswith(BOTH) else BOTH:
+                    one = self._first(named, rule, i, suffix, target + suffix)
+                    if one is None:
+                        continue
+                    used.update(one.sources)
+                    if not (tied and target == "output"):
+                        found[target.replace("{i}", str(i)) + suffix] = one
+        skipped = [re.compile(x) for x in (*IGNORED, *self.map.ignored)]
+        rest = [
+            name
+            for short, name in named.items()
+            if name not in used and not any(x.search(short) for x in skipped)
+        ]
+        if rest:
+            raise ModelError(
+                f"the folder has {len(rest)} tensors that the architecture does not know, as "
+                f"{min(rest)!r}"
+            )
+        return found
+
+    def _first(
+        self, named: Mapping[str, str], rule: Rule, i: int, suffix: str, target: str
+    ) -> Made | None:
+        """One tensor, by the first of its rules that the folder has what it needs for."""
+        rules = rule if isinstance(rule, tuple) else () if rule is None else (rule,)
+        found = (self._one(named, x, i, suffix, target) for x in rules)
+        return next((x for x in found if x is not None), None)
+
+    def _one(
+        self, named: Mapping[str, str], rule: str | Recipe, i: int, suffix: str, target: str
+    ) -> Made | None:
+        """One tensor; None: the folder has not what it is made of."""
+        sources: list[str] = []
+        for name in (rule,) if isinstance(rule, str) else rule.sources:
+            short = name.replace("{i}", str(i)) + suffix
+            each = _experts(named, short) if "{e}" in short else [named.get(short)]
+            sources += [x for x in each if x is not None]
+            if not each or None in each:
+                return None
+        arrays = [self.shards[name] for name in sources]
+        if isinstance(rule, str):
+            return Made(tuple(sources), None, _kind(arrays, sources, target), arrays[0].shape)
+        shape = rule.shape([x.shape for x in arrays], self.config)
+        if shape == ():
+            return None
+        if rule.dtype is not None:
+            return Made(tuple(sources), rule, rule.dtype, shape)
+        return Made(tuple(sources), rule, _kind(arrays, sources, target, len(shape)), shape)
+
+
+def _experts(named: Mapping[str, str], short: str) -> list[str | None]:
+    """The names of every expert's tensor."""
+    found: list[str | None] = []
+    while (one := named.get(short.replace("{e}", str(len(found))))) is not None:
+        found.append(one)
+    return found
+
+
+def _kind(
+    arrays: Sequence[Array], sources: Sequence[str], target: str, axes: int | None = None
+) -> DType:
+    """The type of a tensor that is made of these.
+
+    Raises:
+        ModelError: floats of 8 bits, or no floats.
+    """
+    if not arrays:
+        return DType.F32
+    kinds = {"float64": DType.F64, "float32": DType.F32, "float16": DType.F16,
+             "bfloat16": DType.BF16}  # fmt: skip
+    found = kinds.get(arrays[0].dtype.name)
+    if found is None:
+        raise ModelError(
+            f"{sources[0]!r} is of the type {arrays[0].dtype.name}: only floats of 16 bits and "
+            "more are read"
+        )
+    vector = (arrays[0].ndim if axes is None else axes) < 2
+    return DType.F32 if vector or found not in FLOATS or IN_F32.search(target) else found
+
+
+def _short(name: str, prefixes: tuple[str, ...]) -> str:
+    """A name without the first of these beginnings that it has."""
+    return next((name.removeprefix(x) for x in prefixes if name.startswith(x)), name)
+
+
+def chosen(config: Config, checkpoints: Sequence[tuple[str, Checkpoint]]) -> tuple[str, Checkpoint]:
+    """The architecture's name and its map.
+
+    Raises:
+        ModelError: there is none for this type of model, or not for its variant.
+    """
+    fitting = [x for x in checkpoints if config.model_type in x[1].model_types]
+    named = [x for x in fitting if any(c.startswith(x[1].classes) for c in config.classes)
+             and x[1].classes]  # fmt: skip
+    found = next(iter([*named, *(x for x in fitting if not x[1].classes)]), None)
+    if found is None:
+        known = ", ".join(sorted({kind for _, x in checkpoints for kind in x.model_types}))
+        raise ModelError(f"the model_type is {config.model_type!r}, not one of {known}")
+    for key, allowed in found[1].expects.items():
+        value = config.get(key)
+        if value is not None and value not in allowed:
+            known = " or ".join(map(repr, allowed))
+            raise ModelError(f"config.json has {key} = {value!r}; {found[0]} knows {known}")
+    return found

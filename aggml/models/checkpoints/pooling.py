@@ -1,0 +1,72 @@
+"""pooling_keys: how a folder of sentence-transformers makes one vector of a text.
+
+Here: modules.json and what it names. Not here: the pooling itself (../encoding/).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.models.checkpoints.config import read_json
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aggml.models.checkpoints.config import Config
+
+__all__ = ["NORMALIZE", "pooling_keys"]
+
+#: Whether vectors have length 1; other programs do not know this key.
+NORMALIZE: Final = "pooling_normalize"
+MEAN: Final = 1
+RANK: Final = 4
+#: GGUF's numbers by the names in 1_Pooling/config.json, newer and older.
+KINDS: Final = {
+    "mean": 1, "cls": 2, "lasttoken": 3,
+    "pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3,
+}  # fmt: skip
+
+
+def pooling_keys(folder: Path, config: Config, *, ranks: bool) -> dict[str, Any]:
+    """Pooling, whether vectors have length 1, the labels of a rank head.
+
+    Args:
+        folder: of the model.
+        config: its config.json.
+        ranks: whether the folder has a rank head.
+
+    Raises:
+        ModelError: a module or a pooling that is not known.
+    """
+    if ranks:
+        labels = config.get("id2label", default={"0": "LABEL_0"})
+        return {"pooling_type": RANK, "classifier.output_labels": [str(x) for x in labels.values()]}
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"pooling_type": MEAN}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read modules.json: {error}") from error
+    found: dict[str, Any] = {"pooling_type": MEAN, NORMALIZE: False}
+    for module in modules:
+        kind = str(module.get("type", "")).rsplit(".", 1)[-1]
+        if kind == "Pooling":
+            told = read_json(folder / str(module.get("path", "1_Pooling")) / "config.json")
+            found["pooling_type"] = _pooling(told)
+        elif kind == "Normalize":
+            found[NORMALIZE] = True
+        elif kind != "Transformer":
+            raise ModelError(f"modules.json has a module of the type {kind!r}, which is not known")
+    return found
+
+
+def _pooling(told: dict[str, Any]) -> int:
+    mode = told.get("pooling_mode")
+    chosen = (
+        [mode] if mode else [x for x, on in told.items() if x.startswith("pooling_mode_") and on]
+    )
+    if len(chosen) != 1 or chosen[0] not in KINDS:
+        raise ModelError(f"1_Pooling/config.json asks for {chosen}, not one of {', '.join(KINDS)}")
+    return KINDS[chosen[0]]

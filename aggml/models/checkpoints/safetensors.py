@@ -1,0 +1,145 @@
+"""SafeTensors: a file of tensors, mapped.
+
+The package `safetensors` copies each tensor that it gives to numpy. Here the file is mapped, so
+that a device that reads host memory computes where the bytes lie in the file. The header is checked
+before anything in it is believed. Not here: folders of several files (shards.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import ml_dtypes
+import numpy as np
+
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+__all__ = ["NUMPY", "SafeTensors", "Stored"]
+
+LONGEST_HEADER: Final = 100 << 20  # bytes; the format's own limit
+
+#: Numpy's types by the format's names; of the types of 8 bits and less none is computed with.
+NUMPY: Final[dict[str, np.dtype[Any]]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32),
+    "U16": np.dtype(np.uint16),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a tensor lies: ``nbytes`` from ``begin`` on, counted from the file's first byte."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class SafeTensors:
+    """An open file: ``SafeTensors.open("model.safetensors")["lm_head.weight"]``.
+
+    Attributes:
+        path: where it was opened.
+        bytes: the whole file, mapped; a write would stay in this process.
+        stored: tensors by name.
+        notes: what the file says of itself (``__metadata__``).
+    """
+
+    path: Path
+    bytes: npt.NDArray[np.uint8]
+    stored: dict[str, Stored]
+    notes: dict[str, str]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Map a file and read its header. Blocks while it does.
+
+        Raises:
+            ModelError: it cannot be read, or is no safetensors file, or a damaged one.
+        """
+        self = object.__new__(cls)
+        self.path = Path(path)
+        try:
+            with self.path.open("rb") as file:
+                whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError) as error:  # mmap refuses an empty file with ValueError
+            raise ModelError(f"cannot open {str(self.path)!r}: {error}") from error
+        self.bytes = np.frombuffer(whole, np.uint8)
+        self.stored, self.notes = _header(self.path, self.bytes)
+        return self
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """A tensor, read-only, without a copy."""
+        found = self.stored[name]
+        raw = self.bytes[found.begin : found.begin + found.nbytes]
+        if found.begin % found.dtype.itemsize:
+            raw = raw.copy()
+        made = raw.view(found.dtype).reshape(found.shape)
+        made.flags.writeable = False
+        return made
+
+
+def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], dict[str, str]]:
+    """The directory of a file, checked: every tensor lies in it, and no two share a byte."""
+
+    def damaged(why: str) -> ModelError:
+        return ModelError(f"{str(path)!r} is no whole safetensors file: {why}")
+
+    if len(raw) < 8:
+        raise damaged(f"it has {len(raw)} bytes")
+    length = int.from_bytes(raw[:8].tobytes(), "little")
+    if length > min(LONGEST_HEADER, len(raw) - 8):
+        raise damaged(f"its header would have {length} bytes")
+    try:
+        told = json.loads(raw[8 : 8 + length].tobytes())
+        notes = told.pop("__metadata__", None) or {}
+        entries = {name: _entry(name, value, 8 + length) for name, value in told.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise damaged(f"its header cannot be read ({error})") from error
+    end = 8 + length
+    for name, entry in sorted(entries.items(), key=lambda x: (x[1].begin, x[1].nbytes)):
+        if entry.begin < end or entry.begin + entry.nbytes > len(raw):
+            raise damaged(f"{name!r} lies outside of it, or on another tensor")
+        end = entry.begin + entry.nbytes
+    return entries, notes
+
+
+def _entry(name: str, told: dict[str, Any], base: int) -> Stored:
+    kind = NUMPY.get(told["dtype"])
+    if kind is None:
+        raise ValueError(f"{name!r} is of the type {told['dtype']!r}")
+    shape = tuple(told["shape"])
+    begin, end = told["data_offsets"]
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+        raise ValueError(f"{name!r} has the shape {shape} at {begin} to {end}")
+    found = Stored(kind, shape, base + begin)
+    if found.nbytes != end - begin:
+        raise ValueError(f"{name!r} of the shape {shape} has {end - begin} bytes")
+    return found

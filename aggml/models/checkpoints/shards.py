@@ -1,0 +1,104 @@
+"""Shards: the tensors of a folder by name, in however many files they lie.
+
+Here: which files. Not here: the files themselves (safetensors.py, pickled.py), what their tensors
+become (folder.py).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.models.checkpoints.pickled import read_pickled
+from aggml.models.checkpoints.safetensors import SafeTensors, Stored
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+__all__ = ["Shards"]
+
+#: What a folder may hold, the best first.
+FILES: Final = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
+
+
+class Shards:
+    """The tensors of a folder.
+
+    Args:
+        folder: with weights under one of the names of `FILES`, or in one other safetensors file.
+
+    Attributes:
+        files: the safetensors files, mapped.
+        of: the file of each tensor that lies in one.
+
+    Raises:
+        ModelError: there are none, a file is missing, two files have the same tensor.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.files: list[SafeTensors] = []
+        self.of: dict[str, SafeTensors] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        for path in _paths(folder):
+            if path.suffix == ".safetensors":
+                file = SafeTensors.open(path)
+                self.files.append(file)
+                self._add(dict.fromkeys(file.stored, file), self.of, path)
+            else:
+                self._add(read_pickled(path), self._arrays, path)
+
+    def _add(self, found: dict[str, Any], into: dict[str, Any], path: Path) -> None:
+        twice = next((name for name in found if name in self), None)
+        if twice is not None:
+            raise ModelError(f"{twice!r} is in {path.name!r} and in another file, too")
+        into.update(found)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.of or name in self._arrays
+
+    def names(self) -> list[str]:
+        """All of them."""
+        return [*self.of, *self._arrays]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """A tensor, read-only."""
+        file = self.of.get(name)
+        return self._arrays[name] if file is None else file[name]
+
+    def stored(self, name: str) -> Stored | None:
+        """Where it lies in its file; None if it does not lie in one as it is."""
+        file = self.of.get(name)
+        return None if file is None else file.stored[name]
+
+
+def _paths(folder: Path) -> list[Path]:
+    """The files that hold the weights of a folder."""
+    found = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    if found is None:
+        others = sorted(folder.glob("*.safetensors"))
+        if len(others) != 1:
+            raise ModelError(
+                f"{str(folder)!r} has none of {', '.join(FILES)}, and {len(others)} other "
+                "safetensors files instead of one"
+            )
+        return others
+    if found.suffix != ".json":
+        return [found]
+    try:
+        named = json.loads(found.read_text(encoding="utf-8"))["weight_map"].values()
+        # A name alone: an index must not lead out of its folder.
+        paths = [folder / name for name in sorted({*named}) if "/" not in name]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{str(found)!r} is no index of files: {error}") from error
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing or not paths:
+        raise ModelError(f"{str(found)!r} names {missing or 'no file'}: not in the folder")
+    return paths

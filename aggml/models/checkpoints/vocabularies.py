@@ -1,0 +1,139 @@
+"""vocabulary_keys: a folder's vocabulary as the metadata of a GGUF file.
+
+Here: which file has it, tokens that were added, the tokens that begin and end a text, the chat
+template. Not here: each kind of model (kinds.py, sentencepiece.py), how text is cut (cutting.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.models.checkpoints.config import Config, read_json
+from aggml.models.checkpoints.kinds import Words, of_tokenizer_json, of_word_list
+from aggml.models.checkpoints.sentencepiece import of_sentencepiece
+from aggml.models.errors import ModelError
+from aggml.models.tokenizers.vocabulary import CONTROL, USER_DEFINED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["vocabulary_keys"]
+
+UNUSED: Final = 5
+#: GGUF's names of special tokens, and those of tokenizer_config.json and config.json.
+SPECIAL: Final = {
+    "bos": ("bos_token", "cls_token"),
+    "eos": ("eos_token", "sep_token"),
+    "unknown": ("unk_token",),
+    "seperator": ("sep_token",),  # so GGUF spells it
+    "padding": ("pad_token",),
+    "cls": ("cls_token",),
+    "mask": ("mask_token",),
+}
+
+
+def vocabulary_keys(folder: Path, config: Config, rows: int) -> dict[str, Any]:
+    """Everything under ``tokenizer.`` of a GGUF file.
+
+    Args:
+        folder: of the model.
+        config: its config.json.
+        rows: of the embeddings; tokens that the vocabulary has not are added as unused ones.
+
+    Raises:
+        ModelError: the vocabulary is damaged, or of a kind that is not known.
+    """
+    told = read_json(folder / "tokenizer_config.json")
+    words = _words(folder, told)
+    if words is None:
+        return {"tokenizer.ggml.model": "no_vocab"}
+    for key, added in (told.get("added_tokens_decoder") or {}).items():
+        words.add(int(key), added["content"], CONTROL if added.get("special") else USER_DEFINED)
+    for content, i in read_json(folder / "added_tokens.json").items():
+        words.add(int(i), content, USER_DEFINED)
+    n = max(rows, *words.tokens) + 1 if words.tokens and max(words.tokens) >= rows else rows
+    tokens = [words.tokens.get(i, f"[PAD{i}]") for i in range(n)]
+    kinds = [words.kinds.get(i, UNUSED) for i in range(n)]
+    special = _special(folder, told, config, words)
+    for i in special.values():
+        if i < n and kinds[i] == 1:
+            kinds[i] = CONTROL
+    found: dict[str, Any] = {
+        "tokenizer.ggml.model": words.model,
+        "tokenizer.ggml.pre": words.pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+    }
+    if words.scores is not None:
+        found["tokenizer.ggml.scores"] = [float(words.scores.get(i, -1e4)) for i in range(n)]
+    if words.merges is not None:
+        found["tokenizer.ggml.merges"] = words.merges
+    found |= {f"tokenizer.ggml.{key}": value for key, value in words.more.items()}
+    found |= {f"tokenizer.ggml.{name}_token_id": i for name, i in special.items()}
+    for name, default in (("bos", words.add_bos), ("eos", words.add_eos)):
+        adds = default if default is not None else told.get(f"add_{name}_token")
+        if adds is not None:
+            found[f"tokenizer.ggml.add_{name}_token"] = bool(adds)
+    template = _template(folder, told)
+    return found if template is None else found | {"tokenizer.chat_template": template}
+
+
+def _words(folder: Path, told: dict[str, Any]) -> Words | None:
+    """The vocabulary, from the best of the files that the folder has."""
+    whole = folder / "tokenizer.json"
+    pieces = folder / "tokenizer.model"
+    if whole.is_file():
+        words = of_tokenizer_json(whole)
+        if words.model == "llama" and pieces.is_file():  # the scores themselves
+            words.scores = of_sentencepiece(pieces).scores
+        return words
+    if pieces.is_file():
+        return of_sentencepiece(pieces)
+    if (folder / "vocab.txt").is_file():
+        return of_word_list(folder / "vocab.txt", lower=bool(told.get("do_lower_case", True)))
+    if (folder / "sentencepiece.bpe.model").is_file() or (folder / "vocab.json").is_file():
+        raise ModelError(
+            f"{str(folder)!r} has its vocabulary in older files alone: save the tokenizer once "
+            "more with transformers, which writes tokenizer.json"
+        )
+    return None
+
+
+def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -> dict[str, int]:
+    """Ids of special tokens by GGUF's names."""
+    ids = {content: i for i, content in words.tokens.items()}
+    more = read_json(folder / "special_tokens_map.json")
+    found: dict[str, int] = {}
+    for name, places in SPECIAL.items():
+        for place in places:
+            content = told.get(place) or more.get(place)
+            content = content.get("content") if isinstance(content, dict) else content
+            i = ids.get(words.spelt(content)) if isinstance(content, str) else None
+            i = config.get(f"{place}_id") if i is None else i
+            if isinstance(i, int) and i >= 0:
+                found[name] = i
+                break
+    if words.begins is not None:  # what the tokenizer really puts around a text
+        found["bos"] = words.begins
+    if words.ends is not None:
+        found["eos"] = words.ends
+    ends = read_json(folder / "generation_config.json").get("eos_token_id")
+    if ends is None:
+        ends = config.get("eos_token_id")
+    listed = [x for x in ends if isinstance(x, int)] if isinstance(ends, list) else []
+    if listed and "eos" not in found:
+        found["eos"] = listed[0]
+    others = [x for x in listed if x != found.get("eos")]
+    return found | dict(zip(("eot", "eom"), others, strict=False))
+
+
+def _template(folder: Path, told: dict[str, Any]) -> str | None:
+    """The chat template, of several the one called "default"."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = told.get("chat_template")
+    if isinstance(found, list):
+        named = {x.get("name"): x.get("template") for x in found}
+        found = named.get("default")
+    return found if isinstance(found, str) else None

@@ -1,0 +1,206 @@
+"""convert: a model's file or folder as a GGUF file, in another type if one is wanted.
+
+Here: which tensor gets which type, importance matrices, progress. Not here: reading the model
+(checkpoints/, aggml.gguf), the quantizers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+import numpy as np
+
+import aggml
+from aggml import DType, GGUFFile, GGUFWriter
+from aggml.models.checkpoints import ModelFolder
+from aggml.models.errors import ModelError
+from aggml.models.imatrix import read_imatrix
+from aggml.models.weights import open_model
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from aggml import Tensor
+    from aggml.models.weights import ModelFile
+
+    Imatrix = Mapping[str, npt.NDArray[np.float32]]
+
+__all__ = ["Converted", "convert"]
+
+#: Where rows are no multiple of 256, the type of about the same size whose blocks are of 32.
+SMALLER: Final = {
+    DType.Q2_K: DType.IQ4_NL, DType.Q3_K: DType.IQ4_NL, DType.Q4_K: DType.Q5_0,
+    DType.Q5_K: DType.Q5_1, DType.Q6_K: DType.Q8_0, DType.IQ4_XS: DType.IQ4_NL,
+    DType.IQ3_XXS: DType.IQ4_NL, DType.IQ3_S: DType.IQ4_NL, DType.IQ2_XXS: DType.IQ4_NL,
+    DType.IQ2_XS: DType.IQ4_NL, DType.IQ2_S: DType.IQ4_NL, DType.IQ1_S: DType.IQ4_NL,
+    DType.IQ1_M: DType.IQ4_NL, DType.TQ1_0: DType.Q4_0, DType.TQ2_0: DType.Q4_0,
+}  # fmt: skip
+#: Types that cannot be made without an importance matrix; embeddings, which have none, get another.
+NEED_IMATRIX: Final = (DType.IQ2_XXS, DType.IQ2_XS, DType.IQ1_S)
+#: Small matrices that llama.cpp adds or compares: they stay as they are.
+KEPT: Final = re.compile(
+    r"norm|token_types|position_embd|ffn_gate_inp|rope_|ssm_conv1d|shortconv|time_mix|\.bias$"
+)
+ENDS: Final = ("output.", "token_embd.")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        tensors: how many.
+        changed: how many of them are of another type than in the source.
+        nbytes_before, nbytes: of the source's tensors or its file, and of the file.
+        types: bytes of tensors by the name of their type.
+    """
+
+    tensors: int
+    changed: int
+    nbytes_before: int
+    nbytes: int
+    types: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which types the tensors of a file get."""
+
+    kind: DType | None
+    ends: DType | None
+    keep: re.Pattern[str] | None
+    imatrix: Imatrix
+
+    def of(self, name: str, tensor: Tensor) -> DType:
+        """The type of one tensor."""
+        to = self.ends if name.startswith(ENDS) else self.kind
+        kept = self.keep is not None and self.keep.search(name)
+        matrix = sum(n > 1 for n in tensor.ne) >= 2 and name.endswith(".weight")
+        if to is None or kept or not matrix or KEPT.search(name):
+            return tensor.dtype
+        if to in NEED_IMATRIX and name not in self.imatrix:
+            to = DType.Q2_K if self.imatrix and name.startswith(ENDS) else to
+        if tensor.ne[0] % to.blck_size:
+            to = SMALLER.get(to, tensor.dtype)
+        return tensor.dtype if tensor.ne[0] % to.blck_size else to
+
+
+async def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    dtype: DType | str | None = None,
+    *,
+    ends: DType | str | None = None,
+    keep: str | None = None,
+    imatrix: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Converted:
+    """Write a model as a GGUF file: from "folder" to "model.gguf", with matrices of "q4_K".
+
+    The file is written aside and renamed when it is whole.
+
+    Args:
+        source: a folder of Hugging Face, or a GGUF file.
+        target: the file; one that is there is replaced.
+        dtype: of the matrices; None: as they are. Vectors, routers and positions stay as they are.
+        ends: of the output and the embeddings; None: as the others.
+        keep: a regular expression of names that stay as they are.
+        imatrix: a file of llama.cpp that says how much each column matters.
+        progress: called with bytes of the source done so far and bytes in all.
+
+    Raises:
+        ModelError: the source cannot be read, or is no model; the importance matrix is of another.
+        Unsupported: there is no quantizer for the type.
+        InvalidArgument: the type cannot be made without an importance matrix.
+        OSError: the target cannot be written.
+
+    Cancellation: after the piece under way; nothing is left behind, what was at ``target`` stays.
+    """
+    kind = None if dtype is None else DType.parse(dtype)
+    last = kind if ends is None else DType.parse(ends)
+    weighs = {} if imatrix is None else await anyio.to_thread.run_sync(read_imatrix, imatrix)
+    wanted = _Wanted(kind, last, None if keep is None else re.compile(keep), weighs)
+    where, types, changed = Path(target), dict[str, int](), 0
+    with await open_model(Path(source)) as opened:
+        total = opened.nbytes
+        align = opened.alignment if isinstance(opened, GGUFFile) else 32
+        writer = GGUFWriter(where, alignment=align)
+        try:
+            for key, value in opened.metadata.items():
+                if key != "general.alignment":
+                    told = opened.types[key] if isinstance(opened, GGUFFile) else None
+                    writer.add(key, value, told)
+            done = 0
+            for name, tensor in opened.tensors.items():
+                to = wanted.of(name, tensor)
+                await _written(opened, writer, name, to, weighs.get(name))
+                changed += to is not tensor.dtype
+                types[to.type_name] = types.get(to.type_name, 0) + to.row_size(tensor.ne[0]) * (
+                    math.prod(tensor.ne[1:])
+                )
+                done += tensor.nbytes
+                if progress is not None:
+                    progress(done, total)
+            await writer.aclose()
+        except BaseException:
+            writer.abandon()
+            raise
+        count = len(opened.tensors)
+    size = (await anyio.Path(where).stat()).st_size
+    given = anyio.Path(source)
+    before = (await given.stat()).st_size if await given.is_file() else total
+    return Converted(count, changed, before, size, types)
+
+
+async def _written(
+    source: ModelFile,
+    writer: GGUFWriter,
+    name: str,
+    to: DType,
+    weighs: npt.NDArray[np.float32] | None,
+) -> None:
+    """Write one tensor, in another type if that is not its own."""
+    tensor = source.tensors[name]
+    if isinstance(source, GGUFFile):
+        data: Any = source.data(name)
+        if to is not tensor.dtype:
+            data = await aggml.dequantize_async(data, tensor.dtype, ne=tensor.ne)
+            data = data.reshape(tensor.shape)
+    else:
+        assert isinstance(source, ModelFolder)
+        data = await anyio.to_thread.run_sync(source.array, name)
+    own = to is tensor.dtype
+    if own or weighs is None or not to.is_quantized:
+        extents = tensor.ne[: tensor.ndim] if isinstance(source, GGUFFile) and own else None
+        await writer.add_tensor_async(name, data, to, ne=extents)
+        return
+    await writer.add_tensor_async(name, await _weighed(name, data, to, weighs), to)
+
+
+async def _weighed(
+    name: str, data: npt.NDArray[Any], to: DType, weighs: npt.NDArray[np.float32]
+) -> npt.NDArray[np.uint8]:
+    """Blocks, whose columns matter as much as ``weighs`` says; of experts each as its own says."""
+    values = np.ascontiguousarray(data, np.float32)
+    experts = values.shape[0] if values.ndim == 3 else 1
+    columns = values.shape[-1]
+    if weighs.size not in (columns, columns * experts):
+        raise ModelError(
+            f"the importance matrix has {weighs.size} columns for {name!r}, which has "
+            f"{columns} in {experts} matrices"
+        )
+    each = np.broadcast_to(weighs.reshape(-1, columns), (experts, columns))
+    parts = values.reshape(experts, -1, columns)
+    made = [
+        await aggml.quantize_async(part, to, np.ascontiguousarray(row))
+        for part, row in zip(parts, each, strict=True)
+    ]
+    return np.stack(made).reshape(*values.shape[:-1], -1)

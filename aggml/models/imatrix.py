@@ -1,0 +1,93 @@
+"""Importance matrices: how much each column of a weight matters, as llama.cpp measures it.
+
+Here: reading its files, the older form and the one in GGUF. Not here: quantizing with them
+(converting.py), measuring.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+import aggml
+from aggml import GGUFFile
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+__all__ = ["read_imatrix"]
+
+SUMS: Final = ".in_sum2"
+COUNTS: Final = ".counts"
+
+
+def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float32]]:
+    """Weights of columns by the names of tensors: (columns,), of experts (experts, columns).
+
+    Blocks while it reads.
+
+    Raises:
+        ModelError: the file cannot be read, or is no importance matrix.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as opened:
+            is_gguf = opened.read(4) == b"GGUF"
+        return _newer(file) if is_gguf else _older(file.read_bytes())
+    except (OSError, ValueError, struct.error, aggml.AggmlError) as error:
+        raise ModelError(f"cannot read the importance matrix {str(file)!r}: {error}") from error
+
+
+def _newer(path: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """A GGUF file: of each tensor sums of squares, and how many values were summed."""
+    found: dict[str, npt.NDArray[np.float32]] = {}
+    with GGUFFile.open(path) as file:
+
+        def values(name: str) -> npt.NDArray[np.float32]:
+            tensor = file.tensors[name]
+            return file.data(name).view(np.float32).reshape(tensor.ne[1], tensor.ne[0])
+
+        for name in file.tensors:
+            stem = name.removesuffix(SUMS)
+            if stem != name and stem + COUNTS in file.tensors:
+                sums, counts = values(name), values(stem + COUNTS).reshape(-1, 1)
+                # An expert that was never used says nothing: all its columns weigh the same.
+                means = np.where(counts > 0, sums / np.maximum(counts, 1), 1).astype(np.float32)
+                found[stem] = means[0] if len(means) == 1 else means
+    if not found:
+        raise ValueError("it has no tensors of sums")
+    return found
+
+
+def _older(raw: bytes) -> dict[str, npt.NDArray[np.float32]]:
+    """Number of entries; of each the length of its name, the name, calls, values, the values."""
+    found: dict[str, npt.NDArray[np.float32]] = {}
+    at = 0
+
+    def integer() -> int:
+        nonlocal at
+        (value,) = struct.unpack_from("<i", raw, at)
+        at += 4
+        if value < 0:
+            raise ValueError(f"a count of {value} at byte {at - 4}")
+        return int(value)
+
+    for _ in range(integer()):
+        length = integer()
+        name = raw[at : at + length].decode()
+        at += length
+        calls, count = integer(), integer()
+        if at + 4 * count > len(raw):
+            raise ValueError(f"{name!r} goes beyond its end")
+        values: Any = np.frombuffer(raw, "<f4", count, at)
+        at += 4 * count
+        found[name] = (values / max(calls, 1)).astype(np.float32)
+    if not found:
+        raise ValueError("it has no entries")
+    return found

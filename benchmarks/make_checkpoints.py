@@ -1,0 +1,176 @@
+"""Makes tests/models/checkpoints.json and reference_checkpoints.npz.
+
+Folders as transformers writes them, and the logits and vectors that transformers and llama.cpp
+compute of random weights in them.
+
+Run by hand (``python -m benchmarks.make_checkpoints``) where torch, transformers and
+llama-cpp-python are installed, when the cases below or tests/models/random_folders.py change. Not
+here: the comparison (tests/models/test_folders.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.llamacpp import Session
+from benchmarks.peers import module
+
+TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
+FOLLOWED: Final = 24  # greedy tokens of llama.cpp
+SMALL: Final = {
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+EXPERTS: Final = {
+    "moe_intermediate_size": 32, "num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 96,
+}  # fmt: skip
+_LLAMA3: Final = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64, "rope_theta": 10000.0,
+}  # fmt: skip
+_YARN: Final = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}  # fmt: skip
+_LONG: Final = {
+    "rope_type": "longrope", "rope_theta": 10000.0,
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [1.0 + 0.5 * i for i in range(8)],
+}  # fmt: skip
+#: transformers' name of the model, and how its config differs from `SMALL`.
+TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-linear": ("llama", {"rope_parameters": {
+        "rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+    "llama-3": ("llama", {"rope_parameters": _LLAMA3}),
+    "llama-yarn": ("llama", {"rope_parameters": _YARN}),
+    "mistral": ("mistral", {"head_dim": 32}),
+    "mixtral": ("mixtral", EXPERTS),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen2moe": ("qwen2_moe", EXPERTS),
+    "qwen3moe": ("qwen3_moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
+    "gemma2": ("gemma2", {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 12,
+                          "num_hidden_layers": 3}),
+    "gemma3": ("gemma3_text", {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 12,
+                               "num_hidden_layers": 7}),
+    "phi3": ("phi3", {}),
+    "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 16}),
+    "phi3-short": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 512}),
+    "gpt-oss": ("gpt_oss", {**EXPERTS, "sliding_window": 12, "head_dim": 32,
+                            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}}),
+    "granite": ("granite", {"embedding_multiplier": 12.0, "logits_scaling": 8.0,
+                            "residual_multiplier": 0.22, "attention_multiplier": 0.0625}),
+    "granitemoe": ("granitemoe", {**EXPERTS, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
+                                  "residual_multiplier": 0.3, "attention_multiplier": 0.1}),
+    "granitemoeshared": ("granitemoeshared", {**EXPERTS, "shared_intermediate_size": 64}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"sliding_window": 12, "num_hidden_layers": 4}),
+    "glm4": ("glm4", {"head_dim": 16}),
+}  # fmt: skip
+ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    "bert": ("bert", "AutoModel", {}),
+    "bert-wide": ("bert", "AutoModel", {"hidden_size": 128, "num_hidden_layers": 3}),
+    "bert-rank": ("bert", "AutoModelForSequenceClassification", {"num_labels": 1}),
+    "xlm-roberta": ("xlm-roberta", "AutoModel", {"pad_token_id": 1, "type_vocab_size": 1}),
+    "xlm-roberta-rank": ("xlm-roberta", "AutoModelForSequenceClassification",
+                         {"pad_token_id": 1, "type_vocab_size": 1, "num_labels": 1}),
+    "distilbert": ("distilbert", "AutoModel", {"hidden_dim": 96}),
+    "nomic-bert": ("nomic_bert", "AutoModel", {}),
+    "modernbert": ("modernbert", "AutoModel", {"local_attention": 16, "num_hidden_layers": 4}),
+    "modernbert-rank": ("modernbert", "AutoModelForSequenceClassification",
+                        {"local_attention": 16, "num_hidden_layers": 4, "num_labels": 1}),
+}  # fmt: skip
+
+
+def _shapes(case: str, kind: str, auto: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """What transformers writes for a model: its config and the names of its tensors."""
+    transformers = module("transformers")
+    numpy_file = module("safetensors").safe_open
+    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **changes})
+    model = getattr(transformers, auto).from_config(config)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        told = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+        with numpy_file(Path(folder, "model.safetensors"), "np") as file:
+            names = list(file.keys())
+            tensors = {name: list(file.get_slice(name).get_shape()) for name in names}
+    told.pop("transformers_version")
+    return {"config": told, "tensors": tensors}
+
+
+def _computed(folder: Path, auto: str, texts: list[list[int]]) -> list[Any]:
+    """What transformers computes of each text alone: logits, hidden values, or a rank."""
+    transformers, torch = module("transformers"), module("torch")
+    model = getattr(transformers, auto).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.eval()
+    found = []
+    with torch.no_grad():
+        for ids in texts:
+            out = model(torch.tensor([ids]))
+            whole = out.logits if hasattr(out, "logits") else out.last_hidden_state
+            found.append(whole[0].numpy())
+    return found
+
+
+def _llama_cpp(path: Path, ids: list[int]) -> tuple[Any, Any]:
+    """llama.cpp's logits of the last tokens of a converted file, and its greedy tokens."""
+    session = Session(str(path), threads=1, ctx=512, packing="none")
+    session.decode(ids, range(len(ids)), [0] * len(ids), len(ids))
+    rows = [session.logits(i) for i in range(len(ids))]
+    taken = []
+    for position in range(len(ids), len(ids) + FOLLOWED):
+        taken.append(int(np.argmax(session.logits())))
+        session.decode(taken[-1:], [position], [0], 1)
+    return np.stack(rows[-8:]).astype(np.float32), np.array(taken, np.int32)
+
+
+def main() -> None:
+    sys.path.append(str(TESTS.parent))
+    from models import random_folders, random_models
+
+    from aggml.models.converting import convert
+
+    cases = {name: _shapes(name, kind, "AutoModelForCausalLM", changes)
+             for name, (kind, changes) in TEXTS.items()}  # fmt: skip
+    cases |= {name: _shapes(name, *told) for name, told in ENCODERS.items()}
+    (TESTS / "checkpoints.json").write_text(json.dumps(cases) + "\n", encoding="ascii")
+    found: dict[str, Any] = {}
+    ids = random_models.prompt()
+    with tempfile.TemporaryDirectory() as place:
+        for name in TEXTS:
+            folder = random_folders.write(Path(place, name), name)
+            (logits,) = _computed(folder, "AutoModelForCausalLM", [ids])
+            found[f"{name}:logits"] = wanted = logits[-8:].astype(np.float32)
+            made = Path(place, f"{name}.gguf")
+            asyncio.run(convert(folder, made))
+            other, found[f"{name}:ids"] = _llama_cpp(made, ids)
+            error = float(np.square(other - wanted).sum() / np.square(wanted).sum())
+            print(f"{name}: llama.cpp against transformers, NMSE {error:.1e}")
+        for name, (_, auto, _) in ENCODERS.items():
+            folder = random_folders.write(Path(place, name), name)
+            rows = _computed(folder, auto, random_models.texts())
+            if "rank" in name:
+                found[f"{name}:ranks"] = np.stack(rows).astype(np.float32)[:, 0]
+            else:
+                found[f"{name}:mean"] = np.stack([x.mean(axis=0) for x in rows])
+                found[f"{name}:cls"] = np.stack([x[0] for x in rows])
+            print(name)
+    np.savez_compressed(TESTS / "reference_checkpoints.npz", allow_pickle=False, **found)
+
+
+if __name__ == "__main__":
+    main()

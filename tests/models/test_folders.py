@@ -1,0 +1,190 @@
+"""Folders of Hugging Face give what transformers computes of them, and the tokens of llama.cpp.
+
+Both were recorded (benchmarks/make_checkpoints.py), for random weights of every kind of folder. Not
+here: vocabularies (test_vocabularies.py), the files themselves (test_checkpoint_files.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from models import random_folders, random_models
+
+import aggml
+from aggml.models import catalogue
+from aggml.models.checkpoints import ModelFolder
+
+RECORDED: Final = np.load(Path(__file__).with_name("reference_checkpoints.npz"))
+OF_LLAMA_CPP: Final = np.load(Path(__file__).with_name("reference_logits.npz"))
+CASES: Final = random_folders.cases()
+TEXTS: Final = [name for name in CASES if f"{name}:logits" in RECORDED]
+ENCODERS: Final = [name for name in CASES if f"{name}:mean" in RECORDED]
+RANKS: Final = [name for name in CASES if f"{name}:ranks" in RECORDED]
+# gelu by tanh in a table of f16 is llama.cpp's; transformers multiplies by 1.702 x in f32.
+MOST: Final = 1e-5
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("folders")
+
+
+def nmse(got: Any, wanted: Any) -> float:
+    return float(np.square(got - wanted).sum() / np.square(wanted).sum())
+
+
+@pytest.mark.parametrize("case", TEXTS)
+async def test_logits_are_those_of_transformers(place: Path, case: str) -> None:
+    folder = random_folders.write(place / case, case)
+    ids = random_models.prompt()
+    async with await aggml.models.load(folder, ctx=256, cache="f32") as model:
+        got = await model.logits(ids)
+    wanted = RECORDED[f"{case}:logits"]
+    assert nmse(got[-len(wanted) :], wanted) < MOST
+
+
+@pytest.mark.parametrize("case", TEXTS)
+async def test_tokens_are_those_of_llama_cpp_with_the_converted_file(
+    place: Path, case: str
+) -> None:
+    folder = random_folders.write(place / case, case)
+    taken = RECORDED[f"{case}:ids"].tolist()
+    ids = random_models.prompt()
+    async with await aggml.models.load(folder, ctx=256) as model:
+        logits = (await model.logits([*ids, *taken[:-1]]))[len(ids) - 1 :]
+    # Of two tokens that are equally likely either may be taken: the caches are rounded to f16.
+    behind = logits.max(axis=1) - logits[np.arange(len(taken)), taken]
+    assert behind.max() < 0.02
+    assert np.count_nonzero(behind) <= 2
+
+
+@pytest.mark.parametrize("case", ENCODERS)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+async def test_vectors_are_those_of_transformers(place: Path, case: str, pooling: str) -> None:
+    folder = random_folders.write(place / f"{case}-{pooling}", case)
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    told = {f"pooling_mode_{x}": x == ("cls_token" if pooling == "cls" else "mean_tokens")
+            for x in ("mean_tokens", "cls_token", "lasttoken")}  # fmt: skip
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(told), encoding="utf-8")
+    wanted = RECORDED[f"{case}:{pooling}"]
+    async with await aggml.models.load(folder) as model:
+        assert isinstance(model, aggml.models.EncoderModel)
+        got = await model.embed_ids(random_models.texts())
+        assert nmse(got, wanted) < MOST  # no module normalizes, so nothing does
+        lengths = np.linalg.norm(wanted, axis=1, keepdims=True)
+        cut = await model.embed_ids(random_models.texts(), dimensions=16, normalize=False)
+        np.testing.assert_array_equal(cut, got[:, :16])
+        unit = await model.embed_ids(random_models.texts(), normalize=True)
+        assert nmse(unit, wanted / lengths) < MOST
+
+
+@pytest.mark.parametrize("case", RANKS)
+async def test_ranks_are_those_of_transformers(place: Path, case: str) -> None:
+    folder = random_folders.write(place / case, case)
+    async with await aggml.models.load(folder) as model:
+        assert isinstance(model, aggml.models.EncoderModel)
+        texts = [np.array(ids, np.int32) for ids in random_models.texts()]
+        got = await model._encoder.scores(texts)
+    np.testing.assert_allclose(got, RECORDED[f"{case}:ranks"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+async def test_other_types_and_shards_give_nearly_the_same(place: Path, kind: str) -> None:
+    case, ids = "qwen2", random_models.prompt()
+    folder = random_folders.write(place / f"{case}-{kind}", case, kind=kind, shards=3)
+    async with await aggml.models.load(folder, ctx=256, cache="f32") as model:
+        got = await model.logits(ids)
+        matrix = model._decoder.weights["blk.0.ffn_up.weight"]  # type: ignore[attr-defined]
+        assert matrix.dtype.type_name == kind
+    wanted = RECORDED[f"{case}:logits"]
+    assert nmse(got[-len(wanted) :], wanted) < {"f16": 1e-4, "bf16": 1e-2}[kind]
+
+
+async def test_matrices_lie_where_the_file_is_mapped(place: Path) -> None:
+    """A device that reads host memory is given copies of nothing but what had to be made."""
+    folder = random_folders.write(place / "mapped", "qwen2", kind="f16")
+    with ModelFolder.open(folder, catalogue.checkpoints()) as opened:
+        async with aggml.get_device("CPU").backend() as backend:
+            await opened.load(backend)
+            for name, tensor in opened.tensors.items():
+                assert tensor.placement is not None
+                mapped = tensor.placement.buffer.size >= opened._shards.files[0].bytes.nbytes
+                assert mapped is (tensor.ndim > 1), name
+
+
+async def test_jina_bert_v2_is_what_its_gguf_is(place: Path) -> None:
+    """transformers has no such model: the vectors are llama.cpp's of the same weights."""
+    names = {
+        "token_embd": "embeddings.word_embeddings",
+        "token_types": "embeddings.token_type_embeddings",
+        "token_embd_norm": "embeddings.LayerNorm",
+        "attn_q": "attention.self.query",
+        "attn_k": "attention.self.key",
+        "attn_v": "attention.self.value",
+        "attn_output": "attention.output.dense",
+        "attn_output_norm": "attention.output.LayerNorm",
+        "ffn_down": "mlp.wo",
+        "layer_output_norm": "mlp.layernorm",
+    }
+    made = random_models.weights("jina-bert-v2")
+    tensors: dict[str, Any] = {}
+    for name, values in made.items():
+        stem, suffix = name.rsplit(".", 1)
+        if not stem.startswith("blk."):
+            tensors[f"{names[stem]}.{suffix}"] = values
+            continue
+        _, layer, part = stem.split(".")
+        at = f"encoder.layer.{layer}."
+        if part in names:
+            tensors[f"{at}{names[part]}.{suffix}"] = values
+        elif part == "ffn_gate":
+            up = made[name.replace("ffn_gate", "ffn_up")]
+            tensors[f"{at}mlp.gated_layers.{suffix}"] = np.concatenate([values, up])
+    config = {
+        "model_type": "bert", "architectures": ["JinaBertForMaskedLM"], "hidden_size": 64,
+        "num_hidden_layers": random_models.LAYERS, "num_attention_heads": random_models.HEADS,
+        "intermediate_size": random_models.INNER, "max_position_embeddings": 512,
+        "position_embedding_type": "alibi", "feed_forward_type": "geglu",
+        "vocab_size": random_models.VOCABULARY,
+    }  # fmt: skip
+    folder = random_folders.save(place / "jina", config, tensors)
+    async with await aggml.models.load(folder) as model:
+        assert model.architecture == "jina-bert-v2"
+        assert isinstance(model, aggml.models.EncoderModel)
+        got = await model.embed_ids(random_models.texts(), normalize=False)
+    assert nmse(got, OF_LLAMA_CPP["jina-bert-v2:vectors"]) < MOST
+
+
+async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
+    """gpt-oss as it is published: neighbours share a byte, gate and up come in turns."""
+    case = "gpt-oss"
+    told = CASES[case]
+    tensors: dict[str, Any] = dict(random_folders.weights(case, told["tensors"]))
+    dense: dict[str, Any] = {}
+    for name in [x for x in tensors if x.endswith("_proj") and "experts" in x]:
+        values = np.ascontiguousarray(tensors.pop(name).swapaxes(1, 2))  # rows first
+        whole = aggml.quantize(values, "mxfp4").reshape(*values.shape[:2], -1, 17)
+        low, high = whole[..., 1:] & 15, whole[..., 1:] >> 4
+        flat = np.concatenate([low, high], axis=-1)
+        tensors[f"{name}_blocks"] = flat[..., ::2] | flat[..., 1::2] << 4
+        tensors[f"{name}_scales"] = whole[..., 0]
+        back = aggml.dequantize(aggml.quantize(values, "mxfp4"), "mxfp4")
+        dense[name] = np.ascontiguousarray(back.reshape(values.shape).swapaxes(1, 2))
+    packed = random_folders.save(place / "packed", told["config"], tensors)
+    rest = {name: x for name, x in tensors.items() if not name.endswith(("_blocks", "_scales"))}
+    plain = random_folders.save(place / "plain", told["config"], rest | dense)
+    ids, found = random_models.prompt(), []
+    for folder in (packed, plain):
+        async with await aggml.models.load(folder, ctx=256, cache="f32") as model:
+            found.append(await model.logits(ids))
+    # Products of mxfp4 have activations of 8 bits, those of f32 have not.
+    assert nmse(found[0], found[1]) < 2e-4
