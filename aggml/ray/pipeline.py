@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from aggml import GGUFFile
     from aggml.models.description import Description
+    from aggml.models.weights import ModelFile
     from aggml.ray.stage import Facts
 
 __all__ = ["PipelineModel", "pipeline"]
@@ -152,18 +152,18 @@ async def pipeline(
     )  # fmt: skip
 
 
-def _of_layer(file: GGUFFile, i: int) -> dict[str, int]:
+def _of_layer(file: ModelFile, i: int) -> dict[str, int]:
     """Bytes of a layer's tensors by name."""
     prefix = f"blk.{i}."
     return {name: x.nbytes for name, x in file.tensors.items() if name.startswith(prefix)}
 
 
-def _sizes(file: GGUFFile, model: Description) -> list[float]:
+def _sizes(file: ModelFile, model: Description) -> list[float]:
     """Bytes of each layer."""
     return [float(sum(_of_layer(file, i).values())) for i in range(len(model.layers))]
 
 
-def _used(file: GGUFFile, model: Description) -> list[float]:
+def _used(file: ModelFile, model: Description) -> list[float]:
     """Bytes of each layer that one token reads: of experts the share that is chosen."""
     name = f"{model.architecture}.expert"
     count = file.metadata.get(f"{name}_count")
@@ -175,7 +175,7 @@ def _used(file: GGUFFile, model: Description) -> list[float]:
     ]
 
 
-def _output(file: GGUFFile) -> float:
+def _output(file: ModelFile) -> float:
     """Bytes that the logits of one token read."""
     weights = file.tensors.get("output.weight", file.tensors["token_embd.weight"])
     return float(weights.nbytes)

@@ -28,9 +28,10 @@ from aggml.serve.engine import STAGED, Engine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aggml import Backend, GGUFFile, Scheduler
+    from aggml import Backend, Scheduler
     from aggml.models.tokenizers.template import ChatTemplate
     from aggml.models.tokenizers.vocabulary import Vocabulary
+    from aggml.models.weights import ModelFile
 
 __all__ = ["Completer", "Limits", "opened"]
 
@@ -111,7 +112,7 @@ async def opened(
 
 @asynccontextmanager
 async def _engine(
-    file: GGUFFile,
+    file: ModelFile,
     backend: Backend | Scheduler,
     limits: Limits,
     progress: Callable[[int, int], None] | None,
