@@ -13,7 +13,7 @@ import signal
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import hypothesis  # before trio, which registers with it and is looked up in what is not frozen
+import hypothesis.strategies  # before trio, which registers with it what is not frozen yet
 import numpy as np
 import pytest
 from workers import Workers
@@ -51,10 +51,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Workers(config))
 
 
+@hypothesis.given(hypothesis.strategies.none())
+def _first_use(_: None) -> None:
+    """Hypothesis makes its random numbers when it is first used, for each thread."""
+
+
 def pytest_collection_finish() -> None:
     """Keep the tests themselves from the collector: with 35,000 a full collection takes 1 s."""
     # That a callback took long is a matter of the machine, and its record counts as memory left.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # Hypothesis warns if no object that the collector looks through refers to its random numbers,
+    # and it looks through nothing frozen. The dict of the `threading.local` where they lie is
+    # frozen with the rest, empty or not, from Python 3.14 on; so they are made before.
+    _first_use()
     gc.collect()
     gc.freeze()
 
