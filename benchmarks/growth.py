@@ -149,6 +149,19 @@ async def _delays(n: int) -> float:
     return (time.perf_counter() - start) / n
 
 
+async def _ended(n: int) -> float:
+    """Twenty delays of 1 us on each of n streams, to the end of the last."""
+    streams = [aggml.Stream(f"s{i}") for i in range(n)]
+    with ExitStack() as held:
+        for stream in streams:
+            held.enter_context(stream.hold())
+        last = [[stream.delay(1e-6) for _ in range(20)][-1] for stream in streams]
+        start = time.perf_counter()
+    for future in last:
+        await future.settled()
+    return (time.perf_counter() - start) / n / 20
+
+
 async def _backends(n: int) -> float:
     """A tiny graph on one, awaited, its worker falling asleep in between; n others are open."""
     device = aggml.get_device("CPU")
@@ -202,6 +215,7 @@ CURVES: Final[dict[str, Callable[[int], Awaitable[float]]]] = {
     "a stream waits for another": _waits,
     "a stream in one submission of many": _joined,
     "a delay": _delays,
+    "a delay that ends": _ended,
     "a run among other backends": _backends,
     "an input of a run": _inputs,
     "a call of Python that is queued": _calls,

@@ -10,6 +10,7 @@
 #include "kernels/mul_mat_packed.h"
 #include "runtime/internal.h"
 #include "runtime/packing.h"
+#include "runtime/topology.h"
 #include "rig.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -45,6 +46,13 @@ static void in_child(void (*run)(void *), void *argument)
 
 /* -- locks of the process ----------------------------------------------------------------------------------------- */
 
+enum { LOCKS = AG_LOCKS + AG_MAX_BANKS }; /* and those of the timers, one for each bank */
+
+static pthread_mutex_t *lock_of(int i)
+{
+    return i < AG_LOCKS ? &ag_locks[i] : ag_timer_lock(i - AG_LOCKS);
+}
+
 static atomic_bool held, let_go;
 
 static void *hold(void *lock)
@@ -60,9 +68,9 @@ static void *hold(void *lock)
 static void use_all(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < AG_LOCKS; ++i) {
-        CHILD_CHECK(pthread_mutex_trylock(&ag_locks[i]) == 0);
-        pthread_mutex_unlock(&ag_locks[i]);
+    for (int i = 0; i < LOCKS; ++i) {
+        CHILD_CHECK(pthread_mutex_trylock(lock_of(i)) == 0);
+        pthread_mutex_unlock(lock_of(i));
     }
     ag_error *error = ag_error_new(AG_DEVICE_ERROR, "device", "test", NULL, "on purpose");
     ag_storage *storage = ag_storage_new("s");
@@ -90,11 +98,11 @@ static void use_all(void *unused)
 
 static void with_each_lock_held(void)
 {
-    for (int i = 0; i < AG_LOCKS; ++i) {
+    for (int i = 0; i < LOCKS; ++i) {
         pthread_t thread;
         atomic_store(&held, false);
         atomic_store(&let_go, false);
-        CHECK(pthread_create(&thread, NULL, hold, &ag_locks[i]) == 0);
+        CHECK(pthread_create(&thread, NULL, hold, lock_of(i)) == 0);
         CHECK_SOON(atomic_load(&held));
         in_child(use_all, NULL);
         atomic_store(&let_go, true);

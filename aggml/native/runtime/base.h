@@ -35,10 +35,9 @@ extern void (*ag_devices_forked)(void); /* set by cuda/ with its first queue; li
 typedef enum ag_lock {
     AG_LOCK_POISON,    /* the poison of all storages */
     AG_LOCK_NOTIFIERS, /* the list of those that are open */
-    AG_LOCK_TIMERS,
-    AG_LOCK_LIVING, /* the lists of streams and pools */
-    AG_LOCK_CUDA,   /* the list of queues */
-    AG_LOCK_GARBAGE /* the binding's: objects of Python that native threads let go of */
+    AG_LOCK_LIVING,    /* the lists of streams and pools */
+    AG_LOCK_CUDA,      /* the list of queues */
+    AG_LOCK_GARBAGE    /* the binding's: objects of Python that native threads let go of */
 } ag_lock;
 enum { AG_LOCKS = AG_LOCK_GARBAGE + 1 };
 extern pthread_mutex_t ag_locks[AG_LOCKS];

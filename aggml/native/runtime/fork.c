@@ -38,13 +38,14 @@
  * | runtime/pool_state.h    | taken                                                                  | parent |
  * | runtime/pool_state.h    | message_lock refs lock n_ready sleepers crowded_until spinners         | parent |
  * | runtime/pool_state.h    | active_runs stop                                                       | parent |
- * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes next_bank n_ranges     | parent |
+ * | runtime/pool_state.h    | paused n_threads width alive orphaned life owes n_ranges               | parent |
  * | runtime/pool_state.h    | ranges_done                                                            | parent |
  * | runtime/pool_sleep.c    | ag_on_idle                                                             | word   |
  * | runtime/threadpool.c    | my_pool                                                                | thread |
  * | runtime/stream_inline.c | inline_here                                                            | thread |
  * | runtime/stream_inline.c | work                                                                   | word   |
- * | runtime/timer.c         | changed thread running stopping sleeping                               | fresh  |
+ * | runtime/timer.c         | timers lock changed thread                                             | fresh  |
+ * | runtime/timer.c         | next_stream                                                            | word   |
  * | runtime/notifier.c      | open_notifiers users read_fd write_fd                                  | fresh  |
  * | runtime/notifier.c      | due_lock                                                               | parent |
  * | runtime/notifier.c      | refs signalled cpu                                                     | word   |
@@ -79,7 +80,7 @@ void (*ag_binding_forked)(void) = NULL;
 void (*ag_devices_forked)(void) = NULL;
 pthread_mutex_t ag_locks[AG_LOCKS] = {
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
-    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

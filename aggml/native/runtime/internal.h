@@ -14,6 +14,10 @@ void ag_relay_forked(void);
 void ag_rest_forked(void);
 void ag_timer_forked(void);
 
+/* Timers (timer.c): for a new stream, whose it belongs to; a lock, for tests that fork while it is held. */
+int ag_timer_turn(void);
+pthread_mutex_t *ag_timer_lock(int bank);
+
 /* Threads (thread.c). False: the system refuses it. */
 bool ag_thread_start(pthread_t *thread, void *(*body)(void *), void *argument, bool detached);
 
@@ -82,8 +86,9 @@ static inline uint64_t ag_after(uint64_t start, uint64_t ns)
 
 /* The stream's links in an executor's queue; written by the executor that holds the stream. */
 ag_stream **ag_stream_link(ag_stream *stream);
-int *ag_stream_bank(ag_stream *stream);     /* the same: where it ran last; -1: nowhere yet */
-bool ag_pool_takes(ag_pool *pool);          /* asked for each submission; false: the pool is closed */
-bool ag_pool_stopping(const ag_pool *pool); /* its workers leave what is queued */
+int *ag_stream_bank(ag_stream *stream);        /* the same: where it ran last; -1: nowhere yet */
+int ag_stream_timers(const ag_stream *stream); /* the bank whose timers are its own */
+bool ag_pool_takes(ag_pool *pool);             /* asked for each submission; false: the pool is closed */
+bool ag_pool_stopping(const ag_pool *pool);    /* its workers leave what is queued */
 
 #endif

@@ -21,7 +21,7 @@ void ag_pool_ready(ag_executor *executor, ag_stream *stream)
 {
     ag_pool *pool = (ag_pool *)executor; /* its first member */
     int *home = ag_stream_bank(stream);
-    if (*home < 0) *home = (int)(atomic_fetch_add(&pool->next_bank, 1) % (unsigned)pool->n_banks);
+    if (*home < 0) *home = ag_stream_timers(stream) % pool->n_banks;
     const int at = *home; /* the stream may be gone once it is in the queue */
     ag_bank *bank = &pool->banks[at];
     pthread_mutex_lock(&bank->lock);

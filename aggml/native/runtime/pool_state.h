@@ -73,10 +73,9 @@ struct ag_pool {
     ag_pool_params params;
     unsigned generation;
     ag_pool *next_living, **link_living;
-    int n_banks;           /* here and not beside what is written often */
-    atomic_int life;       /* an ag_pool_life */
-    pthread_mutex_t lock;  /* its threads: those that come, the end */
-    atomic_uint next_bank; /* for streams that no worker has run yet */
+    int n_banks;          /* here and not beside what is written often */
+    atomic_int life;      /* an ag_pool_life */
+    pthread_mutex_t lock; /* its threads: those that come, the end */
     ag_bank banks[AG_MAX_BANKS];
     atomic_uint_fast64_t crowded_until; /* ns: a worker that was sent to another core waited there */
     atomic_int spinners;

@@ -275,14 +275,15 @@ void ag_stream_settle(ag_stream *stream, uint64_t ticket, ag_error *error, bool 
 void ag_slot_drop(ag_slot *slot); /* releases what the slot holds; for slots that were not submitted */
 void ag_block_unref(ag_block *block);
 
-/* -- timers: one thread for all delays ------------------------------------------------------------------------ */
+/* -- timers: one thread for all delays of a bank --------------------------------------------------------------- */
 
 /* Keeps a reference until fired. An abort that is set before the timer is seen fires it at once. */
 bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline);
 void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last); /* fires these tickets' delays now */
 void ag_stream_timer_fired(ag_stream *stream, uint64_t ticket);
 void ag_timer_stop(void);
-uint64_t ag_timer_compared(void); /* entries, by the heap of timers: the work that it was, for tests */
+uint64_t ag_timer_ended(int bank); /* delays that the timers of a bank ended, for tests */
+uint64_t ag_timer_compared(void);  /* entries, by the heap of timers: the work that it was, for tests */
 
 /* -- thread pool ---------------------------------------------------------------------------------------------- */
 

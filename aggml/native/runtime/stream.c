@@ -22,6 +22,11 @@ int *ag_stream_bank(ag_stream *stream)
     return &stream->bank;
 }
 
+int ag_stream_timers(const ag_stream *stream)
+{
+    return stream->timers;
+}
+
 /* -- blocks and slots ----------------------------------------------------------------------------------------- */
 
 ag_block *ag_block_new(void)
@@ -102,6 +107,7 @@ static ag_stream *stream_new(const char *name, ag_executor *executor)
     snprintf(s->name, sizeof s->name, "%s", name);
     s->executor = executor;
     s->bank = -1;
+    s->timers = ag_timer_turn();
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);

@@ -58,6 +58,7 @@ struct ag_stream {
     ag_stream *next_resting;
     atomic_bool keeps, in_resting; /* rest.c */
     void *owner;                   /* the binding's */
+    int timers;                    /* whose it belongs to: a bank's; written once */
     ag_node timer;                 /* under the lock of the timers, as what follows */
     uint64_t timed;                /* the ticket that it waits for there; 0: none */
     ag_stream *next_living, **link_living;

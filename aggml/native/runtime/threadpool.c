@@ -78,26 +78,13 @@ static void pool_free(ag_pool *pool)
     free(pool);
 }
 
-#ifdef __linux__
-/* A worker stays next to its bank's memory: what it packs, and the stacks and scratch that it touches, lie there. */
-static void stay_in_bank(int bank)
-{
-    cpu_set_t set;
-    if (pthread_getaffinity_np(pthread_self(), sizeof set, &set) != 0) return;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        if (CPU_ISSET((size_t)cpu, &set) && !ag_bank_has(bank, cpu)) CPU_CLR((size_t)cpu, &set);
-    }
-    if (CPU_COUNT(&set) > 0) pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-}
-#endif
-
 static void set_affinity(const ag_pool *pool, const ag_worker *worker)
 {
 #ifdef __linux__
     const ag_pool_params *params = &pool->params;
     const int index = worker->index;
     if (!params->has_mask) {
-        if (pool->n_banks > 1) stay_in_bank(worker->bank);
+        if (pool->n_banks > 1) ag_bank_stay(worker->bank); /* what it packs, its stack and its scratch lie there */
         return;
     }
     cpu_set_t set;

@@ -1,115 +1,158 @@
-/* Timers: one thread serves every delay of the process, so a delay occupies no thread of a pool.
+/* Timers: one thread for each bank of memory serves the delays of the streams that belong there, so a delay occupies no
+ * thread of a pool.
  *
- * A stream waits for one time at most, so its entry lies in the stream, and the entries make a heap, the earliest
- * first: 10,000 simulated devices that sleep cost each other nothing. Not here: what happens when the time has come
- * (stream_step.c). */
+ * One heap for the process would be one lock that the workers of all sockets fight for, and one thread that runs what
+ * comes after each delay. On a machine of one bank there is one of each. A stream belongs to the same timers all its
+ * life: ag_timer_hurry must find the entry that another thread adds at this moment. It waits for one time at most, so
+ * the entry lies in the stream. The entries of a bank make a heap, the earliest first: 10,000 simulated devices that
+ * sleep cost each other nothing. Not here: what happens when the time has come (stream_step.c). */
 #include <stddef.h>
 
 #include "stream_state.h"
+#include "topology.h"
 
-static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_TIMERS];
-static pthread_cond_t changed;
-static pthread_t thread;
-static bool running, stopping;
-static ag_heap sleeping; /* streams, by deadline; a reference to each */
+typedef struct ag_timers {
+    _Alignas(64) pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool running, stopping;
+    ag_heap sleeping; /* streams, by deadline; a reference to each */
+    uint64_t ended;   /* delays that it told its streams of */
+} ag_timers;
 
-static ag_stream *earliest(void)
+#define FRESH {.lock = PTHREAD_MUTEX_INITIALIZER}
+static ag_timers timers[AG_MAX_BANKS] = {FRESH, FRESH, FRESH, FRESH, FRESH, FRESH, FRESH, FRESH};
+_Static_assert(AG_MAX_BANKS == 8, "each has its lock");
+static atomic_uint next_stream; /* streams take turns */
+
+int ag_timer_turn(void)
 {
-    return sleeping.least != NULL ? (ag_stream *)((char *)sleeping.least - offsetof(ag_stream, timer)) : NULL;
+    return (int)(atomic_fetch_add_explicit(&next_stream, 1, memory_order_relaxed) % (unsigned)ag_banks());
 }
 
-static void *serve(void *unused)
+static ag_stream *earliest(ag_timers *t)
 {
-    (void)unused;
-    pthread_mutex_lock(lock);
-    while (!stopping) {
-        ag_stream *next = earliest();
+    return t->sleeping.least != NULL ? (ag_stream *)((char *)t->sleeping.least - offsetof(ag_stream, timer)) : NULL;
+}
+
+static void *serve(void *argument)
+{
+    ag_timers *t = argument;
+    if (ag_banks() > 1) ag_bank_stay((int)(t - timers));
+    pthread_mutex_lock(&t->lock);
+    while (!t->stopping) {
+        ag_stream *next = earliest(t);
         if (next == NULL) {
-            pthread_cond_wait(&changed, lock);
+            pthread_cond_wait(&t->changed, &t->lock);
             continue;
         }
         if (next->timer.key > ag_now()) {
-            ag_cond_wait_until(&changed, lock, next->timer.key);
+            ag_cond_wait_until(&t->changed, &t->lock, next->timer.key);
             continue;
         }
         const uint64_t ticket = next->timed;
-        ag_heap_remove(&sleeping, &next->timer);
+        ag_heap_remove(&t->sleeping, &next->timer);
         next->timed = 0;
-        pthread_mutex_unlock(lock);
+        ++t->ended;
+        pthread_mutex_unlock(&t->lock);
         ag_stream_timer_fired(next, ticket);
         ag_stream_unref(next);
-        pthread_mutex_lock(lock);
+        pthread_mutex_lock(&t->lock);
     }
-    pthread_mutex_unlock(lock);
+    pthread_mutex_unlock(&t->lock);
     return NULL;
 }
 
-static bool start(void)
+static bool start(ag_timers *t)
 {
-    if (running) return true;
+    if (t->running) return true;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
 #ifndef __APPLE__
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 #endif
-    pthread_cond_init(&changed, &attributes);
+    pthread_cond_init(&t->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    stopping = false;
-    running = ag_thread_start(&thread, serve, NULL, false);
-    return running;
+    t->stopping = false;
+    t->running = ag_thread_start(&t->thread, serve, t, false);
+    return t->running;
 }
 
 bool ag_timer_add(ag_stream *stream, const ag_slot *slot, uint64_t ticket, uint64_t deadline)
 {
-    pthread_mutex_lock(lock);
-    const bool ok = start();
+    ag_timers *t = &timers[stream->timers];
+    pthread_mutex_lock(&t->lock);
+    const bool ok = start(t);
     if (ok) {
         /* set before ag_timer_hurry took the lock, or seen by it */
         if (ag_stream_aborting(stream, slot) || ag_stream_lost(stream) != NULL) deadline = 0;
         stream->timed = ticket;
-        const ag_node *before = sleeping.least;
-        ag_heap_add(&sleeping, &ag_stream_ref(stream)->timer, deadline);
-        if (sleeping.least != before) pthread_cond_signal(&changed);
+        const ag_node *before = t->sleeping.least;
+        ag_heap_add(&t->sleeping, &ag_stream_ref(stream)->timer, deadline);
+        if (t->sleeping.least != before) pthread_cond_signal(&t->changed);
     }
-    pthread_mutex_unlock(lock);
+    pthread_mutex_unlock(&t->lock);
     return ok;
 }
 
 void ag_timer_hurry(ag_stream *stream, uint64_t first, uint64_t last)
 {
     if (!ag_stream_alive(stream)) return; /* it is among the parent's */
-    pthread_mutex_lock(lock);
+    ag_timers *t = &timers[stream->timers];
+    pthread_mutex_lock(&t->lock);
     if (stream->timed != 0 && stream->timed >= first && stream->timed <= last) {
-        ag_heap_remove(&sleeping, &stream->timer);
-        ag_heap_add(&sleeping, &stream->timer, 0);
-        pthread_cond_signal(&changed);
+        ag_heap_remove(&t->sleeping, &stream->timer);
+        ag_heap_add(&t->sleeping, &stream->timer, 0);
+        pthread_cond_signal(&t->changed);
     }
-    pthread_mutex_unlock(lock);
+    pthread_mutex_unlock(&t->lock);
 }
 
 uint64_t ag_timer_compared(void)
 {
-    pthread_mutex_lock(lock);
-    const uint64_t compared = sleeping.compared;
-    pthread_mutex_unlock(lock);
+    uint64_t compared = 0;
+    for (int i = 0; i < AG_MAX_BANKS; ++i) {
+        pthread_mutex_lock(&timers[i].lock);
+        compared += timers[i].sleeping.compared;
+        pthread_mutex_unlock(&timers[i].lock);
+    }
     return compared;
+}
+
+uint64_t ag_timer_ended(int bank)
+{
+    pthread_mutex_lock(&timers[bank].lock);
+    const uint64_t ended = timers[bank].ended;
+    pthread_mutex_unlock(&timers[bank].lock);
+    return ended;
+}
+
+pthread_mutex_t *ag_timer_lock(int bank)
+{
+    return &timers[bank].lock;
 }
 
 void ag_timer_stop(void)
 {
-    pthread_mutex_lock(lock);
-    bool join = running;
-    stopping = true;
-    if (running) pthread_cond_signal(&changed);
-    pthread_mutex_unlock(lock);
-    if (join) pthread_join(thread, NULL);
-    pthread_mutex_lock(lock);
-    running = false;
-    pthread_mutex_unlock(lock);
+    bool join[AG_MAX_BANKS];
+    for (int i = 0; i < AG_MAX_BANKS; ++i) {
+        ag_timers *t = &timers[i];
+        pthread_mutex_lock(&t->lock);
+        join[i] = t->running;
+        t->stopping = true;
+        if (t->running) pthread_cond_signal(&t->changed);
+        pthread_mutex_unlock(&t->lock);
+    }
+    for (int i = 0; i < AG_MAX_BANKS; ++i) {
+        if (!join[i]) continue;
+        pthread_join(timers[i].thread, NULL);
+        pthread_mutex_lock(&timers[i].lock);
+        timers[i].running = false;
+        pthread_mutex_unlock(&timers[i].lock);
+    }
 }
 
-void ag_timer_forked(void) /* in the child: the thread is the parent's, and so are the streams */
+void ag_timer_forked(void) /* in the child: the threads are the parent's, and so are the streams */
 {
-    running = stopping = false;
-    sleeping = (ag_heap){0};
+    for (int i = 0; i < AG_MAX_BANKS; ++i) timers[i] = (ag_timers)FRESH;
 }

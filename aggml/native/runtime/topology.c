@@ -96,6 +96,20 @@ bool ag_bank_has(int bank, int cpu)
     return cpu >= 0 && cpu < CPUS && machine.bank_of[cpu] == bank;
 }
 
+void ag_bank_stay(int bank)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (pthread_getaffinity_np(pthread_self(), sizeof set, &set) != 0) return;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET((size_t)cpu, &set) && !ag_bank_has(bank, cpu)) CPU_CLR((size_t)cpu, &set);
+    }
+    if (CPU_COUNT(&set) > 0) pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+#else
+    (void)bank;
+#endif
+}
+
 void ag_topology_pretend(int cores, int banks)
 {
     atomic_store(&pretended_cores, cores);

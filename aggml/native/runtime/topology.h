@@ -11,6 +11,7 @@
 int ag_banks(void);      /* with processors that this process may use; at least 1 */
 int ag_bank_cores(void); /* usable processors of one of them, on average */
 bool ag_bank_has(int bank, int cpu);
+void ag_bank_stay(int bank); /* this thread runs on the processors of that bank only, where it may run on any of them */
 
 /* A test's: pools made from here on, and placements, see so many processors in so many banks, of equal size. 0 banks:
  * the machine again. Nothing is bound to processors or memory that does not exist. */
