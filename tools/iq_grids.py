@@ -1,4 +1,4 @@
-"""Write quant_iq_grid.def of aggml/native/formats: the IQ types' codebooks, from the gguf package.
+"""Write quant_iq_grid_2.def and quant_iq_grid_3.def: codebooks of the IQ types, from gguf.
 
 Each point is one number. The level of its first element is in the lowest bits: two bits for each
 level (iq2, iq1), or three (iq3). Points keep their order, because blocks hold their positions.
@@ -21,9 +21,10 @@ BOOKS = {
     "AGK_IQ3_S": (gguf.quants.IQ3_S, 3),
 }
 HEAD = """\
-/* The codebooks of the IQ types, written by tools/iq_grids.py: P(levels of a point).
+/* Codebooks of the IQ types with levels of %d bits, written by tools/iq_grids.py.
  *
- * The level of element i is in bits 2i, 2i + 1 (iq2, iq1) or 3i to 3i + 2 (iq3). */
+ * P(levels of a point), element 0 in the lowest bits. Who includes this defines P and the name of a
+ * book, which is undefined at the end. */
 """
 WIDTH = 120
 
@@ -37,15 +38,18 @@ def section(macro: str, book: Any, bits: int) -> str:  # noqa: ANN401 - gguf typ
     words = [f"P(0x{point:04x})" for point in points]
     per_line = (WIDTH + 1) // (len(words[0]) + 1)
     lines = [" ".join(words[i : i + per_line]) for i in range(0, len(words), per_line)]
-    return "\n".join([f"#ifdef {macro}", *lines, "#endif"])
+    return "\n".join([f"#ifdef {macro}", *lines, f"#undef {macro}", "#endif"])
 
 
 def main() -> None:
-    """Write the file anew."""
-    root = Path(__file__).resolve().parent.parent
-    sections = [section(macro, book, bits) for macro, (book, bits) in BOOKS.items()]
-    target = root / "aggml" / "native" / "formats" / "quant_iq_grid.def"
-    target.write_text(HEAD + "\n".join(sections) + "\n")
+    """Write the files anew."""
+    formats = Path(__file__).resolve().parent.parent / "aggml" / "native" / "formats"
+    for width in (2, 3):
+        sections = [
+            section(macro, book, bits) for macro, (book, bits) in BOOKS.items() if bits == width
+        ]
+        target = formats / f"quant_iq_grid_{width}.def"
+        target.write_text(HEAD % width + "\n".join(sections) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,19 @@ void agk_f32_to_toy(const float *src, void *dst, int64_t n)
 }
 """,
     "aggml/native/table/kernels.def": "AGK_VARIANT(toy_to_f32, scalar, 0)\n",
+    "aggml/devices/cuda/kernels/quant_few.cuh": """
+UNPACK(toy)
+{
+    scale_all(o, 0.25f);
+    for (int k = 0; k < 8; ++k) o.q[k] = (int)word1(p + 4 * k);
+}
+""",
+    "aggml/devices/cuda/kernels/quantize_few.cuh": """
+DEV void put_toy(const float *x, char *y)
+{
+    for (int i = 0; i < 32; ++i) y[i] = (char)(int)(x[i] * 4.0f);
+}
+""",
 }
 
 ISA: Changes = {
@@ -109,6 +122,27 @@ AGK_VARIANT(f16_to_f32, bare, 0)
 #endif
 """,
 }
+
+# The two functions alone: what calls them in a kernel is that of all types.
+TOY_ON_CUDA = """
+#include "shim.h"
+#include "quant.cuh"
+#include "quantize.cuh"
+
+int main()
+{
+    float x[32];
+    char block[32];
+    Group o;
+    for (int i = 0; i < 32; ++i) x[i] = (float)(i - 16) / 4.0f;
+    put_block<TOY>(x, block);
+    unpack_row<TOY>(block, 0, o);
+    for (int i = 0; i < 32; ++i) {
+        if (code_at(o, i) * o.d[i / 16] + o.m[i / 16] != x[i]) return 1;
+    }
+    return Block<TOY>::n == 32 && Block<TOY>::bytes == 32 ? 0 : 2;
+}
+"""
 
 PROGRAM = """
 #include "lower/node.h"
@@ -164,7 +198,7 @@ int main(void)
 
 
 def put(tree: Path, changes: Changes) -> None:
-    """Rows go behind the last of a table, kernel lines before the first; other files are new."""
+    """Rows go behind the last of a table, kernel lines before the first, functions to the end."""
     for name, text in changes.items():
         path = tree / name
         if not path.exists():
@@ -173,6 +207,8 @@ def put(tree: Path, changes: Changes) -> None:
             continue
         rows = path.read_text().splitlines(keepends=True)
         at = [i for i, row in enumerate(rows) if row.startswith(text.partition("(")[0] + "(")]
+        if path.suffix == ".cuh":
+            at = [len(rows) - 1]
         if path.name == "kernels.def":
             # Behind the head, before the first group.
             at = [next(i for i, row in enumerate(rows) if row.startswith("#endif"))]
@@ -236,6 +272,19 @@ def test_a_kernel_file_of_cuda_is_all_that_an_op_needs_there(tree: Path) -> None
     found = heads(tree / "aggml" / "devices" / "cuda" / "kernels")
     assert found["twice"] == Plain("twice", "twice", 1, "element")
     assert found.keys() - {"twice"} == heads(ROOT / "aggml" / "devices" / "cuda" / "kernels").keys()
+
+
+@pytest.mark.slow
+def test_cuda_writes_and_unpacks_blocks_of_a_new_type(tree: Path) -> None:
+    """Compiled for the CPU: a block is written and unpacked again."""
+    native = tree / "aggml" / "native"
+    folders = [ROOT / "tests" / "devices" / "cuda", native / "table", native / "formats"]
+    folders.append(tree / "aggml" / "devices" / "cuda" / "kernels")
+    flags = ["-std=c++17", "-O1", "-w", "-x", "c++", *(f"-I{folder}" for folder in folders)]
+    built = tree / "toy_on_cuda"
+    command = ["g++", *flags, "-", "-o", str(built)]
+    subprocess.run(command, input=TOY_ON_CUDA.encode(), check=True)
+    subprocess.run([built], check=True)
 
 
 BUILDER = """

@@ -137,6 +137,15 @@ def test_a_quantized_type_is_in_the_docs_and_in_the_formats(kind: DType) -> None
     assert re.search(rf"\bagk_block_{kind.name.lower()}\b", blocks)
 
 
+@pytest.mark.parametrize("kind", [t for t in DType if t.is_quantized])
+def test_a_quantized_type_is_unpacked_and_written_on_cuda(kind: DType) -> None:
+    kernels = "aggml/devices/cuda/kernels/"
+    symbol = kind.name.lower()
+    assert text_of(f"{kernels}quant_*.cuh").count(f"\nUNPACK({symbol})") == 1
+    put = f"\nDEV void put_{symbol}(const float *x, char *y)"
+    assert text_of(f"{kernels}quantize_*.cuh").count(put) == int(TYPES[kind].writes)
+
+
 @pytest.mark.parametrize("kind", [t for t in DType if TYPES[t].dot >= 0])
 def test_a_type_with_products_has_one_that_meets_it(kind: DType) -> None:
     row = TYPES[kind]

@@ -141,9 +141,7 @@ Plan *plan_finish(CudaPlan &self, size_t scratch)
     return plan;
 }
 
-} // namespace
-
-void bind_cuda(nb::module_ &m)
+void bind_cuda_driver(nb::module_ &m)
 {
     m.def("cuda_entries", [] {
         nb::list out;
@@ -166,7 +164,10 @@ void bind_cuda(nb::module_ &m)
             ag_cuda_stop(static_cast<uint64_t>(timeout * 1e9));
         },
         "timeout"_a);
+}
 
+void bind_cuda_module(nb::module_ &m)
+{
     nb::class_<CudaModule>(m, "CudaModule")
         .def(
             "__init__",
@@ -181,7 +182,11 @@ void bind_cuda(nb::module_ &m)
                 if (!ag_cuda_module_set_image(module.module, image.c_str(), image.size())) throw std::bad_alloc();
             },
             "image"_a);
+}
 
+/* A device: its memory, its products, its streams. */
+void bind_cuda_device(nb::module_ &m)
+{
     nb::class_<CudaDevice>(m, "CudaDevice")
         .def(
             "__init__",
@@ -239,7 +244,10 @@ void bind_cuda(nb::module_ &m)
                 return new Stream(stream, self);
             },
             "name"_a, nb::rv_policy::take_ownership);
+}
 
+void bind_cuda_plan(nb::module_ &m)
+{
     nb::class_<CudaPlan>(m, "CudaPlan")
         .def(nb::init<CudaDevice &>(), "device"_a)
         .def("node", plan_node, "name"_a, "op"_a, "fault"_a, "partial"_a)
@@ -247,6 +255,16 @@ void bind_cuda(nb::module_ &m)
              "when"_a)
         .def("gemm", plan_gemm, "args"_a, "relative"_a)
         .def("finish", plan_finish, "scratch"_a, nb::rv_policy::take_ownership);
+}
+
+} // namespace
+
+void bind_cuda(nb::module_ &m)
+{
+    bind_cuda_driver(m);
+    bind_cuda_module(m);
+    bind_cuda_device(m);
+    bind_cuda_plan(m);
 }
 
 } // namespace binding

@@ -22,39 +22,33 @@
 #define P(code) EIGHT(IQ2, code)
 const uint8_t agk_iq2_xxs_grid[256][8] = {
 #define AGK_IQ2_XXS
-#include "quant_iq_grid.def"
-#undef AGK_IQ2_XXS
+#include "quant_iq_grid_2.def"
 };
 const uint8_t agk_iq2_xs_grid[512][8] = {
 #define AGK_IQ2_XS
-#include "quant_iq_grid.def"
-#undef AGK_IQ2_XS
+#include "quant_iq_grid_2.def"
 };
 const uint8_t agk_iq2_s_grid[1024][8] = {
 #define AGK_IQ2_S
-#include "quant_iq_grid.def"
-#undef AGK_IQ2_S
+#include "quant_iq_grid_2.def"
 };
 #undef P
 #define P(code) EIGHT(IQ1, code)
 const int8_t agk_iq1_grid[2048][8] = {
 #define AGK_IQ1
-#include "quant_iq_grid.def"
-#undef AGK_IQ1
+#include "quant_iq_grid_2.def"
 };
 #undef P
 #define P(code) FOUR(IQ3_XXS, code)
 const uint8_t agk_iq3_xxs_grid[256][4] = {
 #define AGK_IQ3_XXS
-#include "quant_iq_grid.def"
-#undef AGK_IQ3_XXS
+#include "quant_iq_grid_3.def"
 };
 #undef P
 #define P(code) FOUR(IQ3_S, code)
 const uint8_t agk_iq3_s_grid[512][4] = {
 #define AGK_IQ3_S
-#include "quant_iq_grid.def"
-#undef AGK_IQ3_S
+#include "quant_iq_grid_3.def"
 };
 #undef P
 

@@ -1,6 +1,6 @@
 /* The codebooks of the IQ types: the values of their points, and for quantizers the points near any other.
  *
- * Not here: the points as ggml numbers them (quant_iq_grid.def), the choice among near ones (quant_iq_fit.c). */
+ * Not here: the points as ggml numbers them (quant_iq_grid_*.def), the choice among near ones (quant_iq_fit.c). */
 #ifndef AGK_QUANT_IQ_GRID_H
 #define AGK_QUANT_IQ_GRID_H
 

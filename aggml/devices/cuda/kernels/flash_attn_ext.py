@@ -28,13 +28,12 @@ _Y = 65535
 
 
 def modules() -> list[str]:
-    """Every module of this family."""
-    tiles = itertools.product(_DV, (False, True), (False, True))
-    return ["flash_attn_ext", *(_module(*kind) for kind in tiles)]
+    """Every module of tiles."""
+    return [_module(*kind) for kind in itertools.product(_DV, (False, True), (False, True))]
 
 
 def _module(dv: int, bf16: bool, blocks: bool) -> str:
-    return f"flash_attn_ext[WIDTH={dv},BF16_TILES={int(bf16)},BLOCKS={int(blocks)}]"
+    return f"flash_attn_ext_tiles[WIDTH={dv},BF16_TILES={int(bf16)},BLOCKS={int(blocks)}]"
 
 
 def _quantized(k: Tensor, v: Tensor) -> bool:

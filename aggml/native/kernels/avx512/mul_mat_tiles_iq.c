@@ -19,33 +19,27 @@ enum { WIDE = 256, GROUPS = WIDE / 32 };
 #define P(code) code,
 static const uint16_t iq2_xxs_codes[256 + 1] = {
 #define AGK_IQ2_XXS
-#include "formats/quant_iq_grid.def"
-#undef AGK_IQ2_XXS
+#include "formats/quant_iq_grid_2.def"
 };
 static const uint16_t iq2_xs_codes[512 + 1] = {
 #define AGK_IQ2_XS
-#include "formats/quant_iq_grid.def"
-#undef AGK_IQ2_XS
+#include "formats/quant_iq_grid_2.def"
 };
 static const uint16_t iq2_s_codes[1024 + 1] = {
 #define AGK_IQ2_S
-#include "formats/quant_iq_grid.def"
-#undef AGK_IQ2_S
+#include "formats/quant_iq_grid_2.def"
 };
 static const uint16_t iq1_codes[2048 + 1] = {
 #define AGK_IQ1
-#include "formats/quant_iq_grid.def"
-#undef AGK_IQ1
+#include "formats/quant_iq_grid_2.def"
 };
 static const uint16_t iq3_xxs_codes[256 + 1] = {
 #define AGK_IQ3_XXS
-#include "formats/quant_iq_grid.def"
-#undef AGK_IQ3_XXS
+#include "formats/quant_iq_grid_3.def"
 };
 static const uint16_t iq3_s_codes[512 + 1] = {
 #define AGK_IQ3_S
-#include "formats/quant_iq_grid.def"
-#undef AGK_IQ3_S
+#include "formats/quant_iq_grid_3.def"
 };
 #undef P
 
