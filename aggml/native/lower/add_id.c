@@ -4,10 +4,9 @@
 #include <stdio.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, ROWS, KERNEL }; /* slots of node->aux */
+enum { KERNEL }; /* slots of node->aux */
 
 static inline int32_t index_at(const agk_view *ids, const char *data, int64_t i0, int64_t i1)
 {
@@ -36,9 +35,9 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0], *b = &node->src[1], *ids = &node->src[2];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
     const char *indices = agk_data(task, ids);
-    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[ROWS]); ++row) {
+    const agk_range rows = agk_units_of(node, chunk);
+    for (int64_t row = rows.first; row < rows.last; ++row) {
         const int64_t i1 = row % a->ne[1], i2 = row / a->ne[1] % a->ne[2];
         const agk_binary_rows r = {
             .y = (char *)agk_data(task, dst) + agk_row_at(dst, row),
@@ -78,9 +77,7 @@ agk_status agk_lower_add_id(agk_lowering *lowering)
     }
     const int64_t rows = agk_nrows(a);
     node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
-    node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, 0.25 * (double)a->ne[0] + 20.0);
-    const int64_t n_chunks = agk_chunks(rows, node->aux.i[PER_CHUNK]);
+    const int64_t n_chunks = agk_cut(node, rows, agk_units_per_chunk(rows, 0.25 * (double)a->ne[0] + 20.0));
     if (n_chunks == 1) {
         agk_add_step(lowering, look_and_run, 1);
     } else {

@@ -4,10 +4,9 @@
  * operand of its shape lies: a kernel reads all that a row needs as a whole before it writes the row's first
  * element. */
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, UNITS, READ, WRITE, KERNEL }; /* slots of node->aux */
+enum { READ, WRITE, KERNEL }; /* slots of node->aux */
 
 /* -- silu ------------------------------------------------------------------------------------------------------- */
 
@@ -48,8 +47,7 @@ static agk_status run_silu(const agk_task *task, const agk_node *node, int64_t c
                agk_port_of(agk_data(task, &node->src[1]), type, loop.step[2][0])};
     p.grad.read = p.x.read = (agk_to_float_fn *)node->aux.fn[READ];
     p.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), silu_row, &p);
+    agk_loop_run_chunk(&loop, node, chunk, silu_row, &p);
     return AGK_OK;
 }
 
@@ -59,12 +57,13 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
 {
     const bool entropy = node->op == AGK_OP_cross_entropy_loss_back;
     const agk_view *dst = &node->dst, *a = &node->src[entropy ? 1 : 0], *b = &node->src[entropy ? 2 : 1];
-    const int64_t n = dst->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const int64_t n = dst->ne[0];
     const float param = agk_param_f32(node, 0);
     float grad = 0.0f;
     if (entropy) memcpy(&grad, agk_data(task, &node->src[0]), sizeof grad);
     const double times = (double)grad / (double)agk_nrows(dst);
-    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]); ++row) {
+    const agk_range rows = agk_units_of(node, chunk);
+    for (int64_t row = rows.first; row < rows.last; ++row) {
         float *y = (float *)(void *)((char *)agk_data(task, dst) + agk_row_at(dst, row));
         const float *x = (const float *)(const void *)((const char *)agk_data(task, a) + agk_row_at(a, row));
         const float *z = (const float *)(const void *)((const char *)agk_data(task, b) + agk_row_at(b, row));
@@ -123,13 +122,11 @@ agk_status agk_lower_backward(agk_lowering *lowering)
                                : (agk_any_fn *)AGK_PICK(backward_soft_max_f32, cpu);
     node->aux.fn[READ] = (agk_any_fn *)agk_reader(dst->type, lowering->cpu);
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    node->aux.i[UNITS] = units;
     agk_any_fn *kernel = node->aux.fn[KERNEL];
     const bool exp = AGK_IS_PLAIN(backward_silu_f32, kernel) || AGK_IS_PLAIN(backward_entropy_f32, kernel);
     const bool sums = AGK_IS_PLAIN(backward_rms_norm_f32, kernel) || AGK_IS_PLAIN(backward_soft_max_f32, kernel);
     const bool has_exp = silu || node->op == AGK_OP_cross_entropy_loss_back;
     const double ns = exp ? 12.0 : sums ? 4.0 : has_exp ? 1.0 : 0.5;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 10.0);
-    agk_add_step(lowering, silu ? run_silu : run_rows, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, silu ? run_silu : run_rows, units, ns * (double)(agk_nelements(dst) / units) + 10.0);
     return AGK_OK;
 }

@@ -2,24 +2,23 @@
  *
  * Here: the lowering. Not here: the kernels (binary.c of each folder of kernels/). */
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, UNITS, KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B }; /* slots of node->aux */
+enum { KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B }; /* slots of node->aux */
 
 /* Rows of f32 without gaps, one element or a row of b each: the steps between rows are all there is. */
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const int64_t *aux = node->aux.i;
-    const int64_t first = chunk * aux[PER_CHUNK], last = agk_chunk_end(chunk, aux[PER_CHUNK], aux[UNITS]);
-    const agk_binary_rows r = {.y = (char *)agk_data(task, &node->dst) + first * aux[STEP_Y],
-                               .a = (const char *)agk_data(task, &node->src[0]) + first * aux[STEP_A],
-                               .b = (const char *)agk_data(task, &node->src[1]) + first * aux[STEP_B],
+    const agk_range units = agk_units_of(node, chunk);
+    const agk_binary_rows r = {.y = (char *)agk_data(task, &node->dst) + units.first * aux[STEP_Y],
+                               .a = (const char *)agk_data(task, &node->src[0]) + units.first * aux[STEP_A],
+                               .b = (const char *)agk_data(task, &node->src[1]) + units.first * aux[STEP_B],
                                .step_y = aux[STEP_Y],
                                .step_a = aux[STEP_A],
                                .step_b = aux[STEP_B],
                                .one_b = aux[ONE_B] != 0};
-    ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, aux[N], last - first, &r);
+    ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, aux[N], units.last - units.first, &r);
     return AGK_OK;
 }
 
@@ -27,13 +26,13 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const int64_t *aux = node->aux.i;
-    const int64_t first = chunk * aux[PER_CHUNK], last = agk_chunk_end(chunk, aux[PER_CHUNK], aux[UNITS]);
+    const agk_range units = agk_units_of(node, chunk);
     const bool one_b = aux[ONE_B] != 0;
-    const agk_binary_rows r = {.y = (char *)agk_data(task, &node->dst) + 4 * first,
-                               .a = (const char *)agk_data(task, &node->src[0]) + 4 * first,
-                               .b = (const char *)agk_data(task, &node->src[1]) + (one_b ? 0 : 4 * first),
+    const agk_binary_rows r = {.y = (char *)agk_data(task, &node->dst) + 4 * units.first,
+                               .a = (const char *)agk_data(task, &node->src[0]) + 4 * units.first,
+                               .b = (const char *)agk_data(task, &node->src[1]) + (one_b ? 0 : 4 * units.first),
                                .one_b = one_b};
-    ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, last - first, 1, &r);
+    ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, units.last - units.first, 1, &r);
     return AGK_OK;
 }
 
@@ -87,8 +86,7 @@ static agk_status run_strided(const agk_task *task, const agk_node *node, int64_
     r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
     r.b.read = (agk_to_float_fn *)node->aux.fn[READ_B];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), run_row, &r);
+    agk_loop_run_chunk(&loop, node, chunk, run_row, &r);
     return AGK_OK;
 }
 
@@ -118,25 +116,19 @@ static agk_status run_scale(const agk_task *task, const agk_node *node, int64_t 
     rows r = {.node = node,
               .y = agk_port_of(agk_data(task, &node->dst), AGK_F32, loop.step[0][0]),
               .a = agk_port_of(agk_data(task, &node->src[0]), AGK_F32, loop.step[1][0])};
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), scale_row, &r);
+    agk_loop_run_chunk(&loop, node, chunk, scale_row, &r);
     return AGK_OK;
 }
 
 static agk_status lower_scale(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
-    if (node->src[0].type != AGK_F32) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(node->src[0].type));
-    }
-    const agk_status status = agk_expect_like(lowering, &node->dst, &node->src[0]);
+    const agk_status status = agk_expect_f32_like(lowering, &node->dst, &node->src[0]);
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
     const agk_loop loop = agk_loop_pair(&node->dst, &node->src[0]);
     const int64_t units = agk_loop_units(&loop);
     node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(binary_scale_f32, lowering->cpu);
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, 0.25 * (double)(agk_nelements(&node->dst) / units) + 4.0);
-    agk_add_step(lowering, run_scale, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run_scale, units, 0.25 * (double)(agk_nelements(&node->dst) / units) + 4.0);
     return AGK_OK;
 }
 
@@ -175,8 +167,7 @@ static agk_status run_add1(const agk_task *task, const agk_node *node, int64_t c
     r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     r.a.read = (agk_to_float_fn *)node->aux.fn[READ_A];
     r.b.read = (agk_to_float_fn *)node->aux.fn[READ_B];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), add1_row, &r);
+    agk_loop_run_chunk(&loop, node, chunk, add1_row, &r);
     return AGK_OK;
 }
 
@@ -199,10 +190,8 @@ static agk_status lower_add1(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(a->type, lowering->cpu);
     const agk_loop loop = agk_loop_pair(&node->dst, a);
     const int64_t units = agk_loop_units(&loop);
-    node->aux.i[UNITS] = units;
     const double ns = plain ? 0.5 : 3.0;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(a) / units) + 10.0);
-    agk_add_step(lowering, run_add1, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run_add1, units, ns * (double)(agk_nelements(a) / units) + 10.0);
     return AGK_OK;
 }
 
@@ -261,12 +250,10 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     const double ns = dense ? 0.25 : agk_traits(y->type)->blck_size > 1 ? agk_traits(y->type)->write_ns : 0.6;
     const double each = (double)(agk_nelements(y) / units);
     const int64_t per_chunk = agk_units_per_chunk(units, flat ? ns : ns * each + (by_rows ? 2.0 : 10.0));
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk;
     agk_add_step(lowering,
                  flat      ? run_flat
                  : by_rows ? run_rows
                            : run_strided,
-                 agk_chunks(units, node->aux.i[PER_CHUNK]));
+                 agk_cut(node, units, flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk));
     return AGK_OK;
 }

@@ -8,12 +8,11 @@
 #include <math.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 #include "unary.h"
 
-enum { PER_CHUNK, UNITS, SEGMENTS }; /* slots of node->aux */
-enum { L1_ELEMENTS = 4096 };         /* of a block: 16 KB, and as much of the other operand */
+enum { SEGMENTS };           /* slots of node->aux */
+enum { L1_ELEMENTS = 4096 }; /* of a block: 16 KB, and as much of the other operand */
 
 static float param(const agk_stage *stage, int i)
 {
@@ -202,17 +201,17 @@ void agk_chain_run(const agk_task *task, const agk_node *node, const agk_chain_b
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst;
-    const int64_t segments = node->aux.i[SEGMENTS], per_chunk = node->aux.i[PER_CHUNK];
-    int64_t unit = chunk * per_chunk;
-    const int64_t last = agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]);
-    while (unit < last) {
+    const int64_t segments = node->aux.i[SEGMENTS];
+    const agk_range units = agk_units_of(node, chunk);
+    int64_t unit = units.first;
+    while (unit < units.last) {
         const int64_t row = unit / segments, i1 = row % dst->ne[1], plane = row / dst->ne[1];
         agk_chain_block b = {.n = dst->ne[0], .i1 = i1, .rows = 1, .i2 = plane % dst->ne[2], .i3 = plane / dst->ne[2]};
         if (segments > 1) {
             b.i0 = unit % segments * AGK_SEGMENT;
             b.n = dst->ne[0] - b.i0 < AGK_SEGMENT ? dst->ne[0] - b.i0 : AGK_SEGMENT;
         } else {
-            b.rows = dst->ne[1] - i1 < last - unit ? dst->ne[1] - i1 : last - unit;
+            b.rows = dst->ne[1] - i1 < units.last - unit ? dst->ne[1] - i1 : units.last - unit;
         }
         agk_chain_run(task, node, &b, true);
         unit += b.rows;
@@ -237,9 +236,7 @@ agk_status agk_lower_chain(agk_lowering *lowering)
     const int64_t segments = whole ? 1 : (dst->ne[0] + AGK_SEGMENT - 1) / AGK_SEGMENT;
     const int64_t units = agk_nrows(dst) * segments;
     node->aux.i[SEGMENTS] = segments;
-    node->aux.i[UNITS] = units;
     const double ns = agk_chain_ns(node, lowering->cpu) + 0.1, each = (double)(dst->ne[0] / segments);
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * each + 10.0 * node->n_stages);
-    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, units, ns * each + 10.0 * node->n_stages);
     return AGK_OK;
 }

@@ -4,7 +4,7 @@
  * (formats/types.c), the conversions themselves (formats/). */
 #include "copy.h"
 #include "table/kernel_types.h"
-#include "refuse.h"
+#include "units.h"
 
 static void i32_to_float(const void *src, float *dst, int64_t n)
 {
@@ -12,7 +12,7 @@ static void i32_to_float(const void *src, float *dst, int64_t n)
     for (int64_t i = 0; i < n; ++i) dst[i] = (float)x[i];
 }
 
-enum { PER_CHUNK, UNITS, READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
+enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
 
 /* Elements first .. first+n-1 in logical order, moved between a view and a buffer without gaps, in whole runs. */
 static void stream(const agk_view *view, char *data, bool to_view, int64_t first, int64_t n, char *buffer)
@@ -62,7 +62,7 @@ static agk_status run_convert(const agk_task *task, const agk_node *node, int64_
     char *y = agk_data(task, dst), *x = agk_data(task, src);
     agk_to_float_fn *read = (agk_to_float_fn *)node->aux.fn[READ];
     agk_from_float_fn *write = (agk_from_float_fn *)node->aux.fn[WRITE];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK] * AGK_BLOCK, total = agk_nelements(src);
+    const int64_t per_chunk = node->aux.i[AGK_PER_CHUNK] * AGK_BLOCK, total = agk_nelements(src);
     _Alignas(64) char in[8 * AGK_BLOCK], out[8 * AGK_BLOCK];
     _Alignas(64) float middle[AGK_BLOCK];
     const int64_t last = agk_chunk_end(chunk, per_chunk, total);
@@ -135,19 +135,17 @@ static agk_copy plan_of(const agk_node *node)
 static agk_status run_copy(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_copy copy = plan_of(node);
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_copy_run(&copy, agk_data(task, &node->dst), agk_data(task, &node->src[0]), chunk * per_chunk,
-                 agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]));
+    const agk_range units = agk_units_of(node, chunk);
+    agk_copy_run(&copy, agk_data(task, &node->dst), agk_data(task, &node->src[0]), units.first, units.last);
     return AGK_OK;
 }
 
 /* Both sides without gaps. */
 static agk_status run_bytes(const agk_task *task, const agk_node *node, int64_t chunk)
 {
-    const int64_t first = chunk * node->aux.i[PER_CHUNK];
-    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
-    memmove((char *)agk_data(task, &node->dst) + first, (const char *)agk_data(task, &node->src[0]) + first,
-            (size_t)(last - first)); /* dup in place copies onto itself */
+    const agk_range units = agk_units_of(node, chunk);
+    memmove((char *)agk_data(task, &node->dst) + units.first, (const char *)agk_data(task, &node->src[0]) + units.first,
+            (size_t)(units.last - units.first)); /* dup in place copies onto itself */
     return AGK_OK;
 }
 
@@ -169,9 +167,9 @@ static bool converts(int from, int to)
 static void add_step(agk_lowering *lowering, agk_step_fn *run, int64_t units, double unit_ns, int64_t grain)
 {
     const int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
-    lowering->node->aux.i[UNITS] = units;
-    lowering->node->aux.i[PER_CHUNK] = per_chunk > grain && per_chunk < units ? per_chunk / grain * grain : per_chunk;
-    agk_add_step(lowering, run, agk_chunks(units, lowering->node->aux.i[PER_CHUNK]));
+    agk_add_step(
+        lowering, run,
+        agk_cut(lowering->node, units, per_chunk > grain && per_chunk < units ? per_chunk / grain * grain : per_chunk));
 }
 
 agk_status agk_lower_cpy(agk_lowering *lowering)

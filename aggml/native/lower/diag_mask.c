@@ -2,17 +2,15 @@
 #include <math.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
-
-enum { PER_CHUNK, ROWS }; /* slots of node->aux */
+#include "units.h"
 
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];
-    const int64_t n = a->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const int64_t n = a->ne[0];
     const float value = node->op == AGK_OP_diag_mask_inf ? -INFINITY : 0.0f;
-    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[ROWS]); ++row) {
+    const agk_range rows = agk_units_of(node, chunk);
+    for (int64_t row = rows.first; row < rows.last; ++row) {
         const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
         char *y = (char *)agk_data(task, dst) + agk_row_at(dst, row);
         const int64_t seen = node->params[0] + row % a->ne[1] + 1, kept = seen < n ? seen : n;
@@ -34,14 +32,11 @@ agk_status agk_lower_diag_mask(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
     const agk_view *dst = &node->dst, *a = &node->src[0];
-    const agk_status status = agk_expect_like(lowering, dst, a);
+    const agk_status status = agk_expect_f32_like(lowering, dst, a);
     if (status != AGK_OK) return status;
-    if (a->type != AGK_F32) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(a->type));
     if (node->params[0] < 0) return agk_refuse(lowering, AGK_INVALID, "n_past is %d, below 0", node->params[0]);
     if (agk_nelements(dst) == 0) return AGK_OK;
     const int64_t rows = agk_nrows(dst);
-    node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, 0.2 * (double)dst->ne[0] + 10.0);
-    agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, rows, 0.2 * (double)dst->ne[0] + 10.0);
     return AGK_OK;
 }

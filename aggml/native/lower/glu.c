@@ -3,11 +3,10 @@
  * Here: the lowering. Not here: the functions f themselves (unary.c), the kernels (glu.c of each folder of
  * kernels/). */
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 #include "unary.h"
 
-enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE, X_OFFSET, G_OFFSET, FUNCTION }; /* slots of node->aux */
+enum { KERNEL, READ, WRITE, X_OFFSET, G_OFFSET, FUNCTION }; /* slots of node->aux */
 
 typedef struct rows {
     agk_any_fn *kernel;
@@ -65,8 +64,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
               .g = agk_port_of(b + node->aux.i[G_OFFSET], type, loop.step[2][0])};
     r.x.read = r.g.read = (agk_to_float_fn *)node->aux.fn[READ];
     r.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), run_row, &r);
+    agk_loop_run_chunk(&loop, node, chunk, run_row, &r);
     return AGK_OK;
 }
 
@@ -130,8 +128,6 @@ agk_status agk_lower_glu(agk_lowering *lowering)
     const int64_t units = agk_loop_units(&loop);
     agk_any_fn *kernel = node->aux.fn[KERNEL];
     const double ns = AGK_IS_PLAIN(glu_f32, kernel) || AGK_IS_PLAIN(glu_oai_f32, kernel) ? 10.0 : 0.4;
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, ns * (double)(agk_nelements(dst) / units) + 5.0);
-    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, units, ns * (double)(agk_nelements(dst) / units) + 5.0);
     return AGK_OK;
 }

@@ -4,10 +4,9 @@
 #include <math.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, SIZE, GROUPS, UNITS, ROW_SUM, ROW_SCALE }; /* slots of node->aux */
+enum { SIZE, GROUPS, ROW_SUM, ROW_SCALE }; /* slots of node->aux */
 
 static inline float *row_of(char *data, const agk_view *view, int64_t i1, int64_t i2, int64_t i3)
 {
@@ -23,12 +22,13 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];
     char *y = agk_data(task, dst), *x = agk_data(task, a);
-    const int64_t n = a->ne[0], groups = node->aux.i[GROUPS], per_chunk = node->aux.i[PER_CHUNK];
+    const int64_t n = a->ne[0], groups = node->aux.i[GROUPS];
     const int64_t size = node->aux.i[SIZE];
     agk_norm_sum_f32_fn *row_sum = (agk_norm_sum_f32_fn *)node->aux.fn[ROW_SUM];
     agk_norm_scale_f32_fn *row_scale = (agk_norm_scale_f32_fn *)node->aux.fn[ROW_SCALE];
     const double eps = (double)agk_param_f32(node, 1);
-    for (int64_t unit = chunk * per_chunk; unit < agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]); ++unit) {
+    const agk_range units = agk_units_of(node, chunk);
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t i3 = unit / groups, first = unit % groups * size;
         const int64_t last = first + size < a->ne[2] ? first + size : a->ne[2];
         const double count = (double)(n * a->ne[1] * (last - first));
@@ -57,28 +57,23 @@ agk_status agk_lower_group_norm(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
     const agk_view *y = &node->dst, *x = &node->src[0];
-    const agk_status status = agk_expect_like(lowering, y, x);
+    agk_status status = agk_expect_f32_like(lowering, y, x);
     if (status != AGK_OK) return status;
-    if (x->type != AGK_F32) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(x->type));
     const float eps = agk_param_f32(node, 1);
     if (node->params[0] < 1 || !(eps >= 0.0f)) {
         return agk_refuse(lowering, AGK_INVALID, "%d groups, eps %g", node->params[0], (double)eps);
     }
     if (agk_nelements(y) == 0) return AGK_OK;
-    if ((x->nb[0] != 4 || y->nb[0] != 4) && x->ne[0] > 1) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart, not 4",
-                          (long long)(x->nb[0] != 4 ? x->nb[0] : y->nb[0]));
-    }
+    status = agk_expect_dense_rows(lowering, y, x);
+    if (status != AGK_OK) return status;
     const int64_t channels = x->ne[2], size = (channels + node->params[0] - 1) / node->params[0];
     node->aux.fn[ROW_SUM] = (agk_any_fn *)AGK_PICK(norm_sum_f32, lowering->cpu);
     node->aux.fn[ROW_SCALE] = (agk_any_fn *)AGK_PICK(norm_scale_f32, lowering->cpu);
     node->aux.i[SIZE] = size;
     node->aux.i[GROUPS] = (channels + size - 1) / size; /* without the empty ones */
     const int64_t units = node->aux.i[GROUPS] * x->ne[3];
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(
-        units,
-        (AGK_IS_PLAIN(norm_sum_f32, node->aux.fn[ROW_SUM]) ? 3.0 : 0.5) * (double)(agk_nelements(y) / units) + 20.0);
-    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, units,
+                  (AGK_IS_PLAIN(norm_sum_f32, node->aux.fn[ROW_SUM]) ? 3.0 : 0.5) * (double)(agk_nelements(y) / units) +
+                      20.0);
     return AGK_OK;
 }

@@ -64,6 +64,16 @@ typedef struct agk_node {
     } aux; /* what the lowering decided, for its own steps: rows per chunk, chosen kernels */
 } agk_node;
 
+/* A lowering may keep a struct of its own in aux: defines the function `plan_of` that reads it. */
+#define AGK_PLAN_IN_AUX(plan, plan_of) \
+    _Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux"); \
+    static inline plan plan_of(const agk_node *node) \
+    { \
+        plan p; \
+        memcpy(&p, &node->aux, sizeof p); \
+        return p; \
+    }
+
 /* What a step gets from the thread that runs it. */
 typedef struct agk_task {
     uintptr_t arena;

@@ -2,10 +2,9 @@
  *
  * Here: the lowering. Not here: the kernels (norm.c of each folder of kernels/), groups of rows (group_norm.c). */
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, ROWS, KERNEL, STEP_Y, STEP_X, EVEN }; /* slots of node->aux */
+enum { KERNEL, STEP_Y, STEP_X, EVEN }; /* slots of node->aux */
 
 /* The loop over rows: its dimension 0 is dimension 1 of the operands. */
 static agk_loop rows_of(const agk_node *node)
@@ -20,21 +19,21 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     agk_norm_f32_fn *kernel = (agk_norm_f32_fn *)node->aux.fn[KERNEL];
     const int64_t *aux = node->aux.i, n = node->dst.ne[0];
-    const int64_t first = chunk * aux[PER_CHUNK], last = agk_chunk_end(chunk, aux[PER_CHUNK], aux[ROWS]);
+    const agk_range units = agk_units_of(node, chunk);
     const float eps = agk_param_f32(node, 0);
     char *y = agk_data(task, &node->dst);
     const char *x = agk_data(task, &node->src[0]);
     if (aux[EVEN]) {
-        for (int64_t row = first; row < last; ++row) {
+        for (int64_t row = units.first; row < units.last; ++row) {
             kernel(n, (float *)(void *)(y + row * aux[STEP_Y]), (const float *)(const void *)(x + row * aux[STEP_X]),
                    eps);
         }
         return AGK_OK;
     }
     const agk_loop loop = rows_of(node);
-    int64_t i = first % loop.ne[0];
-    agk_cursor cursor = agk_loop_seek(&loop, first / loop.ne[0]);
-    for (int64_t row = first; row < last; ++row) {
+    int64_t i = units.first % loop.ne[0];
+    agk_cursor cursor = agk_loop_seek(&loop, units.first / loop.ne[0]);
+    for (int64_t row = units.first; row < units.last; ++row) {
         kernel(n, (float *)(void *)(y + cursor.at[0] + i * loop.step[0][0]),
                (const float *)(const void *)(x + cursor.at[1] + i * loop.step[1][0]), eps);
         if (++i == loop.ne[0]) {
@@ -49,14 +48,10 @@ agk_status agk_lower_norm(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
     const agk_view *y = &node->dst, *x = &node->src[0];
-    const agk_status status = agk_expect_like(lowering, y, x);
+    agk_status status = agk_expect_f32_like(lowering, y, x);
+    if (status != AGK_OK || agk_nelements(y) == 0) return status;
+    status = agk_expect_dense_rows(lowering, y, x);
     if (status != AGK_OK) return status;
-    if (x->type != AGK_F32) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(x->type));
-    if (agk_nelements(y) == 0) return AGK_OK;
-    if ((x->nb[0] != 4 || y->nb[0] != 4) && x->ne[0] > 1) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart, not 4",
-                          (long long)(x->nb[0] != 4 ? x->nb[0] : y->nb[0]));
-    }
     const float eps = agk_param_f32(node, 0);
     if (!(eps >= 0.0f)) return agk_refuse(lowering, AGK_INVALID, "eps is %g, not 0 or more", (double)eps);
 
@@ -68,11 +63,9 @@ agk_status agk_lower_norm(agk_lowering *lowering)
         AGK_IS_PLAIN(norm_f32, kernel) || AGK_IS_PLAIN(norm_rms_f32, kernel) || AGK_IS_PLAIN(norm_l2_f32, kernel);
     const agk_loop loop = rows_of(node);
     const int64_t rows = agk_nrows(y);
-    node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (plain ? 2.0 : 0.25) * (double)y->ne[0] + 10.0);
     node->aux.i[EVEN] = loop.n_dims == 1;
     node->aux.i[STEP_Y] = loop.step[0][0];
     node->aux.i[STEP_X] = loop.step[1][0];
-    agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, rows, (plain ? 2.0 : 0.25) * (double)y->ne[0] + 10.0);
     return AGK_OK;
 }

@@ -2,10 +2,9 @@
  *
  * Not here: the quantizers (quant*.c), conversions in passing (cpy.c). Source of the rules: ggml_quantize_chunk. */
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, UNITS, WRITE }; /* slots of node->aux */
+enum { WRITE }; /* slots of node->aux */
 
 enum {
     GRAIN = 256,  /* elements: a multiple of every block */
@@ -28,7 +27,7 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
 {
     const agk_view *dst = &node->dst, *x = &node->src[0];
     const agk_type_traits *traits = agk_traits(dst->type);
-    const int64_t per_chunk = node->aux.i[PER_CHUNK] * GRAIN, first = chunk * per_chunk;
+    const int64_t per_chunk = node->aux.i[AGK_PER_CHUNK] * GRAIN, first = chunk * per_chunk;
     const int64_t n = agk_chunk_end(chunk, per_chunk, agk_nelements(x)) - first;
     const float *from = (const float *)agk_data(task, x) + first;
     void *to = (char *)agk_data(task, dst) + agk_row_size(dst->type, first);
@@ -50,10 +49,11 @@ static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t c
 static agk_status run_weighted(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *x = &node->src[0];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK], first = chunk * per_chunk, n = x->ne[0];
-    agk_traits(dst->type)->quantize(
-        (const float *)agk_data(task, x) + first * n, (char *)agk_data(task, dst) + agk_row_size(dst->type, first * n),
-        agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]) - first, n, agk_data(task, &node->src[1]));
+    const agk_range rows = agk_units_of(node, chunk);
+    const int64_t n = x->ne[0], first = rows.first * n;
+    agk_traits(dst->type)->quantize((const float *)agk_data(task, x) + first,
+                                    (char *)agk_data(task, dst) + agk_row_size(dst->type, first),
+                                    rows.last - rows.first, n, agk_data(task, &node->src[1]));
     return AGK_OK;
 }
 
@@ -84,12 +84,11 @@ agk_status agk_lower_quantize(agk_lowering *lowering)
     const int64_t n = agk_nelements(x);
     if (n == 0) return AGK_OK;
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
-    node->aux.i[UNITS] = weighted ? x->ne[1] : (n + GRAIN - 1) / GRAIN;
     const double each =
         traits->quantize != NULL && (weighted || traits->blck_size > 32) ? 100.0 : agk_traits(dst->type)->write_ns;
-    const int64_t units = node->aux.i[UNITS],
+    const int64_t units = weighted ? x->ne[1] : (n + GRAIN - 1) / GRAIN,
                   fair = agk_units_per_chunk(units, each * (double)(weighted ? x->ne[0] : GRAIN));
-    node->aux.i[PER_CHUNK] = fair > units / MOST_CHUNKS ? fair : units / MOST_CHUNKS + 1;
-    agk_add_step(lowering, weighted ? run_weighted : run_flat, agk_chunks(node->aux.i[UNITS], node->aux.i[PER_CHUNK]));
+    agk_add_step(lowering, weighted ? run_weighted : run_flat,
+                 agk_cut(node, units, fair > units / MOST_CHUNKS ? fair : units / MOST_CHUNKS + 1));
     return AGK_OK;
 }

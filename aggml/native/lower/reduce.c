@@ -6,10 +6,9 @@
 #include <math.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, UNITS, READ, WRITE }; /* slots of node->aux */
+enum { READ, WRITE }; /* slots of node->aux */
 
 /* Elements i .. i+n-1 of a row that starts at `row`, step bytes apart, as they come or gathered; n <= AGK_BLOCK. */
 static inline const float *part_of(const char *row, int64_t step, int64_t i, int64_t n, float *buffer)
@@ -79,13 +78,12 @@ static agk_status run_units(const agk_task *task, const agk_node *node, int64_t 
 {
     const agk_view *a = &node->src[0], *b = &node->src[node->op == AGK_OP_count_equal ? 1 : 0];
     const agk_loop loop = operands_of(node);
-    const int64_t first = chunk * node->aux.i[PER_CHUNK];
+    const agk_range units = agk_units_of(node, chunk);
     totals t = {.a = agk_port_of(agk_data(task, a), a->type, loop.step[0][0]),
                 .b = agk_port_of(agk_data(task, b), b->type, loop.step[1][0]),
-                .next = (double *)agk_work(task, node) + first}; /* a count is as large as a double */
+                .next = (double *)agk_work(task, node) + units.first}; /* a count is as large as a double */
     t.a.read = (agk_to_float_fn *)node->aux.fn[READ];
-    agk_loop_run(&loop, first, agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]),
-                 node->op == AGK_OP_count_equal ? count_unit : sum_unit, &t);
+    agk_loop_run(&loop, units.first, units.last, node->op == AGK_OP_count_equal ? count_unit : sum_unit, &t);
     return AGK_OK;
 }
 
@@ -93,7 +91,7 @@ static agk_status run_units(const agk_task *task, const agk_node *node, int64_t 
 static agk_status finish(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)chunk;
-    const int64_t units = node->aux.i[UNITS];
+    const int64_t units = node->aux.i[AGK_UNITS];
     if (node->op == AGK_OP_count_equal) {
         const int64_t *count = agk_work(task, node);
         int64_t total = 0;
@@ -131,16 +129,13 @@ static agk_status lower_total(agk_lowering *lowering)
     }
     const agk_loop loop = operands_of(node);
     const int64_t units = agk_nelements(a) > 0 ? agk_loop_units(&loop) : 0;
-    node->aux.i[UNITS] = units;
+    node->aux.i[AGK_UNITS] = units;
     if (!counts) {
         node->aux.fn[READ] = (agk_any_fn *)agk_reader(a->type, lowering->cpu);
         node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(a->type, lowering->cpu);
     }
-    if (units > 0) {
-        node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, 0.6 * (double)(agk_nelements(a) / units) + 5.0);
-        lowering->work_size = (size_t)units * sizeof(double);
-        agk_add_step(lowering, run_units, agk_chunks(units, node->aux.i[PER_CHUNK]));
-    }
+    lowering->work_size = (size_t)units * sizeof(double);
+    if (units > 0) agk_add_units(lowering, run_units, units, 0.6 * (double)(agk_nelements(a) / units) + 5.0);
     agk_add_step(lowering, finish, 1);
     return AGK_OK;
 }
@@ -224,10 +219,11 @@ static void row_cumsum(const char *row, int64_t step, int64_t n, char *out, int6
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0], *b = &node->src[1];
-    const int64_t n = a->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const int64_t n = a->ne[0];
     char *out = agk_data(task, dst);
     const char *data = agk_data(task, a);
-    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]); ++row) {
+    const agk_range rows = agk_units_of(node, chunk);
+    for (int64_t row = rows.first; row < rows.last; ++row) {
         const char *x = data + agk_row_at(a, row);
         switch (node->op) {
         case AGK_OP_argmax: {
@@ -290,13 +286,9 @@ agk_status agk_lower_reduce(agk_lowering *lowering)
     if (status != AGK_OK || (!entropy && agk_nelements(&node->dst) == 0)) return status;
     agk_cross_entropy_loss_f32_fn *kernel = entropy ? AGK_PICK(cross_entropy_loss_f32, lowering->cpu) : NULL;
     const int64_t rows = agk_nrows(a);
-    node->aux.i[UNITS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (!entropy                                       ? 0.5
-                                                        : AGK_IS_PLAIN(cross_entropy_loss_f32, kernel) ? 12.0
-                                                                                                       : 1.5) *
-                                                               (double)a->ne[0] +
-                                                           10.0);
-    if (rows > 0) agk_add_step(lowering, run_rows, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    const double each = !entropy ? 0.5 : AGK_IS_PLAIN(cross_entropy_loss_f32, kernel) ? 12.0 : 1.5;
+    node->aux.i[AGK_UNITS] = rows;
+    agk_add_units(lowering, run_rows, rows, each * (double)a->ne[0] + 10.0);
     if (entropy) {
         node->aux.fn[READ] = (agk_any_fn *)kernel;
         node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(AGK_F32, lowering->cpu);

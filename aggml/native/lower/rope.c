@@ -6,8 +6,7 @@
 #include <math.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
 /* params */
 enum {
@@ -25,7 +24,7 @@ enum {
 };
 enum { NEOX = 2, MROPE = 8, VISION = 24, IMROPE = 40 };
 /* slots of node->aux */
-enum { PER_CHUNK, UNITS, TABLE, ROTATE, READ, WRITE, LOW, HIGH, MAGNITUDE };
+enum { TABLE, ROTATE, READ, WRITE, LOW, HIGH, MAGNITUDE };
 
 static bool is_multi(const agk_node *node)
 {
@@ -132,7 +131,7 @@ static void make_table(const agk_node *node, const char *positions, int64_t i2, 
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];
-    const int64_t n_dims = turned(node), half = n_dims / 2, per_chunk = node->aux.i[PER_CHUNK];
+    const int64_t n_dims = turned(node), half = n_dims / 2;
     double *freq = task->scratch, *angles = freq + half;
     float *table = (float *)(void *)(angles + half), *plain = table + 2 * n_dims;
     const bool neox = node->params[MODE] != 0;
@@ -147,8 +146,8 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     r.x.read = (agk_to_float_fn *)node->aux.fn[READ];
     r.y.write = (agk_from_float_fn *)node->aux.fn[WRITE];
     frequencies(node, agk_has(node, 2) ? agk_data(task, &node->src[2]) : NULL, freq);
-    const int64_t last = agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]);
-    for (int64_t unit = chunk * per_chunk; unit < last; ++unit) {
+    const agk_range units = agk_units_of(node, chunk);
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t i2 = unit % a->ne[2], i3 = unit / a->ne[2];
         make_table(node, positions, i2, freq, angles, plain);
         for (int64_t i = 0; !neox && i < half; ++i) {
@@ -240,9 +239,7 @@ agk_status agk_lower_rope(agk_lowering *lowering)
     const bool plain = AGK_IS_PLAIN(rope_table, node->aux.fn[TABLE]);
     const double table_ns = (plain ? 25.0 : 1.5) * (double)n_dims,
                  row_ns = 10.0 + (plain ? 1.0 : 0.2) * (double)a->ne[0];
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, table_ns + row_ns * (double)a->ne[1]);
     lowering->scratch_size = (size_t)n_dims * sizeof(double) + (size_t)(5 * n_dims) * sizeof(float);
-    agk_add_step(lowering, run, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, units, table_ns + row_ns * (double)a->ne[1]);
     return AGK_OK;
 }

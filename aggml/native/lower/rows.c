@@ -5,10 +5,9 @@
 #include <stdio.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, UNITS, COLUMNS, PARTS, READ, WRITE }; /* slots of node->aux */
+enum { COLUMNS, PARTS, READ, WRITE }; /* slots of node->aux */
 
 static int64_t index_at(const agk_view *ids, const char *data, int64_t i0, int64_t i1, int64_t i2)
 {
@@ -76,8 +75,8 @@ static agk_status run_get(const agk_task *task, const agk_node *node, int64_t ch
     const agk_view *dst = &node->dst, *a = &node->src[0], *ids = &node->src[1];
     char *y = agk_data(task, dst);
     const char *x = agk_data(task, a), *index = agk_data(task, ids);
-    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
-    for (int64_t row = chunk * node->aux.i[PER_CHUNK]; row < last; ++row) {
+    const agk_range rows = agk_units_of(node, chunk);
+    for (int64_t row = rows.first; row < rows.last; ++row) {
         const int64_t i0 = row % ids->ne[0], i1 = row / ids->ne[0] % ids->ne[1], i2 = row / ids->ne[0] / ids->ne[1];
         const int64_t from = index_at(ids, index, i0, i1, i2);
         move_row(node, a->ne[0], 4, y + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3],
@@ -95,8 +94,8 @@ static agk_status run_set(const agk_task *task, const agk_node *node, int64_t ch
     const char *x = agk_data(task, b), *index = agk_data(task, ids);
     const agk_type_traits *to = agk_traits(dst->type), *from = agk_traits(b->type);
     const int64_t columns = node->aux.i[COLUMNS], parts = node->aux.i[PARTS];
-    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
-    for (int64_t unit = chunk * node->aux.i[PER_CHUNK]; unit < last; ++unit) {
+    const agk_range units = agk_units_of(node, chunk);
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t column = unit % parts * columns, rest = b->ne[0] - column;
         const int64_t i2 = unit / parts % b->ne[2], i3 = unit / parts / b->ne[2];
         for (int64_t i1 = 0; i1 < b->ne[1]; ++i1) {
@@ -125,9 +124,7 @@ static agk_status look_and_set(const agk_task *task, const agk_node *node, int64
 static void add_steps(agk_lowering *lowering, int64_t units, double unit_ns, agk_step_fn *both, agk_step_fn *alone)
 {
     agk_node *node = lowering->node;
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(units, unit_ns);
-    const int64_t n_chunks = agk_chunks(units, node->aux.i[PER_CHUNK]);
+    const int64_t n_chunks = agk_cut(node, units, agk_units_per_chunk(units, unit_ns));
     if (n_chunks == 1) {
         agk_add_step(lowering, both, 1);
     } else {

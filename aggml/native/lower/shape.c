@@ -3,9 +3,9 @@
  * Here: the lowering. Not here: the copies (copy.c), views (dispatch.c: nothing to do). */
 #include "copy.h"
 #include "table/kernel_types.h"
-#include "refuse.h"
+#include "units.h"
 
-enum { PER_CHUNK, UNITS_A, UNITS, TRANSPOSE }; /* slots of node->aux */
+enum { UNITS_A, TRANSPOSE }; /* slots of node->aux */
 
 /* The part of the result that comes from operand i. */
 static agk_view part_of(const agk_node *node, int i)
@@ -30,10 +30,10 @@ static void run_part(const agk_task *task, const agk_node *node, int i, int64_t 
 /* Units of a, then those of b. */
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
-    const int64_t per_chunk = node->aux.i[PER_CHUNK], units_a = node->aux.i[UNITS_A];
-    const int64_t first = chunk * per_chunk, last = agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]);
-    if (first < units_a) run_part(task, node, 0, first, last < units_a ? last : units_a);
-    if (last > units_a) run_part(task, node, 1, first > units_a ? first - units_a : 0, last - units_a);
+    const agk_range units = agk_units_of(node, chunk);
+    const int64_t first = units.first, last = units.last, of_a = node->aux.i[UNITS_A];
+    if (first < of_a) run_part(task, node, 0, first, last < of_a ? last : of_a);
+    if (last > of_a) run_part(task, node, 1, first > of_a ? first - of_a : 0, last - of_a);
     return AGK_OK;
 }
 
@@ -62,8 +62,7 @@ agk_status agk_lower_shape(agk_lowering *lowering)
         units[i] = agk_copy_plan(&part, &node->src[i], NULL).units;
     }
     node->aux.i[UNITS_A] = units[0];
-    node->aux.i[UNITS] = units[0] + units[1];
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(node->aux.i[UNITS], agk_copy_ns(dst, node->aux.i[UNITS]));
-    agk_add_step(lowering, run, agk_chunks(node->aux.i[UNITS], node->aux.i[PER_CHUNK]));
+    const int64_t both = units[0] + units[1];
+    agk_add_units(lowering, run, both, agk_copy_ns(dst, both));
     return AGK_OK;
 }

@@ -6,10 +6,9 @@
 
 #include "alibi.h"
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, ROWS, KERNEL }; /* slots of node->aux */
+enum { KERNEL }; /* slots of node->aux */
 
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -22,10 +21,9 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const float max_bias = agk_param_f32(node, 1);
     agk_soft_max_row row = {.scale = agk_param_f32(node, 0), .slope = 1.0f, .sink = -INFINITY};
     row.mask_f16 = mask != NULL && m->type == AGK_F16;
-    const int64_t first = chunk * node->aux.i[PER_CHUNK];
-    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[ROWS]);
-    int64_t i1 = first % a->ne[1], i2 = first / a->ne[1] % a->ne[2], i3 = first / a->ne[1] / a->ne[2];
-    for (int64_t r = first, head = -1; r < last; ++r) {
+    const agk_range units = agk_units_of(node, chunk);
+    int64_t i1 = units.first % a->ne[1], i2 = units.first / a->ne[1] % a->ne[2], i3 = units.first / a->ne[1] / a->ne[2];
+    for (int64_t r = units.first, head = -1; r < units.last; ++r) {
         if (head != i2) {
             head = i2;
             if (max_bias > 0.0f) row.slope = agk_alibi_slope(head, a->ne[2], max_bias);
@@ -47,13 +45,9 @@ static agk_status check(agk_lowering *lowering)
 {
     const agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *m = &node->src[1], *sinks = &node->src[2];
-    const agk_status status = agk_expect_like(lowering, &node->dst, a);
+    agk_status status = agk_expect_f32_like(lowering, &node->dst, a);
+    if (status == AGK_OK) status = agk_expect_dense_rows(lowering, &node->dst, a);
     if (status != AGK_OK) return status;
-    if (a->type != AGK_F32) return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(a->type));
-    if ((a->nb[0] != 4 || node->dst.nb[0] != 4) && a->ne[0] > 1) {
-        return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart, not 4",
-                          (long long)(a->nb[0] != 4 ? a->nb[0] : node->dst.nb[0]));
-    }
     if (agk_has(node, 1)) {
         if (m->type != AGK_F32 && m->type != AGK_F16) {
             return agk_refuse(lowering, AGK_UNSUPPORTED, "the mask is %s, not f32 or f16", agk_type_name(m->type));
@@ -84,8 +78,6 @@ agk_status agk_lower_soft_max(agk_lowering *lowering)
     const int64_t rows = agk_nrows(&node->dst);
     node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(soft_max_f32, lowering->cpu);
     const double ns = AGK_IS_PLAIN(soft_max_f32, node->aux.fn[KERNEL]) ? 8.0 : 0.3;
-    node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, ns * (double)node->dst.ne[0] + 15.0);
-    agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, rows, ns * (double)node->dst.ne[0] + 15.0);
     return AGK_OK;
 }

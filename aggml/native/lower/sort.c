@@ -6,11 +6,10 @@
 #include <math.h>
 
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 
-enum { PER_CHUNK, ROWS, DESCENDING }; /* slots of node->aux */
-enum { INSERTION = 48 };              /* keys that are inserted one by one; radix passes cost 2 us at least */
+enum { DESCENDING };     /* slots of node->aux */
+enum { INSERTION = 48 }; /* keys that are inserted one by one; radix passes cost 2 us at least */
 
 static inline uint64_t key_of(const char *p, int64_t index, bool descending)
 {
@@ -158,9 +157,10 @@ static bool by_heap(int64_t n, int64_t k)
 static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *a = &node->src[0];
-    const int64_t n = a->ne[0], k = dst->ne[0], per_chunk = node->aux.i[PER_CHUNK];
+    const int64_t n = a->ne[0], k = dst->ne[0];
     const bool descending = node->aux.i[DESCENDING] != 0;
-    for (int64_t row = chunk * per_chunk; row < agk_chunk_end(chunk, per_chunk, node->aux.i[ROWS]); ++row) {
+    const agk_range rows = agk_units_of(node, chunk);
+    for (int64_t row = rows.first; row < rows.last; ++row) {
         const char *x = (const char *)agk_data(task, a) + agk_row_at(a, row);
         char *y = (char *)agk_data(task, dst) + agk_row_at(dst, row);
         if (k == 1 && a->nb[0] == sizeof(float) && node->op == AGK_OP_top_k) {
@@ -203,8 +203,6 @@ agk_status agk_lower_sort(agk_lowering *lowering)
     const int64_t rows = agk_nrows(a);
     lowering->scratch_size = (size_t)(heap ? dst->ne[0] : 2 * a->ne[0]) * sizeof(uint64_t);
     node->aux.i[DESCENDING] = !all || node->params[0] != 0;
-    node->aux.i[ROWS] = rows;
-    node->aux.i[PER_CHUNK] = agk_units_per_chunk(rows, (heap ? 2.0 : 12.0) * (double)a->ne[0] + 50.0);
-    agk_add_step(lowering, run, agk_chunks(rows, node->aux.i[PER_CHUNK]));
+    agk_add_units(lowering, run, rows, (heap ? 2.0 : 12.0) * (double)a->ne[0] + 50.0);
     return AGK_OK;
 }

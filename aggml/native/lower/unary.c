@@ -2,11 +2,10 @@
  *
  * Here: the lowering. Not here: gated units (glu.c), the kernels (unary.c of each folder of kernels/). */
 #include "table/kernel_types.h"
-#include "refuse.h"
-#include "strided.h"
+#include "units.h"
 #include "unary.h"
 
-enum { PER_CHUNK, UNITS, KERNEL, READ, WRITE, PARAMS }; /* slots of node->aux */
+enum { KERNEL, READ, WRITE, PARAMS }; /* slots of node->aux */
 
 static inline void apply(const agk_node *node, int64_t n, float *y, const float *x)
 {
@@ -22,10 +21,9 @@ static inline void apply(const agk_node *node, int64_t n, float *y, const float 
 
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
 {
-    const int64_t first = chunk * node->aux.i[PER_CHUNK];
-    const int64_t last = agk_chunk_end(chunk, node->aux.i[PER_CHUNK], node->aux.i[UNITS]);
-    apply(node, last - first, (float *)agk_data(task, &node->dst) + first,
-          (const float *)agk_data(task, &node->src[0]) + first);
+    const agk_range units = agk_units_of(node, chunk);
+    apply(node, units.last - units.first, (float *)agk_data(task, &node->dst) + units.first,
+          (const float *)agk_data(task, &node->src[0]) + units.first);
     return AGK_OK;
 }
 
@@ -54,8 +52,7 @@ static agk_status run_strided(const agk_task *task, const agk_node *node, int64_
               agk_port_of(agk_data(task, &node->src[0]), node->dst.type, loop.step[1][0])};
     r.src.read = (agk_to_float_fn *)node->aux.fn[READ];
     r.dst.write = (agk_from_float_fn *)node->aux.fn[WRITE];
-    const int64_t per_chunk = node->aux.i[PER_CHUNK];
-    agk_loop_run(&loop, chunk * per_chunk, agk_chunk_end(chunk, per_chunk, node->aux.i[UNITS]), run_row, &r);
+    agk_loop_run_chunk(&loop, node, chunk, run_row, &r);
     return AGK_OK;
 }
 
@@ -114,8 +111,7 @@ agk_status agk_lower_unary(agk_lowering *lowering)
     const int64_t units = flat ? loop.ne[0] : agk_loop_units(&loop);
     const double unit_ns = flat ? ns : (ns + 0.5) * (double)(agk_nelements(dst) / units) + 5.0;
     const int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
-    node->aux.i[UNITS] = units;
-    node->aux.i[PER_CHUNK] = flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk;
-    agk_add_step(lowering, flat ? run_flat : run_strided, agk_chunks(units, node->aux.i[PER_CHUNK]));
+    agk_add_step(lowering, flat ? run_flat : run_strided,
+                 agk_cut(node, units, flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk));
     return AGK_OK;
 }

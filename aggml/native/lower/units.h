@@ -14,22 +14,37 @@ typedef struct agk_range {
     int64_t first, last;
 } agk_range;
 
+/* Cuts units into chunks of so many, and says how many chunks that makes. */
+static inline int64_t agk_cut(agk_node *node, int64_t units, int64_t per_chunk)
+{
+    node->aux.i[AGK_UNITS] = units;
+    node->aux.i[AGK_PER_CHUNK] = per_chunk;
+    return agk_chunks(units, per_chunk);
+}
+
 /* A step over `units` units of unit_ns each; none, and no step. */
 static inline void agk_add_units(agk_lowering *lowering, agk_step_fn *run, int64_t units, double unit_ns)
 {
     if (units <= 0) return;
-    int64_t *aux = lowering->node->aux.i;
-    aux[AGK_UNITS] = units;
-    aux[AGK_PER_CHUNK] = agk_units_per_chunk(units, unit_ns);
+    int64_t per_chunk = agk_units_per_chunk(units, unit_ns);
     /* A plan takes a million chunks; tiny units of huge tensors come in larger ones. */
-    while (agk_chunks(units, aux[AGK_PER_CHUNK]) > 500000) aux[AGK_PER_CHUNK] *= 2;
-    agk_add_step(lowering, run, agk_chunks(units, aux[AGK_PER_CHUNK]));
+    while (agk_chunks(units, per_chunk) > 500000) per_chunk *= 2;
+    agk_add_step(lowering, run, agk_cut(lowering->node, units, per_chunk));
 }
 
 static inline agk_range agk_units_of(const agk_node *node, int64_t chunk)
 {
     const int64_t *aux = node->aux.i;
     return (agk_range){chunk * aux[AGK_PER_CHUNK], agk_chunk_end(chunk, aux[AGK_PER_CHUNK], aux[AGK_UNITS])};
+}
+
+/* Walks the units of a chunk: segments of the rows of a loop (agk_loop_run). */
+static inline void agk_loop_run_chunk(const agk_loop *loop, const agk_node *node, int64_t chunk,
+                                      void (*body)(void *context, int64_t n, int64_t i, const int64_t *at),
+                                      void *context)
+{
+    const agk_range units = agk_units_of(node, chunk);
+    agk_loop_run(loop, units.first, units.last, body, context);
 }
 
 /* Offset of row i1 + ne[1] * (i2 + ne[2] * i3). */
@@ -125,6 +140,22 @@ static inline agk_status agk_expect(agk_lowering *lowering, const char *name, co
                           (long long)v->ne[d], d, (long long)ne[d]);
     }
     return AGK_OK;
+}
+
+/* Refuses unless operand a is f32 and the result like it. */
+static inline agk_status agk_expect_f32_like(agk_lowering *lowering, const agk_view *dst, const agk_view *a)
+{
+    const agk_status status = agk_expect_like(lowering, dst, a);
+    if (status != AGK_OK || a->type == AGK_F32) return status;
+    return agk_refuse(lowering, AGK_UNSUPPORTED, "a is %s, not f32", agk_type_name(a->type));
+}
+
+/* Refuses rows with gaps, which kernels of f32 cannot walk. */
+static inline agk_status agk_expect_dense_rows(agk_lowering *lowering, const agk_view *dst, const agk_view *a)
+{
+    if (a->ne[0] <= 1 || (a->nb[0] == 4 && dst->nb[0] == 4)) return AGK_OK;
+    return agk_refuse(lowering, AGK_UNSUPPORTED, "the elements of a row are %lld bytes apart, not 4",
+                      (long long)(a->nb[0] != 4 ? a->nb[0] : dst->nb[0]));
 }
 
 #endif

@@ -11,32 +11,18 @@
 
 #include "kernels/inline.h"
 
-enum { VF = 8 };
+enum { VF = 8, VD = 4 };
 typedef __m256 vf;
-typedef __m256 vm; /* all bits of a lane, or none */
-
-AGK_INLINE vf v_set(float x)
-{
-    return _mm256_set1_ps(x);
-}
-AGK_INLINE vf v_zero(void)
-{
-    return _mm256_setzero_ps();
-}
+typedef __m256 vm;  /* all bits of a lane, or none */
+typedef __m256d vd; /* doubles, for the phases of rope */
+#define V(name) _mm256_##name
+#include "kernels/vec/lanes_x86.h"
 
 AGK_INLINE __m256i v_first(int64_t n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-AGK_INLINE vf v_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-AGK_INLINE void v_store(float *p, vf x)
-{
-    _mm256_storeu_ps(p, x);
-}
 /* n < VF elements; the other lanes are 0, nothing beyond p[n - 1] is touched. */
 AGK_INLINE vf v_load_n(const float *p, int64_t n)
 {
@@ -70,45 +56,10 @@ AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
     return v_load_bf16(part);
 }
 
-/* a * b + c and c - a * b, rounded once. */
-AGK_INLINE vf v_fma(vf a, vf b, vf c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-AGK_INLINE vf v_fnma(vf a, vf b, vf c)
-{
-    return _mm256_fnmadd_ps(a, b, c);
-}
-/* If either is NaN the result is b. */
-AGK_INLINE vf v_min(vf a, vf b)
-{
-    return _mm256_min_ps(a, b);
-}
-AGK_INLINE vf v_max(vf a, vf b)
-{
-    return _mm256_max_ps(a, b);
-}
-AGK_INLINE vf v_sqrt(vf x)
-{
-    return _mm256_sqrt_ps(x);
-}
 AGK_INLINE vf v_round(vf x)
 {
     return _mm256_round_ps(x, 8);
 } /* to nearest, ties to even */
-
-AGK_INLINE vf v_abs(vf x)
-{
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
-}
-AGK_INLINE vf v_sign(vf x)
-{
-    return _mm256_and_ps(_mm256_set1_ps(-0.0f), x);
-} /* the sign bit alone */
-AGK_INLINE vf v_xor(vf a, vf b)
-{
-    return _mm256_xor_ps(a, b);
-}
 
 AGK_INLINE vm v_lt(vf a, vf b)
 {
@@ -178,12 +129,6 @@ AGK_INLINE void v_sum4(const vf x[4], float *out)
     _mm_storeu_ps(out, _mm256_castps256_ps128(s) + _mm256_extractf128_ps(s, 1));
 }
 
-/* Pairs of neighbouring lanes exchanged. */
-AGK_INLINE vf v_swap_pairs(vf x)
-{
-    return _mm256_permute_ps(x, 0xb1);
-}
-
 /* Keeps the compiler from folding a broadcast into each use of it: one load feeds several products. */
 AGK_INLINE void v_keep(vf *x)
 {
@@ -214,17 +159,6 @@ AGK_INLINE void v_transpose(vf r[VF])
     }
 }
 
-/* 4 doubles at a time, for the phases of rope. */
-enum { VD = 4 };
-typedef __m256d vd;
-AGK_INLINE vd vd_set(double x)
-{
-    return _mm256_set1_pd(x);
-}
-AGK_INLINE vd vd_load(const double *p)
-{
-    return _mm256_loadu_pd(p);
-}
 AGK_INLINE vd vd_round(vd x)
 {
     return _mm256_round_pd(x, 8);

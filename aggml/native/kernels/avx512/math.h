@@ -10,32 +10,18 @@
 
 #include "kernels/inline.h"
 
-enum { VF = 16 };
+enum { VF = 16, VD = 8 };
 typedef __m512 vf;
 typedef __mmask16 vm;
-
-AGK_INLINE vf v_set(float x)
-{
-    return _mm512_set1_ps(x);
-}
-AGK_INLINE vf v_zero(void)
-{
-    return _mm512_setzero_ps();
-}
+typedef __m512d vd; /* doubles, for the phases of rope */
+#define V(name) _mm512_##name
+#include "kernels/vec/lanes_x86.h"
 
 AGK_INLINE __mmask16 v_first(int64_t n)
 {
     return (__mmask16)((1u << n) - 1u);
 }
 
-AGK_INLINE vf v_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-AGK_INLINE void v_store(float *p, vf x)
-{
-    _mm512_storeu_ps(p, x);
-}
 /* n < VF elements; the other lanes are 0, nothing beyond p[n - 1] is touched. */
 AGK_INLINE vf v_load_n(const float *p, int64_t n)
 {
@@ -66,45 +52,10 @@ AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-/* a * b + c and c - a * b, rounded once. */
-AGK_INLINE vf v_fma(vf a, vf b, vf c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-AGK_INLINE vf v_fnma(vf a, vf b, vf c)
-{
-    return _mm512_fnmadd_ps(a, b, c);
-}
-/* If either is NaN the result is b. */
-AGK_INLINE vf v_min(vf a, vf b)
-{
-    return _mm512_min_ps(a, b);
-}
-AGK_INLINE vf v_max(vf a, vf b)
-{
-    return _mm512_max_ps(a, b);
-}
-AGK_INLINE vf v_sqrt(vf x)
-{
-    return _mm512_sqrt_ps(x);
-}
 AGK_INLINE vf v_round(vf x)
 {
     return _mm512_roundscale_ps(x, 8);
 } /* to nearest, ties to even */
-
-AGK_INLINE vf v_abs(vf x)
-{
-    return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x);
-}
-AGK_INLINE vf v_sign(vf x)
-{
-    return _mm512_and_ps(_mm512_set1_ps(-0.0f), x);
-} /* the sign bit alone */
-AGK_INLINE vf v_xor(vf a, vf b)
-{
-    return _mm512_xor_ps(a, b);
-}
 
 AGK_INLINE vm v_lt(vf a, vf b)
 {
@@ -168,12 +119,6 @@ AGK_INLINE void v_sum4(const vf x[4], float *out)
     _mm_storeu_ps(out, _mm256_castps256_ps128(s) + _mm256_extractf128_ps(s, 1));
 }
 
-/* Pairs of neighbouring lanes exchanged. */
-AGK_INLINE vf v_swap_pairs(vf x)
-{
-    return _mm512_permute_ps(x, 0xb1);
-}
-
 /* Keeps the compiler from folding a broadcast into each use of it: one load feeds several products. */
 AGK_INLINE void v_keep(vf *x)
 {
@@ -212,17 +157,6 @@ AGK_INLINE void v_transpose(vf r[VF])
     }
 }
 
-/* 8 doubles at a time, for the phases of rope. */
-enum { VD = 8 };
-typedef __m512d vd;
-AGK_INLINE vd vd_set(double x)
-{
-    return _mm512_set1_pd(x);
-}
-AGK_INLINE vd vd_load(const double *p)
-{
-    return _mm512_loadu_pd(p);
-}
 AGK_INLINE vd vd_round(vd x)
 {
     return _mm512_roundscale_pd(x, 8);

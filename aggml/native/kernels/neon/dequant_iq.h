@@ -3,9 +3,7 @@
 #ifndef AGK_NEON_DEQUANT_IQ_H
 #define AGK_NEON_DEQUANT_IQ_H
 
-#include "formats/blocks_iq.h"
-#include "formats/quant_iq_grid.h"
-#include "kernels/vec/dequant.h"
+#include "kernels/vec/dequant_iq1.h"
 
 /* 16 magnitudes, negative where the bit is set, times d. */
 AGK_INLINE void v_put_signed(float *dst, __m128i magnitude, uint32_t signs, float d)
@@ -88,27 +86,6 @@ AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
     }
 }
 
-/* 16 values d * (point + shift), as d / 8 * (8 * point + 8 * shift): d is far from where an eighth would round. */
-AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
-{
-    const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
-    const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
-    const __m128i shift = _mm_unpacklo_epi64(shift_a, _mm_set1_epi8(b_down ? -1 : 1));
-    v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
-}
-
-AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
-{
-    const float d = v_half(x->d);
-    for (int g = 0; g < 8; ++g) {
-        const unsigned h = x->qh[g];
-        const float scale = d * (float)(2 * (h >> 12 & 7) + 1);
-        const uint8_t *k = x->qs + 4 * g;
-        v_put_shifted(dst + 32 * g, k[0] | (h & 7) << 8, h >> 15, k[1] | (h >> 3 & 7) << 8, h >> 15, scale);
-        v_put_shifted(dst + 32 * g + 16, k[2] | (h >> 6 & 7) << 8, h >> 15, k[3] | (h >> 9 & 7) << 8, h >> 15, scale);
-    }
-}
-
 AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
 {
     uint16_t w[4];
@@ -119,14 +96,5 @@ AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
         v_put_shifted(dst + 16 * g, a, h & 8, b, h & 128, d * (float)(2 * (w[g / 4] >> 3 * (g % 4) & 7) + 1));
     }
 }
-
-#define V_ROWS_IQ \
-    V_ROWS(iq2_xxs_to_f32, agk_block_iq2_xxs, 256) \
-    V_ROWS(iq2_xs_to_f32, agk_block_iq2_xs, 256) \
-    V_ROWS(iq2_s_to_f32, agk_block_iq2_s, 256) \
-    V_ROWS(iq3_xxs_to_f32, agk_block_iq3_xxs, 256) \
-    V_ROWS(iq3_s_to_f32, agk_block_iq3_s, 256) \
-    V_ROWS(iq1_s_to_f32, agk_block_iq1_s, 256) \
-    V_ROWS(iq1_m_to_f32, agk_block_iq1_m, 256)
 
 #endif

@@ -1,12 +1,10 @@
 /* Blocks of the codebook types to f32: iq1, iq2, iq3, x86. Included after an ISA's math.h. Numbers of points, signs and
  * scales of a block are made all at once (iq_parts.h), which halves its time; then 16 elements are two or four loads.
- * Of iq1_s all is made where it is used: that is no slower. */
+ * Of iq1_s all is made where it is used, which is no slower: it is in dequant_iq1.h. */
 #ifndef AGK_VEC_DEQUANT_IQ_H
 #define AGK_VEC_DEQUANT_IQ_H
 
-#include "formats/blocks_iq.h"
-#include "formats/quant_iq_grid.h"
-#include "dequant.h"
+#include "dequant_iq1.h"
 #include "iq_parts.h"
 
 /* 16 magnitudes, negative where the bit is set, times d. */
@@ -134,27 +132,6 @@ AGK_INLINE void v_iq3_s_to_f32(const agk_block_iq3_s *x, float *dst)
     }
 }
 
-/* 16 values d * (point + shift), as d / 8 * (8 * point + 8 * shift): d is far from where an eighth would round. */
-AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
-{
-    const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
-    const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
-    const __m128i shift = _mm_unpacklo_epi64(shift_a, _mm_set1_epi8(b_down ? -1 : 1));
-    v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
-}
-
-AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
-{
-    const float d = v_half(x->d);
-    for (int g = 0; g < 8; ++g) {
-        const unsigned h = x->qh[g];
-        const float scale = d * (float)(2 * (h >> 12 & 7) + 1);
-        const uint8_t *k = x->qs + 4 * g;
-        v_put_shifted(dst + 32 * g, k[0] | (h & 7) << 8, h >> 15, k[1] | (h >> 3 & 7) << 8, h >> 15, scale);
-        v_put_shifted(dst + 32 * g + 16, k[2] | (h >> 6 & 7) << 8, h >> 15, k[3] | (h >> 9 & 7) << 8, h >> 15, scale);
-    }
-}
-
 AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
 {
     uint16_t w[4];
@@ -170,14 +147,5 @@ AGK_INLINE void v_iq1_m_to_f32(const agk_block_iq1_m *x, float *dst)
         v_put_shifted(dst + 16 * g, points[2 * g], h & 8, points[2 * g + 1], h & 128, scale);
     }
 }
-
-#define V_ROWS_IQ \
-    V_ROWS(iq2_xxs_to_f32, agk_block_iq2_xxs, 256) \
-    V_ROWS(iq2_xs_to_f32, agk_block_iq2_xs, 256) \
-    V_ROWS(iq2_s_to_f32, agk_block_iq2_s, 256) \
-    V_ROWS(iq3_xxs_to_f32, agk_block_iq3_xxs, 256) \
-    V_ROWS(iq3_s_to_f32, agk_block_iq3_s, 256) \
-    V_ROWS(iq1_s_to_f32, agk_block_iq1_s, 256) \
-    V_ROWS(iq1_m_to_f32, agk_block_iq1_m, 256)
 
 #endif

@@ -46,14 +46,7 @@ typedef struct agk_flash_plan {
     agk_flash_end_fn *end;
 } agk_flash_plan;
 
-_Static_assert(sizeof(agk_flash_plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
-
-static inline agk_flash_plan agk_flash_plan_of(const agk_node *node)
-{
-    agk_flash_plan p;
-    memcpy(&p, &node->aux, sizeof p);
-    return p;
-}
+AGK_PLAN_IN_AUX(agk_flash_plan, agk_flash_plan_of)
 
 static inline bool agk_flash_is(const agk_flash_plan *p, uint32_t flag)
 {

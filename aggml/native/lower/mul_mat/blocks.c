@@ -44,14 +44,7 @@ typedef struct plan {
     bool a_far, c_far;
 } plan;
 
-_Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
-
-static plan plan_of(const agk_node *node)
-{
-    plan p;
-    memcpy(&p, &node->aux, sizeof p);
-    return p;
-}
+AGK_PLAN_IN_AUX(plan, plan_of)
 
 /* -- steps ---------------------------------------------------------------------------------------------------- */
 

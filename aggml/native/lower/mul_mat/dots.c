@@ -26,14 +26,7 @@ typedef struct plan {
     int32_t k_block;
 } plan;
 
-_Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
-
-static plan plan_of(const agk_node *node)
-{
-    plan p;
-    memcpy(&p, &node->aux, sizeof p);
-    return p;
-}
+AGK_PLAN_IN_AUX(plan, plan_of)
 
 /* -- which kernels -------------------------------------------------------------------------------------------- */
 

@@ -29,14 +29,7 @@ typedef struct agk_experts_plan {
     int32_t per_chunk, columns_per_chunk;
 } agk_experts_plan;
 
-_Static_assert(sizeof(agk_experts_plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
-
-static inline agk_experts_plan agk_experts_plan_of(const agk_node *node)
-{
-    agk_experts_plan p;
-    memcpy(&p, &node->aux, sizeof p);
-    return p;
-}
+AGK_PLAN_IN_AUX(agk_experts_plan, agk_experts_plan_of)
 
 /* Columns of an expert that are multiplied together where its weights are packed: on tiles 16, in lanes 8. */
 static inline int64_t agk_experts_together(const agk_experts_plan *p)

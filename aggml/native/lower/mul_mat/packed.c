@@ -33,14 +33,7 @@ typedef struct plan {
     bool on_tiles;
 } plan;
 
-_Static_assert(sizeof(plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
-
-static plan plan_of(const agk_node *node)
-{
-    plan p;
-    memcpy(&p, &node->aux, sizeof p);
-    return p;
-}
+AGK_PLAN_IN_AUX(plan, plan_of)
 
 static int64_t tile_start(const agk_node *node, const plan *p, int64_t tile)
 {

@@ -13,6 +13,23 @@ enum {
     UNIT_BYTES = 1 << 17, /* of b, in one chunk of packing */
 };
 
+/* -- quantized rows as codes ---------------------------------------------------------------------------------- */
+
+bool agk_mm_panels_serve_codes(const agk_mm_problem *p, const char *product)
+{
+    const agk_code_traits codes = agk_code_traits_of(p->a);
+    return agk_mm_panels_serve(p) && codes.served && (p->b == AGK_F32 || (p->b == AGK_Q8_0 && !codes.wide)) &&
+           agk_pick_vector(product, p->cpu) != NULL;
+}
+
+bool agk_mm_panels_code_columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const void *b, size_t stride,
+                                char *unit)
+{
+    agk_mm_bytes_columns_fn *pack = (agk_mm_bytes_columns_fn *)p->kernels[AGK_CODES_COLUMNS];
+    pack(p->codes.halves, p->codes.wide, k, n, b, stride, unit);
+    return true;
+}
+
 /* -- the first step: columns are packed, for all rows --------------------------------------------------------- */
 
 /* Whether numbers too small to be split are lost in what stands beside them: in each of n columns of k floats the

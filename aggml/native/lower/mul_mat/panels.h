@@ -55,20 +55,19 @@ struct agk_mm_panels_plan {
     agk_code_traits codes;   /* of bytes and shorts */
 };
 
-_Static_assert(sizeof(agk_mm_panels_plan) <= sizeof(((agk_node *)0)->aux), "the plan lies in aux");
-
-static inline agk_mm_panels_plan agk_mm_panels_plan_of(const agk_node *node)
-{
-    agk_mm_panels_plan p;
-    memcpy(&p, &node->aux, sizeof p);
-    return p;
-}
+AGK_PLAN_IN_AUX(agk_mm_panels_plan, agk_mm_panels_plan_of)
 
 /* Whether the shape is one for panels at all. */
 static inline bool agk_mm_panels_serve(const agk_mm_problem *p)
 {
     return p->m >= AGK_MM_UNIT && p->k > 0;
 }
+
+/* What bytes and shorts share: quantized rows as codes, whose columns one kernel packs to units. */
+enum { AGK_CODES_COLUMNS, AGK_CODES_ROWS }; /* of plan->kernels */
+bool agk_mm_panels_serve_codes(const agk_mm_problem *p, const char *product);
+bool agk_mm_panels_code_columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const void *b, size_t stride,
+                                char *unit);
 
 /* Decides how the node is cut, and how much memory its steps need; adds the first step, and `items` as the second.
  * `products`: how many products the kernel makes of one. */

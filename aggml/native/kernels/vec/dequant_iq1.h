@@ -1,0 +1,40 @@
+/* iq1 to f32 on any vectors that dequant.h has, and the list of all codebook types. The dequant_iq.h of x86 and of NEON
+ * include this; they read points and signs in ways of their own. */
+#ifndef AGK_VEC_DEQUANT_IQ1_H
+#define AGK_VEC_DEQUANT_IQ1_H
+
+#include "formats/blocks_iq.h"
+#include "formats/quant_iq_grid.h"
+#include "dequant.h"
+
+/* 16 values d * (point + shift), as d / 8 * (8 * point + 8 * shift): d is far from where an eighth would round. */
+AGK_INLINE void v_put_shifted(float *dst, unsigned a, bool a_down, unsigned b, bool b_down, float d)
+{
+    const __m128i once = v_two_points(agk_iq1_grid[a], agk_iq1_grid[b]), twice = _mm_add_epi8(once, once);
+    const __m128i fourfold = _mm_add_epi8(twice, twice), shift_a = _mm_set1_epi8(a_down ? -1 : 1);
+    const __m128i shift = _mm_unpacklo_epi64(shift_a, _mm_set1_epi8(b_down ? -1 : 1));
+    v_out(dst, _mm_add_epi8(_mm_add_epi8(fourfold, fourfold), shift), d * 0.125f);
+}
+
+AGK_INLINE void v_iq1_s_to_f32(const agk_block_iq1_s *x, float *dst)
+{
+    const float d = v_half(x->d);
+    for (int g = 0; g < 8; ++g) {
+        const unsigned h = x->qh[g];
+        const float scale = d * (float)(2 * (h >> 12 & 7) + 1);
+        const uint8_t *k = x->qs + 4 * g;
+        v_put_shifted(dst + 32 * g, k[0] | (h & 7) << 8, h >> 15, k[1] | (h >> 3 & 7) << 8, h >> 15, scale);
+        v_put_shifted(dst + 32 * g + 16, k[2] | (h >> 6 & 7) << 8, h >> 15, k[3] | (h >> 9 & 7) << 8, h >> 15, scale);
+    }
+}
+
+#define V_ROWS_IQ \
+    V_ROWS(iq2_xxs_to_f32, agk_block_iq2_xxs, 256) \
+    V_ROWS(iq2_xs_to_f32, agk_block_iq2_xs, 256) \
+    V_ROWS(iq2_s_to_f32, agk_block_iq2_s, 256) \
+    V_ROWS(iq3_xxs_to_f32, agk_block_iq3_xxs, 256) \
+    V_ROWS(iq3_s_to_f32, agk_block_iq3_s, 256) \
+    V_ROWS(iq1_s_to_f32, agk_block_iq1_s, 256) \
+    V_ROWS(iq1_m_to_f32, agk_block_iq1_m, 256)
+
+#endif
