@@ -8,16 +8,16 @@ themselves (blocks/), the architectures (architectures/), the graph (decoding/st
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from aggml import InvalidArgument
+from aggml import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
-    from aggml.models.cache.room import Cached
+    from aggml.models.cache.room import Cached, State
     from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
@@ -37,15 +37,16 @@ class Block(Protocol):
         ...
 
 
+@runtime_checkable
 class Mixer(Protocol):
-    """A part of a layer in which tokens see each other, by way of caches."""
+    """A part of a layer in which tokens see each other, by way of caches or states."""
 
     def needs(self) -> Iterable[str]:
         """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
         ...
 
-    def caches(self) -> Mapping[str, Cached]:
-        """Its caches by name."""
+    def caches(self) -> Mapping[str, Cached | State]:
+        """Its caches and states by name."""
         ...
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -65,19 +66,38 @@ class Layer:
 
     Attributes:
         mixer: attention, or what stands for it.
-        feed_forward: dense or of experts.
+        feed_forward: dense or of experts; a mixer if it looks at other tokens; None: there is none.
         before_mixer, after_mixer, before_feed_forward, after_feed_forward: names of norms, as
             "attn_norm"; None: there is none.
         residual_scale: what comes out of either block is multiplied by this before it is added.
+        parallel: the feed-forward block takes in what the mixer takes in, and both are added to it;
+            without a norm of its own it shares the mixer's.
     """
 
     mixer: Mixer
-    feed_forward: Block
+    feed_forward: Block | Mixer | None
     before_mixer: str | None = "attn_norm"
     after_mixer: str | None = None
     before_feed_forward: str | None = "ffn_norm"
     after_feed_forward: str | None = None
     residual_scale: float = 1.0
+    parallel: bool = False
+
+    def caches(self) -> dict[str, Cached | State]:
+        """Caches and states of both parts by name."""
+        found = dict(self.mixer.caches())
+        if isinstance(self.feed_forward, Mixer):
+            found |= self.feed_forward.caches()
+        return found
+
+    def needs(self) -> list[str]:
+        """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
+        norms = [self.before_mixer, self.after_mixer]
+        parts = [*self.mixer.needs()]
+        if self.feed_forward is not None:
+            norms += [self.before_feed_forward, self.after_feed_forward]
+            parts += self.feed_forward.needs()
+        return [*(f"{norm}.weight" for norm in norms if norm is not None), *parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +113,11 @@ class Description:
         embedding_scale: embeddings are multiplied by it.
         logit_scale: logits are multiplied by it.
         logit_soft_cap: c bounds logits by c * tanh(x / c); 0: they are not bounded.
+        centred: norms of layers and of the output take the mean away first (LayerNorm), and add a
+            bias where the file has one.
+        embedding_norm: embeddings are normalised (``token_embd_norm``).
+        position_table: embeddings of positions are added (``position_embd``).
+        entire: later layers look at values of the first one, so that it has no stages.
         first: the number in the file of the first of ``layers``; not 0 in a `stage` of a model.
         embeds: whether it begins with the embeddings of tokens; if not, with what the layer before
             the first one gives.
@@ -107,6 +132,10 @@ class Description:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_soft_cap: float = 0.0
+    centred: bool = False
+    embedding_norm: bool = False
+    position_table: bool = False
+    entire: bool = False
     first: int = 0
     embeds: bool = True
     ends: bool = True
@@ -119,8 +148,14 @@ class Description:
 
         Raises:
             InvalidArgument: not 0 <= first < stop <= the number of layers.
+            Unsupported: its layers hand on more than one value.
         """
         n = len(self.layers)
+        if self.entire and not (first == 0 and stop == n):
+            raise Unsupported(
+                f"[stage] layers of {self.architecture} look at values of the first one: they "
+                "cannot be computed apart"
+            )
         if not 0 <= first < stop <= n:
             raise InvalidArgument(f"[stage] layers {first} to {stop} are not within 0 and {n}")
         return replace(
@@ -135,23 +170,21 @@ class Description:
         """Whether a tensor of the file may be of use to it: a stage leaves out the other layers."""
         if name.startswith("blk."):
             return self.first <= int(name.split(".", 2)[1]) < self.first + len(self.layers)
-        if name.startswith("token_embd"):
+        if name.startswith(("token_embd", "position_embd")):
             return self.embeds or self.ends  # of tied models these are the output's weights, too
         return self.ends or not name.startswith("output")
 
     def needs(self) -> list[str]:
         """Names of the tensors that the file must have."""
         names = ["token_embd.weight"] if self.embeds else []
+        if self.embeds and self.embedding_norm:
+            names.append("token_embd_norm.weight")
+        if self.embeds and self.position_table:
+            names.append("position_embd.weight")
         if self.ends:
             names.append("output_norm.weight")
         for i, layer in enumerate(self.layers, self.first):
-            norms = (
-                layer.before_mixer, layer.after_mixer,
-                layer.before_feed_forward, layer.after_feed_forward,
-            )  # fmt: skip
-            parts = [f"{norm}.weight" for norm in norms if norm is not None]
-            parts += [*layer.mixer.needs(), *layer.feed_forward.needs()]
-            names += [f"blk.{i}.{part}" for part in parts]
+            names += [f"blk.{i}.{part}" for part in layer.needs()]
         return names
 
 

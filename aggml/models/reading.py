@@ -113,9 +113,10 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
         "architecture": hp.architecture,
         "width": hp.integer("embedding_length"),
         "context_length": hp.integer("context_length"),
-        "eps": hp.number("attention.layer_norm_rms_epsilon"),
         "layers": tuple(layers),
     }
+    if "eps" not in changes:
+        read["eps"] = hp.number("attention.layer_norm_rms_epsilon")
     return Description(**read | changes)
 
 

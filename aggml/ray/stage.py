@@ -197,7 +197,7 @@ class Stage:
     async def close(self) -> None:
         """Close the backend."""
         if self._decoder is not None:
-            await self._decoder.backend.aclose()
+            await self._decoder.site.host.aclose()
 
     async def _queue(self, step: Step, values: npt.NDArray[np.float32] | None) -> Future[list[Any]]:
         """Queue a step when it is the turn of each of its slots."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from models import layouts_latent
+from models import layouts_latent, layouts_states
 from models.layout import (
     EXPERTS,
     HEAD,
@@ -159,6 +159,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         {"rope.dimension_count": HEAD // 2},
     ),
     **layouts_latent.LAYOUTS,
+    **layouts_states.LAYOUTS,
 }  # fmt: skip
 
 
@@ -266,6 +267,8 @@ def weights(name: str) -> dict[str, NDArray[np.float32]]:
             return (1 + random.random(shape)).astype(np.float32)
         if "norm" in tensor:
             return (1 + 0.2 * random.standard_normal(shape)).astype(np.float32)
+        if tensor.endswith("ssm_a"):  # a state decays
+            return (-0.2 - random.random(shape)).astype(np.float32)
         made = random.standard_normal(shape).astype(np.float32)
         if tensor.endswith("bias") or "sinks" in tensor:
             return made * np.float32(0.3)

@@ -13,10 +13,11 @@ import anyio
 import numpy as np
 import pytest
 from models import random_models
+from models.layout import WIDTH
 
 import aggml
 from aggml.devices.sim import SimDevice
-from aggml.models.decoding import Sampler
+from aggml.models.decoding import Decoder, Sampler
 from aggml.models.dividing import divided
 from aggml.models.small import write_small
 from aggml.serve import Completer, Embedder, Job, Limits, opened
@@ -51,8 +52,11 @@ def homes(model: aggml.models.Model) -> tuple[list[str], list[str]]:
     """Where the weights and the caches of each layer lie, by the name of their memory."""
     assert isinstance(model, aggml.models.TextModel)
     decoder = model._decoder
-    weights = [decoder.weights[f"blk.{i}.attn_q.weight"] for i in range(len(decoder.model.layers))]
-    caches = [next(iter(of.values())) for of in decoder._caches]
+    assert isinstance(decoder, Decoder)
+    weights = [
+        decoder.weights[f"blk.{i}.attn_norm.weight"] for i in range(len(decoder.model.layers))
+    ]
+    caches = [next(iter(of.values())) for of in decoder._caches.layers]
     names = [[x.buffer.name for x in of if x.buffer is not None] for of in (weights, caches)]
     return names[0], names[1]
 
@@ -91,8 +95,8 @@ async def test_tokens_logits_and_vectors_are_those_of_the_cpu(
     np.testing.assert_array_equal(got[2], wanted[2])
 
 
-async def test_windows_and_experts_are_computed_over_devices(tmp_path: Path) -> None:
-    for name in ("gemma3", "qwen2moe"):
+async def test_windows_experts_and_states_are_computed_over_devices(tmp_path: Path) -> None:
+    for name in ("gemma3", "qwen2moe", "deepseek2", "mamba2", "rwkv7", "qwen3next"):
         path = random_models.write(tmp_path / f"{name}.gguf", name)
         ids = random_models.prompt()
         async with await aggml.models.load(path, ctx=256) as model:
@@ -165,7 +169,7 @@ async def test_the_engine_runs_over_devices(small: Path, tmp_path: Path) -> None
         async with opened(encoder, several) as served:
             assert isinstance(served, Embedder)
             vector = await served.embed(random_models.texts()[0])
-            assert vector.shape == (random_models.WIDTH,)
+            assert vector.shape == (WIDTH,)
 
 
 async def test_only_a_backend_or_a_scheduler_is_taken(small: Path) -> None:

@@ -23,7 +23,16 @@ from aggml.models.hyperparameters import Hyperparameters
 if TYPE_CHECKING:
     from pathlib import Path
 
-LAYOUTS = ["llama", "llama-tied", "qwen3moe", "gemma3", "gpt-oss", "deepseek2"]
+LAYOUTS = [
+    "llama",
+    "llama-tied",
+    "qwen3moe",
+    "gemma3",
+    "gpt-oss",
+    "deepseek2",
+    "mamba2",
+    "qwen3next",
+]
 
 
 def _description(file: aggml.GGUFFile) -> Description:

@@ -5,7 +5,7 @@ Here: linear maps and norms by name. Not here: the blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aggml import ops
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.models.cache.room import Room
     from aggml.models.decoding.batch import Shape
 
-__all__ = ["Places", "Scope"]
+__all__ = ["Places", "Scope", "Turns", "normed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,32 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """Inputs that tell which states a step goes on from, and which it leaves.
+
+    Attributes:
+        reads: i32 [sequences] for each part: rows of the states that its sequences begin with.
+        writes: the same of those that they end with.
+    """
+
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+
+
+def normed(
+    weights: Mapping[str, Tensor], name: str, x: Tensor, eps: float, *, centred: bool
+) -> Tensor:
+    """The rows of ``x`` normalised, times ``NAME.weight``.
+
+    If ``centred`` their mean is taken away before, and ``NAME.bias`` is added where there is one.
+    """
+    y = ops.norm(x, eps) if centred else ops.rms_norm(x, eps)
+    y = ops.mul(y, weights[f"{name}.weight"])
+    bias = weights.get(f"{name}.bias") if centred else None
+    return y if bias is None else ops.add(y, bias)
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """One layer of one graph.
 
@@ -47,11 +73,15 @@ class Scope:
         weights: of the whole model, by their names in the file.
         prefix: of this layer's weights, "blk.3.".
         eps: of norms.
-        caches: of this layer, by name.
+        caches: and states, of this layer, by name.
         positions: i32 [tokens].
         places: by room.
         shape: of the step.
         ctx: positions that a sequence may have.
+        turns: of states.
+        centred: as `Description` has it.
+        kept: nodes beside the result that the graph must compute: the states that a step leaves.
+        passed: values that layers of one graph hand on beside their result, by name.
     """
 
     weights: Mapping[str, Tensor]
@@ -62,6 +92,10 @@ class Scope:
     places: Mapping[Room, Places]
     shape: Shape
     ctx: int
+    turns: Turns
+    centred: bool = False
+    kept: list[Tensor] = field(default_factory=list)
+    passed: dict[str, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str) -> Tensor:
         """A tensor of this layer: ``weight("attn_q.weight")``."""
@@ -80,3 +114,17 @@ class Scope:
     def rms_norm(self, name: str, x: Tensor) -> Tensor:
         """The rows of ``x`` normalised, times ``NAME.weight``."""
         return ops.mul(ops.rms_norm(x, self.eps), self.weight(f"{name}.weight"))
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """``x`` under the norm of this name, of the model's kind."""
+        return normed(self.weights, self.prefix + name, x, self.eps, centred=self.centred)
+
+    def recall(self, name: str, part: int) -> Tensor:
+        """The states that the sequences of a part of the step go on from: [width, sequences]."""
+        return ops.get_rows(self.caches[name], self.turns.reads[part])
+
+    def keep(self, name: str, part: int, states: Tensor) -> None:
+        """Leave the sequences of a part of the step these states: width elements of each."""
+        cache, to = self.caches[name], self.turns.writes[part]
+        rows = ops.reshape_2d(states, cache.ne[0], to.ne[0])
+        self.kept.append(ops.set_rows(cache, rows, to))

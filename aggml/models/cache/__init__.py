@@ -1,1 +1,5 @@
-"""Caches of keys and values: which rows are written and seen (rows.py), in pages (paging.py)."""
+"""What layers keep of sequences: values that say it (room.py), and their memory (caches.py).
+
+Keys and values: which rows are written and seen (rows.py), in pages (paging.py). States: how far
+each has come (reached.py).
+"""

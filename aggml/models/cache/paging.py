@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from anyio.lowlevel import checkpoint
 
-from aggml import DType, Graph, ops
+from aggml import DType, Graph
+from aggml.models.cache.room import State
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.errors import ModelError
 
@@ -112,6 +113,9 @@ class PagedDecoder(Decoder):
 
     Args:
         backend, model, weights, ctx, sequences, cache, max_graphs: as for `Decoder`.
+
+    Raises:
+        ModelError: the model has states; as for `Decoder`.
     """
 
     ring = False
@@ -128,6 +132,13 @@ class PagedDecoder(Decoder):
         max_graphs: int = 96,
     ) -> None:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
+        if any(
+            isinstance(kept, State) for layer in model.layers for kept in layer.caches().values()
+        ):
+            raise ModelError(
+                f"{model.architecture} keeps a state of each sequence, which has no pages and "
+                "takes tokens of one sequence alone: run it by aggml.models.load, not as a service"
+            )
         super().__init__(
             backend, model, weights, ctx=ctx, sequences=sequences, cache=cache,
             max_graphs=max_graphs,
@@ -182,21 +193,13 @@ class PagedDecoder(Decoder):
         Cancellation: aborts the copy; the positions of ``target`` are undefined.
         """
         n = min(-(-n // PAGE) * PAGE, self.ctx)  # few different graphs
-        nodes = []
-        for cache, _ in self._all_caches:
-            row = cache.nb[1]
-            old, new = (
-                ops.view_2d(cache, cache.ne[0], n, row, slot * self.ctx * row)
-                for slot in (source, target)
-            )
-            nodes.append(ops.cpy(old, new))
-        graph = Graph(*nodes)
+        graph = Graph(*self._caches.copies(source, target, n))
         await self.site.prepare(graph)
         await (await self.site.submit(graph))
 
     def page_bytes(self) -> int:
         """Bytes of one page, of all layers."""
-        return PAGE * sum(cache.nb[1] for cache, _ in self._all_caches)
+        return PAGE * sum(cache.nb[1] for cache, _ in self._caches.rows)
 
 
 _FLAGS: Final = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)

@@ -1,13 +1,13 @@
-"""What a layer keeps of a sequence: which positions have a row, and how wide rows are.
+"""What a layer keeps of a sequence: rows for its positions, or one state for all of them.
 
-Here: values. Not here: which row is which position (rows.py).
+Here: values. Not here: which row is which position (rows.py), the memory (caches.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Cached", "Room"]
+__all__ = ["Cached", "Room", "State"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +34,14 @@ class Cached:
     width: int
     head: int
     room: Room
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a recurrent layer keeps: one row of ``width`` elements, whatever the sequence's length.
+
+    It is f32, since every token changes all of it. It stands behind the last token that was taken
+    in, and cannot be cut back to an earlier one.
+    """
+
+    width: int

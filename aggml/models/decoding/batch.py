@@ -104,6 +104,12 @@ class Group:
         found: I32 = slots * length + self.positions % length
         return found
 
+    def states(self, none: int) -> tuple[I32, I32]:
+        """Rows of states that each sequence goes on from, ``none`` if it begins; and of its own."""
+        own = self.slot + np.arange(len(self.ids), dtype=np.int32)
+        found: I32 = np.where(self.positions[:, 0] == 0, np.int32(none), own)
+        return found, own
+
     def mask_in(self, room: Room, length: int, ctx: int) -> F16:
         """Which rows of that cache each token sees."""
         if self.mask is not None:
@@ -125,6 +131,15 @@ class Batch:
     groups: tuple[Group, ...]
     last: I32 | None = None
     staged: I32 | None = None
+
+    @property
+    def taken(self) -> list[tuple[int, int, int]]:
+        """Of each sequence its number, the first position and how many tokens."""
+        return [
+            (group.slot + i, int(row[0]), len(row))
+            for group in self.groups
+            for i, row in enumerate(group.positions)
+        ]
 
     def shape(self, best: int, *, every: bool = False) -> Shape:
         """The shape of the graph for this batch; ``best`` may be CHAINED."""

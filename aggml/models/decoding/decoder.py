@@ -1,25 +1,25 @@
 """Decoder: a model that continues text, with its caches, any number of sequences together.
 
-Here: the caches, the running of steps. Not here: what a step takes in (batch.py), its graph
-(step.py), the weights (../weights.py), text and tokens (../tokenizers/), which token to take
-(sampling.py), generating (generating.py).
+Here: the running of steps. Not here: what a step takes in (batch.py), its graph (step.py), the
+weights (../weights.py), text and tokens (../tokenizers/), the choice of a token (sampling.py).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
 
-import aggml
-from aggml import DType, Graph, InvalidArgument, Tensor, ops
-from aggml.models.cache.rows import ROWS_STEP, length_of, rounded
+from aggml import DType, Graph, InvalidArgument, Tensor
+from aggml.models.cache.caches import CHUNK, Caches, sizes
+from aggml.models.cache.reached import Reached
+from aggml.models.cache.rows import ROWS_STEP, rounded
 from aggml.models.decoding.batch import CHAINED, Batch, Group
 from aggml.models.decoding.step import Builder
+from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
 from aggml.models.site import site_of
 
@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Future, Scheduler
-    from aggml.models.cache.room import Cached, Room
-    from aggml.models.decoding.batch import Shape
     from aggml.models.decoding.step import Step
     from aggml.models.description import Description
 
 __all__ = ["CHUNK", "F32", "Best", "Decoder"]
-
-CHUNK: Final = 512  # tokens of a prompt computed at once
 
 F32 = npt.NDArray[np.float32]
 
@@ -90,51 +86,20 @@ class Decoder:
         self.sequences = sequences
         self.weights = weights
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
-        self._max_graphs = max_graphs
-        self._steps: OrderedDict[Shape, Step] = OrderedDict()  # least recently used first
         self._foreseen: tuple[tuple[int, ...], Step, dict[Tensor, Any]] | None = None
-        self._chosen: dict[tuple[int, int], Tensor] = {}  # by the first sequence and how many
-        self._lengths: dict[Room, int] = {}
         kind = DType.parse(cache)
-        self._caches = [
-            {name: self._cache(f"{name}.{i}", kind, kept) for name, kept in of.items()}
-            for i, of in enumerate(layer.mixer.caches() for layer in model.layers)
-        ]
+        self._caches = Caches(model, kind, self.ctx, sequences, ring=self.ring)
+        self._reached = Reached(sequences) if self._caches.states else None
         self._memory = self._allocate()
-        self._builder = Builder(model, weights, self._caches, self._lengths, self.ctx)
+        builder = Builder(model, weights, self._caches, self.ctx)
+        self._steps = Steps(self.site, builder, max_graphs)
 
     @classmethod
     def sizes(
         cls, model: Description, *, ctx: int, sequences: int, cache: DType | str
     ) -> list[int]:
         """Bytes of the caches of each layer, with these arguments."""
-        kind, whole = DType.parse(cache), rounded(ctx)
-        return [
-            sequences * sum(kind.row_size(x.width) * cls._rows_of(x, whole) for x in of.values())
-            for of in (layer.mixer.caches() for layer in model.layers)
-        ]
-
-    @classmethod
-    def _rows_of(cls, kept: Cached, ctx: int) -> int:
-        """Rows of each sequence."""
-        return length_of(kept.room, ctx, CHUNK) if cls.ring else ctx
-
-    def _cache(self, name: str, dtype: DType, kept: Cached) -> Tensor:
-        """[width, rows * sequences]."""
-        length = self._rows_of(kept, self.ctx)
-        self._lengths[kept.room] = length
-        if kept.head % dtype.blck_size:
-            raise ModelError(
-                f"a cache of {dtype.name.lower()} needs heads of a multiple of {dtype.blck_size} "
-                f"elements, this model has {kept.head}"
-            )
-        ne = kept.width, length * self.sequences
-        return aggml.new_tensor(dtype, ne=ne, name=f"cache_{name}")
-
-    @property
-    def _all_caches(self) -> list[tuple[Tensor, int]]:
-        """Each cache and its rows of a sequence."""
-        return [(x, x.ne[1] // self.sequences) for of in self._caches for x in of.values()]
+        return sizes(model, DType.parse(cache), rounded(ctx), sequences, ring=cls.ring)
 
     def _allocate(self) -> object:
         """Memory of the caches, for as long as this. Zeros, because masked rows must be finite."""
@@ -143,7 +108,7 @@ class Decoder:
     def _homes(self) -> list[tuple[Backend, list[Tensor]]]:
         """The caches of each backend: each layer's lie beside its weights."""
         found: dict[Backend, list[Tensor]] = {}
-        for i, of in enumerate(self._caches, self.model.first):
+        for i, of in enumerate(self._caches.layers, self.model.first):
             weight = next((x for n, x in self.weights.items() if n.startswith(f"blk.{i}.")), None)
             found.setdefault(self.site.beside(weight), []).extend(of.values())
         return [*found.items()]
@@ -210,7 +175,7 @@ class Decoder:
         step, inputs = await self._one_more(positions, 0, slot)
         inputs[step.tokens] = np.array(ids, np.int32)
         assert step.logits is not None
-        future = await self.site.submit(step.graph, inputs, step.logits)
+        future = await self._submitted(step, inputs, step.logits, self._ones(positions, slot))
         self._foresee(step, positions, 0, slot)
         return np.asarray(await future).reshape(-1, self.vocabulary)
 
@@ -225,7 +190,8 @@ class Decoder:
         inputs[step.tokens] = np.array(ids, np.int32)
         assert step.best is not None
         assert step.logits is not None
-        future = await self.site.submit(step.graph, inputs, [step.best, step.logits])
+        results = [step.best, step.logits]
+        future = await self._submitted(step, inputs, results, self._ones(positions, slot))
         self._foresee(step, positions, best, slot)
         chosen, logits = await future
         return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
@@ -257,7 +223,9 @@ class Decoder:
         else:
             inputs[step.tokens] = np.array(ids, np.int32)
         assert step.best is not None
-        return await self.site.submit(step.graph, inputs, step.best)
+        return await self._submitted(
+            step, inputs, step.best, self._ones(positions, slot), chained=ids is None
+        )
 
     async def _one_more(
         self, positions: Sequence[int], best: int, slot: int
@@ -299,19 +267,59 @@ class Decoder:
         return np.concatenate(pieces)
 
     async def share(self, n: int) -> None:
-        """Copy the first ``n`` positions of sequence 0 to all others."""
-        nodes = []
-        for cache, length in self._all_caches:
-            row, held = cache.nb[1], min(n, length)
-            source = ops.view_2d(cache, cache.ne[0], held, row, 0)
-            for slot in range(1, self.sequences):
-                target = ops.view_2d(cache, cache.ne[0], held, row, slot * length * row)
-                nodes.append(ops.cpy(source, target))
+        """Copy the first ``n`` positions of sequence 0 to all others.
+
+        Raises:
+            InvalidState: the model has states, which stand behind another position than ``n``.
+
+        Cancellation: aborts the copy; the other sequences are undefined.
+        """
+        others = range(1, self.sequences)
+        nodes: list[Tensor] = []
+        for slot in others:
+            nodes += self._caches.copies(0, slot, n)
             await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
+        if self._reached is not None:
+            await self._reached.check(0, n)
+            self._reached.lose(others)
         if nodes:
             graph = Graph(*nodes)
             await self.site.prepare(graph)
             await (await self.site.submit(graph))
+        if self._reached is not None:
+            self._reached.copied(0, others)
+
+    async def _submitted(
+        self,
+        step: Step,
+        inputs: Mapping[Tensor, Any],
+        results: Tensor | Sequence[Tensor],
+        taken: Sequence[tuple[int, int, int]],
+        *,
+        chained: bool = False,
+    ) -> Future[Any]:
+        """Queue a step, if the states of its sequences are where it goes on from.
+
+        Args:
+            step: what to compute.
+            inputs: of its graph.
+            results: to bring here.
+            taken: of each sequence its number, the first position and how many.
+            chained: it takes its tokens from the step before, which is under way.
+        """
+        if self._reached is None:
+            return await self.site.submit(step.graph, inputs, results)
+        for slot, first, _ in taken:
+            await self._reached.check(slot, first, chained=chained)
+        future = await self.site.submit(step.graph, inputs, results)
+        for slot, first, n in taken:
+            self._reached.note(slot, first, n, future)
+        return future
+
+    @staticmethod
+    def _ones(positions: Sequence[int], slot: int) -> list[tuple[int, int, int]]:
+        """One token of each sequence, as `_submitted` takes them."""
+        return [(slot + i, position, 1) for i, position in enumerate(positions)]
 
     async def _run(self, slot: int, ids: Sequence[int], start: int, *, every: bool = False) -> F32:
         """Take in ``ids`` at positions ``start ..``: the logits of ``every`` token or the last."""
@@ -380,36 +388,13 @@ class Decoder:
         Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
         it; the rows of the batch are undefined.
         """
-        step = await self._step(replace(batch.shape(best, every=every), hidden=hidden))
+        step = await self._steps.of(replace(batch.shape(best, every=every), hidden=hidden))
         inputs = step.inputs(batch)
         if values is not None:
             inputs[step.tokens] = values
-        return await self.site.submit(step.graph, inputs, step.results)
+        return await self._submitted(step, inputs, step.results, batch.taken)
 
     async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
         """The step for a batch, and its inputs; ``best`` may be CHAINED."""
-        step = await self._step(batch.shape(best))
+        step = await self._steps.of(batch.shape(best))
         return step, step.inputs(batch)
-
-    async def _step(self, shape: Shape) -> Step:
-        step = self._steps.get(shape)
-        if step is None:
-            chosen = await self._kept(shape) if shape.chained else None
-            step = await self._builder.build(shape, chosen)
-            await self.site.prepare(step.graph)
-            self._steps[shape] = step
-            if len(self._steps) > self._max_graphs:
-                self._steps.popitem(last=False)
-        else:
-            self._steps.move_to_end(shape)
-        return step
-
-    async def _kept(self, shape: Shape) -> Tensor:
-        """Where chained steps of some sequences leave their tokens."""
-        key = shape.parts[0].slot, shape.tokens
-        kept = self._chosen.get(key)
-        if kept is None:
-            kept = aggml.new_tensor(DType.I32, ne=shape.tokens, name="chosen")
-            await self.site.host.alloc_async([kept])
-            self._chosen[key] = kept
-        return kept

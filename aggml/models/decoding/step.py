@@ -13,12 +13,14 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml import DType, Graph, Tensor, ops
-from aggml.models.blocks.scope import Places, Scope
+from aggml.models.blocks.scope import Places, Scope, Turns, normed
 from aggml.models.decoding.batch import joined
+from aggml.models.description import Mixer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from aggml.models.cache.caches import Caches
     from aggml.models.cache.room import Room
     from aggml.models.decoding.batch import Batch, Shape
     from aggml.models.description import Description, Layer
@@ -37,9 +39,12 @@ class Step:
 
     graph: Graph
     ctx: int
+    sequences: int
     tokens: Tensor
     positions: Tensor
+    told: bool  # whether any layer looks at the positions
     places: Mapping[Room, Places]
+    turns: Turns | None  # None: the model has no states
     last: Tensor | None  # which rows go on after the last mixer; None: all
     logits: (
         Tensor | None
@@ -57,14 +62,18 @@ class Step:
         groups = batch.groups
         inputs: dict[Tensor, Any] = {
             self.tokens: joined([group.ids for group in groups]),
-            self.positions: joined([group.positions for group in groups]),
         }
+        if self.told:
+            inputs[self.positions] = joined([group.positions for group in groups])
         for room, at in self.places.items():
             inputs[at.rows] = joined([group.rows_in(at.length, self.ctx) for group in groups])
             for mask, group in zip(at.masks, groups, strict=True):
                 inputs[mask] = group.mask_in(room, at.length, self.ctx)
             if at.staged is not None:
                 inputs[at.staged] = batch.staged
+        if self.turns is not None:
+            for read, write, group in zip(self.turns.reads, self.turns.writes, groups, strict=True):
+                inputs[read], inputs[write] = group.states(self.sequences)
         if self.last is not None:
             inputs[self.last] = batch.last
         return inputs
@@ -76,8 +85,7 @@ class Builder:
     Args:
         model: its description.
         weights: by their names in the file.
-        caches: of each layer, by name: [width, rows * sequences].
-        lengths: rows of each sequence, by room.
+        caches: and states of each layer.
         ctx: positions of a sequence.
     """
 
@@ -85,14 +93,12 @@ class Builder:
         self,
         model: Description,
         weights: Mapping[str, Tensor],
-        caches: Sequence[Mapping[str, Tensor]],
-        lengths: Mapping[Room, int],
+        caches: Caches,
         ctx: int,
     ) -> None:
         self._model = model
         self._weights = weights
         self._caches = caches
-        self._lengths = lengths
         self._ctx = ctx
 
     async def build(self, shape: Shape, chosen: Tensor | None = None) -> Step:
@@ -107,37 +113,53 @@ class Builder:
         positions = _given("positions", shape.tokens)
         last = _given("last", shape.ends) if shape.ends and model.ends else None
         places = self._places(shape)
-        x = self._embedded(tokens) if model.embeds else tokens
+        turns = _turns(shape) if self._caches.states else Turns((), ())
+        kept: list[Tensor] = []
+        passed: dict[str, Tensor] = {}
+        x = self._embedded(tokens, positions) if model.embeds else tokens
         for i, layer in enumerate(model.layers):
             at = Scope(
                 weights,
                 f"blk.{model.first + i}.",
                 model.eps,
-                self._caches[i],
+                self._caches.layers[i],
                 positions,
                 places,
                 shape,
                 self._ctx,
+                turns,
+                model.centred,
+                kept,
+                passed,
             )
             x = _layer(layer, at, x, last if i + 1 == len(model.layers) else None)
             await checkpoint()
-        made = (tokens, positions, places, last)
+        logits, best, every = self._results(x, shape, chosen)
+        graph = Graph(*(y for y in (best, logits, every) if y is not None), *kept)
+        return Step(
+            graph, self._ctx, self._caches.sequences, tokens, positions,
+            any(leaf is positions for leaf in graph.leafs), places,
+            turns if self._caches.states else None, last, logits, best, every,
+        )  # fmt: skip
+
+    def _results(
+        self, x: Tensor, shape: Shape, chosen: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of what the last layer gives: logits, the best tokens, all logits, as `Step` has them."""
+        model = self._model
         if not model.ends:
-            return Step(Graph(x.set_output()), self._ctx, *made, x, None)
-        x = ops.mul(ops.rms_norm(x, model.eps), weights["output_norm.weight"])
+            return x.set_output(), None, None
+        x = normed(self._weights, "output_norm", x, model.eps, centred=model.centred)
         logits = x if shape.hidden else self._logits(x)
         if chosen is not None:  # top_k: of equal logits argmax would take the last
             best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
-            best = ops.cpy(best, tokens).set_output()
-            return Step(Graph(best), self._ctx, *made, None, best)
+            return None, ops.cpy(best, chosen).set_output(), None
         if not shape.best:
-            return Step(Graph(logits.set_output()), self._ctx, *made, logits, None)
+            return logits.set_output(), None, None
         best = ops.top_k(logits, shape.best).set_output()
         every = logits.set_output() if shape.every else None
         each = ops.reshape_3d(logits, 1, logits.ne[0], shape.logits)
-        of_best = ops.get_rows(each, best).set_output()
-        graph = Graph(best, of_best, *([] if every is None else [every]))
-        return Step(graph, self._ctx, *made, of_best, best, every)
+        return ops.get_rows(each, best).set_output(), best, every
 
     def _taken_in(self, shape: Shape) -> Tensor:
         """The input of a step: ids, or the values of the stage before this one."""
@@ -146,17 +168,23 @@ class Builder:
         ne = self._model.width, shape.tokens
         return aggml.new_tensor(DType.F32, ne=ne, name="values").set_input()
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[tokens] -> [width, tokens]."""
-        x = ops.get_rows(self._weights["token_embd.weight"], tokens)
-        scale = self._model.embedding_scale
-        return x if scale == 1.0 else ops.scale(x, scale)
+        model, weights = self._model, self._weights
+        x = ops.get_rows(weights["token_embd.weight"], tokens)
+        if model.embedding_scale != 1.0:
+            x = ops.scale(x, model.embedding_scale)
+        if model.position_table:
+            x = ops.add(x, ops.get_rows(weights["position_embd.weight"], positions))
+        if model.embedding_norm:
+            x = normed(weights, "token_embd_norm", x, model.eps, centred=model.centred)
+        return x
 
     def _places(self, shape: Shape) -> dict[Room, Places]:
         """Inputs for each room; rooms of one length share the rows that are written."""
         rows: dict[int, tuple[Tensor, Tensor | None]] = {}
         found = {}
-        for room, length in self._lengths.items():
+        for room, length in self._caches.lengths.items():
             if length not in rows:
                 copied = shape.parts[-1]
                 n = copied.sequences * copied.tokens
@@ -191,19 +219,42 @@ def _given(name: str, n: int) -> Tensor:
     return aggml.new_tensor(DType.I32, ne=n, name=name).set_input()
 
 
+def _turns(shape: Shape) -> Turns:
+    """Inputs for the states that each part goes on from and leaves."""
+    reads = tuple(_given("state_from", part.sequences) for part in shape.parts)
+    return Turns(reads, tuple(_given("state_to", part.sequences) for part in shape.parts))
+
+
 def _layer(layer: Layer, at: Scope, x: Tensor, last: Tensor | None) -> Tensor:
-    """One layer; of the last one only the tokens ``last`` go beyond its mixer."""
-    y = layer.mixer.build(at, _normed(at, layer.before_mixer, x))
-    if last is not None:
-        x, y = ops.get_rows(x, last), ops.get_rows(y, last)
-    y = _normed(at, layer.after_mixer, layer.mixer.output(at, y))
+    """One layer; of the last one only the tokens ``last`` go beyond what needs all of them."""
+    before, net = _normed(at, layer.before_mixer, x), layer.feed_forward
+    y = layer.mixer.build(at, before)
+    if not isinstance(net, Mixer):
+        x, y = _only(last, x), _only(last, y)
+        before = _only(last, before) if layer.parallel else before
+    into, y = x, _normed(at, layer.after_mixer, layer.mixer.output(at, y))
     x = _added(layer, x, y)
-    y = layer.feed_forward.build(at, _normed(at, layer.before_feed_forward, x))
+    if net is None:
+        return x
+    if not layer.parallel:
+        into = _normed(at, layer.before_feed_forward, x)
+    elif layer.before_feed_forward is not None:
+        into = _normed(at, layer.before_feed_forward, into)
+    else:
+        into = before
+    y = net.build(at, into)
+    if isinstance(net, Mixer):
+        x, y = _only(last, x), _only(last, y)
+        y = net.output(at, y)
     return _added(layer, x, _normed(at, layer.after_feed_forward, y))
 
 
+def _only(last: Tensor | None, x: Tensor) -> Tensor:
+    return x if last is None else ops.get_rows(x, last)
+
+
 def _normed(at: Scope, name: str | None, x: Tensor) -> Tensor:
-    return x if name is None else at.rms_norm(name, x)
+    return x if name is None else at.norm(name, x)
 
 
 def _added(layer: Layer, x: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,160 @@
+"""DeltaNet: a matrix of each head that every token corrects by what it gets wrong.
+
+The gated delta rule of Yang et al. 2024, as Qwen3-Next has it. Not here: the convolution before it
+(recurrent.py), where states lie (../cache/caches.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggml import ops
+from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
+from aggml.models.cache.room import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+
+__all__ = ["DeltaNet"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Linear attention with a gate and the delta rule.
+
+    Queries, keys and values lie one after the other in ``attn_qkv`` and gates in ``attn_gate``; in
+    older files all of them lie in ``ssm_in``, those of one head of keys together.
+
+    Attributes:
+        key_heads, value_heads: how many; value heads that follow each other share a key head.
+        head: elements of a head, of keys and of values.
+        kernel: tokens that the convolution looks at.
+    """
+
+    key_heads: int
+    value_heads: int
+    head: int
+    kernel: int
+
+    @property
+    def _keys(self) -> int:
+        return self.key_heads * self.head
+
+    @property
+    def _values(self) -> int:
+        return self.value_heads * self.head
+
+    def needs(self) -> Iterable[str]:
+        """What both layouts of files have."""
+        return (
+            "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_ba.weight", "ssm_norm.weight",
+            "ssm_out.weight",
+        )  # fmt: skip
+
+    def caches(self) -> Mapping[str, State]:
+        """The tokens that the convolution looks back at, and a matrix of each head."""
+        return {
+            "conv": State((self.kernel - 1) * (2 * self._keys + self._values)),
+            "delta": State(self.head * self._values),
+        }
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [value heads, tokens]."""
+        mixed, gate = self._products(at, x)
+        rates = at.linear("ssm_ba", x)
+        y = joined([self._part(at, mixed, rates, part) for part in parts_of(at)])
+        y = ops.reshape_3d(y, self.head, self.value_heads, x.ne[1])
+        y = ops.reshape_2d(at.rms_norm("ssm_norm", y), self._values, x.ne[1])
+        return ops.mul(y, ops.silu(gate))
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[value heads, n] -> [width, n]."""
+        return at.linear("ssm_out", y)
+
+    def _products(self, at: Scope, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and values one after the other, and gates: [elements, tokens]."""
+        if at.find("attn_qkv.weight") is not None:
+            return at.linear("attn_qkv", x), at.linear("attn_gate", x)
+        both, tokens = at.linear("ssm_in", x), x.ne[1]
+        wide = self._values // self.key_heads
+        size = (2 * self.head + 2 * wide) * both.nb[0]
+
+        def of(n: int, offset: int) -> Tensor:
+            each = ops.view_3d(
+                both, n, self.key_heads, tokens, size, both.nb[1], offset * both.nb[0]
+            )
+            return ops.cont_2d(each, n * self.key_heads, tokens)
+
+        q, k, v = of(self.head, 0), of(self.head, self.head), of(wide, 2 * self.head)
+        return ops.concat(ops.concat(q, k, 0), v, 0), of(wide, 2 * self.head + wide)
+
+    def _part(
+        self, at: Scope, mixed: Tensor, rates: Tensor, part: tuple[int, int, int, int]
+    ) -> Tensor:
+        """One part of a step: [value heads, tokens]."""
+        i, _, tokens, sequences = part
+        learn, forget = self._rates(at, rates, part)
+        mixed = convolved(at, i, columns(mixed, mixed.ne[0], 0, part))
+
+        def of(heads: int, offset: int) -> Tensor:
+            return ops.view_4d(
+                mixed, self.head, heads, tokens, sequences,
+                self.head * mixed.nb[0], mixed.nb[1], mixed.nb[2], offset * mixed.nb[0],
+            )  # fmt: skip
+
+        q, k = (
+            self._spread(_unit(of(self.key_heads, offset), at.eps)) for offset in (0, self._keys)
+        )
+        v = of(self.value_heads, 2 * self._keys)
+        state = ops.reshape_4d(
+            at.recall("delta", i), self.head, self.head, self.value_heads, sequences
+        )
+        found = ops.gated_delta_net(q, k, v, forget, learn, state)
+        n = self._values * tokens * sequences
+        whole = ops.reshape_1d(found, found.nelements)
+        size = self.head * self._values * sequences
+        at.keep("delta", i, ops.view_1d(whole, size, n * whole.nb[0]))
+        return ops.reshape_2d(ops.view_1d(whole, n, 0), self._values, tokens * sequences)
+
+    def _rates(
+        self, at: Scope, rates: Tensor, part: tuple[int, int, int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """How much each head learns, and the logarithm of what it keeps: [1, heads, ...]."""
+        _, first, tokens, sequences = part
+        each, row = self.value_heads // self.key_heads, rates.nb[1]
+        learn, forget = (
+            ops.cont_3d(
+                ops.view_4d(
+                    rates, each, self.key_heads, tokens, sequences,
+                    2 * each * rates.nb[0], row, tokens * row,
+                    first * row + offset * rates.nb[0],
+                ),
+                self.value_heads, tokens, sequences,
+            )
+            for offset in (0, each)
+        )  # fmt: skip
+        forget = ops.softplus(ops.add(forget, at.weight("ssm_dt.bias")))
+        forget = ops.mul(forget, at.weight("ssm_a"))
+        ne = 1, self.value_heads, tokens, sequences
+        return ops.reshape_4d(ops.sigmoid(learn), *ne), ops.reshape_4d(forget, *ne)
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """[head, key heads, ...] -> [head, value heads, ...], each as often as it is shared."""
+        times, (tokens, sequences) = self.value_heads // self.key_heads, x.ne[2:]
+        if times == 1:
+            return x
+        n = tokens * sequences
+        x = ops.reshape_4d(x, self.head, 1, self.key_heads, n)
+        x = ops.repeat_4d(x, self.head, times, self.key_heads, n)
+        return ops.reshape_4d(x, self.head, self.value_heads, tokens, sequences)
+
+
+def _unit(x: Tensor, eps: float) -> Tensor:
+    """Rows of length 1; ``eps`` is added to the square of the length."""
+    n = x.ne[0]
+    return ops.scale(ops.rms_norm(x, eps / n), 1 / math.sqrt(n))

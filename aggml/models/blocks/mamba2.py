@@ -1,0 +1,104 @@
+"""Mamba2: a state of each head that decays and takes in every token (Dao and Gu 2024).
+
+Here: the mixer. Not here: the convolution before it (recurrent.py), where states lie
+(../cache/caches.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggml import ops
+from aggml.models.blocks.recurrent import columns, convolved, joined, parts_of
+from aggml.models.cache.room import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+
+__all__ = ["Mamba2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """The selective scan of Mamba 2.
+
+    Attributes:
+        inner: elements of all heads.
+        heads: how many.
+        groups: heads of a group share what is written to the state and read of it.
+        state: numbers for each element of a head.
+        kernel: tokens that the convolution looks at.
+    """
+
+    inner: int
+    heads: int
+    groups: int
+    state: int
+    kernel: int
+
+    @property
+    def _channels(self) -> int:
+        """Of the convolution: what goes in, what is written, what is read."""
+        return self.inner + 2 * self.groups * self.state
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices, kernels, rates and norm."""
+        return (
+            "ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d",
+            "ssm_norm.weight", "ssm_out.weight",
+        )  # fmt: skip
+
+    def caches(self) -> Mapping[str, State]:
+        """The tokens that the convolution looks back at, and the state."""
+        return {
+            "conv": State((self.kernel - 1) * self._channels),
+            "scan": State(self.state * self.inner),
+        }
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [inner, tokens]."""
+        both = at.linear("ssm_in", x)
+        return joined([self._part(at, both, part) for part in parts_of(at)])
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[inner, n] -> [width, n]."""
+        return at.linear("ssm_out", y)
+
+    def _part(self, at: Scope, both: Tensor, part: tuple[int, int, int, int]) -> Tensor:
+        """One part of a step: [inner, tokens]."""
+        i, _, tokens, sequences = part
+        head, numbers = self.inner // self.heads, self.groups * self.state
+        gate = ops.cont(columns(both, self.inner, 0, part))
+        mixed = convolved(at, i, columns(both, self._channels, self.inner, part))
+        step = columns(both, self.heads, self.inner + self._channels, part)
+        step = ops.add(ops.cont(step), at.weight("ssm_dt.bias"))
+
+        def of(size: int, count: int, offset: int) -> Tensor:
+            return ops.view_4d(
+                mixed, size, count, tokens, sequences,
+                size * mixed.nb[0], mixed.nb[1], mixed.nb[2], offset * mixed.nb[0],
+            )  # fmt: skip
+
+        into = of(head, self.heads, 0)
+        states, row = at.caches["scan"], self.state * self.inner
+        found = ops.ssm_scan(
+            ops.reshape_4d(states, self.state, head, self.heads, states.ne[1]),
+            into,
+            step,
+            at.weight("ssm_a"),
+            of(self.state, self.groups, self.inner),
+            of(self.state, self.groups, self.inner + numbers),
+            at.turns.reads[i],
+        )
+        n = self.inner * tokens * sequences
+        at.keep("scan", i, ops.view_1d(found, row * sequences, n * found.nb[0]))
+        y = ops.reshape_4d(ops.view_1d(found, n, 0), head, self.heads, tokens, sequences)
+        y = ops.add(y, ops.mul(into, at.weight("ssm_d")))
+        y = ops.reshape_3d(y, self.inner, tokens, sequences)
+        y = ops.swiglu_split(gate, y)
+        y = ops.reshape_4d(y, self.inner // self.groups, self.groups, tokens, sequences)
+        return ops.reshape_2d(at.rms_norm("ssm_norm", y), self.inner, tokens * sequences)

@@ -1,0 +1,59 @@
+"""What recurrent layers have in common: the tokens of each sequence, and a short convolution.
+
+Not here: the recurrences themselves (mamba2.py, delta_net.py, rwkv7.py), where states lie
+(../cache/caches.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+
+__all__ = ["columns", "convolved", "joined", "parts_of"]
+
+
+def parts_of(at: Scope) -> Iterator[tuple[int, int, int, int]]:
+    """Of each part of a step its number, its first token, tokens and sequences."""
+    first = 0
+    for i, part in enumerate(at.shape.parts):
+        yield i, first, part.tokens, part.sequences
+        first += part.tokens * part.sequences
+
+
+def columns(x: Tensor, n: int, offset: int, part: tuple[int, int, int, int]) -> Tensor:
+    """[n, tokens, sequences] of ``x`` [any, tokens of the step], from element ``offset`` on."""
+    _, first, tokens, sequences = part
+    row = x.nb[1]
+    return ops.view_3d(x, n, tokens, sequences, row, tokens * row, first * row + offset * x.nb[0])
+
+
+def joined(found: list[Tensor]) -> Tensor:
+    """What all parts give, [any, tokens of the step]."""
+    whole = found[0]
+    for each in found[1:]:
+        whole = ops.concat(whole, each, 1)
+    return whole
+
+
+def convolved(at: Scope, part: int, x: Tensor) -> Tensor:
+    """``x`` [channels, tokens, sequences], each channel convolved with a kernel of its own.
+
+    The kernels are ``ssm_conv1d``. The state "conv" keeps the tokens that the next kernel looks
+    back at.
+    """
+    kernel = at.weight("ssm_conv1d.weight")
+    back, (channels, tokens, sequences) = kernel.ne[0] - 1, x.ne[:3]
+    before = ops.reshape_3d(at.recall("conv", part), back, channels, sequences)
+    line = ops.concat(before, ops.transpose(x), 0)
+    last = ops.view_3d(line, back, channels, sequences, line.nb[1], line.nb[2], tokens * line.nb[0])
+    at.keep("conv", part, ops.cont(last))
+    y = ops.ssm_conv(line, kernel)
+    bias = at.find("ssm_conv1d.bias")
+    return ops.silu(y if bias is None else ops.add(y, bias))

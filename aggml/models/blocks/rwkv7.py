@@ -1,0 +1,187 @@
+"""RWKV 7: what mixes tokens and what mixes channels; both look back at the token before.
+
+Here: the two parts of a layer (Peng et al. 2025). Not here: where states lie
+(../cache/caches.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aggml import ops
+from aggml.models.blocks.recurrent import columns, joined, parts_of
+from aggml.models.cache.room import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+
+__all__ = ["ChannelMix", "TimeMix"]
+
+DECAY: Final = -0.606531  # -exp(-1/2): no element of a state loses more than half in a token
+NORM_EPS: Final = 64e-5  # of the norm of each head
+UNIT_EPS: Final = 1e-12
+BLENDS: Final = 6  # of a token with the one before: for r, w, k, v, a, g
+
+
+def _before(at: Scope, name: str, x: Tensor) -> Tensor:
+    """The token before each token of ``x`` [width, tokens]; the last ones are kept."""
+    found = []
+    for part in parts_of(at):
+        i, _, tokens, sequences = part
+        width, each = x.ne[0], columns(x, x.ne[0], 0, part)
+        shifted = ops.reshape_3d(at.recall(name, i), width, 1, sequences)
+        last = ops.view_3d(
+            each, width, 1, sequences, each.nb[1], each.nb[2], (tokens - 1) * each.nb[1]
+        )
+        at.keep(name, i, ops.cont(last))
+        if tokens > 1:
+            rest = ops.view_3d(each, width, tokens - 1, sequences, each.nb[1], each.nb[2], 0)
+            shifted = ops.concat(shifted, rest, 1)
+        found.append(ops.reshape_2d(shifted, width, tokens * sequences))
+    return joined(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMix:
+    """A matrix of each head that decays, forgets along one direction and takes in every token.
+
+    The first layer's values are mixed into those of all other layers.
+
+    Attributes:
+        width: elements of all heads.
+        head: elements of a head.
+        first: whether it is the first layer.
+        gated: what comes out is multiplied by a gate.
+    """
+
+    width: int
+    head: int
+    first: bool
+    gated: bool = True
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices."""
+        names = [
+            "w0", "w1", "w2", "a0", "a1", "a2", "lerp_fused", "k_k", "k_a", "r_k", "key", "value",
+            "receptance", "ln", "output",
+        ]  # fmt: skip
+        names += [] if self.first else ["v0", "v1", "v2"]
+        names += ["g1", "g2"] if self.gated else []
+        return [*(f"time_mix_{name}.weight" for name in names), "time_mix_ln.bias"]
+
+    def caches(self) -> Mapping[str, State]:
+        """The last token, and the matrices."""
+        return {"token": State(self.width), "matrix": State(self.width * self.head)}
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [width, tokens]."""
+        r, w, k, v, a, g = self._blended(at, x)
+        r = at.linear("time_mix_receptance", r)
+        w = ops.sigmoid(_low_rank(at, "w", w, "tanh"))
+        w = ops.exp(ops.scale(w, DECAY))
+        k = at.linear("time_mix_key", k)
+        v = self._values(at, v)
+        a = ops.sigmoid(_low_rank(at, "a", a))
+        unit = ops.l2_norm(self._heads(ops.mul(k, at.weight("time_mix_k_k.weight"))), UNIT_EPS)
+        scaled = ops.mul(k, at.weight("time_mix_k_a.weight"))
+        k = ops.add(k, ops.sub(ops.mul(a, scaled), scaled))
+        r, w, k, v, a = (self._heads(each) for each in (r, w, k, v, a))
+        y = self._recurred(at, (r, w, k, v, ops.neg(unit), ops.mul(unit, a)))
+        y = ops.norm(self._heads(y), NORM_EPS)
+        y = ops.reshape_2d(y, self.width, x.ne[1])
+        y = ops.mul(y, at.weight("time_mix_ln.weight"))
+        y = ops.add(y, at.weight("time_mix_ln.bias"))
+        bonus = ops.reshape_2d(at.weight("time_mix_r_k.weight"), self.head, r.ne[1])
+        own = ops.mul(v, ops.sum_rows(ops.mul(ops.mul(k, r), bonus)))
+        y = ops.add(y, ops.reshape_2d(own, self.width, x.ne[1]))
+        return ops.mul(y, self._gate(at, g)) if self.gated else y
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[width, n] -> [width, n]."""
+        return at.linear("time_mix_output", y)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[head, heads, tokens]."""
+        return ops.reshape_3d(x, self.head, self.width // self.head, x.nelements // self.width)
+
+    def _blended(self, at: Scope, x: Tensor) -> list[Tensor]:
+        """Each token blended with the one before, in as many ways."""
+        tokens = x.ne[1]
+        change = ops.sub(_before(at, "token", x), x)
+        change = ops.repeat_4d(change, self.width, tokens, 1, BLENDS)
+        share = at.weight("time_mix_lerp_fused.weight")
+        share = ops.reshape_4d(share, self.width, 1, 1, BLENDS)
+        all_of = ops.add(ops.mul(change, share), x)
+        row, size = all_of.nb[1], all_of.nb[3]
+        return [ops.view_2d(all_of, self.width, tokens, row, i * size) for i in range(BLENDS)]
+
+    def _values(self, at: Scope, x: Tensor) -> Tensor:
+        """Values [width, tokens], mixed with those of the first layer."""
+        v = at.linear("time_mix_value", x)
+        if self.first:
+            at.passed["first_values"] = v
+            return v
+        share = ops.sigmoid(_low_rank(at, "v", x))
+        return ops.add(v, ops.mul(ops.sub(at.passed["first_values"], v), share))
+
+    def _gate(self, at: Scope, x: Tensor) -> Tensor:
+        inner = ops.sigmoid(ops.mul_mat(at.weight("time_mix_g1.weight"), x))
+        return ops.mul_mat(at.weight("time_mix_g2.weight"), inner)
+
+    def _recurred(self, at: Scope, taken: tuple[Tensor, ...]) -> Tensor:
+        """What the recurrence gives for each token: [width, tokens]."""
+        found = []
+        for i, first, tokens, sequences in parts_of(at):
+            n = tokens * sequences
+            of_part = [
+                ops.view_3d(x, *x.ne[:2], n, x.nb[1], x.nb[2], first * x.nb[2]) for x in taken
+            ]
+            r, w, k, v, a, b = of_part
+            y = ops.rwkv_wkv7(r, w, k, v, a, b, at.recall("matrix", i))
+            whole = ops.reshape_1d(y, y.nelements)
+            size = self.width * self.head * sequences
+            at.keep("matrix", i, ops.view_1d(whole, size, n * self.width * whole.nb[0]))
+            found.append(ops.view_2d(y, self.width, n, y.nb[1], 0))
+        return joined(found)
+
+
+def _low_rank(at: Scope, name: str, x: Tensor, between: str | None = None) -> Tensor:
+    """Two thin matrices and a bias."""
+    y = ops.mul_mat(at.weight(f"time_mix_{name}1.weight"), x)
+    y = ops.tanh(y) if between == "tanh" else y
+    y = ops.mul_mat(at.weight(f"time_mix_{name}2.weight"), y)
+    return ops.add(y, at.weight(f"time_mix_{name}0.weight"))
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMix:
+    """The feed-forward net: square of ReLU, of a token blended with the one before.
+
+    Attributes:
+        width: elements of a token.
+    """
+
+    width: int
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices."""
+        return [f"channel_mix_{name}.weight" for name in ("lerp_k", "key", "value")]
+
+    def caches(self) -> Mapping[str, State]:
+        """The last token."""
+        return {"token_of_net": State(self.width)}
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [width, tokens], blended."""
+        change = ops.sub(_before(at, "token_of_net", x), x)
+        share = ops.reshape_1d(at.weight("channel_mix_lerp_k.weight"), self.width)
+        return ops.add(ops.mul(change, share), x)
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[width, n] -> [width, n]."""
+        inner = ops.sqr(ops.relu(at.linear("channel_mix_key", y)))
+        return at.linear("channel_mix_value", inner)

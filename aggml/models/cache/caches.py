@@ -1,0 +1,116 @@
+"""Caches: the tensors in which all layers of a model keep what they need of every sequence.
+
+Here: their shapes, copies from one sequence to another. Not here: their memory
+(../decoding/decoder.py, paging.py), which rows a step writes and sees (rows.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import aggml
+from aggml import DType, Tensor, ops
+from aggml.models.cache.room import Cached, Room, State
+from aggml.models.cache.rows import length_of
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aggml.models.description import Description
+
+__all__ = ["CHUNK", "Caches", "sizes"]
+
+CHUNK: Final = 512  # tokens of one sequence that a step takes in at most
+
+
+class Caches:
+    """What the layers of a model keep of ``sequences`` sequences.
+
+    Args:
+        model: its description.
+        dtype: of keys and values; states are f32.
+        ctx: positions of a sequence.
+        sequences: how many.
+        ring: whether layers with a window keep no more than that.
+
+    Attributes:
+        layers: tensors of each layer by name. Keys and values: [width, rows * sequences]; states:
+            [width, sequences + 1], whose last row stays zero: sequences begin with it.
+        lengths: rows of each sequence, by room.
+        rows: each tensor of keys or values, and its rows of a sequence.
+        states: each tensor of states.
+
+    Raises:
+        ModelError: a head is no whole number of blocks of ``dtype``.
+    """
+
+    def __init__(
+        self, model: Description, dtype: DType, ctx: int, sequences: int, *, ring: bool
+    ) -> None:
+        self.sequences = sequences
+        self.layers: list[dict[str, Tensor]] = []
+        self.lengths: dict[Room, int] = {}
+        self.rows: list[tuple[Tensor, int]] = []
+        self.states: list[Tensor] = []
+        for i, layer in enumerate(model.layers):
+            made = {}
+            for name, kept in layer.caches().items():
+                label = f"cache_{name}.{i}"
+                if isinstance(kept, State):
+                    made[name] = self._state(label, kept)
+                else:
+                    made[name] = self._cache(label, dtype, kept, _length(kept, ctx, ring))
+            self.layers.append(made)
+
+    @property
+    def all(self) -> list[Tensor]:
+        """Every tensor."""
+        return [*(cache for cache, _ in self.rows), *self.states]
+
+    def _state(self, label: str, kept: State) -> Tensor:
+        made = aggml.new_tensor(DType.F32, ne=(kept.width, self.sequences + 1), name=label)
+        self.states.append(made)
+        return made
+
+    def _cache(self, label: str, dtype: DType, kept: Cached, length: int) -> Tensor:
+        if kept.head % dtype.blck_size:
+            raise ModelError(
+                f"a cache of {dtype.name.lower()} needs heads of a multiple of {dtype.blck_size} "
+                f"elements, this model has {kept.head}"
+            )
+        self.lengths[kept.room] = length
+        made = aggml.new_tensor(dtype, ne=(kept.width, length * self.sequences), name=label)
+        self.rows.append((made, length))
+        return made
+
+    def copies(self, source: int, target: int, n: int) -> Iterator[Tensor]:
+        """Nodes that copy the first ``n`` positions of a sequence, and its state, to another."""
+        for cache, length in self.rows:
+            row, held = cache.nb[1], min(n, length)
+            old, new = (
+                ops.view_2d(cache, cache.ne[0], held, row, slot * length * row)
+                for slot in (source, target)
+            )
+            yield ops.cpy(old, new)
+        for state in self.states:
+            old, new = (
+                ops.view_1d(state, state.ne[0], slot * state.nb[1]) for slot in (source, target)
+            )
+            yield ops.cpy(old, new)
+
+
+def sizes(model: Description, dtype: DType, ctx: int, sequences: int, *, ring: bool) -> list[int]:
+    """Bytes of the caches and states of each layer, with these arguments of `Caches`."""
+
+    def size(kept: Cached | State) -> int:
+        if isinstance(kept, State):
+            return DType.F32.row_size(kept.width) * (sequences + 1)
+        return dtype.row_size(kept.width) * _length(kept, ctx, ring) * sequences
+
+    return [sum(map(size, layer.caches().values())) for layer in model.layers]
+
+
+def _length(kept: Cached, ctx: int, ring: bool) -> int:
+    """Rows of each sequence."""
+    return length_of(kept.room, ctx, CHUNK) if ring else ctx

@@ -1,0 +1,62 @@
+"""Steps: the graphs of a decoder's steps, prepared once and kept.
+
+Here: which are kept, the tensors through which chained ones hand on tokens. Not here: how a graph
+is built (step.py), who runs it (decoder.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import aggml
+from aggml import DType
+
+if TYPE_CHECKING:
+    from aggml import Tensor
+    from aggml.models.decoding.batch import Shape
+    from aggml.models.decoding.step import Builder, Step
+    from aggml.models.site import Site
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Prepared steps by their shapes.
+
+    Args:
+        site: where they are computed.
+        builder: builds their graphs.
+        most: how many are kept; the one that was used least recently goes first.
+    """
+
+    def __init__(self, site: Site, builder: Builder, most: int) -> None:
+        self._site = site
+        self._builder = builder
+        self._most = most
+        self._kept: OrderedDict[Shape, Step] = OrderedDict()
+        self._chosen: dict[tuple[int, int], Tensor] = {}  # by the first sequence and how many
+
+    async def of(self, shape: Shape) -> Step:
+        """The step of a shape."""
+        step = self._kept.get(shape)
+        if step is None:
+            chosen = await self._handed_on(shape) if shape.chained else None
+            step = await self._builder.build(shape, chosen)
+            await self._site.prepare(step.graph)
+            self._kept[shape] = step
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(shape)
+        return step
+
+    async def _handed_on(self, shape: Shape) -> Tensor:
+        """Where chained steps of some sequences leave their tokens."""
+        key = shape.parts[0].slot, shape.tokens
+        kept = self._chosen.get(key)
+        if kept is None:
+            kept = aggml.new_tensor(DType.I32, ne=shape.tokens, name="chosen")
+            await self._site.host.alloc_async([kept])
+            self._chosen[key] = kept
+        return kept

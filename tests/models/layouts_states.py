@@ -1,0 +1,159 @@
+"""Layouts of models with states: mamba2, rwkv7, and qwen3next, which has attention as well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from models.layout import (
+    DENSE,
+    EXPERTS,
+    HEAD,
+    HEAD_NORMS,
+    HEADS,
+    INNER,
+    KV_HEADS,
+    OF_EXPERTS,
+    OUTPUT,
+    SHARED,
+    VOCABULARY,
+    WIDTH,
+    Layout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Shapes = dict[str, tuple[int, ...] | None]
+
+KERNEL: Final = 4
+SCANNED: Final = 2 * WIDTH  # elements of mamba2's heads
+SCAN_HEADS: Final = 4
+STATE: Final = 16
+RANK: Final = 8  # of rwkv7's thin matrices
+KEY_HEADS: Final = 2
+VALUE_HEADS: Final = 4
+DELTA_HEAD: Final = 16
+KEYS: Final = KEY_HEADS * DELTA_HEAD
+VALUES: Final = VALUE_HEADS * DELTA_HEAD
+
+_NOTHING: Final[Shapes] = dict.fromkeys(DENSE)
+
+
+def _mamba2(groups: int, whole: Mapping[str, tuple[int, ...]]) -> Layout:
+    channels = SCANNED + 2 * groups * STATE
+    tensors: Shapes = {
+        **_NOTHING,
+        "attn_norm.weight": (WIDTH,),
+        "ssm_in.weight": (SCANNED + channels + SCAN_HEADS, WIDTH),
+        "ssm_conv1d.weight": (channels, KERNEL),
+        "ssm_conv1d.bias": (channels,),
+        "ssm_dt.bias": (SCAN_HEADS,),
+        "ssm_a": (SCAN_HEADS, 1),
+        "ssm_d": (SCAN_HEADS, 1),
+        "ssm_norm.weight": (groups, SCANNED // groups),
+        "ssm_out.weight": (WIDTH, SCANNED),
+    }
+    metadata = {
+        "ssm.conv_kernel": KERNEL,
+        "ssm.inner_size": SCANNED,
+        "ssm.state_size": STATE,
+        "ssm.time_step_rank": SCAN_HEADS,
+        "ssm.group_count": groups,
+        "attention.head_count": 0,
+        "attention.head_count_kv": 0,
+        "feed_forward_length": 0,
+    }
+    return Layout("mamba2", tensors, whole, metadata)
+
+
+def _rwkv7(width: int) -> Layout:
+    """Heads of 64 elements: the kernel of llama.cpp for AVX-512 reads that many of any head."""
+    vectors = ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln")
+    tensors: Shapes = {
+        **_NOTHING,
+        **{f"attn_{norm}.{x}": (width,) for norm in ("norm", "norm_2") for x in ("weight", "bias")},
+        **{f"time_mix_{name}.weight": (width,) for name in vectors},
+        **{f"time_mix_{name}1.weight": (RANK, width) for name in "wavg"},
+        **{f"time_mix_{name}2.weight": (width, RANK) for name in "wavg"},
+        **{
+            f"time_mix_{name}.weight": (width, width)
+            for name in ("key", "value", "receptance", "output")
+        },
+        "time_mix_ln.bias": (width,),
+        "time_mix_lerp_fused.weight": (6, 1, 1, width),
+        "channel_mix_lerp_k.weight": (1, 1, width),
+        "channel_mix_key.weight": (INNER, width),
+        "channel_mix_value.weight": (width, INNER),
+    }
+    whole = {
+        "token_embd.weight": (VOCABULARY, width),
+        "output_norm.weight": (width,),
+        "output.weight": (VOCABULARY, width),
+        "output_norm.bias": (width,),
+        "token_embd_norm.weight": (width,),
+        "token_embd_norm.bias": (width,),
+    }
+    ranks = ("decay", "iclr", "value_residual_mix", "gate")
+    metadata: dict[str, Any] = {
+        "wkv.head_size": 64,
+        "embedding_length": width,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.head_count": 0,
+        **{f"attention.{name}_lora_rank": RANK for name in ranks},
+    }
+    return Layout("rwkv7", tensors, whole, metadata)
+
+
+def _qwen3next(older: bool) -> Layout:
+    linear: Shapes = {
+        **_NOTHING,
+        "attn_norm.weight": (WIDTH,),
+        "ssm_conv1d.weight": (2 * KEYS + VALUES, KERNEL),
+        "ssm_dt.bias": (VALUE_HEADS,),
+        "ssm_a": (VALUE_HEADS,),
+        "ssm_ba.weight": (2 * VALUE_HEADS, WIDTH),
+        "ssm_norm.weight": (DELTA_HEAD,),
+        "ssm_out.weight": (WIDTH, VALUES),
+    }
+    if older:
+        linear["ssm_in.weight"] = (2 * KEYS + 2 * VALUES, WIDTH)
+    else:
+        linear["attn_qkv.weight"] = (2 * KEYS + VALUES, WIDTH)
+        linear["attn_gate.weight"] = (VALUES, WIDTH)
+    nets: Shapes = {
+        **EXPERTS, **SHARED, "ffn_gate_inp_shexp.weight": (WIDTH,),
+        "post_attention_norm.weight": (WIDTH,),
+    }  # fmt: skip
+    attention: Shapes = {
+        **dict.fromkeys(linear),
+        **HEAD_NORMS,
+        "attn_norm.weight": (WIDTH,),
+        "attn_q.weight": (2 * WIDTH, WIDTH),
+        "attn_k.weight": (HEAD * KV_HEADS, WIDTH),
+        "attn_v.weight": (HEAD * KV_HEADS, WIDTH),
+        "attn_output.weight": (WIDTH, HEAD * HEADS),
+    }
+    metadata = {
+        **OF_EXPERTS,
+        "expert_shared_feed_forward_length": INNER,
+        "ssm.conv_kernel": KERNEL,
+        "ssm.inner_size": VALUES,
+        "ssm.state_size": DELTA_HEAD,
+        "ssm.time_step_rank": VALUE_HEADS,
+        "ssm.group_count": KEY_HEADS,
+        "attention.key_length": HEAD,
+        "attention.value_length": HEAD,
+        "rope.dimension_count": HEAD // 2,
+    }
+    single: dict[int, Shapes] = {3: {**attention, **nets}}
+    return Layout("qwen3next", {**linear, **nets}, OUTPUT, metadata, layers=5, single=single)
+
+
+LAYOUTS: Final = {
+    "mamba2": _mamba2(1, {}),
+    "mamba2-groups": _mamba2(2, OUTPUT),
+    "rwkv7": _rwkv7(WIDTH),
+    "rwkv7-two-heads": _rwkv7(2 * WIDTH),
+    "qwen3next": _qwen3next(older=False),
+    "qwen3next-joined": _qwen3next(older=True),
+}
