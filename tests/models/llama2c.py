@@ -1,4 +1,4 @@
-"""A model and a vocabulary in the files of llama2.c as a GGUF file.
+"""A model and a vocabulary as the program llama2 (in plain C) writes them, as a GGUF file.
 
 Here: that format's order of tensors and tokens. Not here: where the files come from (weights.py).
 """
