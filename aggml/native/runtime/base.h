@@ -30,6 +30,7 @@ extern atomic_uint ag_generation;
 void ag_runtime_init(void);             /* idempotent; installs the fork handler */
 extern void (*ag_binding_forked)(void); /* set by the binding; called in the child */
 extern void (*ag_devices_forked)(void); /* set by cuda/ with its first queue; likewise */
+extern void (*ag_ggml_forked)(void);    /* the same of ggml/ */
 
 /* The locks of the process; those of an object stand in it. Anew in the child of a fork (fork.c). */
 typedef enum ag_lock {
@@ -37,6 +38,7 @@ typedef enum ag_lock {
     AG_LOCK_NOTIFIERS, /* the list of those that are open */
     AG_LOCK_LIVING,    /* the lists of streams and pools */
     AG_LOCK_CUDA,      /* the list of queues */
+    AG_LOCK_GGML,      /* the lists of libraries, buffers and queues */
     AG_LOCK_GARBAGE    /* the binding's: objects of Python that native threads let go of */
 } ag_lock;
 enum { AG_LOCKS = AG_LOCK_GARBAGE + 1 };

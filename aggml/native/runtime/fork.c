@@ -59,6 +59,16 @@
  * | cuda/state.h            | n_flights                                                              | parent |
  * | cuda/blas.c             | lock                                                                   | parent |
  * | cuda/plan_state.h       | refs lock image                                                        | parent |
+ * | ggml/queue.c            | all all_cond all_threads                                               | fresh  |
+ * | ggml/queue.c            | refs lock to_issue ready stop                                          | parent |
+ * | ggml/queue.c            | thread                                                                 | thread |
+ * | ggml/memory.c           | all                                                                    | fresh  |
+ * | ggml/memory.c           | next_base                                                              | word   |
+ * | ggml/memory.c           | thread                                                                 | thread |
+ * | ggml/state.h            | refs lock one lost host_memory                                         | parent |
+ * | ggml/guard.c            | refs lock over                                                         | parent |
+ * | ggml/guard.c            | thread depth                                                           | thread |
+ * | ggml/library.c          | all                                                                    | word   |
  * | runtime/topology.c      | once                                                                   | marked |
  * | runtime/topology.c      | pretended_cores pretended_banks                                        | word   |
  * | table/cpu_features.c    | cache                                                                  | word   |
@@ -78,9 +88,10 @@
 atomic_uint ag_generation = 1;
 void (*ag_binding_forked)(void) = NULL;
 void (*ag_devices_forked)(void) = NULL;
+void (*ag_ggml_forked)(void) = NULL;
 pthread_mutex_t ag_locks[AG_LOCKS] = {
     PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
-    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
+    PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER,
 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -95,6 +106,7 @@ static void in_child(void)
     ag_living_forked();
     ag_rest_forked();
     if (ag_devices_forked != NULL) ag_devices_forked();
+    if (ag_ggml_forked != NULL) ag_ggml_forked();
     if (ag_binding_forked != NULL) ag_binding_forked();
 }
 

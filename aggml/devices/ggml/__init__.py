@@ -1,0 +1,126 @@
+"""ggml's own backends as devices: Vulkan, RPC, BLAS, its CPU, and whatever else ggml has.
+
+Here: loading libraries and connecting to servers, as the user asks for it. Not here: where
+libraries lie (finding.py), which versions are known (library.py), the device (device.py), the calls
+(native/ggml/).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from aggml.backend.family import Family
+from aggml.devices.ggml.device import GgmlDevice
+from aggml.devices.ggml.finding import Files, files_in, searched
+from aggml.devices.ggml.library import Library, libraries
+from aggml.errors import BackendLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aggml.backend.backend import Device
+
+__all__ = ["GgmlDevice", "GgmlFamily", "aggml_backend_init", "connect", "family", "load"]
+
+
+def load(path_or_folder: str | os.PathLike[str] | None = None) -> list[GgmlDevice]:
+    """Load ggml and its backends; the devices are named "ggml:" and ggml's name, "ggml:Vulkan0".
+
+    Loading starts drivers and may take seconds: do it before a loop runs, or in a thread. The same
+    files give the same devices.
+
+    Args:
+        path_or_folder: a folder with libggml-base and backends; one backend of it
+            (libggml-vulkan.so); None: ``GGML_BACKEND_PATH``, else the libraries of an installed
+            llama-cpp-python.
+
+    Raises:
+        BackendLoadError: no library there, one of an unknown version, one that lacks a function, or
+            a second ggml in this process. The text says which file and why.
+    """
+    files = searched() if path_or_folder is None else files_in(path_or_folder)
+    return _load(files).devices
+
+
+def _load(files: Files) -> Library:
+    library = Library.open(files)
+    library.load(files.backends)
+    return library
+
+
+def connect(
+    endpoint: str, path_or_folder: str | os.PathLike[str] | None = None
+) -> list[GgmlDevice]:
+    """The devices of a ``ggml-rpc-server``, each named "ggml:RPC" and a number.
+
+    Blocks until the server answers: do it before a loop runs, or in a thread.
+
+    Args:
+        endpoint: "host:port". Whoever can reach a server can do there what he likes: ggml's
+            protocol has no protection of any kind.
+        path_or_folder: as `load`; None: a library that is loaded already and has RPC.
+
+    Raises:
+        BackendLoadError: no server there, no library with RPC, or one that would end this process
+            when a connection is lost.
+    """
+    if path_or_folder is not None:
+        return _load(files_in(path_or_folder)).connect(endpoint)
+    if not libraries():
+        load()
+    for library in libraries():
+        if any(name.startswith("RPC") for name in library.backends):
+            return library.connect(endpoint)
+    raise BackendLoadError("[ggml.connect] no library with RPC is loaded: name its folder")
+
+
+class GgmlFamily(Family):
+    """All devices of one build of ggml.
+
+    Args:
+        library: loaded.
+    """
+
+    name = "ggml"
+    api_version = 1
+    description = "backends of ggml"
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """All that were there when they were first asked for."""
+        return tuple(self.library.devices)
+
+    def features(self) -> Mapping[str, str]:
+        """The version and the backends."""
+        return {"VERSION": self.library.version, "BACKENDS": ",".join(self.library.backends)}
+
+
+def family(path_or_folder: str | os.PathLike[str] | None = None) -> GgmlFamily:
+    """The same as a family, for `aggml.registry.register_family`.
+
+    Raises:
+        BackendLoadError: as `load`.
+    """
+    files = searched() if path_or_folder is None else files_in(path_or_folder)
+    return GgmlFamily(_load(files))
+
+
+_family: GgmlFamily | None = None
+
+
+def aggml_backend_init() -> Family:
+    """The family of ``GGML_BACKEND_PATH``, for the registry; the same each time.
+
+    Raises:
+        BackendLoadError: the variable names nothing, or what it names cannot be loaded.
+    """
+    global _family
+    if _family is None:
+        if not os.environ.get("GGML_BACKEND_PATH"):
+            raise BackendLoadError("[ggml] GGML_BACKEND_PATH names no library")
+        _family = family()
+    return _family

@@ -1,0 +1,184 @@
+"""GgmlDevice: a device of ggml: what it is, what it supports, its memory; opens backends.
+
+Not here: the library (library.py), buffers (memory.py), graphs (plan.py).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from aggml.backend.backend import Device
+from aggml.backend.props import DeviceCaps, DeviceType
+from aggml.devices.ggml.backend import GgmlBackend
+from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, taken
+from aggml.devices.ggml.plan import question, refuses
+from aggml.errors import InvalidHandle, InvalidState, Unsupported
+from aggml.memory.buffer import Buffer
+from aggml.native import _native
+from aggml.ops.table import IDLE
+from aggml.stream.base import at_exit
+from aggml.stream.failures import exception_of
+
+if TYPE_CHECKING:
+    from aggml.memory.buffer_type import BufferType
+    from aggml.tensor import Tensor
+
+__all__ = ["GgmlDevice"]
+
+#: enum ggml_backend_dev_type: IGPU came between GPU and ACCEL with the function ggml_version.
+_TYPES: Final = (DeviceType.CPU, DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL, DeviceType.META)
+_OLD_TYPES: Final = (DeviceType.CPU, DeviceType.GPU, DeviceType.ACCEL)
+
+
+def _end() -> None:
+    _native.ggml_stop(5.0)
+
+
+at_exit(_end)
+
+
+class _Build(Protocol):
+    """What a device knows of its library."""
+
+    version: str
+
+
+class GgmlDevice(Device):
+    """One device of one library.
+
+    Args:
+        native: as the binding has it.
+        build: the library.
+    """
+
+    def __init__(self, native: _native.GgmlDevice, build: _Build) -> None:
+        facts = native.facts
+        self.native = native
+        self.build = build
+        self.name: str = facts["name"]
+        self.description: str = facts["description"]
+        self.type = (_TYPES if build.version else _OLD_TYPES)[facts["type"]]
+        self.device_id = facts["id"]
+        self.remote: bool = facts["remote"]
+        #: ggml's name of the backend: "Vulkan", "CPU".
+        self.kind: str = facts["family"]
+        self.host: bool = facts["host"]
+        self.caps = DeviceCaps(
+            host_buffer=facts["host_buffer"] and not self.host,
+            buffer_from_host=facts["from_host"] or self.host,
+            mmap=facts["from_host"] or self.host,
+        )
+        self._type: BufferType = (
+            GgmlHostType(self, facts["alignment"])
+            if self.host
+            else GgmlBufferType(self, facts["alignment"], facts["max_size"])
+        )
+        self._pinned = PinnedType(self) if self.caps.host_buffer else None
+        self._pid = os.getpid()
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Its own memory."""
+        return self._type
+
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        """Host memory for faster transfers, where the library has such."""
+        return self._pinned
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes; 0 and 0 once the device is lost."""
+        if self._pid != os.getpid():
+            return 0, 0
+        free, total, error = self.native.memory()
+        return (0, 0) if error is not None else (free, total)
+
+    def backend(
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+    ) -> GgmlBackend:
+        """A new stream of work on this device, with a backend of ggml and a thread of its own.
+
+        Args:
+            n_threads: for devices that compute on threads; None: one for each usable core.
+            use_ref: of no meaning here.
+            max_queued: see `Backend.ready`.
+
+        Raises:
+            DeviceError: the device is lost, or the library opens no backend.
+            InvalidState: it belongs to the parent of a fork.
+        """
+        if self._pid != os.getpid():
+            raise InvalidState(
+                f"[GgmlDevice.backend] {self.name} belongs to the parent process: libraries of "
+                "ggml have threads and drivers, start workers with spawn"
+            )
+        lost = self.native.lost
+        if lost is not None:
+            raise exception_of(lost)
+        threads = n_threads or _native.usable_cpus()
+        return GgmlBackend(self, taken(self.native.stream(self.name, threads)), max_queued)
+
+    # -- what it can do
+
+    def question(self, tensor: Tensor) -> _native.GgmlPlan:
+        """One node and what it needs, as the library is asked about it."""
+        return question(self.native, tensor)
+
+    def supports_op(self, tensor: Tensor) -> bool:
+        """Whether the library can make such a node, and says that its device runs it."""
+        if tensor.op in IDLE:
+            return True
+        return self.problem(tensor) is None
+
+    def problem(self, tensor: Tensor) -> str | None:
+        """Why the device does not run a node; None: it does."""
+        why = refuses(tensor)
+        if why is None:
+            yes, told = self.question(tensor).supports()
+            why = None if yes else told or "the library says that its device does not run it"
+        return why
+
+    def offload_op(self, tensor: Tensor) -> bool:
+        """What the library says."""
+        return refuses(tensor) is None and self.question(tensor).offloads()
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Its own memory; all host memory if its kernels compute there."""
+        return buffer_type is self._type or (self.host and buffer_type.is_host)
+
+    def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:
+        """Wrap host memory without copying.
+
+        Raises:
+            InvalidHandle: no contiguous buffer object.
+            Unsupported: the device cannot, or not this memory: drivers want whole pages.
+        """
+        what = f"{self.name}.buffer_from_host"
+        try:
+            flat = np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
+        except (TypeError, ValueError, BufferError) as error:
+            raise InvalidHandle(
+                f"[{what}] {type(memory).__name__} is no contiguous buffer: {error}"
+            ) from error
+        if not self.caps.buffer_from_host:
+            raise Unsupported(f"[{what}] the library cannot use host memory directly")
+        address, writable = flat.ctypes.data, bool(flat.flags.writeable)
+        if self.host:
+            buffer = Buffer(self._type, flat.nbytes, address, flat, writable=writable)
+            buffer.exclusive = False
+            return buffer
+        native, _ = self.native.wrap(address, flat.nbytes, max_tensor_size or flat.nbytes)
+        if native is None:
+            raise Unsupported(
+                f"[{what}] the library does not take {flat.nbytes} bytes at {address:#x}"
+            )
+        buffer = Buffer(self._type, flat.nbytes, native.base, (native, flat), writable=writable)
+        buffer.exclusive = False
+        return buffer

@@ -1,0 +1,146 @@
+"""Library: one build of ggml, loaded and checked; its devices.
+
+Here: which versions are known, what is said of others. Not here: files (finding.py), devices
+(device.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.devices.ggml.device import GgmlDevice
+from aggml.errors import BackendLoadError
+from aggml.native import _native
+from aggml.process.locks import new_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aggml.devices.ggml.finding import Files
+
+__all__ = ["NEWEST", "OLDEST_TOLD", "Library", "libraries"]
+
+#: The newest version whose functions are known to take what we give them; llama-cpp-python 0.3.36.
+NEWEST: Final = (0, 25)
+#: Libraries tell their version since this one. Older ones are known by their functions alone.
+OLDEST_TOLD: Final = (0, 9)
+
+_lock = new_lock()
+_libraries: dict[str, Library] = {}
+
+
+def libraries() -> list[Library]:
+    """All that are loaded, the latest first."""
+    return [*_libraries.values()][::-1]
+
+
+def check_version(version: str) -> None:
+    """Refuse what is newer than what is known: a function may take other arguments there.
+
+    Raises:
+        BackendLoadError: it is.
+    """
+    told = re.match(r"(\d+)\.(\d+)", version)
+    if version and told is None:
+        raise BackendLoadError(f"[ggml.load] version {version!r} is no number")
+    if told is not None and (int(told[1]), int(told[2])) > NEWEST:
+        raise BackendLoadError(
+            f"[ggml.load] ggml {version} is newer than {NEWEST[0]}.{NEWEST[1]}, the newest that "
+            "this aggml knows: functions may have changed what they take"
+        )
+
+
+class Library:
+    """One build of ggml; lives as long as the process.
+
+    Attributes:
+        path: of libggml-base.
+        version: as it tells, "" where it does not.
+        backends: names of the families of its devices.
+        problems: what could not be loaded, by file, and why.
+    """
+
+    def __init__(self, path: Path, native: Any) -> None:  # noqa: ANN401 - of the binding
+        self.path = path
+        self.native = native
+        self.version: str = native.version
+        self.problems: dict[str, str] = {}
+        self._devices: dict[int, GgmlDevice] = {}
+        self._loaded: set[Path] = set()
+
+    @classmethod
+    def open(cls, files: Files) -> Library:
+        """The library of these files; the same object each time.
+
+        Raises:
+            BackendLoadError: it cannot be loaded, or is not known.
+        """
+        key = os.path.realpath(files.base)
+        with _lock:
+            found = _libraries.get(key)
+            if found is None:
+                native, why = _native.ggml_open(str(files.base), str(files.registry))
+                if native is None:
+                    raise BackendLoadError(f"[ggml.load] {files.base}: {why}")
+                check_version(native.version)
+                found = _libraries[key] = cls(files.base, native)
+                problem = native.load(None)
+                if problem is not None:
+                    raise BackendLoadError(f"[ggml.load] {files.registry}: {problem}")
+            return found
+
+    def load(self, backends: Sequence[Path]) -> None:
+        """Load backends. Of several, those that fail are noted in ``problems``.
+
+        Raises:
+            BackendLoadError: none could be loaded.
+        """
+        with _lock:
+            for path in backends:
+                if path.resolve() in self._loaded:
+                    continue
+                why = self.native.load(str(path))
+                if why is None:
+                    self._loaded.add(path.resolve())
+                else:
+                    self.problems[str(path)] = why
+        if self.problems and not self.devices:
+            told = "; ".join(f"{path}: {why}" for path, why in self.problems.items())
+            raise BackendLoadError(f"[ggml.load] {told}")
+        if len(backends) == 1 and str(backends[0]) in self.problems:
+            raise BackendLoadError(f"[ggml.load] {backends[0]}: {self.problems[str(backends[0])]}")
+
+    @property
+    def devices(self) -> list[GgmlDevice]:
+        """All, in the order in which ggml has them; the same objects each time."""
+        found = []
+        for native in self.native.devices():
+            if native.key not in self._devices:
+                self._devices[native.key] = GgmlDevice(native, self)
+            found.append(self._devices[native.key])
+        return found
+
+    @property
+    def backends(self) -> list[str]:
+        """The families that are loaded, those without devices too: "CPU", "RPC"."""
+        return list(self.native.families())
+
+    def connect(self, endpoint: str) -> list[GgmlDevice]:
+        """The devices of a server.
+
+        Raises:
+            BackendLoadError: it does not answer, or this library cannot survive its end.
+        """
+        known = set(self.devices)
+        with _lock:
+            why = self.native.add_server(endpoint)
+        if why is not None:
+            raise BackendLoadError(f"[ggml.connect] {endpoint}: {why}")
+        fresh = [device for device in self.devices if device not in known]
+        return fresh or [d for d in self.devices if d.remote and d.description == endpoint]
+
+    def __repr__(self) -> str:
+        return f"<Library {self.path}, version {self.version or 'not told'}>"

@@ -1,0 +1,163 @@
+"""Graphs for a device of ggml: each tensor with what its builder needs, in an order to build them.
+
+Here: which tensors a node brings along, what cannot be built. Not here: the builders and the graph
+(native/ggml/builders.def, build.c).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aggml.errors import Unsupported
+from aggml.native import _native
+from aggml.ops.custom import CustomParams
+from aggml.ops.table import IDLE, NUMBERS, VIEWS
+from aggml.plan import DevicePlan, Storages
+
+if TYPE_CHECKING:
+    from aggml.graph import Graph
+    from aggml.memory.graph_memory import GraphBuffer
+    from aggml.plan import Locate, PlanCall
+    from aggml.stream.slices import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["GgmlPlan", "Target", "lowering", "question", "refuses"]
+
+_PARAM: Final = 4  # TensorFlag.PARAM
+#: Ops whose builder gives a view by itself; of others in place the result is made to lie there.
+_OWN_VIEWS: Final = VIEWS | {"cpy", "set_rows", "set", "acc", "opt_step_adamw", "opt_step_sgd"}
+
+
+class Target(Protocol):
+    """What is known here of a device."""
+
+    name: str
+    native: _native.GgmlDevice
+
+    def problem(self, tensor: Tensor) -> str | None:
+        """Why the device does not run a node; None: it does."""
+        ...
+
+
+class GgmlPlan(DevicePlan):
+    """A graph for a device of ggml, for `Stream.run_plan`.
+
+    Attributes:
+        native: the tensors, and the graph once it was built.
+    """
+
+    __slots__ = ("native",)
+
+    def __init__(
+        self, graph: Graph, native: _native.Plan, storages: Storages, arena_size: int
+    ) -> None:
+        self.native = native
+        super().__init__(graph, arena_size=arena_size, storages=storages)
+
+    @property
+    def calls(self) -> dict[int, PlanCall]:
+        """None: the library calls no Python."""
+        return {}
+
+
+def refuses(node: Tensor) -> str | None:
+    """What of a node no library can be told; None: nothing."""
+    if isinstance(node.op_params, CustomParams):
+        return "functions of the user run on the CPU device only"
+    if node.view_src is not None and node.op not in _OWN_VIEWS and not node.is_contiguous:
+        return "in place on memory with gaps"
+    return None
+
+
+class _Tensors:
+    """Tensors as the native plan takes them, each behind those that it needs.
+
+    Args:
+        native: the plan.
+        locate: where a tensor that is no view lies; None: nothing is placed.
+    """
+
+    def __init__(self, native: _native.GgmlPlan, locate: Locate | None) -> None:
+        self._native = native
+        self._locate = locate
+        self._index: dict[Tensor, int] = {}
+
+    def add(self, tensor: Tensor, *, whole: bool) -> int:
+        """The index of a tensor.
+
+        Args:
+            tensor: any.
+            whole: as its op makes it; else what is computed counts as a leaf.
+        """
+        found = self._index.get(tensor)
+        if found is not None:
+            return found
+        made = whole or tensor.op in VIEWS or tensor.view_src is not None
+        src: tuple[int, ...] = ()
+        if made:
+            src = tuple(
+                [
+                    -1 if s is None else self.add(s, whole=self._locate is not None)
+                    for s in tensor.src
+                ]
+            )
+        offset = 0
+        if tensor.op == "view" and tensor.src[0] is not None:
+            offset = tensor.view_offs - tensor.src[0].view_offs
+        view = -1 if tensor.view_src is None else self._index.get(tensor.view_src, 0)
+        root = tensor.root
+        self._native.add(
+            NUMBERS[tensor.op if made else "none"],
+            tensor.dtype.value,
+            tensor.ne,
+            tensor.nb,
+            src,
+            view if made else -1,
+            offset,
+            self._place(tensor),
+            (root.placement is not None and tensor.op not in IDLE, bool(tensor._flags & _PARAM)),
+            tensor.op_params,
+            tensor.name,
+        )
+        self._index[tensor] = found = len(self._index)
+        return found
+
+    def _place(self, tensor: Tensor) -> tuple[int, bool]:
+        if self._locate is None or tensor.nbytes == 0:
+            return 0, False
+        start, in_arena = self._locate(tensor.root)
+        return start + tensor.view_offs, in_arena
+
+
+def question(device: _native.GgmlDevice, node: Tensor) -> _native.GgmlPlan:
+    """A plan of one node over leaves, to ask the library about."""
+    native = _native.GgmlPlan(device)
+    _Tensors(native, None).add(node, whole=True)
+    return native
+
+
+def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[GgmlPlan]:
+    """Compile, in a step for each node, so that `prepare` can give way to the loop.
+
+    Returns:
+        The GgmlPlan, as a generator does.
+
+    Raises:
+        Unsupported: the library has no builder for a node, or says that its device does not run it.
+        InvalidArgument: a node would write memory that is read-only.
+    """
+    native = _native.GgmlPlan(device.native)
+    tensors, storages = _Tensors(native, memory.locate), Storages()
+    for node in graph.nodes:
+        if node.op in IDLE or 0 in node.ne:
+            continue
+        why = device.problem(node)
+        if why is not None:
+            raise Unsupported(f"[compile_plan] {device.name} does not run {node!r}: {why}")
+        storages.visit(node)
+        tensors.add(node, whole=True)
+        yield
+    size = memory.scratch_size
+    plan = native.finish(size)
+    plan.seal(*storages.records())
+    return GgmlPlan(graph, plan, storages, size)

@@ -1,0 +1,309 @@
+/* Libraries of ggml: loading, the table of functions, element types by name, the devices of the registry.
+ *
+ * One process has one ggml: backends find libggml-base by its name, not by its path, so those of a second build would
+ * work on the first one's structs. Such a library is refused. Not here: what devices do (device.c). */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lost.h"
+#include "state.h"
+#include "table/types.h"
+
+static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_GGML];
+static ag_ggml_library *all;
+
+static bool real_path(const char *path, char *out)
+{
+    char *found = realpath(path, NULL);
+    if (found == NULL) return false;
+    snprintf(out, 512, "%s", found);
+    free(found);
+    return true;
+}
+
+static bool lies_in(void *symbol, const char *path)
+{
+    Dl_info info;
+    char file[512];
+    return dladdr(symbol, &info) != 0 && real_path(info.dli_fname, file) && strcmp(file, path) == 0;
+}
+
+static void *find(ag_ggml_library *library, const char *name)
+{
+    void *symbol = dlsym(library->base, name);
+    return symbol != NULL || library->registry == NULL ? symbol : dlsym(library->registry, name);
+}
+
+static bool fill_in(ag_ggml_library *library, char *message)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+        bool needed;
+    } entries[] = {
+#define AG_GGML(returns, name, parameters) {#name, offsetof(ag_ggml_functions, name), true},
+#define AG_GGML_MAY(returns, name, parameters) {#name, offsetof(ag_ggml_functions, name), false},
+#include "functions.def"
+    };
+    size_t used = 0, lacking = 0;
+    for (size_t k = 0; k < sizeof entries / sizeof *entries; ++k) {
+        void *symbol = find(library, entries[k].name);
+        memcpy((char *)&library->f + entries[k].at, &symbol, sizeof symbol);
+        if (symbol != NULL || !entries[k].needed) continue;
+        if (lacking++ < 4 && used < AG_GGML_MESSAGE)
+            used += (size_t)snprintf(message + used, AG_GGML_MESSAGE - used, "%s%s", used ? ", " : "it lacks ",
+                                     entries[k].name);
+    }
+    return lacking == 0;
+}
+
+/* Types by number, size and name. Numbers are those of files and do not change; a library that does not have one yet may
+ * not look whether its table ends before it, so the name is asked for only where the sizes are right. */
+static void map_types(ag_ggml_library *library)
+{
+    for (int type = 0; type < AG_GGML_TYPES; ++type) {
+        const agk_type_traits *traits = agk_traits(type);
+        library->types[type] = -1;
+        if (traits->name == NULL || library->f.ggml_blck_size(type) != traits->blck_size ||
+            library->f.ggml_type_size(type) != traits->type_size)
+            continue;
+        const char *name = library->f.ggml_type_name(type);
+        if (name != NULL && strcmp(name, traits->name) == 0) library->types[type] = type;
+    }
+}
+
+static bool open_files(ag_ggml_library *library, const char *registry, char *message)
+{
+    library->base = dlopen(library->path, RTLD_NOW | RTLD_LOCAL);
+    if (library->base == NULL) {
+        snprintf(message, AG_GGML_MESSAGE, "%s", dlerror());
+        return false;
+    }
+    if (registry != NULL && (library->registry = dlopen(registry, RTLD_NOW | RTLD_LOCAL)) == NULL) {
+        snprintf(message, AG_GGML_MESSAGE, "%s", dlerror());
+        return false;
+    }
+    void *of_registry = library->registry == NULL ? NULL : dlsym(library->registry, "ggml_init");
+    if (of_registry != NULL && !lies_in(of_registry, library->path)) {
+        snprintf(message, AG_GGML_MESSAGE,
+                 "another libggml-base is loaded in this process, and %s would use that: one "
+                 "process has one ggml",
+                 registry);
+        return false;
+    }
+    return fill_in(library, message);
+}
+
+static ag_ggml_library *known(const char *path)
+{
+    ag_ggml_library *found = all;
+    while (found != NULL && strcmp(found->path, path) != 0) found = found->next;
+    return found;
+}
+
+static void forked(void)
+{
+    ag_ggml_buffers_forked();
+    ag_ggml_queues_forked();
+}
+
+ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *message)
+{
+    char path[512];
+    if (!real_path(base, path)) {
+        snprintf(message, AG_GGML_MESSAGE, "there is no file %s", base);
+        return NULL;
+    }
+    pthread_mutex_lock(all_lock);
+    ag_ggml_library *found = known(path);
+    pthread_mutex_unlock(all_lock);
+    if (found != NULL) return found;
+    ag_ggml_library *library = calloc(1, sizeof *library);
+    if (library == NULL) {
+        snprintf(message, AG_GGML_MESSAGE, "no memory");
+        return NULL;
+    }
+    snprintf(library->path, sizeof library->path, "%s", path);
+    if (!open_files(library, registry, message)) {
+        free(library); /* what was loaded stays: unloading libraries that start threads is not safe */
+        return NULL;
+    }
+    map_types(library);
+    ag_ggml_watch(library);
+    pthread_mutex_lock(all_lock);
+    library->next = all;
+    all = library;
+    ag_ggml_forked = forked;
+    pthread_mutex_unlock(all_lock);
+    return library;
+}
+
+const char *ag_ggml_version(const ag_ggml_library *library)
+{
+    return library->f.ggml_version == NULL ? "" : library->f.ggml_version();
+}
+
+const char *ag_ggml_commit(const ag_ggml_library *library)
+{
+    return library->f.ggml_commit == NULL ? "" : library->f.ggml_commit();
+}
+
+bool ag_ggml_has(const ag_ggml_library *library, const char *function)
+{
+    return dlsym(library->base, function) != NULL;
+}
+
+int ag_ggml_type(const ag_ggml_library *library, int type)
+{
+    return type < 0 || type >= AG_GGML_TYPES ? -1 : library->types[type];
+}
+
+/* -- backends and devices */
+
+typedef struct loading {
+    ag_ggml_library *library;
+    const char *file;
+    ag_ggml_handle *found;
+} loading;
+
+static void load_file(void *argument)
+{
+    loading *l = argument;
+    l->found = l->library->f.ggml_backend_load(l->file);
+}
+
+static void load_server(void *argument)
+{
+    loading *l = argument;
+    const ag_ggml_functions *f = &l->library->f;
+    for (size_t k = 0; k < f->ggml_backend_reg_count(); ++k) {
+        ag_ggml_handle *registry = f->ggml_backend_reg_get(k);
+        ag_ggml_handle *(*add)(const char *) = NULL;
+        void *symbol = f->ggml_backend_reg_get_proc_address(registry, "ggml_backend_rpc_add_server");
+        if (symbol == NULL) continue;
+        memcpy(&add, &symbol, sizeof add);
+        l->found = add(l->file);
+        return;
+    }
+    ag_ggml_fail("this library has no RPC backend that knows ggml_backend_rpc_add_server");
+}
+
+static void add_devices(ag_ggml_library *library, ag_ggml_handle *registry)
+{
+    const ag_ggml_functions *f = &library->f;
+    size_t n = f->ggml_backend_reg_dev_count(registry);
+    ag_ggml_device **grown = realloc(library->devices, (library->n_devices + n + 1) * sizeof *grown);
+    if (grown == NULL) return;
+    library->devices = grown;
+    for (size_t k = 0; k < n; ++k) {
+        ag_ggml_handle *handle = f->ggml_backend_reg_dev_get(registry, k);
+        bool known_already = false;
+        for (size_t j = 0; j < library->n_devices; ++j)
+            known_already = known_already || library->devices[j]->handle == handle;
+        ag_ggml_device *device = known_already ? NULL : ag_ggml_device_new(library, handle);
+        if (device == NULL) continue;
+        pthread_mutex_lock(all_lock);
+        library->devices[library->n_devices++] = device;
+        pthread_mutex_unlock(all_lock);
+    }
+}
+
+typedef struct adding {
+    ag_ggml_library *library;
+    ag_ggml_handle *registry;
+} adding;
+
+static void add_of(void *argument)
+{
+    adding *a = argument;
+    add_devices(a->library, a->registry);
+}
+
+static bool add_guarded(ag_ggml_library *library, ag_ggml_handle *registry, char *message)
+{
+    adding a = {library, registry};
+    return ag_ggml_guarded(NULL, add_of, &a, message);
+}
+
+bool ag_ggml_load(ag_ggml_library *library, const char *file, char *message)
+{
+    if (file != NULL) {
+        void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+        if (handle == NULL) {
+            snprintf(message, AG_GGML_MESSAGE, "%s", dlerror());
+            return false;
+        }
+        void *used = dlsym(handle, "ggml_init");
+        if (used != NULL && !lies_in(used, library->path)) {
+            snprintf(message, AG_GGML_MESSAGE,
+                     "another libggml-base is loaded in this process, and %s would use that: "
+                     "one process has one ggml",
+                     file);
+            return false;
+        }
+        if (dlsym(handle, "ggml_backend_init") == NULL) {
+            snprintf(message, AG_GGML_MESSAGE, "%s has no ggml_backend_init: it is no backend that can be loaded",
+                     file);
+            return false;
+        }
+        loading l = {library, file, NULL};
+        if (!ag_ggml_guarded(NULL, load_file, &l, message)) return false;
+        if (l.found == NULL) {
+            snprintf(message, AG_GGML_MESSAGE,
+                     "ggml does not take it: made for another version of its interface, or for "
+                     "another processor");
+            return false;
+        }
+        return add_guarded(library, l.found, message);
+    }
+    for (size_t k = 0; k < library->f.ggml_backend_reg_count(); ++k) { /* what is linked into libggml */
+        if (!add_guarded(library, library->f.ggml_backend_reg_get(k), message)) return false;
+    }
+    return true;
+}
+
+bool ag_ggml_add_server(ag_ggml_library *library, const char *endpoint, char *message)
+{
+    if (library->f.ggml_set_abort_callback == NULL) {
+        snprintf(message, AG_GGML_MESSAGE,
+                 "this version of ggml ends the process when a connection is lost, and cannot be "
+                 "told not to (it has no ggml_set_abort_callback)");
+        return false;
+    }
+    loading l = {library, endpoint, NULL};
+    if (!ag_ggml_guarded(NULL, load_server, &l, message)) return false;
+    if (l.found == NULL) {
+        snprintf(message, AG_GGML_MESSAGE, "the server at %s has no devices", endpoint);
+        return false;
+    }
+    return add_guarded(library, l.found, message);
+}
+
+size_t ag_ggml_family_count(ag_ggml_library *library)
+{
+    return library->f.ggml_backend_reg_count();
+}
+
+const char *ag_ggml_family(ag_ggml_library *library, size_t index)
+{
+    return library->f.ggml_backend_reg_name(library->f.ggml_backend_reg_get(index));
+}
+
+size_t ag_ggml_device_count(ag_ggml_library *library)
+{
+    return library->n_devices;
+}
+
+ag_ggml_device *ag_ggml_device_get(ag_ggml_library *library, size_t index)
+{
+    return library->devices[index];
+}
+
+void ag_ggml_each_device(void (*visit)(ag_ggml_device *device, void *user), void *user)
+{
+    for (ag_ggml_library *library = all; library != NULL; library = library->next) { /* they stay */
+        for (size_t k = 0; k < library->n_devices; ++k) visit(library->devices[k], user);
+    }
+}

@@ -1,0 +1,112 @@
+/* What becomes of devices when a thread of their library stops for good.
+ *
+ * ggml's RPC talks to a server on a thread of its own, and its CPU backend computes on such threads. An assertion there
+ * (the server has gone) cannot be undone, and the call that waits for that thread never returns. So the device is lost:
+ * what is queued there fails, and a new thread takes the queue over from the one that is stuck. Both stuck threads, and
+ * what the library holds for them, stay until the process ends. Not here: the taking over (queue.c). */
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "lost.h"
+
+#define PATIENCE_NS 1000000000u /* how long a call of a suspect may take to prove that it is not stuck */
+
+ag_error *ag_ggml_lost(ag_ggml_device *device)
+{
+    return ag_error_ref(atomic_load(&device->lost));
+}
+
+void ag_ggml_lose(ag_ggml_device *device, ag_error *error)
+{
+    ag_error *none = NULL, *mine = ag_error_ref(error);
+    if (!atomic_compare_exchange_strong(&device->lost, &none, mine)) {
+        ag_error_unref(mine);
+        return;
+    }
+    ag_ggml_take_over(device);
+}
+
+/* The port of "host:port", or 0. */
+static int port_of(const char *endpoint)
+{
+    const char *colon = strrchr(endpoint, ':');
+    return colon == NULL ? 0 : atoi(colon + 1);
+}
+
+static int peer_port(int fd)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, (struct sockaddr *)&peer, &size) != 0) return -1;
+    if (peer.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)(void *)&peer)->sin_port);
+    if (peer.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)(void *)&peer)->sin6_port);
+    return -1;
+}
+
+/* Whether a connection of this process to that port still stands. The library does not close one that broke. */
+static bool connected(int port)
+{
+    for (int fd = 0; fd < 4096; ++fd) {
+        if (peer_port(fd) != port) continue;
+        struct tcp_info info;
+        socklen_t size = sizeof info;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == 1 /* ESTABLISHED */)
+            return true;
+    }
+    return false;
+}
+
+typedef struct search {
+    const char *message;
+    ag_error *error;
+    uint64_t since;
+    int found;
+} search;
+
+static bool is_of(const ag_ggml_device *device, const char *message)
+{
+    char folder[AG_NAME + 8] = "ggml-";
+    const char *name = device->f->ggml_backend_reg_name(device->f->ggml_backend_dev_backend_reg(device->handle));
+    size_t n = strlen(folder);
+    for (; *name != '\0' && *name != '[' && n + 2 < sizeof folder; ++name)
+        folder[n++] = (char)(*name >= 'A' && *name <= 'Z' ? *name - 'A' + 'a' : *name);
+    folder[n] = '\0';
+    return strstr(message, folder) != NULL;
+}
+
+static void lose_unconnected(ag_ggml_device *device, void *user)
+{
+    search *s = user;
+    if (!device->remote || !is_of(device, s->message)) return;
+    if (connected(port_of(device->f->ggml_backend_dev_description(device->handle)))) return;
+    ++s->found;
+    ag_ggml_lose(device, s->error);
+}
+
+static void lose_stuck(ag_ggml_device *device, void *user)
+{
+    search *s = user;
+    if (!is_of(device, s->message) || !ag_ggml_in_call(device, s->since)) return;
+    ++s->found;
+    ag_ggml_lose(device, s->error);
+}
+
+void ag_ggml_stranded(const char *message)
+{
+    search s = {.message = message, .since = ag_now()};
+    s.error = ag_error_new(AG_DEVICE_ERROR, "ggml", "lost", NULL, message);
+    ag_ggml_each_device(lose_unconnected, &s);
+    if (s.found == 0) {
+        usleep(PATIENCE_NS / 1000);
+        ag_ggml_each_device(lose_stuck, &s);
+    }
+    if (s.found == 0) fprintf(stderr, "aggml: a thread of ggml stopped, and it is not known whose: %s\n", message);
+    ag_error_unref(s.error);
+}

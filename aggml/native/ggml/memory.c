@@ -1,0 +1,166 @@
+/* Buffers of ggml, and the addresses by which the rest of the package knows them.
+ *
+ * ggml's addresses of device memory are no addresses: all buffers of Vulkan begin at the same one, and two servers may
+ * give the same. So each buffer that is not the host's gets a range that no other has, where no host address lies. Not
+ * here: what is copied there (transfer.c). */
+#include <stdlib.h>
+
+#include "state.h"
+
+#define FIRST ((uintptr_t)1 << 56) /* beyond what a processor addresses */
+#define APART ((uintptr_t)1 << 20) /* a range begins at a multiple of it, with a gap behind it */
+
+static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_GGML];
+static ag_ggml_buffer *all;
+static uintptr_t next_base = FIRST;
+
+typedef struct request {
+    ag_ggml_device *device;
+    ag_ggml_buffer *buffer;
+    size_t size, largest;
+    void *memory;
+    bool host;
+} request;
+
+static void take(void *argument)
+{
+    request *r = argument;
+    const ag_ggml_functions *f = r->device->f;
+    ag_ggml_buffer *buffer = r->buffer;
+    if (r->memory != NULL) {
+        buffer->handle = f->ggml_backend_dev_buffer_from_host_ptr(r->device->handle, r->memory, r->size, r->largest);
+    } else {
+        ag_ggml_handle *type = r->host ? f->ggml_backend_dev_host_buffer_type(r->device->handle) : r->device->type;
+        if (type == NULL) ag_ggml_fail("the device has no memory of that kind");
+        buffer->handle = f->ggml_backend_buft_alloc_buffer(type, r->size);
+    }
+    if (buffer->handle == NULL) return;
+    buffer->real = (uintptr_t)f->ggml_backend_buffer_get_base(buffer->handle);
+    buffer->size = r->size;
+    buffer->host = r->host || r->device->host;
+}
+
+static void enlist(ag_ggml_buffer *buffer)
+{
+    pthread_mutex_lock(all_lock);
+    if (buffer->host) {
+        buffer->base = buffer->real;
+    } else {
+        buffer->base = next_base;
+        next_base += (buffer->size / APART + 2) * APART;
+    }
+    buffer->next = all;
+    buffer->link = &all;
+    if (all != NULL) all->link = &buffer->next;
+    all = buffer;
+    pthread_mutex_unlock(all_lock);
+}
+
+static ag_error *get(ag_ggml_device *device, request r, ag_ggml_buffer **out)
+{
+    *out = NULL;
+    r.device = device;
+    r.buffer = calloc(1, sizeof *r.buffer);
+    if (r.buffer == NULL) return ag_error_new(AG_NO_MEMORY, device->name, "alloc", NULL, "no memory");
+    atomic_init(&r.buffer->refs, 1);
+    r.buffer->device = device;
+    r.buffer->generation = atomic_load(&ag_generation);
+    ag_error *error = ag_ggml_ask(device, "alloc", take, &r, sizeof r);
+    if (error != NULL && device->remote) return error; /* the thread that is stuck may write to the buffer still */
+    if (error == NULL && r.buffer->handle == NULL)
+        error = ag_error_new(AG_NO_MEMORY, device->name, "alloc", NULL, "the device has not as many bytes left");
+    if (error != NULL) {
+        free(r.buffer);
+        return error;
+    }
+    enlist(r.buffer);
+    *out = r.buffer;
+    return NULL;
+}
+
+ag_error *ag_ggml_alloc(ag_ggml_device *device, size_t size, bool host, ag_ggml_buffer **buffer)
+{
+    return get(device, (request){.size = size, .host = host}, buffer);
+}
+
+ag_error *ag_ggml_wrap(ag_ggml_device *device, void *memory, size_t size, size_t largest, ag_ggml_buffer **buffer)
+{
+    return get(device, (request){.size = size, .largest = largest, .memory = memory}, buffer);
+}
+
+static void give_back(void *argument)
+{
+    ag_ggml_buffer *buffer = argument;
+    buffer->device->f->ggml_backend_buffer_free(buffer->handle);
+}
+
+static void *give_back_apart(void *argument)
+{
+    ag_ggml_buffer *buffer = argument;
+    char message[AG_GGML_MESSAGE];
+    if (!ag_ggml_guarded(buffer->device, give_back, buffer, message)) {
+        ag_error *error = ag_error_new(AG_DEVICE_ERROR, buffer->device->name, "free", NULL, message);
+        ag_ggml_lose(buffer->device, error);
+        ag_error_unref(error);
+    }
+    free(buffer);
+    return NULL;
+}
+
+ag_ggml_buffer *ag_ggml_buffer_ref(ag_ggml_buffer *buffer)
+{
+    atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
+    return buffer;
+}
+
+void ag_ggml_buffer_unref(ag_ggml_buffer *buffer)
+{
+    if (buffer == NULL || buffer->generation != atomic_load(&ag_generation)) return;
+    pthread_mutex_lock(all_lock); /* nobody may find it any more */
+    bool last = atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) == 1;
+    if (last) {
+        *buffer->link = buffer->next;
+        if (buffer->next != NULL) buffer->next->link = buffer->link;
+    }
+    pthread_mutex_unlock(all_lock);
+    pthread_t thread;
+    if (!last || atomic_load(&buffer->device->lost) != NULL) return; /* with its server went the memory */
+    if (!buffer->device->remote) {
+        give_back_apart(buffer);
+    } else if (!ag_thread_start(&thread, give_back_apart, buffer, true)) {
+        free(buffer);
+    }
+}
+
+ag_ggml_buffer *ag_ggml_buffer_at(uintptr_t address, size_t size)
+{
+    pthread_mutex_lock(all_lock);
+    ag_ggml_buffer *found = all;
+    while (found != NULL && (address < found->base || address - found->base > found->size ||
+                             size > found->size - (address - found->base)))
+        found = found->next;
+    if (found != NULL) ag_ggml_buffer_ref(found);
+    pthread_mutex_unlock(all_lock);
+    return found;
+}
+
+uintptr_t ag_ggml_buffer_base(const ag_ggml_buffer *buffer)
+{
+    return buffer->base;
+}
+
+size_t ag_ggml_buffer_size(const ag_ggml_buffer *buffer)
+{
+    return buffer->size;
+}
+
+bool ag_ggml_buffer_is_host(const ag_ggml_buffer *buffer)
+{
+    return buffer->host;
+}
+
+/* In the child of a fork: the memory is the parent's. */
+void ag_ggml_buffers_forked(void)
+{
+    all = NULL;
+}

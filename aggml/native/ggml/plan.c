@@ -1,0 +1,142 @@
+/* Plans of a device of ggml: a list of tensors, from which a graph is built when it first runs.
+ *
+ * A plan is built once for each place of its scratch. Not here: building (build.c). */
+#include <stdlib.h>
+
+#include "state.h"
+
+ag_ggml_plan *ag_ggml_plan_new(ag_ggml_device *device)
+{
+    ag_ggml_plan *plan = calloc(1, sizeof *plan);
+    if (plan == NULL) return NULL;
+    plan->device = device;
+    pthread_mutex_init(&plan->lock, NULL);
+    return plan;
+}
+
+static void drop_built(void *argument)
+{
+    ag_ggml_plan *plan = argument;
+    ag_ggml_built_drop(plan, &plan->built);
+}
+
+void ag_ggml_plan_free(ag_ggml_plan *plan)
+{
+    char message[AG_GGML_MESSAGE];
+    if (plan == NULL) return;
+    (void)ag_ggml_guarded(NULL, drop_built, plan, message);
+    pthread_mutex_destroy(&plan->lock);
+    free(plan->nodes);
+    free(plan);
+}
+
+bool ag_ggml_plan_add(ag_ggml_plan *plan, const ag_ggml_node *node)
+{
+    if (plan->n == plan->cap) {
+        size_t cap = plan->cap ? 2 * plan->cap : 16;
+        ag_ggml_node *grown = realloc(plan->nodes, cap * sizeof *grown);
+        if (grown == NULL) return false;
+        plan->nodes = grown;
+        plan->cap = cap;
+    }
+    plan->nodes[plan->n++] = *node;
+    return true;
+}
+
+typedef struct question {
+    ag_ggml_plan *plan;
+    ag_ggml_built built;
+    bool yes;
+    size_t size;
+} question;
+
+static void ask_support(void *argument)
+{
+    question *q = argument;
+    ag_ggml_device *device = q->plan->device;
+    ag_ggml_build_all(q->plan, 0, false, &q->built);
+    ag_ggml_tensor *last = q->built.tensors[q->plan->n - 1];
+    int64_t bytes = 1; /* a builder that counts extents in another way is none of ours */
+    const ag_ggml_node *node = &q->plan->nodes[q->plan->n - 1];
+    const agk_type_traits *traits = agk_traits(node->type);
+    for (int k = 0; k < 4; ++k) bytes *= node->ne[k];
+    bytes = bytes / traits->blck_size * (int64_t)traits->type_size;
+    if (node->view < 0 && (int64_t)device->f->ggml_nbytes(last) != bytes)
+        ag_ggml_fail("this library's '%s' gives another shape", agk_op_name(node->op));
+    q->yes = device->f->ggml_backend_dev_supports_op(device->handle, last);
+}
+
+static void ask_offload(void *argument)
+{
+    question *q = argument;
+    ag_ggml_build_all(q->plan, 0, false, &q->built);
+    q->yes = q->plan->device->f->ggml_backend_dev_offload_op(q->plan->device->handle, q->built.tensors[q->plan->n - 1]);
+}
+
+static void ask_size(void *argument)
+{
+    question *q = argument;
+    ag_ggml_device *device = q->plan->device;
+    ag_ggml_build_all(q->plan, 0, false, &q->built);
+    q->size = device->f->ggml_backend_buft_get_alloc_size(device->type, q->built.tensors[q->plan->n - 1]);
+}
+
+/* Of memory alone, mostly: a remote device is only asked for sizes, and then on this thread. */
+static bool ask(ag_ggml_plan *plan, ag_ggml_call *call, question *q, char *why)
+{
+    *q = (question){.plan = plan};
+    why[0] = '\0';
+    bool fine = ag_ggml_guarded(NULL, call, q, why);
+    char message[AG_GGML_MESSAGE];
+    plan->built = q->built;
+    (void)ag_ggml_guarded(NULL, drop_built, plan, message);
+    return fine;
+}
+
+bool ag_ggml_plan_supports(ag_ggml_plan *plan, char *why)
+{
+    question q;
+    return ask(plan, ask_support, &q, why) && q.yes;
+}
+
+bool ag_ggml_plan_offloads(ag_ggml_plan *plan)
+{
+    char why[AG_GGML_MESSAGE];
+    question q;
+    return ask(plan, ask_offload, &q, why) && q.yes;
+}
+
+size_t ag_ggml_plan_alloc_size(ag_ggml_plan *plan)
+{
+    char why[AG_GGML_MESSAGE];
+    question q;
+    return ask(plan, ask_size, &q, why) ? q.size : 0;
+}
+
+void ag_ggml_plan_drop(void *device)
+{
+    ag_ggml_plan_free(device);
+}
+
+void ag_ggml_plan_attach(ag_plan *plan, ag_ggml_plan *made)
+{
+    plan->device = made;
+    plan->drop_device = ag_ggml_plan_drop;
+}
+
+/* Guarded, by the thread of a queue: throws, or returns ggml_status. */
+int ag_ggml_plan_run(ag_ggml_plan *plan, ag_ggml_handle *backend, uintptr_t arena)
+{
+    const ag_ggml_functions *f = plan->device->f;
+    if (plan->n == 0) return 0;
+    if (!plan->made || plan->arena != arena) {
+        plan->made = false;
+        ag_ggml_built_drop(plan, &plan->built);
+        ag_ggml_build_all(plan, arena, true, &plan->built);
+        plan->made = true;
+        plan->arena = arena;
+    }
+    int status = f->ggml_backend_graph_compute_async(backend, plan->built.graph);
+    f->ggml_backend_synchronize(backend);
+    return status;
+}

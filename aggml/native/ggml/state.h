@@ -1,0 +1,164 @@
+/* What the files of ggml/ share among themselves: functions of a library, devices, buffers, queues. */
+#ifndef AG_GGML_STATE_H
+#define AG_GGML_STATE_H
+
+#include "library.h"
+#include <string.h>
+
+#include "runtime/internal.h"
+#include "table/ops.h"
+#include "table/types.h"
+
+typedef struct ag_ggml_tensor ag_ggml_tensor;
+typedef struct ag_ggml_context ag_ggml_context;
+typedef struct ag_ggml_graph ag_ggml_graph;
+typedef struct ag_ggml_handle ag_ggml_handle; /* a buffer, its type, a backend, a device, a registry of ggml */
+typedef struct ag_ggml_queue ag_ggml_queue;
+
+static inline void ag_cond_init(pthread_cond_t *cond) /* for ag_cond_wait_until */
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+/* struct ggml_init_params: passed by value, the same in all versions that are known. */
+typedef struct ag_ggml_init_params {
+    size_t size;
+    void *memory;
+    bool no_alloc;
+} ag_ggml_init_params;
+typedef void ag_ggml_abort_fn(const char *message);
+typedef void ag_ggml_log_fn(int level, const char *text, void *user);
+
+#define T ag_ggml_tensor *
+#define C ag_ggml_context *
+#define G ag_ggml_graph *
+#define H ag_ggml_handle *
+typedef struct ag_ggml_functions {
+#define AG_GGML(returns, name, parameters) returns(*name) parameters;
+#include "functions.def"
+} ag_ggml_functions;
+#undef T
+#undef C
+#undef G
+#undef H
+
+#define AG_GGML_MESSAGE 512
+#define AG_GGML_TYPES 128
+
+struct ag_ggml_library {
+    ag_ggml_functions f;
+    void *base, *registry; /* handles of dlopen */
+    char path[512];
+    int types[AG_GGML_TYPES];              /* by our number; -1: none */
+    _Atomic(ag_ggml_handle *) host_memory; /* a buffer that stands for all of it; NULL: none was needed yet */
+    ag_ggml_device **devices;
+    size_t n_devices;
+    ag_ggml_library *next;
+};
+
+struct ag_ggml_device {
+    ag_ggml_library *library;
+    const ag_ggml_functions *f;
+    ag_ggml_handle *handle, *type, *keeper; /* keeper: a backend that holds the connection of a remote device */
+    char name[AG_NAME];
+    bool remote, host;
+    ag_ggml_facts facts;
+    pthread_mutex_t lock; /* of queues; held for moments */
+    pthread_mutex_t one;  /* held during a call of a backend that is not made for several threads */
+    _Atomic(ag_error *) lost;
+    ag_ggml_queue *queues; /* that have a stream */
+};
+
+struct ag_ggml_buffer {
+    atomic_int refs;
+    unsigned generation; /* of the process that took it */
+    ag_ggml_device *device;
+    ag_ggml_handle *handle;
+    uintptr_t base; /* as everybody else knows it */
+    uintptr_t real; /* as ggml does */
+    size_t size;
+    bool host;
+    ag_ggml_buffer *next, **link; /* in the list of all */
+};
+
+/* -- guard.c */
+
+/* Run `call`; false: it ended by an assertion or an exception, `message` says which. */
+bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument, char *message);
+/* The same for a thread of Python's: of a remote device on a thread that may be left behind. */
+ag_error *ag_ggml_ask(ag_ggml_device *device, const char *operation, ag_ggml_call *call, void *argument, size_t size);
+void ag_ggml_watch(ag_ggml_library *library); /* assertions of it come to us */
+
+/* -- device.c */
+
+ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle); /* guarded; NULL: no memory */
+void *ag_ggml_entry(ag_ggml_device *device, const char *name); /* beyond the interface; NULL: there is none */
+
+/* -- memory.c */
+
+ag_ggml_buffer *ag_ggml_buffer_at(uintptr_t address, size_t size); /* a reference; NULL: none of ours */
+ag_ggml_buffer *ag_ggml_buffer_ref(ag_ggml_buffer *buffer);
+
+void ag_ggml_buffers_forked(void);
+
+/* -- queue.c */
+
+void ag_ggml_queues_forked(void);
+
+/* -- transfer.c: by the thread of a queue, guarded */
+
+void ag_ggml_copy(ag_ggml_device *device, const ag_copy *copy);
+void ag_ggml_fill(ag_ggml_device *device, uint8_t *dst, int value, size_t size);
+
+/* -- builders.c */
+
+typedef struct ag_ggml_site {
+    const ag_ggml_library *library;
+    const ag_ggml_functions *f;
+    ag_ggml_context *c;
+    const ag_ggml_node *node;
+    ag_ggml_tensor *src[AG_GGML_SRC];
+    int type; /* the library's */
+} ag_ggml_site;
+
+/* Throws if the library has nothing that makes such a node. */
+ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *site);
+
+/* -- build.c: a plan as a graph of ggml */
+
+typedef struct ag_ggml_built {
+    ag_ggml_context *context;
+    ag_ggml_graph *graph;
+    ag_ggml_tensor **tensors;
+    ag_ggml_buffer **buffers;
+    size_t n_buffers;
+} ag_ggml_built;
+
+struct ag_ggml_plan {
+    ag_ggml_device *device;
+    ag_ggml_node *nodes;
+    size_t n, cap;
+    pthread_mutex_t lock; /* of `built`: several streams may run one plan */
+    bool made;
+    uintptr_t arena; /* that it was built for */
+    ag_ggml_built built;
+};
+
+/* In the guarded part: throws what is wrong. With `placed` tensors get their memory, and there is a graph. */
+void ag_ggml_build_all(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built *built);
+void ag_ggml_built_drop(ag_ggml_plan *plan, ag_ggml_built *built);
+void ag_ggml_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)); /* by throwing */
+
+/* -- plan.c */
+
+/* Guarded, by the thread of a queue that holds the plan's lock; throws, or returns ggml's status. */
+void ag_ggml_plan_drop(void *device); /* by which a plan is known to be one of these */
+int ag_ggml_plan_run(ag_ggml_plan *plan, ag_ggml_handle *backend, uintptr_t arena);
+
+#endif

@@ -1,0 +1,57 @@
+"""What any device has to pass, on each backend of ggml that was built: CPU, BLAS, Vulkan, RPC.
+
+Not here: what only these devices do (test_libraries.py, test_lost.py, test_split.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from devices.ggml import builds
+
+from aggml.testing import DeviceTests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import aggml
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[aggml.Device]:
+    """A device on a server of its own, for all tests of this file."""
+    with builds.server() as (_, devices):
+        yield devices[0]
+
+
+class TestCPU(DeviceTests):
+    """ggml's CPU backend: host memory, threads of its own."""
+
+    @pytest.fixture
+    def device(self) -> aggml.Device:
+        return builds.device("CPU")
+
+
+class TestBLAS(DeviceTests):
+    """ggml's BLAS backend: large products alone."""
+
+    @pytest.fixture
+    def device(self) -> aggml.Device:
+        return builds.device("BLAS")
+
+
+class TestVulkan(DeviceTests):
+    """ggml's Vulkan backend, on whatever driver there is: memory of its own."""
+
+    @pytest.fixture
+    def device(self) -> aggml.Device:
+        return builds.device("Vulkan0")
+
+
+class TestRPC(DeviceTests):
+    """ggml's RPC backend: a server in another process that computes on ggml's CPU."""
+
+    @pytest.fixture
+    def device(self, served: aggml.Device) -> aggml.Device:
+        return served
