@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
     from aggml.devices.ggml.finding import Files
 
-__all__ = ["NEWEST", "OLDEST_TOLD", "Library", "libraries"]
+__all__ = ["NEWEST", "Library", "check_version", "libraries"]
 
 #: The newest version whose functions are known to take what we give them; llama-cpp-python 0.3.36.
 NEWEST: Final = (0, 25)
-#: Libraries tell their version since this one. Older ones are known by their functions alone.
-OLDEST_TOLD: Final = (0, 9)
 
 _lock = new_lock()
 _libraries: dict[str, Library] = {}
@@ -39,6 +37,8 @@ def libraries() -> list[Library]:
 
 def check_version(version: str) -> None:
     """Refuse what is newer than what is known: a function may take other arguments there.
+
+    Older libraries tell no version: they are known by their functions alone.
 
     Raises:
         BackendLoadError: it is.

@@ -1,6 +1,6 @@
 """What any device has to pass, on each backend of ggml that was built: CPU, BLAS, Vulkan, RPC.
 
-Not here: what only these devices do (test_libraries.py, test_lost.py, test_split.py).
+Not here: what only these devices do.
 """
 
 from __future__ import annotations
