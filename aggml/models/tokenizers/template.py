@@ -5,12 +5,17 @@ Here: the template of a model file, rendered in jinja2's sandbox. Not here: toke
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
 
     from aggml.models.tokenizers.vocabulary import Vocabulary
 
@@ -44,9 +49,13 @@ class ChatTemplate:
             ) from error
         self.source = PLAIN if source is None else source
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _generation()],
         )
         environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _now
+        environment.filters["tojson"] = _json
         self._tokens = dict(tokens)
         self._errors = jinja2.TemplateError
         try:
@@ -72,10 +81,12 @@ class ChatTemplate:
             ModelError: the template refuses the messages, or names something that is not there.
         """
         try:
+            # Templates ask whether these are none, which what is not there at all is not.
+            usual: dict[str, Any] = {"tools": None, "documents": None, **self._tokens}
             return self._template.render(
                 messages=list(messages),
                 add_generation_prompt=add_generation_prompt,
-                **self._tokens | more,
+                **usual | more,
             )
         except (self._errors, _RefusedError) as error:
             raise ModelError(f"the chat template refuses the messages: {error}") from error
@@ -99,3 +110,37 @@ class _RefusedError(Exception):
 
 def _refuse(message: str) -> NoReturn:
     raise _RefusedError(message)
+
+
+def _now(form: str) -> str:
+    """The time here, as strftime writes it."""
+    return datetime.now().astimezone().strftime(form)
+
+
+def _json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is: jinja2's own filter writes it for web pages."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _generation() -> type[Extension]:
+    """``{% generation %} ... {% endgeneration %}`` around what the model wrote: changes nothing."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 as the base declares it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    return Generation
