@@ -1,7 +1,7 @@
 """Backend: ordered work on one device, from set, run and get to events, batches and closing.
 
 Here: the names. base.py is what a device implements, data.py moves bytes, computing.py places and
-runs graphs, backend.py adds order and the end.
+runs graphs, backend.py adds order and the end; direct.py has the hooks for native streams.
 """
 
 from aggml.backend.backend import Backend, Device

@@ -1,15 +1,14 @@
 """CPUBackend: ordered work on worker threads, over host memory.
 
-Not here: the device (device.py), kernels and threads (native/), ordering and futures (stream/).
+Here: its threads, its kernels, how graphs are compiled for it. Not here: the device (device.py),
+transfers (backend/direct.py), kernels and threads (native/), ordering and futures (stream/).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from aggml.backend import Backend
+from aggml.backend.direct import DirectBackend
 from aggml.errors import InvalidArgument
 from aggml.native import cpu_mask
 from aggml.plan import compiling
@@ -20,19 +19,14 @@ from aggml.tensor.checking import integer
 if TYPE_CHECKING:
     from aggml.backend.backend import Device
     from aggml.graph import Graph
-    from aggml.memory.buffer import Buffer
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Plan
-    from aggml.stream.future import Future
     from aggml.stream.slices import Steps
-    from aggml.tensor import Tensor
 
 __all__ = ["CPUBackend"]
 
-Array = np.ndarray[Any, Any]
 
-
-class CPUBackend(Backend):
+class CPUBackend(DirectBackend):
     """Ordered work on the worker threads.
 
     Args:
@@ -99,35 +93,8 @@ class CPUBackend(Backend):
         other.cpu = self.cpu
         return other
 
-    def _direct(self, plan: Plan) -> bool:
-        return True
-
     def _repeats(self) -> object:
         return True
 
-    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
-        return self.stream.copy(tensor, array, operation="set")
-
-    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
-        return self.stream.copy(array, tensor, operation="get")
-
-    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
-
-    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
-
-    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
-        return self.stream.fill(tensor, value, offset, size)
-
-    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
-        return self.stream.copy(dst, src)
-
-    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
-        return self.stream.clear(buffer, value)
-
     def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
         return compiling(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)
-
-    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
-        return self.stream.run_plan(plan, arena)

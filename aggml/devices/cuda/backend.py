@@ -1,7 +1,8 @@
 """CUDABackend: ordered work on one stream of a CUDA device.
 
-Here: what the hooks enqueue; scratch, which is the native queue's. Not here: order, futures and
-failure (stream/), what the driver is asked for (native/cuda/), plans (plan.py).
+Here: copies between GPUs, kernels that are compiled first, scratch, which the native queue holds.
+Not here: other transfers (backend/direct.py), order, futures and failure (stream/), calls of the
+driver (native/cuda/), plans (plan.py).
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
-import numpy as np
 
-from aggml.backend import Backend
+from aggml.backend.direct import DirectBackend
 from aggml.devices.cuda.plan import lowering
 from aggml.errors import AllocFailed, InvalidArgument
 from aggml.memory.graph_memory import GraphMemory
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CUDABackend"]
 
-Array = np.ndarray[Any, Any]
 
-
-class CUDABackend(Backend):
+class CUDABackend(DirectBackend):
     """Ordered work on a CUDA device; each backend has a stream of the driver's for itself.
 
     Args:
@@ -55,24 +53,6 @@ class CUDABackend(Backend):
         self._target = target
         self.memory = _QueueMemory(device.buffer_type)
 
-    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
-        return self.stream.copy(tensor, array, operation="set")
-
-    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
-        return self.stream.copy(array, tensor, operation="get")
-
-    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
-
-    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
-        return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
-
-    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
-        return self.stream.fill(tensor, value, offset, size)
-
-    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
-        return self.stream.copy(dst, src)
-
     def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
         if not isinstance(other, CUDABackend) or other.device is self.device:
             return super()._copy_to(src, dst, other)
@@ -81,9 +61,6 @@ class CUDABackend(Backend):
             future = self._copy(src, dst)
             self.stream.let_wait(other.stream)
         return future
-
-    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
-        return self.stream.clear(buffer, value)
 
     # -- graphs
 
@@ -131,11 +108,11 @@ class CUDABackend(Backend):
     def _compute(self, plan: CUDAPlan, arena: Buffer | None) -> Future[None]:
         missing = _missing(plan)
         if not missing:
-            return self.stream.run_plan(plan, arena)
+            return super()._compute(plan, arena)
         with self.stream.unit():
             parts = [
                 self.stream.call(_fetch, missing, operation="compile"),
-                self.stream.run_plan(plan, arena),
+                super()._compute(plan, arena),
             ]
             return self.stream.together(parts, "graph_compute")
 

@@ -1,0 +1,54 @@
+"""DirectBackend: the hooks of a backend whose stream moves the bytes by itself.
+
+Here: what the backends of the CPU and of CUDA have in common. Not here: which plans there are, and
+scratch (devices/); devices that add something to each transfer, as the simulated one does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aggml.backend.backend import Backend
+
+if TYPE_CHECKING:
+    from aggml.backend.base import Array
+    from aggml.memory.buffer import Buffer
+    from aggml.stream.future import Future
+    from aggml.tensor import Tensor
+
+__all__ = ["DirectBackend"]
+
+
+class DirectBackend(Backend):
+    """A `Backend` that hands each operation to the native stream as it is.
+
+    The stream reads and writes the memory of the device at the addresses that tensors have, and
+    runs the plans that `_compile` gives.
+    """
+
+    def _direct(self, plan: Any) -> bool:  # noqa: ANN401 - as `_compile` gave it
+        return True
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(tensor, array, operation="set")
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self.stream.copy(array, tensor, operation="get")
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=True, operation="set")
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        return self.stream.copy_bytes(tensor, data, offset, to_tensor=False, operation="get")
+
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        return self.stream.fill(tensor, value, offset, size)
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        return self.stream.copy(dst, src)
+
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        return self.stream.clear(buffer, value)
+
+    def _compute(self, plan: Any, arena: Buffer | None) -> Future[None]:  # noqa: ANN401
+        return self.stream.run_plan(plan, arena)
