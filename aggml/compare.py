@@ -64,7 +64,7 @@ class GraphCopy:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:

@@ -163,11 +163,11 @@ class Backend(DataBackend, ComputingBackend):
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if raised is not None:
             self.stream.abort()
         await self.aclose()
 
@@ -176,11 +176,11 @@ class Backend(DataBackend, ComputingBackend):
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if raised is not None:
             self.stream.abort()
         self.close()
         if self._drained is not None and current_task() is None:  # a loop must not be blocked

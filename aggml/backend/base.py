@@ -153,8 +153,8 @@ class BackendBase(ABC):
     @property
     def guid(self) -> uuid.UUID:
         """What kind of backend this is: the same for all of one class (ggml_backend_guid)."""
-        kind = type(self)
-        return uuid.uuid5(uuid.NAMESPACE_DNS, f"{kind.__module__}.{kind.__qualname__}")
+        cls = type(self)
+        return uuid.uuid5(uuid.NAMESPACE_DNS, f"{cls.__module__}.{cls.__qualname__}")
 
     @property
     def name(self) -> str:

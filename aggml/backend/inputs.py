@@ -171,13 +171,13 @@ def _check_input(graph: Graph, tensor: Tensor, what: str) -> None:
     root = tensor.root
     if root in graph.leaf_set:
         return
-    kind = NotAllocated if root.placement is None else InvalidArgument
+    error = NotAllocated if root.placement is None else InvalidArgument
     if root.op != "none" and graph.computes(root):
-        raise kind(
+        raise error(
             f"[{what}] {describe(tensor)} is no leaf, so it cannot be an input: {graph!r} computes "
             f"it ({root.op})"
         )
-    raise kind(
+    raise error(
         f"[{what}] {describe(tensor)} is no leaf of {graph!r}, which reads "
         f"{_list(graph.inputs or graph.leafs)}"
     )

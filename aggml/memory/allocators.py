@@ -1,4 +1,4 @@
-"""The allocators that carry plans out: TensorAllocator and GraphAllocator.
+"""TensorAllocator and GraphAllocator: they place tensors in buffers of their own.
 
 Here: growing buffers, placing and unplacing tensors, all or nothing. Not here: offsets
 (lifetimes.py), who owns bytes (buffer.py).
@@ -18,7 +18,7 @@ from aggml.errors import (
     InvalidState,
 )
 from aggml.graph import Graph
-from aggml.memory.allocator.lifetimes import AllocPlan, kept_storages, plan_graph
+from aggml.memory.allocator.lifetimes import GraphLayout, kept_storages, lay_out_graph
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import BufferType
 from aggml.memory.graph_memory import GraphBuffer
@@ -82,9 +82,9 @@ class TensorAllocator:
         """
         if not hasattr(tensor, "placement"):
             raise InvalidHandle(f"[TensorAllocator.alloc] {tensor!r} is no tensor")
-        kind = self.buffer.type
-        needed = kind.alloc_size(tensor)
-        size = -(-needed // kind.alignment) * kind.alignment
+        buffer_type = self.buffer.type
+        needed = buffer_type.alloc_size(tensor)
+        size = -(-needed // buffer_type.alignment) * buffer_type.alignment
         if tensor.view_src is None and self.offset + needed > self.buffer.size:
             raise CapacityExceeded(
                 f"[TensorAllocator.alloc] {tensor!r} takes {size} bytes, {self.buffer!r} has "
@@ -126,9 +126,9 @@ class GraphAllocator:
         )
         if not self.types:
             raise InvalidArgument("[GraphAllocator] no buffer type")
-        for kind in self.types:
-            if not isinstance(kind, BufferType):
-                raise InvalidHandle(f"[GraphAllocator] {kind!r} is no buffer type")
+        for buffer_type in self.types:
+            if not isinstance(buffer_type, BufferType):
+                raise InvalidHandle(f"[GraphAllocator] {buffer_type!r} is no buffer type")
         self.reuse_inputs = reuse_inputs
         self._buffers: list[list[Buffer]] = [[] for _ in self.types]
         self._reserved: tuple[object, Sequence[int] | None, Sequence[int] | None] | None = None
@@ -158,7 +158,7 @@ class GraphAllocator:
         leaf_ids: Sequence[int] | None = None,
     ) -> tuple[int, ...]:
         """Bytes each buffer would need for ``graph``; arguments of `reserve`, changes nothing."""
-        return self._plan(graph, node_ids, leaf_ids).sizes()
+        return self._layout(graph, node_ids, leaf_ids).sizes()
 
     def reserve(
         self,
@@ -177,7 +177,7 @@ class GraphAllocator:
             AllocFailed: no memory; the buffers are as before.
             InvalidArgument: not one valid id for each tensor.
         """
-        self._grow(self._plan(graph, node_ids, leaf_ids))
+        self._grow(self._layout(graph, node_ids, leaf_ids))
         self._reserved = (_fingerprint(graph), node_ids, leaf_ids)
 
     def alloc_graph(self, graph: Graph) -> None:
@@ -203,18 +203,18 @@ class GraphAllocator:
             _, node_ids, leaf_ids = self._reserved
         if graph.memory is not None:
             raise AlreadyAllocated(f"[GraphAllocator.alloc_graph] {graph!r} has memory")
-        plan = self._plan(graph, node_ids, leaf_ids)
+        layout = self._layout(graph, node_ids, leaf_ids)
         # What the buffers hold so far may be part of this graph, too.
         former = [(t, t.placement) for buffer in self.buffers for t in there(buffer._tensors)]
-        self._grow(plan)
+        self._grow(layout)
         PlacementEpoch.move()
         for tensor, _ in former:
             change(tensor, "placement", None)
         placed: list[Tensor] = []
         kept = kept_storages(graph, reuse_inputs=False)
         try:
-            where = {id(kind): i for i, kind in reversed(list(enumerate(self.types)))}
-            for tensor, slot in plan.slots.items():
+            where = {id(buffer_type): i for i, buffer_type in reversed(list(enumerate(self.types)))}
+            for tensor, slot in layout.slots.items():
                 chunks = self._buffers[where[id(self.types[slot.buffer_id])]]
                 if chunks:
                     chunks[slot.chunk].place(tensor, slot.offset)
@@ -246,11 +246,11 @@ class GraphAllocator:
         self._buffers = [[] for _ in self.types]
         self._reserved = None
 
-    def _plan(
+    def _layout(
         self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None
-    ) -> AllocPlan:
+    ) -> GraphLayout:
         _check_graph(graph, "GraphAllocator")
-        return plan_graph(
+        return lay_out_graph(
             graph,
             _ids(node_ids, "node_ids"),
             _ids(leaf_ids, "leaf_ids"),
@@ -259,9 +259,9 @@ class GraphAllocator:
             ours=self.buffers,
         )
 
-    def _grow(self, plan: AllocPlan) -> None:
+    def _grow(self, layout: GraphLayout) -> None:
         new: dict[int, list[Buffer]] = {}
-        for i, (needed, have) in enumerate(zip(plan.chunks, self._buffers, strict=True)):
+        for i, (needed, have) in enumerate(zip(layout.chunks, self._buffers, strict=True)):
             sizes = [buffer.size for buffer in have]
             if len(needed) > len(sizes) or any(n > s for n, s in zip(needed, sizes, strict=False)):
                 new[i] = [self.types[i].alloc_buffer(size) for size in needed]
@@ -271,7 +271,7 @@ class GraphAllocator:
             self._buffers[i] = buffers
 
     def __repr__(self) -> str:
-        names = ", ".join(kind.name for kind in self.types)
+        names = ", ".join(buffer_type.name for buffer_type in self.types)
         return f"<GraphAllocator {names}: {sum(b.size for b in self.buffers)} bytes>"
 
 

@@ -49,13 +49,13 @@ def empty(shape: SupportsIndex | Iterable[SupportsIndex], dtype: DTypeLike) -> n
     extents = tuple([integer(n, "an extent of shape", what) for n in given])
     if any(n < 0 for n in extents):
         raise InvalidArgument(f"[{what}] shape={extents} has a negative extent")
-    kind: np.dtype[Any] = np.dtype(np.uint8)
+    element_type: np.dtype[Any] = np.dtype(np.uint8)
     if (isinstance(dtype, np.dtype) or _is_scalar_type(dtype)) and np.dtype(dtype).kind in "biufc":
-        kind = np.dtype(dtype)
+        element_type = np.dtype(dtype)
     else:
         element = DType.parse(dtype)
         if element.numpy is not None:
-            kind = element.numpy
+            element_type = element.numpy
         elif not extents or extents[-1] % element.blck_size:
             raise LayoutMismatch(
                 f"[{what}] rows of {extents} are no whole number of {element.type_name} blocks "
@@ -63,16 +63,18 @@ def empty(shape: SupportsIndex | Iterable[SupportsIndex], dtype: DTypeLike) -> n
             )
         else:
             extents = (*extents[:-1], element.row_size(extents[-1]))
-    n = kind.itemsize
+    n = element_type.itemsize
     for extent in extents:
         n *= extent
     try:
         # Pages that are never written cost nothing, so the 256 bytes before and behind are cheap.
         room = np.empty(n + ALIGNMENT, np.uint8)
     except (MemoryError, ValueError, OverflowError) as error:
-        raise AllocFailed(f"[{what}] no memory for {n} bytes: {kind} of {extents}") from error
+        raise AllocFailed(
+            f"[{what}] no memory for {n} bytes: {element_type} of {extents}"
+        ) from error
     start = -room.__array_interface__["data"][0] % ALIGNMENT
-    return room[start : start + n].view(kind).reshape(extents)
+    return room[start : start + n].view(element_type).reshape(extents)
 
 
 def _is_scalar_type(dtype: object) -> TypeGuard[type[np.generic]]:

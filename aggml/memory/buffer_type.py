@@ -143,20 +143,20 @@ class BufferType(ABC):
 class _Request(Away):
     """A buffer that a step waits for."""
 
-    def __init__(self, kind: BufferType, size: int) -> None:
-        self._kind = kind
+    def __init__(self, buffer_type: BufferType, size: int) -> None:
+        self._type = buffer_type
         self._size = size
         self._made: Buffer | AggmlError | None = None
 
     def now(self) -> None:
         try:
-            self._made = self._kind.alloc_buffer(self._size)
+            self._made = self._type.alloc_buffer(self._size)
         except AggmlError as error:
             self._made = error
 
     async def later(self) -> None:
         try:
-            self._made = await self._kind.provide(self._size)
+            self._made = await self._type.provide(self._size)
         except AggmlError as error:
             self._made = error
 
@@ -191,16 +191,16 @@ def _unplaced(tensors: Iterable[Tensor]) -> list[Tensor]:
     return unique
 
 
-def _ranges(kind: BufferType, tensors: list[Tensor]) -> list[tuple[list[Tensor], list[int]]]:
-    """Tensors and their padded sizes, cut where a buffer of ``kind`` would grow beyond max_size.
+def _ranges(buffer_type: BufferType, tensors: list[Tensor]) -> list[tuple[list[Tensor], list[int]]]:
+    """Tensors and their padded sizes, cut where a buffer would grow beyond ``max_size``.
 
     ggml_backend_alloc_ctx_tensors_from_buft cuts alike; the last range may be empty.
     """
     ranges: list[tuple[list[Tensor], list[int]]] = [([], [])]
     total = 0
     for tensor in tensors:
-        size = aligned(kind.alloc_size(tensor), kind.alignment)
-        if total and total + size > kind.max_size:
+        size = aligned(buffer_type.alloc_size(tensor), buffer_type.alignment)
+        if total and total + size > buffer_type.max_size:
             ranges.append(([], []))
             total = 0
         ranges[-1][0].append(tensor)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
-from aggml.memory.allocator import scratch_planning
+from aggml.memory.allocator import laying_out_scratch
 from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.shortage import shortage
 from aggml.tensor.placement import PlacementEpoch
@@ -310,14 +310,14 @@ def laying_out(backend: Placer, graph: Graph) -> Steps[Layout]:
     alignment = buffer_type.alignment
     lasting, scratch = _sort(graph)
     yield
-    plan = yield from scratch_planning(
+    inside = yield from laying_out_scratch(
         graph, scratch, alignment=alignment, alloc_size=buffer_type.alloc_size, linger=_LINGER
     )
     offsets, size = [], 0
     for tensor in lasting:
         offsets.append(size)
         size += aligned(buffer_type.alloc_size(tensor), alignment)
-    return Layout(graph, lasting, offsets, size, plan.offsets, plan.size)
+    return Layout(graph, lasting, offsets, size, inside.offsets, inside.size)
 
 
 def _check_unplaced(graph: Graph) -> None:

@@ -68,15 +68,15 @@ def numa_pool(
 def numa_mask(strategy: NumaStrategy, root: Path = _SYSFS) -> list[bool]:
     """One flag per processor that workers may use; empty: those of the process."""
     try:
-        kind = NumaStrategy(strategy)
+        wanted = NumaStrategy(strategy)
     except ValueError:
         raise InvalidArgument(f"[numa] {strategy!r} is none of {list(NumaStrategy)}") from None
     allowed = _allowed()
     nodes = [kept for cpus in numa_nodes(root) if (kept := [c for c in cpus if c in allowed])]
-    if len(nodes) < 2 or kind not in (NumaStrategy.DISTRIBUTE, NumaStrategy.ISOLATE):
+    if len(nodes) < 2 or wanted not in (NumaStrategy.DISTRIBUTE, NumaStrategy.ISOLATE):
         return []
     chosen = set().union(*nodes)
-    if kind is NumaStrategy.ISOLATE:
+    if wanted is NumaStrategy.ISOLATE:
         here = _current()
         chosen = set(next((cpus for cpus in nodes if here in cpus), nodes[0]))
     return [cpu in chosen for cpu in range(max(chosen) + 1)]

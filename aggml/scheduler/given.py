@@ -60,12 +60,12 @@ class Given:
             As `Scheduler`.
         """
         found: list[Backend] = _sequence(backends, "backends", Backend)
-        kinds: list[BufferType] = (
+        chosen: list[BufferType] = (
             [b.buffer_type for b in found]
             if types is None
             else _sequence(types, "types", BufferType)
         )
-        _check(found, kinds)
+        _check(found, chosen)
         if max_in_flight is not None:
             max_in_flight = checking.integer(max_in_flight, "max_in_flight", "Scheduler")
             if max_in_flight < 1:
@@ -73,7 +73,7 @@ class Given:
         copies = COPIES if parallel is True else int(parallel) or 1
         if copies < 1:
             raise InvalidArgument(f"[Scheduler] parallel={parallel} is negative")
-        return cls(tuple(found), tuple(kinds), copies, max_in_flight)
+        return cls(tuple(found), tuple(chosen), copies, max_in_flight)
 
     def index(self, backend: object, what: str) -> int:
         """The index of one of the backends.
@@ -102,13 +102,13 @@ class Given:
         return self.backends[i]
 
 
-def _sequence(given: object, what: str, kind: type[Any]) -> list[Any]:
+def _sequence(given: object, what: str, wanted: type[Any]) -> list[Any]:
     if not isinstance(given, Iterable):
         raise InvalidHandle(f"[Scheduler] {what}={given!r} is no list")
     found = list(given)
     for one in found:
-        if not isinstance(one, kind):
-            raise InvalidHandle(f"[Scheduler] {one!r} in {what} is no {kind.__name__}")
+        if not isinstance(one, wanted):
+            raise InvalidHandle(f"[Scheduler] {one!r} in {what} is no {wanted.__name__}")
     return found
 
 
@@ -121,9 +121,9 @@ def _check(backends: list[Backend], types: list[BufferType]) -> None:
         raise InvalidArgument(f"[Scheduler] {len(types)} types for {len(backends)} backends")
     if len({id(b) for b in backends}) != len(backends):
         raise InvalidArgument("[Scheduler] a backend is given twice")
-    for backend, kind in zip(backends, types, strict=True):
-        if not backend.device.supports_buffer_type(kind):
-            raise Unsupported(f"[Scheduler] {backend!r} does not reach {kind!r}")
+    for backend, buffer_type in zip(backends, types, strict=True):
+        if not backend.device.supports_buffer_type(buffer_type):
+            raise Unsupported(f"[Scheduler] {backend!r} does not reach {buffer_type!r}")
         if backend.closed:
             raise InvalidState(f"[Scheduler] {backend!r} is closed")
     if backends[-1].device.type is not DeviceType.CPU:

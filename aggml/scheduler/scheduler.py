@@ -375,11 +375,11 @@ class Scheduler(Submits):
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
+        if raised is not None:
             for future in self._admission.unfinished():
                 future.abort()
         await self.aclose()

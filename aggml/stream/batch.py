@@ -128,12 +128,12 @@ class Batch:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self._stream._batches.pop(self._thread, None)
-        if kind is None:
+        if raised is None:
             self.commit()
         else:
             self.drop("the body of its batch raised, so nothing was enqueued")

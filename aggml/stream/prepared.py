@@ -70,8 +70,8 @@ class Request:
         self._inputs = [(*spec_of(tensor), tensor) for tensor in asked.inputs]
         self._results = [(shape, dtype) for dtype, shape in map(spec_of, asked.outputs)]
         self._single = asked.single
-        kinds = [dtype.kind for dtype, _ in map(spec_of, (*asked.inputs, *asked.outputs))]
-        self._bits = "V" in kinds
+        specs = map(spec_of, (*asked.inputs, *asked.outputs))
+        self._bits = any(dtype.kind == "V" for dtype, _ in specs)
         self.marks = asked.marks
 
     def check(self, brought: Container[Tensor] = ()) -> None:

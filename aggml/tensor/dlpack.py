@@ -104,14 +104,14 @@ def array_over(tensor: Shown, flat: Array, start: int) -> Array:
     The array has the shape `Tensor.shape` and the strides of the tensor; quantized types are bytes.
     """
     dtype = tensor.dtype
-    kind: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy
+    element: np.dtype[Any] = np.dtype(np.uint8) if dtype.numpy is None else dtype.numpy
     shape = tensor.shape
     strides = tensor.nb[tensor.ndim - 1 :: -1]
     if dtype.is_quantized:
         shape, strides = (*shape[:-1], dtype.row_size(shape[-1])), (*strides[:-1], 1)
     if not tensor.nelements:
-        return np.empty(shape, kind)
-    return np.ndarray(shape, kind, flat, start, strides)
+        return np.empty(shape, element)
+    return np.ndarray(shape, element, flat, start, strides)
 
 
 def dlpack_of(tensor: Shown, what: str, **options: Any) -> Any:  # noqa: ANN401 - a capsule

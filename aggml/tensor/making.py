@@ -59,7 +59,7 @@ def new_tensor(
             bytes than any machine has; ``ne[0]`` is not a multiple of the type's block.
         InvalidHandle: an argument of the wrong kind.
     """
-    kind = dtype if isinstance(dtype, DType) else DType.parse(dtype)
+    element = dtype if isinstance(dtype, DType) else DType.parse(dtype)
     try:
         given = tuple(map(index, ne)) if isinstance(ne, Sequence) else (index(ne),)
     except TypeError:
@@ -70,7 +70,7 @@ def new_tensor(
         raise InvalidArgument(f"[new_tensor] ne = {given} has a negative extent")
     extents: Extents = (*given, 1, 1, 1)[:4]  # type: ignore[assignment]
     return new_node(
-        "none", kind, extents, (), NO_PARAMS, checked_name(name, "new_tensor"), len(given)
+        "none", element, extents, (), NO_PARAMS, checked_name(name, "new_tensor"), len(given)
     )
 
 
@@ -201,5 +201,5 @@ def _refuse(op: str, dtype: DType, ne: Extents, src: tuple[object, ...]) -> None
 
 
 _maker = _native.Maker(
-    Tensor, [(kind, kind.blck_size, kind.type_size) for kind in DType], MAX_BYTES, _refuse
+    Tensor, [(dtype, dtype.blck_size, dtype.type_size) for dtype in DType], MAX_BYTES, _refuse
 )

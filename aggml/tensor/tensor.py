@@ -137,7 +137,7 @@ class Tensor(Operators, Strided):
 
     def __getstate__(self) -> dict[str, object]:
         """For deepcopy and pickle: everything except the placement. A copy has no memory yet."""
-        slots = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        slots = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
         state: dict[str, object] = {x: getattr(self, x) for x in slots if x != "__weakref__"}
         state.update(placement=None, _span=None, _array=None)
         return state

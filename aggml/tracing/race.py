@@ -138,10 +138,10 @@ class RaceChecker:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: object
+        self, raised: type[BaseException] | None, value: BaseException | None, trace: object
     ) -> None:
         observers.remove(self)
-        if kind is None and self._raises and self.races:
+        if raised is None and self._raises and self.races:
             raise RaceError(
                 f"[check_races] {len(self.races)} found:\n" + "\n".join(map(str, self.races))
             )

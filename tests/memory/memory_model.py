@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from aggml import Graph, Tensor
 
-__all__ = ["check_plan"]
+__all__ = ["check_layout"]
 
 _UNIT = 8  # bytes; sizes and offsets of the tests are multiples
 
 
-def check_plan(
+def check_layout(
     graph: Graph, places: Mapping[Tensor, tuple[int, int]], *, leafs_must_last: bool = True
 ) -> None:
     """Computes the graph on marks instead of numbers.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memory.memory_model import check_plan
+from memory.memory_model import check_layout
 
 from aggml import (
     AllocFailed,
@@ -21,7 +21,7 @@ from aggml import (
 
 if TYPE_CHECKING:
     from aggml.memory.allocator import (
-        AllocPlan,
+        GraphLayout,
     )
 
 
@@ -67,20 +67,20 @@ def intermediates(graph: Graph) -> set[Tensor]:
     return {node for node in graph.nodes if node.view_src is None} - set(graph.ends)
 
 
-def addresses(plan: AllocPlan) -> dict[Tensor, tuple[int, int]]:
+def addresses(layout: GraphLayout) -> dict[Tensor, tuple[int, int]]:
     """One address space for all chunks; buffers 0 and 2 are the same."""
-    assert all(size <= 1 << 14 for sizes in plan.chunks for size in sizes)
+    assert all(size <= 1 << 14 for sizes in layout.chunks for size in sizes)
     return {
         tensor: (slot.buffer_id % 2 * (1 << 20) + slot.chunk * (1 << 14) + slot.offset, slot.size)
-        for tensor, slot in plan.slots.items()
+        for tensor, slot in layout.slots.items()
     }
 
 
-def sized(graph: Graph, plan: Any) -> dict[Tensor, tuple[int, int]]:
-    assert all(start + t.nbytes <= plan.size for t, start in plan.offsets.items())
-    return {tensor: (start, tensor.nbytes) for tensor, start in plan.offsets.items()}
+def sized(graph: Graph, layout: Any) -> dict[Tensor, tuple[int, int]]:
+    assert all(start + t.nbytes <= layout.size for t, start in layout.offsets.items())
+    return {tensor: (start, tensor.nbytes) for tensor, start in layout.offsets.items()}
 
 
 def check_addresses(graph: Graph) -> None:
     placed = {t.root for t in (*graph.nodes, *graph.leafs)}
-    check_plan(graph, {t: ((t.address or 0) - 4096, t.nbytes) for t in placed})
+    check_layout(graph, {t: ((t.address or 0) - 4096, t.nbytes) for t in placed})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import aggml
 from aggml import Graph, Tensor, new_tensor, ops
-from aggml.memory.allocator import plan_scratch
+from aggml.memory.allocator import lay_out_scratch
 from aggml.native import cpu_mask
 from aggml.plan import compile_plan
 
@@ -123,7 +123,7 @@ def packed(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[Graph, dict[T
         else:
             here.append(getattr(ops, kind)(a))
     graph = Graph(*(ops.relu(tensors[-1]) for tensors in values.values()))
-    scratch = plan_scratch(graph, lambda t: t.op != "none", alignment=64)
+    scratch = lay_out_scratch(graph, lambda t: t.op != "none", alignment=64)
     at = {t: (1 << 40) + offset for t, offset in scratch.offsets.items()}
     at |= {t: (i + 1) << 30 for i, t in enumerate(graph.leafs)}
     return graph, at

@@ -1,29 +1,30 @@
 """Where the tensors of a graph lie: from how long each is needed to its offset.
 
-Here: the names; arena.py takes and gives back, lifetimes.py plans, heap.py does it call by call.
-Not here: the allocators that place tensors by such plans (memory/allocators.py).
+Here: the names; arena.py takes and gives back, lifetimes.py lays out a whole graph, heap.py places
+call by call.
+Not here: the allocators that place tensors so (memory/allocators.py).
 """
 
 from aggml.memory.allocator.heap import HeapAllocator
 from aggml.memory.allocator.lifetimes import (
     INPLACE,
-    AllocPlan,
-    ScratchPlan,
+    GraphLayout,
+    ScratchLayout,
     Sizing,
     Slot,
-    plan_graph,
-    plan_scratch,
-    scratch_planning,
+    lay_out_graph,
+    lay_out_scratch,
+    laying_out_scratch,
 )
 
 __all__ = [
     "INPLACE",
-    "AllocPlan",
+    "GraphLayout",
     "HeapAllocator",
-    "ScratchPlan",
+    "ScratchLayout",
     "Sizing",
     "Slot",
-    "plan_graph",
-    "plan_scratch",
-    "scratch_planning",
+    "lay_out_graph",
+    "lay_out_scratch",
+    "laying_out_scratch",
 ]

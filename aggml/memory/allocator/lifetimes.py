@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INPLACE",
-    "AllocPlan",
-    "ScratchPlan",
+    "GraphLayout",
+    "ScratchLayout",
     "Sizing",
     "Slot",
-    "graph_planning",
     "kept_storages",
-    "plan_graph",
-    "plan_scratch",
-    "scratch_planning",
+    "lay_out_graph",
+    "lay_out_scratch",
+    "laying_out_graph",
+    "laying_out_scratch",
 ]
 
 #: How many of its first operands the result of an op may lie on, of ops that have such.
@@ -62,7 +62,7 @@ class Sizing(Protocol):
         ...
 
 
-class ScratchPlan(NamedTuple):
+class ScratchLayout(NamedTuple):
     """Offsets of tensors in one arena, and how large it has to be."""
 
     offsets: dict[Tensor, int]
@@ -78,7 +78,7 @@ class Slot(NamedTuple):
     size: int
 
 
-class AllocPlan(NamedTuple):
+class GraphLayout(NamedTuple):
     """Slots of tensors, and for each buffer the bytes of its chunks.
 
     A buffer id whose type occurred before has no chunks: it shares those of the first.
@@ -242,7 +242,7 @@ def _take_over(
     return False
 
 
-def scratch_planning(
+def laying_out_scratch(
     graph: Graph,
     wanted: Callable[[Tensor], bool] | Collection[Tensor],
     *,
@@ -250,7 +250,7 @@ def scratch_planning(
     alloc_size: Callable[[Tensor], int] | None = None,
     reuse_inputs: bool = False,
     linger: int = 0,
-) -> Steps[ScratchPlan]:
+) -> Steps[ScratchLayout]:
     """Plan one arena for the tensors of a graph that are wanted there, in small steps.
 
     Views are never placed; they keep their storage. Ends and OUTPUT tensors, if wanted, keep their
@@ -282,20 +282,20 @@ def scratch_planning(
         if t.view_src is None and is_wanted(t)
     }
     placed = yield from _placing(graph, homes, kept_storages(graph, reuse_inputs), linger)
-    return ScratchPlan({t: start for t, (start, _) in placed.items()}, arena.high)
+    return ScratchLayout({t: start for t, (start, _) in placed.items()}, arena.high)
 
 
-def plan_scratch(
+def lay_out_scratch(
     graph: Graph,
     wanted: Callable[[Tensor], bool] | Collection[Tensor],
     *,
     alignment: int,
     alloc_size: Callable[[Tensor], int] | None = None,
     reuse_inputs: bool = False,
-) -> ScratchPlan:
-    """`scratch_planning`, all at once."""
+) -> ScratchLayout:
+    """`laying_out_scratch`, all at once."""
     return finish(
-        scratch_planning(
+        laying_out_scratch(
             graph, wanted, alignment=alignment, alloc_size=alloc_size, reuse_inputs=reuse_inputs
         )
     )
@@ -305,7 +305,7 @@ def _nbytes(tensor: Tensor) -> int:
     return tensor.nbytes
 
 
-def plan_graph(
+def lay_out_graph(
     graph: Graph,
     node_ids: Sequence[int] | None = None,
     leaf_ids: Sequence[int] | None = None,
@@ -313,14 +313,16 @@ def plan_graph(
     types: Sequence[Sizing],
     reuse_inputs: bool = False,
     ours: Collection[Buffer] = (),
-) -> AllocPlan:
-    """`graph_planning`, all at once."""
+) -> GraphLayout:
+    """`laying_out_graph`, all at once."""
     return finish(
-        graph_planning(graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse_inputs, ours=ours)
+        laying_out_graph(
+            graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse_inputs, ours=ours
+        )
     )
 
 
-def graph_planning(
+def laying_out_graph(
     graph: Graph,
     node_ids: Sequence[int] | None = None,
     leaf_ids: Sequence[int] | None = None,
@@ -328,7 +330,7 @@ def graph_planning(
     types: Sequence[Sizing],
     reuse_inputs: bool = False,
     ours: Collection[Buffer] = (),
-) -> Steps[AllocPlan]:
+) -> Steps[GraphLayout]:
     """Plan all that a graph allocator places: every tensor without memory that is no view.
 
     Args:
@@ -345,15 +347,17 @@ def graph_planning(
     arenas: dict[int, Chunk | Arena] = {}
     homes_by_id: list[_Home] = []
     shared: list[bool] = []
-    for kind in types:
-        key = id(kind)
+    for buffer_type in types:
+        key = id(buffer_type)
         shared.append(key in arenas)
         if key not in arenas:
-            unlimited = kind.max_size >= MAX_BYTES
-            arenas[key] = Chunk() if unlimited else Arena(kind.max_size)
-            homes_by_id.append(_Home(arenas[key], kind.alignment, kind.alloc_size))
+            unlimited = buffer_type.max_size >= MAX_BYTES
+            arenas[key] = Chunk() if unlimited else Arena(buffer_type.max_size)
+            homes_by_id.append(_Home(arenas[key], buffer_type.alignment, buffer_type.alloc_size))
         else:
-            homes_by_id.append(homes_by_id[next(i for i, t in enumerate(types) if t is kind)])
+            homes_by_id.append(
+                homes_by_id[next(i for i, t in enumerate(types) if t is buffer_type)]
+            )
     ids: dict[Tensor, int] = {}
     for what, tensors, given in (("node", graph.nodes, node_ids), ("leaf", graph.leafs, leaf_ids)):
         if given is not None and len(given) != len(tensors):
@@ -379,10 +383,10 @@ def graph_planning(
         for t, (start, size) in placed.items()
     }
     chunks = tuple(
-        () if repeated else _highs(arenas[id(kind)])
-        for kind, repeated in zip(types, shared, strict=True)
+        () if repeated else _highs(arenas[id(buffer_type)])
+        for buffer_type, repeated in zip(types, shared, strict=True)
     )
-    return AllocPlan(slots, chunks)
+    return GraphLayout(slots, chunks)
 
 
 def _highs(arena: Chunk | Arena) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ class Question:
         self._devices = [b.device for b in backends]
         by_device: dict[int, dict[object, bool]] = {id(d): {} for d in self._devices}
         self._supports = [by_device[id(d)] for d in self._devices]
-        self._kinds: dict[Tensor, object] = {}
+        self._forms: dict[Tensor, object] = {}
 
     def buffer(self, tensor: Tensor) -> Holder | None:
         """Where the tensor itself was placed before the scheduler saw it; None for views, too."""
@@ -74,12 +74,12 @@ class Question:
         Layers of a model are alike: nodes of one op, types, shapes, strides and parameters, with
         sources in the same memories, are asked for once.
         """
-        kind = self._kinds.get(tensor)
-        if kind is None:
-            kind = self._kinds[tensor] = _kind(tensor)
-        known = self._supports[b].get(kind)
+        form = self._forms.get(tensor)
+        if form is None:
+            form = self._forms[tensor] = _form(tensor)
+        known = self._supports[b].get(form)
         if known is None:
-            known = self._supports[b][kind] = self._devices[b].supports_op(tensor)
+            known = self._supports[b][form] = self._devices[b].supports_op(tensor)
         return known
 
     def reads(self, b: int, buffer_type: BufferType) -> bool:
@@ -109,7 +109,7 @@ class Question:
         return at >= 0 and self.reads(b, self.types[at])
 
 
-def _kind(tensor: Tensor) -> object:
+def _form(tensor: Tensor) -> object:
     """All of a node that a device may look at to say whether it can run it."""
     placement = tensor.placement
     return (

@@ -3,9 +3,9 @@
 Here: the result, and the way to it: `rewriting` -> `placing` -> `compiling_splits` -> `scripting`.
 Not here: enqueuing (running/).
 
-Two kinds. The compact one is what ggml has: all values share memory. It serves one submission at a
-time. In the other, values that cross devices, inputs and results have memory apart, once for each
-submission in flight, so that transfers run beside the computing of others.
+There are two kinds of layout. The compact one is what ggml has: all values share memory. It serves
+one submission at a time. In the other, values that cross devices, inputs and results have memory
+apart, once for each submission in flight, so that transfers run beside the computing of others.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
 
 def _placing_for_good(program: Program) -> Steps[None]:
     """Memory for leafs that nobody placed and no run brings."""
-    for b, kind in enumerate(program.q.types):
+    for b, buffer_type in enumerate(program.q.types):
         while group := [
             t for t in program.fixed if t.placement is None and program.found.backend[t] == b
         ]:
             with suppress(AlreadyAllocated):  # another task was first with one of them
-                yield from kind.allocating(group)
+                yield from buffer_type.allocating(group)
 
 
 def measure(program: Program) -> tuple[int, ...]:
@@ -105,4 +105,4 @@ def measure(program: Program) -> tuple[int, ...]:
     types = program.q.types
     rewritten = finish(rewriting(program, apart=False))
     sizes = finish(offsetting(rewritten, types)).sizes()
-    return tuple([sizes[types.index(kind)] for kind in types])
+    return tuple([sizes[types.index(buffer_type)] for buffer_type in types])

@@ -39,7 +39,7 @@ class Memory:
     def __init__(self) -> None:
         self.buffers: dict[Key, list[Buffer]] = {}
 
-    def grow(self, key: Key, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
+    def grow(self, key: Key, buffer_type: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
         """Buffers of at least these sizes.
 
         Raises:
@@ -54,15 +54,15 @@ class Memory:
             wanted = [max(n, have[i].size if i < len(have) else 0) for i, n in enumerate(sizes)]
             new: list[Buffer] = []
             for n in wanted:
-                buffer = yield from kind.taking(n)
+                buffer = yield from buffer_type.taking(n)
                 buffer.usage = BufferUsage.COMPUTE
                 new.append(buffer)
             if self.buffers.get(key) is have:  # else another task was first: there may be enough
                 self.buffers[key] = new
 
-    def shared_by(self, kind: BufferType) -> list[Buffer] | None:
+    def shared_by(self, buffer_type: BufferType) -> list[Buffer] | None:
         """The buffers that all backends with this type share; None before there are any."""
-        return self.buffers.get(("type", id(kind)))
+        return self.buffers.get(("type", id(buffer_type)))
 
     def size_for(self, b: int, types: Sequence[BufferType], n_copies: int) -> int:
         """Bytes of backend ``b``; what several share counts for the first of them.
@@ -74,7 +74,7 @@ class Memory:
         """
         keys: list[Key] = [("own", b, side) for side in range(1 + SIDE_STREAMS)]
         keys += [("slot", number, b) for number in range(n_copies)]
-        if next(i for i, kind in enumerate(types) if kind is types[b]) == b:
+        if next(i for i, buffer_type in enumerate(types) if buffer_type is types[b]) == b:
             keys.append(("type", id(types[b])))
         return sum(buffer.size for key in keys for buffer in self.buffers.get(key, ()))
 
@@ -82,19 +82,19 @@ class Memory:
 class Unshared:
     """A buffer type seen as one that no other backend shares."""
 
-    def __init__(self, kind: BufferType) -> None:
-        self._kind = kind
+    def __init__(self, buffer_type: BufferType) -> None:
+        self._type = buffer_type
 
     @property
     def alignment(self) -> int:
         """That of the type."""
-        return self._kind.alignment
+        return self._type.alignment
 
     @property
     def max_size(self) -> int:
         """That of the type."""
-        return self._kind.max_size
+        return self._type.max_size
 
     def alloc_size(self, tensor: Tensor) -> int:
         """As the type says."""
-        return self._kind.alloc_size(tensor)
+        return self._type.alloc_size(tensor)

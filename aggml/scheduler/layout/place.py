@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml.graph import graph_of
-from aggml.memory.allocator.lifetimes import graph_planning
+from aggml.memory.allocator.lifetimes import laying_out_graph
 from aggml.memory.buffer import aligned
 from aggml.scheduler.layout.memory import Unshared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aggml.memory.allocator.lifetimes import AllocPlan, Sizing
+    from aggml.memory.allocator.lifetimes import GraphLayout, Sizing
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.layout.memory import Key, Memory
@@ -64,9 +64,11 @@ class _Taken:
         self._memory = memory
         self.buffers: list[tuple[Key, list[Buffer]]] = []
 
-    def taking(self, key: Key, kind: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
+    def taking(
+        self, key: Key, buffer_type: BufferType, sizes: Sequence[int]
+    ) -> Steps[list[Buffer]]:
         """Buffers of at least these sizes."""
-        have = yield from self._memory.grow(key, kind, sizes)
+        have = yield from self._memory.grow(key, buffer_type, sizes)
         self.buffers.append((key, have))
         return have
 
@@ -85,29 +87,32 @@ def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Steps[Pla
     taken = _Taken(memory)
     if slot is not None:
         yield from _placing_apart(rewritten, slot, taken)
-    kinds = [rewritten.program.q.types[site.backend] for site in rewritten.sites]
+    buffer_types = [rewritten.program.q.types[site.backend] for site in rewritten.sites]
     alone = _is_alone(rewritten, apart=slot is not None)
     scratch: list[Key] = [
-        ("own", *site) if own else ("type", id(kind))
-        for site, kind, own in zip(rewritten.sites, kinds, alone, strict=True)
+        ("own", *site) if own else ("type", id(buffer_type))
+        for site, buffer_type, own in zip(rewritten.sites, buffer_types, alone, strict=True)
     ]
-    types = [Unshared(kind) if own else kind for kind, own in zip(kinds, alone, strict=True)]
-    plan = yield from offsetting(rewritten, types)
+    types = [
+        Unshared(buffer_type) if own else buffer_type
+        for buffer_type, own in zip(buffer_types, alone, strict=True)
+    ]
+    offsets = yield from offsetting(rewritten, types)
     blocks: list[list[Buffer]] = []
-    for i, chunks in enumerate(plan.chunks):
+    for i, chunks in enumerate(offsets.chunks):
         first = scratch.index(scratch[i])  # several sites may share memory
         if first == i:
-            blocks.append((yield from taken.taking(scratch[i], kinds[i], chunks)))
+            blocks.append((yield from taken.taking(scratch[i], buffer_types[i], chunks)))
         else:
             blocks.append(blocks[first])
     addresses: dict[Tensor, int] = {}
     shared = rewritten.shared
-    for tensor, found in plan.slots.items():
+    for tensor, found in offsets.slots.items():
         i = found.buffer_id
         if blocks[i]:
             block = blocks[i][found.chunk]
         else:  # all that lies there has no bytes
-            block = (yield from taken.taking(scratch[i], kinds[i], [0]))[0]
+            block = (yield from taken.taking(scratch[i], buffer_types[i], [0]))[0]
         if tensor in shared:
             block.place(tensor, found.offset)
         else:
@@ -122,11 +127,11 @@ def _is_alone(rewritten: Rewritten, *, apart: bool) -> list[bool]:
     of their own, and with memory apart also backends that share a type.
     """
     types = rewritten.program.q.types
-    is_shared = [sum(1 for other in types if other is kind) > 1 for kind in types]
+    is_shared = [sum(1 for other in types if other is buffer_type) > 1 for buffer_type in types]
     return [site.side > 0 or (apart and is_shared[site.backend]) for site in rewritten.sites]
 
 
-def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Steps[AllocPlan]:
+def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Steps[GraphLayout]:
     """Offsets of what has no memory yet, as ggml's graph allocator finds them.
 
     Args:
@@ -138,7 +143,7 @@ def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Steps[AllocPlan
     yield
     at = [rewritten.home.get(leaf, 0) for leaf in leafs]
     return (
-        yield from graph_planning(
+        yield from laying_out_graph(
             graph, rewritten.sites_of_order, at, types=types, reuse_inputs=True
         )
     )
@@ -161,11 +166,11 @@ def _placing_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Steps[None
     for tensor in dict.fromkeys(tensors):
         by_backend.setdefault(home[tensor], []).append(tensor)
     for b, group in by_backend.items():
-        kind = program.q.types[b]
+        buffer_type = program.q.types[b]
         offsets, size = [], 0
         for tensor in group:
             offsets.append(size)
-            size += aligned(kind.alloc_size(tensor), kind.alignment)
-        (block,) = yield from taken.taking(("slot", slot, b), kind, [size])
+            size += aligned(buffer_type.alloc_size(tensor), buffer_type.alignment)
+        (block,) = yield from taken.taking(("slot", slot, b), buffer_type, [size])
         for tensor, offset in zip(group, offsets, strict=True):
             block.place(tensor, offset)

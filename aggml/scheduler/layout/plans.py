@@ -82,8 +82,8 @@ def compiling_splits(placed: Placed, side: Side) -> Steps[list[DevicePlan | None
             plans.append(None)
             continue
         backend = backend_at(rewritten, site, side)
-        kind = rewritten.program.q.types[rewritten.sites[site].backend]
-        block = blocks[0] if blocks else kind.alloc_buffer(0)
+        buffer_type = rewritten.program.q.types[rewritten.sites[site].backend]
+        block = blocks[0] if blocks else buffer_type.alloc_buffer(0)
         graph.memory = SplitMemory(block, graph, backend, placed.addresses, blocks)
         plans.append((yield from backend._compile(graph, graph.memory)))
     return plans

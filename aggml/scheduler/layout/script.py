@@ -293,21 +293,21 @@ def _foreign(
 def _sharers(placed: Placed, homes: Mapping[Tensor, int]) -> dict[int, tuple[Backend, ...]]:
     """`Script.sharers`."""
     q, ours = placed.rewritten.program.q, placed.rewritten.home
-    kinds: dict[int, dict[int, None]] = {}  # types of placed memory, by id
+    types_at: dict[int, dict[int, None]] = {}  # types of placed memory, by id
     types = {}
     for root, b in homes.items():
         where = root.placement
         if where is not None and root not in ours:
-            kind = where.buffer.type
-            types[id(kind)] = kind
-            kinds.setdefault(b, {})[id(kind)] = None
+            buffer_type = where.buffer.type
+            types[id(buffer_type)] = buffer_type
+            types_at.setdefault(b, {})[id(buffer_type)] = None
     return {
         b: tuple(
             [
                 backend
                 for i, backend in enumerate(q.backends)
-                if i != b and any(q.reads(i, types[kind]) for kind in found)
+                if i != b and any(q.reads(i, types[key]) for key in found)
             ]
         )
-        for b, found in kinds.items()
+        for b, found in types_at.items()
     }

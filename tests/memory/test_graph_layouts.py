@@ -8,7 +8,7 @@ import pytest
 from corpus_loader import allocator_cases
 from hypothesis import given
 from hypothesis import strategies as st
-from memory.memory_model import check_plan
+from memory.memory_model import check_layout
 from memory.paper import Paper, addresses, chain
 from memory.random_graphs import graphs
 from memory.recorded_graphs import buildable, make_graph
@@ -19,7 +19,7 @@ from aggml import (
     InvalidArgument,
     Tensor,
 )
-from aggml.memory.allocator import plan_graph
+from aggml.memory.allocator import lay_out_graph
 from aggml.memory.allocators import GraphAllocator, TensorAllocator
 
 RECORDED = [pytest.param(c, id=c["id"]) for c in allocator_cases() if buildable(c)]
@@ -44,13 +44,13 @@ def test_no_larger_than_recorded(case: dict[str, Any]) -> None:
     graph, tensors = make_graph(case)
     weights = place_weights(case, tensors)
     kind = Paper(alignment=case["alignment"])
-    plan = plan_graph(graph, types=[kind], reuse_inputs=True)
-    assert plan.sizes()[0] <= case["gallocr_size"]
+    layout = lay_out_graph(graph, types=[kind], reuse_inputs=True)
+    assert layout.sizes()[0] <= case["gallocr_size"]
     storages = {name for name in case["offsets"] if tensors[name].view_src is None}
-    assert {t.name for t in plan.slots} == storages
-    check_plan(graph, addresses(plan), leafs_must_last=False)
+    assert {t.name for t in layout.slots} == storages
+    check_layout(graph, addresses(layout), leafs_must_last=False)
     assert weights.size  # alive until here
-    assert GraphAllocator(kind, reuse_inputs=True).reserve_size(graph) == plan.sizes()
+    assert GraphAllocator(kind, reuse_inputs=True).reserve_size(graph) == layout.sizes()
 
 
 @given(graph=graphs(), data=st.data(), reuse=st.booleans())
@@ -62,23 +62,23 @@ def test_nothing_overlaps_in_several_buffers_of_chunks(
     ids = st.integers(0, 2)
     node_ids = [data.draw(ids) for _ in graph.nodes]
     leaf_ids = [data.draw(ids) for _ in graph.leafs]
-    plan = plan_graph(graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse)
-    assert plan.chunks[2] == ()
-    for tensor, slot in plan.slots.items():
+    layout = lay_out_graph(graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse)
+    assert layout.chunks[2] == ()
+    for tensor, slot in layout.slots.items():
         wanted = (
             node_ids[graph.nodes.index(tensor)]
             if tensor in graph.nodes
             else leaf_ids[graph.leafs.index(tensor)]
         )
         assert slot.buffer_id == wanted
-    check_plan(graph, addresses(plan), leafs_must_last=not reuse)
+    check_layout(graph, addresses(layout), leafs_must_last=not reuse)
 
 
 def test_ids_must_fit() -> None:
     graph, _ = chain(2)
     with pytest.raises(InvalidArgument, match="node ids"):
-        plan_graph(graph, [0], types=[Paper()])
+        lay_out_graph(graph, [0], types=[Paper()])
     with pytest.raises(InvalidArgument, match="id 1"):
-        plan_graph(graph, [0, 1], types=[Paper()])
+        lay_out_graph(graph, [0, 1], types=[Paper()])
     with pytest.raises(InvalidArgument, match="id -1"):
-        plan_graph(graph, None, [-1], types=[Paper()])
+        lay_out_graph(graph, None, [-1], types=[Paper()])
