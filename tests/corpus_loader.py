@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CORPUS",
-    "FAMILIES",
+    "GROUPS",
     "Case",
     "Output",
     "Step",
@@ -39,7 +39,7 @@ __all__ = [
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 _OTHER = {"types", "gallocr", "sched", "refused"}
-FAMILIES = sorted(path.stem for path in CORPUS.glob("*.json") if path.stem not in _OTHER)
+GROUPS = sorted(path.stem for path in CORPUS.glob("*.json") if path.stem not in _OTHER)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Case:
     """One call, what it gave, and how close another implementation has to come."""
 
     id: str
-    family: str
+    group: str
     op: str
     node: str
     inputs: tuple[Value, ...]
@@ -121,7 +121,7 @@ class Case:
         return self._array(f"{name}.after")
 
     def _array(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = _arrays(self.family)[f"{self.id}/{name}"]
+        array: NDArray[Any] = _arrays(self.group)[f"{self.id}/{name}"]
         return array
 
     def __str__(self) -> str:
@@ -129,14 +129,14 @@ class Case:
 
 
 @functools.cache
-def _arrays(family: str) -> NpzFile:
-    file: NpzFile = np.load(CORPUS / f"{family}.npz")
+def _arrays(group: str) -> NpzFile:
+    file: NpzFile = np.load(CORPUS / f"{group}.npz")
     return file
 
 
 @functools.cache
-def _json(family: str) -> Any:
-    return json.loads((CORPUS / f"{family}.json").read_text())
+def _json(group: str) -> Any:
+    return json.loads((CORPUS / f"{group}.json").read_text())
 
 
 def _value(raw: dict[str, Any], by_name: dict[str, dict[str, Any]]) -> Value:
@@ -166,12 +166,12 @@ def _value(raw: dict[str, Any], by_name: dict[str, dict[str, Any]]) -> Value:
     )
 
 
-def _case(family: str, raw: dict[str, Any]) -> Case:
+def _case(group: str, raw: dict[str, Any]) -> Case:
     by_name = {i["name"]: i for i in raw["inputs"]}
     out = raw.get("output")
     return Case(
         id=raw["id"],
-        family=family,
+        group=group,
         op=raw["op"],
         node=raw.get("node", ""),
         inputs=tuple(_value(i, by_name) for i in raw["inputs"]),
@@ -199,15 +199,15 @@ def _case(family: str, raw: dict[str, Any]) -> Case:
 
 
 @functools.cache
-def _cases(family: str) -> tuple[Case, ...]:
-    """Read once: the test files of 30 families of ops look through all of them."""
-    return tuple(_case(family, raw) for raw in _json(family))
+def _cases(group: str) -> tuple[Case, ...]:
+    """Read once: the test files of 30 groups of ops look through all of them."""
+    return tuple(_case(group, raw) for raw in _json(group))
 
 
-def op_cases(*families: str) -> Iterator[Case]:
-    """The cases of these families, of all that hold op cases if none is named."""
-    for family in families or FAMILIES:
-        yield from _cases(family)
+def op_cases(*groups: str) -> Iterator[Case]:
+    """The cases of these groups, of all that hold op cases if none is named."""
+    for group in groups or GROUPS:
+        yield from _cases(group)
 
 
 def refused_cases() -> Iterator[Case]:

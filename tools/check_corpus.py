@@ -92,7 +92,7 @@ def check(variant: str, k: int, of: int) -> Part:
     cases, refused = list(op_cases())[k::of], list(refused_cases())[k::of]
     backends = {n: opened(variant, n) for n in THREADS}
     problems = {
-        f"{case.family} {case}": problem
+        f"{case.group} {case}": problem
         for case in cases
         if (problem := problem_of(case, backends)) is not None
     }

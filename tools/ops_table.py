@@ -75,9 +75,9 @@ it wrongly. aggml computes these: operands of `im2col` and the convolutions, of 
 """
 
 
-def has_kernel(isa: str, op: str, family: str) -> bool:
-    """Whether the folder of an instruction set has a file for the op, or for its family."""
-    stem = {"flash_attn_ext": "flash"}.get(family, family)
+def has_kernel(isa: str, op: str, group: str) -> bool:
+    """Whether the folder of an instruction set has a file for the op, or for its group."""
+    stem = {"flash_attn_ext": "flash"}.get(group, group)
     if stem == "mul_mat":
         return any(KERNELS.glob(f"{isa}/mul_mat*.c"))
     return any((KERNELS / isa / f"{name}.c").exists() for name in (op, stem))

@@ -1,4 +1,4 @@
-"""Windows over lines: how many fit. Shared by the families of convolutions."""
+"""Windows over lines: how many fit. Shared by the groups of convolutions."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _buildable(op: str, args: Mapping[str, Any], modify: Iterable[str]) -> bool:
 def recorded_calls() -> list[Any]:
     """Every recorded call of a builder, by the file of the corpus that it is in."""
     return [
-        pytest.param(case, id=f"{case.family}-{case.id}")
+        pytest.param(case, id=f"{case.group}-{case.id}")
         for case in op_cases()
         if not case.steps and _buildable(case.op, case.args, case.modify)
     ]

@@ -1,7 +1,7 @@
 """Every quantized type as an operand, beyond the recorded shapes: against numpy on its values.
 
 Here: views with gaps, broadcast, all types that may be a target. Not here: the conversions
-themselves (test_types.py), recorded calls (the tests of the op families).
+themselves (test_types.py), recorded calls (the tests of the groups of ops).
 """
 
 from __future__ import annotations

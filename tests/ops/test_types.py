@@ -1,7 +1,7 @@
 """Element types: bytes of the quantizers and values of the blocks, bit for bit as recorded.
 
 Here: aggml.quantize and aggml.dequantize, and the row functions of ops, by way of cpy. Not here:
-more of iq1 to iq3 (test_types_iq.py), types as operands (the tests of the op families).
+more of iq1 to iq3 (test_types_iq.py), types as operands (the tests of the groups of ops).
 """
 
 from __future__ import annotations

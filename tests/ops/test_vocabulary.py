@@ -25,8 +25,8 @@ def test_every_recorded_function_is_a_builder() -> None:
 
 
 def test_every_recorded_call_is_run() -> None:
-    run = {(param.values[0].family, param.values[0].id) for param in recorded_calls()}
-    assert {(case.family, case.id) for case in op_cases() if not case.steps} == run
+    run = {(param.values[0].group, param.values[0].id) for param in recorded_calls()}
+    assert {(case.group, case.id) for case in op_cases() if not case.steps} == run
 
 
 def test_the_table_of_ops_is_up_to_date() -> None:

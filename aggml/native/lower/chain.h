@@ -1,6 +1,6 @@
 /* Operations that are carried out together, stage by stage, while a row, or a block of a product, is in the cache.
  *
- * Here: what the lowering and the steps of a family call to have the stages of a node done with its own work. Each
+ * Here: what the lowering and the steps of an op call to have the stages of a node done with its own work. Each
  * stage runs the kernel of its operation, so the bits are those of the operations one by one. Not here: which nodes are
  * fused (fusion.py), how a chain of rows is cut (lower/chain.c). */
 #ifndef AGK_CHAIN_H

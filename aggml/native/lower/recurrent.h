@@ -1,4 +1,4 @@
-/* What the recurrent families share: rows of f32 operands, and what is expected of them. */
+/* What the recurrent ops share: rows of f32 operands, and what is expected of them. */
 #ifndef AGK_RECURRENT_H
 #define AGK_RECURRENT_H
 

@@ -1,4 +1,4 @@
-/* What the lowerings of the op families share to refuse a node: a status and a sentence with the values. */
+/* What the lowerings of all groups of ops share to refuse a node: a status and a sentence with the values. */
 #ifndef AGK_REFUSE_H
 #define AGK_REFUSE_H
 
@@ -29,7 +29,7 @@ static inline bool agk_same_shape(const agk_view *a, const agk_view *b)
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
 }
 
-/* Shape and type of the result are what the op makes of `a`: the same for all elementwise families. */
+/* Shape and type of the result are what the op makes of `a`: the same for all elementwise ops. */
 static inline agk_status agk_expect_like(agk_lowering *lowering, const agk_view *dst, const agk_view *a)
 {
     if (dst->type != a->type) {

@@ -1,7 +1,7 @@
 /* Walking strided operands together: dimensions merged where all operands allow it, the work cut into units.
  *
  * Here: loops over up to three operands, ports that read any type as f32 and write f32 as any type.
- * Not here: what is computed (the op families). */
+ * Not here: what is computed (the groups of ops). */
 #ifndef AGK_STRIDED_H
 #define AGK_STRIDED_H
 

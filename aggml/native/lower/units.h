@@ -8,7 +8,7 @@
 #include "refuse.h"
 #include "strided.h"
 
-enum { AGK_PER_CHUNK = 10, AGK_UNITS = 11 }; /* slots of node->aux; 0 to 9 are left to the family */
+enum { AGK_PER_CHUNK = 10, AGK_UNITS = 11 }; /* slots of node->aux; 0 to 9 are left to the op */
 
 typedef struct agk_range {
     int64_t first, last;

@@ -1,7 +1,7 @@
 /* Plan: a graph lowered into a flat list of steps. Immutable once sealed; any number of threads run it.
  *
  * Not here: what a node costs (plan_cost.c), running (plan_run.c), which steps run beside each other (plan_order.c),
- * how a node is cut (the families in lower/). */
+ * how a node is cut (the groups in lower/). */
 #include <stdio.h>
 #include <stdlib.h>
 

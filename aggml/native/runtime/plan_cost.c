@@ -2,7 +2,7 @@
  *
  * An event loop carries out by itself what is cheap (stream_inline.c), so what matters is that nothing large looks
  * cheap: a sum of 32 M floats has one element of result. Rough on purpose: it only has to tell some hundred ns from
- * some us. Not here: how a node is cut into chunks (the families in lower/). */
+ * some us. Not here: how a node is cut into chunks (the groups in lower/). */
 #include "runtime.h"
 
 enum {

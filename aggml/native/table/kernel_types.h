@@ -1,4 +1,4 @@
-/* The signature of each kernel of kernels.def: agk_<kernel>_fn. Families are set off by a comment line. */
+/* The signature of each kernel of kernels.def: agk_<kernel>_fn. Groups are set off by a comment line. */
 #ifndef AGK_KERNEL_TYPES_H
 #define AGK_KERNEL_TYPES_H
 

@@ -27,7 +27,7 @@ def _cases() -> list[Any]:
     for case in op_cases():
         nodes = Graph(build(case).out).nodes
         if all(kernels.supports(node) for node in nodes):
-            found.append(pytest.param(case, id=f"{case.family}-{case.id}"))
+            found.append(pytest.param(case, id=f"{case.group}-{case.id}"))
     return found
 
 
