@@ -50,6 +50,21 @@ def _unigram(texts: list[str]) -> dict[str, Any]:
     return {"tokens": [x for x, _ in vocabulary], "scores": [float(x) for _, x in vocabulary]}
 
 
+def _words(texts: list[str]) -> dict[str, Any]:
+    """A vocabulary of letters, without their bytes, learned from words without gaps."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = ["<|end|>", *(f"<0x{i:02X}>" for i in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=TOKENS + 256, special_tokens=special)
+    tokenizer.train_from_iterator(texts, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    merges = [x if isinstance(x, str) else " ".join(x) for x in model["merges"]]
+    return {"tokens": tokens, "merges": merges}
+
+
 def _tokens(
     c: Any, path: Path, texts: tuple[str, ...], *, special: bool = False
 ) -> list[list[int]] | None:
@@ -90,6 +105,10 @@ def main() -> None:
         words = _unigram(list(torture.TEXTS))
         path = torture.write_unigram(Path(folder, "unigram.gguf"), **words)
         words["ids"] = _tokens(c, path, torture.TEXTS, special=True)
+        gaps = _words(list(torture.TEXTS[: torture.LEARNED]))
+        path = torture.write(Path(folder, "words.gguf"), "whitespace", **gaps, model="whitespace")
+        gaps["ids"] = _tokens(c, path, torture.TEXTS)
+    (TESTS / "models" / "words.json").write_text(json.dumps(gaps) + "\n", encoding="ascii")
     (TESTS / "models" / "unigram.json").write_text(json.dumps(words) + "\n", encoding="ascii")
     same: dict[str, list[str]] = {}
     for pre, tokens in found.items():

@@ -51,7 +51,27 @@ def vocabulary() -> tuple[list[str], list[str]]:
     return found["tokens"], found["merges"]
 
 
-def write(path: Path, pre: str, tokens: Sequence[str], merges: Sequence[str]) -> Path:
+def of_bpe(
+    pre: str, tokens: Sequence[str], merges: Sequence[str], model: str = "gpt2"
+) -> dict[str, Any]:
+    """The metadata of a vocabulary that is put together by merges."""
+    return {
+        "tokenizer.ggml.model": model,
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": list(tokens),
+        "tokenizer.ggml.token_type": [
+            3 if token.startswith("<|") else 6 if token.startswith("<0x") else 1 for token in tokens
+        ],
+        "tokenizer.ggml.merges": list(merges),
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+def write(
+    path: Path, pre: str, tokens: Sequence[str], merges: Sequence[str], model: str = "gpt2"
+) -> Path:
     """A file with a vocabulary and no weights."""
     metadata: dict[str, Any] = {
         "general.architecture": "llama",
@@ -61,17 +81,9 @@ def write(path: Path, pre: str, tokens: Sequence[str], merges: Sequence[str]) ->
         "llama.feed_forward_length": 64,
         "llama.attention.head_count": 1,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": pre,
-        "tokenizer.ggml.tokens": list(tokens),
-        "tokenizer.ggml.token_type": [3 if token.startswith("<|") else 1 for token in tokens],
-        "tokenizer.ggml.merges": list(merges),
-        "tokenizer.ggml.bos_token_id": 0,
-        "tokenizer.ggml.eos_token_id": 0,
-        "tokenizer.ggml.add_bos_token": False,
     }
     with aggml.GGUFWriter(path) as writer:
-        for key, value in metadata.items():
+        for key, value in (metadata | of_bpe(pre, tokens, merges, model)).items():
             writer.add(key, value)
     return path
 

@@ -3,8 +3,7 @@ r"""How text is cut into pieces before byte-level BPE, by ``tokenizer.ggml.pre``
 Each cut is a regular expression of Oniguruma, applied to what the ones before it left between their
 matches. They are facts of the models' tokenizers, in the form in which llama.cpp applies them.
 
-Of the names that llama.cpp knows, kimi-k2, afmoe, superbpe and whitespace are missing: they are no
-plain regular expressions. Not here: joining what is in a piece (vocabulary.py).
+All names that llama.cpp knows are here. Not here: joining what is in a piece (vocabulary.py).
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ class Cut:
         whole: a piece that is a token as it stands is not put together from parts.
         add_bos: a text begins with BOS if the file does not say.
         bytes: pieces are bytes, each written as a letter; else text, spaces written as U+2581.
+        words: gaps are no part of any piece; of text alone.
     """
 
     patterns: tuple[str, ...]
     whole: bool = False
     add_bos: bool = False
     bytes: bool = True
+    words: bool = False
 
 
 _GAPS: Final = r"\s+(?!\S)"
@@ -90,6 +91,9 @@ _NOT_UPPER: Final = r"((?=[\p{L}])([^A-Z]))"
 _GPT4O: Final = _cased(_NOT_SMALL, _NOT_UPPER, _THREE, f"{_ANY}?")
 # The same where marks that combine belong to their letters.
 _GPT4O_MARKS: Final = _GPT4O.replace(r"(?=[\p{L}])", r"(?=[\p{L}\p{M}])")
+# Digits by threes from the right, as they are read; scripts that are written without spaces.
+_FROM_RIGHT: Final = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+_ASIAN: Final = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
 _BLOOM: Final = " ?[^(\\s|.,!?…。，、।۔،)]+"
 
 # Letters with case, and scripts that are written without spaces, as deepseek-llm has them.
@@ -141,6 +145,9 @@ _FAMILIES: Final[Mapping[Cut, tuple[str, ...]]] = {
     Cut((
         _THREE, _HAN_KANA, _DEEPSEEK.replace(r"[\r\n]*|\s*[\r\n]+", r"|[\r\n]"), r"\p{N}",
     )): ("spark2_5",),
+    Cut((_FROM_RIGHT, _ASIAN, _DEEPSEEK)): ("afmoe",),
+    Cut((r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))")): ("superbpe",),
+    Cut((r"\p{Han}+", _cased(_UPPER, _SMALL, _THREE, f"{_ANY}?").replace("/]*", "]*"))): ("kimi-k2",),
     Cut((_BLOOM,)): ("poro-chat", "bloom", "gpt3-finnish"),
     Cut((_BLOOM, r"\p{N}")): ("viking",),
     Cut((_cased(_NOT_SMALL, _NOT_UPPER, r"\p{N}", ""),), whole=True, add_bos=True): ("tekken",),
@@ -157,6 +164,7 @@ _FAMILIES: Final[Mapping[Cut, tuple[str, ...]]] = {
         "<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", "([\\t\\n]|    |  )", r"\p{N}",
         r"[\p{P}!-/:-@\[-`{-~]", _GPT2,
     ), add_bos=True): ("chameleon",),
+    Cut((r"\S+",), bytes=False, words=True): ("whitespace",),
     Cut((r"[^\n]+|[\n]+",), bytes=False): ("gemma4", "granite-embed-multi-311m", "sarvam-moe"),
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ __all__ = ["open_vocabulary"]
 KINDS: Final[Mapping[str, Callable[[Mapping[str, Any]], Vocabulary]]] = {
     "llama": SentencePiece,
     "gpt2": ByteLevel,
+    "whitespace": ByteLevel,
     "bert": WordPiece,
     "t5": Unigram,
 }

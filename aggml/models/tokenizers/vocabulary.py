@@ -190,11 +190,16 @@ class ByteLevel(Vocabulary):
         super().__init__(metadata, add_bos=self._cut.add_bos)
         self._tokenizer = _joiner(metadata, self.ids, self._cut)
         self._bytes = _bytes_by_letter()
+        self._lower = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", False))
         self._composed = bool(metadata.get("tokenizer.ggml.normalizer.nfc", False))
 
     def _encode(self, text: str) -> list[int]:
         if self._composed:
             text = unicodedata.normalize("NFC", text)
+        if self._cut.words:
+            if self._lower:
+                text = text.lower()
+            return [x for word in text.split() for x in self._tokenizer.encode(word).ids]
         return list(
             self._tokenizer.encode(text if self._cut.bytes else text.replace(" ", SPACE)).ids
         )
