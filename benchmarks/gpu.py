@@ -15,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -72,7 +73,7 @@ async def transfers(device: Device, *, quick: bool) -> list[Row]:
     keep = kind.alloc_tensors([pinned])
     cpu = aggml.get_device("CPU").backend()
     async with device.backend() as be, cpu:
-        here, there = leaf(be, "i8", (n,), "here"), leaf(be, "i8", (n,), "there")
+        here = leaf(be, "i8", (n,), "here")
         array = np.ones(n, np.int8)
         for what, work in (
             ("pinned to device", lambda: cpu.copy(pinned, here, to=be)),
@@ -87,9 +88,9 @@ async def transfers(device: Device, *, quick: bool) -> list[Row]:
             else:
                 row = absolute("transfers", what, speed, "GB/s")
             rows.append(row)
-        within = 2 * n / await timed(rounds, lambda: be.copy(here, there)) / 1e9
-        rows.append(absolute("transfers", "within the device, read and written", within, "GB/s"))
     keep.close()
+    within = await bandwidth(device, quick=quick)
+    rows.append(absolute("transfers", "within the device, read and written", within, "GB/s"))
     return rows
 
 
@@ -209,8 +210,17 @@ def faults(device: Device, missing: list[str]) -> list[Row]:
 # -- all of it
 
 
-def measure(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
-    """All parts, in turn."""
+def measure(
+    device: Device, *, quick: bool, missing: list[str], found: Callable[[Row], object] = id
+) -> list[Row]:
+    """All parts, in turn; a part that fails is told, and the next one is measured.
+
+    Args:
+        device: a GPU.
+        quick: sizes that say nothing of speed.
+        missing: gets a line for each figure that could not be measured.
+        found: is given each row as soon as its part is through.
+    """
     rows: list[Row] = []
     parts: list[tuple[str, str, Callable[[], Awaitable[list[Row]]]]] = [
         ("transfers", "asyncio", partial(transfers, device, quick=quick)),
@@ -224,7 +234,15 @@ def measure(device: Device, *, quick: bool, missing: list[str]) -> list[Row]:
     ]
     for name, loop, part in parts:
         progress(name)
-        rows += anyio.run(part, backend=loop)
+        try:
+            of_part = anyio.run(part, backend=loop)
+        except Exception as error:  # of a machine that was never seen before
+            traceback.print_exc()
+            missing.append(f"{name}, {loop}: {type(error).__name__}: {error}")
+            continue
+        for row in of_part:
+            found(row)
+        rows += of_part
     return rows
 
 
@@ -235,15 +253,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, few repetitions: does it run at all?"
     )
+    parser.add_argument("--figures", type=Path, help="gets a line for each figure as it is found")
     given = parser.parse_args(arguments)
+
+    def found(row: Row) -> None:
+        print(table([row]).splitlines()[-1], flush=True)
+        if given.figures is not None:
+            with given.figures.open("a") as file:
+                file.write(json.dumps(row.as_json() | {"quick": given.quick}) + "\n")
+
     try:
         device = find_device(given.device)
     except Missing as error:
         print(f"nothing was measured: {error}", file=sys.stderr)
         return 1
     missing: list[str] = []
-    rows = measure(device, quick=given.quick, missing=missing)
+    rows = measure(device, quick=given.quick, missing=missing, found=found)
     rows += faults(device, missing)
+    found(rows[-1])
     print(table(rows))
     for line in missing:
         print(f"not measured: {line}")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from aggml import ops
-from benchmarks.gpu_tools import bandwidth, leaf, per_node
+from benchmarks.gpu_tools import DEPTHS, bandwidth, leaf, per_node
 from benchmarks.peers import module
 from benchmarks.timing import Row, absolute, median, versus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from aggml import Device
+    from aggml import Device, Tensor
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 MIB: Final = 1 << 20
@@ -37,7 +37,7 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
         for dtype in ("q4_0", "q8_0", "q4_K", "bf16"):
             weights = [leaf(be, dtype, (k, m), f"w{i}") for i in range(copies)]
             x = leaf(be, "f32", (k, 1), "x")
-            seconds = await per_node(be, [ops.mul_mat(w, x) for w in weights], rounds)
+            seconds = await per_node(be, partial(_products, weights, x), rounds)
             what = f"mat-vec {dtype} {m} x {k}"
             if math.isinf(seconds):
                 missing.append(f"{what}: no kernel")
@@ -46,12 +46,12 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
             rows.append(versus("kernels", what, speed, "GB/s", "copy", roof, (">=", 0.8)))
         size = 128 if quick else 4096
         a, b = (leaf(be, "bf16", (size, size), name) for name in "ab")
-        seconds = await per_node(be, [ops.mul_mat(a, b)], rounds)
+        seconds = await per_node(be, partial(_products, [a], b), rounds)
         rows += _beside_torch(
             "GEMM bf16", 2 * size**3, seconds, partial(_torch_gemm, size), missing
         )
         wide = leaf(be, "f32", (size, size), "wide")  # as nodes give it: rounded on the way in
-        seconds = await per_node(be, [ops.mul_mat(a, wide)], rounds)
+        seconds = await per_node(be, partial(_products, [a], wide), rounds)
         what = "GEMM bf16 by f32"
         if math.isinf(seconds):
             missing.append(f"{what}: no kernel")
@@ -63,12 +63,19 @@ async def kernels(device: Device, *, quick: bool, missing: list[str]) -> list[Ro
         heads, tokens, width = (2, 64, 64) if quick else (32, 4096, 128)
         q = leaf(be, "f32", (width, tokens, heads), "q")
         k16, v16 = (leaf(be, "f16", (width, tokens, heads), name) for name in ("k", "v"))
-        node = ops.flash_attn_ext(q, k16, v16, None, scale=width**-0.5)
-        seconds = await per_node(be, [node], rounds)
+
+        def attention() -> list[Tensor]:
+            return [ops.flash_attn_ext(q, k16, v16, None, scale=width**-0.5)]
+
+        seconds = await per_node(be, attention, rounds)
         work = 4 * heads * tokens * tokens * width
         sdpa = partial(_torch_attention, heads, tokens, width)
         rows += _beside_torch("attention f16", work, seconds, sdpa, missing)
     return rows
+
+
+def _products(weights: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    return [ops.mul_mat(w, x) for w in weights]
 
 
 def _beside_torch(
@@ -90,17 +97,21 @@ def _beside_torch(
 
 
 def _torch_seconds(work: Callable[[], object]) -> float:
+    """By difference of depths, as `by_difference`."""
     torch = module("torch")
 
-    found = []
+    found: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
     for i in range(23):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        if i >= 3:
-            found.append(time.perf_counter() - start)
-    return median(found)
+        for depth in DEPTHS:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(depth):
+                work()
+            torch.cuda.synchronize()
+            if i >= 3:
+                found[depth].append(time.perf_counter() - start)
+    short, long = (median(found[depth]) for depth in DEPTHS)
+    return (long - short) / (DEPTHS[1] - DEPTHS[0])
 
 
 def _torch_gemm(size: int) -> float:

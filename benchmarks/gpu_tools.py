@@ -16,7 +16,7 @@ import numpy as np
 import aggml
 from aggml import Graph
 from benchmarks.model_files import stored
-from benchmarks.timing import computed_in, median
+from benchmarks.timing import median
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -91,26 +91,64 @@ def plain_copies(n: int, rounds: int, ordinal: int) -> tuple[float, float]:
         checked(driver.cuMemFreeHost(host))
 
 
-async def per_node(be: Backend, nodes: Sequence[Tensor], rounds: int) -> float:
-    """Seconds of each of some nodes of one graph; inf where the device cannot run them."""
-    graph = Graph(*nodes)
-    if not all(be.device.supports_op(node) for node in graph.nodes):
+#: How often a piece of work is done in a short and in a long submission.
+DEPTHS: Final = (1, 5)
+
+
+async def by_difference(
+    rounds: int, submit: Callable[[int], Awaitable[object]], depths: tuple[int, int] = DEPTHS
+) -> float:
+    """Seconds of one piece of work: of a long submission less a short one, by the pieces between.
+
+    What a submission costs by itself (the call, the wake-up: 20 to 60 us) is in both, and goes out.
+    Short and long ones take turns, so that a busy moment hits both.
+
+    Args:
+        rounds: of each, after two that do not count.
+        submit: does so many pieces in one submission.
+        depths: how many pieces a short and a long one have.
+    """
+    found: dict[int, list[float]] = {depth: [] for depth in depths}
+    for i in range(rounds + 2):
+        for depth in depths:
+            start = time.perf_counter()
+            await submit(depth)
+            if i >= 2:
+                found[depth].append(time.perf_counter() - start)
+    short, long = (median(found[depth]) for depth in depths)
+    # Noise larger than the work leaves no difference: then the whole is an upper bound.
+    return (long - short) / (depths[1] - depths[0]) if long > short else long / depths[1]
+
+
+async def per_node(be: Backend, make: Callable[[], Sequence[Tensor]], rounds: int) -> float:
+    """Seconds of each of some nodes, by difference; inf where the device cannot run them.
+
+    Args:
+        be: where.
+        make: gives new nodes, as many each time.
+        rounds: see `by_difference`.
+    """
+    graphs = {depth: Graph(*[node for _ in range(depth) for node in make()]) for depth in DEPTHS}
+    if not all(be.device.supports_op(node) for node in graphs[1].nodes):
         return math.inf
-    await be.prepare(graph)
-    found = []
-    for i in range(rounds + 3):
-        future = be.graph_compute(graph)
-        await future
-        if i >= 3:
-            found.append(computed_in(future))
-    assert graph.memory is not None
-    graph.memory.close()
-    return median(found) / len(nodes)
+    for graph in graphs.values():
+        await be.prepare(graph)
+    seconds = await by_difference(rounds, lambda depth: be.graph_compute(graphs[depth]))
+    for graph in graphs.values():
+        assert graph.memory is not None
+        graph.memory.close()
+    return seconds / len(make())
 
 
 async def bandwidth(device: Device, *, quick: bool) -> float:
-    """GB/s of a copy within the device, bytes read and written."""
+    """GB/s of a copy within the device, bytes read and written, by difference."""
     n = MIB if quick else 512 * MIB
     async with device.backend() as be:
         one, two = leaf(be, "i8", (n,), "one"), leaf(be, "i8", (n,), "two")
-        return 2 * n / await timed(2 if quick else 20, lambda: be.copy(one, two)) / 1e9
+
+        async def copies(depth: int) -> None:
+            with be.batch():
+                futures = [be.copy(one, two) for _ in range(depth)]
+            await futures[-1]
+
+        return 2 * n / await by_difference(2 if quick else 20, copies) / 1e9

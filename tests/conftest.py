@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("test_seconds", "a test that takes longer ends its process (watch.py)")
 
 
+@pytest.hookimpl(optionalhook=True)  # where pytest-xdist is not installed
 def pytest_xdist_auto_num_workers() -> int:
     """For ``-n auto``: one more than cores, since tests also wait; each takes half a GB."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -7,6 +7,7 @@ layer). Everything may block for seconds: never on an event loop.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -97,13 +98,27 @@ def _library_paths() -> list[str]:
     return [*found, "libnvrtc.so.13", "libnvrtc.so"]
 
 
+def _load_builtins(path: str) -> None:
+    """Load the library of built-in functions that lies beside NVRTC.
+
+    NVRTC opens it by name when it first compiles. The wheel of 13.0 has no run path, so the loader
+    finds the name only if the library is in the process already.
+    """
+    for builtins in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+
+
 @functools.cache
 def _nvrtc() -> ctypes.CDLL | None:
     for path in _library_paths():
         try:
-            return ctypes.CDLL(path)
+            library = ctypes.CDLL(path)
         except OSError:
             continue
+        if os.path.isabs(path):
+            _load_builtins(path)
+        return library
     return None
 
 
@@ -197,23 +212,29 @@ class Cubins:
     Args:
         directory: where compiled ones are kept; None: `default_cache`. A directory that cannot be
             written is no error, the work is then done again in the next process.
+        shipped: where those lie that came with the package; None: beside this file.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, shipped: Path | None = None) -> None:
         self._directory = default_cache() if directory is None else directory
-        self._shipped = _KERNELS.parent / "cubins"
+        self._shipped = _KERNELS.parent / "cubins" if shipped is None else shipped
 
-    def _stem(self, module: str, arch: str) -> str:
+    def stem(self, module: str, arch: str) -> str:
+        """How the name of its file begins: module, text and options, architecture."""
         text, options = source(module)
         key = hashlib.sha256("\0".join((text, *_options(options, arch))).encode()).hexdigest()[:24]
         return f"{re.sub(r'[^0-9A-Za-z]+', '-', module).strip('-')}-{key}-sm{arch}"
 
     def find(self, module: str, arch: str) -> bytes | None:
-        """A cubin that is shipped or kept: of this NVRTC, of any where there is none."""
+        """A cubin of this text for this architecture.
+
+        One that is shipped counts whichever NVRTC made it, and so does any kept one where there is
+        no NVRTC. Else a kept one has to be of the NVRTC that is here.
+        """
+        stem = self.stem(module, arch)
         version = nvrtc_version() or "*"
-        pattern = f"{self._stem(module, arch)}-nvrtc{version}.cubin"
-        for folder in (self._shipped, self._directory):
-            for path in sorted(folder.glob(pattern), reverse=True):
+        for folder, made_by in ((self._shipped, "*"), (self._directory, version)):
+            for path in sorted(folder.glob(f"{stem}-nvrtc{made_by}.cubin"), reverse=True):
                 try:
                     return path.read_bytes()
                 except OSError:
@@ -230,7 +251,7 @@ class Cubins:
         found = self.find(module, arch)
         if found is None:
             found = compile_module(module, arch).cubin
-            name = f"{self._stem(module, arch)}-nvrtc{nvrtc_version()}.cubin"
+            name = f"{self.stem(module, arch)}-nvrtc{nvrtc_version()}.cubin"
             self._keep(name, found)
         return found
 

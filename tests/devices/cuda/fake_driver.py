@@ -132,13 +132,13 @@ def _image(kernels: str, shim: str) -> bytes:
 
 
 class HostKernels(CudaKernels):
-    """The package's own kernels, compiled by g++ for the shim."""
+    """The package's own kernels, compiled by g++ for the shim, sums and products fused as there."""
 
     def module(self, name: str, arch: str) -> bytes:
         """What the fake driver takes for a cubin."""
         from devices.cuda import host
 
-        return _image(host.build_library(name)._name, str(host._shim()[0]))
+        return _image(host.build_library(name, fused=True)._name, str(host._shim()[0]))
 
 
 class SimpleKernels:

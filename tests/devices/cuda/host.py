@@ -12,7 +12,7 @@ import hashlib
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from aggml import Graph, Tensor
     from aggml.devices.cuda.launch import Launch
 
-__all__ = ["FAULT", "Memory", "build_library", "compute", "launch"]
+__all__ = ["FAULT", "FUSED", "Memory", "build_library", "compute", "launch"]
 
 _HERE = Path(__file__).resolve().parent
 _BUILD = _HERE.parents[2] / "build" / "cuda-shim"
 #: Set by make check-cuda: "address,undefined".
 _SANITIZE = os.environ.get("AGGML_SHIM_SANITIZE", "")
 # -O1: most of the time goes into compiling. Multiplications and additions are not fused, as in the
-# scalar kernels; on a GPU they are.
+# scalar kernels; on a GPU they are, see FUSED.
 _FLAGS = [
     "-std=c++17",
     "-O1",
@@ -49,7 +49,18 @@ _FLAGS += ["-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-const-va
 _FLAGS += [f"-I{_HERE}"]
 if _SANITIZE:
     _FLAGS += [f"-fsanitize={_SANITIZE}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+
+
+def _processor() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
 _PREFIX = '#include "shim.h"\n'
+#: Products and sums fused as NVRTC does it, where the processor can.
+FUSED: Final = ["-ffp-contract=fast", "-mfma"] if " fma " in _processor() else []
 #: int64: flag, index, position, number of rows
 FAULT = 32
 
@@ -78,11 +89,12 @@ def _shim() -> tuple[Path, Any]:
 
 
 @functools.cache
-def build_library(module: str) -> Any:
-    """The kernels of a module for the CPU."""
+def build_library(module: str, *, fused: bool = False) -> Any:
+    """The kernels of a module for the CPU; ``fused``: rounding as on a GPU, see `FUSED`."""
     _shim()
     text, options = source(module)
     definitions = [option for option in options if option.startswith("-D")]
+    definitions += FUSED if fused else []
     name = "".join(c if c.isalnum() else "-" for c in module)
     return ctypes.CDLL(str(_compiled(name, _PREFIX + text, definitions)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from devices.cuda import cubins
@@ -11,9 +11,6 @@ from devices.cuda.cubins import problems
 from aggml.devices.cuda.compile import Cubins, compile_module, nvrtc_version, source
 from aggml.devices.cuda.lowering import modules
 from aggml.errors import DeviceError, InvalidArgument
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     nvrtc_version() is None, reason="nvidia-cuda-nvrtc is not installed"
@@ -51,6 +48,28 @@ def test_cubins_are_kept_and_found_again(tmp_path: Path) -> None:
     kept.write_bytes(b"kept")
     assert Cubins(tmp_path).get("glu", "80") == b"kept"
     assert Cubins(tmp_path).find("glu", "90") is None
+
+
+def test_a_shipped_cubin_counts_whichever_nvrtc_made_it(tmp_path: Path) -> None:
+    kept, shipped = tmp_path / "kept", tmp_path / "shipped"
+    Cubins(kept).get("glu", "80")
+    (made,) = kept.iterdir()
+    shipped.mkdir()
+    other = made.name.replace(f"nvrtc{nvrtc_version()}", "nvrtc12.1")
+    assert other != made.name
+    (shipped / other).write_bytes(b"shipped")
+    assert Cubins(kept, shipped).find("glu", "80") == b"shipped"
+    assert Cubins(kept, shipped).find("glu", "90") is None
+    assert Cubins(shipped, tmp_path).find("glu", "80") is None  # kept, by another NVRTC
+
+
+def test_the_builtins_beside_nvrtc_are_loaded_with_it() -> None:
+    """The wheel of NVRTC 13.0 does not find them by itself."""
+    compile_module.__globals__["_nvrtc"]()
+    loaded = Path("/proc/self/maps").read_text()
+    library = next(line.split()[-1] for line in loaded.splitlines() if "libnvrtc.so" in line)
+    for builtins in Path(library).parent.glob("libnvrtc-builtins.so.*"):
+        assert str(builtins.resolve()) in loaded or str(builtins) in loaded
 
 
 def test_a_directory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from devices.cuda.fake_driver import HostKernels
 
 from aggml.devices.cuda import CUDADevice, driver
 from benchmarks import gpu, gpu_faults
-from benchmarks.timing import table
+from benchmarks.gpu_tools import by_difference
+from benchmarks.timing import Row, absolute, table
 
 if TYPE_CHECKING:
     from devices.cuda.fake_driver import Fake, SimpleKernels
@@ -25,7 +26,9 @@ def test_all_parts_are_measured(fake: Fake, capsys: pytest.CaptureFixture[str]) 
     """With the package's own kernels, so that every row is there that a GPU gives."""
     missing: list[str] = []
     device = CUDADevice(driver.facts(0), HostKernels())
-    rows = gpu.measure(device, quick=True, missing=missing)
+    told: list[Row] = []
+    rows = gpu.measure(device, quick=True, missing=missing, found=told.append)
+    assert told == rows
     assert Counter(row.part for row in rows) == {
         "transfers": 5,
         "overlap": 1,
@@ -41,6 +44,36 @@ def test_all_parts_are_measured(fake: Fake, capsys: pytest.CaptureFixture[str]) 
     assert table(rows)
     assert all(row.as_json() for row in rows)
     assert fake.counter("pageable") == 0
+
+
+async def test_what_a_submission_costs_by_itself_is_not_in_a_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("benchmarks.gpu_tools.time.perf_counter", lambda: clock[0])
+
+    async def submit(depth: int) -> None:
+        clock[0] += 60 + depth
+
+    assert await by_difference(3, submit) == 1
+
+
+def test_a_part_that_fails_is_told_and_the_next_one_is_measured(
+    device: CUDADevice, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object, **__: object) -> list[Row]:
+        raise ValueError("unheard of")
+
+    async def works(*_: object, **__: object) -> list[Row]:
+        return [absolute("soak", "something", 1.0, "1/s")]
+
+    for name in ("transfers", "overlap", "latency", "relaunch", "kernels", "decode"):
+        monkeypatch.setattr(gpu, name, fails)
+    monkeypatch.setattr(gpu, "soak", works)
+    missing: list[str] = []
+    assert len(gpu.measure(device, quick=True, missing=missing)) == 1
+    assert missing[0] == "transfers, asyncio: ValueError: unheard of"
+    assert len(missing) == 7
 
 
 def test_failures_are_checked(simple: SimpleKernels, fake: Fake) -> None:

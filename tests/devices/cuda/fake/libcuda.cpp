@@ -1,11 +1,16 @@
 // A libcuda.so.1 that runs on the CPU: unmodified cuda.bindings and cuda.core take it for the driver.
 //
-// Streams are threads, memory is malloc'ed, tracked, and overwritten when new (0xff, a NaN) or freed (0xdd). A "cubin" is
-// the text FAKE:<kernels> newline <shim>: a library of kernels for the host, and the one that runs them for a grid. As
-// the real one, a full launch queue blocks the caller, pageable copies wait for the stream, capture forbids calls that
-// synchronise, and after an asynchronous error every call answers with it. fake_*: for tests. Environment:
-// FAKE_CUDA_DEVICES (1), _CC (90), _VERSION (13000), _MEMORY (1 GiB), _QUEUE (1024), _JITTER_US (0), _SEED (1).
+// Streams are threads, memory is malloc'ed, tracked, and overwritten when new (0xff, a NaN) or freed (0xdd). Addresses of
+// device memory cannot be touched by the host: the bytes lie elsewhere (fake_host). A "cubin" is the text FAKE:<kernels>
+// newline <shim>: a library of kernels for the host, and the one that runs them for a grid. As the real one, a full
+// launch queue blocks the caller, pageable copies wait for the stream, capture forbids calls that synchronise and the
+// first launch of a kernel, which loads it; a block has 48 KiB of shared memory unless its kernel was given more, and no
+// more threads than its kernel has registers for; a pool keeps what was freed; pinned memory is limited; after an
+// asynchronous error every call answers with it. fake_*: for tests. Environment: FAKE_CUDA_DEVICES (1), _CC (90),
+// _VERSION (13000), _MEMORY (1 GiB), _PINNED (2 GiB), _QUEUE (1024), _JITTER_US (0), _SEED (1).
 #include <dlfcn.h>
+#include <link.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -36,6 +41,7 @@ enum {
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     NOT_READY = 600,
+    OUT_OF_RESOURCES = 701,
     ILLEGAL_ADDRESS = 700,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
@@ -261,10 +267,27 @@ static void sync_all()
 struct Block {
     size_t size;
     int device; // -1: pinned host memory, -2: registered
+    char *shadow = nullptr; // where the bytes of device memory really are; its address cannot be touched
 };
 static std::mutex memory_lock;
 static std::map<Ptr, Block> blocks;
 static size_t used[16];
+static size_t kept[16]; // of the device's memory, by its pools: what is used, and what was freed and not trimmed
+static size_t pinned;   // bytes of the host, allocated or registered
+static const size_t POOL_UNIT = 2 << 20;
+
+static size_t pages(size_t n, size_t page)
+{
+    return (n + page - 1) / page * page;
+}
+
+static bool pin(size_t n) // under memory_lock
+{
+    static size_t most = static_cast<size_t>(env("FAKE_CUDA_PINNED", 2l << 30));
+    if (pinned + pages(n, 4096) > most) return false;
+    pinned += pages(n, 4096);
+    return true;
+}
 
 static bool find(Ptr p, size_t n, Block *out = nullptr)
 {
@@ -285,6 +308,17 @@ static bool on_device(Ptr p, size_t n)
     return false;
 }
 
+// Where the bytes are that belong to an address: elsewhere for memory of a device, there for all else.
+EXPORT void *fake_host(Ptr p)
+{
+    std::lock_guard<std::mutex> l(memory_lock);
+    auto it = blocks.upper_bound(p);
+    if (it == blocks.begin()) return reinterpret_cast<void *>(p);
+    --it;
+    if (it->second.shadow && p < it->first + pages(it->second.size, 4096)) return it->second.shadow + (p - it->first);
+    return reinterpret_cast<void *>(p);
+}
+
 static int allocate(Ptr *p, size_t n, int device)
 {
     if (n == 0) return INVALID_VALUE;
@@ -292,20 +326,29 @@ static int allocate(Ptr *p, size_t n, int device)
     {
         std::lock_guard<std::mutex> l(memory_lock);
         if (device >= 0 && used[device] + n > total) return OUT_OF_MEMORY;
+        if (device < 0 && !pin(n)) return OUT_OF_MEMORY;
         if (device >= 0) used[device] += n;
+        if (device >= 0) kept[device] = std::max(kept[device], std::min(total, pages(used[device], POOL_UNIT)));
     }
     size_t room = (n + 4095) / 4096 * 4096;
     void *m = aligned_alloc(4096, room);
     if (!m) return OUT_OF_MEMORY;
     memset(m, 0xff, room);
     *p = reinterpret_cast<Ptr>(m);
+    char *shadow = nullptr;
+    if (device >= 0) {
+        shadow = static_cast<char *>(m);
+        *p = reinterpret_cast<Ptr>(mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    }
     std::lock_guard<std::mutex> l(memory_lock);
-    blocks[*p] = {n, device};
+    blocks[*p] = {n, device, shadow};
     return OK;
 }
 
 static int release(Ptr p)
 {
+    char *shadow;
+    size_t room;
     {
         std::lock_guard<std::mutex> l(memory_lock);
         auto it = blocks.find(p);
@@ -315,10 +358,14 @@ static int release(Ptr p)
             return INVALID_VALUE;
         }
         if (it->second.device >= 0) used[it->second.device] -= it->second.size;
-        memset(reinterpret_cast<void *>(p), 0xdd, it->second.size);
+        if (it->second.device < 0) pinned -= pages(it->second.size, 4096);
+        shadow = it->second.shadow;
+        room = (it->second.size + 4095) / 4096 * 4096;
+        memset(shadow ? shadow : reinterpret_cast<void *>(p), 0xdd, it->second.size);
         blocks.erase(it);
     }
-    free(reinterpret_cast<void *>(p));
+    if (shadow) munmap(reinterpret_cast<void *>(p), room);
+    free(shadow ? shadow : reinterpret_cast<void *>(p));
     return OK;
 }
 
@@ -663,7 +710,7 @@ EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     NEEDS_CONTEXT();
     *total = static_cast<size_t>(env("FAKE_CUDA_MEMORY", 1 << 30));
     std::lock_guard<std::mutex> l(memory_lock);
-    *free_bytes = *total - used[current->device];
+    *free_bytes = *total - kept[current->device]; // what a pool keeps is not free for others
     return OK;
 }
 EXPORT int cuMemAlloc_v2(Ptr *p, size_t n)
@@ -719,9 +766,15 @@ EXPORT int cuMemFreeHost(void *p)
 EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned)
 {
     ENTER("cuMemHostRegister");
+    NOT_WHILE_CAPTURING();
+    NEEDS_CONTEXT();
     Ptr at = reinterpret_cast<Ptr>(p);
+    if (!n) return INVALID_VALUE;
     std::lock_guard<std::mutex> l(memory_lock);
-    if (blocks.count(at)) return ALREADY_REGISTERED;
+    auto next = blocks.lower_bound(at);
+    if (next != blocks.end() && next->first < at + n) return ALREADY_REGISTERED;
+    if (next != blocks.begin() && std::prev(next)->first + std::prev(next)->second.size > at) return ALREADY_REGISTERED;
+    if (!pin(n)) return OUT_OF_MEMORY;
     blocks[at] = {n, -2};
     return OK;
 }
@@ -730,7 +783,11 @@ EXPORT int cuMemHostUnregister(void *p)
     enter("cuMemHostUnregister");
     sync_all();
     std::lock_guard<std::mutex> l(memory_lock);
-    return blocks.erase(reinterpret_cast<Ptr>(p)) ? OK : NOT_REGISTERED;
+    auto it = blocks.find(reinterpret_cast<Ptr>(p));
+    if (it == blocks.end() || it->second.device != -2) return NOT_REGISTERED;
+    pinned -= pages(it->second.size, 4096);
+    blocks.erase(it);
+    return OK;
 }
 EXPORT int cuPointerGetAttributes(unsigned n, const int *attributes, void **values, Ptr p)
 {
@@ -771,7 +828,7 @@ EXPORT int cuMemcpyHtoDAsync_v2(Ptr d, const void *s, size_t n, void *stream)
     Stream *to = stream_of(stream);
     bool pinned = find(reinterpret_cast<Ptr>(s), n);
     host_side(to, reinterpret_cast<Ptr>(s), n);
-    to->push(nullptr, [=] { memcpy(reinterpret_cast<void *>(d), s, n); });
+    to->push(nullptr, [=] { memcpy(fake_host(d), s, n); });
     if (!pinned) to->sync();
     return OK;
 }
@@ -782,7 +839,7 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *d, Ptr s, size_t n, void *stream)
     Stream *to = stream_of(stream);
     bool pinned = find(reinterpret_cast<Ptr>(d), n);
     host_side(to, reinterpret_cast<Ptr>(d), n);
-    to->push(nullptr, [=] { memcpy(d, reinterpret_cast<void *>(s), n); });
+    to->push(nullptr, [=] { memcpy(d, fake_host(s), n); });
     if (!pinned) to->sync();
     return OK;
 }
@@ -792,13 +849,13 @@ EXPORT int cuMemcpyDtoDAsync_v2(Ptr d, Ptr s, size_t n, void *stream)
     if (!on_device(d, n) || !on_device(s, n)) return INVALID_VALUE;
     if (d < s + n && s < d + n && d != s) count("overlapping copies"); // undefined on a device
     return stream_of(stream)->push(nullptr,
-                                   [=] { memcpy(reinterpret_cast<void *>(d), reinterpret_cast<void *>(s), n); });
+                                   [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 EXPORT int cuMemcpyAsync(Ptr d, Ptr s, size_t n, void *stream)
 {
     ENTER("cuMemcpyAsync");
     return stream_of(stream)->push(nullptr,
-                                   [=] { memmove(reinterpret_cast<void *>(d), reinterpret_cast<void *>(s), n); });
+                                   [=] { memmove(fake_host(d), fake_host(s), n); });
 }
 EXPORT int cuMemcpyPeerAsync(Ptr d, void *dc, Ptr s, void *sc, size_t n, void *stream)
 {
@@ -809,7 +866,7 @@ EXPORT int cuMemcpyPeerAsync(Ptr d, void *dc, Ptr s, void *sc, size_t n, void *s
         return INVALID_VALUE;
     count("peer copies");
     return stream_of(stream)->push(nullptr,
-                                   [=] { memcpy(reinterpret_cast<void *>(d), reinterpret_cast<void *>(s), n); });
+                                   [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 struct Copy2D {
     size_t src_x, src_y;
@@ -828,7 +885,9 @@ EXPORT int cuMemcpy2DAsync_v2(const Copy2D *given, void *stream)
 {
     ENTER("cuMemcpy2DAsync");
     Copy2D c = *given;
-    if (c.src_pitch < c.width || c.dst_pitch < c.width || c.height == 0) return INVALID_VALUE;
+    if (c.height == 0 || c.src_x + c.width > c.src_pitch || c.dst_x + c.width > c.dst_pitch) return INVALID_VALUE;
+    if ((c.src_kind == 2 && c.src_pitch > INT32_MAX) || (c.dst_kind == 2 && c.dst_pitch > INT32_MAX))
+        return INVALID_VALUE; // CU_DEVICE_ATTRIBUTE_MAX_PITCH
     size_t src_n = (c.height - 1) * c.src_pitch + c.width, dst_n = (c.height - 1) * c.dst_pitch + c.width;
     Ptr src = c.src_kind == 1 ? reinterpret_cast<Ptr>(c.src_host) : c.src_device;
     Ptr dst = c.dst_kind == 1 ? reinterpret_cast<Ptr>(c.dst_host) : c.dst_device;
@@ -839,7 +898,7 @@ EXPORT int cuMemcpy2DAsync_v2(const Copy2D *given, void *stream)
     if (c.dst_kind == 1) host_side(s, dst, dst_n);
     return s->push(nullptr, [=] {
         for (size_t i = 0; i < c.height; ++i)
-            memcpy(reinterpret_cast<void *>(dst + i * c.dst_pitch), reinterpret_cast<void *>(src + i * c.src_pitch),
+            memcpy(fake_host(dst + i * c.dst_pitch), fake_host(src + i * c.src_pitch),
                    c.width);
     });
 }
@@ -847,7 +906,7 @@ EXPORT int cuMemsetD8Async(Ptr d, unsigned char value, size_t n, void *stream)
 {
     ENTER("cuMemsetD8Async");
     if (!on_device(d, n)) return INVALID_VALUE;
-    return stream_of(stream)->push(&blocks, [=] { memset(reinterpret_cast<void *>(d), value, n); });
+    return stream_of(stream)->push(&blocks, [=] { memset(fake_host(d), value, n); });
 }
 struct Props {
     int kind, handles, location, id;
@@ -889,9 +948,12 @@ EXPORT int cuMemPoolGetAccess(int *flags, void *, void *)
     *flags = 3;
     return OK;
 }
-EXPORT int cuMemPoolTrimTo(void *, size_t)
+EXPORT int cuMemPoolTrimTo(void *pool, size_t keep)
 {
     ENTER("cuMemPoolTrimTo");
+    int device = static_cast<Pool *>(pool)->device;
+    std::lock_guard<std::mutex> l(memory_lock);
+    kept[device] = std::min(kept[device], pages(std::max(keep, used[device]), POOL_UNIT));
     return OK;
 }
 EXPORT int cuDeviceGetDefaultMemPool(void **pool, int d)
@@ -929,11 +991,14 @@ struct Kernel {
     Library *library;
     std::string name;
     void *call;
-    unsigned size;
+    unsigned size, threads;              // of its parameter; of a block at most, by its registers
+    std::atomic<int> shared[16] = {};    // bytes that a block may be given on a device; 0: as without asking
+    std::atomic<bool> loaded[16] = {};   // on a device: with the first launch, or when its function was asked for
 };
 EXPORT int cuLibraryLoadData(void **library, const void *image, void *, void *, unsigned, void *, void *, unsigned)
 {
     ENTER("cuLibraryLoadData");
+    NOT_WHILE_CAPTURING();
     if (memcmp(image, "FAKE:", 5) != 0) return INVALID_IMAGE;
     std::string paths = static_cast<const char *>(image) + 5;
     size_t cut = paths.find('\n');
@@ -946,6 +1011,7 @@ EXPORT int cuLibraryLoadData(void **library, const void *image, void *, void *, 
     *library = new Library{handle, reinterpret_cast<Shim *>(dlsym(shim, "shim_launch")), {}};
     return OK;
 }
+static std::mutex library_lock;
 EXPORT int cuLibraryUnload(void *)
 {
     return OK;
@@ -957,9 +1023,45 @@ EXPORT int cuLibraryGetKernel(void **kernel, void *library, const char *name)
     void *call = dlsym(lib->handle, name);
     auto *size = static_cast<unsigned *>(dlsym(lib->handle, (std::string(name) + "_size").c_str()));
     if (!call || !size) return NOT_FOUND;
+    auto *threads = static_cast<unsigned *>(dlsym(lib->handle, (std::string(name) + "_threads").c_str()));
+    std::lock_guard<std::mutex> l(library_lock);
     void *&known = lib->kernels[name];
-    if (!known) known = new Kernel{lib, name, call, *size};
+    if (!known) known = new Kernel{lib, name, call, *size, threads ? *threads : 1024};
     *kernel = known;
+    return OK;
+}
+// The names of all kernels: of each symbol NAME_size. GNU ld puts the table of strings behind that of symbols.
+static std::vector<std::string> kernel_names(Library *lib)
+{
+    link_map *map;
+    std::vector<std::string> names;
+    if (dlinfo(lib->handle, RTLD_DI_LINKMAP, &map) != 0) return names;
+    const ElfW(Sym) *symbols = nullptr;
+    const char *strings = nullptr;
+    for (ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; ++d) {
+        if (d->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym) *>(d->d_un.d_ptr);
+        if (d->d_tag == DT_STRTAB) strings = reinterpret_cast<const char *>(d->d_un.d_ptr);
+    }
+    for (auto *s = symbols; s && reinterpret_cast<const char *>(s + 1) <= strings; ++s) {
+        std::string name = strings + s->st_name;
+        if (s->st_shndx != SHN_UNDEF && name.size() > 5 && name.compare(name.size() - 5, 5, "_size") == 0)
+            names.push_back(name.substr(0, name.size() - 5));
+    }
+    return names;
+}
+EXPORT int cuLibraryGetKernelCount(unsigned *n, void *library)
+{
+    ENTER("cuLibraryGetKernelCount");
+    *n = static_cast<unsigned>(kernel_names(static_cast<Library *>(library)).size());
+    return OK;
+}
+EXPORT int cuLibraryEnumerateKernels(void **kernels, unsigned n, void *library)
+{
+    ENTER("cuLibraryEnumerateKernels");
+    auto names = kernel_names(static_cast<Library *>(library));
+    for (unsigned i = 0; i < n && i < names.size(); ++i) {
+        if (int code = cuLibraryGetKernel(&kernels[i], library, names[i].c_str())) return code;
+    }
     return OK;
 }
 EXPORT int cuKernelGetLibrary(void **library, void *kernel)
@@ -967,9 +1069,27 @@ EXPORT int cuKernelGetLibrary(void **library, void *kernel)
     *library = static_cast<Kernel *>(kernel)->library;
     return OK;
 }
+// Kernels are loaded when they are first needed (CUDA_MODULE_LOADING=LAZY, the default), which a capture forbids.
+static int load(Kernel *kernel, int device)
+{
+    if (kernel->loaded[device]) return OK;
+    NOT_WHILE_CAPTURING();
+    kernel->loaded[device] = true;
+    count("kernels loaded");
+    return OK;
+}
 EXPORT int cuKernelGetFunction(void **function, void *kernel)
 {
+    ENTER("cuKernelGetFunction");
+    NEEDS_CONTEXT();
     *function = kernel;
+    return load(static_cast<Kernel *>(kernel), current->device);
+}
+EXPORT int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+    ENTER("cuFuncGetAttribute");
+    auto *k = static_cast<Kernel *>(function);
+    *value = attribute == 0 ? static_cast<int>(k->threads) : attribute == 4 ? 32 : 0;
     return OK;
 }
 EXPORT int cuKernelGetParamInfo(void *kernel, size_t index, size_t *offset, size_t *size)
@@ -985,9 +1105,12 @@ EXPORT int cuKernelGetAttribute(int *value, int, void *, int)
     *value = 0;
     return OK;
 }
-EXPORT int cuKernelSetAttribute(int, int, void *, int)
+EXPORT int cuKernelSetAttribute(int attribute, int value, void *kernel, int device)
 {
     ENTER("cuKernelSetAttribute");
+    if (attribute != 8) return OK;
+    if (value < 0 || value > 232448) return INVALID_VALUE;
+    static_cast<Kernel *>(kernel)->shared[device] = value;
     return OK;
 }
 struct LaunchConfig {
@@ -1002,10 +1125,17 @@ EXPORT int cuLaunchKernelEx(const LaunchConfig *config, void *kernel, void **par
     LaunchConfig c = *config;
     auto *k = static_cast<Kernel *>(kernel);
     uint64_t threads = static_cast<uint64_t>(c.bx) * c.by * c.bz;
-    if (!c.gx || !c.gy || !c.gz || !threads || threads > 1024 || c.gy > 65535 || c.gz > 65535 || c.shared > 232448)
+    int on = stream_of(c.stream)->device;
+    if (!c.gx || !c.gy || !c.gz || !threads || threads > 1024 || c.gy > 65535 || c.gz > 65535 || c.bz > 64 ||
+        c.gx > INT32_MAX || c.shared > static_cast<unsigned>(std::max(49152, k->shared[on].load())))
         return INVALID_VALUE;
+    if (threads > k->threads) return OUT_OF_RESOURCES;
+    if (int code = load(k, on)) return code;
     auto args = std::make_shared<std::vector<uint64_t>>((k->size + 7) / 8);
     memcpy(args->data(), params[0], k->size);
+    for (uint64_t &word : *args) {
+        if (word > (1ull << 32)) word = reinterpret_cast<uint64_t>(fake_host(word));
+    }
     Stream *s = stream_of(c.stream);
     int device = s->device;
     return s->push(k, [=] {
