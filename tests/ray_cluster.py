@@ -27,7 +27,12 @@ def cluster(folder: Path, nodes: int = 2) -> Iterator[Any]:
 
     os.environ["AGGML_RAY_CACHE"] = str(folder / "cache")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    head: Any = {"num_cpus": 4, "object_store_memory": STORE, "include_dashboard": False}
+    head: Any = {
+        "num_cpus": 4,
+        "object_store_memory": STORE,
+        "include_dashboard": False,
+        "resources": {"head": 8},
+    }
     made: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes - 1):

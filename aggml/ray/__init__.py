@@ -8,9 +8,35 @@ file. Not here: models (aggml.models), tensor parallelism (docs/distributed.md s
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from aggml.ray.cutting import cut
 from aggml.ray.errors import StageLost
 from aggml.ray.futures import result
 from aggml.ray.pipeline import PipelineModel, pipeline
 
-__all__ = ["PipelineModel", "StageLost", "cut", "pipeline", "result"]
+if TYPE_CHECKING:
+    from aggml.ray.data import Embed as Embed
+    from aggml.ray.data import Generate as Generate
+    from aggml.ray.replicas import service as service
+
+__all__ = [
+    "Embed",
+    "Generate",
+    "PipelineModel",
+    "StageLost",
+    "cut",
+    "pipeline",
+    "result",
+    "service",
+]
+
+#: Names whose modules bring more of Ray with them; they are imported when they are asked for.
+_OF = {"Embed": "data", "Generate": "data", "service": "replicas"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _OF:
+        return getattr(importlib.import_module(f"aggml.ray.{_OF[name]}"), name)
+    raise AttributeError(f"module 'aggml.ray' has no attribute {name!r}")

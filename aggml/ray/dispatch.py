@@ -1,7 +1,8 @@
 """Keeps all stages busy: several steps under way, each with a share of the slots that wait.
 
-A step goes from stage to stage without coming back here: each stage gets a reference to what the
-one before it returns. Here: which asks go into one step, cancelling, waking. Not here: what is
+A step goes from stage to stage without coming back here. A piece of a prompt goes by calls: each
+stage gets a reference to what the one before it returns. A step of single tokens goes by a channel
+(channel.py). Here: which asks go into one step, cancelling, waking. Not here: what is
 asked when a stage was lost (decoder.py), the actors (stages.py).
 """
 
@@ -21,6 +22,8 @@ from aggml.ray.stage import Ask, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aggml.ray.channel import Channel
+
 __all__ = ["Asked", "Dispatcher", "Form"]
 
 Array = Any  # numpy's, of one of several types
@@ -33,6 +36,9 @@ class _Stages(Protocol):
 
     @property
     def actors(self) -> Sequence[Any]: ...
+
+    @property
+    def channel(self) -> Channel | None: ...
 
     def lost(self, error: BaseException) -> StageLost: ...
 
@@ -56,6 +62,7 @@ class Asked:
     ask: Ask
     form: Form
     dispatcher: Dispatcher
+    epoch: int  # in which its turn was counted
     done: anyio.Event = field(default_factory=anyio.Event)
     flight: _Flight | None = None  # None: it waits
     results: list[Array] | None = None
@@ -87,7 +94,7 @@ class _Flight:
 
     asked: list[Asked]
     waiting: int
-    refs: list[ray.ObjectRef[Any]]
+    refs: list[ray.ObjectRef[Any]] = field(default_factory=list)  # none, if it goes by the channel
 
 
 class Dispatcher:
@@ -107,7 +114,7 @@ class Dispatcher:
 
     def queue(self, ask: Ask, form: Form) -> Asked:
         """Send an ask as soon as there is a place for it."""
-        asked = Asked(ask, form, self)
+        asked = Asked(ask, form, self, self._stages.epoch)
         self._waiting.append(asked)
         self._send()
         return asked
@@ -127,8 +134,18 @@ class Dispatcher:
     def _send(self) -> None:
         if self._post is None:
             self._post = post_here()
+        self._drop_stale()
         while self._waiting and len(self._flights) < self._most:
             self._fly(self._share())
+
+    def _drop_stale(self) -> None:
+        """What waited while the stages were started anew has turns that they do not know."""
+        epoch = self._stages.epoch
+        for asked in self._waiting:
+            if asked.epoch != epoch:
+                asked.error = StageLost("the stages were started anew before the step began")
+                asked.done.set()
+        self._waiting = [x for x in self._waiting if x.epoch == epoch]
 
     def _share(self) -> list[Asked]:
         """The asks of the next step.
@@ -148,23 +165,28 @@ class Dispatcher:
     def _fly(self, asked: list[Asked]) -> None:
         form = Form(max(x.form.best for x in asked), asked[0].form.hidden)
         step = Step(self._stages.epoch, tuple(x.ask for x in asked), form.best, form.hidden)
-        refs: list[ray.ObjectRef[Any]] = []
-        for actor in self._stages.actors:
-            refs.append(actor.step.remote(step, refs[-1] if refs else None))
-        flight = _Flight(asked, len(asked), refs)
+        flight = _Flight(asked, len(asked))
         for x in asked:
             x.flight = flight
         self._flights.add(flight)
         post = self._post
         assert post is not None
-        refs[-1].future().add_done_callback(
-            lambda future: post(lambda: self._landed(flight, future))
-        )
 
-    def _landed(self, flight: _Flight, future: Any) -> None:  # noqa: ANN401 concurrent's, of anything
+        def landed(found: Callable[[], list[Array]]) -> None:
+            post(lambda: self._landed(flight, found))
+
+        channel = self._stages.channel
+        if channel is not None and form.best and _fits(asked[0], asked[0]):
+            channel.send(step, landed)
+            return
+        for actor in self._stages.actors:
+            flight.refs.append(actor.step.remote(step, flight.refs[-1] if flight.refs else None))
+        flight.refs[-1].future().add_done_callback(lambda x: landed(lambda: outcome(x)))
+
+    def _landed(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
         self._flights.discard(flight)
         try:
-            _deal(flight.asked, outcome(future))
+            _deal(flight.asked, found())
         except BaseException as error:  # whatever it was: those who wait must hear of it
             for asked in flight.asked:
                 asked.error = self._stages.lost(error) if isinstance(error, LOST) else error

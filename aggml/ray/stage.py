@@ -6,6 +6,7 @@ computation (aggml.models.decoding).
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,11 +139,14 @@ class Stage:
         self._orders = [_Order() for _ in range(plan.slots)]
         self._queueing = anyio.Lock()
         self._opening = anyio.Lock()
+        self._backend: Backend | None = None
         self._loaded = (0, 0)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = 0.0  # seconds in which a step was being computed
 
     async def open(self, epoch: int) -> Facts:
         """Load what is not loaded; steps of older epochs are refused from now on."""
+        self._loop = asyncio.get_running_loop()
         async with self._opening:
             if self._decoder is None:
                 self._decoder = await self._load()
@@ -190,14 +194,33 @@ class Stage:
             self._busy += done - started
         return [np.asarray(x) for x in found]
 
+    def through(self, message: tuple[Step, Any]) -> tuple[Step, Any]:
+        """`step` in a thread of Ray's: from one stage of a channel to the next.
+
+        Args:
+            message: the step, and what the stage before returned: None for the first one, an
+                exception if it failed.
+        """
+        step, before = message
+        if isinstance(before, BaseException):
+            return message
+        assert self._loop is not None
+        # Copies: the message lies in a buffer of the channel, which waits until nobody reads it.
+        own = None if before is None else [np.array(x) for x in before]
+        try:
+            found = asyncio.run_coroutine_threadsafe(self.step(step, own), self._loop)
+            return step, found.result()
+        except BaseException as error:  # it goes to the driver, and this thread goes on
+            return step, error
+
     async def share(self, epoch: int, n: int) -> None:
         """Copy the first ``n`` positions of slot 0 to all others."""
         await self._ready(epoch).share(n)
 
     async def close(self) -> None:
         """Close the backend."""
-        if self._decoder is not None:
-            await self._decoder.site.host.aclose()
+        if self._backend is not None:
+            await self._backend.aclose()
 
     async def _queue(self, step: Step, values: npt.NDArray[np.float32] | None) -> Future[list[Any]]:
         """Queue a step when it is the turn of each of its slots."""
@@ -245,6 +268,7 @@ class Stage:
             backend = plan.backend()
         else:
             backend = aggml.get_device("CPU").backend(n_threads=plan.threads)
+        self._backend = backend
         with await open_model(path) as file:
             return await load_decoder(
                 backend, file, ctx=plan.ctx, sequences=plan.slots, cache=plan.cache,

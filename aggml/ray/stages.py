@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from aggml import AllocFailed
+from aggml.ray.channel import Channel
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.files import Files
 from aggml.ray.futures import result
@@ -45,6 +46,8 @@ class Stages:
         resources: what Ray reserves for each, as ``{"CPU": 1}``.
         strategy: how Ray's placement group spreads them: "SPREAD", "STRICT_SPREAD", "PACK".
         patience: seconds that a lost stage may take to come back.
+        nbytes: of the largest message of a step of single tokens; 0: these go by calls, too.
+        most: steps under way.
     """
 
     def __init__(
@@ -53,8 +56,14 @@ class Stages:
         resources: Sequence[Mapping[str, float]],
         strategy: str,
         patience: float,
+        *,
+        nbytes: int,
+        most: int,
     ) -> None:
         self.epoch = 0
+        self.channel: Channel | None = None
+        self._nbytes = nbytes
+        self._most = most
         self.actors: list[Any] = []
         self.facts: list[Facts] = []
         self._plans = plans
@@ -88,6 +97,7 @@ class Stages:
             await anyio.to_thread.run_sync(self._start_actors)
             try:
                 self.facts = await self._opened(0, progress)
+                await self._connect()
             except LOST as error:
                 raise self.lost(error) from error
         except BaseException:
@@ -157,6 +167,7 @@ class Stages:
                 while True:
                     try:
                         self.facts = await self._opened(epoch + 1)
+                        await self._connect()
                     except LOST as error:
                         last = error
                         await anyio.sleep(AGAIN)
@@ -168,6 +179,24 @@ class Stages:
                 f"{found}; it did not come back within {self._patience:g} s",
                 found.stage, found.node,
             ) from last  # fmt: skip
+
+    async def _connect(self) -> None:
+        """A channel through the stages, in place of the one before.
+
+        Only where all of it is on this node: if a stage dies at the other end of a channel between
+        nodes, the daemon of its node dies, too (ray 2.60).
+        """
+        await self._disconnect()
+        here = ray.get_runtime_context().get_node_id()
+        if self._nbytes and all(x.node == here for x in self.facts):
+            self.channel = await anyio.to_thread.run_sync(
+                lambda: Channel(self.actors, self._nbytes, self._most)
+            )
+
+    async def _disconnect(self) -> None:
+        old, self.channel = self.channel, None
+        if old is not None:
+            await anyio.to_thread.run_sync(old.close)
 
     def lost(self, error: BaseException) -> StageLost:
         """The error of a stage that was lost."""
@@ -192,6 +221,7 @@ class Stages:
     async def aclose(self) -> None:
         """End all of them; what runs is aborted."""
         self._closed = True
+        await self._disconnect()
         await anyio.to_thread.run_sync(self._end)
 
     def _end(self) -> None:

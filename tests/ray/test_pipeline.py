@@ -75,7 +75,9 @@ async def test_stages_give_what_one_machine_gives(
     async with await aggml.models.load(path, ctx=1024) as whole:
         wanted = await whole.logits(ids), await whole.logits(long), await whole.embed_ids([ids])
         tokens = await _generated(whole, ids)
-    async with await pipeline(path, stages=stages, ctx=1024, slots=2, resources=PLACE) as model:
+    # With a resource of its node all of it is on one, and goes by a channel.
+    place = PLACE | ({"head": 1.0} if layout == "qwen3moe" else {})
+    async with await pipeline(path, stages=stages, ctx=1024, slots=2, resources=place) as model:
         assert len(model.stages) == stages
         assert await _generated(model, ids) == tokens
         got = await model.logits(ids), await model.logits(long), await model.embed_ids([ids])
@@ -100,12 +102,17 @@ async def test_generations_at_once_do_not_mix(path: Path) -> None:
     assert [got[i] for i in range(len(prompts))] == wanted
 
 
-async def test_stages_that_die_come_back_and_no_token_is_lost_or_repeated(path: Path) -> None:
+@pytest.mark.parametrize("where", ["by calls", "by channels"])
+async def test_stages_that_die_come_back_and_no_token_is_lost_or_repeated(
+    path: Path, where: str
+) -> None:
     prompts = [random_models.prompt(40)[i : i + 12] for i in range(3)]
     async with await aggml.models.load(path, ctx=256) as whole:
         wanted = [await _generated(whole, x, temperature=0.9, seed=7) for x in prompts]
     got: dict[int, list[int]] = {i: [] for i in range(3)}
-    async with await pipeline(path, ctx=256, slots=3, resources=PLACE) as model:
+    place = PLACE if where == "by calls" else PLACE | {"head": 1.0}
+    async with await pipeline(path, ctx=256, slots=3, resources=place) as model:
+        assert (model._decoder.stages.channel is not None) == (where == "by channels")
 
         async def one(i: int) -> None:
             tokens = model.generate(prompts[i], max_tokens=MANY, temperature=0.9, seed=7)

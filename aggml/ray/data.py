@@ -1,0 +1,114 @@
+"""Datasets: a model in the workers of Ray Data, a batch of rows at a time.
+
+``dataset.map_batches(aggml.ray.Embed, fn_constructor_args=("model.gguf",), concurrency=2)``
+
+Here: `Embed` and `Generate`, which Ray starts once in each worker. Ray Data reads ahead, holds
+workers back whose results nobody takes, and shows progress. Not here: models (aggml.models).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+import numpy as np
+
+import aggml
+from aggml import models
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.models import Model
+
+__all__ = ["Embed", "Generate"]
+
+
+class _Worker:
+    """A model on a loop of its own: Ray Data calls from whatever thread it has."""
+
+    def __init__(self, path: str, threads: int, **options: Any) -> None:  # noqa: ANN401 of `load`
+        self._leave = threading.Lock()
+        self._portal_context = anyio.from_thread.start_blocking_portal()
+        self._portal = self._portal_context.__enter__()
+        self._backend = aggml.get_device("CPU").backend(n_threads=threads)
+        self._model: Model = self._portal.call(self._load, path, options)
+
+    async def _load(self, path: str, options: dict[str, Any]) -> Model:
+        return await models.load(path, self._backend, **options)
+
+    def close(self) -> None:
+        """End the model and its loop."""
+        with self._leave:
+            if self._portal_context is not None:
+                self._portal.call(self._model.aclose)
+                self._portal.call(self._backend.aclose)
+                self._portal_context.__exit__(None, None, None)
+
+
+class Embed(_Worker):
+    """Adds a column of vectors to batches of texts.
+
+    Args:
+        path: a model file, at this path on every node.
+        column: of the texts.
+        to: of the vectors, float32.
+        threads: cores of each worker; give Ray the same number as ``num_cpus``.
+        options: further arguments of `aggml.models.load`.
+    """
+
+    def __init__(
+        self, path: str, *, column: str = "text", to: str = "embedding", threads: int = 1,
+        **options: Any,  # noqa: ANN401
+    ) -> None:  # fmt: skip
+        super().__init__(path, threads, **options)
+        self._column, self._to = column, to
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch with the vectors of its texts, (rows, width)."""
+        texts = [str(x) for x in batch[self._column]]
+        vectors = self._portal.call(self._model.embed, texts)
+        return {**batch, self._to: vectors}
+
+
+class Generate(_Worker):
+    """Adds a column of continuations to batches of prompts; those of a batch are computed together.
+
+    Args:
+        path: a model file, at this path on every node.
+        column: of the prompts.
+        to: of the texts that continue them.
+        threads: cores of each worker; give Ray the same number as ``num_cpus``.
+        slots: prompts that are continued at a time.
+        generation: arguments of `aggml.models.TextModel.generate`, as ``{"max_tokens": 64}``.
+        options: further arguments of `aggml.models.load`.
+    """
+
+    def __init__(
+        self, path: str, *, column: str = "prompt", to: str = "completion", threads: int = 1,
+        slots: int = 8, generation: dict[str, Any] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:  # fmt: skip
+        super().__init__(path, threads, slots=slots, **options)
+        self._column, self._to = column, to
+        self._generation = generation or {}
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch with what continues each of its prompts."""
+        prompts = [str(x) for x in batch[self._column]]
+        texts = self._portal.call(self._all, prompts)
+        return {**batch, self._to: np.array(texts, dtype=object)}
+
+    async def _all(self, prompts: Sequence[str]) -> list[str]:
+        found = [""] * len(prompts)
+
+        async def one(i: int) -> None:
+            tokens = self._model.generate(prompts[i], **self._generation)
+            found[i] = "".join([token.text async for token in tokens])
+
+        async with anyio.create_task_group() as tasks:
+            for i in range(len(prompts)):
+                tasks.start_soon(one, i)
+        return found

@@ -1,0 +1,112 @@
+"""Replicas: the service of `aggml.serve` as a deployment of Ray Serve.
+
+``ray.serve.run(aggml.ray.service(["model.gguf"], replicas=(1, 4)))``
+
+Each replica is a whole service with its own model, cores and continuous batch. Ray Serve's proxy
+passes requests on, streams answers, and starts replicas by the requests under way. Here: the
+deployment. Not here: the service (aggml.serve), a model in stages (pipeline.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import serve
+
+from aggml import InvalidArgument
+from aggml.serve import Limits
+from aggml.serve.http import Options
+from aggml.serve.http.app import application
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from ray.serve import Application
+
+__all__ = ["build", "service"]
+
+
+def service(
+    models: Sequence[str | os.PathLike[str]],
+    *,
+    replicas: int | tuple[int, int] = 1,
+    threads: int = 1,
+    resources: dict[str, float] | None = None,
+    device: str | None = None,
+    limits: Limits | None = None,
+    deadline: float = 120.0,
+    drain: float = 30.0,
+    api_key: str | None = None,
+) -> Application:
+    """What ``ray.serve.run`` takes: OpenAI's routes over HTTP, computed by replicas.
+
+    Args:
+        models: model files, at these paths on every node.
+        replicas: how many; or the fewest and the most, between which Ray Serve chooses so that each
+            has about as many requests under way as it has slots.
+        threads: cores of each replica, which Ray reserves.
+        resources: further resources of each replica, as ``{"GPU": 1}``.
+        device: name of an aggml device; None: the best one of the node.
+        limits: slots, context, memory for keys and values, queue of each replica.
+        deadline: seconds for a request that does not name its own.
+        drain: seconds that a replica which is taken away may go on with its requests.
+        api_key: what requests must bring.
+
+    Raises:
+        InvalidArgument: replicas below 1, or the most below the fewest.
+    """
+    fewest, most = replicas if isinstance(replicas, tuple) else (replicas, replicas)
+    if not 1 <= fewest <= most:
+        raise InvalidArgument(f"[service] replicas is {replicas}, must be 1 or more, and in order")
+    each = limits or Limits()
+    options = Options(
+        models=[Path(x).resolve() for x in models], device=device, threads=threads, limits=each,
+        deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
+    )  # fmt: skip
+    scaling: dict[str, Any]
+    if fewest == most:
+        scaling = {"num_replicas": most}
+    else:
+        scaling = {
+            "autoscaling_config": {
+                "min_replicas": fewest, "max_replicas": most,
+                "target_ongoing_requests": each.slots,
+            }
+        }  # fmt: skip
+    deployment = serve.deployment(
+        name="aggml",
+        # What waits for a slot waits in the replica, which answers 503 when its queue is full.
+        max_ongoing_requests=each.slots + each.max_waiting,
+        graceful_shutdown_timeout_s=drain,
+        ray_actor_options={"num_cpus": threads, **_actor(resources or {})},
+        **scaling,
+    )
+    # The application is built in each replica: a model does not travel.
+    bound: Application = deployment(serve.ingress(lambda: application(options))()).bind()
+    return bound
+
+
+def build(given: dict[str, Any]) -> Application:
+    """The same for a configuration file of Ray Serve: ``import_path: aggml.ray.replicas:build``.
+
+    Args:
+        given: ``args`` of the file: arguments of `service`, and of `Limits` under ``limits``.
+    """
+    limits = Limits(**given.get("limits", {}))
+    replicas = given.get("replicas", 1)
+    others = {k: v for k, v in given.items() if k not in {"limits", "replicas", "models"}}
+    return service(
+        given["models"],
+        replicas=tuple(replicas) if isinstance(replicas, list) else replicas,
+        limits=limits,
+        **others,
+    )
+
+
+def _actor(resources: dict[str, float]) -> dict[str, Any]:
+    """Resources as an actor names them."""
+    named = {"GPU": "num_gpus", "memory": "memory"}
+    found: dict[str, Any] = {named[k]: v for k, v in resources.items() if k in named}
+    return found | {"resources": {k: v for k, v in resources.items() if k not in named}}

@@ -1,0 +1,108 @@
+"""What goes into a step and when, on stages that are played."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from aggml.ray.dispatch import Asked, Dispatcher, Form
+from aggml.ray.errors import StageLost
+from aggml.ray.stage import Ask, Step
+
+
+class _Channel:
+    """Steps under way, which the test ends."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Step, Any]] = []
+
+    def send(self, step: Step, tell: Any) -> None:
+        self.sent.append((step, tell))
+
+    def end(self, i: int = 0) -> None:
+        """The i-th step is done: each ask's best token is its slot."""
+        step, tell = self.sent.pop(i)
+        slots = np.array([[x.slot] * step.best for x in step.asks], np.int32)
+        logits = -np.arange(slots.size, dtype=np.float32).reshape(slots.shape)
+        tell(lambda: [slots, logits])
+
+    def fail(self, error: Exception) -> None:
+        _, tell = self.sent.pop(0)
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        tell(failed.result)
+
+
+class _Stages:
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.actors: list[Any] = []
+        self.channel: Any = _Channel()
+
+    def lost(self, error: BaseException) -> StageLost:
+        return StageLost(str(error))
+
+
+def _ask(dispatcher: Dispatcher, slot: int, best: int = 1) -> Asked:
+    return dispatcher.queue(Ask(slot, 9, (5,), 0, 1, last=True), Form(best))
+
+
+def _under_way(stages: _Stages) -> list[list[int]]:
+    return [[x.slot for x in step.asks] for step, _ in stages.channel.sent]
+
+
+async def test_slots_are_shared_among_the_steps_under_way() -> None:
+    stages = _Stages()
+    dispatcher = Dispatcher(stages, 2)
+    asked = [_ask(dispatcher, slot) for slot in range(6)]
+    assert _under_way(stages) == [[0], [1]]  # nobody waits for a step to fill
+    stages.channel.end()
+    await asked[0].result()
+    assert _under_way(stages) == [[1], [2, 3, 4]]  # half of the five that are left
+    stages.channel.end()
+    await asked[1].result()
+    assert _under_way(stages) == [[2, 3, 4], [5]]
+
+
+async def test_each_ask_gets_its_rows_and_as_many_of_the_best_as_it_wants() -> None:
+    stages = _Stages()
+    dispatcher = Dispatcher(stages, 1)
+    first = _ask(dispatcher, 7)
+    both = [_ask(dispatcher, 2, best=1), _ask(dispatcher, 3, best=4)]
+    stages.channel.end()
+    await first.result()
+    assert _under_way(stages) == [[2, 3]]
+    stages.channel.end()
+    found = [await x.result() for x in both]
+    assert [x[0].tolist() for x in found] == [[[2]], [[3, 3, 3, 3]]]
+    assert found[0][1].tolist() == [[0.0]]  # the best of its row
+
+
+async def test_what_waits_while_stages_are_started_anew_fails_and_does_not_hang() -> None:
+    stages = _Stages()
+    dispatcher = Dispatcher(stages, 1)
+    flying, waiting = _ask(dispatcher, 0), _ask(dispatcher, 1)
+    stages.epoch = 1
+    stages.channel.fail(StageLost("gone"))
+    with anyio.fail_after(10):
+        with pytest.raises(StageLost, match="gone"):
+            await flying.result()
+        with pytest.raises(StageLost, match="started anew before"):
+            await waiting.result()
+    assert _under_way(stages) == []
+
+
+async def test_what_is_withdrawn_while_it_waits_is_not_sent() -> None:
+    stages = _Stages()
+    dispatcher = Dispatcher(stages, 1)
+    first, second, third = (_ask(dispatcher, slot) for slot in range(3))
+    second.withdraw()
+    stages.channel.end()
+    await first.result()
+    assert _under_way(stages) == [[2]]
+    stages.channel.end()
+    await third.result()
