@@ -49,7 +49,8 @@ ROWS: list[dict[str, str]] = [
     {"aggml": "the public face"},
     {"pipeline": "stages"},
     {"models": "architectures"},
-    {"serve": "the service", "ray": "many machines"},
+    {"serve": "the service"},
+    {"ray": "many machines"},
     {"cli": "the program", "testing": "what any device must pass"},
     {"__main__": "python -m aggml"},
 ]

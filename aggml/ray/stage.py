@@ -6,14 +6,15 @@ computation (aggml.models.decoding).
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.from_thread
 import numpy as np
 import ray
+from anyio.lowlevel import EventLoopToken, current_token
 
 import aggml
 from aggml.models.decoding.batch import Batch, Group
@@ -141,12 +142,12 @@ class Stage:
         self._opening = anyio.Lock()
         self._backend: Backend | None = None
         self._loaded = (0, 0)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: EventLoopToken | None = None
         self._busy = 0.0  # seconds in which a step was being computed
 
     async def open(self, epoch: int) -> Facts:
         """Load what is not loaded; steps of older epochs are refused from now on."""
-        self._loop = asyncio.get_running_loop()
+        self._loop = current_token()
         async with self._opening:
             if self._decoder is None:
                 self._decoder = await self._load()
@@ -208,8 +209,7 @@ class Stage:
         # Copies: the message lies in a buffer of the channel, which waits until nobody reads it.
         own = None if before is None else [np.array(x) for x in before]
         try:
-            found = asyncio.run_coroutine_threadsafe(self.step(step, own), self._loop)
-            return step, found.result()
+            return step, anyio.from_thread.run(self.step, step, own, token=self._loop)
         except BaseException as error:  # it goes to the driver, and this thread goes on
             return step, error
 
