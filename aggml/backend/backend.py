@@ -47,7 +47,7 @@ class Backend(DataBackend, ComputingBackend):
 
     @property
     def device(self) -> Device:
-        """Whose work this is."""
+        """The device that does the work."""
         return self._device  # type: ignore[return-value]
 
     # -- order
@@ -102,7 +102,7 @@ class Backend(DataBackend, ComputingBackend):
         """
         if self._drained is not None:
             return self._drained
-        unseen: list[AggmlError] | None = None  # every await of one Future tells the same
+        unseen: list[AggmlError] | None = None  # found once: each await of this Future tells it
 
         def report() -> None:
             nonlocal unseen
@@ -140,7 +140,7 @@ class Backend(DataBackend, ComputingBackend):
             if native.lost is None:
                 (ops,) = submit([(native, [_native.mark("close", ())])])
                 self._drained = Future(tuple(ops), None, "close")
-            else:  # it refuses work, also a mark; what is queued there fails soon
+            else:  # the device is lost: it refuses a mark, and queued work fails soon
                 self._drained = Stream(self.name, pool=self.stream.pool).wait(self.stream)
             self.stream.close()
         if not self.stream.pending:
@@ -238,7 +238,7 @@ class Device(ABC):
         """
 
     def backend_from_params(self, params: str = "") -> Backend:
-        """The same from a text, as in "CPU:n_threads=2" (ggml_backend_dev_init).
+        """`backend` with its arguments as a text: "CPU:n_threads=2" (ggml_backend_dev_init).
 
         Args:
             params: keyword arguments of `backend` as ``key=value,key=value``; a device may read it
@@ -307,7 +307,7 @@ class Device(ABC):
 
     @property
     def props(self) -> DeviceProps:
-        """All of this at once, with the memory that is free now."""
+        """All properties at once, with the memory that is free now."""
         free, total = self.memory()
         return DeviceProps(
             self.name, self.description, self.type, free, total, self.caps, self.device_id

@@ -36,11 +36,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Home(Protocol):
-    """What a backend knows of its device: the whole is `aggml.Device`."""
+    """The part of a device that a backend uses; the whole is `aggml.Device`."""
 
     @property
     def name(self) -> str:
-        """As the registry lists it."""
+        """The name under which the registry lists it."""
         ...
 
     @property
@@ -88,7 +88,8 @@ class BackendBase(ABC):
     def _direct(self, plan: Any) -> bool:  # noqa: ANN401 - as `_compile` gave it
         """Whether a `run` of this plan may be enqueued without the hooks.
 
-        Then ``plan.native`` is what its stream runs, and transfers are native copies.
+        Then the stream runs ``plan.native``, and transfers are native copies. True must stay true
+        for a plan: what was prepared is enqueued again without asking.
         """
         return False
 
@@ -147,18 +148,18 @@ class BackendBase(ABC):
 
     @property
     def device(self) -> Home:
-        """Whose work this is."""
+        """The device that does the work."""
         return self._device
 
     @property
     def guid(self) -> uuid.UUID:
-        """What kind of backend this is: the same for all of one class (ggml_backend_guid)."""
+        """A number of the class: all its backends have the same (ggml_backend_guid)."""
         cls = type(self)
         return uuid.uuid5(uuid.NAMESPACE_DNS, f"{cls.__module__}.{cls.__qualname__}")
 
     @property
     def name(self) -> str:
-        """That of the stream, which devices name after themselves."""
+        """The name of the stream, which devices name after themselves."""
         return self.stream.name
 
     @property
@@ -210,7 +211,7 @@ class BackendBase(ABC):
 
     @staticmethod
     def _wrote(tensor: Tensor) -> None:
-        """Something that lasts was queued to write it: an input has a value from now on."""
+        """Note that a write which lasts was queued: an INPUT leaf has a value from now on."""
         placement = tensor.root.placement
         if placement is not None:
             fill(placement, KEPT)

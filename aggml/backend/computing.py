@@ -343,7 +343,7 @@ class ComputingBackend(BackendBase):
         return self._unit(future if shapes is None else reshaped(future, shapes))
 
     def _checked(self, asked: Asked) -> list[tuple[Tensor, Array]]:
-        """What is written with what; refuses what cannot be written or read."""
+        """The inputs with their arrays, checked; refuses tensors that cannot be written or read."""
         sets = []
         for tensor, x in asked.inputs.items():
             self._check_tensor(tensor, "Backend.run", write=True)

@@ -57,7 +57,7 @@ class Family(ABC):
         return devices[index]
 
     def features(self) -> Mapping[str, str]:
-        """What it was built with and can use here, by name; flags have the value "1"."""
+        """Features that it was built with and can use here, by name; flags have the value "1"."""
         return {}
 
     def extension(self, name: str) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""What a run is given and asked for: tensors or their names, of this graph, and no input left out.
+"""The inputs and outputs of a run: tensors of this graph or their names, and no input left out.
 
 Here: the checks that `Backend.run` and `Scheduler.submit` share, made before anything is queued;
 the words by which a submission is found again. Not here: whether an array fits its tensor
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _INPUT = 1  # of TensorFlag, which costs a microsecond to build
-#: What a run is given, and what it is asked for if that is a list.
+#: The arguments of a run: its inputs, and its outputs if they are a list.
 Inputs: TypeAlias = "Mapping[Any, object]"  # of tensors, or names, or some of both
 Outputs: TypeAlias = "Sequence[Tensor] | list[str] | list[Tensor | str] | tuple[Tensor | str, ...]"
 Reuse: TypeAlias = "Iterable[Tensor | str]"
@@ -64,7 +64,7 @@ def words_of(outputs: object, inputs: object, reuse: object = (), shape: object 
         return ()
     if type(reuse) is not tuple or (shape is not None and type(shape) is not tuple):
         if type(reuse) is not list and type(reuse) is not tuple:
-            return ()  # what is gone once it was looked at
+            return ()  # an iterator is used up by looking at it
         if shape is not None and type(shape) is not list and type(shape) is not tuple:
             return ()
         again = tuple(reuse)
@@ -118,7 +118,7 @@ def ask(
 
 
 def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes:
-    """What ``shape=`` says of each output; None: that of its tensor.
+    """The shape that ``shape=`` asks for, for each output; None: the shape of its tensor.
 
     Args:
         graph: what is to be run.
@@ -149,7 +149,7 @@ def shapes_of(graph: Graph, outputs: object, shape: object, what: str) -> Shapes
 
 
 def reshaped(future: Future[Any], shapes: Shapes) -> Future[Any]:
-    """The same Future; its arrays, which nobody has seen yet, in these shapes."""
+    """Give the arrays of a Future, which nobody has seen yet, these shapes; the same Future."""
     value = future._value
     if isinstance(value, list):
         pairs = zip(value, shapes, strict=True)

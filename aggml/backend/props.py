@@ -1,4 +1,4 @@
-"""What a device is and can do, as plain values: DeviceType, DeviceCaps, DeviceProps."""
+"""Properties of a device as plain values: DeviceType, DeviceCaps, DeviceProps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["DeviceCaps", "DeviceProps", "DeviceType"]
 
 
 class DeviceType(Enum):
-    """What a device is, for those who look for one (ggml_backend_dev_type).
+    """The type of a device, by which programs look for one (ggml_backend_dev_type).
 
     GPU has memory of its own, IGPU shares that of the host; ACCEL helps the CPU in host memory;
     META stands for several devices.
@@ -23,7 +23,7 @@ class DeviceType(Enum):
 
 
 class DeviceCaps(NamedTuple):
-    """What a device can do beyond the minimum (ggml_backend_dev_caps).
+    """Abilities of a device beyond the minimum (ggml_backend_dev_caps).
 
     Attributes:
         async_: work goes on while the caller does something else; always true here.
@@ -41,7 +41,7 @@ class DeviceCaps(NamedTuple):
 
 
 class DeviceProps(NamedTuple):
-    """What a device tells of itself (ggml_backend_dev_props); memory in bytes, 0 of 0: unknown."""
+    """Properties of a device (ggml_backend_dev_props). Memory is in bytes; 0 of 0: unknown."""
 
     name: str
     description: str

@@ -289,7 +289,7 @@ def _ids(given: object, name: str) -> list[int] | None:
 
 
 def _fingerprint(graph: Graph) -> object:
-    """What two graphs must have in common to be placed alike: operations, layouts, edges, flags."""
+    """A key that two graphs share if they are placed alike: operations, layouts, edges, flags."""
     number = {t: i for i, t in enumerate((*graph.leafs, *graph.nodes))}
     return tuple(
         [

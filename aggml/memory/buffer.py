@@ -43,7 +43,7 @@ _OF_BUFFER = frozenset({"base", "memory", "size"})
 
 
 class Kind(Protocol):
-    """What a buffer knows of its type: the whole is `aggml.BufferType`."""
+    """The part of a buffer type that a buffer uses; the whole is `aggml.BufferType`."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Kind(Protocol):
 
     @property
     def alignment(self) -> int:
-        """Of tensors in it, in bytes."""
+        """Addresses of tensors in a buffer are multiples of this number of bytes."""
         ...
 
     @property
@@ -75,7 +75,7 @@ class Kind(Protocol):
         ...
 
     def alignment_of(self, tensor: Tensor) -> int:
-        """What the address of this tensor has to be a multiple of."""
+        """The address of this tensor has to be a multiple of this number of bytes."""
         ...
 
 
@@ -158,7 +158,8 @@ class Buffer:
         _EVERY.add(self)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in _OF_BUFFER and name in self.__dict__:  # what lies here was given its address
+        # Tensors that lie here have been given addresses.
+        if name in _OF_BUFFER and name in self.__dict__:
             raise ReadOnly(f"[Buffer.{name}] {self!r} cannot be changed")
         _put(self, name, value)
 
@@ -179,7 +180,7 @@ class Buffer:
 
     @property
     def max_size(self) -> int:
-        """That of its type, not the size of this buffer."""
+        """The `max_size` of its type: the most bytes of any buffer, not the size of this one."""
         return self._type.max_size
 
     def alloc_size(self, tensor: Tensor) -> int:
@@ -202,7 +203,7 @@ class Buffer:
 
     @property
     def usage(self) -> BufferUsage:
-        """What the buffer holds, as told; setting it makes plans look anew at what lies here."""
+        """The use that the buffer was given. Setting it makes plans look at its tensors again."""
         return self._usage
 
     @usage.setter
@@ -223,7 +224,7 @@ class Buffer:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What lies in here now, by offset; views lie with their storage and are not listed."""
+        """The tensors that lie in the buffer now, by offset. Views are not listed."""
         return sorted(self._lying(), key=_offset)
 
     def _overlapping(self) -> bool:

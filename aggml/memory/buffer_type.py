@@ -61,7 +61,7 @@ class BufferType(ABC):
         return tensor.nbytes
 
     def alignment_of(self, tensor: Tensor) -> int:
-        """What the address of this tensor has to be a multiple of; ``alignment`` or less."""
+        """The address of this tensor is a multiple of this many bytes; ``alignment`` or less."""
         return self.alignment
 
     @abstractmethod
@@ -234,7 +234,7 @@ class HostBufferType(BufferType):
             raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
         try:
             memory = _native.Memory(size, 64)
-        except (MemoryError, TypeError, OverflowError) as error:  # beyond what C has numbers for
+        except (MemoryError, TypeError, OverflowError) as error:  # also: no integer of C holds it
             raise AllocFailed(f"[{self.name}] no memory for {amount(size)}") from error
         return Buffer(self, size, memory.address, memory)
 

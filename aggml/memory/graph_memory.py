@@ -40,20 +40,20 @@ _OUTPUT = 2  # TensorFlag.OUTPUT; the property builds an enum, which costs a mic
 
 
 class Placer(Protocol):
-    """What is known here of a backend, which places graphs and compiles them."""
+    """The part of a backend that this file uses. A backend places graphs and compiles them."""
 
     @property
     def buffer_type(self) -> BufferType:
-        """Where it takes memory from."""
+        """The type of the buffers that it takes memory from."""
         ...
 
 
 class Compiled(Protocol):
-    """What is known here of a plan: the whole is `aggml.DevicePlan`."""
+    """The part of a plan that this file uses; the whole is `aggml.DevicePlan`."""
 
     @property
     def graph(self) -> Graph:
-        """What was compiled."""
+        """The graph that was compiled."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Compiled(Protocol):
 
     @property
     def holds(self) -> bool:
-        """Whether it still does what the graph asks for."""
+        """Whether compiling again would give the same plan, if all tensors lie where they lay."""
         ...
 
 
@@ -95,13 +95,12 @@ class GraphMemory:
         return have
 
 
-# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
-# else.
+# Prepared runs of one graph. Each combination of outputs, and each order of the inputs, is one run.
 _PREPARED: Final = 8
 
 
 class Held(Protocol):
-    """What is known here of a run that was prepared: the whole is `Prepared` of the stream room."""
+    """The part of a prepared run that this file uses; the whole is stream/prepared.py."""
 
     def holds(self) -> bool:
         """Whether all tensors that it writes and reads lie where they lay."""
@@ -126,7 +125,7 @@ class CompiledGraph:
         self.prepared: dict[tuple[object, ...], Held] = {}
 
     def keep(self, words: tuple[object, ...], prepared: Held) -> None:
-        """Have a run that is asked for in the same words find what was prepared; none if empty."""
+        """Keep a prepared run: a call in the same words finds it. Empty words keep nothing."""
         if words:
             if words not in self.prepared and len(self.prepared) == _PREPARED:
                 del self.prepared[next(iter(self.prepared))]
@@ -134,7 +133,7 @@ class CompiledGraph:
 
     def holds(self) -> bool:
         """Whether all tensors still lie where they lay; runs that do not hold are forgotten."""
-        epoch = PlacementEpoch.value  # first: what moves from here on is looked at the next time
+        epoch = PlacementEpoch.value  # read first: the next call sees tensors that move meanwhile
         if self.epoch != epoch:
             plan = self.plan
             if not plan.holds or any(
@@ -201,7 +200,7 @@ class GraphBuffer(Buffer):
         return offset, True
 
     def compiled_for(self, backend: Placer) -> CompiledGraph | None:
-        """What was compiled for ``backend``, if all tensors still lie where the plan has them."""
+        """The plan of ``backend``, if all tensors still lie where the plan has them; else None."""
         found = self._compiled.get(id(backend))
         if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
             return None
@@ -210,8 +209,8 @@ class GraphBuffer(Buffer):
     def prepared_for(self, backend: Placer, words: tuple[object, ...]) -> Any:  # noqa: ANN401
         """The run that was prepared for ``backend`` in these words, if it still holds; else None.
 
-        Who has one need not ask anything else: the graph is placed, by this backend or by an
-        allocator, compiled, and within reach.
+        If there is one, nothing else has to be checked: the graph is placed, by this backend or by
+        an allocator, it is compiled, and its memory is within reach.
         """
         found = self._compiled.get(id(backend))
         if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
@@ -219,7 +218,7 @@ class GraphBuffer(Buffer):
         return found.prepared.get(words)
 
     def keep_plan(self, backend: Placer, plan: Compiled) -> CompiledGraph:
-        """Have `compiled_for` find ``plan`` for this backend from now on."""
+        """Keep ``plan`` for this backend: `compiled_for` finds it from now on."""
         compiled, key = self._compiled, id(backend)
         found = compiled.get(key)
         if found is None:
@@ -239,12 +238,12 @@ class GraphBuffer(Buffer):
 
 
 def placements(graph: Graph) -> list[object]:
-    """What a plan's addresses rest on, in a fixed order."""
+    """The placements of all tensors, in a fixed order: the addresses in a plan rest on them."""
     return [t.placement for t in (*graph.leafs, *graph.nodes)]
 
 
 def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
-    """(what gets memory of the graph, what gets scratch) of all that has no memory yet."""
+    """The tensors without memory: those that get memory of the graph, those that get scratch."""
     lasting: dict[Tensor, None] = {}
     scratch: set[Tensor] = set()
     kept = {end.root for end in graph.ends}
@@ -267,7 +266,7 @@ def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
 
 
 class Layout(NamedTuple):
-    """Where a graph that is not placed yet will lie: a block of ``size`` bytes, and scratch."""
+    """Places for a graph that has none yet: in a block of ``size`` bytes, and in scratch."""
 
     graph: Graph
     lasting: list[Tensor]
@@ -302,7 +301,7 @@ _LINGER: Final = 8
 
 
 def laying_out(backend: Placer, graph: Graph) -> Steps[Layout]:
-    """What `Backend.alloc_graph` decides, in small steps; no memory is taken."""
+    """Decide where `Backend.alloc_graph` places each tensor, in small steps. Takes no memory."""
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")
     _check_unplaced(graph)

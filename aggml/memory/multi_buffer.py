@@ -51,7 +51,7 @@ class MultiBuffer(Buffer):
 
     @property
     def usage(self) -> BufferUsage:
-        """What the buffers hold; setting it sets it for each part, which is what tensors see."""
+        """The use of the parts. Setting it sets the use of each part: tensors lie in the parts."""
         return self._usage
 
     @usage.setter
@@ -70,7 +70,7 @@ class MultiBuffer(Buffer):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What lies in the parts, one part after the other."""
+        """The tensors of all parts, one part after the other."""
         return [tensor for part in self.parts for tensor in part.tensors]
 
     def place(self, tensor: Tensor, offset: int) -> None:

@@ -19,7 +19,7 @@ _SYSFS = Path("/sys/devices/system/node")
 
 
 class NumaStrategy(IntEnum):
-    """Where the workers of a pool run (enum ggml_numa_strategy)."""
+    """The rule by which the workers of a pool choose processors (enum ggml_numa_strategy)."""
 
     DISABLED = 0  # as the process
     DISTRIBUTE = 1  # spread over all nodes, each on a processor of its own

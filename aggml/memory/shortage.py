@@ -1,4 +1,4 @@
-"""What a failure to get memory tells: which device, how much, for which tensors.
+"""The message of a failure to get memory: which device, how much, for which tensors.
 
 Not here: getting memory (buffer.py and the devices).
 """

@@ -59,7 +59,7 @@ class Chain(NamedTuple):
 
     @property
     def sources(self) -> list[Tensor]:
-        """What is read: the operands of the first node, then those of the other stages."""
+        """The tensors that it reads: operands of the first node, then those of the other stages."""
         lead = self.nodes[0]
         begin = lead.src[:2] if lead.op == "mul_mat" else lead.src[:1]
         others = [stage.other for stage in self.stages]
@@ -67,7 +67,7 @@ class Chain(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """What is computed together in a graph.
+    """The nodes of a graph that are computed together.
 
     Attributes:
         chains: by their last node, which tells when they are computed.
@@ -86,7 +86,7 @@ NOTHING_FUSED: Final = Fused({}, frozenset(), frozenset())
 
 
 class _Readers(NamedTuple):
-    """Who reads what in a graph.
+    """The readers of each value of a graph.
 
     Attributes:
         reader: of a tensor that is read: its only reader, None if it has several.
@@ -114,7 +114,7 @@ class _Readers(NamedTuple):
 
 
 def _reading(graph: Graph) -> Steps[_Readers]:
-    """Find out who reads what, in small steps."""
+    """Find the readers of each value, in small steps."""
     reader: dict[Tensor, Tensor | None] = {}
     viewed: set[Tensor] = set()
     order: dict[Tensor, int] = {}
@@ -219,7 +219,7 @@ def _begin(node: Tensor) -> Stage | None:
 
 
 def _stage(node: Tensor, value: Tensor) -> Stage | None:
-    """How ``node`` makes something of ``value``; None if it is nothing for a chain."""
+    """The stage by which ``node`` continues a chain from ``value``; None if it cannot."""
     if not _rows(node) or node.ne != value.ne:
         return None
     op, src = node.op, node.src

@@ -279,7 +279,7 @@ def compile_plan(
 
 
 def _where_placed(tensor: Tensor) -> tuple[int, bool]:
-    """Where a tensor was placed (a `Locate`)."""
+    """The address at which a tensor was placed (a `Locate`)."""
     if tensor.placement is None:
         raise NotAllocated(f"[compile_plan] {tensor!r} has no memory")
     return tensor.placement.address, False

@@ -77,7 +77,7 @@ class DevicePlan:
 
     @property
     def steps(self) -> list[PlanStep]:
-        """What a run does, in order."""
+        """The steps of a run, in order."""
         return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in IDLE]
 
     def __str__(self) -> str:
@@ -155,5 +155,5 @@ class Plan(DevicePlan):
 
     @property
     def steps(self) -> list[PlanStep]:
-        """What a run does, in order."""
+        """The steps of a run, in order."""
         return [PlanStep(*step) for step in self.native.steps()]

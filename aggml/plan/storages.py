@@ -79,7 +79,7 @@ class Storages:
         return self._write(node, node)
 
     def records(self) -> tuple[_Records, _Records, _Records]:
-        """What is read, written in full and written in part, as a native plan is sealed with it."""
+        """Storages read, written in full, written in part: a native plan is sealed with them."""
         return _records(self.reads), _records(self.writes), _records(self.partial)
 
     def _write(self, node: Tensor, target: Tensor) -> int:

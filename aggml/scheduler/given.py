@@ -32,7 +32,7 @@ COPIES: Final = 4  # ggml's depth of a pipeline
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Given:
-    """What a scheduler was given.
+    """The arguments of a scheduler, checked.
 
     Attributes:
         backends: in order of priority.
@@ -54,7 +54,7 @@ class Given:
         parallel: bool | int,
         max_in_flight: int | None,
     ) -> Given:
-        """As `Scheduler` takes them.
+        """Check the arguments of `Scheduler`.
 
         Raises:
             As `Scheduler`.

@@ -39,7 +39,7 @@ _REMEMBERED: Final = 16
 
 
 class _Shared:
-    """What graphs that are alike have in common.
+    """Facts that all graphs share which are alike.
 
     Attributes:
         program: of the first of them.
@@ -108,7 +108,7 @@ class Known:
         self._epoch = PlacementEpoch.value
 
     def backend_of(self, tensor: Tensor) -> int | None:
-        """Who computes, or holds, a tensor of the graph."""
+        """The backend that computes, or holds, a tensor of the graph."""
         if self.twins is not None:
             tensor = self.twins.get(tensor, tensor)
         return self.program.found.backend.get(tensor)
@@ -176,7 +176,7 @@ class Planner:
             self.graphs.clear()
 
     def backend_of(self, tensor: Tensor) -> int | None:
-        """Where a tensor was pinned, or assigned when its graph was last looked at."""
+        """The backend that a tensor was pinned to, or assigned to with its graph; by index."""
         b = self._pins.get(tensor)
         return self.last.backend_of(tensor) if b is None and self.last is not None else b
 
@@ -207,7 +207,7 @@ class Planner:
         )
 
     def known_of(self, graph: Graph, floating: tuple[Tensor, ...]) -> Known | None:
-        """What is known of a graph for runs that bring these leafs, if it still holds."""
+        """The program of a graph for runs that bring these leafs, if it still holds."""
         kept = self.graphs.get(graph.uid)
         known = None if kept is None else kept.known.get(floating)
         return None if known is None or not known.holds(graph) else known
@@ -224,7 +224,7 @@ class Planner:
     def program(
         self, graph: Graph, floating: tuple[Tensor, ...], *, own: bool = False
     ) -> Steps[Known]:
-        """What is known of a graph, or is found out now.
+        """The program of a graph, found now if it is not known.
 
         Args:
             graph: which.
@@ -263,7 +263,7 @@ class Planner:
         kept = graphs.get(uid)
         if kept is None:
             kept = graphs[uid] = OfGraph(weakref.ref(graph, lambda _: graphs.pop(uid, None)))
-        kept.prepared.clear()  # it rests on what was known before
+        kept.prepared.clear()  # they rest on the program that was known before
         kept.known[known.floating] = known
 
     # -- layouts

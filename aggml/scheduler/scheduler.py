@@ -91,7 +91,7 @@ class Scheduler(Submits):
         self._submitter = Submitter(self._planner, self._runner, self._admission, given.n_copies)
         self._closed = False
 
-    # -- what it consists of
+    # -- its parts
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -173,7 +173,7 @@ class Scheduler(Submits):
         self._planner.pin(tensor, self._given.index(backend, "Scheduler.set_tensor_backend"))
 
     def get_tensor_backend(self, tensor: Tensor) -> Backend | None:
-        """Where a tensor was pinned, or assigned when its graph was last looked at; else None."""
+        """The backend that a tensor was pinned to, or assigned to with its graph; else None."""
         if not isinstance(tensor, Tensor):
             raise InvalidHandle(f"[Scheduler.get_tensor_backend] {tensor!r} is no tensor")
         b = self._planner.backend_of(tensor)
@@ -207,7 +207,7 @@ class Scheduler(Submits):
         finish(self._planner.program(graph, self._planner.floating(graph)))
 
     def plan(self, graph: Graph) -> SchedulePlan:
-        """What would be run where, and why; to be printed, or drawn with ``dot()``.
+        """Which backend would run which node, and why; to be printed, or drawn with ``dot()``.
 
         Raises:
             NoBackendForOp: no backend can run a node where its data lies.

@@ -41,7 +41,7 @@ class Submits(ABC):
         outputs: Tensor | str | Sequence[Any],
         reuse: Reuse,
     ) -> Coroutine[Any, Any, Future[Any]]:
-        """As `submit`; results have the shapes of their tensors."""
+        """`submit` without ``shape=``: results have the shapes of their tensors."""
 
     @overload
     async def submit(

@@ -42,7 +42,7 @@ class Admission:
         self.limit = limit
         # Reentrant: a task that is collected, at any point, gives its place up.
         self._lock = new_rlock()
-        # Who was admitted and has not submitted yet; a task that ends without gives its place up.
+        # Tasks that were admitted and have not submitted yet. One that ends gives its place up.
         self._admitted: dict[weakref.ref[object], None] = {}
         # Futures of submissions that are not done, as far as it is known; oldest first.
         self._units: deque[Future[Any]] = deque()
@@ -60,7 +60,7 @@ class Admission:
         self.used()
 
     def add(self, future: Future[Any]) -> None:
-        """The same, also without a limit; the place that it takes is to be told to `used`."""
+        """Note a submission, also without a limit. The caller calls `used` for its place."""
         with self._lock:
             self._forget_done()
             self._units.append(future)
@@ -71,7 +71,7 @@ class Admission:
             return list(self._units)
 
     def used(self) -> None:
-        """A place was used that this task, or another one, was admitted to."""
+        """Take away the admission of this task, or of another one: a submission has used it."""
         with self._lock:
             if self._admitted:
                 mine = weakref.ref(current_task() or self)
@@ -85,7 +85,7 @@ class Admission:
             return bool(self._units)
 
     def free(self) -> bool:
-        """Whether who submits right now need not wait."""
+        """Whether a task that submits right now need not wait."""
         if self.limit is None:
             return True
         with self._lock:
@@ -138,7 +138,8 @@ class Admission:
         try:
             while not self._enter(place, me):
                 with self._lock:
-                    # None: another is first, or all places are admitted to who has not submitted.
+                    # None: another waiter is first, or all places belong to tasks that were
+                    # admitted and have not submitted yet.
                     first = self._units[0] if self._queue[0] is place and self._units else None
                 if first is None:
                     await place.park()

@@ -125,7 +125,7 @@ class StreamBase:
 
     @contextmanager
     def unit(self) -> Iterator[None]:
-        """The same for code that never awaits: part of the batch of this thread if one is open."""
+        """`batch` for code that never awaits; part of the batch of this thread if one is open."""
         batch = self._batches.get(threading.get_ident()) if self._batches else None
         if batch is not None:
             batch.check()

@@ -23,7 +23,7 @@ __all__ = ["Batch", "Collecting"]
 
 
 class Collecting(Protocol):
-    """What a batch knows of its stream."""
+    """The part of a stream that a batch uses."""
 
     name: str
     _batches: dict[int, Batch]

@@ -125,8 +125,8 @@ class CallThread:
         what: tuple[str, ...] = ("call",)
         try:
             if index is None:
-                user[0]()  # what `Stream.call` queued
-            else:  # a step of a plan, with what `Stream.run_plan` gave along
+                user[0]()  # a function that `Stream.call` queued
+            else:  # a step of a plan: (plan, scratch, ...) came with the submission
                 plan, arena = user[:2]
                 call = plan.calls[index]
                 what = ("graph_compute", call.name, call.op)

@@ -47,7 +47,8 @@ class _Completions(Generic[T]):
         lasts = [future._awaited() for future in self._futures]  # raises before anybody waits
         parker, reactor, ready = Parker(), current_reactor(), self._ready
 
-        def arrive(future: Future[T]) -> None:  # does not keep self: who breaks off waits no more
+        # It does not refer to self: a loop that is left early must not keep the rest.
+        def arrive(future: Future[T]) -> None:
             ready.append(future)
             parker.unpark()
 

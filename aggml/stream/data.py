@@ -1,4 +1,4 @@
-"""What a stream does with memory: copy, fill, clear, run_plan, and a whole run in one call.
+"""The operations of a stream that touch memory: copy, fill, clear, run_plan.
 
 Not here: what may be transferred (tensor/checking.py), what a plan is (plan.py).
 """
@@ -27,7 +27,7 @@ __all__ = ["DataStream", "Runnable"]
 
 
 class Runnable(Protocol):
-    """What a stream knows of a compiled graph: what the native stream runs, and what that needs."""
+    """The part of a compiled graph that a stream uses: the native plan, and what it needs."""
 
     @property
     def native(self) -> _native.Plan:
@@ -220,7 +220,7 @@ class DataStream(StreamBase):
 
     def clear(self, buffer: Holder, value: int) -> Future[None]:
         """Set every byte of a host-addressable buffer."""
-        # Weights may have been packed, and must be again; what else lies there is read as it is.
+        # Weights may have been packed and must be packed again. Other tensors are read in place.
         weights = buffer.tensors if buffer.usage is BufferUsage.WEIGHTS else []
         desc = _native.clear(buffer.base, value, buffer.size, storages_of(weights), buffer)
         return self._put([desc], None, "clear")

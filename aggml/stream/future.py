@@ -41,7 +41,7 @@ class Times(NamedTuple):
 
 
 class Outcome:
-    """Where a function that a stream calls leaves its value; the Future then gives that."""
+    """A place for the value of a function that a stream calls; the Future gives that value."""
 
     __slots__ = ("value",)
 
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
-    """What a queued operation will bring; awaited any number of times, in any task, loop or thread.
+    """The result of a queued operation; awaited any number of times, in any task, loop or thread.
 
     To asyncio it is a coroutine as well, so ``asyncio.create_task(future)`` gives a task, of which
     there may be several.
@@ -88,7 +88,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         self._finish = finish
         self._waiters = 0
         self._problem: AggmlError | None = None  # set if its batch was given up
-        # Unset until a task is made of it: what such a task is at.
+        # Unset until a task is made of the Future: the running steps of such tasks.
         self._steps: dict[object, Generator[Any, Any, T_co]]
 
     def join(self, parts: list[Future[Any]]) -> None:
@@ -108,7 +108,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         return self._ops[-1]
 
     def _awaited(self) -> _native.Op | None:
-        """The same for who is about to wait for it.
+        """`_last`, for a caller that is about to wait for it.
 
         Raises:
             InvalidState: it would wait for itself, see `check_may_wait`.
@@ -128,7 +128,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         return done
 
     def exception(self) -> Exception | None:
-        """What `result` would raise, or None.
+        """The exception that `result` would raise, or None.
 
         Raises:
             InvalidState: the operation is pending.
@@ -148,7 +148,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         if self._finish is not None:
             try:
                 self._finish()
-            except ExceptionGroup as problem:  # what synchronize() has to tell
+            except ExceptionGroup as problem:  # the failures that synchronize() found
                 return problem
         return None
 
@@ -191,7 +191,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
         self._enter()
         try:
             yield from wait_op(last)
-        except InvalidState:  # no loop runs here: who asks wrongly has not waited
+        except InvalidState:  # no loop runs here: this was misuse, not a cancellation
             self._leave(cancelled=False)
             raise
         except BaseException:
@@ -216,7 +216,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             raise
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as `send`
-        """The same, with an exception: the task was cancelled."""
+        """A step of such a task that begins with an exception: the task was cancelled."""
         steps: dict[object, Generator[Any, Any, T_co]] = getattr(self, "_steps", {})
         task = current_task()
         step = steps.get(task)

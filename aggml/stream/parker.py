@@ -90,7 +90,7 @@ class Parker:
                     reactor.parked.discard(self._run)
 
     def park(self) -> Parker:
-        """What to await, for the sake of reading."""
+        """The object itself: ``await parker.park()`` reads better than ``await parker``."""
         return self
 
 

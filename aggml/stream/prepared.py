@@ -32,11 +32,11 @@ __all__ = ["Asked", "Prepared", "Request", "Scratch"]
 
 
 class Asked(NamedTuple):
-    """What one run is given and asked for, as tensors.
+    """One run as tensors: those that it is given, and those that it is asked for.
 
     Attributes:
-        inputs: what is written with what, in the order given.
-        outputs: what is read.
+        inputs: the value for each tensor that is written, in the order given.
+        outputs: the tensors that are read.
         single: whether ``outputs`` was one tensor, and not a list.
         due: for `check_due`.
         marks: what the run does to INPUT leafs; to be noted when it is enqueued.
@@ -119,7 +119,7 @@ class Request:
         return ([bits_of(array) for array in both] if self._bits else both), results
 
     def value(self, results: list[Array]) -> Array | list[Array]:
-        """What the user is given: the only array, or all of them."""
+        """The value for the user: the only array, or the list of all."""
         return results[0] if self._single else results
 
     def future(self, ops: tuple[_native.Op, ...], results: list[Array]) -> Future[Any]:
@@ -140,9 +140,9 @@ class Scratch(Protocol):
 class Prepared:
     """A run of one plan on one stream, to be enqueued again over other arrays.
 
-    All that a run would have to look up again lies here. What may change meanwhile is looked at
-    where it lies: the scratch, what INPUT leafs hold. That tensors still lie where they lay is for
-    the owner to ask (`holds`), whenever a placement of any tensor has changed.
+    All that a run would have to look up again lies here. Two things change, so each run looks at
+    them: the scratch, and whether INPUT leafs that are not brought have a value. The owner asks
+    `holds` whenever any tensor of the process was placed elsewhere.
 
     Args:
         stream: runs it.

@@ -131,7 +131,8 @@ class Reactor:
 
 # -- which loop runs here
 
-# The loop's selector holds the reactor: a dictionary that did would hold the loop, by who waits.
+# The loop's selector holds the reactor. If this dictionary did, it would hold the loop, too: the
+# reactor refers to the tasks that wait, and they refer to their loop.
 _asyncio_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Reactor]] = (
     weakref.WeakKeyDictionary()
 )
@@ -295,7 +296,7 @@ def checkpoint() -> Generator[Any, Any, None]:
         yield from trio.lowlevel.checkpoint().__await__()
     else:
         running_asyncio()
-        yield  # what asyncio.sleep(0) does
+        yield  # asyncio.sleep(0) does the same
 
 
 class _Checkpoint:
@@ -305,7 +306,7 @@ class _Checkpoint:
         return checkpoint()
 
 
-CHECKPOINT = _Checkpoint()  # to be awaited; what anyio.lowlevel.checkpoint() does, for less
+CHECKPOINT = _Checkpoint()  # to be awaited: a cheaper anyio.lowlevel.checkpoint()
 
 
 def wait_op(op: _native.Op) -> Generator[Any, Any, None]:
@@ -358,8 +359,8 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
 
         yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
     if _unpumped:
-        # Callbacks of operations that are done: where no system task calls them, who waits does,
-        # also if it need not wait.
+        # No system task of this run calls the callbacks of operations that are done. So each task
+        # that waits calls them, also if its own operation was done at once.
         found = known_reactor()
         if found is not None and not found.pumped:
             found.wake()

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Away(ABC):
-    """What a step asks for that may take long in one piece: a driver's memory."""
+    """Work that a step hands out, because it may take long in one piece: memory of a driver."""
 
     @abstractmethod
     def now(self) -> None:

@@ -24,7 +24,7 @@ MAX_THREADS: Final = 512
 
 
 class ThreadPriority(IntEnum):
-    """How the system schedules workers; above NORMAL it takes a right, else nothing changes."""
+    """How the system schedules workers. Above NORMAL needs a privilege, else nothing changes."""
 
     LOW = -1
     NORMAL = 0
@@ -35,7 +35,7 @@ class ThreadPriority(IntEnum):
 
 @dataclass(frozen=True)
 class ThreadPoolParams:
-    """What a pool is made of (ggml_threadpool_params); checked when it is made.
+    """The parameters of a pool (ggml_threadpool_params); checked when the pool is made.
 
     Attributes:
         n_threads: workers, 1 to 512; None: the usable cores (affinity, cgroup).
@@ -142,7 +142,7 @@ class ThreadPool:
 
     @property
     def params(self) -> ThreadPoolParams:
-        """What it is at present: as made, but for what `grow`, `pause` and `resume` changed."""
+        """The parameters at present: as given, changed by `grow`, `pause` and `resume`."""
         return replace(self._params, n_threads=self.n_threads, paused=self.paused)
 
     @property
@@ -152,7 +152,7 @@ class ThreadPool:
 
     @property
     def width(self) -> int:
-        """How many of them one plan uses whose stream names no number."""
+        """How many workers a plan uses if its stream names no number."""
         return self.native.width
 
     def grow(self, n_threads: int, *, widen: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Where the tensors of a graph lie: from how long each is needed to its offset.
+"""Offsets for the tensors of a graph, found from how long each of them is needed.
 
 Here: the names; arena.py takes and gives back, lifetimes.py lays out a whole graph, heap.py places
 call by call.

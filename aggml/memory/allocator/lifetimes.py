@@ -45,7 +45,7 @@ _SMALL: Final = 65536  # bytes; more are given back at once
 
 
 class Sizing(Protocol):
-    """What planning asks of a buffer type."""
+    """The questions that laying out a graph asks of a buffer type."""
 
     @property
     def alignment(self) -> int:
@@ -70,7 +70,7 @@ class ScratchLayout(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a tensor lies: which buffer, which of its chunks, offset and bytes."""
+    """The place of a tensor: the buffer, the chunk of that, the offset in it, and the bytes."""
 
     buffer_id: int
     chunk: int
@@ -93,7 +93,7 @@ class GraphLayout(NamedTuple):
 
 
 class _Home:
-    """Where some of the tensors are to lie, and how much each of them takes there."""
+    """A place for some of the tensors: an arena, and how many bytes each tensor takes in it."""
 
     __slots__ = ("alloc_size", "arena", "pad")
 
@@ -166,7 +166,8 @@ def _placing(
             place(node, home)
         yield
 
-    dead: deque[tuple[int, Chunk | Arena, int, int]] = deque()  # when to give what back
+    # Memory to give back: after which node, to which arena, offset, bytes.
+    dead: deque[tuple[int, Chunk | Arena, int, int]] = deque()
     for i, node in enumerate(graph.nodes):
         yield
         while dead and dead[0][0] <= i:

@@ -64,7 +64,7 @@ class Question:
         self._forms: dict[Tensor, object] = {}
 
     def buffer(self, tensor: Tensor) -> Holder | None:
-        """Where the tensor itself was placed before the scheduler saw it; None for views, too."""
+        """The backend at which the tensor itself was placed by the user; None also for views."""
         placement = tensor.placement
         return None if placement is None or tensor in self.floating else placement.buffer
 

@@ -21,7 +21,7 @@ __all__ = ["Ground", "comparing", "ground", "outline"]
 
 
 class Ground(NamedTuple):
-    """What a program rests on beside the graph itself.
+    """The facts beside the graph itself that a program rests on.
 
     Attributes:
         placements: of leafs and nodes, in order.
@@ -36,7 +36,7 @@ class Ground(NamedTuple):
 
 
 def ground(graph: Graph, pins: Mapping[Tensor, int]) -> Ground:
-    """What is so at this moment."""
+    """These facts at this moment."""
     tensors = (*graph.leafs, *graph.nodes)
     return Ground(
         [t.placement for t in tensors],
@@ -51,7 +51,7 @@ def _usages(graph: Graph) -> list[tuple[BufferUsage, bool] | None]:
 
 
 def outline(graph: Graph, floating: Collection[Tensor]) -> tuple[object, ...]:
-    """The same for graphs that are alike, and seldom for others."""
+    """A number that graphs which are alike share; others seldom have the same."""
     first, last = graph.nodes[:1], graph.nodes[-1:]
     shapes = [(t.op, t.ne) for t in (*graph.leafs[:2], *first, *last)]
     return (len(graph.leafs), len(graph.nodes), len(graph.ends), len(floating), *shapes)

@@ -126,7 +126,7 @@ def building(
 
 
 class _Touched(NamedTuple):
-    """What the splits of a program do to storages; see `Program`."""
+    """The effects of the splits of a program on storages; see `Program`."""
 
     made: dict[Tensor, int]
     direct: set[Tensor]  # as far as nodes read them

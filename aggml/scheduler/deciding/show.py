@@ -40,7 +40,7 @@ CAUSES: Final = {
 
 
 class SchedulePlan:
-    """What a scheduler would run where; ``print`` it: the text ends with what its signs mean."""
+    """A schedule to ``print``: which backend runs which node. The text ends with its legend."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -83,7 +83,7 @@ class SchedulePlan:
         return "\n".join([*lines, *self._signs()])
 
     def _signs(self) -> list[str]:
-        """What the signs in the text mean, those that occur in it."""
+        """The legend: the meaning of the signs that occur in the text."""
         found = {re.sub(r"wgt\d+", "wgtN", cause) for cause in self._program.found.cause.values()}
         lines = [f"[{sign}] {text}" for sign, text in CAUSES.items() if sign in found]
         if any(split.swaps for split in self._program.splits):
@@ -98,7 +98,7 @@ class SchedulePlan:
         )
 
     def dot(self) -> str:
-        """The same as source of Graphviz: splits are boxes, copies dashed edges."""
+        """The schedule as source of Graphviz: splits are boxes, copies dashed edges."""
         program = self._program
         number = {t: f"t{i}" for i, t in enumerate((*program.leafs, *program.nodes))}
         lines = ["digraph schedule {", "  rankdir=TB;", "  node [shape=box, style=filled];"]

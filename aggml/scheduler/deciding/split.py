@@ -1,4 +1,4 @@
-"""Where a graph is cut, and what each part needs from elsewhere: ggml's pass 5, pure.
+"""The cuts of a graph, and the values that each part needs from elsewhere: ggml's pass 5, pure.
 
 Here: runs of nodes of one backend, the tensors that are copied to it first. Not here: who computes
 what (assign.py), where copies lie (layout/). The graph itself is never changed.

@@ -30,7 +30,7 @@ class Bring(NamedTuple):
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What is filled."""
+        """The target."""
         return (self.target,)
 
     def __str__(self) -> str:
@@ -45,12 +45,12 @@ class Move(NamedTuple):
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """What is copied."""
+        """The source."""
         return (self.source,)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What is filled."""
+        """The target."""
         return (self.target,)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class ChooseExperts(NamedTuple):
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What is filled."""
+        """The target."""
         return (self.target,)
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Join(NamedTuple):
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """What they are pieces of."""
+        """The tensor that the pieces make up."""
         return (self.target,)
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class Compute(NamedTuple):
         return f"compute {n} {'node' if n == 1 else 'nodes'}"
 
 
-#: What an action does; each says what it ``reads`` and ``writes``.
+#: The work of an action. Each class has the tensors that it ``reads`` and ``writes``.
 Task: TypeAlias = Bring | Move | ChooseExperts | Join | Compute
 
 

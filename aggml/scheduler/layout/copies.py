@@ -27,7 +27,7 @@ MAX_PIECES: Final = 16
 
 
 class Route(Enum):
-    """How a value gets across."""
+    """A way by which a value crosses from one device to another."""
 
     PULL = "pulled by the target"  # it reads the source's memory
     PUSH = "pushed by the source"  # it writes the target's memory

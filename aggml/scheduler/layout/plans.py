@@ -32,7 +32,7 @@ Side: TypeAlias = Callable[[str, int], "Backend"]
 
 
 class SplitMemory(GraphBuffer):
-    """What a device's compiler asks: where the tensors of one split lie, all of them for good.
+    """The places of the tensors of one split, all of them for good, as a compiler asks for them.
 
     Args:
         block: some buffer of the layout.

@@ -33,7 +33,7 @@ _NOWHERE: Final = Placement(HOST.alloc_buffer(0), 0, "", 0)
 
 
 class Site(NamedTuple):
-    """Where splits compute: each site has a stream and scratch of its own.
+    """A place where splits compute, with a stream and scratch of its own.
 
     Attributes:
         backend: its index.
@@ -213,7 +213,7 @@ class _Draft:
             self.shared.add(root)
 
     def _twin(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor; a view may be needed before its turn, to be copied from."""
+        """The twin of a tensor. A view may be needed before its turn, as the source of a copy."""
         found = self.twins.get(tensor)
         if found is None:
             assert tensor.view_src is not None
@@ -270,7 +270,7 @@ class _Draft:
         return nodes, list(outside)
 
     def _swapped(self, node: Tensor, swaps: Mapping[Tensor, Copy]) -> tuple[Tensor | None, ...]:
-        """What the twin of a node reads in a split that has copies."""
+        """The sources that the twin of a node reads in a split that has copies."""
         twins, copies = self.twins, self.copies
         return tuple(
             [None if s is None else copies[swaps[s]] if s in swaps else twins[s] for s in node.src]

@@ -119,7 +119,7 @@ def _bringing(placed: Placed, side: Side) -> Iterator[Action]:
 
 
 def _copying(placed: Placed, copy: Copy, split: int, side: Side) -> list[Action]:
-    """What fills one copy."""
+    """The actions that fill one copy."""
     rewritten = placed.rewritten
     program, twins = rewritten.program, rewritten.twins
     target, b = rewritten.copies[copy], copy.backend
@@ -191,7 +191,7 @@ def _computing(placed: Placed, plan: DevicePlan, split: int, side: Side) -> Acti
     return Action(task, backend_at(rewritten, site, side), split)
 
 
-# -- what each of them waits for
+# -- the streams that each action waits for
 
 
 def _in_order(placed: Placed, actions: Sequence[Action], side: Side) -> tuple[Action, ...]:
@@ -224,7 +224,7 @@ def _in_order(placed: Placed, actions: Sequence[Action], side: Side) -> tuple[Ac
 
 
 def _resource(tensor: Tensor, home: Mapping[Tensor, int], key_of: Mapping[int, Key]) -> Hashable:
-    """What stands for the bytes of a tensor when actions are put in order.
+    """A key for the bytes of a tensor, by which actions are put in order.
 
     Storages have one each; those that share memory with others have one per such memory.
 

@@ -31,7 +31,7 @@ __all__ = ["Job"]
 
 
 class Job:
-    """What one submission asks for, checked.
+    """One submission as it was asked for, checked.
 
     Args:
         graph, inputs, outputs, reuse: as `Scheduler.submit` takes them.
@@ -93,7 +93,7 @@ class Job:
         self.form = (self.wanted, *[(t, t.placement, t.root.placement) for t, _ in self.placed])
 
     def in_terms_of(self, twins: Mapping[Tensor, Tensor]) -> Job:
-        """The same job in the tensors of a graph that is like this one, whose program is run."""
+        """The same job over the tensors of another graph that is like this one; that one is run."""
         job = copy(self)
         job.values = {twins.get(t, t): x for t, x in self.values.items()}
         job.wanted = tuple([twins.get(t, t) for t in self.wanted])
@@ -106,7 +106,7 @@ class Job:
         return [*[values[leaf] for leaf in leafs], *[array for _, array in self.placed]]
 
     def outputs_of(self, layout: Layout) -> list[Output]:
-        """Where results are, with arrays to hold them.
+        """The tensors that hold the results, with arrays for them.
 
         Raises:
             NotAllocated: one cannot be read.
@@ -118,7 +118,7 @@ class Job:
             result, view = checking.outgoing(tensor, None, None, "Scheduler.submit")
             twin = layout.twins.get(tensor)
             if tensor in self.values and root not in program.made:
-                view[...] = self.values[tensor]  # what was brought
+                view[...] = self.values[tensor]  # the value that this submission brought
                 found.append(Output(tensor, result, -2, 0))
                 continue
             if twin is None and root.placement is not None and root in program.found.backend:

@@ -1,4 +1,4 @@
-"""What a scheduler prepares: a submission like an earlier one is enqueued again by one native call.
+"""Prepared submissions of a scheduler: one like an earlier one is enqueued by one native call.
 
 Here: what makes it the same, and which array goes where. The hooks of the devices are not called
 again, so a run costs the same Python for any number of nodes, and 1 us of C for each operation. Not
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Prepared", "Recording", "prepare", "record"]
 
-# Of one graph: who asks for other outputs, or names the inputs in another order, asks for something
-# else.
+# Prepared submissions of one graph. Each combination of outputs, and each order of the inputs, is
+# one of them.
 _MOST: Final = 8
 
 

@@ -141,7 +141,7 @@ class Runner:
         return future
 
     def _use(self, layout: Layout, placed: Placed) -> _native.Use:
-        """What a submission touches: it decides what that waits for."""
+        """The memory that a submission touches, which decides what it waits for."""
         homes = {b for b, _, _ in placed}
         streams = dict.fromkeys([*layout.script.streams, *[self._natives[b] for b in homes]])
         touched = [(b, found) for b, found in layout.script.touched.items()]
@@ -168,7 +168,7 @@ class Runner:
 
     @staticmethod
     def _call(unit: Unit, backend: Backend, source: Source) -> list[Future[Any]]:
-        """Where the Future of the next hook belongs; ``source`` says whose array it is given."""
+        """The place for the Future of the next hook; ``source`` names the array it is given."""
         unit.share(backend)
         unit.source = source
         return unit.parts
@@ -236,7 +236,7 @@ class Runner:
             for other in others:
                 unit.wait(home, other)
             used[home] = None
-        # Whoever reaches what lies there may be asked next.
+        # A backend that reaches that memory may be asked next.
         for b in homes.union(layout.script.touched):
             for backend in layout.script.sharers.get(b, ()):
                 unit.wait(backend.stream.native, self._natives[b])
@@ -253,7 +253,7 @@ class Runner:
 
     def synchronize(self, scheduler: str) -> Future[None]:
         """See `Scheduler.synchronize`; ``scheduler`` is told by the exception."""
-        unseen: list[Exception] | None = None  # every await of one Future tells the same
+        unseen: list[Exception] | None = None  # found once: each await of this Future tells it
 
         def report() -> None:
             nonlocal unseen

@@ -41,7 +41,7 @@ __all__ = ["Submitter"]
 
 
 class _Ready(NamedTuple):
-    """What a job can be enqueued with at once."""
+    """A program and its layout, with which a job can be enqueued at once."""
 
     known: Known
     layout: Layout
@@ -77,7 +77,7 @@ class Submitter:
         self.observed: Array | None = None
         self.turn = anyio.Lock()
         self.plans = anyio.Lock()
-        self._planned_for: list[int] = []  # graphs of those who have ``plans`` or wait for it
+        self._planned_for: list[int] = []  # graphs of tasks that hold ``plans`` or wait for it
         self.brought: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
     async def submit(
@@ -174,7 +174,8 @@ class Submitter:
 
     def _enqueue(self, job: Job, ready: _Ready, words: tuple[object, ...]) -> Future[Any]:
         known, layout = ready
-        # Another submission may have brought meanwhile what a `set` had written when this one came.
+        # When this submission came, a `set` had written the leaf. Another submission may have
+        # brought it since: then it is not this one's to read.
         job.request.check(self.brought)
         spoken = job if known.twins is None else job.in_terms_of(known.twins)
         future = self.runner.enqueue(layout, spoken)
@@ -189,10 +190,10 @@ class Submitter:
             prepare(kept.prepared, words, spoken, known)
         return future
 
-    # -- what there is to be planned
+    # -- planning
 
     def _slot(self, known: Known) -> int | None:
-        """Which memory the next submission of this program is to have."""
+        """The memory that the next submission of this program is to have."""
         if self._n_copies == 1 or known.shared.compact:
             return None
         line = self.runner.line
