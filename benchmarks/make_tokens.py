@@ -91,7 +91,7 @@ def main() -> None:
     need("llama_cpp")
     c = module("llama_cpp")
     c.llama_backend_init()
-    made = _learned(list(torture.TEXTS[: torture.LEARNED]))
+    made: dict[str, Any] = _learned(list(torture.TEXTS[: torture.LEARNED]))
     (TESTS / "models" / "vocabulary.json").write_text(json.dumps(made) + "\n", encoding="ascii")
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def main() -> None:
         words = _unigram(list(torture.TEXTS))
         path = torture.write_unigram(Path(folder, "unigram.gguf"), **words)
         words["ids"] = _tokens(c, path, torture.TEXTS, special=True)
-        gaps = _words(list(torture.TEXTS[: torture.LEARNED]))
+        gaps: dict[str, Any] = _words(list(torture.TEXTS[: torture.LEARNED]))
         path = torture.write(Path(folder, "words.gguf"), "whitespace", **gaps, model="whitespace")
         gaps["ids"] = _tokens(c, path, torture.TEXTS)
     (TESTS / "models" / "words.json").write_text(json.dumps(gaps) + "\n", encoding="ascii")

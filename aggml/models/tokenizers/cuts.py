@@ -147,7 +147,9 @@ _FAMILIES: Final[Mapping[Cut, tuple[str, ...]]] = {
     )): ("spark2_5",),
     Cut((_FROM_RIGHT, _ASIAN, _DEEPSEEK)): ("afmoe",),
     Cut((r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))")): ("superbpe",),
-    Cut((r"\p{Han}+", _cased(_UPPER, _SMALL, _THREE, f"{_ANY}?").replace("/]*", "]*"))): ("kimi-k2",),
+    Cut((
+        r"\p{Han}+", _cased(_UPPER, _SMALL, _THREE, f"{_ANY}?").replace("/]*", "]*"),
+    )): ("kimi-k2",),
     Cut((_BLOOM,)): ("poro-chat", "bloom", "gpt3-finnish"),
     Cut((_BLOOM, r"\p{N}")): ("viking",),
     Cut((_cased(_NOT_SMALL, _NOT_UPPER, r"\p{N}", ""),), whole=True, add_bos=True): ("tekken",),
