@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aggml.models.blocks.attention import Attention, Rope
 from aggml.models.blocks.experts import Experts
+from aggml.models.blocks.mamba2 import Mamba2
 from aggml.models.description import Description
 from aggml.models.encoding.description import EncoderDescription
 from aggml.models.errors import ModelError
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "POOLINGS",
     "attention_of",
+    "centred_of",
     "description_of",
     "encoder_of",
     "experts_of",
     "head_length",
+    "mamba2_of",
     "rope_of",
     "windowed",
 ]
@@ -99,6 +102,17 @@ def experts_of(hp: Hyperparameters, **changes: Any) -> Experts:  # noqa: ANN401
     return Experts(**read | changes)
 
 
+def mamba2_of(hp: Hyperparameters) -> Mamba2:
+    """The scan of Mamba 2."""
+    return Mamba2(
+        inner=hp.integer("ssm.inner_size"),
+        heads=hp.integer("ssm.time_step_rank"),
+        groups=hp.integer("ssm.group_count"),
+        state=hp.integer("ssm.state_size"),
+        kernel=hp.integer("ssm.conv_kernel"),
+    )
+
+
 def windowed(hp: Hyperparameters, layers: int, period: int) -> tuple[bool, ...]:
     """Which layers see a window only: all but every ``period``-th, or what the file says."""
     pattern = hp.get("attention.sliding_window_pattern", period)
@@ -121,6 +135,12 @@ def description_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any)
 
 
 #: By GGUF's number; 4: a rank head, which looks at the first token.
+def centred_of(hp: Hyperparameters, layers: Sequence[Layer], **changes: Any) -> Description:  # noqa: ANN401
+    """A whole model of these layers, whose norms take the mean away."""
+    eps = hp.number("attention.layer_norm_epsilon")
+    return description_of(hp, layers, eps=eps, centred=True, **changes)
+
+
 POOLINGS: Final[Mapping[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last", 4: "cls"}
 
 

@@ -39,11 +39,10 @@ VALUES: Final = VALUE_HEADS * DELTA_HEAD
 _NOTHING: Final[Shapes] = dict.fromkeys(DENSE)
 
 
-def _mamba2(groups: int, whole: Mapping[str, tuple[int, ...]]) -> Layout:
+def scanned(groups: int) -> tuple[Shapes, dict[str, int]]:
+    """The tensors of a scan of Mamba 2, and what a file says of it."""
     channels = SCANNED + 2 * groups * STATE
     tensors: Shapes = {
-        **_NOTHING,
-        "attn_norm.weight": (WIDTH,),
         "ssm_in.weight": (SCANNED + channels + SCAN_HEADS, WIDTH),
         "ssm_conv1d.weight": (channels, KERNEL),
         "ssm_conv1d.bias": (channels,),
@@ -59,11 +58,15 @@ def _mamba2(groups: int, whole: Mapping[str, tuple[int, ...]]) -> Layout:
         "ssm.state_size": STATE,
         "ssm.time_step_rank": SCAN_HEADS,
         "ssm.group_count": groups,
-        "attention.head_count": 0,
-        "attention.head_count_kv": 0,
-        "feed_forward_length": 0,
     }
-    return Layout("mamba2", tensors, whole, metadata)
+    return tensors, metadata
+
+
+def _mamba2(groups: int, whole: Mapping[str, tuple[int, ...]]) -> Layout:
+    tensors, metadata = scanned(groups)
+    tensors = {**_NOTHING, "attn_norm.weight": (WIDTH,), **tensors}
+    nothing = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+    return Layout("mamba2", tensors, whole, metadata | dict.fromkeys(nothing, 0))
 
 
 def _rwkv7(width: int) -> Layout:

@@ -6,7 +6,9 @@ They were recorded (benchmarks/make_logits.py). Not here: tokenizers, the object
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
@@ -15,9 +17,6 @@ from models.layout import VOCABULARY
 
 import aggml
 from aggml.models import catalogue
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Keys and values are kept in f16. Experts of mxfp4 multiply with 8-bit activations on both sides.
 NMSE: Final = {"gpt-oss": 2e-4}
@@ -53,6 +52,15 @@ def test_every_architecture_has_a_layout() -> None:
     layouts = (*random_models.LAYOUTS.values(), *random_models.ENCODERS.values())
     described = {layout.architecture for layout in layouts}
     assert described == {*catalogue._found()}
+
+
+def test_the_page_of_models_has_every_layout() -> None:
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    row = re.compile(r"^\| (\S+) \| (\S+) \| (\S+) \|", re.MULTILINE)
+    rows = row.findall(page.read_text(encoding="utf-8"))
+    layouts = {(layout.architecture, name) for name, layout in random_models.LAYOUTS.items()}
+    assert {(architecture, name) for architecture, name, _ in rows if name != "---"} == layouts
+    assert all(float(error) < NMSE.get(name, MOST) for _, name, error in rows if name != "---")
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt-oss", "olmo3"])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next"]
+LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
 CTX = 768
 
 

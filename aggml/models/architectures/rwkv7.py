@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aggml.models.blocks import ChannelMix, TimeMix
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
-from aggml.models.reading import description_of
+from aggml.models.reading import centred_of
 
 if TYPE_CHECKING:
     from aggml.models.hyperparameters import Hyperparameters
@@ -24,7 +24,7 @@ def describe(hp: Hyperparameters) -> Description:
     if hp.integer("token_shift_count", 2) != 2:
         raise ModelError(f"rwkv7.token_shift_count is {hp.integer('token_shift_count')}, not 2")
     width, head = hp.integer("embedding_length"), hp.integer("wkv.head_size")
-    return description_of(
+    return centred_of(
         hp,
         [
             Layer(
@@ -33,8 +33,7 @@ def describe(hp: Hyperparameters) -> Description:
             )
             for i in range(hp.integer("block_count"))
         ],
-        eps=hp.number("attention.layer_norm_epsilon"),
-        centred=True, embedding_norm=True, entire=True,
+        embedding_norm=True, entire=True,
     )  # fmt: skip
 
 

@@ -86,7 +86,8 @@ class Attention:
         soft_cap: c bounds products by c * tanh(x / c); 0: none.
         norm: of queries and keys: of each "head", of the whole "width", or none.
         sinks: each head has a product more, with nothing (``attn_sinks``).
-        joined: queries, keys and values are the rows of one matrix, ``attn_qkv``.
+        joined: queries, keys and values are the rows of one matrix, ``attn_qkv``; None: if the file
+            has it.
         gated: ``attn_q`` gives a gate beside each head's query; its sigmoid multiplies what the
             head finds.
         values_in_keys: values are the first elements of keys, so that one cache holds both.
@@ -102,7 +103,7 @@ class Attention:
     soft_cap: float = 0.0
     norm: Literal["head", "width"] | None = None
     sinks: bool = False
-    joined: bool = False
+    joined: bool | None = False
     gated: bool = False
     values_in_keys: bool = False
 
@@ -113,7 +114,8 @@ class Attention:
 
     def needs(self) -> Iterable[str]:
         """Its matrices and norms."""
-        parts = ["attn_qkv"] if self.joined else ["attn_q", "attn_k", "attn_v"]
+        parts = [] if self.joined is None else ["attn_q", "attn_k", "attn_v"]
+        parts = ["attn_qkv"] if self.joined else parts
         norms = ["attn_q_norm", "attn_k_norm"] if self.norm else []
         names = [f"{part}.weight" for part in (*parts, *norms, "attn_output")]
         return [*names, "attn_sinks.weight"] if self.sinks else names
@@ -167,7 +169,7 @@ class Attention:
         """Queries and keys [head, heads, tokens], turned; values [head * heads, tokens]; a gate."""
         tokens = at.shape.tokens
         wide = self.heads * self.key_length, self.kv_heads * self.key_length
-        if self.joined:
+        if self.joined or (self.joined is None and at.find("attn_qkv.weight") is not None):
             whole, rest = at.linear("attn_qkv", x), self.kv_heads * self.value_length
             q, k, v = (
                 ops.cont(ops.view_2d(whole, n, tokens, whole.nb[1], first * whole.nb[0]))
@@ -176,12 +178,12 @@ class Attention:
         else:
             q, k, v = (at.linear(f"attn_{part}", x) for part in "qkv")
         if self.norm == "width":
-            q, k = at.rms_norm("attn_q_norm", q), at.rms_norm("attn_k_norm", k)
+            q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         q, gate = self._split(q) if self.gated else (q, None)
         q = q if self.gated else ops.reshape_3d(q, self.key_length, self.heads, tokens)
         k = ops.reshape_3d(k, self.key_length, self.kv_heads, tokens)
         if self.norm == "head":
-            q, k = at.rms_norm("attn_q_norm", q), at.rms_norm("attn_k_norm", k)
+            q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         if self.rope is not None:
             q, k = self.rope.build(at, q), self.rope.build(at, k)
         return q, k, v, gate

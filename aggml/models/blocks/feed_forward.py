@@ -1,6 +1,7 @@
 """FeedForward: two or three linear maps with an activation between them.
 
-Here: gated nets, their halves in one tensor or in two. Not here: experts (experts.py).
+Here: gated nets, their halves in one tensor or in two; nets without a gate. Not here: experts
+(experts.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
 
-__all__ = ["JOINED", "SPLIT", "Activation", "FeedForward"]
+__all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward"]
 
 Activation = Literal["silu", "gelu"]
 
@@ -29,25 +30,29 @@ JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": ops.swiglu,
     "gelu": ops.geglu,
 }
+#: Without a gate.
+ALONE: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {"silu": ops.silu, "gelu": ops.gelu}
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """down(activation(gate(x)) * up(x)).
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 
     Attributes:
-        activation: of the gate.
+        activation: of the gate; without one of what goes up.
         joined: ``ffn_up`` has the rows of the gate first, then its own.
         suffix: of the tensors' names: "_shexp" for a shared expert.
+        gated: whether there is a gate.
     """
 
     activation: Activation = "silu"
     joined: bool = False
     suffix: str = ""
+    gated: bool = True
 
     def needs(self) -> Iterable[str]:
         """Its matrices."""
-        parts = ("up", "down") if self.joined else ("gate", "up", "down")
+        parts = ("up", "down") if self.joined or not self.gated else ("gate", "up", "down")
         return [f"ffn_{part}{self.suffix}.weight" for part in parts]
 
     def build(self, at: Scope, x: Tensor) -> Tensor:
@@ -55,6 +60,8 @@ class FeedForward:
         up = at.linear(f"ffn_up{self.suffix}", x)
         if self.joined:
             inner = JOINED[self.activation](up)
+        elif not self.gated:
+            inner = ALONE[self.activation](up)
         else:
             inner = SPLIT[self.activation](at.linear(f"ffn_gate{self.suffix}", x), up)
         return at.linear(f"ffn_down{self.suffix}", inner)

@@ -1,0 +1,23 @@
+"""ernie4_5: built as llama."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope, layers = rope_of(hp, "normal"), range(hp.integer("block_count"))
+    return description_of(hp, [Layer(attention_of(hp, rope, i), FeedForward()) for i in layers])
+
+
+ARCHITECTURE = Architecture(("ernie4_5",), describe)

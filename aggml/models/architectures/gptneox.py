@@ -1,0 +1,30 @@
+"""gptneox: also pythia; attention and a net without a gate, most often side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, centred_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
+    parallel = hp.flag("use_parallel_residual", True)
+    return centred_of(
+        hp,
+        [
+            Layer(attention_of(hp, rope, i, joined=True), net, parallel=parallel)
+            for i in range(hp.integer("block_count"))
+        ],
+    )
+
+
+ARCHITECTURE = Architecture(("gptneox",), describe)

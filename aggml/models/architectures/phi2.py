@@ -1,0 +1,31 @@
+"""phi2: attention and a net without a gate side by side, under one norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, centred_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope, net = rope_of(hp, "neox"), FeedForward("gelu", gated=False)
+    return centred_of(
+        hp,
+        [
+            Layer(
+                attention_of(hp, rope, i, joined=None), net, before_feed_forward=None, parallel=True
+            )
+            for i in range(hp.integer("block_count"))
+        ],
+    )
+
+
+ARCHITECTURE = Architecture(("phi2",), describe)

@@ -1,0 +1,29 @@
+"""smollm3: llama whose every fourth layer is told no positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.models.blocks import FeedForward
+from aggml.models.description import Architecture, Description, Layer
+from aggml.models.reading import attention_of, description_of, rope_of
+
+if TYPE_CHECKING:
+    from aggml.models.hyperparameters import Hyperparameters
+
+__all__ = ["ARCHITECTURE", "describe"]
+
+
+def describe(hp: Hyperparameters) -> Description:
+    """A model of this architecture."""
+    rope = rope_of(hp, "normal")
+    return description_of(
+        hp,
+        [
+            Layer(attention_of(hp, rope if (i + 1) % 4 else None, i), FeedForward())
+            for i in range(hp.integer("block_count"))
+        ],
+    )
+
+
+ARCHITECTURE = Architecture(("smollm3",), describe)

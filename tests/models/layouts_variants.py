@@ -1,0 +1,143 @@
+"""Layouts of llama's and gpt2's relatives: other norms, nets without a gate, parts side by side."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from models.layout import (
+    DENSE,
+    EXPERTS,
+    HEAD,
+    HEAD_NORMS,
+    HEADS,
+    INNER,
+    INNER_OF_EXPERT,
+    KV_HEADS,
+    OF_EXPERTS,
+    OUTPUT,
+    POST_NORMS,
+    QKV_BIAS,
+    SHARED,
+    VOCABULARY,
+    WIDTH,
+    Layout,
+)
+from models.layouts_states import scanned
+
+Shapes = dict[str, tuple[int, ...] | None]
+
+_CENTRED: Final[Shapes] = {"attn_norm.bias": (WIDTH,), "ffn_norm.bias": (WIDTH,)}
+_UNGATED: Final[Shapes] = {
+    "ffn_gate.weight": None,
+    "ffn_up.bias": (INNER,),
+    "ffn_down.bias": (WIDTH,),
+    "attn_output.bias": (WIDTH,),
+}
+_ALL_HEADS: Final = WIDTH + 2 * HEAD * KV_HEADS
+_JOINED: Final[Shapes] = {
+    "attn_q.weight": None,
+    "attn_k.weight": None,
+    "attn_v.weight": None,
+    "attn_qkv.weight": (_ALL_HEADS, WIDTH),
+    "attn_qkv.bias": (_ALL_HEADS,),
+}
+_ONE_NORM: Final[Shapes] = {"ffn_norm.weight": None, "ffn_norm.bias": None}
+_LAST: Final = {"output_norm.bias": (WIDTH,)}
+_EPS: Final[dict[str, Any]] = {"attention.layer_norm_epsilon": 1e-5}
+_HYBRID: Final[dict[str, Any]] = {
+    "logit_scale": 8.0,
+    "residual_scale": 0.22,
+    "embedding_scale": 12.0,
+    "attention.scale": 0.0625,
+}
+
+
+def _granitehybrid(nets: Shapes, metadata: dict[str, Any]) -> Layout:
+    """Attention in the third of four layers."""
+    tensors, made = scanned(2)
+    attention = {name: shape for name, shape in DENSE.items() if "attn" in name}
+    without: Shapes = dict.fromkeys(name for name in attention if name != "attn_norm.weight")
+    of_scan: Shapes = {**without, **tensors}
+    heads = [0, 0, KV_HEADS, 0]
+    more = {**made, **_HYBRID, **metadata, "attention.head_count_kv": heads}
+    single: dict[int, Shapes] = {2: {**dict.fromkeys(tensors), **attention}}
+    return Layout("granitehybrid", {**of_scan, **nets}, metadata=more, single=single)
+
+
+LAYOUTS: Final = {
+    "gemma": Layout(
+        "gemma",
+        {
+            "attn_q.weight": (2 * WIDTH, WIDTH), "attn_k.weight": (2 * HEAD, WIDTH),
+            "attn_v.weight": (2 * HEAD, WIDTH), "attn_output.weight": (WIDTH, 2 * WIDTH),
+        },
+        metadata={
+            "attention.head_count_kv": 1, "attention.key_length": 2 * HEAD,
+            "attention.value_length": 2 * HEAD,
+        },
+    ),
+    "phi2": Layout(
+        "phi2",
+        {**_CENTRED, **_UNGATED, **QKV_BIAS, **_ONE_NORM},
+        {**OUTPUT, **_LAST, "output.bias": (VOCABULARY,)},
+        {**_EPS, "rope.dimension_count": HEAD // 2},
+    ),
+    "phi2-joined": Layout(
+        "phi2",
+        {**_CENTRED, **_UNGATED, **_JOINED, **_ONE_NORM},
+        {**OUTPUT, **_LAST, "output.bias": (VOCABULARY,)},
+        {**_EPS, "rope.dimension_count": HEAD // 2},
+    ),
+    "stablelm": Layout(
+        "stablelm", {**_CENTRED, **QKV_BIAS}, {**OUTPUT, **_LAST},
+        {**_EPS, "rope.dimension_count": HEAD // 4, "use_parallel_residual": False},
+    ),
+    "stablelm-12b": Layout(
+        "stablelm",
+        {
+            **_CENTRED, **_ONE_NORM, "attn_q_norm.weight": (HEADS, HEAD),
+            "attn_k_norm.weight": (KV_HEADS, HEAD),
+        },
+        {**OUTPUT, **_LAST},
+        {**_EPS, "rope.dimension_count": HEAD // 4, "use_parallel_residual": True},
+    ),
+    "starcoder2": Layout("starcoder2", {**_CENTRED, **_UNGATED, **QKV_BIAS}, _LAST, _EPS),
+    "gpt2": Layout(
+        "gpt2", {**_CENTRED, **_UNGATED, **_JOINED},
+        {**_LAST, "position_embd.weight": (512, WIDTH)}, _EPS,
+    ),
+    "gptneox": Layout(
+        "gptneox", {**_CENTRED, **_UNGATED, **_JOINED}, {**OUTPUT, **_LAST},
+        {**_EPS, "rope.dimension_count": HEAD // 4, "use_parallel_residual": True},
+    ),
+    "gptneox-one-after-the-other": Layout(
+        "gptneox", {**_CENTRED, **_UNGATED, **_JOINED}, {**OUTPUT, **_LAST},
+        {**_EPS, "rope.dimension_count": HEAD, "use_parallel_residual": False},
+    ),
+    "smollm3": Layout("smollm3", layers=5),
+    "seed_oss": Layout(
+        "seed_oss",
+        {**QKV_BIAS, "ffn_norm.weight": None, "post_attention_norm.weight": (WIDTH,)},
+        OUTPUT,
+    ),
+    "ernie4_5": Layout("ernie4_5"),
+    "exaone4": Layout(
+        "exaone4",
+        {**POST_NORMS, **HEAD_NORMS, "attn_norm.weight": None, "ffn_norm.weight": None},
+    ),
+    "exaone4-32b": Layout(
+        "exaone4",
+        {**POST_NORMS, **HEAD_NORMS, "attn_norm.weight": None, "ffn_norm.weight": None},
+        OUTPUT,
+        {"attention.sliding_window": 12},
+        layers=64,
+    ),
+    "granitehybrid": _granitehybrid({}, {}),
+    "granitehybrid-experts": _granitehybrid(
+        {**EXPERTS, **SHARED},
+        {
+            **OF_EXPERTS, "feed_forward_length": INNER_OF_EXPERT,
+            "expert_shared_feed_forward_length": INNER, "rope.scaling.finetuned": False,
+        },
+    ),
+}  # fmt: skip
