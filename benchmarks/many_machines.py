@@ -1,0 +1,183 @@
+"""``python -m benchmarks.many_machines``: what a pipeline on Ray costs, and whether it survives.
+
+Parts: ``overhead``, a token's time beyond what one backend takes, for each stage; ``efficiency``,
+the share of the time in which simulated stages compute; ``replicas``, tokens per second of 1 to 16
+simulated pipelines of one stage; ``kills``, generations while stages are killed at random. All
+stages are on this machine. Not here: the tests (tests/ray).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import ray
+
+import aggml
+from aggml.devices.sim import SimDevice
+from aggml.models.small import write_small
+from aggml.ray import pipeline, result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLACE = {"CPU": 0.01}
+PROMPT = list(range(40, 60))
+TOKENS = 100
+SPEED = 2e8  # of simulated stages: two layers take about 16 ms for a token
+PARTS = ("overhead", "efficiency", "replicas", "kills")
+
+
+def simulated() -> aggml.Backend:
+    """The backend of a stage that takes real time, but no core."""
+    return SimDevice("SIM", memory=1 << 30, speed=SPEED).backend()
+
+
+async def taken(model: Any, tokens: int = TOKENS) -> list[int]:
+    return [token.id async for token in model.generate(PROMPT, max_tokens=tokens, stop_ids=[])]
+
+
+async def pace(model: Any) -> float:
+    """Seconds from token to token, the median."""
+    await taken(model, 8)
+    tokens = model.generate(PROMPT, max_tokens=TOKENS, stop_ids=[])
+    times = [time.perf_counter() async for _ in tokens]
+    return statistics.median(b - a for a, b in itertools.pairwise(times))
+
+
+async def together(model: Any, n: int, tokens: int) -> float:
+    """Seconds that n generations take, side by side."""
+    begin = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(n):
+            tasks.start_soon(taken, model, tokens)
+    return time.perf_counter() - begin
+
+
+async def overhead(path: Path, _: int) -> dict[str, float]:
+    found = {}
+    backend = aggml.get_device("CPU").backend(n_threads=1)
+    async with backend, await aggml.models.load(path, backend, ctx=256) as alone:
+        base = await pace(alone)
+    for channels in (True, False):
+        for stages in (1, 2, 4):
+            model = await pipeline(
+                path, stages, ctx=256, slots=1, resources=PLACE, channels=channels
+            )
+            async with model:
+                took = await pace(model)
+            name = f"{'channel' if channels else 'calls'}, {stages} stages"
+            found[f"{name}: ms a token and stage"] = 1e3 * (took - base) / stages
+    return found
+
+
+async def efficiency(path: Path, _: int) -> dict[str, float]:
+    found = {}
+    for stages in (2, 4):
+        for slots in (1, stages, 2 * stages, 4 * stages):
+            model = await pipeline(
+                path, stages, ctx=256, slots=slots, resources=PLACE, backend=simulated,
+                costs=[1.0] * 4,
+            )  # fmt: skip
+            async with model:
+                await together(model, slots, 4)
+                before = sum(await model.busy())
+                took = await together(model, slots, 48)
+                share = (sum(await model.busy()) - before) / (stages * took)
+            found[f"{stages} stages, {slots} generations: share of the time"] = share
+    return found
+
+
+async def replicas(path: Path, _: int) -> dict[str, float]:
+    found = {}
+    for n in (1, 2, 4, 8, 16):
+        models = [
+            await pipeline(path, 1, ctx=256, slots=1, resources=PLACE, backend=simulated)
+            for _ in range(n)
+        ]
+        for model in models:
+            await taken(model, 4)
+        begin = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+            for model in models:
+                tasks.start_soon(taken, model, 32)
+        found[f"{n} replicas: tokens/s"] = n * 32 / (time.perf_counter() - begin)
+        for model in models:
+            await model.aclose()
+    return found
+
+
+async def kills(path: Path, rounds: int) -> dict[str, float]:
+    """Three generations in each round; a stage is killed at a random token of the first one."""
+    dice = random.Random(1)
+    async with await aggml.models.load(path, ctx=256) as alone:
+        wanted = await taken(alone, 32)
+    wrong, stores = 0, []
+    async with await pipeline(path, 2, ctx=256, slots=3, resources=PLACE) as model:
+        actors = model._decoder.stages.actors
+
+        async def one(doomed: int | None) -> None:
+            nonlocal wrong
+            got = []
+            async for token in model.generate(PROMPT, max_tokens=32, stop_ids=[]):
+                got.append(token.id)
+                if len(got) == doomed:
+                    pid = await result(dice.choice(actors).pid.remote())
+                    os.kill(pid, signal.SIGKILL)
+            wrong += got != wanted
+
+        begin = time.perf_counter()
+        for i in range(rounds):
+            async with anyio.create_task_group() as tasks:
+                for doomed in (dice.randrange(1, 32), None, None):
+                    tasks.start_soon(one, doomed)
+            if i % 20 == 0:
+                print(f"  round {i}: {model.losses} losses, {wrong} wrong", flush=True)
+                have: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
+                left: Any = ray.available_resources()  # type: ignore[no-untyped-call]
+                stores.append(have["object_store_memory"] - left["object_store_memory"])
+        took = time.perf_counter() - begin
+        return {
+            "rounds": rounds, "losses": model.losses, "wrong": wrong,
+            "seconds a round": took / rounds, "bytes in the object store at most": max(stores),
+        }  # fmt: skip
+
+
+async def run(parts: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_small(Path(folder) / "small.gguf")
+        for part in parts:
+            which: Callable[[Path, int], Any] = globals()[part]
+            found[part] = await which(path, rounds)
+            for name, value in found[part].items():
+                print(f"{part}: {name} {value:.3g}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("parts", nargs="*", default=PARTS, choices=[*PARTS, []], metavar="PART")
+    parser.add_argument("--loop", default="asyncio", choices=["asyncio", "trio"])
+    parser.add_argument("--rounds", type=int, default=200, help="of kills")
+    parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
+    given = parser.parse_args()
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    found = anyio.run(run, given.parts, given.rounds, backend=given.loop)
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
