@@ -69,7 +69,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 class Prec(enum.IntEnum):
-    """How exactly a product is summed (enum ``ggml_prec``)."""
+    """How exactly the products of a sum are added (enum ``ggml_prec``)."""
 
     DEFAULT = 0
     F32 = 10

@@ -1,4 +1,4 @@
-"""unary_node: what the builders of all functions of one number come down to.
+"""unary_node makes the node of every function of one number.
 
 Not here: the builders (unary.py, unary_params.py).
 """

@@ -1,4 +1,4 @@
-"""Windows over lines: how many fit. Shared by the groups of convolutions."""
+"""How many windows fit in a line. All groups of convolutions use it."""
 
 from __future__ import annotations
 

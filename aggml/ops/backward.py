@@ -28,7 +28,7 @@ def silu_back(a: Tensor, b: Tensor) -> Tensor:
     """The gradient of `silu` (``ggml_silu_back``).
 
     Args:
-        a: the gradient of the result, f32 or f16, contiguous but for the distance of rows.
+        a: the gradient of the result, f32 or f16, rows without gaps, all at one distance.
         b: the operand of the `silu`, the same type and extents.
 
     Returns:
@@ -106,7 +106,7 @@ def soft_max_ext_back(a: Tensor, b: Tensor, scale: float = 1.0, max_bias: float 
         a: the gradient of the result, f32, contiguous.
         b: the result of the `soft_max_ext`, the same type and extents, contiguous.
         scale: as given to the `soft_max_ext`.
-        max_bias: only 0.
+        max_bias: has to be 0.
 
     Returns:
         A new f32 tensor of the extents of ``a``.

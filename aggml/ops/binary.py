@@ -102,7 +102,7 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
         a: [n, r, s, t] f16, bf16 or quantized, rows without gaps.
         b: [n, ...] f32 without gaps in rows; extents 1 to 3 divide those of ``a``.
         type: f32 or the type of ``a``; if that is quantized, also f16, bf16 or any quantized type
-            that is written in passing.
+            that ops write.
 
     Raises:
         LayoutMismatch: repeating ``b`` does not give the extents of ``a``, or rows have gaps.
@@ -142,7 +142,8 @@ def add1(a: Tensor, b: Tensor) -> Tensor:
     """Add the single element of ``b`` to each element of ``a`` (``ggml_add1``).
 
     Args:
-        a: f32, f16, bf16 or quantized (the sum is quantized anew), all rows at one distance.
+        a: f32, f16, bf16 or quantized (the sum is quantized anew), rows without gaps, all at one
+            distance.
         b: one element; f32 or the type of ``a``, f32 if that is quantized.
 
     Returns:
@@ -234,7 +235,7 @@ def scale(a: Tensor, s: float) -> Tensor:
     """Multiply each element by the number ``s`` (``ggml_scale``).
 
     Args:
-        a: f32 of any extents, all rows at one distance.
+        a: f32 of any extents, rows without gaps, all at one distance.
         s: the factor.
 
     Returns:

@@ -200,8 +200,8 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
         a: f32 or f16 kernel [K, OC, IC], any strides.
         b: f32 [L, IC], any strides.
         s0: distance of the elements of ``b`` in the result.
-        p0: only 0.
-        d0: only 1.
+        p0: has to be 0.
+        d0: has to be 1.
 
     Returns:
         f32 [(L - 1) * s0 + K, OC].

@@ -47,13 +47,13 @@ def im2col(
     is_2D: bool = True,
     dst_type: DTypeLike = "f16",
 ) -> Tensor:
-    """Lay out every window of an image as a row, zeros where it juts out (``ggml_im2col``).
+    """Lay out every window of an image as a row, with zeros beyond the image (``ggml_im2col``).
 
     Args:
         a: the kernel, of which only the extents are used: [KW, KH, IC, OC], or [K, IC, OC].
         b: f32 or f16, the image: [W, H, IC, N], or [L, IC, N].
         s0: stride along dimension 0.
-        s1: stride along dimension 1; like p1 and d1 of no meaning in one dimension.
+        s1: stride along dimension 1. Lines ignore it, and p1 and d1.
         p0: zeros at both ends of dimension 0.
         p1: zeros at both ends of dimension 1.
         d0: distance between elements of a window along dimension 0.

@@ -27,7 +27,7 @@ __all__ = ["PoolOp", "pool_1d", "pool_2d", "pool_2d_back"]
 
 
 class PoolOp(enum.IntEnum):
-    """What becomes of a window: its largest element, or its mean (enum ``ggml_op_pool``)."""
+    """What pooling makes of a window: its largest element, or its mean (enum ``ggml_op_pool``)."""
 
     MAX = 0
     AVG = 1
@@ -106,7 +106,8 @@ def pool_2d(
         k1: its height.
         s0: stride along dimension 0.
         s1: and along dimension 1.
-        p0: how far windows reach beyond both ends of dimension 0. A fraction counts at the far end.
+        p0: how far windows reach beyond both ends of dimension 0. A fraction reaches beyond the far
+            end.
         p1: and of dimension 1.
 
     Returns:

@@ -64,11 +64,11 @@ class CustomParams(bytes):
     n_calls: int
 
     def __deepcopy__(self, memo: dict[int, object]) -> CustomParams:
-        """The same: a copied node calls the same function with the same data."""
+        """Return itself: a copied node calls the same function with the same data."""
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Refused: they hold the address of a function of this process."""
+        """Refuse to be pickled: it holds the address of a function of this process."""
         raise InvalidHandle(
             f"[pickle] a node that calls {self.function!r} cannot be pickled: its function lies in "
             "this process; build the graph anew where it is needed"

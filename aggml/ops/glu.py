@@ -84,7 +84,7 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
         raise refuse_type(op, a=a)
     if not a.is_contiguous_n(1):
         raise mismatch(
-            op, f"a is not contiguous but for the distance of rows, nb {list(a.nb)}", a=a
+            op, f"a has gaps in its rows, or rows at several distances, nb {list(a.nb)}", a=a
         )
     if b is None:
         n0, n1, n2, n3 = a.ne
@@ -95,7 +95,7 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
         raise mismatch(op, "extents or types differ", a=a, b=b)
     if not b.is_contiguous_n(1):
         raise mismatch(
-            op, f"b is not contiguous but for the distance of rows, nb {list(b.nb)}", b=b
+            op, f"b has gaps in its rows, or rows at several distances, nb {list(b.nb)}", b=b
         )
     return new_node(op, a.dtype, a.ne, (a, b), params, ndim=wider(a, b))
 
@@ -104,7 +104,7 @@ def glu(a: Tensor, op: GluOp | str | int, swapped: bool = False) -> Tensor:
     """Activate one half of each row and multiply it by the other half (``ggml_glu``).
 
     Args:
-        a: [2 n, r, s, t] f32 or f16, contiguous but for the distance of rows. The first half is
+        a: [2 n, r, s, t] f32 or f16, rows without gaps, all at one distance. The first half is
             activated.
         op: which gate; member, value or lower-case name.
         swapped: activate the second half instead.
@@ -127,7 +127,7 @@ def glu_split(a: Tensor, b: Tensor, op: GluOp | str | int) -> Tensor:
     """Activate each element of ``a`` and multiply it by that of ``b`` (``ggml_glu_split``).
 
     Args:
-        a: [n, r, s, t] f32 or f16, contiguous but for the distance of rows.
+        a: [n, r, s, t] f32 or f16, rows without gaps, all at one distance.
         b: the same type and extents.
         op: which gate; member, value or lower-case name.
 
@@ -238,7 +238,7 @@ def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -
     Before that, x is limited to at most ``limit``, and y to between ``-limit`` and ``limit``.
 
     Args:
-        a: [n, r, s, t] f32, contiguous but for the distance of rows.
+        a: [n, r, s, t] f32, rows without gaps, all at one distance.
         b: the same type and extents.
         alpha: steepness of the sigmoid.
         limit: not negative.

@@ -129,7 +129,7 @@ def _axis(a: Tensor, axis: int, extent: int, index: object) -> _Axis:
 
 
 def _axes(a: Tensor, index: object) -> list[_Axis]:
-    """For each axis of ``a.shape``, in that order."""
+    """The part of each axis that an index takes, in the order of ``a.shape``."""
     given = index if isinstance(index, tuple) else (index,)
     shape = a.shape
     dots = [i for i, x in enumerate(given) if x is Ellipsis]

@@ -36,7 +36,7 @@ _SCALE = struct.Struct("<f60x")
 
 
 def _check(op: str, **operands: Tensor) -> None:
-    """All are f32 tensors whose rows have no gaps."""
+    """Refuse operands that are not f32 or whose rows have gaps."""
     for operand in operands.values():
         if operand.__class__ is not Tensor:
             all_tensors(op, **operands)

@@ -83,7 +83,7 @@ def _fill(op: str, a: Tensor, c: float, inplace: bool) -> Tensor:
 
 
 def fill(a: Tensor, c: float) -> Tensor:
-    """A tensor like ``a`` that holds ``c`` everywhere (``ggml_fill``).
+    """A tensor with the type and extents of ``a``, of which each element is ``c`` (``ggml_fill``).
 
     Args:
         a: f32 or f16, contiguous; its elements are not read.

@@ -34,7 +34,7 @@ def repeat(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: any type, any strides; rows of blocks without gaps.
-        b: extents that are multiples of those of ``a``; nothing else of it is used.
+        b: extents that are multiples of those of ``a``; nothing else of ``b`` is used.
 
     Returns:
         A new tensor of the type of ``a``.
@@ -67,7 +67,7 @@ def repeat_back(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: f32, any strides.
-        b: extents of which those of ``a`` are multiples; nothing else of it is used.
+        b: extents of which those of ``a`` are multiples; nothing else of ``b`` is used.
 
     Returns:
         f32 of the extents of ``b``.

@@ -87,7 +87,7 @@ def win_unpart(a: Tensor, w0: int, h0: int, w: int) -> Tensor:
 
 
 def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
-    """Rows by the distance of query and key (``ggml_get_rel_pos``).
+    """The row of ``a`` for the distance of each query and key (``ggml_get_rel_pos``).
 
     Bits are copied unchanged into f16. For bf16 that gives other numbers, as in ggml.
 
@@ -130,7 +130,7 @@ def _add(op: str, a: Tensor, pw: Tensor, ph: Tensor, inplace: bool) -> Tensor:
 
 
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
-    """Add a number for each column and one for each line of square planes (``ggml_add_rel_pos``).
+    """Add a number to each column and one to each line of square planes (``ggml_add_rel_pos``).
 
     Args:
         a: f32 [n * n, k * l, s], contiguous: a row is a plane.

@@ -57,7 +57,7 @@ def _fit(op: str, a: Tensor, mask: Tensor) -> None:
 
 
 def soft_max(a: Tensor) -> Tensor:
-    """The soft maximum of each row (``ggml_soft_max``); as `soft_max_ext` without its options."""
+    """The softmax of each row (``ggml_soft_max``); as `soft_max_ext` without its options."""
     return _build("soft_max", a, None, 1.0, 0.0, False)
 
 
@@ -69,7 +69,7 @@ def soft_max_inplace(a: Tensor) -> Tensor:
 def soft_max_ext(
     a: Tensor, mask: Tensor | None = None, scale: float = 1.0, max_bias: float = 0.0
 ) -> Tensor:
-    """The soft maximum of ``a * scale + mask * slope`` over each row (``ggml_soft_max_ext``).
+    """The softmax of ``a * scale + mask * slope`` over each row (``ggml_soft_max_ext``).
 
     Args:
         a: f32 [kv, n, heads, batch], contiguous.
@@ -96,7 +96,7 @@ def soft_max_ext_inplace(
 
 
 def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
-    """Give each head one more logit: it counts in the sum, and is not in the result.
+    """Give each head one more logit, a sink: it takes a share of the sum, but is not in the result.
 
     Args:
         a: the node that one of the functions above returned (``ggml_soft_max_add_sinks``).

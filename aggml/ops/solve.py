@@ -21,9 +21,9 @@ def solve_tri(
         a: f32 [n, n, s, t], contiguous; elements above the diagonals are not read. A zero on a
             diagonal fails the computation before anything is written.
         b: f32 [m, n, s, t], contiguous.
-        left: only True: A stands on the left.
-        lower: only True.
-        uni: only False: the diagonals are those of ``a``, not 1.
+        left: has to be True: A stands on the left.
+        lower: has to be True.
+        uni: has to be False: the diagonals are those of ``a``, not 1.
 
     Returns:
         f32 [m, n, s, t].

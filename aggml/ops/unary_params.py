@@ -74,7 +74,7 @@ def clamp(a: Tensor, min: float, max: float) -> Tensor:  # noqa: A002 - ggml's n
 
 
 def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """Each element, times ``negative_slope`` where negative (``ggml_leaky_relu``).
+    """Each element, multiplied by ``negative_slope`` where it is negative (``ggml_leaky_relu``).
 
     Args:
         a: any shape, f32 or f16, rows without gaps.
