@@ -1,4 +1,4 @@
-/* Copies and fills of a CUDA stream: what is asked of the driver, and staging for memory that it cannot reach.
+/* Copies and fills of a CUDA stream: the calls of the driver, and staging for memory that it cannot reach.
  *
  * Pinned memory and memory of devices are copied where they lie. What is pageable, or lies on the host with strides
  * that the driver has no copy for, goes through a ring of pinned memory, in pieces, several under way at once: this

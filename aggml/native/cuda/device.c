@@ -225,7 +225,7 @@ void ag_cuda_host_unregister(ag_cuda_device *device, void *address)
     ag_error_unref(leave(&v, "register_host"));
 }
 
-/* -- what is thrown away -------------------------------------------------------------------------------------- */
+/* -- buffers and modules that are thrown away ------------------------------------------------------------------ */
 
 static void append(void ***list, size_t *n, size_t *cap, void *thing)
 {

@@ -90,7 +90,7 @@ static ag_error *look_up(ag_cuda_issue *issue, ag_cuda_plan *plan)
                      size, l->size);
             return node_error(plan, issue->queue->name, l->node, AG_DEVICE_ERROR, text);
         }
-        if (l->shared > 49152) { /* what a block has without asking */
+        if (l->shared > 49152) { /* every block has so much without asking */
             code = AG_CU(issue, cuKernelSetAttribute, AG_CU_MAX_DYNAMIC_SHARED, (int)l->shared, kernel,
                          plan->device->ordinal);
             if (code != AG_CU_OK) return call_error(issue, plan, l->node, code);
@@ -111,7 +111,7 @@ static void bind(ag_cuda_plan *plan, uintptr_t arena)
     plan->arena = arena;
 }
 
-/* Statuses of cuBLASLt among the driver's: what a call answers is one number. */
+/* Statuses of cuBLASLt get numbers of their own among the driver's, so that each call answers one number. */
 #define OF_BLAS 100000
 
 /* Into the stream, or into the graph that is being captured from it. On failure `index` tells the node. */

@@ -1,4 +1,4 @@
-/* What a plan of launches is made of: seen by who builds it (plan.c) and who runs it (plan_run.c). */
+/* The parts of a plan of launches, for plan.c, which builds it, and plan_run.c, which runs it. */
 #ifndef AG_CUDA_PLAN_STATE_H
 #define AG_CUDA_PLAN_STATE_H
 

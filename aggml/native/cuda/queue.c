@@ -63,7 +63,7 @@ static void finish(ag_cuda_queue *q, ag_flight *f, int code)
     bool ran = f->ran;
     if (error == NULL && f->faults != NULL) {
         error = ag_cuda_plan_fault(f->slot->u.plan.plan, f->faults, q->name);
-        if (error != NULL) ran = false; /* it has seen to what was written in part */
+        if (error != NULL) ran = false; /* results that were written in part are cared for there */
     }
     ag_stream *stream = f->stream;
     ag_stream_settle(stream, f->ticket, error, ran);
@@ -97,7 +97,7 @@ int ag_cuda_fly(ag_cuda_queue *q, ag_flight flight)
     return AG_CU_OK;
 }
 
-/* What needs no device is settled at once if nothing is before it: one hand-over less. */
+/* An operation that needs no device is settled at once if none is before it: one hand-over less. */
 static void fly_without_event(ag_cuda_queue *q, ag_flight *flight)
 {
     if (atomic_load(&q->n_flights) == 0) {

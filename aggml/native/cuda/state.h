@@ -1,4 +1,4 @@
-/* What the files cuda_*.c share among themselves: devices, queues, what is in flight. */
+/* Shared by the files of cuda/: devices, queues, operations in flight. */
 #ifndef AG_CUDA_STATE_H
 #define AG_CUDA_STATE_H
 
@@ -54,7 +54,7 @@ typedef struct ag_flight {
 
 #define AG_CUDA_RING ((size_t)8 << 20)    /* pinned bytes of a queue that stage pageable memory */
 #define AG_CUDA_PIECE ((size_t)1 << 20)   /* staged at a time: several are under way at once */
-#define AG_CUDA_SCRATCH ((size_t)2 << 20) /* what scratch is rounded up to: pages of a device */
+#define AG_CUDA_SCRATCH ((size_t)2 << 20) /* scratch is rounded up to this: pages of a device */
 #define AG_CUDA_FLIGHTS 256               /* operations issued and not settled */
 #define AG_CUDA_PLANS 2                   /* of them plans: an abort has effect on what has not been launched */
 #define AG_CUDA_FAULT 32                  /* bytes: four int64, see devices/cuda/launch.py */
@@ -79,7 +79,7 @@ struct ag_cuda_queue {
     void *events[AG_CUDA_FLIGHTS + 1]; /* not in use; one more than fits is recorded while it waits for room */
     size_t n_events;
     uint64_t ring_tail;
-    ag_error *left; /* what a piece of the operation being settled failed with */
+    ag_error *left; /* the failure of a piece of the operation that is being settled */
 
     /* the issuing thread's */
     void *cuda; /* the driver's stream */
@@ -94,7 +94,8 @@ bool ag_cuda_sticky(int code); /* the context is beyond use */
 ag_error *ag_cuda_error(ag_cuda_device *device, int code, const char *call, const char *operation, const char *tensor);
 void ag_cuda_lose(ag_cuda_device *device, ag_error *error);
 int ag_cuda_context(ag_cuda_device *device); /* makes it if need be, with pool and memory stream; sets it current */
-void ag_cuda_sweep(ag_cuda_device *device);  /* destroys what was thrown away; the context is current */
+void ag_cuda_sweep(
+    ag_cuda_device *device); /* destroys buffers and modules that were thrown away; the context is current */
 void ag_cuda_throw_away(ag_cuda_device *device, void *graph);
 void ag_cuda_reach(ag_cuda_device *device, int peer); /* let a peer reach the pool, if it can */
 
@@ -103,7 +104,7 @@ uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int
 /* Records an event behind what was issued and queues `flight`; 0, or the driver's code, and nothing is queued. */
 int ag_cuda_fly(ag_cuda_queue *queue, ag_flight flight);
 void ag_cuda_drain(ag_cuda_queue *queue);
-/* Has the queue's scratch hold `size` bytes; where it grows, waits for what is under way. The driver may take long. */
+/* Makes the queue's scratch hold `size` bytes; to grow, it waits for all launches. The driver may take long. */
 ag_error *ag_cuda_scratch(ag_cuda_queue *queue, size_t size);
 
 /* copy.c: issue, up to the flight that the caller adds. `call` tells which entry failed. */

@@ -26,7 +26,7 @@ ag_error *ag_cuda_device_lost(ag_cuda_device *device); /* a reference, or NULL *
 /* Calls that may block, for threads that may: each makes the context if there is none yet, and leaves the thread's own
  * context as it was. They return an error (a reference), or NULL. */
 ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address);
-ag_error *ag_cuda_trim(ag_cuda_device *device); /* what is free goes back to the driver */
+ag_error *ag_cuda_trim(ag_cuda_device *device); /* free memory goes back to the driver */
 ag_error *ag_cuda_memory(ag_cuda_device *device, size_t *free, size_t *total);
 ag_error *ag_cuda_host_alloc(ag_cuda_device *device, size_t size, void **address);
 ag_error *ag_cuda_host_register(ag_cuda_device *device, void *address, size_t size, bool read_only);

@@ -13,10 +13,10 @@ float agk_f16_to_float(uint16_t h);
 /* To nearest, ties to even; every NaN becomes sign | 0x7e00. */
 uint16_t agk_f16_from_float(float value);
 
-/* convert.c. Toward zero; what does not fit saturates, NaN is 0. */
+/* convert.c. Toward zero; numbers that do not fit saturate, NaN is 0. */
 agk_from_float_fn agk_f32_to_i32;
 
-/* Rounds down to a code 0..top; what is not a number becomes 0. */
+/* Rounds down to a code 0..top; NaN becomes 0. */
 static inline uint8_t agk_code(float x, int top)
 {
     if (!(x > 0.0f)) return 0;
@@ -37,7 +37,7 @@ static inline void agk_codes(int n, const float *x, float inverse, float shift, 
     for (int i = 0; i < n; ++i) codes[i] = (uint8_t)whole[i];
 }
 
-/* Halves away from zero; what does not fit (from infinities, NaN or a subnormal scale) becomes 0. */
+/* Halves away from zero. Numbers that do not fit (from infinities, NaN or a subnormal scale) become 0. */
 static inline int8_t agk_round_i8(float x)
 {
     if (!(x > -128.5f && x < 127.5f)) return 0;

@@ -10,7 +10,7 @@
 
 enum { MAX_GROUP = 32 };
 
-/* What levels 0, 1, 2 are worth with the shift up, and down. */
+/* The values of levels 0, 1, 2 with the shift up, and down. */
 static const float up[3] = {-0.875f, 0.125f, 1.125f}, down[3] = {-1.125f, -0.125f, 0.875f};
 
 static void put(float *dst, float d, const int8_t *point, float shift)
@@ -148,7 +148,7 @@ static bool find(const agk_iq_book *book, const cut *c, int first, const uint8_t
     return false;
 }
 
-/* Add what 8 elements with these values contribute to the best scale, product / square. */
+/* Adds the shares of 8 elements with these values to the best scale, product / square. */
 static void add_moments(const float *x, const float *weight, const uint8_t *levels, const float *value, float times,
                         float *product, float *square)
 {

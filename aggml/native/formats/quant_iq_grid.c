@@ -11,7 +11,7 @@
 #define LEVEL2(code, i) ((code) >> 2 * (i) & 3)
 #define LEVEL3(code, i) ((code) >> 3 * (i) & 7)
 
-/* What elements are worth. */
+/* The values of elements. */
 #define IQ2(code, i) (uint8_t)(LEVEL2(code, i) == 0 ? 8 : LEVEL2(code, i) == 1 ? 25 : 43)
 #define IQ1(code, i) (int8_t)(LEVEL2(code, i) - 1)
 #define IQ3_XXS(code, i) (uint8_t)(LEVEL3(code, i) == 7 ? 62 : 8 * LEVEL3(code, i) + 4)
@@ -138,7 +138,7 @@ static void build(const agk_iq_book *book, int rings, int32_t *where, uint16_t *
     }
 }
 
-/* What elements are worth, made levels. */
+/* The values of elements as levels again. */
 static uint8_t level_iq2(int worth)
 {
     return (uint8_t)(worth >> 4);
@@ -159,7 +159,7 @@ static uint8_t level_iq3_s(int worth)
     return (uint8_t)(worth >> 1);
 }
 
-/* `listed` is the length of all lists: what the search finds, and a count for each code that is no point.
+/* `listed` is the length of all lists: the points that the search finds, and a count for each code that is no point.
  * pthread_once starts anew in a child that was forked meanwhile. */
 #define BOOK(name, n, w, b, t, rings, listed, level_of) \
     static uint8_t name##_levels[(n) * (w)]; \

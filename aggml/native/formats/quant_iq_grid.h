@@ -28,7 +28,7 @@ typedef struct agk_iq_book {
     const uint16_t *near;  /* lists: a count, then the nearest points, those of the smallest distances first */
 } agk_iq_book;
 
-/* Whoever comes first builds the tables, on its own thread, and others wait: 26 ms for iq1, 3 to 9 ms for each of the
+/* The first caller builds the tables on its own thread, and others wait: 26 ms for iq1, 3 to 9 ms for each of the
  * rest. Only quantize and quantize_async ask for them, the latter on a worker thread; reading needs no tables. */
 const agk_iq_book *agk_iq2_xxs_book(void);
 const agk_iq_book *agk_iq2_xs_book(void);

@@ -13,7 +13,7 @@ static void f32_from_float(const float *src, void *dst, int64_t n)
     if (n > 0) memcpy(dst, src, (size_t)n * sizeof *src);
 }
 
-/* What the columns reads, writes and fits stand for: the function that any processor can run, and the kernel of
+/* The meaning of the columns reads, writes and fits: the function that any processor can run, and the kernel of
  * kernels.def that has more of them. */
 #define READ_VARIANTS(symbol) .to_float = agk_##symbol##_to_f32_scalar, .reader = #symbol "_to_f32"
 #define READ_ONE(symbol) .to_float = agk_##symbol##_to_f32

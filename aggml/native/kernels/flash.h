@@ -17,7 +17,7 @@ enum {
     AGK_FLASH_NARROW = 6,       /* fewer rows than this: lanes along the width instead of along rows */
 };
 
-/* What the first step finds out about the mask under a tile, in the node's work memory. */
+/* The facts about the mask under a tile that the first step finds, in the node's work memory. */
 typedef struct agk_flash_mask {
     int32_t kind;                   /* below */
     int32_t begin, end;             /* keys outside are masked for every row of the tile */

@@ -1,4 +1,4 @@
-/* What the lowering of products and their kernels agree on: forms of rows and columns, and the arguments of dots and
+/* The agreement of the lowering of products and their kernels: forms of rows and columns, the arguments of dots and
  * blocks.
  *
  * dst[m, n] = sum over k of a[k, m] * b[k, n]: a row of a times a column of b. lower/mul_mat/README.md has the schemes
@@ -63,7 +63,7 @@ typedef void agk_mm_pack_fn(int64_t k, int64_t cols, const void *b, size_t ldb, 
 /* Rows of a or columns of b into agk_mm_row_q8 or agk_mm_col_q8. */
 typedef void agk_mm_convert_fn(const void *src, void *dst, int64_t n);
 
-/* What the codes of a quantized type are like, as products of bytes see them: an element is (code - offset) * scale +
+/* The codes of a quantized type, as products of bytes see them: an element is (code - offset) * scale +
  * minimum. */
 typedef struct agk_code_traits {
     bool served : 1;  /* whether elements of the type can be bytes at all */

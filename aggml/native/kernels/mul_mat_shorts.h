@@ -48,7 +48,7 @@ typedef struct agk_short_unit {
  * serves. */
 int agk_short_fours(int type);
 
-/* What is added to codes of a type with minimums, so that they have a sign. */
+/* The number added to codes of a type with minimums, so that they have a sign. */
 static inline int agk_short_offset(int type)
 {
     return type == AGK_Q4_1 || type == AGK_Q4_K ? -8 : type == AGK_Q5_1 || type == AGK_Q5_K ? -16 : 0;

@@ -1,4 +1,4 @@
-/* What conv_direct.c and conv_product.c know of a convolution: extents and steps of its three operands. */
+/* The geometry of a convolution, for conv_direct.c and conv_product.c: extents and steps of its three operands. */
 #ifndef AGK_SCALAR_CONV_GEOMETRY_H
 #define AGK_SCALAR_CONV_GEOMETRY_H
 

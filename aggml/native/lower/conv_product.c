@@ -248,7 +248,7 @@ static void pack_places(const transposed *t, const char *x, int64_t n, float *ou
     }
 }
 
-/* What the windows of some places have, [place][output channel, window], is added to the planes of the result. */
+/* Adds the products of some places, [place][output channel, window], to the planes of the result. */
 static void spread(const transposed *t, const float *product, int64_t rows, int64_t place, int64_t n, int64_t channels,
                    char *y)
 {

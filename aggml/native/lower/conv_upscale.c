@@ -79,7 +79,7 @@ static float triangle(const sampler *s, const reach *r, int64_t i)
     return fmaxf(0.0f, 1.0f - fabsf(((float)i - r->centre + s->offset) / r->width));
 }
 
-/* What a place of a dimension sees: `taps` pixels (their offsets in bytes) and their weights. */
+/* The `taps` pixels that make one new pixel along a dimension: their offsets in bytes, and their weights. */
 typedef struct taps {
     int64_t *at;
     float *weight;

@@ -21,7 +21,7 @@ void agk_copy_run(const agk_copy *copy, char *dst, const char *src, int64_t firs
 /* The transposition kernel for elements of a type, NULL if there is none. */
 agk_any_fn *agk_copy_transpose(int type, uint32_t cpu);
 
-/* What a copy of so many bytes in so many units takes for each, in ns: read and written at 20 GB/s. */
+/* ns for each unit of a copy of so many bytes: they are read and written at 20 GB/s. */
 static inline double agk_copy_ns(const agk_view *view, int64_t units)
 {
     const agk_type_traits *traits = agk_traits(view->type);

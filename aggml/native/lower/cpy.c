@@ -55,7 +55,7 @@ static char *dense_at(const agk_view *view, char *data, int64_t i)
     return data + agk_row_size(view->type, i);
 }
 
-/* Blocks of AGK_BLOCK elements: gathered, converted by way of f32, scattered; what lies dense is used in place. */
+/* Blocks of AGK_BLOCK elements: gathered, converted by way of f32, scattered. Elements without gaps stay in place. */
 static agk_status run_convert(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst, *src = &node->src[0];
@@ -154,7 +154,7 @@ static bool is_float(int type)
     return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16;
 }
 
-/* What ggml converts: floats among each other and to quantized, quantized to f32, f32 to i32 and back. */
+/* Whether ggml converts these types: floats to floats and to blocks, blocks to f32, f32 to i32 and back. */
 static bool converts(int from, int to)
 {
     if (from == to) return agk_traits(from)->name != NULL;

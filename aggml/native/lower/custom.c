@@ -9,7 +9,7 @@
 #define UNITS 4096    /* elements a task, where the function leaves their number to us */
 #define MANY_TASKS 64
 
-/* struct ggml_tensor. What is not set is 0: buffer, op, op_params, view_src, name, extra. */
+/* struct ggml_tensor. These fields are not set, so they are 0: buffer, op, op_params, view_src, name, extra. */
 typedef struct c_tensor {
     int32_t type;
     void *buffer;

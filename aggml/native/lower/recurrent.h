@@ -1,4 +1,4 @@
-/* What the recurrent ops share: rows of f32 operands, and what is expected of them. */
+/* Shared by the recurrent ops: rows of f32 operands, and the checks that all of them make. */
 #ifndef AGK_RECURRENT_H
 #define AGK_RECURRENT_H
 

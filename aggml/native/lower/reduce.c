@@ -87,7 +87,7 @@ static agk_status run_units(const agk_task *task, const agk_node *node, int64_t 
     return AGK_OK;
 }
 
-/* Adds what the units or rows left in the work area. */
+/* Adds the sums that the units or rows left in the work area. */
 static agk_status finish(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)chunk;

@@ -6,7 +6,7 @@
 
 enum { CIRCULAR = 8 };
 
-/* What place i of n shows of m places that were moved by `shift`: -1 is nothing, a zero. */
+/* Which element along dimension d of the source comes to place i of the result; -1: none, so a zero. */
 static int64_t place(const agk_node *node, int d, int64_t i)
 {
     const int64_t n = node->src[0].ne[d];

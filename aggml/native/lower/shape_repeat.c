@@ -1,4 +1,4 @@
-/* repeat: a tensor side by side with itself, of any type; repeat_back: the sum over what a repeat made equal.
+/* repeat: a tensor of any type side by side with itself; repeat_back: the sum of all elements made from one.
  *
  * Here: the lowering and the steps. Not here: repeats inside binary ops (binary.c). */
 #include "table/kernel_types.h"
@@ -40,7 +40,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     return AGK_OK;
 }
 
-/* A unit is a row of the result; what is added to it comes in the order of the source. */
+/* A unit is a row of the result. Rows are added to it in the order of the source. */
 static agk_status run_back(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;

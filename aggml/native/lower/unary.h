@@ -1,4 +1,4 @@
-/* What chains take from the functions of one operand (unary.c) and from gated units (glu.c). */
+/* The functions of one operand (unary.c) and of gated units (glu.c), for chains of fused nodes. */
 #ifndef AGK_SCALAR_UNARY_H
 #define AGK_SCALAR_UNARY_H
 

@@ -1,4 +1,4 @@
-/* Weights that may be kept packed: what a lowering asks of their owner, and what a step sees of them.
+/* Weights that may be kept packed: the questions of a lowering to their owner, and the packed form that a step reads.
  *
  * The owner is above this room (runtime/packing.c), so it is reached by pointers to functions. Not here: layouts
  * (kernels/mul_mat_packed.h), which products want them (mul_mat/). */

@@ -1,4 +1,4 @@
-/* The table of variants of kernels: features, what is chosen, what this processor has.
+/* The table of variants of kernels: features, the choice, the features of this processor.
  *
  * Not here: signatures of kernels (kernel_types.h), what steps and lowerings see (lower/node.h). */
 #ifndef AGK_KERNELS_H
@@ -12,7 +12,7 @@
 #include "ops.h"
 #include "types.h"
 
-/* CPU features, of isas.def: what a variant needs, what this machine has, what a plan is allowed to use. */
+/* CPU features of isas.def, as bits: those that a variant needs, this machine has, or a plan may use. */
 enum {
 #define AGK_FEATURE(NAME, bit, architecture, ggml, found) AGK_##NAME = 1u << bit,
 #include "isas.def"

@@ -21,7 +21,7 @@ typedef enum agk_op {
     X(MOVE)     /* elements of source 0; of the others nothing is read (cpy: the target) */ \
     X(TAKE)     /* elements of the result; as many of source 0 are read */ \
     X(GIVE)     /* elements of source 0; as many of the result are written */ \
-    X(PATCH)    /* elements of what is put in; with those around it unless they are in place */ \
+    X(PATCH)    /* elements that are put in, and those around them unless they are in place */ \
     X(DOTS)     /* products of a matrix product: k for each element of the result */ \
     X(EXPERTS)  /* the same; matrices that no id names are not read */ \
     X(OUTER)    /* the same, k being ne[1] */ \
@@ -58,7 +58,7 @@ typedef enum agk_stage_kind {
 #undef AGK_STAGE
 } agk_stage_kind;
 
-/* What is true of some ops only: X(name, bit). */
+/* Facts that are true of some ops only: X(name, bit). */
 #define AGK_EACH_TRAIT(X) \
     X(LEAF, 0)   /* no operation: a tensor that a graph is given */ \
     X(VIEW, 1)   /* looks at the bytes of its source in another way: nothing is computed (ggml_is_view_op) */ \

@@ -50,7 +50,7 @@ const agk_type_traits *agk_traits(int type);
 agk_to_float_fn *agk_reader(int type, uint32_t cpu);
 agk_from_float_fn *agk_writer(int type, uint32_t cpu);
 
-/* f32 to i32, for what converts to it: truncates; what does not fit, and NaN, gives INT_MIN. In formats/convert.c. */
+/* f32 to i32: truncates; a number that does not fit, and NaN, gives INT_MIN. In formats/convert.c. */
 agk_from_float_fn agk_i32_from_float;
 
 static inline size_t agk_row_size(int type, int64_t n)

@@ -25,7 +25,7 @@ AGK_INLINE double v_dot(int64_t n, const float *x, const float *y)
     return total;
 }
 
-/* Of a few elements what is left of the gradient may be very small beside it: these keep doubles. */
+/* The gradient of a short row may be very small beside its terms, so rows shorter than a vector keep doubles. */
 static inline void v_rms_norm_back(int64_t n, float *out, const float *grad, const float *x, float eps)
 {
     if (n < VF) {

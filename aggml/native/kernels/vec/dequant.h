@@ -8,7 +8,7 @@
 
 #include "table/kernel_types.h"
 
-/* A kernel from what it does with one block: v_<kernel>(x, dst). */
+/* Makes a kernel for rows out of the function for one block: v_<kernel>(x, dst). */
 #define V_ROWS(kernel, block, size) \
     void V_NAME(kernel)(const void *src, float *dst, int64_t n) \
     { \

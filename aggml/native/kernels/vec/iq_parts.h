@@ -60,7 +60,7 @@ AGK_INLINE __m256i agk_iq2_xs_signs(const agk_block_iq2_xs *x)
 
 /* --- numbers of points */
 
-/* Of 16: 8 bits each, and what multiplying the high bits and `mask` bring to their place. */
+/* Of 16 points: 8 bits each, and high bits, which a multiplication and `mask` bring to their place. */
 AGK_INLINE void agk_iq_points(uint16_t *to, const uint8_t *low, __m256i high, __m256i times, int mask)
 {
     const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)low));

@@ -48,7 +48,7 @@ AGK_INLINE __m256i vector(const char *p, int i)
     return _mm256_loadu_si256((const __m256i *)(const void *)(p + 64 * (size_t)i));
 }
 
-/* Each byte shifted right (left, if negative); the mask takes what comes from the neighbour. */
+/* Each byte shifted right (left, if negative); the mask clears the bits that come from the neighbour. */
 AGK_INLINE __m256i shifted(__m256i x, int right, int mask)
 {
     const int by = right < 0 ? -right : right;

@@ -60,7 +60,7 @@ AGK_INLINE vf v_log(vf x)
     return v_select(v_eq(x, v_zero()), v_zero() - inf, y);
 }
 
-/* sin and cos, 2 ulp: phases in double (rope.h). What is beyond 10^7, where a phase loses bits, is left to libm. */
+/* sin and cos, 2 ulp: phases in double (rope.h). Arguments beyond 10^7, where a phase loses bits, go to libm. */
 AGK_INLINE void v_sincos_loop(bool cosine, int64_t n, float *y, const float *x)
 {
     for (int64_t i = 0; i < n; i += VF) {

@@ -105,7 +105,7 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
             gv[u * part + i] = (float)h.gv[i];
         }
     }
-    if (units.first == 0) { /* what lies between the parts is 0, so that no result holds what was there before */
+    if (units.first == 0) { /* the gaps between the parts become 0: a result holds nothing older */
         for (int64_t i = agk_nelements(q); i < padded(q); ++i) gq[i] = 0;
         for (int64_t i = agk_nelements(k); i < padded(k); ++i) gk[i] = 0;
         for (int64_t i = agk_nelements(v); i < padded(v); ++i) gv[i] = 0;

@@ -128,7 +128,7 @@ static void lower_split(agk_lowering *lowering, agk_flash_plan *plan)
     lowering->work_size = (size_t)plan->room + (size_t)floats * sizeof(float);
 }
 
-/* Matrix tiles: the kernels, room for what is packed. */
+/* On matrix tiles: chooses the kernels, and takes room for packed keys and values. */
 static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
 {
     const agk_node *node = lowering->node;
@@ -150,7 +150,7 @@ static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
     if (lowering->scratch_size < tile) lowering->scratch_size = tile;
 }
 
-/* bf16 keys and values stay what they are where that is faster than f32; as accurate as one term on matrix tiles. */
+/* bf16 keys and values are not widened to f32 where that is faster. It is as accurate as one term on matrix tiles. */
 static bool pairs_pay(const agk_lowering *lowering)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];

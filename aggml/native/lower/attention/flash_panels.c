@@ -4,7 +4,7 @@
  * (flash_walk.c). */
 #include "flash_plan.h"
 
-/* What is packed of one head: keys, then values. After all heads: whether each panel of each head has terms. */
+/* Packed memory: keys of a head, then its values; behind all heads, whether each panel of each head has terms. */
 typedef struct packed {
     char *k, *v;
     bool *fine;

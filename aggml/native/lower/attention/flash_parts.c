@@ -1,4 +1,4 @@
-/* flash_attn_ext of few rows and many keys: what is known of a row after each part of the keys, put together.
+/* flash_attn_ext of few rows and many keys: puts together the states of a row after each part of the keys.
  *
  * Not here: how keys are cut (flash_attn_ext.c), how a part is computed (flash_walk.c). */
 #include <math.h>

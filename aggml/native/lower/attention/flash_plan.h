@@ -1,4 +1,4 @@
-/* What the lowering of flash_attn_ext (flash_attn_ext.c) decides and its steps carry out. */
+/* The plan of flash_attn_ext: decided by its lowering (flash_attn_ext.c), carried out by its steps. */
 #ifndef AGK_SCALAR_FLASH_PLAN_H
 #define AGK_SCALAR_FLASH_PLAN_H
 
@@ -23,7 +23,7 @@ typedef struct agk_flash_plan {
     int32_t tiles, held;      /* tiles of a head; keys in scratch, an even number or all of them, 0: a block */
     uint32_t flags;
     int32_t terms; /* of matrix tiles; 0: lanes */
-    int64_t room;  /* offset in the work memory: of what is packed for matrix tiles, or of what is known of each part */
+    int64_t room; /* offset in the work memory: of keys and values packed for matrix tiles, or of the states of parts */
     union {
         struct {
             agk_flash_terms_pack_fn *pack;
@@ -85,13 +85,13 @@ agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_f
 /* Rows first .. first+n-1 of a head as floats without gaps. */
 void agk_flash_floats(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,
                       float *to);
-/* One tile on matrix tiles; false: a number without terms is among what it sees, so lanes must do it. */
+/* One tile on matrix tiles; false: it sees a number that has no terms, so lanes must compute it. */
 bool agk_flash_matrix_tile(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t head,
                            int64_t begin, int64_t end);
 /* The same of one term: whether its panels have all numbers, and what the kernel is given. */
 bool agk_flash_bf16_of(const agk_task *task, const agk_node *node, int64_t head, int64_t begin, int64_t end,
                        agk_flash_terms *x);
-/* What is known of a tile after a part of the keys; any: it saw one. */
+/* The state of a tile after a part of the keys; any: it saw one. */
 void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t batch,
                          int64_t part, int64_t row, bool any);
 

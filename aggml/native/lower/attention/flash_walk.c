@@ -250,7 +250,7 @@ static bool taken_as_it_is(const walk *w, const agk_view *view, const char *rows
     return view->type == AGK_F32 || view->type == AGK_F16 || view->type == AGK_BF16;
 }
 
-/* What all tiles of a node have in common. */
+/* Fills in the fields that all tiles of a node have in common. */
 static agk_flash_tile common_tile(const walk *w)
 {
     const agk_node *node = w->node;
@@ -274,7 +274,7 @@ static agk_flash_tile common_tile(const walk *w)
     return t;
 }
 
-/* One tile on matrix tiles, one term: what is begun with it ends with the next. NULL: the last ends. */
+/* One tile on matrix tiles, one term. Its end is computed beside the next tile. NULL: only the last one ends. */
 static void run_bf16(walk *w, const job *x, job slots[2])
 {
     const agk_node *node = w->node;

@@ -129,7 +129,7 @@ static void multiply_rows(const agk_task *task, const agk_node *node, const plan
     }
 }
 
-/* Block of k by block of k, so that what is packed stays in L2 and what is converted in L1. */
+/* Block of k by block of k: then packed columns stay in L2, and converted rows in L1. */
 static void multiply(const agk_task *task, const agk_node *node, const plan *p, const item *x)
 {
     const agk_view *b = &node->src[1];

@@ -1,11 +1,11 @@
-/* What others need of the scheme of blocks: how large packed columns are (convolutions and out_prod pack their own). */
+/* How large packed columns are in the scheme of blocks, for convolutions and out_prod, which pack their own. */
 #ifndef AGK_LOWER_MUL_MAT_BLOCKS_H
 #define AGK_LOWER_MUL_MAT_BLOCKS_H
 
 #include "kernels/mul_mat.h"
 #include "scheme.h"
 
-/* What a unit of 16 columns holds, see agk_mm_unit_q8 and its neighbours in kernels/mul_mat.h. */
+/* The form of a unit of 16 columns: see agk_mm_unit_q8 and its neighbours in kernels/mul_mat.h. */
 typedef enum agk_mm_unit_form { AGK_MM_UNIT_FLOATS, AGK_MM_UNIT_PAIRS, AGK_MM_UNIT_Q8 } agk_mm_unit_form;
 
 /* Bytes of a unit of k elements. */

@@ -1,4 +1,4 @@
-/* mul_mat_id: what its lowering (mul_mat_id.c) decides and its steps (experts.c, experts_products.c) carry out. */
+/* The plan of mul_mat_id: decided by mul_mat_id.c, carried out by the steps in experts.c and experts_products.c. */
 #ifndef AGK_LOWER_MUL_MAT_EXPERTS_H
 #define AGK_LOWER_MUL_MAT_EXPERTS_H
 

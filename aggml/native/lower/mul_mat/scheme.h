@@ -1,4 +1,4 @@
-/* A scheme: one way to compute products. What is asked of it, and what every scheme offers.
+/* A scheme: one way to compute products. Here: the problem that it is asked about, and the functions that it offers.
  *
  * The table of preferences (choice.c) asks the schemes from the best to the last. README.md says what each one does.
  * Not here: the schemes themselves (packed.c, tiles.c, bytes.c, pairs.c, floats.c, shorts.c, dots.c, blocks.c). */

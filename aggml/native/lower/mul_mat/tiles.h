@@ -1,4 +1,4 @@
-/* What mul_mat.c and the second step of tiles (tiles_items.c) need of tiles.c. */
+/* The parts of tiles.c that mul_mat.c and the second step of tiles (tiles_items.c) use. */
 #ifndef AGK_LOWER_MUL_MAT_TILES_H
 #define AGK_LOWER_MUL_MAT_TILES_H
 

@@ -87,7 +87,7 @@ static void dot_columns(const agk_task *task, const agk_node *node, const agk_mm
     }
 }
 
-/* What is known of an item's numbers: whether all of each panel, and all of its columns, could be split. */
+/* Whether all numbers of each panel of an item, and all of its columns, could be split into terms. */
 typedef struct splits {
     bool panel[AGK_PANELS_MOST], columns;
 } splits;
