@@ -1,11 +1,11 @@
 /* Libraries of ggml as the binding sees them: loading, devices, memory, plans, streams.
  *
  * A library is one build of libggml-base with the backends beside it. All of its functions are looked up by name
- * (functions.def); no layout of its structs is known here but that of three that its interface passes by value or fills.
- * Every call goes through ag_ggml_guarded: an assertion or an exception of the library ends the call, not the process.
+ * (functions.def). Of its structs we know the layout of three only, which its interface passes by value or fills. Every
+ * call goes through ag_ggml_guarded: an assertion or an exception of the library ends the call, not the process.
  *
- * What that cannot do: an assertion in a thread that the library started itself cannot be undone. That thread is stopped
- * where it stands, and the devices whose calls can no longer end are lost (lost.c). */
+ * An assertion in a thread that the library started itself cannot be undone. That thread is stopped where it stands,
+ * and the devices whose calls can no longer end are lost (lost.c). */
 #ifndef AG_GGML_LIBRARY_H
 #define AG_GGML_LIBRARY_H
 
@@ -16,7 +16,7 @@ typedef struct ag_ggml_device ag_ggml_device;
 typedef struct ag_ggml_buffer ag_ggml_buffer;
 typedef struct ag_ggml_plan ag_ggml_plan;
 
-/* What runs `call(argument)` in C++, where exceptions are caught: set by the binding. False: it threw; `message` says what. */
+/* Runs `call(argument)` in C++, which catches exceptions: set by the binding. False: it threw; `message` says what. */
 typedef void ag_ggml_call(void *argument);
 extern bool (*ag_ggml_catch)(ag_ggml_call *call, void *argument, char *message, size_t size);
 extern void (*ag_ggml_throw)(const char *message); /* does not return */

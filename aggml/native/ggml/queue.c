@@ -1,8 +1,8 @@
 /* A stream of a ggml device: the thread that carries its operations out, one after the other.
  *
  * The thread makes every call of the library that queued work needs, without the GIL, and settles an operation when the
- * library says that it is through: then waiters are woken as by any other stream. Work that is to overlap belongs on two
- * streams, each of which has a backend of ggml for itself. Not here: what is called (transfer.c, plan.c), order and
+ * library says that it is through: then waiters are woken as by any other stream. Work that is to overlap belongs on
+ * two streams, each of which has a backend of ggml for itself. Not here: what is called (transfer.c, plan.c), order and
  * failure (runtime/stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Copies and fills of a stream: between host memory and buffers of ggml, and inside of a device.
  *
  * ggml copies bytes of a tensor, so each transfer makes a tensor of bytes where it is to go. Where elements do not lie
- * one behind the other, runs of bytes that do are copied one by one; if they are many and short (a transposed view), all
- * bytes from the first to the last are fetched, changed and written back: bytes between them that another stream writes
+ * one behind the other, runs of bytes that do are copied one by one; if they are many and short (a transposed view),
+ * all bytes from the first to the last are fetched, changed and written back: bytes between them that another stream writes
  * meanwhile are lost then. Not here: order (queue.c). All of it runs guarded and throws. */
 #include <stdlib.h>
 

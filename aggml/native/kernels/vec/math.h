@@ -1,4 +1,4 @@
-/* exp and functions made of it, on a vector, in f32. Included after an ISA's math.h, which defines vf and its operations.
+/* exp and functions made of it, on a vector, in f32. Included after an ISA's math.h, which defines vf and its parts.
  *
  * Errors are the largest of 650,000 arguments against double precision, alike on AVX-512 and AVX2. */
 #ifndef AGK_VEC_MATH_H
