@@ -14,7 +14,9 @@ import click
 from aggml.cli.shared import CACHES, bar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from aggml.serve import Limits
 
 __all__ = ["serve"]
 
@@ -77,9 +79,20 @@ __all__ = ["serve"]
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
     show_default=True, help="debug logs each request.",
 )  # fmt: skip
+@click.option(
+    "--ray", "on_ray", is_flag=True,
+    help="Replicas on the Ray cluster of RAY_ADDRESS, or on one of this machine alone.",
+)  # fmt: skip
+@click.option(
+    "--replicas", default="1", show_default=True, metavar="N|MIN:MAX",
+    help="How many, with --ray; of a range Ray Serve takes as many as requests need.",
+)  # fmt: skip
 def serve(
     models: Sequence[Path],
     loop: Literal["asyncio", "trio"],
+    *,
+    on_ray: bool,
+    replicas: str,
     **given: Any,  # noqa: ANN401 the options
 ) -> None:
     """Answer requests over HTTP for each MODEL, as OpenAI's clients send them.
@@ -101,6 +114,9 @@ def serve(
         chunk=given["chunk"],
         max_waiting=given["queue"],
     )
+    if on_ray:
+        _replicate(models, limits, replicas, given)
+        return
     with bar("loading") as progress:
         options = Options(
             models=models,
@@ -116,3 +132,34 @@ def serve(
         where = Address(given["host"], given["port"], loop, given["log_level"])
         status = run(options, where)
     sys.exit(status)
+
+
+def _replicate(
+    models: Sequence[Path], limits: Limits, replicas: str, given: Mapping[str, Any]
+) -> None:
+    """Run the service on Ray until it is told to stop."""
+    try:
+        from ray import serve as of_ray
+
+        from aggml.ray import service
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; get it with: pip install 'aggml[ray]'") from error
+    fewest, _, most = replicas.partition(":")
+    try:
+        number = int(fewest), int(most or fewest)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{replicas!r} is not a number or MIN:MAX", param_hint="--replicas"
+        ) from error
+    application = service(
+        models,
+        replicas=number,
+        threads=given["threads"] or 1,
+        device=given["device"],
+        limits=limits,
+        deadline=given["deadline"],
+        drain=given["drain"],
+        api_key=given["api_key"],
+    )
+    of_ray.start(http_options={"host": given["host"], "port": given["port"]})
+    of_ray.run(application, blocking=True)
