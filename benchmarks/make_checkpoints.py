@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.llamacpp import Session
+from benchmarks.make_logits import vectors
 from benchmarks.peers import module
 
 TESTS: Final = Path(__file__).resolve().parent.parent / "tests" / "models"
@@ -168,7 +169,14 @@ def main() -> None:
             else:
                 found[f"{name}:mean"] = np.stack([x.mean(axis=0) for x in rows])
                 found[f"{name}:cls"] = np.stack([x[0] for x in rows])
-            print(name)
+                made = Path(place, f"{name}.gguf")
+                asyncio.run(convert(folder, made))
+                other, wanted = (
+                    vectors(str(made), random_models.texts(), name),
+                    found[f"{name}:mean"],
+                )
+                error = float(np.square(other - wanted).sum() / np.square(wanted).sum())
+                print(f"{name}: llama.cpp against transformers, NMSE {error:.1e}")
     np.savez_compressed(TESTS / "reference_checkpoints.npz", allow_pickle=False, **found)
 
 

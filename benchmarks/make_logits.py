@@ -19,7 +19,7 @@ TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
 FOLLOWED: Final = 64  # tokens that llama.cpp takes greedily after the prompt
 
 
-def _vectors(path: str, texts: list[list[int]], name: str) -> np.ndarray[Any, Any]:
+def vectors(path: str, texts: list[list[int]], name: str) -> np.ndarray[Any, Any]:
     """Pooled vectors, each of a text alone."""
     pooling = {"bert-cls": 2, "bert-rank": 2}.get(name, 1)
     session = Session(path, threads=1, ctx=512, packing="none", embeddings=True, pooling=pooling)
@@ -58,7 +58,7 @@ def main() -> None:
             if name in random_models.LAYOUTS:
                 found = _logits(path, random_models.prompt())
             else:
-                found = {"vectors": _vectors(path, random_models.texts(), name)}
+                found = {"vectors": vectors(path, random_models.texts(), name)}
             np.savez_compressed(
                 random_models.REFERENCE / f"{name}.npz", allow_pickle=False, **found
             )

@@ -188,3 +188,13 @@ async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
             found.append(await model.logits(ids))
     # Products of mxfp4 have activations of 8 bits, those of f32 have not.
     assert nmse(found[0], found[1]) < 2e-4
+
+
+@pytest.mark.parametrize(("case", "count"), [("bert", 2), ("xlm-roberta", 1), ("distilbert", 1)])
+def test_encoders_tell_how_many_types_of_tokens_there_are(
+    place: Path, case: str, count: int
+) -> None:
+    """llama.cpp refuses files that do not."""
+    folder = random_folders.write(place / f"{case}-types", case)
+    with ModelFolder.open(folder, catalogue.checkpoints()) as opened:
+        assert opened.metadata["tokenizer.ggml.token_type_count"] == count

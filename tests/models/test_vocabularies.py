@@ -209,7 +209,11 @@ def test_word_pieces(minilm: Path, tmp_path: Path) -> None:
     own = Tokenizer.from_file(str(minilm / "tokenizer.json"))
     own.no_padding()
     own.no_truncation()
-    words = opened(keys(tmp_path, own))
+    found = keys(tmp_path, own)
+    names = ("bos", "eos", "unknown", "seperator", "padding", "cls", "mask")
+    special = [found[f"tokenizer.ggml.{x}_token_id"] for x in names]
+    assert special == [101, 102, 100, 102, 0, 101, 103]
+    words = opened(found)
     assert different(words, own) == []
     assert words.encode_pair("a query", "a text") == own.encode("a query", "a text").ids
     vocabulary = own.get_vocab()

@@ -79,6 +79,11 @@ class ModelFolder:
         }
         self.metadata = {"general.architecture": name}
         self.metadata |= {f"{name}.{key}": value for key, value in self._keys().items()}
+        if self.metadata.get(f"{name}.attention.causal") is False:
+            kinds = self._made.get("token_types.weight")  # llama.cpp wants a number in any case
+            self.metadata["tokenizer.ggml.token_type_count"] = (
+                1 if kinds is None else kinds.shape[0]
+            )
         self.metadata |= vocabulary_keys(self.path, config, self._rows_of_embeddings())
         return self
 

@@ -39,6 +39,7 @@ class Words:
         more: further keys under ``tokenizer.ggml.``.
         add_bos, add_eos: whether a text begins and ends with a token; None: not told.
         begins, ends: those tokens.
+        special: further ones by transformers' names, where the file itself tells them.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Words:
     add_eos: bool | None = None
     begins: int | None = None
     ends: int | None = None
+    special: dict[str, int] = field(default_factory=dict)
 
     def add(self, i: int, content: str, kind: int) -> None:
         """A token that was added to the vocabulary; one that is there already stays as it is."""
@@ -76,6 +78,13 @@ def of_word_list(path: Path, *, lower: bool) -> Words:
     return words
 
 
+def _usual(ids: dict[str, int]) -> dict[str, int]:
+    """Special tokens under the names that BERT gave them."""
+    names = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]",
+             "cls_token": "[CLS]", "mask_token": "[MASK]"}  # fmt: skip
+    return {place: ids[name] for place, name in names.items() if name in ids}
+
+
 def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) -> Words:
     """GGUF marks the pieces that begin a word; here the others are marked."""
     tokens = {
@@ -85,7 +94,7 @@ def _word_pieces(ids: dict[str, int], special: set[int], unknown: int | None) ->
     kinds = {i: CONTROL if i in special else NORMAL for i in tokens}
     if unknown is not None:
         kinds[unknown] = CONTROL  # so that nothing of it is written when text is made of tokens
-    return Words("bert", tokens, kinds)
+    return Words("bert", tokens, kinds, special=_usual(ids))
 
 
 def of_tokenizer_json(path: Path) -> Words:

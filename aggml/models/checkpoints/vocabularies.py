@@ -110,6 +110,7 @@ def _special(folder: Path, told: dict[str, Any], config: Config, words: Words) -
             content = content.get("content") if isinstance(content, dict) else content
             i = ids.get(words.spelt(content)) if isinstance(content, str) else None
             i = config.get(f"{place}_id") if i is None else i
+            i = words.special.get(place) if i is None else i
             if isinstance(i, int) and i >= 0:
                 found[name] = i
                 break

@@ -1,0 +1,157 @@
+"""Every architecture beside llama.cpp: tokens per second of prompts and of single tokens.
+
+    python -m benchmarks.architectures [NAME ...] [--threads 2] [--type q8_0] [--json FILE]
+
+The files are those that tests/models compares logits of, 16 times as wide: folders with random
+weights, converted. Turns of both are interleaved, so that a busy machine slows both; the fastest
+turn of each counts. Not here: one model of a real size (generation.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import aggml
+from aggml.models import convert
+from benchmarks.generation import CTX, Peer
+from benchmarks.models import load_decoder, open_model
+
+TESTS: Final = Path(__file__).resolve().parent.parent / "tests"
+WIDER: Final = 16
+PROMPT: Final = 256
+TURNS: Final = 7
+STEPS: Final = 16
+#: Numbers of config.json that grow with the width.
+SIZES: Final = (
+    "hidden_size", "intermediate_size", "head_dim", "moe_intermediate_size", "vocab_size",
+    "shared_expert_intermediate_size", "shared_intermediate_size", "query_pre_attn_scalar",
+)  # fmt: skip
+ALIKE: Final = {"llama-tied", "llama-biases", "llama-linear", "llama-3", "llama-yarn", "phi3-long",
+                "phi3-short"}  # fmt: skip
+EXPERTS: Final = 8
+
+
+@dataclass(frozen=True)
+class _Size:
+    """What `Peer` asks of a model."""
+
+    vocabulary: int
+
+
+def _wider(told: dict[str, Any]) -> dict[str, Any]:
+    """A case of random_folders, wider; as many heads, layers and experts as before."""
+    config = {
+        k: x * WIDER if k in SIZES and x is not None else x for k, x in told["config"].items()
+    }
+    config["max_position_embeddings"] = CTX
+
+    def shape(name: str, sizes: list[int]) -> list[int]:
+        of_experts = "router" in name or name.endswith("mlp.gate.weight") or "experts." in name
+        counted = of_experts or "block_sparse_moe" in name or name.endswith("sinks")
+        first = sizes[0] in (1, EXPERTS) or name.endswith("sinks")
+        kept = [counted and first] + [False] * (len(sizes) - 1)
+        if "shared_expert_gate" in name:
+            kept[0] = True
+        return [n if keep else n * WIDER for n, keep in zip(sizes, kept, strict=True)]
+
+    return {
+        "config": config,
+        "tensors": {name: shape(name, sizes) for name, sizes in told["tensors"].items()},
+    }
+
+
+async def _measured(path: Path, threads: int, vocabulary: int) -> dict[str, Any]:
+    """Tokens per second of both, and their ratios."""
+    peer = Peer(path, threads, _Size(vocabulary))  # type: ignore[arg-type]  # asks for no more
+    ids = np.random.default_rng(0).integers(3, vocabulary, PROMPT).tolist()
+    best: dict[str, list[float]] = {"prompt": [np.inf, np.inf], "decode": [np.inf, np.inf]}
+
+    def noted(what: str, who: int, seconds: float | None) -> None:
+        if seconds is not None:
+            best[what][who] = min(best[what][who], seconds)
+
+    try:
+        async with aggml.get_device("CPU").backend(n_threads=threads) as backend:
+            with await open_model(path) as file:
+                model = await load_decoder(backend, file, ctx=CTX, sequences=1)
+            await model.prefill(0, ids)
+            for _ in range(TURNS):
+                start = time.perf_counter()
+                await model.prefill(0, ids)
+                noted("prompt", 0, time.perf_counter() - start)
+                noted("prompt", 1, peer.call("prompt", ids))
+            peer.call("begin")
+            at = PROMPT
+            for _ in range(TURNS):
+                start = time.perf_counter()
+                ahead = await model.follow([at], ids[:1])
+                for i in range(1, STEPS):
+                    step, ahead = ahead, await model.follow([at + i])
+                    await step
+                await ahead
+                noted("decode", 0, time.perf_counter() - start)
+                noted("decode", 1, peer.call("steps", [[x] for x in ids[:STEPS]]))
+                at += STEPS
+    finally:
+        peer.close()
+    tokens = {"prompt": PROMPT, "decode": STEPS}
+    return {
+        what: {
+            "ours": round(tokens[what] / mine, 1),
+            "llama.cpp": round(tokens[what] / theirs, 1),
+            "ratio": round(theirs / mine, 2) if np.isfinite(theirs) else None,
+        }
+        for what, (mine, theirs) in best.items()
+    } | ({"note": peer.note} if peer.note else {})
+
+
+async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
+    from models import random_folders
+
+    cases, found = random_folders.cases(), {}
+    for name in names or [x for x, told in cases.items()
+                          if "ForCausalLM" in str(told["config"]["architectures"])
+                          and x not in ALIKE]:  # fmt: skip
+        told = _wider(cases[name])
+        with tempfile.TemporaryDirectory() as place:
+            folder = random_folders.write(Path(place, name), name, kind="f16", told=told)
+            path = Path(place, f"{name}.gguf")
+            size = (await convert(folder, path, dtype)).nbytes
+            row = await _measured(path, threads, told["config"]["vocab_size"])
+        found[name] = {"bytes": size} | row
+        p, d = row["prompt"], row["decode"]
+        print(
+            f"| {name} | {size / 1e6:.0f} MB | {p['ours']:.0f} | {p['ratio']} | {d['ours']:.0f} | "
+            f"{d['ratio']} |",
+            flush=True,
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures")
+    parser.add_argument("names", nargs="*", help="cases of tests/models/random_folders.py")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--type", default="q8_0", help="of the matrices")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    given = parser.parse_args()
+    sys.path.append(str(TESTS))
+    print("| case | file | prompt, t/s | ratio to llama.cpp | decode, t/s | ratio |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    found = asyncio.run(_all(given.names, given.type, given.threads))
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()
