@@ -5,10 +5,14 @@ Not here: what every device promises (test_conformance.py), failures (test_fault
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
+import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +25,11 @@ import aggml
 from aggml import Graph, ops
 from aggml.devices.cuda import CUDAFamily, driver
 from aggml.errors import Aborted, AllocFailed
+from aggml.native import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from devices.cuda.fake_driver import Fake, SimpleKernels
 
     from aggml.devices.cuda import CUDADevice
@@ -553,17 +560,95 @@ def _child(script: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_after_fork_the_device_is_refused(device: CUDADevice, fake: Fake) -> None:
-    be = device.backend()
+def in_child(check: Callable[[], None]) -> None:
+    """Run ``check`` in a forked child; what it raises, and a hang, fail this test."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            device.backend()
-        except aggml.errors.InvalidState:
+            signal.alarm(60)
+            check()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 0, f"the child ended with {status}"
+
+
+def test_after_fork_the_device_is_refused(device: CUDADevice, fake: Fake) -> None:
+    be = device.backend()
+    be.synchronize().wait(60)  # there is a context
+
+    def check() -> None:
+        with pytest.raises(aggml.InvalidState):
+            device.backend()
+
+    in_child(check)
+    be.close()
+
+
+@pytest.mark.parametrize("state", ["idle", "the device is busy", "the stream is held"])
+def test_each_guard_holds_in_the_child_of_a_fork(
+    device: CUDADevice, fake: Fake, state: str
+) -> None:
+    """Nothing of the parent's device calls the driver, takes a lock or waits there.
+
+    The fork comes while a thread of the parent may hold any of those. What is dropped in the child
+    is left to the parent, which goes on.
+    """
+    be = device.backend()
+    x, b, graph = chain(3)
+    y = graph.nodes[-1]
+    placed = be.alloc_graph(graph)
+    be.set(b, ramp()).wait(60)
+    be.run(graph, {x: ramp()}, y).wait(60)
+    spare = be.alloc([vector("spare")])
+    kept: list[Any] = [spare]
+    native = device.native
+
+    def check() -> None:
+        # The locks of the fake driver may be held by threads of the parent: it is not asked.
+        abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
+        assert abort is not None
+        _native.cuda_set_entries(dict.fromkeys(_native.cuda_entries(), abort))
+        for call in (
+            lambda: be.run(graph, {x: ramp()}, y),
+            lambda: be.set(x, ramp()),
+            pending.wait,
+            pending.result,
+        ):
+            with pytest.raises(aggml.InvalidState):
+                call()
+        for refused in (
+            lambda: native.alloc(4096)[1],
+            lambda: native.alloc_host(4096)[1],
+            lambda: native.memory()[2],
+            native.trim,
+            lambda: native.register_host(0, 4096, False),
+        ):
+            assert "after fork" in refused().text
+        native.free(1 << 20)  # the lists of the parent are not touched
+        native.free_host(1 << 20)
+        native.unregister_host(1 << 20)
+        assert native.blas_problem is None
+        be.stream.abort()
+        be.stream.native.release()
+        kept.clear()
+        be.close()
+        gc.collect()
+        _native.cuda_stop(0.1)  # as at exit
+
+    with ExitStack() as held:
+        if state == "the device is busy":
+            held.enter_context(fake.held())
+        elif state == "the stream is held":
+            held.enter_context(be.stream.hold())
+        pending = be.run(graph, {x: ramp(start=1)}, y)
+        in_child(check)
+    assert pending.wait(60)
+    assert np.array_equal(be.run(graph, {x: ramp(start=2)}, y).get(60), ramp(start=2) + 3 * ramp())
+    placed.close()
     be.close()
 
 
