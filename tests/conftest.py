@@ -100,7 +100,7 @@ def end(backend: aggml.Backend) -> None:
         pass
     backend.stream.abort()
     backend.close()
-    assert backend.synchronize().wait(10), f"{backend!r} does not run dry"
+    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
 
 
 def _opened(backend: aggml.Backend) -> Iterator[Any]:

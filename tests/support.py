@@ -39,7 +39,7 @@ def placed(be: aggml.Backend, n: int = N, name: str = "t", dtype: str = "f32") -
 def holding(be: aggml.Backend, value: Array, name: str = "t") -> aggml.Tensor:
     """A vector of f32 in memory of ``be`` with these contents."""
     tensor = placed(be, value.size, name)
-    assert be.set(tensor, value, copy=True).wait(10)
+    assert be.set(tensor, value, copy=True).wait(60)
     return tensor
 
 
@@ -91,9 +91,12 @@ def assert_checkpoint() -> Iterator[None]:
 
 
 def child(code: str) -> list[str]:
-    """Arguments for another interpreter that sees this package; warnings are errors."""
+    """Arguments for another interpreter that sees this package; warnings are errors.
+
+    It tells after 90 s where it hangs. The imports alone take 15 s where others have the cores.
+    """
     if (
         "os.fork" not in code
     ):  # the forked child would wait for faulthandler's thread, which it lacks
-        code = "import faulthandler; faulthandler.dump_traceback_later(15, exit=True)\n" + code
+        code = "import faulthandler; faulthandler.dump_traceback_later(90, exit=True)\n" + code
     return [sys.executable, "-P", "-X", "faulthandler", "-W", "error", "-c", code]

@@ -85,7 +85,7 @@ def test_threads_of_the_cpu(cpu_device: CPUDevice) -> None:
         be.n_threads = 1
         s = sum_on(be, 1 << 16)
         run = s.run(be, ramp(1 << 16), ramp(1 << 16))
-        assert run.wait(10)
+        assert run.wait(60)
         with pytest.raises(aggml.InvalidArgument, match="0"):
             be.n_threads = 0
 
@@ -115,23 +115,25 @@ async def test_computing_takes_its_time() -> None:
         assert time.perf_counter() - begin >= 0.01
 
 
-@pytest.mark.alone
 async def test_slow_devices_overlap() -> None:
-    """Two devices of 50 ms each, on however few threads: together well below the sum."""
-    devices = [SimDevice(f"S{i}", latency=0.05) for i in range(8)]
+    """All are under way at once, on however few threads."""
+    devices = [SimDevice(f"S{i}", latency=1000) for i in range(8)]
     backends = [d.backend() for d in devices]
     tensors = [placed(be) for be in backends]
-    begin = time.perf_counter()
-    await aggml.gather(*(be.set(t, ramp()) for be, t in zip(backends, tensors, strict=True)))
-    assert time.perf_counter() - begin < 0.3
-    for be in backends:
+    sets = [be.set(t, ramp()) for be, t in zip(backends, tensors, strict=True)]
+    with anyio.fail_after(60):
+        while any(future.times.started is None for future in sets):  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+    assert not any(future.done() for future in sets)
+    for be, future in zip(backends, sets, strict=True):
+        future.abort()
         await be.aclose()
 
 
 async def test_aborting_a_run_that_pretends_to_be_slow() -> None:
     async with SimDevice("SLOW", speed=1e-3).backend() as be:
         s = sum_on(be)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             with anyio.move_on_after(0.01):
                 await s.run(be, ramp(), ramp())
             await be.synchronize()

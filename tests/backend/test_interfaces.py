@@ -129,7 +129,7 @@ def bare() -> Iterator[Recorder]:
     be = Bare().backend()
     yield be
     be.close()
-    assert be.synchronize().wait(10)
+    assert be.synchronize().wait(60)
 
 
 @pytest.mark.feature("IF-01")
@@ -344,8 +344,8 @@ def test_blocking_twins_are_waits(bare: Recorder) -> None:
     """The old synchronous helpers were the asynchronous ones and a wait; they still are."""
     t = vector()
     bare.alloc([t])
-    assert bare.set(t, ramp()).wait(10)
-    assert bare.synchronize().wait(10)
+    assert bare.set(t, ramp()).wait(60)
+    assert bare.synchronize().wait(60)
     assert bare.pending == 0
 
 

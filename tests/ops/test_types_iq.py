@@ -97,6 +97,6 @@ assert len(found) == 5 and all(found[i] == found[4] for i in found)
 def test_threads_may_share_the_first_use() -> None:
     """The search tables are built by whoever comes first, in a process that has none yet."""
     done = subprocess.run(
-        [sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

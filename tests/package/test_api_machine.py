@@ -240,7 +240,7 @@ class Machine(RuleBasedStateMachine):
             future = self.one(self.futures, i)
             with typed():
                 if what == "wait":
-                    assert future.wait(10), f"{future!r} never ends"
+                    assert future.wait(60), f"{future!r} never ends"
                 elif what == "times":
                     assert future.times.submitted > 0
                 else:
@@ -275,12 +275,12 @@ class Machine(RuleBasedStateMachine):
         for be in self.backends:
             with typed():
                 done = be.synchronize()
-                assert done.wait(10), f"{be!r} does not run dry"
+                assert done.wait(60), f"{be!r} does not run dry"
                 done.result()
         with aggml.get_device("CPU").backend() as be:  # and a new one works
             s = sum_on(be)
             run = s.run(be, ramp(), ramp())
-            assert run.wait(10)
+            assert run.wait(60)
             assert np.array_equal(run.result(), 2 * ramp())
         for be in self.backends:
             be.close()

@@ -55,10 +55,10 @@ def at(be: aggml.Backend) -> Iterator[Place]:
         # Whatever was refused: nothing was queued, nothing was spoiled, and work goes on.
         assert be.pending == 0
         got = be.get(place.t)
-        assert got.wait(10)
+        assert got.wait(60)
         assert np.array_equal(got.result(), ramp())
         run = place.s.run(be, ramp(), ramp())
-        assert run.wait(10)
+        assert run.wait(60)
         assert np.array_equal(run.result(), 2 * ramp())
 
 
@@ -351,7 +351,7 @@ def test_it_is_refused_inside_a_batch_as_well(at: Place, what: str) -> None:
         good = at.be.get(at.t)
         with pytest.raises(error, match=f"(?s){message}"):
             call(at)
-    assert good.wait(10)
+    assert good.wait(60)
     assert np.array_equal(good.result(), ramp())
 
 
@@ -446,7 +446,7 @@ def test_an_unsupported_node_is_named(sim: SimBackend) -> None:
 
 
 def _now(future: aggml.Future[Any]) -> Any:
-    assert future.wait(10)
+    assert future.wait(60)
     return future.result()
 
 
@@ -588,7 +588,7 @@ def test_bf16_takes_both_forms(be: aggml.Backend) -> None:
     a = placed(be, N, "bf16", "bf16")
     x = ramp().astype(ml_dtypes.bfloat16)
     for form in (x, x.view(np.uint16)):
-        assert be.set(a, form).wait(10)
+        assert be.set(a, form).wait(60)
         got = _now(be.get(a))
         assert got.dtype == ml_dtypes.bfloat16
         assert np.array_equal(got.view(np.uint16), x.view(np.uint16))

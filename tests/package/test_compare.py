@@ -27,7 +27,7 @@ def network(be: aggml.Backend, rng: np.random.Generator) -> tuple[Graph, dict[st
     be.alloc(t.values())
     for tensor in t.values():
         kind = tensor.dtype.numpy
-        assert be.set(tensor, rng.standard_normal(tensor.shape).astype(kind)).wait(10)
+        assert be.set(tensor, rng.standard_normal(tensor.shape).astype(kind)).wait(60)
     t["y"] = ops.mul_mat(t["w"], t["x"]).set_name("y").set_output()
     slot = ops.view_2d(t["cache"], 6, 4, t["cache"].nb[1], 2 * t["cache"].nb[1])
     t["stored"] = ops.cpy(t["y"], slot).set_name("stored")

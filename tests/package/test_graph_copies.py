@@ -42,7 +42,7 @@ def results(graph: Graph) -> list[np.ndarray[Any, Any]]:
             "x": np.ones((1, 4), np.float32),
         }
         run = be.run(graph, values, list(graph.ends))
-        assert run.wait(10)
+        assert run.wait(60)
         return run.result()
 
 
@@ -132,7 +132,7 @@ def test_nodes_that_call_functions_are_copied_but_not_pickled() -> None:
     with aggml.get_device("CPU").backend() as be:
         be.alloc_graph(other)
         run = be.run(other, {"x": np.ones(4, np.float32)}, other.ends[0])
-        assert run.wait(10)
+        assert run.wait(60)
         assert np.array_equal(run.result(), np.full(4, 2))
     assert calls
     with pytest.raises(InvalidHandle, match=r"double.*pickled"):

@@ -47,7 +47,7 @@ def test_status_codes() -> None:
 def test_clocks(cpu: aggml.Backend) -> None:
     begin = time.perf_counter()
     future = cpu.synchronize()
-    assert future.wait(10)
+    assert future.wait(60)
     assert future.times.done is not None
     assert begin <= future.times.submitted <= future.times.done <= time.perf_counter()
     assert time.monotonic() > 0

@@ -23,13 +23,11 @@ graph = Graph(y)
 x = np.arange(16, dtype=np.float32)
 be = device.backend()
 be.alloc_graph(graph)
-def minutes():  # 500 products of 17 GFLOP
+def minutes():  # 5,000 products of 17 GFLOP
     z = w = aggml.new_tensor("f32", ne=(2048, 2048))
-    for _ in range(500): z = ops.mul_mat(z, w)
+    for _ in range(5000): z = ops.mul_mat(z, w)
     return Graph(z)
 """
-
-pytestmark = pytest.mark.timeout(30)
 
 
 # An interpreter for each test takes 0.6 s of a core; what ends differs little between devices.
@@ -40,7 +38,7 @@ def setup(request: pytest.FixtureRequest) -> str:
 
 def ends_well(code: str) -> str:
     """Exit code 0, nothing on stderr; returns what it printed."""
-    done = subprocess.run(child(code), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(child(code), capture_output=True, text=True, timeout=100, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout
@@ -179,7 +177,7 @@ def interrupted(code: str) -> str:
         assert process.stdout.readline() == "ready\n", process.communicate()
         time.sleep(0.1)  # for it to be inside the call; too early would do as well
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=100)
     finally:
         process.kill()
     assert err == ""
@@ -198,7 +196,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 be.stream.native.release()
-assert f.wait(10) and (f.result() == 2 * x).all()  # the work went on
+assert f.wait(60) and (f.result() == 2 * x).all()  # the work went on
 """
     assert interrupted(code) == "interrupted\n"
 
@@ -263,7 +261,7 @@ if pid == 0:
         p, q = aggml.new_tensor("f32", ne=(16,)), aggml.new_tensor("f32", ne=(16,))
         r = ops.add(p, q); g = Graph(r); new.alloc_graph(g)
         f = new.run(g, {{p: x, q: x}}, r)
-        assert f.wait(10) and (f.result() == 2 * x).all()
+        assert f.wait(60) and (f.result() == 2 * x).all()
         async def main():
             async with cpu.backend() as again:
                 p = aggml.new_tensor("f32", ne=(1 << 18,))
@@ -284,8 +282,8 @@ if pid == 0:
 _, status = os.waitpid(pid, 0)
 assert os.waitstatus_to_exitcode(status) == 0, status
 be.stream.native.release()
-assert pending.wait(10) and (pending.result() == 2 * x).all()
-assert be.run(graph, {{a: x, b: x}}, y).wait(10)
+assert pending.wait(60) and (pending.result() == 2 * x).all()
+assert be.run(graph, {{a: x, b: x}}, y).wait(60)
 print("end")
 """
 

@@ -53,14 +53,14 @@ print("end")
 )
 def test_a_process_that_waits_for_signals_lives(before: str) -> None:
     code = WAITS.format(before=before)
-    done = subprocess.run(child(code), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(child(code), capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_a_function_runs_with_signals_blocked_but_for_those_of_its_own_faults() -> None:
     stream = aggml.Stream("s")
     blocked = stream.call(signal.pthread_sigmask, signal.SIG_BLOCK, ())
-    assert blocked.wait(10)
+    assert blocked.wait(60)
     found = blocked.result()
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1} <= found
     assert not {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL} & found
@@ -71,7 +71,7 @@ def test_the_mask_of_who_starts_a_thread_is_as_it_was() -> None:
     with signals_blocked():
         assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-    assert aggml.Stream("s").call(int, "3").wait(10)
+    assert aggml.Stream("s").call(int, "3").wait(60)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
@@ -115,7 +115,7 @@ print("end")
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="Linux alone has slices")
 def test_the_slice_of_a_loop_is_its_own() -> None:
     """Neither threads nor programs that it starts have it."""
-    done = subprocess.run(child(INHERITS), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(child(INHERITS), capture_output=True, text=True, timeout=100, check=False)
     assert done.stderr == ""
     if done.stdout == "another scheduler\n":
         pytest.skip("the tests do not run as SCHED_OTHER, for which slices are")

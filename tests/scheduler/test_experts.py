@@ -41,7 +41,7 @@ class Mixture:
             self.wv = aggml.dequantize(data, aggml.DType.parse(dtype), ne=(K, M, EXPERTS)).reshape(
                 EXPERTS, M, K
             )
-        assert self.cpu.set(self.w, data.reshape(self.w_shape(data))).wait(10)
+        assert self.cpu.set(self.w, data.reshape(self.w_shape(data))).wait(60)
         self.x = new_tensor("f32", ne=(K, 1, TOKENS), name="x").set_input()
         if scores_on:
             self.given = new_tensor("f32", ne=(EXPERTS, TOKENS), name="scores").set_input()

@@ -38,8 +38,8 @@ class Model:
         rng = np.random.default_rng(0)
         self.wv = rng.standard_normal((N, N), np.float32)
         self.bv = rng.standard_normal(N, np.float32)
-        assert self.sim.set(self.w, self.wv).wait(10)
-        assert self.cpu.set(self.bias, self.bv).wait(10)
+        assert self.sim.set(self.w, self.wv).wait(60)
+        assert self.cpu.set(self.bias, self.bv).wait(60)
         self.planned = 0
 
     def step(

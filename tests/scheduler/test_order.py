@@ -148,7 +148,7 @@ async def test_what_another_thread_queues_at_any_line_is_seen(*, same: bool, aga
     k, queued = 0, True
     while queued:
         k, queued = k + 1, False
-        assert three.one.set(three.w, ramp()).wait(10)
+        assert three.one.set(three.w, ramp()).wait(60)
         await three.sched.synchronize()
 
         def queue() -> None:

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 def weights(be: aggml.Backend, ne: tuple[int, ...], name: str) -> aggml.Tensor:
     t = new_tensor("f32", ne=ne, name=name)
     be.alloc([t]).usage = BufferUsage.WEIGHTS
-    assert be.set(t, np.ones(t.shape, np.float32)).wait(10)
+    assert be.set(t, np.ones(t.shape, np.float32)).wait(60)
     return t
 
 

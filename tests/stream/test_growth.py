@@ -174,7 +174,7 @@ async def test_workers_that_fall_asleep_look_at_streams_that_came_to_rest_alone(
                 value = np.zeros(16, np.float32)
                 ref = weakref.ref(value)
                 future = be.get(tensor, out=value)
-                assert future.wait(10)
+                assert future.wait(60)
                 del future, value
                 be.pending  # noqa: B018
                 while ref() is not None:  # until the worker slept and this thread was told

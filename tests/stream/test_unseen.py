@@ -83,7 +83,7 @@ def test_get_of_a_batch_that_was_given_up(be: aggml.Backend) -> None:
 def failing(device: AnyDevice) -> aggml.Backend:
     """A backend that failed, in a script that only waited."""
     be = device.backend()
-    assert be.stream.fail(ValueError("broken"), operation="get").wait(10)
+    assert be.stream.fail(ValueError("broken"), operation="get").wait(60)
     return be
 
 
