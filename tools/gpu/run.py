@@ -71,8 +71,8 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     # On the fake driver kernels are compiled by g++ one by one: a few will do.
-    few = {"AGGML_CORPUS_FAMILIES": "norm,glu"} if fake else {}
-    some = {"AGGML_CORPUS_FAMILIES": "unary,norm,mul_mat_id,soft_max,rows"}
+    few = {"AGGML_CORPUS_GROUPS": "norm,glu"} if fake else {}
+    some = {"AGGML_CORPUS_GROUPS": "unary,norm,mul_mat_id,soft_max,rows"}
     device = [f"{_DEVICE}/test_{x}.py" for x in ("streams", "faults", "scheduling", "blas")]
     device += [] if fake else [f"{_DEVICE}/test_{x}.py" for x in ("kernels_on_it", "conformance")]
     corpus = f"{_DEVICE}/test_corpus.py"

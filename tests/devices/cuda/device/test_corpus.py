@@ -1,7 +1,7 @@
 """Every recorded case on a CUDA device, twice: launched, then as a CUDA graph.
 
-On the fake driver the package's own kernels are compiled for the host, family by family: there
-AGGML_CORPUS_FAMILIES names the few that are run (on a GPU all, unless it is set). Not here: the
+On the fake driver the package's own kernels are compiled for the host, group by group: there
+AGGML_CORPUS_GROUPS names the few that are run (on a GPU all, unless it is set). Not here: the
 same cases kernel by kernel without a device (../test_kernels.py).
 """
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     import aggml
 
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
-_FAMILIES = os.environ.get("AGGML_CORPUS_FAMILIES", "glu" if ON_FAKE else "")
+_GROUPS = os.environ.get("AGGML_CORPUS_GROUPS", "glu" if ON_FAKE else "")
 
 
 def _cases() -> list[Any]:
     kernels = CudaKernels()
     found = []
     for case in op_cases():
-        if _FAMILIES and case.family not in _FAMILIES.split(","):
+        if _GROUPS and case.group not in _GROUPS.split(","):
             continue
         if all(kernels.supports(node) for node in Graph(build(case).out).nodes):
-            found.append(pytest.param(case, id=f"{case.family}-{case.id}"))
+            found.append(pytest.param(case, id=f"{case.group}-{case.id}"))
     return found
 
 
