@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A deadline per example fails on a busy machine. Fixed seeds make a failure the same everywhere.
-hypothesis.settings.register_profile("aggml", deadline=None, derandomize=True)
+# A deadline per example, and one for making examples, fail on a busy machine. Fixed seeds make a
+# failure the same everywhere.
+hypothesis.settings.register_profile(
+    "aggml",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("aggml")
 
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
