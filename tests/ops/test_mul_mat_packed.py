@@ -11,36 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from ops.packed import (
+    PACKS,
+    TILES,
+    TILES_OF_BF16,
+    TYPES,
+    K,
+    M,
+    Product,
+    as_they_lie,
+    device,
+    floats,
+    nmse,
+)
 
 import aggml
 from aggml import BufferUsage, Graph, Tensor, new_tensor, ops
-from aggml.devices.cpu import CPUDevice
-from aggml.native import cpu_mask
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    F32 = NDArray[np.float32]
-
-TYPES = [
-    *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"),
-    *("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs"),
-]
-AVX512_VNNI = 1 << 3 | 1 << 4
-AMX_INT8 = 1 << 10
-PACKS = cpu_mask(None) & AVX512_VNNI == AVX512_VNNI
-TILES = cpu_mask(None) & AMX_INT8 != 0
-AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
-TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
-K, M = 512, 37  # the last group of 16 rows has 5
-
-
-def device() -> CPUDevice:
-    found = aggml.get_device("CPU")
-    assert isinstance(found, CPUDevice)
-    return found
 
 
 @pytest.fixture
@@ -54,54 +43,6 @@ def limit() -> Iterator[None]:
     before = device().packed_limit
     yield
     device().packed_limit = before
-
-
-def floats(*shape: int, seed: int) -> F32:
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-
-
-class Product:
-    """``w @ x`` placed on a backend, the weights in a buffer of their own."""
-
-    def __init__(
-        self, backend: aggml.Backend, dtype: str, n: int, usage: BufferUsage, m: int = M, k: int = K
-    ) -> None:
-        self.backend = backend
-        self.w = new_tensor(dtype, ne=(k, m), name="w")
-        self.x = new_tensor("f32", ne=(k, n), name="x")
-        self.buffer = backend.alloc([self.w])
-        self.buffer.usage = usage
-        self.again()
-
-    def again(self) -> None:
-        self.y = ops.mul_mat(self.w, self.x)
-        self.graph = Graph(self.y)
-        self.backend.alloc_graph(self.graph)
-
-    async def run(self, x: F32) -> F32:
-        return np.asarray(await self.backend.run(self.graph, {self.x: x}, self.y)).reshape(
-            len(x), -1
-        )
-
-    @property
-    def packed(self) -> int:
-        """Of how many nodes the weights are packed, as the last run had it."""
-        memory: Any = self.graph.memory
-        found: int = memory.compiled_for(self.backend).plan.native.n_packed
-        return found
-
-
-async def as_they_lie(backend: aggml.Backend, dtype: str, blocks: Any, x: F32, m: int = M) -> F32:
-    """Column by column: no number of columns takes another way than one column does."""
-    product = Product(backend, dtype, 1, BufferUsage.ANY, m, x.shape[1])
-    await backend.set(product.w, blocks)
-    columns = np.concatenate([await product.run(column[None]) for column in x])
-    assert product.packed == 0
-    return columns
-
-
-def nmse(found: F32, expected: F32) -> float:
-    return float(np.sum((found - expected) ** 2) / np.sum(expected**2))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -386,88 +327,6 @@ def test_the_limit_is_checked() -> None:
         device().packed_limit = -1
     with pytest.raises(aggml.InvalidHandle):
         device().packed_limit = "much"  # type: ignore[assignment]
-
-
-class Experts:
-    """``mul_mat_id`` placed on a backend, the experts in a buffer of their own."""
-
-    def __init__(
-        self, backend: aggml.Backend, dtype: str, tokens: int, used: int, usage: BufferUsage
-    ) -> None:
-        self.backend = backend
-        self.w = new_tensor(dtype, ne=(K, M, 5), name="w")
-        self.x = new_tensor("f32", ne=(K, 1, tokens), name="x")
-        self.ids = new_tensor("i32", ne=(used, tokens), name="ids")
-        backend.alloc([self.w]).usage = usage
-        self.y = ops.mul_mat_id(self.w, self.x, self.ids)
-        self.graph = Graph(self.y)
-        self.memory: Any = backend.alloc_graph(self.graph)
-
-    async def run(self, x: F32, ids: NDArray[np.int32]) -> F32:
-        """x (tokens, k), ids (tokens, used) -> (tokens, used, m)."""
-        inputs = {self.x: x[:, None], self.ids: ids}
-        found = await self.backend.run(self.graph, inputs, self.y)
-        return np.asarray(found).reshape(*ids.shape, M)
-
-    @property
-    def packed(self) -> int:
-        found: int = self.memory.compiled_for(self.backend).plan.native.n_packed
-        return found
-
-
-@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q4_K", "q6_K", "mxfp4"])
-@pytest.mark.parametrize("tokens", [1, 7, 20, 90])
-async def test_packed_experts(backend: aggml.Backend, dtype: str, tokens: int) -> None:
-    random = np.random.default_rng(30 + tokens)
-    # The first expert has most columns, the last none; some places have no expert.
-    ids = random.choice([0, 1, 2, 3, -1], (tokens, 2), p=[0.6, 0.2, 0.1, 0.05, 0.05])
-    ids = ids.astype(np.int32)
-    x = floats(tokens, K, seed=31)
-    blocks = aggml.quantize(floats(5 * M, K, seed=32), dtype).reshape(5, M, -1)
-    single = Experts(backend, dtype, 1, 2, BufferUsage.ANY)
-    await backend.set(single.w, blocks)
-    expected = np.concatenate(
-        [await single.run(x[i : i + 1], ids[i : i + 1]) for i in range(tokens)]
-    )
-    together = Experts(backend, dtype, tokens, 2, BufferUsage.WEIGHTS)
-    await backend.set(together.w, blocks)
-    found = await together.run(x, ids)
-    assert (together.packed, single.packed) == (PACKS, 0)
-    assert nmse(found, expected) < (1e-9 if PACKS else 1e-3)
-
-    # One expert is written: the others stay as they are packed.
-    other = aggml.quantize(floats(M, K, seed=33), dtype)
-    for experts in (single, together):
-        view = ops.view_2d(experts.w, K, M, experts.w.nb[1], experts.w.nb[2])
-        await backend.set(view, other)
-    expected = np.concatenate(
-        [await single.run(x[i : i + 1], ids[i : i + 1]) for i in range(tokens)]
-    )
-    assert nmse(await together.run(x, ids), expected) < (1e-9 if PACKS else 1e-3)
-
-
-async def test_experts_do_not_depend_on_threads() -> None:
-    ids = np.random.default_rng(34).integers(-1, 5, (60, 3)).astype(np.int32)
-    x, results = floats(60, K, seed=35), []
-    blocks = aggml.quantize(floats(5 * M, K, seed=36), "q5_K").reshape(5, M, -1)
-    for n_threads in (1, 3):
-        async with device().backend(n_threads=n_threads) as backend:
-            experts = Experts(backend, "q5_K", 60, 3, BufferUsage.WEIGHTS)
-            await backend.set(experts.w, blocks)
-            results.append(await experts.run(x, ids))
-    assert (results[0] == results[1]).all()
-
-
-async def test_a_wrong_expert_is_refused_and_the_next_run_is_right(backend: aggml.Backend) -> None:
-    experts = Experts(backend, "q4_0", 2, 2, BufferUsage.WEIGHTS)
-    await backend.set(
-        experts.w, aggml.quantize(floats(5 * M, K, seed=37), "q4_0").reshape(5, M, -1)
-    )
-    x, good = floats(2, K, seed=38), np.array([[0, 1], [2, 4]], np.int32)
-    expected = await experts.run(x, good)
-    with pytest.raises(aggml.OutOfBounds, match="beyond the 5 experts"):
-        await experts.run(x, good + 1)
-    assert (await experts.run(x, good) == expected).all()
 
 
 async def test_a_scheduler_sees_that_weights_can_be_written_from_outside(

@@ -59,8 +59,8 @@ static bool fill_in(ag_ggml_library *library, char *message)
     return lacking == 0;
 }
 
-/* Types by number, size and name. Numbers are those of files and do not change. An older library may have a shorter table
- * and not check the number, so it is asked for the name only where the sizes are right. */
+/* Types by number, size and name. Numbers are those of files and do not change. An older library may have a shorter
+ * table and not check the number, so it is asked for the name only where the sizes are right. */
 static void map_types(ag_ggml_library *library)
 {
     for (int type = 0; type < AG_GGML_TYPES; ++type) {

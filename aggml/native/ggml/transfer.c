@@ -2,8 +2,8 @@
  *
  * ggml copies bytes of a tensor, so each transfer makes a tensor of bytes where it is to go. Where elements do not lie
  * one behind the other, runs of bytes that do are copied one by one; if they are many and short (a transposed view),
- * all bytes from the first to the last are fetched, changed and written back: bytes between them that another stream writes
- * meanwhile are lost then. Not here: order (queue.c). All of it runs guarded and throws. */
+ * all bytes from the first to the last are fetched, changed and written back: bytes between them that another stream
+ * writes meanwhile are lost then. Not here: order (queue.c). All of it runs guarded and throws. */
 #include <stdlib.h>
 
 #include "state.h"

@@ -1,0 +1,97 @@
+"""Products of weights in a buffer of their own, which the CPU may pack, and of weights as they lie.
+
+Here: placing them, running them, comparing. Not here: the tests (test_mul_mat_packed*.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import aggml
+from aggml import BufferUsage, Graph, new_tensor, ops
+from aggml.devices.cpu import CPUDevice
+from aggml.native import cpu_mask
+
+__all__ = [
+    "F32",
+    "PACKS",
+    "TILES",
+    "TILES_OF_BF16",
+    "TYPES",
+    "K",
+    "M",
+    "Product",
+    "as_they_lie",
+    "device",
+    "floats",
+    "nmse",
+]
+
+F32 = np.ndarray[Any, np.dtype[np.float32]]
+TYPES = [
+    *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"),
+    *("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs"),
+]
+AVX512_VNNI = 1 << 3 | 1 << 4
+AMX_INT8 = 1 << 10
+PACKS = cpu_mask(None) & AVX512_VNNI == AVX512_VNNI
+TILES = cpu_mask(None) & AMX_INT8 != 0
+AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
+TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
+K, M = 512, 37  # the last group of 16 rows has 5
+
+
+def device() -> CPUDevice:
+    found = aggml.get_device("CPU")
+    assert isinstance(found, CPUDevice)
+    return found
+
+
+def floats(*shape: int, seed: int) -> F32:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+class Product:
+    """``w @ x`` placed on a backend, the weights in a buffer of their own."""
+
+    def __init__(
+        self, backend: aggml.Backend, dtype: str, n: int, usage: BufferUsage, m: int = M, k: int = K
+    ) -> None:
+        self.backend = backend
+        self.w = new_tensor(dtype, ne=(k, m), name="w")
+        self.x = new_tensor("f32", ne=(k, n), name="x")
+        self.buffer = backend.alloc([self.w])
+        self.buffer.usage = usage
+        self.again()
+
+    def again(self) -> None:
+        self.y = ops.mul_mat(self.w, self.x)
+        self.graph = Graph(self.y)
+        self.backend.alloc_graph(self.graph)
+
+    async def run(self, x: F32) -> F32:
+        return np.asarray(await self.backend.run(self.graph, {self.x: x}, self.y)).reshape(
+            len(x), -1
+        )
+
+    @property
+    def packed(self) -> int:
+        """Of how many nodes the weights are packed, as the last run had it."""
+        memory: Any = self.graph.memory
+        found: int = memory.compiled_for(self.backend).plan.native.n_packed
+        return found
+
+
+async def as_they_lie(backend: aggml.Backend, dtype: str, blocks: Any, x: F32, m: int = M) -> F32:
+    """Column by column: no number of columns takes another way than one column does."""
+    product = Product(backend, dtype, 1, BufferUsage.ANY, m, x.shape[1])
+    await backend.set(product.w, blocks)
+    columns = np.concatenate([await product.run(column[None]) for column in x])
+    assert product.packed == 0
+    return columns
+
+
+def nmse(found: F32, expected: F32) -> float:
+    return float(np.sum((found - expected) ** 2) / np.sum(expected**2))
