@@ -1,14 +1,9 @@
-"""Verifies and measures aggml on a GPU, step by step; what a step found is written as it comes.
+"""Verifies and measures aggml on a GPU, step by step: ``python tools/gpu/run.py verify``.
 
-    python tools/gpu/run.py verify            # all but full figures, the sanitizer and the soak
-    python tools/gpu/run.py full              # full figures
-    python tools/gpu/run.py sanitize soak     # steps by name
-    python tools/gpu/run.py --seconds 570 verify    # steps end in time for that
-
-Each step is a process with a time limit of its own. A step that hangs is stopped with a dump of its
-stacks, and the next one begins. ``$OUT`` gets log.txt (all that the steps print), results.jsonl (a
-line for each step), figures.jsonl (a line for each figure). With ``FAKE=1`` everything runs on the
-fake driver of tests/devices/cuda, on a few cases. Needs Python alone: the rest is what it tests.
+Also ``full`` (full figures), or steps by name, as ``sanitize soak``. Each step is a process with a
+time limit of its own; one that hangs is stopped with a dump of its stacks, and the next one begins.
+``$OUT`` gets log.txt, results.jsonl (of steps) and figures.jsonl, line by line. With ``FAKE=1`` all
+of it runs on the fake driver of tests/devices/cuda. Needs Python alone: the rest is what it tests.
 
 Not here: what the steps do (look.py, the tests, benchmarks/gpu.py), unpacking (run.sh).
 """

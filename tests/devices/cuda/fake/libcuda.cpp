@@ -1,13 +1,15 @@
 // A libcuda.so.1 that runs on the CPU: unmodified cuda.bindings and cuda.core take it for the driver.
 //
-// Streams are threads, memory is malloc'ed, tracked, and overwritten when new (0xff, a NaN) or freed (0xdd). Addresses of
-// device memory cannot be touched by the host: the bytes lie elsewhere (fake_host). A "cubin" is the text FAKE:<kernels>
-// newline <shim>: a library of kernels for the host, and the one that runs them for a grid. As the real one, a full
-// launch queue blocks the caller, pageable copies wait for the stream, capture forbids calls that synchronise and the
-// first launch of a kernel, which loads it; a block has 48 KiB of shared memory unless its kernel was given more, and no
-// more threads than its kernel has registers for; a pool keeps what was freed; pinned memory is limited; after an
-// asynchronous error every call answers with it. fake_*: for tests. Environment: FAKE_CUDA_DEVICES (1), _CC (90),
-// _VERSION (13000), _MEMORY (1 GiB), _PINNED (2 GiB), _QUEUE (1024), _JITTER_US (0), _SEED (1).
+// Streams are threads; memory is tracked, and overwritten when new or freed. A "cubin" is the text FAKE:<kernels> newline
+// <shim>: a library of kernels for the host, and the one that runs them for a grid. fake_*: for tests. It blocks where the
+// real driver blocks and refuses what that refuses, as listed below.
+
+// Addresses of device memory cannot be touched by the host: the bytes lie elsewhere (fake_host). New memory is 0xff, a NaN,
+// freed memory 0xdd. A full launch queue blocks the caller, pageable copies wait for the stream, capture forbids calls that
+// synchronise and the first launch of a kernel, which loads it. A block has 48 KiB of shared memory unless its kernel was
+// given more, and no more threads than its kernel has registers for. A pool keeps what was freed; pinned memory is limited.
+// After an asynchronous error every call answers with it. Environment: FAKE_CUDA_DEVICES (1), _CC (90), _VERSION (13000),
+// _MEMORY (1 GiB), _PINNED (2 GiB), _QUEUE (1024), _JITTER_US (0), _SEED (1).
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/mman.h>
@@ -71,8 +73,8 @@ struct Context {
 static Context contexts[16] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
 static thread_local Context *current;
 static std::atomic<int> sticky[16];
-static thread_local bool marked;        // fake_mark_thread: the event loop's
-static thread_local void *capturing;    // the stream that this thread captures
+static thread_local bool marked;     // fake_mark_thread: the event loop's
+static thread_local void *capturing; // the stream that this thread captures
 static thread_local bool capture_broken;
 
 struct Fault {
@@ -121,14 +123,14 @@ static int enter(const char *name)
 }
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
-#define ENTER(name)                                                                                                    \
+#define ENTER(name) \
     if (int entered = enter(name)) return entered
-#define NOT_WHILE_CAPTURING()                                                                                          \
-    if (capturing) {                                                                                                   \
-        capture_broken = true;                                                                                         \
-        return CAPTURE_UNSUPPORTED;                                                                                    \
+#define NOT_WHILE_CAPTURING() \
+    if (capturing) { \
+        capture_broken = true; \
+        return CAPTURE_UNSUPPORTED; \
     }
-#define NEEDS_CONTEXT()                                                                                                \
+#define NEEDS_CONTEXT() \
     if (!current) return INVALID_CONTEXT
 
 // -- streams
@@ -266,7 +268,7 @@ static void sync_all()
 
 struct Block {
     size_t size;
-    int device; // -1: pinned host memory, -2: registered
+    int device;             // -1: pinned host memory, -2: registered
     char *shadow = nullptr; // where the bytes of device memory really are; its address cannot be touched
 };
 static std::mutex memory_lock;
@@ -419,9 +421,9 @@ EXPORT int cuDeviceGetAttribute(int *v, int attribute, int)
 {
     int cc = static_cast<int>(env("FAKE_CUDA_CC", 90));
     static const std::map<int, int> known = {
-        {1, 1024},  {2, 1024},   {3, 1024}, {4, 64},        {5, 2147483647}, {6, 65535}, {7, 65535}, {8, 49152},
-        {10, 32},   {12, 65536}, {16, 132}, {38, 50 << 20}, {39, 2048},      {40, 3},    {41, 1},    {78, 1},
-        {97, 232448}, {99, 1},   {115, 1},  {102, 1},       {11, INT32_MAX},
+        {1, 1024},  {2, 1024}, {3, 1024},    {4, 64},   {5, 2147483647}, {6, 65535}, {7, 65535},
+        {8, 49152}, {10, 32},  {12, 65536},  {16, 132}, {38, 50 << 20},  {39, 2048}, {40, 3},
+        {41, 1},    {78, 1},   {97, 232448}, {99, 1},   {115, 1},        {102, 1},   {11, INT32_MAX},
     };
     auto found = known.find(attribute);
     *v = attribute == 75 ? cc / 10 : attribute == 76 ? cc % 10 : found == known.end() ? 0 : found->second;
@@ -848,14 +850,12 @@ EXPORT int cuMemcpyDtoDAsync_v2(Ptr d, Ptr s, size_t n, void *stream)
     ENTER("cuMemcpyDtoDAsync");
     if (!on_device(d, n) || !on_device(s, n)) return INVALID_VALUE;
     if (d < s + n && s < d + n && d != s) count("overlapping copies"); // undefined on a device
-    return stream_of(stream)->push(nullptr,
-                                   [=] { memcpy(fake_host(d), fake_host(s), n); });
+    return stream_of(stream)->push(nullptr, [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 EXPORT int cuMemcpyAsync(Ptr d, Ptr s, size_t n, void *stream)
 {
     ENTER("cuMemcpyAsync");
-    return stream_of(stream)->push(nullptr,
-                                   [=] { memmove(fake_host(d), fake_host(s), n); });
+    return stream_of(stream)->push(nullptr, [=] { memmove(fake_host(d), fake_host(s), n); });
 }
 EXPORT int cuMemcpyPeerAsync(Ptr d, void *dc, Ptr s, void *sc, size_t n, void *stream)
 {
@@ -865,8 +865,7 @@ EXPORT int cuMemcpyPeerAsync(Ptr d, void *dc, Ptr s, void *sc, size_t n, void *s
         from.device != static_cast<Context *>(sc)->device)
         return INVALID_VALUE;
     count("peer copies");
-    return stream_of(stream)->push(nullptr,
-                                   [=] { memcpy(fake_host(d), fake_host(s), n); });
+    return stream_of(stream)->push(nullptr, [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 struct Copy2D {
     size_t src_x, src_y;
@@ -898,8 +897,7 @@ EXPORT int cuMemcpy2DAsync_v2(const Copy2D *given, void *stream)
     if (c.dst_kind == 1) host_side(s, dst, dst_n);
     return s->push(nullptr, [=] {
         for (size_t i = 0; i < c.height; ++i)
-            memcpy(fake_host(dst + i * c.dst_pitch), fake_host(src + i * c.src_pitch),
-                   c.width);
+            memcpy(fake_host(dst + i * c.dst_pitch), fake_host(src + i * c.src_pitch), c.width);
     });
 }
 EXPORT int cuMemsetD8Async(Ptr d, unsigned char value, size_t n, void *stream)
@@ -991,9 +989,9 @@ struct Kernel {
     Library *library;
     std::string name;
     void *call;
-    unsigned size, threads;              // of its parameter; of a block at most, by its registers
-    std::atomic<int> shared[16] = {};    // bytes that a block may be given on a device; 0: as without asking
-    std::atomic<bool> loaded[16] = {};   // on a device: with the first launch, or when its function was asked for
+    unsigned size, threads;            // of its parameter; of a block at most, by its registers
+    std::atomic<int> shared[16] = {};  // bytes that a block may be given on a device; 0: as without asking
+    std::atomic<bool> loaded[16] = {}; // on a device: with the first launch, or when its function was asked for
 };
 EXPORT int cuLibraryLoadData(void **library, const void *image, void *, void *, unsigned, void *, void *, unsigned)
 {
@@ -1300,9 +1298,9 @@ EXPORT void fake_reset_counts()
     std::lock_guard<std::mutex> l(book_lock);
     calls.clear();
     marked_calls.clear();
-    for (const char *name : {"full queue", "full queue of the marked thread", "pageable", "wild", "peer copies",
-                             "graph launches", "graph updates", "kernels", "overlapping copies",
-                             "pageable of the marked thread"})
+    for (const char *name :
+         {"full queue", "full queue of the marked thread", "pageable", "wild", "peer copies", "graph launches",
+          "graph updates", "kernels", "overlapping copies", "pageable of the marked thread"})
         counters.erase(name);
 }
 
@@ -1320,8 +1318,10 @@ EXPORT int cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t
         return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
     }();
     // One name, another signature since that version.
-    static const std::map<std::string, int> changed = {
-        {"cuCtxGetDevice", 13000}, {"cuStreamGetCtx", 12050}, {"cuEventElapsedTime", 12080}, {"cuGetProcAddress", 12000}};
+    static const std::map<std::string, int> changed = {{"cuCtxGetDevice", 13000},
+                                                       {"cuStreamGetCtx", 12050},
+                                                       {"cuEventElapsedTime", 12080},
+                                                       {"cuGetProcAddress", 12000}};
     auto since = changed.find(name);
     bool newer = since == changed.end() || version >= since->second;
     *p = nullptr;
