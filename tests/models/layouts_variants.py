@@ -132,6 +132,10 @@ LAYOUTS: Final = {
         {"attention.sliding_window": 12},
         layers=64,
     ),
+    "hunyuan-dense": Layout("hunyuan-dense", HEAD_NORMS),
+    "hunyuan-dense-stretched": Layout(
+        "hunyuan-dense", HEAD_NORMS, OUTPUT, {"rope.scaling.alpha": 1000.0}
+    ),
     "granitehybrid": _granitehybrid({}, {}),
     "granitehybrid-experts": _granitehybrid(
         {**EXPERTS, **SHARED},

@@ -84,7 +84,8 @@ class Attention:
         scale: of the products; None: 1 / sqrt(key_length).
         window: how many positions a token sees, its own included; None: all before it.
         soft_cap: c bounds products by c * tanh(x / c); 0: none.
-        norm: of queries and keys: of each "head", of the whole "width", or none.
+        norm: of queries and keys: of each "head", of each "turned head" after positions are told,
+            of the whole "width", or none.
         sinks: each head has a product more, with nothing (``attn_sinks``).
         joined: queries, keys and values are the rows of one matrix, ``attn_qkv``; None: if the file
             has it.
@@ -101,7 +102,7 @@ class Attention:
     scale: float | None = None
     window: int | None = None
     soft_cap: float = 0.0
-    norm: Literal["head", "width"] | None = None
+    norm: Literal["head", "turned head", "width"] | None = None
     sinks: bool = False
     joined: bool | None = False
     gated: bool = False
@@ -186,6 +187,8 @@ class Attention:
             q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         if self.rope is not None:
             q, k = self.rope.build(at, q), self.rope.build(at, k)
+        if self.norm == "turned head":
+            q, k = at.norm("attn_q_norm", q), at.norm("attn_k_norm", k)
         return q, k, v, gate
 
     def _split(self, q: Tensor) -> tuple[Tensor, Tensor]:
