@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     from aggml.backend.backend import Device
 
-__all__ = ["GgmlDevice", "GgmlFamily", "aggml_backend_init", "connect", "family", "load"]
+__all__ = [
+    "GgmlDevice",
+    "GgmlFamily",
+    "aggml_backend_init",
+    "connect",
+    "family",
+    "libraries",
+    "load",
+]
 
 
 def load(path_or_folder: str | os.PathLike[str] | None = None) -> list[GgmlDevice]:
@@ -69,9 +77,9 @@ def connect(
         return _load(files_in(path_or_folder)).connect(endpoint)
     if not libraries():
         load()
-    for library in libraries():
-        if any(name.startswith("RPC") for name in library.backends):
-            return library.connect(endpoint)
+    speaking = [x for x in libraries() if any(name.startswith("RPC") for name in x.backends)]
+    for library in sorted(speaking, key=lambda x: not x.survives):
+        return library.connect(endpoint)
     raise BackendLoadError("[ggml.connect] no library with RPC is loaded: name its folder")
 
 

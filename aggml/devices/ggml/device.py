@@ -140,6 +140,10 @@ class GgmlDevice(Device):
     def problem(self, tensor: Tensor) -> str | None:
         """Why the device does not run a node; None: it does."""
         why = refuses(tensor)
+        if why is None and not self.host and any(s is not None and 0 in s.ne for s in tensor.src):
+            why = (
+                "it reads an empty tensor"  # Vulkan divides by its extents, which ends the process
+            )
         if why is None:
             yes, told = self.question(tensor).supports()
             why = None if yes else told or "the library says that its device does not run it"

@@ -128,6 +128,11 @@ class Library:
         """The families that are loaded, those without devices too: "CPU", "RPC"."""
         return list(self.native.families())
 
+    @property
+    def survives(self) -> bool:
+        """Whether its assertions can be exceptions; in older ones they end the process."""
+        return bool(self.native.has("ggml_set_abort_callback"))
+
     def connect(self, endpoint: str) -> list[GgmlDevice]:
         """The devices of a server.
 

@@ -16,6 +16,7 @@ import numpy as np
 from aggml.errors import AllocFailed, InvalidArgument
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import HOST, BufferType, HostBufferType
+from aggml.ops.table import NUMBERS
 from aggml.stream import Stream
 from aggml.stream.failures import exception_of
 from aggml.tensor.checking import integer
@@ -85,7 +86,8 @@ class GgmlBufferType(BufferType):
 
     def alloc_size(self, tensor: Tensor) -> int:
         """What the library says that it takes: some ops need more than their result."""
-        if tensor.op == "none" and not tensor.dtype.is_quantized:
+        plain = tensor.op == "none" and not tensor.dtype.is_quantized
+        if plain or tensor.op not in NUMBERS:  # a scheduler has tensors that only hold a copy
             return tensor.nbytes
         return max(tensor.nbytes, self._ggml.question(tensor).alloc_size())
 

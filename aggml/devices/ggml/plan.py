@@ -87,20 +87,16 @@ class _Tensors:
 
         Args:
             tensor: any.
-            whole: as its op makes it; else what is computed counts as a leaf.
+            whole: as its op makes it; else what is computed elsewhere counts as a leaf.
         """
         found = self._index.get(tensor)
         if found is not None:
             return found
-        made = whole or tensor.op in VIEWS or tensor.view_src is not None
+        strided = tensor.view_src is not None and not tensor.is_contiguous
+        made = whole or tensor.op in VIEWS or strided
         src: tuple[int, ...] = ()
         if made:
-            src = tuple(
-                [
-                    -1 if s is None else self.add(s, whole=self._locate is not None)
-                    for s in tensor.src
-                ]
-            )
+            src = tuple([-1 if s is None else self.add(s, whole=False) for s in tensor.src])
         offset = 0
         if tensor.op == "view" and tensor.src[0] is not None:
             offset = tensor.view_offs - tensor.src[0].view_offs

@@ -59,6 +59,7 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
     site.type = ag_ggml_type(site.library, node->type);
     if (site.type < 0) ag_ggml_fail("this library has no type %s", agk_traits(node->type)->name);
     for (int s = 0; s < AG_GGML_SRC; ++s) site.src[s] = node->src[s] < 0 ? NULL : built->tensors[node->src[s]];
+    site.converts = node->src[0] >= 0 && plan->nodes[node->src[0]].type != node->type;
     ag_ggml_tensor *tensor = node->op == AGK_OP_none ? leaf(plan, built, node, site.type) : ag_ggml_build(&site);
     if (tensor == NULL) ag_ggml_fail("'%s' could not be made", agk_op_name(node->op));
     built->tensors[k] = tensor;

@@ -65,7 +65,6 @@ static bool connected(int port)
 
 typedef struct search {
     const char *message;
-    ag_error *error;
     uint64_t since;
     int found;
 } search;
@@ -81,32 +80,40 @@ static bool is_of(const ag_ggml_device *device, const char *message)
     return strstr(message, folder) != NULL;
 }
 
+static void lose(ag_ggml_device *device, search *s, const char *what)
+{
+    char text[256];
+    const char *name = strrchr(s->message, '/'); /* the file without the folder in which it was compiled */
+    snprintf(text, sizeof text, "%s: %.200s", what, name != NULL ? name + 1 : s->message);
+    ag_error *error = ag_error_new(AG_DEVICE_ERROR, device->name, "lost", NULL, text);
+    ++s->found;
+    ag_ggml_lose(device, error);
+    ag_error_unref(error);
+}
+
 static void lose_unconnected(ag_ggml_device *device, void *user)
 {
     search *s = user;
     if (!device->remote || !is_of(device, s->message)) return;
+    if (atomic_load(&device->lost) != NULL) return;
     if (connected(port_of(device->f->ggml_backend_dev_description(device->handle)))) return;
-    ++s->found;
-    ag_ggml_lose(device, s->error);
+    lose(device, s, "the server has gone");
 }
 
 static void lose_stuck(ag_ggml_device *device, void *user)
 {
     search *s = user;
     if (!is_of(device, s->message) || !ag_ggml_in_call(device, s->since)) return;
-    ++s->found;
-    ag_ggml_lose(device, s->error);
+    lose(device, s, "a thread of the library met an assertion");
 }
 
 void ag_ggml_stranded(const char *message)
 {
     search s = {.message = message, .since = ag_now()};
-    s.error = ag_error_new(AG_DEVICE_ERROR, "ggml", "lost", NULL, message);
     ag_ggml_each_device(lose_unconnected, &s);
     if (s.found == 0) {
         usleep(PATIENCE_NS / 1000);
         ag_ggml_each_device(lose_stuck, &s);
     }
     if (s.found == 0) fprintf(stderr, "aggml: a thread of ggml stopped, and it is not known whose: %s\n", message);
-    ag_error_unref(s.error);
 }

@@ -37,6 +37,8 @@ static void take(void *argument)
     if (buffer->handle == NULL) return;
     buffer->real = (uintptr_t)f->ggml_backend_buffer_get_base(buffer->handle);
     buffer->size = r->size;
+    /* The same in every run, as all memory here: a driver may leave there what no mask hides, such as NaN. */
+    if (r->memory == NULL) f->ggml_backend_buffer_clear(buffer->handle, 0);
     buffer->host = r->host || r->device->host;
 }
 

@@ -138,5 +138,11 @@ int ag_ggml_plan_run(ag_ggml_plan *plan, ag_ggml_handle *backend, uintptr_t aren
     }
     int status = f->ggml_backend_graph_compute_async(backend, plan->built.graph);
     f->ggml_backend_synchronize(backend);
+    if (status == 0 &&
+        plan->device->remote) { /* synchronized means sent: what the server answers comes behind the graph */
+        uint8_t byte;
+        ag_ggml_tensor *last = plan->built.tensors[plan->n - 1];
+        f->ggml_backend_tensor_get(last, &byte, 0, 1);
+    }
     return status;
 }

@@ -124,7 +124,8 @@ typedef struct ag_ggml_site {
     ag_ggml_context *c;
     const ag_ggml_node *node;
     ag_ggml_tensor *src[AG_GGML_SRC];
-    int type; /* the library's */
+    int type;      /* the library's */
+    bool converts; /* the node is of another type than its first operand */
 } ag_ggml_site;
 
 /* Throws if the library has nothing that makes such a node. */

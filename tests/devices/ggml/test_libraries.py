@@ -1,0 +1,143 @@
+"""What cannot be loaded, and what a device refuses: typed errors, and the process goes on.
+
+Not here: devices that are lost while they work (test_lost.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from devices.ggml import builds
+
+import aggml
+import aggml.devices.ggml as ggml
+from aggml import Graph, ops
+from aggml.devices.ggml.library import check_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A process of its own: in this one is one ggml already.
+_PRODUCT = """
+import sys, anyio, numpy as np, aggml
+import aggml.devices.ggml as ggml
+async def main(device):
+    async with device.backend(n_threads=2) as be:
+        w, x = aggml.new_tensor("f32", ne=(64, 48)), aggml.new_tensor("f32", ne=(64, 40))
+        y = aggml.ops.mul_mat(w, x)
+        graph = aggml.Graph(y)
+        be.alloc_graph(graph)
+        a, b = (np.random.default_rng(i).random(t.shape, np.float32) for i, t in enumerate((w, x)))
+        got = await be.run(graph, {w: a, x: b}, y)
+        assert np.allclose(got, b @ a.T, rtol=1e-5), device
+devices = ggml.load(sys.argv[1])
+for device in devices:
+    for loop in ("asyncio", "trio"):
+        anyio.run(main, device, backend=loop)
+print(*[device.name for device in devices])
+"""
+
+
+@pytest.mark.parametrize("version", builds.VERSIONS)
+def test_each_version_computes_on_both_loops(version: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRODUCT, str(builds.folder(version))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "ggml:CPU" in done.stdout
+
+
+def test_a_second_build_of_one_name_is_refused(tmp_path: Path) -> None:
+    """Its backends would find the libggml-base of the first by its name."""
+    builds.devices()
+    copy = shutil.copytree(builds.folder(), tmp_path / "copy", symlinks=True)
+    with pytest.raises(aggml.BackendLoadError, match="one process has one ggml"):
+        ggml.load(copy)
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "1.0.0", "next"])
+def test_what_is_not_known_is_refused(version: str) -> None:
+    with pytest.raises(aggml.BackendLoadError, match=r"newer than|no number"):
+        check_version(version)
+    check_version("0.25.3")
+    check_version("")
+
+
+def test_missing_files_and_functions_are_told(tmp_path: Path) -> None:
+    with pytest.raises(aggml.BackendLoadError, match="there is no"):
+        ggml.load(tmp_path / "nowhere")
+    with pytest.raises(aggml.BackendLoadError, match="has no libggml-base"):
+        ggml.load(tmp_path)
+    for name in ("libggml-base.so", "libggml.so"):
+        (tmp_path / name).write_bytes(b"no library")
+    with pytest.raises(aggml.BackendLoadError, match="libggml-base"):
+        ggml.load(tmp_path)
+
+
+def test_a_library_that_lacks_functions_is_told(tmp_path: Path) -> None:
+    for name in ("libggml-base.so", "libggml.so"):
+        source = tmp_path / "empty.c"
+        source.write_text("int ggml_nothing(void) { return 0; }")
+        try:
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / name, source], check=True)
+        except FileNotFoundError:
+            pytest.skip("no C compiler: install one as cc")
+    with pytest.raises(aggml.BackendLoadError, match="it lacks ggml_type_name"):
+        ggml.load(tmp_path)
+
+
+def test_the_same_files_give_the_same_devices() -> None:
+    builds.devices()
+    assert ggml.load(builds.folder())[0] is next(iter(builds.devices().values()))
+
+
+def test_no_server_is_told() -> None:
+    builds.devices()
+    with pytest.raises(aggml.BackendLoadError, match=r"connect|ggml_set_abort_callback"):
+        ggml.connect("127.0.0.1:1")
+
+
+async def test_an_op_that_is_not_supported_raises_at_the_call() -> None:
+    device = builds.device("BLAS")
+    x = aggml.new_tensor("f32", ne=(4,))
+    graph = Graph(ops.sqr(x))
+    async with device.backend() as be:
+        be.alloc_graph(graph)
+        with pytest.raises(aggml.Unsupported, match="does not run"):
+            be.graph_compute(graph)
+        await be.set(x, np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize("name", ["CPU", "Vulkan0"])
+async def test_more_memory_than_there_is(name: str) -> None:
+    device = builds.device(name)
+    with pytest.raises(aggml.AllocFailed):
+        device.buffer_type.alloc_buffer(1 << 50)
+    async with device.backend() as be:
+        tensor = aggml.new_tensor("f32", ne=(4,))
+        be.alloc([tensor])
+        await be.set(tensor, np.arange(4, dtype=np.float32))
+        assert np.array_equal(await be.get(tensor), np.arange(4, dtype=np.float32))
+
+
+async def test_a_mapped_file_is_read_where_it_lies(tmp_path: Path) -> None:
+    device = builds.device("CPU")
+    x = np.arange(1024, dtype=np.float32)
+    (tmp_path / "weights").write_bytes(x.tobytes())
+    mapped = np.memmap(tmp_path / "weights", np.uint8, "r")
+    tensor = aggml.new_tensor("f32", ne=(1024,))
+    y = ops.scale(tensor, 2.0)
+    graph = Graph(y)
+    async with device.backend() as be:
+        device.buffer_from_host(mapped).place(tensor, 0)
+        assert tensor.address == mapped.ctypes.data
+        be.alloc_graph(graph)
+        assert np.array_equal(await be.run(graph, None, y), 2 * x)
