@@ -27,6 +27,7 @@ static void event_unref(event *e)
 typedef struct work {
     event *event; /* done up to `ticket`; NULL: a copy, or a fill */
     uint64_t ticket;
+    bool waits; /* for that ticket, of a record in another stream */
     uint8_t *dst;
     const uint8_t *src; /* NULL: a fill */
     int value;
@@ -45,7 +46,7 @@ typedef struct driver_stream {
 } driver_stream;
 
 static atomic_int live_streams, live_events, live_rings, sticky, trouble; /* trouble: one call in so many fails */
-static atomic_uint fills;
+static atomic_uint fills, stream_waits;
 static pthread_rwlock_t breaking = PTHREAD_RWLOCK_INITIALIZER; /* a device that is lost touches no memory any more */
 static _Thread_local rng luck;
 static uint8_t device_memory[1 << 22], pinned_memory[1 << 20];
@@ -69,9 +70,10 @@ static void *run_driver_stream(void *argument)
         work w = s->queue[s->first];
         pthread_mutex_unlock(&s->lock);
         if (rng_below(&r, 4) == 0) check_nap((long)rng_below(&r, 60));
+        while (w.waits && atomic_load(&w.event->done) < w.ticket && !atomic_load(&sticky)) check_nap(10);
         pthread_rwlock_rdlock(&breaking);
         if (w.event != NULL) {
-            atomic_store(&w.event->done, w.ticket);
+            if (!w.waits) atomic_store(&w.event->done, w.ticket);
             event_unref(w.event);
         } else if (!atomic_load(&sticky) && w.src != NULL) {
             memcpy(w.dst, w.src, w.size);
@@ -192,6 +194,17 @@ static int event_synchronize(void *e)
     return code;
 }
 
+static int stream_wait_event(void *stream, void *e, unsigned flags)
+{
+    event *theirs = e;
+    CHECK_EQ(flags, 0);
+    atomic_fetch_add(&theirs->refs, 1);
+    int code = enqueue(stream, (work){.event = theirs, .ticket = atomic_load(&theirs->recorded), .waits = true});
+    if (code != AG_CU_OK) event_unref(theirs);
+    if (code == AG_CU_OK) atomic_fetch_add(&stream_waits, 1);
+    return code;
+}
+
 static int up(uint64_t dst, const void *src, size_t n, void *stream)
 {
     return enqueue(stream, (work){.dst = (uint8_t *)(uintptr_t)dst, .src = src, .size = n});
@@ -307,6 +320,7 @@ static void set_up_driver(void)
         .cuEventRecord = event_record,
         .cuEventQuery = event_query,
         .cuEventSynchronize = event_synchronize,
+        .cuStreamWaitEvent = stream_wait_event,
         .cuMemcpyHtoDAsync = up,
         .cuMemcpyDtoHAsync = down,
         .cuMemcpyDtoDAsync = within,

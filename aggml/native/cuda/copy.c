@@ -176,6 +176,7 @@ static int stage(ag_cuda_issue *issue, const ag_copy *piece, bool up, bool last)
 /* Cut into pieces of at most AG_CUDA_PIECE bytes: runs of the highest dimension of which one step fits. */
 static int copy_staged(ag_cuda_issue *issue, const ag_copy *c, bool up)
 {
+    if (up) ag_cuda_catch_up(issue->queue);
     int cut = 0; /* the dimension that is cut into runs; -1: items are cut into bytes */
     size_t unit = c->item;
     if (unit > AG_CUDA_PIECE) {

@@ -24,6 +24,7 @@ bool ag_cuda_sticky(int code)
     case 717:
     case 718:
     case 719: /* launch failed */
+    case 721: /* memory of tensor cores was not given back */
     case 999: return true;
     default: return false;
     }

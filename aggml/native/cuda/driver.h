@@ -99,6 +99,7 @@ enum {
     X(cuEventRecord, (void *event, void *stream)) \
     X(cuEventQuery, (void *event)) \
     X(cuEventSynchronize, (void *event)) \
+    X(cuStreamWaitEvent, (void *stream, void *event, unsigned flags)) \
     X(cuMemcpyHtoDAsync, (uint64_t dst, const void *src, size_t size, void *stream)) \
     X(cuMemcpyDtoHAsync, (void *dst, uint64_t src, size_t size, void *stream)) \
     X(cuMemcpyDtoDAsync, (uint64_t dst, uint64_t src, size_t size, void *stream)) \

@@ -65,6 +65,7 @@ static void finish(ag_cuda_queue *q, ag_flight *f, int code)
         error = ag_cuda_plan_fault(f->slot->u.plan.plan, f->faults, q->name);
         if (error != NULL) ran = false; /* results that were written in part are cared for there */
     }
+    if (f->follow) ag_cuda_followed(f->slot);
     ag_stream *stream = f->stream;
     ag_stream_settle(stream, f->ticket, error, ran);
     ag_stream_unref(stream);
@@ -76,6 +77,7 @@ static void push(ag_cuda_queue *q, const ag_flight *flight)
     while (q->n_flights == AG_CUDA_FLIGHTS) pthread_cond_wait(&q->settled, &q->lock);
     q->flights[(q->first + (size_t)q->n_flights) % AG_CUDA_FLIGHTS] = *flight;
     if (flight->plan) ++q->n_plans;
+    if (flight->follow) ++q->n_follows;
     if (atomic_fetch_add(&q->n_flights, 1) == 0) pthread_cond_signal(&q->to_settle);
     pthread_mutex_unlock(&q->lock);
 }
@@ -111,6 +113,13 @@ void ag_cuda_drain(ag_cuda_queue *q)
 {
     pthread_mutex_lock(&q->lock);
     while (q->n_flights > 0) pthread_cond_wait(&q->settled, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void ag_cuda_catch_up(ag_cuda_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    while (q->n_follows > 0) pthread_cond_wait(&q->settled, &q->lock);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -181,6 +190,7 @@ static void retire(ag_cuda_queue *q, const ag_flight *f)
     if (f->event != NULL) q->events[q->n_events++] = f->event;
     if (f->ring_end != 0) q->ring_tail = f->ring_end;
     if (f->plan) --q->n_plans;
+    if (f->follow) --q->n_follows;
     q->first = (q->first + 1) % AG_CUDA_FLIGHTS;
     atomic_fetch_sub(&q->n_flights, 1);
     pthread_cond_broadcast(&q->settled);
@@ -217,18 +227,19 @@ static void *settle_all(void *argument)
 
 /* -- the issuing thread --------------------------------------------------------------------------------------- */
 
-static int open_stream(ag_cuda_issue *issue)
+int ag_cuda_open(ag_cuda_queue *q, const char **call)
 {
-    ag_cuda_queue *q = issue->queue;
     if (q->cuda != NULL) return AG_CU_OK;
-    issue->call = "cuDevicePrimaryCtxRetain";
+    *call = "cuDevicePrimaryCtxRetain";
     int code = ag_cuda_context(q->device);
-    return code != AG_CU_OK ? code : AG_CU(issue, cuStreamCreate, &q->cuda, AG_CU_STREAM_NON_BLOCKING);
+    if (code != AG_CU_OK) return code;
+    *call = "cuStreamCreate";
+    return ag_cu.cuStreamCreate(&q->cuda, AG_CU_STREAM_NON_BLOCKING);
 }
 
 static int begin(ag_cuda_issue *issue, ag_error **error)
 {
-    int code = open_stream(issue);
+    int code = ag_cuda_open(issue->queue, &issue->call);
     if (code != AG_CU_OK) return code;
     switch (issue->slot->kind) {
     case AG_KIND_COPY: return ag_cuda_issue_copy(issue, &issue->slot->u.copy);
@@ -245,6 +256,13 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
     if (error == NULL && slot->kind == AG_KIND_EXPERTS) {
         flight.error =
             ag_error_new(AG_UNSUPPORTED, "CUDA", slot->operation, NULL, "experts are copied whole on this device");
+    }
+    if (q->following) {
+        q->following = false;
+        flight.follow = true;
+        if (error == NULL && ag_cuda_fly(q, flight) == AG_CU_OK) return;
+        push(q, &flight); /* without an event: what follows in the stream has one */
+        return;
     }
     if (error == NULL && works) {
         ag_cuda_issue issue = {.queue = q, .slot = slot, .flight = &flight};
@@ -350,7 +368,12 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
     ag_cuda_queue *q = calloc(1, sizeof *q);
     if (q == NULL) return NULL;
     atomic_init(&q->refs, 1);
-    q->ahead = (ag_ahead){.executor = {ready}, .issue = issue_one, .drain = drain, .admit = admit, .gone = gone};
+    q->ahead = (ag_ahead){.executor = {ready},
+                          .issue = issue_one,
+                          .drain = drain,
+                          .admit = admit,
+                          .follow = ag_cuda_follow,
+                          .gone = gone};
     snprintf(q->name, sizeof q->name, "%s", name);
     q->device = ag_cuda_device_ref(device);
     pthread_mutex_init(&q->lock, NULL);

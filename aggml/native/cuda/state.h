@@ -47,6 +47,7 @@ typedef struct ag_flight {
     ag_error *error;
     bool ran;
     bool plan;             /* one of the plans in flight */
+    bool follow;           /* settled once the stream that its slot waits for has come so far */
     uint64_t ring_end;     /* how far the staging ring is free then */
     ag_copy out;           /* from the ring to host memory, if item is not 0 */
     const uint8_t *faults; /* what a plan left for us, in the ring */
@@ -75,6 +76,7 @@ struct ag_cuda_queue {
     atomic_int n_flights; /* changed under the lock */
     size_t first;
     int n_plans, n_threads;
+    int n_follows; /* of the flights: waits for other queues that the device keeps */
     ag_flight flights[AG_CUDA_FLIGHTS];
     void *events[AG_CUDA_FLIGHTS + 1]; /* not in use; one more than fits is recorded while it waits for room */
     size_t n_events;
@@ -82,7 +84,8 @@ struct ag_cuda_queue {
     ag_error *left; /* the failure of a piece of the operation that is being settled */
 
     /* the issuing thread's */
-    void *cuda; /* the driver's stream */
+    void *cuda;     /* the driver's stream */
+    bool following; /* the device waits for another queue; the flight of that wait comes next */
     uint8_t *ring;
     uint64_t ring_head;
     uint64_t scratch; /* of the plans, one after the other; 0: none yet */
@@ -104,6 +107,12 @@ uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int
 /* Records an event behind what was issued and queues `flight`; 0, or the driver's code, and nothing is queued. */
 int ag_cuda_fly(ag_cuda_queue *queue, ag_flight flight);
 void ag_cuda_drain(ag_cuda_queue *queue);
+/* Before this thread itself reads memory of the host: what other queues write there has to have come. */
+void ag_cuda_catch_up(ag_cuda_queue *queue);
+/* follow.c: ag_ahead.follow; and what settles such a wait. */
+bool ag_cuda_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket);
+void ag_cuda_followed(const ag_slot *slot);
+int ag_cuda_open(ag_cuda_queue *queue, const char **call); /* makes the driver's stream, if there is none */
 /* Makes the queue's scratch hold `size` bytes; to grow, it waits for all launches. The driver may take long. */
 ag_error *ag_cuda_scratch(ag_cuda_queue *queue, size_t size);
 

@@ -193,13 +193,19 @@ typedef struct ag_ahead {
     void (*issue)(struct ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error);
     void (*drain)(struct ag_ahead *ahead); /* wait until all that was issued is settled */
     void (*admit)(struct ag_ahead *ahead); /* wait until one more plan may be issued: those few can not be aborted */
-    void (*gone)(struct ag_ahead *ahead);  /* the stream is about to be freed */
+    /* Have the device itself wait until the other stream's ticket is done, so that what follows may be issued now:
+     * `issue` of the wait comes next, which is settled no sooner than that ticket. False: this thread has to wait. NULL:
+     * always. */
+    bool (*follow)(struct ag_ahead *ahead, ag_stream *other, uint64_t ticket);
+    void (*gone)(struct ag_ahead *ahead); /* the stream is about to be freed */
 } ag_ahead;
 
 ag_stream *ag_stream_new(const char *name, ag_pool *pool, int n_threads);
 ag_stream *ag_stream_new_ahead(const char *name, ag_ahead *ahead);
 ag_stream *ag_stream_ref(ag_stream *stream);
 void ag_stream_unref(ag_stream *stream);
+ag_ahead *ag_stream_ahead(const ag_stream *stream); /* NULL: it is of a pool */
+bool ag_stream_stands(ag_stream *stream); /* it is held, or waits for a stream, a timer, a call: nothing is begun now */
 
 /* A batch for one stream. Slots are moved in; on success `blocks[i]` (a reference) and `tickets[i]` tell where. */
 typedef struct ag_batch {

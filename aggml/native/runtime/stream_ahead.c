@@ -6,6 +6,19 @@
  * of no meaning: it fails when it is settled, and what it wrote in part is poisoned as well. Not here: a device. */
 #include "stream_state.h"
 
+ag_ahead *ag_stream_ahead(const ag_stream *s)
+{
+    return s->ahead;
+}
+
+bool ag_stream_stands(ag_stream *s)
+{
+    if (!ag_stream_lock(s)) return true;
+    bool stands = s->state == PARKED || s->state == HELD;
+    pthread_mutex_unlock(&s->lock);
+    return stands;
+}
+
 /* The issuing thread's way through the ring. The settling thread drops a block only after a ticket of a later one has
  * been issued, when this cursor has left it. */
 static ag_slot *next_slot(ag_stream *s, uint64_t ticket)
@@ -46,6 +59,9 @@ static bool begin(ag_stream *s, ag_slot *slot, uint64_t ticket, ag_error **error
         if (*error != NULL) return true;
         if (slot->kind == AG_KIND_CALL || slot->kind == AG_KIND_DELAY) s->ahead->drain(s->ahead);
         slot->started = ag_now();
+        if (slot->kind == AG_KIND_WAIT && s->ahead->follow != NULL &&
+            s->ahead->follow(s->ahead, slot->u.wait.stream, slot->u.wait.ticket))
+            return true;
     }
     return ag_stream_step_of_host(s, slot, ticket, first, error);
 }
