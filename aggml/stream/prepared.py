@@ -157,7 +157,6 @@ class Prepared:
 
     __slots__ = (
         "_abortable",
-        "_base",
         "_brought",
         "_due",
         "_inputs",
@@ -202,7 +201,6 @@ class Prepared:
         self._plan = plan
         self._scratch = scratch
         self._keep: tuple[object, Holder | None, object] = (plan, None, self._native)
-        self._base = 0
         self._inputs = inputs
         self._due = () if asked is None else asked.due  # leafs, which are no views
         self._brought, self._written = marks.brought, marks.written
@@ -232,13 +230,13 @@ class Prepared:
             place = leaf.placement
             if place is None or not (place.filled == KEPT or (again and place.filled == BROUGHT)):
                 check_due(self._due, self._what)  # says why
-        scratch = self._scratch.held
-        if self._keep[1] is not scratch:
-            self._base = 0 if scratch is None else scratch.base
-            self._keep = (self._plan, scratch, self._native)
-        made = self._native.submit(self._keep, self._base, inputs)
+        scratch, keep = self._scratch.held, self._keep
+        if keep[1] is not scratch:  # another thread may do the same: what is used is local
+            keep = self._keep = (self._plan, scratch, self._native)
+        base = 0 if scratch is None else scratch.base
+        made = self._native.submit(keep, base, inputs)
         if made is None:  # an array of another shape that fits, a list, ...
-            made = self._native.submit_arrays(self._keep, self._base, self._fitted(inputs or {}))
+            made = self._native.submit_arrays(keep, base, self._fitted(inputs or {}))
         for place in self._brought:
             fill(place, BROUGHT)
         for place in self._written:
