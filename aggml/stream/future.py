@@ -139,6 +139,10 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             raise InvalidState(
                 f"[Future.exception] {self.what} is pending: await it, or call wait()"
             )
+        return self._failure()
+
+    def _failure(self) -> Exception | None:
+        """The exception of operations that are done, or None."""
         if observers:
             learned(self._ops or ())
         for op in self._ops or ():
@@ -160,7 +164,10 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             AggmlError: what the operation failed with.
             ExceptionGroup: of a `Backend.synchronize`, the failures that nobody had seen.
         """
-        problem = self.exception()
+        return self._told(self.exception())
+
+    def _told(self, problem: Exception | None) -> T_co:
+        """The value, unless there is an exception to raise."""
         if problem is not None:
             try:
                 raise problem
@@ -187,7 +194,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             return self.result()
         if not self._abortable:
             yield from wait_op(last)
-            return self.result()
+            return self._told(self._failure())
         self._enter()
         try:
             yield from wait_op(last)
@@ -198,7 +205,7 @@ class Future(Coroutine[Any, Any, T_co], Generic[T_co]):
             self._leave(cancelled=True)
             raise
         self._leave(cancelled=False)
-        return self.result()
+        return self._told(self._failure())
 
     def send(self, value: object) -> Any:  # noqa: ANN401 - what event loops pass to each other
         """A step of a task that was made of this Future; for event loops, which call it."""
