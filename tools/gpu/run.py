@@ -68,7 +68,8 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
     # On the fake driver kernels are compiled by g++ one by one: a few will do.
     few = {"AGGML_CORPUS_GROUPS": "norm,glu"} if fake else {}
     some = {"AGGML_CORPUS_GROUPS": "unary,norm,mul_mat_id,soft_max,rows"}
-    device = [f"{_DEVICE}/test_{x}.py" for x in ("streams", "faults", "scheduling", "blas")]
+    on_both = ("driver_rules", "streams", "waits", "faults", "scheduling", "blas")
+    device = [f"{_DEVICE}/test_{x}.py" for x in on_both]
     device += [] if fake else [f"{_DEVICE}/test_{x}.py" for x in ("kernels_on_it", "conformance")]
     corpus = f"{_DEVICE}/test_corpus.py"
     found = [
