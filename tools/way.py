@@ -105,7 +105,7 @@ def ways() -> dict[str, Way]:
 
 def main() -> None:
     """Print the ways."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--calls", action="store_true", help="each function that is entered")
     calls = parser.parse_args().calls
     for name, way in ways().items():

@@ -17,6 +17,7 @@ from ray_cluster import cluster
 import aggml
 import aggml.models
 from aggml.ray import Embed, Generate
+from aggml.serve import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ def url(nodes: Any, model: Path) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(service([model], replicas=2, limits=aggml.serve.Limits(slots=2, ctx=512)))
+    serve.run(service([model], replicas=2, limits=Limits(slots=2, ctx=512)))
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()  # type: ignore[no-untyped-call]
 
