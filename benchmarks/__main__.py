@@ -80,13 +80,11 @@ class Bench:
         self.match: str = given.match
         self.rows: list[Row] = []
         self.missing: list[str] = []
-        self.roofline = roofline.open_roofline(given.threads, self.missing)
+        self.roofline = roofline.Roofline(given.threads)
 
     def part(self, name: str) -> list[Row]:
         """The rows of one benchmark, on both loops where they matter."""
         if name == roofline.PART:
-            if self.roofline is None:
-                return []
             return roofline.measure(self.roofline, quick=self.quick)
         if name in (awaits.PART, lag.PART, growth.PART):
             on_loops = {awaits.PART: awaits, lag.PART: lag, growth.PART: growth}

@@ -43,7 +43,7 @@ SHARES: Final = {"tg128": 0.88, "tg128 x 8": 0.75}
 
 async def measure(
     threads: int,
-    roofline: Roofline | None,
+    roofline: Roofline,
     *,
     quick: bool,
     match: str,
@@ -140,7 +140,7 @@ class _Measurement:
     path: Path
     threads: int
     peer: Peer
-    roofline: Roofline | None
+    roofline: Roofline
     quick: bool
 
     async def rows(self) -> list[Row]:
@@ -181,8 +181,7 @@ class _Measurement:
         self.peer.call("begin")
         last = ids[0]
         for at in range(0, steps, SLICE):
-            if self.roofline is not None:
-                found.roofs.setdefault("read", []).append(self.roofline.read())
+            found.roofs.setdefault("read", []).append(self.roofline.read())
             some = ids[at : at + SLICE]
             start = time.perf_counter()
             last = await _generate(model, last, at, len(some))
@@ -193,8 +192,6 @@ class _Measurement:
         return found
 
     def _sample_peaks(self, found: _Spans) -> None:
-        if self.roofline is None:
-            return
         kind = "bf16" if self.dtype == "bf16" else "int8"
         for name in dict.fromkeys((kind, self.roofline.best(kind))):
             if name in self.roofline.peaks:

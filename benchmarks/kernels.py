@@ -75,7 +75,7 @@ def all_cases(part: str) -> dict[str, Case]:
 async def measure(
     part: str,
     threads: int,
-    roofline: Roofline | None,
+    roofline: Roofline,
     *,
     quick: bool,
     match: str,
@@ -200,7 +200,7 @@ def _converted(rows: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 async def _row(
-    part: str, what: str, ours: Ours, peers: Peers, roofline: Roofline | None, *, quick: bool
+    part: str, what: str, ours: Ours, peers: Peers, roofline: Roofline, *, quick: bool
 ) -> Row:
     case = ours.case
     roofs = _roofs(part, case, roofline)
@@ -267,9 +267,7 @@ def _kind(case: Case) -> str:
     return {"f32": "f32", "f16": "f32", "bf16": "bf16"}.get(case["dtype"], "int8")
 
 
-def _roofs(part: str, case: Case, roofline: Roofline | None) -> dict[str, Callable[[], float]]:
-    if roofline is None:
-        return {}
+def _roofs(part: str, case: Case, roofline: Roofline) -> dict[str, Callable[[], float]]:
     if part == ELEMENTWISE:
         size = int(4 * cases.operations(case))
         return {"a copy": lambda: roofline.copy(size)}
@@ -284,10 +282,10 @@ def _roofs(part: str, case: Case, roofline: Roofline | None) -> dict[str, Callab
     return found
 
 
-def _shares(part: str, case: Case, roofline: Roofline | None) -> tuple[Budget, ...]:
+def _shares(part: str, case: Case, roofline: Roofline) -> tuple[Budget, ...]:
     """The share of the machine's limit that is asked for; less on tiles, which memory feeds."""
     dtype = case.get("dtype", "")
-    bf16 = "bf16" if roofline is None else roofline.best("bf16")
+    bf16 = roofline.best("bf16")
     tiles = bf16.endswith("tiles")
     if part == GEMM:
         if dtype in ("f32", "f16"):

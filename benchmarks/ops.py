@@ -132,7 +132,7 @@ class _Peer:
 
 
 async def measure(
-    threads: int, roofline: Roofline | None, *, quick: bool, match: str, missing: list[str]
+    threads: int, roofline: Roofline, *, quick: bool, match: str, missing: list[str]
 ) -> list[Row]:
     """The rows whose names contain ``match``."""
     rows = []
@@ -157,7 +157,7 @@ async def measure(
 
 
 async def _row(
-    what: str, ours: Ours, peer: _Peer | None, roofline: Roofline | None, told: _Peer, quick: bool
+    what: str, ours: Ours, peer: _Peer | None, roofline: Roofline, told: _Peer, quick: bool
 ) -> Row:
     moved = ours.bytes_moved()
     own: list[float] = []
@@ -166,7 +166,7 @@ async def _row(
     begin, turns = time.perf_counter(), 0
     while turns < 3 or (not quick and turns < 30 and time.perf_counter() - begin < 2 * MOMENT):
         turns += 1
-        if roofline is not None and turns <= 3:
+        if turns <= 3:
             heights.append(roofline.copy(max(4096, int(moved) // 2)))
         own += (await ours.run(_times(own)))[-1:] if not own else await ours.run(_times(own))
         if peer is not None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import click
 
 import aggml
+from aggml.cli.bench import bench
 from aggml.cli.chat import chat
 from aggml.cli.devices import devices
 from aggml.cli.gguf import gguf
+from aggml.cli.ops import ops
 from aggml.cli.serve import serve
 from aggml.cli.shared import Program
 from aggml.cli.text import embed, generate, rerank
+from aggml.cli.trace import trace
 
 __all__ = ["main"]
 
@@ -36,5 +39,5 @@ def main(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (devices, generate, chat, embed, rerank, serve, gguf):
+for command in (devices, generate, chat, embed, rerank, serve, gguf, bench, trace, ops):
     main.add_command(command)

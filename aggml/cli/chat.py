@@ -34,7 +34,7 @@ Message = dict[str, str]
 @awaited
 async def chat(
     model: Path,
-    device: str | None,
+    device: tuple[str, ...],
     threads: int | None,
     ctx: int | None,
     cache: str,

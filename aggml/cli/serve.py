@@ -5,13 +5,12 @@ Not here: the service (aggml.serve).
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from aggml.cli.shared import CACHES, bar
+from aggml.cli.shared import bar, device_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,21 +34,10 @@ __all__ = ["serve"]
     "--api-key", envvar="AGGML_API_KEY", show_envvar=True, metavar="KEY",
     help="Answer only requests that bring this key.",
 )  # fmt: skip
-@click.option("--device", metavar="NAME", help="An aggml device. [default: the best one]")
-@click.option("--threads", type=click.IntRange(1), help="[default: all usable cores]")
+@device_options
 @click.option(
     "--slots", type=click.IntRange(1), default=16, show_default=True,
     help="Sequences that run at a time.",
-)  # fmt: skip
-@click.option(
-    "--ctx",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Positions of a sequence. [default: what the model was trained for, at most 4096]",
-)
-@click.option(
-    "--cache", type=click.Choice(CACHES), default="f16", show_default=True,
-    help="Type of keys and values.",
 )  # fmt: skip
 @click.option(
     "--kv-memory", type=click.IntRange(1), default=512, show_default=True, metavar="MB",
@@ -120,7 +108,7 @@ def serve(
     with bar("loading") as progress:
         options = Options(
             models=models,
-            device=given["device"],
+            devices=given["device"],
             threads=given["threads"],
             limits=limits,
             deadline=given["deadline"],
@@ -131,7 +119,7 @@ def serve(
         )
         where = Address(given["host"], given["port"], loop, given["log_level"])
         status = run(options, where)
-    sys.exit(status)
+    raise click.exceptions.Exit(status)
 
 
 def _replicate(
@@ -155,7 +143,7 @@ def _replicate(
         models,
         replicas=number,
         threads=given["threads"] or 1,
-        device=given["device"],
+        devices=given["device"],
         limits=limits,
         deadline=given["deadline"],
         drain=given["drain"],

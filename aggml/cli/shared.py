@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from aggml.models import Model
 
-__all__ = ["CACHES", "Program", "awaited", "bar", "model_options", "opened", "show"]
+__all__ = [
+    "CACHES", "Program", "awaited", "bar", "device_options", "model_options", "opened", "show",
+]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
 
@@ -46,7 +48,8 @@ class Program(click.Group):
         """Run a command line."""
         status = 0
         try:
-            super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            ended = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            status = ended if isinstance(ended, int) else 0  # of click's Exit
             sys.stdout.flush()
         except click.ClickException as error:
             error.show()
@@ -54,8 +57,6 @@ class Program(click.Group):
         except (click.Abort, KeyboardInterrupt):
             click.echo(err=True)
             status = 130
-        except click.exceptions.Exit as error:
-            status = error.exit_code
         except BrokenPipeError:  # `| head`: nobody reads on
             _drop_output()
         except OSError as error:
@@ -93,11 +94,13 @@ def awaited(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-def model_options(function: Callable[..., None]) -> Callable[..., None]:
-    """MODEL and where and how it is computed."""
+def device_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Where and how a model is computed."""
     for option in (
-        click.argument("model", type=click.Path(exists=True, path_type=Path)),
-        click.option("--device", metavar="NAME", help="An aggml device. [default: the best one]"),
+        click.option(
+            "--device", metavar="NAME", multiple=True,
+            help="An aggml device; several share the model. [default: the best one]",
+        ),
         click.option("--threads", type=click.IntRange(1), help="[default: all usable cores]"),
         click.option(
             "--ctx", type=click.IntRange(1), metavar="N",
@@ -113,17 +116,23 @@ def model_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def model_options(function: Callable[..., None]) -> Callable[..., None]:
+    """MODEL and where and how it is computed."""
+    path = click.Path(exists=True, path_type=Path)
+    return click.argument("model", type=path)(device_options(function))
+
+
 @asynccontextmanager
 async def opened(
-    model: Path, device: str | None, threads: int | None, ctx: int | None, cache: str
+    model: Path, device: Sequence[str], threads: int | None, ctx: int | None, cache: str
 ) -> AsyncGenerator[Model]:
     """The model, loaded with a bar where standard error is a terminal and it takes a while."""
     from aggml import models
+    from aggml.models.site import computing
 
-    on = aggml.best_device() if device is None else aggml.get_device(device)
-    async with on.backend(n_threads=threads) as backend:
+    async with computing(device, threads) as on:
         with bar("loading") as progress:
-            loaded = await models.load(model, backend, ctx=ctx, cache=cache, progress=progress)
+            loaded = await models.load(model, on, ctx=ctx, cache=cache, progress=progress)
         async with loaded:
             yield loaded
 
@@ -152,6 +161,6 @@ class bar:
             self._bar = None
 
 
-def show(value: Any) -> None:  # noqa: ANN401 whatever JSON has
-    """One JSON value on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def show(value: Any, *, err: bool = False) -> None:  # noqa: ANN401 whatever JSON has
+    """One JSON value on standard output, or on standard error."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False), err=err)

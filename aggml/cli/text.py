@@ -47,7 +47,7 @@ def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
 @awaited
 async def generate(
     model: Path,
-    device: str | None,
+    device: tuple[str, ...],
     threads: int | None,
     ctx: int | None,
     cache: str,
@@ -90,7 +90,7 @@ async def generate(
 @awaited
 async def embed(
     model: Path,
-    device: str | None,
+    device: tuple[str, ...],
     threads: int | None,
     ctx: int | None,
     cache: str,
@@ -116,7 +116,7 @@ async def embed(
 @awaited
 async def rerank(
     model: Path,
-    device: str | None,
+    device: tuple[str, ...],
     threads: int | None,
     ctx: int | None,
     cache: str,

@@ -1,22 +1,23 @@
 """Site: where a model lies and is computed, one backend or several under a scheduler.
 
-Here: what both have in common for the parts of a model. Not here: which layer goes where
-(dividing.py), bringing weights there (weights.py).
+Here: what both have in common for the parts of a model; opening them by the names of devices. Not
+here: which layer goes where (dividing.py), bringing weights there (weights.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from aggml import Backend, InvalidHandle, Scheduler
+from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from aggml import Future, Graph, Tensor
 
-__all__ = ["Site", "site_of"]
+__all__ = ["Site", "computing", "site_of"]
 
 
 class Site(ABC):
@@ -104,3 +105,29 @@ def site_of(given: Backend | Scheduler) -> Site:
     if isinstance(given, Backend):
         return _One(given)
     raise InvalidHandle(f"[aggml.models] {given!r} is neither a Backend nor a Scheduler")
+
+
+@asynccontextmanager
+async def computing(
+    devices: Sequence[str], threads: int | None
+) -> AsyncGenerator[Backend | Scheduler]:
+    """A backend on a device, or a scheduler over several and the CPU, until the end of the block.
+
+    Args:
+        devices: names, in order of priority; none: the best device.
+        threads: for each; None: all usable cores.
+
+    Raises:
+        DeviceNotFound: there is no device of that name.
+    """
+    found = [get_device(name) for name in devices] or [best_device()]
+    if len(found) > 1 and found[-1].type is not DeviceType.CPU:
+        found.append(get_device("CPU"))
+    async with AsyncExitStack() as stack:
+        backends = [
+            await stack.enter_async_context(device.backend(n_threads=threads)) for device in found
+        ]
+        if len(backends) == 1:
+            yield backends[0]
+        else:
+            yield await stack.enter_async_context(Scheduler(backends, parallel=True))

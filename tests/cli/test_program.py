@@ -1,19 +1,20 @@
 """The program `aggml`: help, one-line errors, exit statuses, generate, embed, chat and gguf.
 
-Not here: `aggml devices` (tests/registry/test_command.py).
+Not here: `aggml devices` (tests/registry/test_command.py), bench, trace and ops (test_looking.py),
+the server (tests/serve).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from cli.program import PROGRAM, run, told
 
 import aggml
 from examples import llama_files
@@ -21,7 +22,6 @@ from examples import llama_files
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROGRAM = [sys.executable, "-W", "error", "-m", "aggml"]
 GREEDY = ["--temperature", "0", "-n", "6", "--ctx", "256"]
 
 
@@ -30,22 +30,22 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return llama_files.write(tmp_path_factory.mktemp("models") / "llama.gguf")
 
 
-def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
-    """What the program prints: on standard output and on standard error."""
-    done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, input=given, timeout=60
-    )
-    assert done.returncode == status, (done.stdout, done.stderr)
-    return done.stdout, done.stderr
-
-
-def told(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--json")[0])
-
-
 @pytest.mark.parametrize(
     "command",
-    ["generate", "chat", "embed", "rerank", "devices", "gguf info", "gguf check", "gguf quantize"],
+    [
+        "generate",
+        "chat",
+        "embed",
+        "rerank",
+        "serve",
+        "bench",
+        "trace",
+        "ops",
+        "devices",
+        "gguf info",
+        "gguf check",
+        "gguf quantize",
+    ],
 )
 def test_every_command_answers_help(command: str) -> None:
     text, errors = run(*command.split(), "--help")
@@ -160,3 +160,48 @@ def test_gguf_check_names_what_is_wrong(tmp_path: Path) -> None:
         "blk.0.ffn_up.weight: 1 of its numbers are NaN or infinite",
         "blk.1.attn_norm.weight is missing",
     ]
+
+
+def test_a_model_over_several_devices_says_the_same(path: Path) -> None:
+    alone = told("generate", path, "-p", "hello", *GREEDY)["ids"]
+    both = told("generate", path, "-p", "hello", *GREEDY, "--device", "CPU", "--device", "CPU")
+    assert both["ids"] == alone
+
+
+def test_exit_statuses_are_those_of_the_help(path: Path, tmp_path: Path) -> None:
+    """0; 1: it could not be done; 2: the arguments are wrong; 130: Ctrl-C."""
+    assert "0, or 1 if it could not be done, 2 if the arguments are wrong, 130" in " ".join(
+        run("--help")[0].split()
+    )
+    run("generate", path, "-p", "x", *GREEDY)
+    run("embed", tmp_path, "x", status=1)
+    run("generate", path, "--temperature", "-1", "-p", "x", status=2)
+    run("generate", status=2)
+    with subprocess.Popen(
+        [*PROGRAM, "generate", str(path), "-p", "x", "-n", "100000", "--ctx", "60000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as generate:  # fmt: skip
+        assert generate.stdout is not None
+        assert generate.stderr is not None
+        assert generate.stdout.read(8)
+        generate.send_signal(signal.SIGINT)
+        generate.stdout.read()
+        assert generate.stderr.read().strip() == b""
+        assert generate.wait(30) == 130
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str) -> None:
+    program = [sys.executable, "-c", "from aggml.cli import main; main()"]
+
+    def answer(**environment: str) -> str:
+        done = subprocess.run(
+            program, env=os.environ | environment, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout
+
+    assert "_AGGML_COMPLETE" in answer(_AGGML_COMPLETE=f"{shell}_source")
+    at = "" if shell == "fish" else "1"  # fish names the word, the others its number
+    words = answer(_AGGML_COMPLETE=f"{shell}_complete", COMP_WORDS="aggml ", COMP_CWORD=at)
+    for command in ("chat", "generate", "serve", "bench", "ops"):
+        assert command in words

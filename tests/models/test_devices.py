@@ -169,7 +169,7 @@ async def test_the_engine_runs_over_devices(small: Path, tmp_path: Path) -> None
         async with opened(encoder, several) as served:
             assert isinstance(served, Embedder)
             vector = await served.embed(random_models.texts()[0])
-            assert vector.shape == (WIDTH,)
+            assert vector.shape == (served.model.width,)
 
 
 async def test_only_a_backend_or_a_scheduler_is_taken(small: Path) -> None:

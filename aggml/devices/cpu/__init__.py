@@ -8,6 +8,7 @@ from aggml.devices.cpu.device import CPUDevice
 from aggml.devices.cpu.family import CPUFamily, aggml_backend_init
 from aggml.devices.cpu.features import CPUFeatures, compiled_features, usable_features
 from aggml.devices.cpu.hbm import HBMBufferType, hbm_buffer_type
+from aggml.devices.cpu.roofline import Roofline
 from aggml.devices.cpu.traits import TypeTraits, type_traits
 from aggml.native import isas
 
@@ -17,6 +18,7 @@ __all__ = [
     "CPUFamily",
     "CPUFeatures",
     "HBMBufferType",
+    "Roofline",
     "TypeTraits",
     "aggml_backend_init",
     "compiled_features",

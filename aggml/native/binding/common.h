@@ -69,6 +69,7 @@ struct BufferView {
 // Each adds its classes and functions to the module.
 void bind_interpreter(nb::module_ &m);
 void bind_tables(nb::module_ &m);
+void bind_roofline(nb::module_ &m);
 void bind_types(nb::module_ &m);
 void bind_objects(nb::module_ &m);
 void bind_plan(nb::module_ &m);

@@ -19,6 +19,7 @@ NB_MODULE(_native, m)
     m.def("release_finished", binding::release_finished);
     binding::bind_interpreter(m);
     binding::bind_tables(m);
+    binding::bind_roofline(m);
     binding::bind_types(m);
     binding::bind_objects(m);
     binding::bind_plan(m);

@@ -158,6 +158,12 @@ typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct
 typedef void agk_cpy_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_cpy_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 
+/* peak: `turns` blocks of one instruction; how many operations a block has (kernels/peak.h). read: every line of `size`
+ * bytes, a multiple of 512 at a multiple of 64, loaded once. */
+typedef void agk_peak_read_fn(int64_t size, const char *data);
+typedef double agk_peak_f32_fn(int64_t turns);
+typedef agk_peak_f32_fn agk_peak_bf16_fn, agk_peak_int8_fn;
+
 #define AGK_VARIANT(kernel, isa, needs) agk_##kernel##_fn agk_##kernel##_##isa;
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wredundant-decls"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-import aggml
 from aggml.models import ModelError
+from aggml.models.site import computing
 from aggml.serve.embedder import Embedder
 from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import UnderWay, collect_seldom
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from pathlib import Path
 
+    from aggml import Backend, Scheduler
+
 __all__ = ["Completions", "Options", "Service"]
 
 
@@ -33,7 +35,7 @@ class Options:
 
     Attributes:
         models: files; those that continue text serve completions, encoders serve embeddings.
-        device: name of an aggml device; None: the best one.
+        devices: names of aggml devices, which share each model; none: the best one.
         threads: for the computation; by default as many as there are usable cores.
         limits: how much each model may take.
         deadline: seconds for a request that does not name its own.
@@ -45,7 +47,7 @@ class Options:
     """
 
     models: Sequence[Path]
-    device: str | None = None
+    devices: Sequence[str] = ()
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)
     deadline: float = 120.0
@@ -95,11 +97,10 @@ class Service:
         """Load the models. At the end of the block requests under way have some time to end."""
         o = self.options
         async with AsyncExitStack() as stack:
-            device = aggml.best_device() if o.device is None else aggml.get_device(o.device)
             for path in o.models:
                 # Each has a backend of its own, so no model waits for the queue of another one.
-                backend = await stack.enter_async_context(device.backend(n_threads=o.threads))
-                await self._open(path, backend, stack)
+                on = await stack.enter_async_context(computing(o.devices, o.threads))
+                await self._open(path, on, stack)
             if o.collect_seldom:
                 collect_seldom()
             await stack.enter_async_context(_beside(self.metrics.tick))
@@ -109,7 +110,7 @@ class Service:
             finally:
                 await self.drain(o.drain)
 
-    async def _open(self, path: Path, backend: aggml.Backend, stack: AsyncExitStack) -> None:
+    async def _open(self, path: Path, on: Backend | Scheduler, stack: AsyncExitStack) -> None:
         progress = self.options.progress
 
         def loaded(done: int, total: int) -> None:
@@ -117,7 +118,7 @@ class Service:
                 progress(path, done, total)
 
         model = await stack.enter_async_context(
-            opened(path, backend, self.options.limits, None if progress is None else loaded)
+            opened(path, on, self.options.limits, None if progress is None else loaded)
         )
         if model.name in self.names:
             raise ModelError(f"two models are called {model.name!r}; the second one is {path}")
