@@ -34,7 +34,7 @@ def service(
     replicas: int | tuple[int, int] = 1,
     threads: int = 1,
     resources: dict[str, float] | None = None,
-    device: str | None = None,
+    devices: Sequence[str] = (),
     limits: Limits | None = None,
     deadline: float = 120.0,
     drain: float = 30.0,
@@ -48,7 +48,7 @@ def service(
             has about as many requests under way as it has slots.
         threads: cores of each replica, which Ray reserves.
         resources: further resources of each replica, as ``{"GPU": 1}``.
-        device: name of an aggml device; None: the best one of the node.
+        devices: names of aggml devices, which share each model; none: the best one of the node.
         limits: slots, context, memory for keys and values, queue of each replica.
         deadline: seconds for a request that does not name its own.
         drain: seconds that a replica which is taken away may go on with its requests.
@@ -62,8 +62,8 @@ def service(
         raise InvalidArgument(f"[service] replicas is {replicas}, must be 1 or more, and in order")
     each = limits or Limits()
     options = Options(
-        models=[Path(x).resolve() for x in models], device=device, threads=threads, limits=each,
-        deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
+        models=[Path(x).resolve() for x in models], devices=devices, threads=threads,
+        limits=each, deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
     )  # fmt: skip
     scaling: dict[str, Any]
     if fewest == most:

