@@ -13,7 +13,6 @@ import anyio
 import numpy as np
 import pytest
 from models import random_models
-from models.layout import WIDTH
 
 import aggml
 from aggml.devices.sim import SimDevice
