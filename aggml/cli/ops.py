@@ -55,7 +55,7 @@ def node_of(
     try:
         given = {
             name: aggml.new_tensor(
-                types.get(name, kind),
+                types[name] if name in types else kind,
                 ne=(ne[0] * stretch if ne[0] in long else ne[0], *ne[1:]),
             )
             for name, (kind, ne) in call["inputs"].items()
