@@ -51,14 +51,15 @@ def node_of(
             that are as long as these.
     """
     types = types or {}
+    kinds: dict[str, str] = {name: kind for name, (kind, _) in call["inputs"].items()} | dict(types)
     long = {ne[0] for name, (_, ne) in call["inputs"].items() if name in types}
     try:
         given = {
             name: aggml.new_tensor(
-                types[name] if name in types else kind,
+                kinds[name],
                 ne=(ne[0] * stretch if ne[0] in long else ne[0], *ne[1:]),
             )
-            for name, (kind, ne) in call["inputs"].items()
+            for name, (_, ne) in call["inputs"].items()
         }
         if call["builder"].startswith("opt_step"):
             given["a"].set_param()
