@@ -1,8 +1,8 @@
 /* Waits between queues: the device keeps them, where both are CUDA streams of this process, on one device or two.
  *
- * The other queue's flights tell which of its events says that a ticket is reached. Whoever reads the results on the host
- * is still told in order: the wait is settled no sooner than that ticket, so that a failure there is known here. Not
- * here: waits for streams of other kinds, for which the issuing thread parks (runtime/stream_step.c). */
+ * The other queue's flights tell which of its events says that a ticket is reached. Whoever reads the results on the
+ * host is still told in order: the wait is settled no sooner than that ticket, so that a failure there is known here.
+ * Not here: waits for streams of other kinds, for which the issuing thread parks (runtime/stream_step.c). */
 #include <time.h>
 
 #include "state.h"

@@ -1,14 +1,12 @@
 /* A CUDA stream: the thread that issues, the thread that waits for events and settles, what is in flight between them.
  *
- * The waiting thread blocks on recorded blocking-sync events (after a look of 50 us) and never on the stream, so that
- * one wake-up of the system serves all that is done by then. Not here: what an operation issues (copy.c,
- * plan.c), order and failure (stream_ahead.c). */
+ * Not here: the end of an operation (settle.c), what an operation issues (copy.c, plan.c), order and failure
+ * (stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "state.h"
 
-#define LOOK_NS 50000   /* a short operation ends sooner than the interrupt of a sleep comes back */
 #define LINGER_NS 20000 /* how long the issuing thread looks for the next operation before it sleeps */
 
 static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_CUDA];
@@ -29,47 +27,6 @@ static void queue_unref(ag_cuda_queue *q)
 }
 
 /* -- in flight ------------------------------------------------------------------------------------------------ */
-
-static const char *tensor_of(ag_slot *slot)
-{
-    if (slot == NULL || slot->n_reads + slot->n_writes + slot->n_partial == 0) return NULL;
-    ag_storage **storages = slot->many != NULL ? slot->many : slot->few;
-    int target = slot->n_writes + slot->n_partial > 0 ? slot->n_reads : 0;
-    return storages[target]->name;
-}
-
-/* By the thread that settles, in order. */
-static void finish(ag_cuda_queue *q, ag_flight *f, int code)
-{
-    ag_error *error = f->error;
-    if (error == NULL) {
-        error = q->left;
-    } else {
-        ag_error_unref(q->left);
-    }
-    q->left = NULL;
-    ag_error *lost = atomic_load(&q->device->lost);
-    if (error == NULL && f->event != NULL && lost != NULL) {
-        f->slot->derived = true; /* whatever the driver says now it says of the first error */
-        error = ag_error_ref(lost);
-    } else if (error == NULL && code != AG_CU_OK) {
-        error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, tensor_of(f->slot));
-    }
-    if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
-    if (f->ticket == 0) {
-        q->left = error;
-        return;
-    }
-    bool ran = f->ran;
-    if (error == NULL && f->faults != NULL) {
-        error = ag_cuda_plan_fault(f->slot->u.plan.plan, f->faults, q->name);
-        if (error != NULL) ran = false; /* results that were written in part are cared for there */
-    }
-    if (f->follow) ag_cuda_followed(f->slot);
-    ag_stream *stream = f->stream;
-    ag_stream_settle(stream, f->ticket, error, ran);
-    ag_stream_unref(stream);
-}
 
 static void push(ag_cuda_queue *q, const ag_flight *flight)
 {
@@ -103,7 +60,7 @@ int ag_cuda_fly(ag_cuda_queue *q, ag_flight flight)
 static void fly_without_event(ag_cuda_queue *q, ag_flight *flight)
 {
     if (atomic_load(&q->n_flights) == 0) {
-        finish(q, flight, AG_CU_OK);
+        ag_cuda_finish(q, flight, AG_CU_OK);
     } else {
         push(q, flight);
     }
@@ -137,18 +94,6 @@ static void admit(ag_ahead *ahead)
 }
 
 /* -- the waiting thread --------------------------------------------------------------------------------------- */
-
-/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the
- * latest. */
-static int wait_for(ag_cuda_queue *q, void *event)
-{
-    uint64_t until = ag_now() + LOOK_NS;
-    int code;
-    while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && ag_now() < until) ag_pause();
-    if (code == AG_CU_NOT_READY) code = ag_cu.cuEventSynchronize(event);
-    if (code != AG_CU_OK && !ag_cuda_sticky(code)) (void)ag_cu.cuStreamSynchronize(q->cuda);
-    return code;
-}
 
 static void close_queue(ag_cuda_queue *q) /* by the last of its threads */
 {
@@ -184,19 +129,6 @@ static void end_thread(ag_cuda_queue *q)
     queue_unref(q);
 }
 
-static void retire(ag_cuda_queue *q, const ag_flight *f)
-{
-    pthread_mutex_lock(&q->lock);
-    if (f->event != NULL) q->events[q->n_events++] = f->event;
-    if (f->ring_end != 0) q->ring_tail = f->ring_end;
-    if (f->plan) --q->n_plans;
-    if (f->follow) --q->n_follows;
-    q->first = (q->first + 1) % AG_CUDA_FLIGHTS;
-    atomic_fetch_sub(&q->n_flights, 1);
-    pthread_cond_broadcast(&q->settled);
-    pthread_mutex_unlock(&q->lock);
-}
-
 static void *settle_all(void *argument)
 {
     ag_cuda_queue *q = argument;
@@ -212,13 +144,7 @@ static void *settle_all(void *argument)
         if (q->n_flights == 0) break;
         ag_flight flight = q->flights[q->first];
         pthread_mutex_unlock(&q->lock);
-        int code = AG_CU_OK;
-        if (flight.event != NULL && atomic_load(&q->device->lost) == NULL) {
-            if (!entered) entered = ag_cu.cuCtxSetCurrent(q->device->context) == AG_CU_OK;
-            code = wait_for(q, flight.event);
-        }
-        finish(q, &flight, code);
-        retire(q, &flight);
+        ag_cuda_settle(q, &flight, &entered);
     }
     pthread_mutex_unlock(&q->lock);
     end_thread(q);
@@ -270,13 +196,14 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
         flight.ran = issue.ran;
         flight.plan = slot->kind == AG_KIND_PLAN && issue.ran;
         if (code != AG_CU_OK)
-            flight.error = ag_cuda_error(q->device, code, issue.call, slot->operation, tensor_of(slot));
+            flight.error = ag_cuda_error(q->device, code, issue.call, slot->operation, ag_cuda_tensor_of(slot));
         if (issue.ran) { /* also if it failed midway: what it borrowed is in use until the device is through */
             code = ag_cuda_fly(q, flight);
             if (code == AG_CU_OK) return;
             (void)ag_cu.cuStreamSynchronize(q->cuda); /* nothing else tells when what it borrowed is free again */
             if (flight.error == NULL)
-                flight.error = ag_cuda_error(q->device, code, "cuEventRecord", slot->operation, tensor_of(slot));
+                flight.error =
+                    ag_cuda_error(q->device, code, "cuEventRecord", slot->operation, ag_cuda_tensor_of(slot));
         }
     }
     fly_without_event(q, &flight);

@@ -112,6 +112,12 @@ void ag_cuda_catch_up(ag_cuda_queue *queue);
 /* follow.c: ag_ahead.follow; and what settles such a wait. */
 bool ag_cuda_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket);
 void ag_cuda_followed(const ag_slot *slot);
+/* The name of what an operation concerns, for its error; NULL: nothing. */
+const char *ag_cuda_tensor_of(ag_slot *slot);
+/* By the thread that settles, in order: the ticket is done, with the flight's error, `code`'s, or none. */
+void ag_cuda_finish(ag_cuda_queue *queue, ag_flight *flight, int code);
+/* Waits for a flight, finishes it, and makes room for another. `entered`: this thread has the context. */
+void ag_cuda_settle(ag_cuda_queue *queue, ag_flight *flight, bool *entered);
 int ag_cuda_open(ag_cuda_queue *queue, const char **call); /* makes the driver's stream, if there is none */
 /* Makes the queue's scratch hold `size` bytes; to grow, it waits for all launches. The driver may take long. */
 ag_error *ag_cuda_scratch(ag_cuda_queue *queue, size_t size);

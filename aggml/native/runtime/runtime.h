@@ -194,8 +194,8 @@ typedef struct ag_ahead {
     void (*drain)(struct ag_ahead *ahead); /* wait until all that was issued is settled */
     void (*admit)(struct ag_ahead *ahead); /* wait until one more plan may be issued: those few can not be aborted */
     /* Have the device itself wait until the other stream's ticket is done, so that what follows may be issued now:
-     * `issue` of the wait comes next, which is settled no sooner than that ticket. False: this thread has to wait. NULL:
-     * always. */
+     * `issue` of the wait comes next, which is settled no sooner than that ticket. False: this thread has to wait.
+     * NULL: always. */
     bool (*follow)(struct ag_ahead *ahead, ag_stream *other, uint64_t ticket);
     void (*gone)(struct ag_ahead *ahead); /* the stream is about to be freed */
 } ag_ahead;

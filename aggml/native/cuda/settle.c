@@ -1,0 +1,84 @@
+/* The end of what a CUDA stream has issued: its event is waited for, its ticket is done.
+ *
+ * The waiting thread blocks on recorded blocking-sync events (after a look of 50 us) and never on the stream, so that
+ * one wake-up of the system serves all that is done by then. Not here: the threads, what is in flight (queue.c). */
+#include "state.h"
+
+#define LOOK_NS 50000 /* a short operation ends sooner than the interrupt of a sleep comes back */
+
+const char *ag_cuda_tensor_of(ag_slot *slot)
+{
+    if (slot == NULL || slot->n_reads + slot->n_writes + slot->n_partial == 0) return NULL;
+    ag_storage **storages = slot->many != NULL ? slot->many : slot->few;
+    int target = slot->n_writes + slot->n_partial > 0 ? slot->n_reads : 0;
+    return storages[target]->name;
+}
+
+/* By the thread that settles, in order. */
+void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
+{
+    ag_error *error = f->error;
+    if (error == NULL) {
+        error = q->left;
+    } else {
+        ag_error_unref(q->left);
+    }
+    q->left = NULL;
+    ag_error *lost = atomic_load(&q->device->lost);
+    if (error == NULL && f->event != NULL && lost != NULL) {
+        f->slot->derived = true; /* whatever the driver says now it says of the first error */
+        error = ag_error_ref(lost);
+    } else if (error == NULL && code != AG_CU_OK) {
+        error = ag_cuda_error(q->device, code, "cuEventSynchronize", f->slot->operation, ag_cuda_tensor_of(f->slot));
+    }
+    if (error == NULL && f->out.item != 0) ag_copy_run(&f->out);
+    if (f->ticket == 0) {
+        q->left = error;
+        return;
+    }
+    bool ran = f->ran;
+    if (error == NULL && f->faults != NULL) {
+        error = ag_cuda_plan_fault(f->slot->u.plan.plan, f->faults, q->name);
+        if (error != NULL) ran = false; /* results that were written in part are cared for there */
+    }
+    if (f->follow) ag_cuda_followed(f->slot);
+    ag_stream *stream = f->stream;
+    ag_stream_settle(stream, f->ticket, error, ran);
+    ag_stream_unref(stream);
+}
+
+/* An event that cannot be waited for says nothing of what is before it: that is through with the stream at the
+ * latest. */
+static int wait_for(ag_cuda_queue *q, void *event)
+{
+    uint64_t until = ag_now() + LOOK_NS;
+    int code;
+    while ((code = ag_cu.cuEventQuery(event)) == AG_CU_NOT_READY && ag_now() < until) ag_pause();
+    if (code == AG_CU_NOT_READY) code = ag_cu.cuEventSynchronize(event);
+    if (code != AG_CU_OK && !ag_cuda_sticky(code)) (void)ag_cu.cuStreamSynchronize(q->cuda);
+    return code;
+}
+
+static void retire(ag_cuda_queue *q, const ag_flight *f)
+{
+    pthread_mutex_lock(&q->lock);
+    if (f->event != NULL) q->events[q->n_events++] = f->event;
+    if (f->ring_end != 0) q->ring_tail = f->ring_end;
+    if (f->plan) --q->n_plans;
+    if (f->follow) --q->n_follows;
+    q->first = (q->first + 1) % AG_CUDA_FLIGHTS;
+    atomic_fetch_sub(&q->n_flights, 1);
+    pthread_cond_broadcast(&q->settled);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void ag_cuda_settle(ag_cuda_queue *q, ag_flight *flight, bool *entered)
+{
+    int code = AG_CU_OK;
+    if (flight->event != NULL && atomic_load(&q->device->lost) == NULL) {
+        if (!*entered) *entered = ag_cu.cuCtxSetCurrent(q->device->context) == AG_CU_OK;
+        code = wait_for(q, flight->event);
+    }
+    ag_cuda_finish(q, flight, code);
+    retire(q, flight);
+}
