@@ -53,6 +53,7 @@
  * | runtime/courtesy.c      | loops fd users runs_on                                                 | fresh  |
  * | runtime/courtesy.c      | due n_loops yields                                                     | word   |
  * | runtime/courtesy.c      | works                                                                  | thread |
+ * | runtime/roofline.c      | waiting threads                                                        | thread |
  * | cuda/queue.c            | all all_cond all_threads                                               | fresh  |
  * | cuda/queue.c            | thread                                                                 | thread |
  * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop       | parent |
