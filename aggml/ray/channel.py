@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aggml.ray.stage import Step
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "raising"]
 
 BESIDE: Final = 64 << 10  # bytes of a message beside its arrays
 
@@ -72,9 +72,9 @@ class Channel:
             try:
                 found = _own(ref.get(timeout=-1))  # as long as it takes
             except BaseException as error:  # whatever it was: those who wait must hear of it
-                tell(_raising(error))
+                tell(raising(error))
             else:
-                tell(_raising(found) if isinstance(found, BaseException) else _returning(found))
+                tell(raising(found) if isinstance(found, BaseException) else _returning(found))
 
 
 def _own(message: tuple[Any, Any]) -> Any:  # noqa: ANN401 arrays or an exception
@@ -87,7 +87,9 @@ def _returning(found: Any) -> Callable[[], Any]:  # noqa: ANN401
     return lambda: found
 
 
-def _raising(error: BaseException) -> Callable[[], Any]:
+def raising(error: BaseException) -> Callable[[], Any]:
+    """A function that raises it."""
+
     def fail() -> Any:  # noqa: ANN401
         raise error
 

@@ -15,6 +15,7 @@ import anyio
 import numpy as np
 import ray
 
+from aggml.ray.channel import raising
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import outcome, post_here
 from aggml.ray.stage import Ask, Step
@@ -177,7 +178,10 @@ class Dispatcher:
 
         channel = self._stages.channel
         if channel is not None and form.best and _fits(asked[0], asked[0]):
-            channel.send(step, landed)
+            try:
+                channel.send(step, landed)
+            except LOST as error:  # the flight has to land: its place would be taken for ever
+                landed(raising(error))
             return
         for actor in self._stages.actors:
             flight.refs.append(actor.step.remote(step, flight.refs[-1] if flight.refs else None))

@@ -40,4 +40,5 @@ LOST: Final = (
     of_ray.LocalRayletDiedError,
     of_ray.WorkerCrashedError,
     of_ray.RpcError,
+    of_ray.RayChannelError,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import ray_cluster  # noqa: F401 skips all of it where Ray is missing
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,6 +8,8 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
+import ray_cluster  # noqa: F401 skips all of it where Ray is missing
+from ray.exceptions import RayChannelError
 
 from aggml.ray.dispatch import Asked, Dispatcher, Form
 from aggml.ray.errors import StageLost
@@ -106,3 +108,23 @@ async def test_what_is_withdrawn_while_it_waits_is_not_sent() -> None:
     assert _under_way(stages) == [[2]]
     stages.channel.end()
     await third.result()
+
+
+async def test_a_channel_that_breaks_while_it_is_sent_to_gives_its_place_back() -> None:
+    stages = _Stages()
+    broken = stages.channel
+
+    def refuse(step: Step, tell: Any) -> None:
+        stages.channel = broken
+        raise RayChannelError("closed")  # type: ignore[no-untyped-call]
+
+    stages.channel = _Channel()
+    stages.channel.send = refuse
+    dispatcher = Dispatcher(stages, 1)
+    first, second = _ask(dispatcher, 0), _ask(dispatcher, 1)
+    with anyio.fail_after(10):
+        with pytest.raises(StageLost, match="closed"):
+            await first.result()
+        assert _under_way(stages) == [[1]]
+        stages.channel.end()
+        await second.result()
