@@ -3,12 +3,14 @@
 Parts: ``overhead``, a token's time beyond what one backend takes, for each stage; ``efficiency``,
 the share of the time in which the busiest of simulated stages computes; ``replicas``, tokens per
 second of 1 to 16 simulated pipelines of one stage; ``kills``, generations while stages are killed
-at random. All stages are on this machine. Not here: the tests (tests/ray).
+at random. All stages are on this machine; with ``--nodes 4`` on four of Ray's nodes, which are
+processes of this machine. Not here: the tests (tests/ray).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import logging
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import ray
+from ray.cluster_utils import Cluster
 
 import aggml
 from aggml.devices.sim import SimDevice
@@ -30,7 +33,7 @@ from aggml.models.small import write_small
 from aggml.ray import pipeline, result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PLACE = {"CPU": 0.01}
 PROMPT = list(range(40, 60))
@@ -70,15 +73,13 @@ async def overhead(path: Path, _: int) -> dict[str, float]:
     backend = aggml.get_device("CPU").backend(n_threads=1)
     async with backend, await aggml.models.load(path, backend, ctx=256) as alone:
         base = await pace(alone)
-    for channels in (True, False):
-        for stages in (1, 2, 4):
-            model = await pipeline(
-                path, stages, ctx=256, slots=1, resources=PLACE, channels=channels
-            )
-            async with model:
-                took = await pace(model)
-            name = f"{'channel' if channels else 'calls'}, {stages} stages"
-            found[f"{name}: ms a token and stage"] = 1e3 * (took - base) / stages
+    for stages in (1, 2, 4):
+        model = await pipeline(path, stages, ctx=256, slots=1, resources=PLACE)
+        async with model:
+            nodes = len({x.node for x in model.stages})
+            took = await pace(model)
+        name = f"{stages} stages on {nodes} nodes: ms a token and stage"
+        found[name] = 1e3 * (took - base) / stages
     return found
 
 
@@ -166,15 +167,31 @@ async def run(parts: list[str], rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
+@contextlib.contextmanager
+def cluster(nodes: int) -> Iterator[Cluster]:
+    """A cluster of this machine, with this process as its driver."""
+    node: Any = {"num_cpus": 8, "object_store_memory": 128 << 20, "include_dashboard": False}
+    made: Any = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        for _ in range(nodes - 1):
+            made.add_node(num_cpus=8, object_store_memory=128 << 20)
+        ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", default=PARTS, choices=[*PARTS, []], metavar="PART")
     parser.add_argument("--loop", default="asyncio", choices=["asyncio", "trio"])
     parser.add_argument("--rounds", type=int, default=200, help="of kills")
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
+    parser.add_argument("--nodes", type=int, default=1, help="of the cluster")
     given = parser.parse_args()
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    found = anyio.run(run, given.parts, given.rounds, backend=given.loop)
+    with cluster(given.nodes):
+        found = anyio.run(run, given.parts, given.rounds, backend=given.loop)
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -20,7 +20,7 @@ from aggml.models.errors import ModelError
 from aggml.ray.dispatch import Dispatcher, Form
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.futures import result
-from aggml.ray.stage import Ask
+from aggml.ray.step import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

@@ -1,9 +1,8 @@
 """Keeps all stages busy: several steps under way, each with a share of the slots that wait.
 
-A step goes from stage to stage without coming back here. A piece of a prompt goes by calls: each
-stage gets a reference to what the one before it returns. A step of single tokens goes by a channel
-(channel.py). Here: which asks go into one step, cancelling, waking. Not here: what is
-asked when a stage was lost (decoder.py), the actors (stages.py).
+A step goes from stage to stage without coming back here. Here: which asks go into one step,
+cancelling, waking. Not here: the way through the stages (wire.py), what is asked when a stage was
+lost (decoder.py), the actors (stages.py).
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import numpy as np
-import ray
 
-from aggml.ray.channel import raising
 from aggml.ray.errors import LOST, StageLost
-from aggml.ray.futures import outcome, post_here
-from aggml.ray.stage import Ask, Step
+from aggml.ray.futures import post_here
+from aggml.ray.step import Step
+from aggml.ray.wire import raising
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from aggml.ray.channel import Channel
+    from aggml.ray.step import Ask
+    from aggml.ray.wire import Sent, Wire
 
 __all__ = ["Asked", "Dispatcher", "Form"]
 
@@ -31,15 +30,12 @@ Array = Any  # numpy's, of one of several types
 
 
 class _Stages(Protocol):
-    """The actors, as `aggml.ray.stages.Stages` has them."""
+    """The stages, as `aggml.ray.stages.Stages` has them."""
 
     epoch: int
 
     @property
-    def actors(self) -> Sequence[Any]: ...
-
-    @property
-    def channel(self) -> Channel | None: ...
+    def wire(self) -> Wire | None: ...
 
     def lost(self, error: BaseException) -> StageLost: ...
 
@@ -95,14 +91,14 @@ class _Flight:
 
     asked: list[Asked]
     waiting: int
-    refs: list[ray.ObjectRef[Any]] = field(default_factory=list)  # none, if it goes by the channel
+    sent: Sent | None = None
 
 
 class Dispatcher:
     """Sends asks through the stages. All of it runs on one event loop.
 
     Args:
-        stages: the actors.
+        stages: where they are, and the way through them.
         most: steps under way.
     """
 
@@ -128,9 +124,8 @@ class Dispatcher:
                 self._waiting.remove(asked)
         elif not asked.done.is_set():
             flight.waiting -= 1
-            if not flight.waiting:
-                for ref in reversed(flight.refs):
-                    ray.cancel(ref)
+            if not flight.waiting and flight.sent is not None:
+                flight.sent.cancel()
 
     def _send(self) -> None:
         if self._post is None:
@@ -176,16 +171,15 @@ class Dispatcher:
         def landed(found: Callable[[], list[Array]]) -> None:
             post(lambda: self._landed(flight, found))
 
-        channel = self._stages.channel
-        if channel is not None and form.best and _fits(asked[0], asked[0]):
-            try:
-                channel.send(step, landed)
-            except LOST as error:  # the flight has to land: its place would be taken for ever
-                landed(raising(error))
+        # A flight has to land whatever happens: its place would be taken for ever.
+        wire = self._stages.wire
+        if wire is None:
+            landed(raising(StageLost("the stages are not connected")))
             return
-        for actor in self._stages.actors:
-            flight.refs.append(actor.step.remote(step, flight.refs[-1] if flight.refs else None))
-        flight.refs[-1].future().add_done_callback(lambda x: landed(lambda: outcome(x)))
+        try:
+            flight.sent = wire.send(step, landed)
+        except StageLost as error:
+            landed(raising(error))
 
     def _landed(self, flight: _Flight, found: Callable[[], list[Array]]) -> None:
         self._flights.discard(flight)
@@ -196,7 +190,6 @@ class Dispatcher:
                 asked.error = self._stages.lost(error) if isinstance(error, LOST) else error
         for asked in flight.asked:
             asked.done.set()
-        flight.refs.clear()
         self._send()
 
 

@@ -13,7 +13,6 @@ import anyio.to_thread
 
 from aggml import Backend, InvalidArgument, Unsupported
 from aggml.models.catalogue import describe
-from aggml.models.decoding.generating import FEW
 from aggml.models.encoding import EncoderDescription
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import LONGEST
@@ -74,7 +73,6 @@ async def pipeline(
     resources: Mapping[str, float] | None = None,
     strategy: str = "SPREAD",
     micro_batches: int | None = None,
-    channels: bool = True,
     shared: bool = True,
     patience: float = 120.0,
     progress: Callable[[int, int], None] | None = None,
@@ -103,8 +101,6 @@ async def pipeline(
         resources: what Ray reserves for each stage; None: ``threads`` CPUs.
         strategy: how Ray places them: "SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK".
         micro_batches: steps under way at most. None: one more than stages.
-        channels: whether steps of single tokens go through shared memory (Ray's compiled graphs)
-            instead of calls where all stages are on the node of the driver.
         shared: whether the same path may be looked for on the nodes.
         patience: seconds to wait for places, and for a lost stage to come back.
         progress: called with bytes loaded so far and bytes in all.
@@ -140,15 +136,12 @@ async def pipeline(
     source = await anyio.to_thread.run_sync(lambda: source_of(where, shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     plans = [
-        Plan(i, layers, source, limit, slots, cache, opener, threads)
-        for i, (layers, opener) in enumerate(zip(edges, openers, strict=True))
+        Plan(i, stages, source, limit, slots, cache, opener, threads)
+        for i, opener in enumerate(openers)
     ]
     needs = [dict(resources or {"CPU": float(threads)})] * stages
     most = micro_batches or stages + 1
-    width = max(4 * model.width, 8 * FEW)  # bytes of a token between stages, or behind the last one
-    actors = Stages(
-        plans, needs, strategy, patience, nbytes=slots * width if channels else 0, most=most
-    )
+    actors = Stages(plans, needs, strategy, patience, edges)
     await actors.start(progress)
     decoder = PipelineDecoder(
         actors, model, vocabulary, ctx=limit, sequences=slots, micro_batches=most

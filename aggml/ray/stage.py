@@ -1,7 +1,7 @@
 """A stage: the actor that owns some layers of a model, their weights and their caches.
 
-Here: opening, steps in the order of each slot. Not here: who asks for steps (dispatch.py), the
-computation (aggml.models.decoding).
+Here: opening, steps in the order of each slot. Not here: who asks for steps (dispatch.py), how they
+come and go (neighbours.py), the computation (aggml.models.decoding).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.from_thread
 import numpy as np
 import ray
-from anyio.lowlevel import EventLoopToken, current_token
+import ray.util
 
 import aggml
 from aggml.models.decoding.batch import Batch, Group
@@ -22,6 +21,7 @@ from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from aggml.ray.errors import StageLost
 from aggml.ray.files import found
+from aggml.ray.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from aggml import Backend, Future
     from aggml.models.decoding import Decoder
     from aggml.ray.files import Source
+    from aggml.ray.step import Ask, Step
 
-__all__ = ["Ask", "Facts", "Plan", "Stage", "Step"]
+__all__ = ["Facts", "Opening", "Plan", "Stage"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -43,7 +44,7 @@ class Plan:
 
     Attributes:
         number: 0 for the stage with the embeddings.
-        layers: its first layer and the one after its last.
+        stages: how many there are.
         source: the model file.
         ctx, slots, cache: as `aggml.models.load` has them.
         backend: opens its backend; None: one on the CPU with ``threads``.
@@ -51,7 +52,7 @@ class Plan:
     """
 
     number: int
-    layers: tuple[int, int]
+    stages: int
     source: Source
     ctx: int
     slots: int
@@ -61,53 +62,35 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """What all stages of a pipeline are told when they are opened, and again after each loss.
+
+    Attributes:
+        epoch: counts the losses.
+        key: who connects has to know it.
+        layers: of each stage its first layer and the one after its last.
+    """
+
+    epoch: int
+    key: bytes
+    layers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """What an open stage tells: its node as Ray names it, its layers, bytes of their weights."""
+    """What an open stage tells.
+
+    Attributes:
+        node: as Ray names it.
+        layers: its first layer and the one after its last.
+        nbytes: of its weights.
+        address: where it listens for its neighbours.
+    """
 
     node: str
     layers: tuple[int, int]
     nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Tokens of one slot for a step.
-
-    ``life`` and ``turn`` order the steps of a slot: it takes turn 0, 1, ... of one life, and a new
-    life ends the one before it, of which no step is then taken any more.
-
-    Attributes:
-        slot: the sequence.
-        start: position of the first token.
-        ids: the tokens.
-        life: begins anew with each failure and each cancelled step.
-        turn: counts the steps of a life.
-        last: whether results are wanted of the last token alone.
-    """
-
-    slot: int
-    start: int
-    ids: tuple[int, ...]
-    life: int
-    turn: int
-    last: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What goes through all stages: one token or a piece of a prompt of each of some slots.
-
-    Attributes:
-        epoch: of the pipeline; a stage that was started anew knows no older one.
-        asks: of one or more slots.
-        best: how many of the best logits; 0: all of them.
-        hidden: whether to give what logits would be made of instead.
-    """
-
-    epoch: int
-    asks: tuple[Ask, ...]
-    best: int = 0
-    hidden: bool = False
+    address: tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -142,23 +125,36 @@ class Stage:
         self._opening = anyio.Lock()
         self._backend: Backend | None = None
         self._loaded = (0, 0)
-        self._loop: EventLoopToken | None = None
         self._busy = 0.0  # seconds in which a step was being computed
+        self._neighbours = Neighbours(
+            plan.number, last=plan.number == plan.stages - 1, compute=self.step, tell=self._went
+        )
 
-    async def open(self, epoch: int) -> Facts:
+    async def open(self, opening: Opening) -> Facts:
         """Load what is not loaded; steps of older epochs are refused from now on."""
-        self._loop = current_token()
+        layers = opening.layers[self._plan.number]
+        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         async with self._opening:
             if self._decoder is None:
-                self._decoder = await self._load()
-            if epoch > self._epoch:
-                self._epoch = epoch
+                self._decoder = await self._load(layers)
+            if opening.epoch > self._epoch:
+                self._epoch = opening.epoch
                 for order in self._orders:
                     order.life, order.turn = -1, 0
                     order.go_on()
+                self._neighbours.begin(opening.epoch)
+            address = await self._neighbours.listen(host, opening.key)
         model, weights = self._decoder.model, self._decoder.weights
         nbytes = sum(x.nbytes for name, x in weights.items() if model.uses(name))
-        return Facts(ray.get_runtime_context().get_node_id(), self._plan.layers, nbytes)
+        return Facts(ray.get_runtime_context().get_node_id(), layers, nbytes, address)
+
+    async def connect(self, epoch: int, address: tuple[str, int]) -> None:
+        """Connect to the stage behind this one.
+
+        Raises:
+            StageLost: nobody listens there.
+        """
+        await self._neighbours.connect(epoch, address)
 
     async def loaded(self) -> tuple[int, int]:
         """Bytes that were fetched or loaded so far, and bytes in all."""
@@ -195,30 +191,13 @@ class Stage:
             self._busy += done - started
         return [np.asarray(x) for x in found]
 
-    def through(self, message: tuple[Step, Any]) -> tuple[Step, Any]:
-        """`step` in a thread of Ray's: from one stage of a channel to the next.
-
-        Args:
-            message: the step, and what the stage before returned: None for the first one, an
-                exception if it failed.
-        """
-        step, before = message
-        if isinstance(before, BaseException):
-            return message
-        assert self._loop is not None
-        # Copies: the message lies in a buffer of the channel, which waits until nobody reads it.
-        own = None if before is None else [np.array(x) for x in before]
-        try:
-            return step, anyio.from_thread.run(self.step, step, own, token=self._loop)
-        except BaseException as error:  # it goes to the driver, and this thread goes on
-            return step, error
-
     async def share(self, epoch: int, n: int) -> None:
         """Copy the first ``n`` positions of slot 0 to all others."""
         await self._ready(epoch).share(n)
 
     async def close(self) -> None:
-        """Close the backend."""
+        """Close the connections and the backend."""
+        await self._neighbours.close()
         if self._backend is not None:
             await self._backend.aclose()
 
@@ -261,7 +240,10 @@ class Stage:
             raise StageLost(f"stage {self._plan.number} was started anew", self._plan.number)
         return self._decoder
 
-    async def _load(self) -> Decoder:
+    def _went(self, number: int, came: float, went: float) -> None:
+        """A step has gone to the next stage."""
+
+    async def _load(self, layers: tuple[int, int]) -> Decoder:
         plan = self._plan
         path = await found(plan.source, self._files, self._tell)
         if plan.backend is not None:
@@ -272,7 +254,7 @@ class Stage:
         with await open_model(path) as file:
             return await load_decoder(
                 backend, file, ctx=plan.ctx, sequences=plan.slots, cache=plan.cache,
-                progress=self._tell, stage=plan.layers,
+                progress=self._tell, stage=layers,
             )  # fmt: skip
 
     def _tell(self, done: int, whole: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +22,12 @@ from ray.util.scheduling_strategies import (
 )
 
 from aggml import AllocFailed
-from aggml.ray.channel import Channel
 from aggml.ray.errors import LOST, StageLost
 from aggml.ray.files import Files
 from aggml.ray.futures import result
-from aggml.ray.stage import Stage
+from aggml.ray.link import KEY_BYTES
+from aggml.ray.stage import Opening, Stage
+from aggml.ray.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +48,7 @@ class Stages:
         resources: what Ray reserves for each, as ``{"CPU": 1}``.
         strategy: how Ray's placement group spreads them: "SPREAD", "STRICT_SPREAD", "PACK".
         patience: seconds that a lost stage may take to come back.
-        nbytes: of the largest message of a step of single tokens; 0: these go by calls, too.
-        most: steps under way.
+        layers: of each its first layer and the one after its last.
     """
 
     def __init__(
@@ -56,14 +57,12 @@ class Stages:
         resources: Sequence[Mapping[str, float]],
         strategy: str,
         patience: float,
-        *,
-        nbytes: int,
-        most: int,
+        layers: Sequence[tuple[int, int]],
     ) -> None:
         self.epoch = 0
-        self.channel: Channel | None = None
-        self._nbytes = nbytes
-        self._most = most
+        self.wire: Wire | None = None
+        self._layers = tuple(layers)
+        self._key = secrets.token_bytes(KEY_BYTES)
         self.actors: list[Any] = []
         self.facts: list[Facts] = []
         self._plans = plans
@@ -97,7 +96,7 @@ class Stages:
             await anyio.to_thread.run_sync(self._start_actors)
             try:
                 self.facts = await self._opened(0, progress)
-                await self._connect()
+                await self._connect(0)
             except LOST as error:
                 raise self.lost(error) from error
         except BaseException:
@@ -131,7 +130,8 @@ class Stages:
         self, epoch: int, progress: Callable[[int, int], None] | None = None
     ) -> list[Facts]:
         """Open all of them for an epoch, one beside the other."""
-        refs = [actor.open.remote(epoch) for actor in self.actors]
+        opening = Opening(epoch, self._key, self._layers)
+        refs = [actor.open.remote(opening) for actor in self.actors]
         found: list[Facts] = []
         while len(found) < len(refs):
             with anyio.move_on_after(math.inf if progress is None else LOOK) as waited:
@@ -167,8 +167,8 @@ class Stages:
                 while True:
                     try:
                         self.facts = await self._opened(epoch + 1)
-                        await self._connect()
-                    except LOST as error:
+                        await self._connect(epoch + 1)
+                    except (StageLost, *LOST) as error:
                         last = error
                         await anyio.sleep(AGAIN)
                         continue
@@ -180,28 +180,33 @@ class Stages:
                 found.stage, found.node,
             ) from last  # fmt: skip
 
-    async def _connect(self) -> None:
-        """A channel through the stages, in place of the one before.
+    async def _connect(self, epoch: int) -> None:
+        """Connect each stage to the next one, and the driver to both ends.
 
-        Only where all of it is on this node: if a stage dies at the other end of a channel between
-        nodes, the daemon of its node dies, too (ray 2.60).
+        Raises:
+            StageLost: one of them is gone by now.
         """
         await self._disconnect()
-        here = ray.get_runtime_context().get_node_id()
-        if self._nbytes and all(x.node == here for x in self.facts):
-            self.channel = await anyio.to_thread.run_sync(
-                lambda: Channel(self.actors, self._nbytes, self._most)
-            )
+        addresses = [x.address for x in self.facts]
+        for ref in [
+            actor.connect.remote(epoch, address)
+            for actor, address in zip(self.actors, addresses[1:], strict=False)
+        ]:
+            await result(ref)
+        self.wire = await anyio.to_thread.run_sync(lambda: Wire(addresses, self._key, epoch))
 
     async def _disconnect(self) -> None:
-        old, self.channel = self.channel, None
+        old, self.wire = self.wire, None
         if old is not None:
             await anyio.to_thread.run_sync(old.close)
 
     def lost(self, error: BaseException) -> StageLost:
         """The error of a stage that was lost."""
         if isinstance(error, StageLost):
-            return error
+            if error.stage is None or error.node or not 0 <= error.stage < len(self.facts):
+                return error
+            its = self.facts[error.stage].node
+            return StageLost(f"{error} (node {its})", error.stage, its)
         gone = getattr(error, "actor_id", None)
         for number, actor in enumerate(self.actors):
             if gone and actor._actor_id.hex() == gone:

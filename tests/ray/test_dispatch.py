@@ -9,14 +9,13 @@ import anyio
 import numpy as np
 import pytest
 import ray_cluster  # noqa: F401 skips all of it where Ray is missing
-from ray.exceptions import RayChannelError
 
 from aggml.ray.dispatch import Asked, Dispatcher, Form
 from aggml.ray.errors import StageLost
-from aggml.ray.stage import Ask, Step
+from aggml.ray.step import Ask, Step
 
 
-class _Channel:
+class _Wire:
     """Steps under way, which the test ends."""
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class _Stages:
     def __init__(self) -> None:
         self.epoch = 0
         self.actors: list[Any] = []
-        self.channel: Any = _Channel()
+        self.wire: Any = _Wire()
 
     def lost(self, error: BaseException) -> StageLost:
         return StageLost(str(error))
@@ -54,7 +53,7 @@ def _ask(dispatcher: Dispatcher, slot: int, best: int = 1) -> Asked:
 
 
 def _under_way(stages: _Stages) -> list[list[int]]:
-    return [[x.slot for x in step.asks] for step, _ in stages.channel.sent]
+    return [[x.slot for x in step.asks] for step, _ in stages.wire.sent]
 
 
 async def test_slots_are_shared_among_the_steps_under_way() -> None:
@@ -62,10 +61,10 @@ async def test_slots_are_shared_among_the_steps_under_way() -> None:
     dispatcher = Dispatcher(stages, 2)
     asked = [_ask(dispatcher, slot) for slot in range(6)]
     assert _under_way(stages) == [[0], [1]]  # nobody waits for a step to fill
-    stages.channel.end()
+    stages.wire.end()
     await asked[0].result()
     assert _under_way(stages) == [[1], [2, 3, 4]]  # half of the five that are left
-    stages.channel.end()
+    stages.wire.end()
     await asked[1].result()
     assert _under_way(stages) == [[2, 3, 4], [5]]
 
@@ -75,10 +74,10 @@ async def test_each_ask_gets_its_rows_and_as_many_of_the_best_as_it_wants() -> N
     dispatcher = Dispatcher(stages, 1)
     first = _ask(dispatcher, 7)
     both = [_ask(dispatcher, 2, best=1), _ask(dispatcher, 3, best=4)]
-    stages.channel.end()
+    stages.wire.end()
     await first.result()
     assert _under_way(stages) == [[2, 3]]
-    stages.channel.end()
+    stages.wire.end()
     found = [await x.result() for x in both]
     assert [x[0].tolist() for x in found] == [[[2]], [[3, 3, 3, 3]]]
     assert found[0][1].tolist() == [[0.0]]  # the best of its row
@@ -89,7 +88,7 @@ async def test_what_waits_while_stages_are_started_anew_fails_and_does_not_hang(
     dispatcher = Dispatcher(stages, 1)
     flying, waiting = _ask(dispatcher, 0), _ask(dispatcher, 1)
     stages.epoch = 1
-    stages.channel.fail(StageLost("gone"))
+    stages.wire.fail(StageLost("gone"))
     with anyio.fail_after(10):
         with pytest.raises(StageLost, match="gone"):
             await flying.result()
@@ -103,28 +102,28 @@ async def test_what_is_withdrawn_while_it_waits_is_not_sent() -> None:
     dispatcher = Dispatcher(stages, 1)
     first, second, third = (_ask(dispatcher, slot) for slot in range(3))
     second.withdraw()
-    stages.channel.end()
+    stages.wire.end()
     await first.result()
     assert _under_way(stages) == [[2]]
-    stages.channel.end()
+    stages.wire.end()
     await third.result()
 
 
-async def test_a_channel_that_breaks_while_it_is_sent_to_gives_its_place_back() -> None:
+async def test_a_wire_that_breaks_while_it_is_sent_to_gives_its_place_back() -> None:
     stages = _Stages()
-    broken = stages.channel
+    broken = stages.wire
 
     def refuse(step: Step, tell: Any) -> None:
-        stages.channel = broken
-        raise RayChannelError("closed")  # type: ignore[no-untyped-call]
+        stages.wire = broken
+        raise StageLost("closed")
 
-    stages.channel = _Channel()
-    stages.channel.send = refuse
+    stages.wire = _Wire()
+    stages.wire.send = refuse
     dispatcher = Dispatcher(stages, 1)
     first, second = _ask(dispatcher, 0), _ask(dispatcher, 1)
     with anyio.fail_after(10):
         with pytest.raises(StageLost, match="closed"):
             await first.result()
         assert _under_way(stages) == [[1]]
-        stages.channel.end()
+        stages.wire.end()
         await second.result()

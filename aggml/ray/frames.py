@@ -1,0 +1,146 @@
+"""Frames: what one message between stages is in bytes.
+
+A frame is a head of fixed size, a pickled value, then arrays. An array begins at a multiple of 64
+bytes of the body, so that a device can wrap it where it was received. Here: bytes from values and
+values from bytes. Not here: sockets (link.py), what messages mean (neighbours.py, wire.py).
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+import aggml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Frame", "Frames", "Kind", "packed"]
+
+Array = Any  # numpy's, of one of several types
+
+HEAD: Final = struct.Struct("<BIQ")  # kind, bytes of the pickled value, bytes of the arrays
+ALIGN: Final = 64
+BLOCK: Final = 64 << 10  # bytes received at once where no large array is under way
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    STEP = 1  # value: (number, step); arrays: what the stage before computed
+    DONE = 2  # value: number of the step; arrays: its results
+    FAILED = 3  # value: (number of the step, exception)
+    CANCEL = 4  # value: number of the step
+    LOST = 5  # value: number of a stage that its neighbour lost, and why
+    PING = 6  # value: when it was sent, by the clock of the sender
+    PONG = 7  # value: that, and when it was received, by the clock there
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message."""
+
+    kind: Kind
+    value: Any
+    arrays: list[Array]
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
+
+
+def packed(kind: Kind, value: object, arrays: Sequence[Array] = ()) -> list[bytes | memoryview]:
+    """The bytes of a message, in pieces: arrays are not copied if they are contiguous."""
+    whole = [np.ascontiguousarray(x) for x in arrays]
+    meta = pickle.dumps((value, [(x.dtype.str, x.shape) for x in whole]), pickle.HIGHEST_PROTOCOL)
+    body: list[bytes | memoryview] = []
+    for x in whole:
+        if x.nbytes:
+            body.append(x.reshape(-1).view(np.uint8).data)
+            body.append(bytes(_padded(x.nbytes) - x.nbytes))
+    size = sum(len(x) for x in body)
+    return [HEAD.pack(kind, len(meta), size) + meta, *body]
+
+
+class Frames:
+    """Puts frames together from bytes as they come.
+
+    Small frames are taken out of a block that many of them share. The body of a large one is
+    received where its arrays stay.
+    """
+
+    def __init__(self) -> None:
+        self._block = bytearray(BLOCK)
+        self._view = memoryview(self._block)
+        self._have = 0  # bytes of the block
+        self._head: tuple[Kind, Any, list[tuple[str, tuple[int, ...]]]] | None = None
+        self._body: Array = None  # of a frame whose head is here
+        self._got = 0  # bytes of the body
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be written; `took` says how many came."""
+        if self._head is not None:
+            rest: memoryview = self._body[self._got :].data
+            return rest
+        return self._view[self._have :]
+
+    def took(self, n: int) -> list[Frame]:
+        """The frames that are whole now that ``n`` more bytes lie in `room`."""
+        found: list[Frame] = []
+        if self._head is not None:
+            self._got += n
+            if self._got < len(self._body):
+                return found
+            found.append(self._whole())
+            return found
+        self._have += n
+        at = 0
+        while used := self._begin(at):
+            at += used
+            if self._got < len(self._body):
+                break  # the rest of it comes into its own memory
+            found.append(self._whole())
+        if at:
+            self._view[: self._have - at] = bytes(self._view[at : self._have])
+            self._have -= at
+        if not at and self._have == len(self._block):  # the value of a frame is larger than it
+            self._grow()
+        return found
+
+    def _begin(self, at: int) -> int:
+        """Begin the frame at ``at`` of the block: how many bytes of the block belong to it."""
+        have = self._have - at
+        if have < HEAD.size:
+            return 0
+        kind, meta, size = cast("tuple[int, int, int]", HEAD.unpack_from(self._block, at))
+        if have < HEAD.size + meta:
+            return 0
+        start = at + HEAD.size
+        value, shapes = pickle.loads(self._view[start : start + meta])
+        self._head = Kind(kind), value, shapes
+        self._body = aggml.empty((size,), np.uint8)
+        self._got = min(size, have - HEAD.size - meta)
+        start += meta
+        self._body[: self._got] = np.frombuffer(self._view[start : start + self._got], np.uint8)
+        return HEAD.size + meta + self._got
+
+    def _whole(self) -> Frame:
+        assert self._head is not None
+        kind, value, shapes = self._head
+        arrays, at = [], 0
+        for dtype, shape in shapes:
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            arrays.append(self._body[at : at + size].view(dtype).reshape(shape))
+            at += _padded(size)
+        self._head, self._body, self._got = None, None, 0
+        return Frame(kind, value, arrays)
+
+    def _grow(self) -> None:
+        block = bytearray(2 * len(self._block))
+        block[: self._have] = self._view
+        self._block, self._view = block, memoryview(block)

@@ -1,0 +1,257 @@
+"""Link: a connection between two stages, or between the driver and a stage.
+
+One side listens on its node's address, the other one connects. Before anything else both prove that
+they know the key of the pipeline, which the driver gave them over Ray: each answers a random number
+of the other one with an HMAC. The key itself does not cross the connection; what follows is neither
+encrypted nor signed. Here: proving, sending, receiving, times of round trips. Not here: bytes of a
+message (frames.py), what messages mean (neighbours.py, wire.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import time
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aggml.ray.frames import Frame, Frames, Kind, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["KEY_BYTES", "Link", "Peer", "Role", "connect", "listen"]
+
+KEY_BYTES: Final = 32
+NONCE: Final = 16
+MAGIC: Final = b"aggml-1\0"
+HELLO: Final = struct.Struct(f"<8s{NONCE}sBq32s")  # magic, nonce, role, epoch, proof
+PROVING: Final = 10.0  # seconds that a peer may take to prove who it is
+#: A node that is gone without a word (its power, its cable) is noticed after some 20 seconds.
+SILENCE: Final = {
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 20000,
+}
+
+
+class Role(IntEnum):
+    """What the side that connects wants to be to the side that listens."""
+
+    BEFORE = 1  # it sends steps
+    AFTER = 2  # it takes results
+    CLOCK = 3  # it asks for the time
+
+
+class Peer(Protocol):
+    """Who has a link."""
+
+    def came(self, link: Link, frame: Frame) -> None:
+        """A message has come."""
+        ...
+
+    def ended(self, link: Link) -> None:
+        """The other side is gone, or does not answer."""
+        ...
+
+
+class Link(asyncio.BufferedProtocol):
+    """One side of a connection. All of it runs on one asyncio loop.
+
+    Args:
+        key: of the pipeline.
+        peer: is told of messages and of the end.
+        role, epoch: of the side that connects; None: this side listens.
+        accepted: of the side that listens: called when the other one has proved itself.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        peer: Peer,
+        role: Role | None = None,
+        epoch: int = 0,
+        accepted: Callable[[Link], None] | None = None,
+    ) -> None:
+        self._key = key
+        self._peer = peer
+        self._accepted = accepted
+        self.role = role
+        self.epoch = epoch
+        self._listens = role is None
+        self._mine = secrets.token_bytes(NONCE)
+        self._theirs = b""
+        self._proving = bytearray()  # of the side's next proof, as far as it has come
+        self._small = bytearray(HELLO.size)
+        self._frames: Frames | None = None  # None: not proved yet
+        self._loop = asyncio.get_running_loop()
+        self.proved: asyncio.Future[None] = self._loop.create_future()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._transport: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, kind: Kind, value: object, arrays: Sequence[Any] = ()) -> None:
+        """Send a message, behind those before it. `flowing` says when there is room for more."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(packed(kind, value, arrays))
+
+    async def flowing(self) -> None:
+        """Wait until the other side has taken most of what was sent."""
+        await self._flowing.wait()
+
+    def close(self) -> None:
+        """Close it once what was sent is on its way."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = transport
+        _watch(transport.get_extra_info("socket"))
+        self._timer = self._loop.call_later(
+            PROVING, self._refuse, "it did not prove itself in time"
+        )
+        if self._listens:
+            self._transport.write(self._mine)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._flowing.set()
+        self._stop_timer()
+        if not self.proved.done():
+            self.proved.set_exception(ConnectionError(f"the connection was closed: {exc}"))
+            self.proved.exception()  # nobody may be waiting
+        self._peer.ended(self)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._flowing.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._flowing.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        if self._frames is not None:
+            return self._frames.room()
+        return memoryview(self._small)[: self._wanted() - len(self._proving)]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        if self._frames is not None:
+            for frame in self._frames.took(nbytes):
+                self._came(frame)
+            return
+        self._proving += self._small[:nbytes]
+        if len(self._proving) == self._wanted():
+            got, self._proving = bytes(self._proving), bytearray()
+            self._prove(got)
+
+    def _came(self, frame: Frame) -> None:
+        if frame.kind is Kind.PING:
+            self.send(Kind.PONG, (frame.value, time.perf_counter()))
+        else:
+            self._peer.came(self, frame)
+
+    # -- proving
+
+    def _wanted(self) -> int:
+        """Bytes of what the other side says next."""
+        if self._listens:
+            return HELLO.size
+        return len(self._proof(b"")) if self._theirs else NONCE
+
+    def _proof(self, side: bytes) -> bytes:
+        server, client = self._mine, self._theirs
+        if not self._listens:
+            server, client = client, server
+        said = struct.pack("<Bq", self.role or 0, self.epoch)
+        return hmac.digest(self._key, side + server + client + said, hashlib.sha256)
+
+    def _prove(self, got: bytes) -> None:
+        if self._listens:
+            magic, self._theirs, role, self.epoch, proof = HELLO.unpack(got)
+            if magic != MAGIC or role not in {*Role}:
+                self._refuse("it is no stage")
+                return
+            self.role = Role(role)
+            if not hmac.compare_digest(proof, self._proof(b"connects")):
+                self._refuse("it does not know the key")
+                return
+            self._transport.write(self._proof(b"listens"))
+            self._proved()
+            assert self._accepted is not None
+            self._accepted(self)
+        elif not self._theirs:
+            self._theirs = got
+            assert self.role is not None
+            self._transport.write(
+                HELLO.pack(MAGIC, self._mine, self.role, self.epoch, self._proof(b"connects"))
+            )
+        elif hmac.compare_digest(got, self._proof(b"listens")):
+            self._proved()
+        else:
+            self._refuse("it does not know the key")
+
+    def _proved(self) -> None:
+        self._stop_timer()
+        self._frames = Frames()
+        self.proved.set_result(None)
+
+    def _refuse(self, why: str) -> None:
+        self._stop_timer()
+        if not self.proved.done():
+            self.proved.set_exception(ConnectionError(f"the peer was refused: {why}"))
+            self.proved.exception()  # nobody may be waiting
+        self._transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _watch(sock: Any) -> None:  # noqa: ANN401 a socket, as the loop wraps it
+    """Send at once, and notice a peer that is gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in SILENCE.items():
+        option = getattr(socket, name, None)  # some are Linux's alone
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def listen(
+    host: str, key: bytes, peer: Peer, accepted: Callable[[Link], None]
+) -> tuple[asyncio.AbstractServer, int]:
+    """Listen on an address of this node: the server and its port."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Link(key, peer, accepted=accepted), host, 0)
+    return server, server.sockets[0].getsockname()[1]
+
+
+async def connect(address: tuple[str, int], key: bytes, peer: Peer, role: Role, epoch: int) -> Link:
+    """Connect to a stage.
+
+    Raises:
+        OSError: nobody listens there, or not with this key.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(PROVING):
+        _, link = await loop.create_connection(lambda: Link(key, peer, role, epoch), *address)
+        await link.proved
+    return link

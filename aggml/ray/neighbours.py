@@ -1,0 +1,186 @@
+"""Neighbours: a stage's connections to the stage before it and to the one behind it.
+
+The driver comes before the first stage and behind the last one. A step goes from one to the next
+without a word from the driver. If a connection ends, the stage ends the other ones, too, so that
+the driver hears of it at once, whichever stage died. Here: steps in, results out, cancelling. Not
+here: how a step is computed (stage.py), the connections themselves (link.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from typing import TYPE_CHECKING, Any
+
+from aggml import Aborted, AggmlError
+from aggml.ray.errors import StageLost
+from aggml.ray.frames import Kind
+from aggml.ray.link import Link, Role, connect, listen
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aggml.ray.frames import Frame
+    from aggml.ray.step import Step
+
+__all__ = ["Neighbours"]
+
+Array = Any  # numpy's, of one of several types
+
+
+class Neighbours:
+    """The connections of one stage. All of it runs on one asyncio loop.
+
+    Args:
+        number: of the stage; -1 is the driver.
+        last: whether results go to the driver.
+        compute: what the stage does with a step: its own values from those of the stage before.
+        tell: called for each step that has gone on, with its number, when it came and when it went.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        last: bool,
+        compute: Callable[[Step, list[Array] | None], Awaitable[list[Array]]],
+        tell: Callable[[int, float, float], None],
+    ) -> None:
+        self._number = number
+        self._last = last
+        self._compute = compute
+        self._tell = tell
+        self._epoch = -1
+        self._server: Any = None
+        self._key = b""
+        self._links: dict[Role, Link] = {}
+        self._clocks: set[Link] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the step's number
+
+    async def listen(self, host: str, key: bytes) -> tuple[str, int]:
+        """Listen on an address of this node; returns it with its port."""
+        if self._server is None:
+            self._key = key
+            self._server, self._port = await listen(host, key, self, self._accepted)
+        return host, self._port
+
+    def begin(self, epoch: int) -> None:
+        """Drop the connections of older epochs, and the steps that came over them."""
+        self._epoch = epoch
+        self._drop()
+
+    async def connect(self, epoch: int, address: tuple[str, int]) -> None:
+        """Connect to the stage behind this one.
+
+        Raises:
+            StageLost: it does not listen any more.
+        """
+        try:
+            # The stage behind takes steps from here, so this side is the one before it.
+            found = await connect(address, self._key, self, Role.BEFORE, epoch)
+        except OSError as error:
+            behind = self._number + 1
+            raise StageLost(f"stage {behind} is not to be reached: {error}", behind) from error
+        if epoch == self._epoch:
+            self._links[Role.AFTER] = found
+        else:
+            found.close()
+
+    async def close(self) -> None:
+        """End all of it."""
+        self._drop()
+        if self._server is not None:
+            self._server.close()
+
+    def _drop(self) -> None:
+        links, self._links = list(self._links.values()), {}
+        for one in [*links, *self._clocks]:
+            one.close()
+        self._clocks.clear()
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    # -- what comes
+
+    def _accepted(self, found: Link) -> None:
+        assert found.role is not None
+        if found.role is Role.CLOCK:
+            self._clocks.add(found)
+        elif found.epoch == self._epoch and found.role not in self._links:
+            self._links[found.role] = found
+        else:
+            found.close()
+
+    def came(self, link: Link, frame: Frame) -> None:
+        """See `aggml.ray.link.Peer`."""
+        if frame.kind is Kind.STEP:
+            number, step = frame.value
+            task = asyncio.get_running_loop().create_task(self._step(number, step, frame.arrays))
+            self._tasks[number] = task
+            task.add_done_callback(lambda done: self._done(number, done))
+        elif frame.kind is Kind.CANCEL and frame.value in self._tasks:
+            self._tasks[frame.value].cancel()
+        elif frame.kind is Kind.LOST:
+            self._lose(*frame.value)
+        else:  # it is about a step that has gone on: the stages behind, or the driver, know it
+            self._pass(frame)
+
+    def _pass(self, frame: Frame) -> None:
+        after = self._links.get(Role.AFTER)
+        if after is not None and not (self._last and frame.kind is Kind.CANCEL):
+            after.send(frame.kind, frame.value, frame.arrays)
+
+    def ended(self, link: Link) -> None:
+        """See `aggml.ray.link.Peer`."""
+        self._clocks.discard(link)
+        if self._links.get(Role.BEFORE) is link:
+            self._lose(self._number - 1, "its connection ended")
+        elif self._links.get(Role.AFTER) is link:
+            self._lose(-1 if self._last else self._number + 1, "its connection ended")
+
+    def _lose(self, number: int, why: str) -> None:
+        """Pass it on in both directions, and end all connections."""
+        for one in self._links.values():
+            one.send(Kind.LOST, (number, why))
+        self._drop()
+
+    # -- what goes
+
+    async def _step(self, number: int, step: Step, before: list[Array]) -> None:
+        came = time.perf_counter()
+        kind, arrays = Kind.DONE, []
+        value: object = number
+        try:
+            arrays = await self._compute(step, before or None)
+            if not self._last:
+                kind, value = Kind.STEP, (number, step)
+        except Exception as error:
+            kind, value = Kind.FAILED, (number, _portable(error))
+        # From here on a message that cancels it has to go to the next stage.
+        if self._tasks.get(number) is asyncio.current_task():
+            del self._tasks[number]
+        after = self._links.get(Role.AFTER)
+        if after is None:
+            return
+        await after.flowing()
+        after.send(kind, value, arrays)
+        self._tell(number, came, time.perf_counter())
+
+    def _done(self, number: int, task: asyncio.Task[None]) -> None:
+        """A step that was cancelled fails; it may have been so before its task began."""
+        if self._tasks.get(number) is task:
+            del self._tasks[number]
+            after = self._links.get(Role.AFTER)
+            if task.cancelled() and after is not None:
+                after.send(Kind.FAILED, (number, Aborted(f"step {number} was cancelled")))
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that can be sent: itself, or its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return AggmlError(f"{type(error).__name__}: {error}")
+    return error

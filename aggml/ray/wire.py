@@ -1,0 +1,187 @@
+"""Wire: the driver's connections to the first stage and to the last one.
+
+They live on an asyncio loop in a thread of their own, because the driver may run on trio. Here:
+steps out, results in, cancelling, the end of all steps when a stage is lost. Not here: which slots
+go into a step (dispatch.py), the stages' ends (neighbours.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from aggml.ray.errors import StageLost
+from aggml.ray.frames import Kind
+from aggml.ray.link import Link, Role, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aggml.ray.frames import Frame
+    from aggml.ray.step import Step
+
+__all__ = ["Sent", "Wire", "raising"]
+
+
+class Sent:
+    """A step under way."""
+
+    __slots__ = ("_number", "_wire")
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self._wire = wire
+        self._number = number
+
+    def cancel(self) -> None:
+        """The stage that computes it aborts it; it lands as failed."""
+        self._wire.cancel(self._number)
+
+
+class Wire:
+    """A way through all stages. Made and closed in a thread that may block.
+
+    Args:
+        addresses: where the stages listen.
+        key: of the pipeline.
+        epoch: of its stages.
+
+    Raises:
+        StageLost: a stage is not to be reached.
+    """
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes, epoch: int) -> None:
+        self._last = len(addresses) - 1
+        self._numbers = itertools.count()
+        self._landing: dict[int, Callable[[Callable[[], Any]], None]] = {}
+        self._links: dict[Role, Link] = {}
+        self._lost: StageLost | None = None
+        self.log: list[tuple[int, float, float]] | None = None  # number, sent, landed
+        self._times: dict[int, float] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="aggml-wire", daemon=True)
+        self._thread.start()
+        connecting = self._connect(addresses, key, epoch)
+        try:
+            asyncio.run_coroutine_threadsafe(connecting, self._loop).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, step: Step, tell: Callable[[Callable[[], Any]], None]) -> Sent:
+        """Send a step.
+
+        Args:
+            step: as `aggml.ray.stage.Stage.step` takes it.
+            tell: called by another thread when the step is done, with a function that returns the
+                results or raises.
+        """
+        number = next(self._numbers)
+        self._post(lambda: self._send(number, step, tell))
+        return Sent(self, number)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a step, wherever it is."""
+        self._post(lambda: self._to_first(Kind.CANCEL, number))
+
+    def drop(self) -> None:
+        """Break the connections as a network would: for tests."""
+        self._post(self._drop)
+
+    def close(self) -> None:
+        """End it; steps under way fail."""
+        self._post(self._stop)
+        self._thread.join()
+
+    def _post(self, what: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what)
+        except RuntimeError as error:  # the loop is closed
+            raise StageLost("the pipeline is closed") from error
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(asyncio.sleep(0))  # closed connections say so
+        finally:
+            self._loop.close()
+
+    def _drop(self) -> None:
+        for one in self._links.values():
+            one.abort()
+
+    def _stop(self) -> None:
+        self._fail(StageLost("the pipeline was closed"))
+        self._loop.call_soon(self._loop.stop)
+
+    async def _connect(self, addresses: Sequence[tuple[str, int]], key: bytes, epoch: int) -> None:
+        for role, number in ((Role.BEFORE, 0), (Role.AFTER, self._last)):
+            try:
+                found = await connect(addresses[number], key, self, role, epoch)
+            except OSError as error:
+                raise StageLost(f"stage {number} is not to be reached: {error}", number) from error
+            self._links[role] = found
+
+    def _send(self, number: int, step: Step, tell: Callable[[Callable[[], Any]], None]) -> None:
+        if self._lost is not None:
+            tell(raising(self._lost))
+            return
+        self._landing[number] = tell
+        if self.log is not None:
+            self._times[number] = time.perf_counter()
+        self._to_first(Kind.STEP, (number, step))
+
+    def _to_first(self, kind: Kind, value: object) -> None:
+        first = self._links.get(Role.BEFORE)
+        if first is not None:
+            first.send(kind, value)
+
+    def came(self, link: Link, frame: Frame) -> None:
+        """See `aggml.ray.link.Peer`."""
+        if frame.kind is Kind.DONE:
+            arrays = frame.arrays
+            self._land(frame.value, lambda: arrays)
+        elif frame.kind is Kind.FAILED:
+            number, error = frame.value
+            self._land(number, raising(error))
+        elif frame.kind is Kind.LOST:
+            number, why = frame.value
+            self._fail(StageLost(f"stage {number} was lost: {why}", number))
+
+    def _land(self, number: int, found: Callable[[], Any]) -> None:
+        tell = self._landing.pop(number, None)
+        if self.log is not None and number in self._times:
+            self.log.append((number, self._times.pop(number), time.perf_counter()))
+        if tell is not None:
+            tell(found)
+
+    def ended(self, link: Link) -> None:
+        """See `aggml.ray.link.Peer`."""
+        for role, number in ((Role.BEFORE, 0), (Role.AFTER, self._last)):
+            if self._links.get(role) is link:
+                self._fail(StageLost(f"stage {number} was lost: its connection ended", number))
+
+    def _fail(self, lost: StageLost) -> None:
+        """Nothing comes any more: whoever waits hears of it."""
+        if self._lost is None:
+            self._lost = lost
+        links, self._links = list(self._links.values()), {}
+        for one in links:
+            one.close()
+        landing, self._landing = list(self._landing.values()), {}
+        for tell in landing:
+            tell(raising(self._lost))
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    """A function that raises it."""
+
+    def fail() -> Any:  # noqa: ANN401
+        raise error
+
+    return fail
