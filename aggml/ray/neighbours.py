@@ -117,7 +117,10 @@ class Neighbours:
         """See `aggml.ray.link.Peer`."""
         if frame.kind is Kind.STEP:
             number, step = frame.value
-            task = asyncio.get_running_loop().create_task(self._step(number, step, frame.arrays))
+            now = time.perf_counter()
+            task = asyncio.get_running_loop().create_task(
+                self._step(number, step, frame.arrays, now)
+            )
             self._tasks[number] = task
             task.add_done_callback(lambda done: self._done(number, done))
         elif frame.kind is Kind.CANCEL and frame.value in self._tasks:
@@ -148,8 +151,7 @@ class Neighbours:
 
     # -- what goes
 
-    async def _step(self, number: int, step: Step, before: list[Array]) -> None:
-        came = time.perf_counter()
+    async def _step(self, number: int, step: Step, before: list[Array], came: float) -> None:
         kind, arrays = Kind.DONE, []
         value: object = number
         try:
@@ -165,8 +167,9 @@ class Neighbours:
         if after is None:
             return
         await after.flowing()
+        went = time.perf_counter()  # before it goes: the other side may have it at once
         after.send(kind, value, arrays)
-        self._tell(number, came, time.perf_counter())
+        self._tell(number, came, went)
 
     def _done(self, number: int, task: asyncio.Task[None]) -> None:
         """A step that was cancelled fails; it may have been so before its task began."""

@@ -24,6 +24,7 @@ from aggml.ray.decoder import PipelineDecoder
 from aggml.ray.files import source_of
 from aggml.ray.stage import Plan
 from aggml.ray.stages import Stages
+from aggml.ray.traces import PipelineTrace
 
 if TYPE_CHECKING:
     import os
@@ -52,6 +53,10 @@ class PipelineModel(TextModel):
     def losses(self) -> int:
         """How often stages were lost and started anew."""
         return self._decoder.stages.epoch
+
+    def trace(self) -> PipelineTrace:
+        """Record what all stages do: ``async with model.trace() as t: ...``; then ``t.save``."""
+        return PipelineTrace(self._decoder.stages)
 
     async def busy(self) -> list[float]:
         """Seconds that each stage has computed since it was started."""

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from aggml import Backend, Future
+    from aggml import Backend, Future, Trace
     from aggml.models.decoding import Decoder
     from aggml.ray.files import Source
     from aggml.ray.step import Ask, Step
 
-__all__ = ["Facts", "Opening", "Plan", "Stage"]
+__all__ = ["Facts", "Opening", "Plan", "Seen", "Stage"]
 
 Array = Any  # numpy's, of one of several types
 
@@ -69,11 +69,13 @@ class Opening:
         epoch: counts the losses.
         key: who connects has to know it.
         layers: of each stage its first layer and the one after its last.
+        watched: whether a trace is under way.
     """
 
     epoch: int
     key: bytes
     layers: tuple[tuple[int, int], ...]
+    watched: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,19 @@ class Facts:
     layers: tuple[int, int]
     nbytes: int
     address: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a stage has noted for a trace, by its own clock.
+
+    Attributes:
+        steps: number, when it came, when it went.
+        events: `aggml.TraceEvent` as plain tuples.
+    """
+
+    steps: list[tuple[int, float, float]]
+    events: list[tuple[Any, ...]]
 
 
 @dataclass(slots=True)
@@ -126,6 +141,8 @@ class Stage:
         self._backend: Backend | None = None
         self._loaded = (0, 0)
         self._busy = 0.0  # seconds in which a step was being computed
+        self._trace: Trace | None = None
+        self._steps: list[tuple[int, float, float]] = []
         self._neighbours = Neighbours(
             plan.number, last=plan.number == plan.stages - 1, compute=self.step, tell=self._went
         )
@@ -143,6 +160,8 @@ class Stage:
                     order.life, order.turn = -1, 0
                     order.go_on()
                 self._neighbours.begin(opening.epoch)
+                if opening.watched and self._trace is None:
+                    await self.watch(on=True)
             address = await self._neighbours.listen(host, opening.key)
         model, weights = self._decoder.model, self._decoder.weights
         nbytes = sum(x.nbytes for name, x in weights.items() if model.uses(name))
@@ -242,6 +261,19 @@ class Stage:
 
     def _went(self, number: int, came: float, went: float) -> None:
         """A step has gone to the next stage."""
+        if self._trace is not None:
+            self._steps.append((number, came, went))
+
+    async def watch(self, *, on: bool) -> Seen:
+        """Begin a trace, or end it; returns what was noted."""
+        found = Seen(self._steps, [] if self._trace is None else list(self._trace.events))
+        if self._trace is not None:
+            self._trace.__exit__()
+        self._trace = aggml.trace() if on else None
+        if self._trace is not None:
+            self._trace.__enter__()
+        self._steps = []
+        return found
 
     async def _load(self, layers: tuple[int, int]) -> Decoder:
         plan = self._plan

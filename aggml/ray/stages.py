@@ -32,7 +32,8 @@ from aggml.ray.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from aggml.ray.stage import Facts, Plan
+    from aggml.ray.clocks import Reading
+    from aggml.ray.stage import Facts, Plan, Seen
 
 __all__ = ["Stages"]
 
@@ -61,6 +62,7 @@ class Stages:
     ) -> None:
         self.epoch = 0
         self.wire: Wire | None = None
+        self.log: list[tuple[int, float, float]] | None = None  # of a trace under way
         self._layers = tuple(layers)
         self._key = secrets.token_bytes(KEY_BYTES)
         self.actors: list[Any] = []
@@ -130,7 +132,7 @@ class Stages:
         self, epoch: int, progress: Callable[[int, int], None] | None = None
     ) -> list[Facts]:
         """Open all of them for an epoch, one beside the other."""
-        opening = Opening(epoch, self._key, self._layers)
+        opening = Opening(epoch, self._key, self._layers, self.log is not None)
         refs = [actor.open.remote(opening) for actor in self.actors]
         found: list[Facts] = []
         while len(found) < len(refs):
@@ -193,7 +195,7 @@ class Stages:
             for actor, address in zip(self.actors, addresses[1:], strict=False)
         ]:
             await result(ref)
-        self.wire = await anyio.to_thread.run_sync(lambda: Wire(addresses, self._key, epoch))
+        self.wire = await anyio.to_thread.run_sync(lambda: Wire(addresses, self._key, epoch, self))
 
     async def _disconnect(self) -> None:
         old, self.wire = self.wire, None
@@ -218,6 +220,29 @@ class Stages:
             found = StageLost(f"a stage was lost: {error}")
         found.__cause__ = error
         return found
+
+    async def watch(self, *, on: bool) -> list[Seen]:
+        """Have all stages begin a trace or end it; returns what each has noted.
+
+        Raises:
+            StageLost: one of them is gone.
+        """
+        refs = [actor.watch.remote(on=on) for actor in self.actors]
+        try:
+            return [await result(ref) for ref in refs]
+        except LOST as error:
+            raise self.lost(error) from error
+
+    async def clock(self, number: int) -> Reading:
+        """The clock of a stage's node.
+
+        Raises:
+            StageLost: it does not answer.
+        """
+        wire = self.wire
+        if wire is None:
+            raise StageLost(f"stage {number} is not connected", number)
+        return await anyio.to_thread.run_sync(wire.clock, number)
 
     async def busy(self) -> list[float]:
         """Seconds that each has computed."""

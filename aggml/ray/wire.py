@@ -11,8 +11,9 @@ import asyncio
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from aggml.ray.clocks import asked
 from aggml.ray.errors import StageLost
 from aggml.ray.frames import Kind
 from aggml.ray.link import Link, Role, connect
@@ -20,10 +21,17 @@ from aggml.ray.link import Link, Role, connect
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aggml.ray.clocks import Reading
     from aggml.ray.frames import Frame
     from aggml.ray.step import Step
 
 __all__ = ["Sent", "Wire", "raising"]
+
+
+class _Log(Protocol):
+    """Where a trace finds the steps: number, sent, landed; None: nobody wants them."""
+
+    log: list[tuple[int, float, float]] | None
 
 
 class Sent:
@@ -47,25 +55,30 @@ class Wire:
         addresses: where the stages listen.
         key: of the pipeline.
         epoch: of its stages.
+        log: whatever holds the list of steps for a trace.
 
     Raises:
         StageLost: a stage is not to be reached.
     """
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], key: bytes, epoch: int) -> None:
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], key: bytes, epoch: int, log: _Log
+    ) -> None:
+        self._addresses = addresses
+        self._key = key
+        self._epoch = epoch
         self._last = len(addresses) - 1
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(epoch << 32)  # no number comes twice
         self._landing: dict[int, Callable[[Callable[[], Any]], None]] = {}
         self._links: dict[Role, Link] = {}
         self._lost: StageLost | None = None
-        self.log: list[tuple[int, float, float]] | None = None  # number, sent, landed
+        self._log = log
         self._times: dict[int, float] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="aggml-wire", daemon=True)
         self._thread.start()
-        connecting = self._connect(addresses, key, epoch)
         try:
-            asyncio.run_coroutine_threadsafe(connecting, self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result()
         except BaseException:
             self.close()
             raise
@@ -85,6 +98,18 @@ class Wire:
     def cancel(self, number: int) -> None:
         """Cancel a step, wherever it is."""
         self._post(lambda: self._to_first(Kind.CANCEL, number))
+
+    def clock(self, number: int) -> Reading:
+        """Ask a stage for its time; blocks.
+
+        Raises:
+            StageLost: it does not answer.
+        """
+        asking = asked(self._addresses[number], self._key, self._epoch)
+        try:
+            return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
+        except OSError as error:
+            raise StageLost(f"stage {number} does not tell its time: {error}", number) from error
 
     def drop(self) -> None:
         """Break the connections as a network would: for tests."""
@@ -119,10 +144,10 @@ class Wire:
         self._fail(StageLost("the pipeline was closed"))
         self._loop.call_soon(self._loop.stop)
 
-    async def _connect(self, addresses: Sequence[tuple[str, int]], key: bytes, epoch: int) -> None:
+    async def _connect(self) -> None:
         for role, number in ((Role.BEFORE, 0), (Role.AFTER, self._last)):
             try:
-                found = await connect(addresses[number], key, self, role, epoch)
+                found = await connect(self._addresses[number], self._key, self, role, self._epoch)
             except OSError as error:
                 raise StageLost(f"stage {number} is not to be reached: {error}", number) from error
             self._links[role] = found
@@ -132,7 +157,7 @@ class Wire:
             tell(raising(self._lost))
             return
         self._landing[number] = tell
-        if self.log is not None:
+        if self._log.log is not None:
             self._times[number] = time.perf_counter()
         self._to_first(Kind.STEP, (number, step))
 
@@ -155,8 +180,9 @@ class Wire:
 
     def _land(self, number: int, found: Callable[[], Any]) -> None:
         tell = self._landing.pop(number, None)
-        if self.log is not None and number in self._times:
-            self.log.append((number, self._times.pop(number), time.perf_counter()))
+        sent = self._times.pop(number, None)
+        if self._log.log is not None and sent is not None:
+            self._log.log.append((number, sent, time.perf_counter()))
         if tell is not None:
             tell(found)
 

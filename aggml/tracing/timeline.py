@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.stream.observe import Groups
 
-__all__ = ["Trace", "TraceEvent", "trace"]
+__all__ = ["Trace", "TraceEvent", "chrome", "trace"]
 
 # Operations that move and compute nothing; they show in the JSON, not in the picture.
 _MARKS: Final = frozenset({"wait", "mark", "record", "submit", "synchronize", "close", "accept"})
@@ -111,25 +111,7 @@ class Trace:
         """The events in Chrome's trace format."""
         events = self.events
         start = min((e.submitted for e in events), default=0.0)
-        rows = {name: i for i, name in enumerate(self.streams)}
-        out: list[dict[str, Any]] = [
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": i, "args": {"name": name}}
-            for name, i in rows.items()
-        ]
-        out += [
-            {
-                "ph": "X",
-                "name": e.operation,
-                "cat": "mark" if e.operation in _MARKS else "work",
-                "pid": 1,
-                "tid": rows[e.stream],
-                "ts": (e.started - start) * 1e6,
-                "dur": (e.done - e.started) * 1e6,
-                "args": {"queued_us": (e.started - e.submitted) * 1e6, "bytes": e.nbytes},
-            }
-            for e in events
-        ]
-        return {"traceEvents": out, "displayTimeUnit": "ms"}
+        return {"traceEvents": chrome(events, start, streams=self.streams), "displayTimeUnit": "ms"}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace JSON, for https://ui.perfetto.dev or chrome://tracing."""
@@ -163,6 +145,38 @@ class Trace:
 def trace() -> Trace:
     """Record what all streams do: ``with aggml.trace() as t: ...``; then ``t.plot``, ``t.save``."""
     return Trace()
+
+
+def chrome(
+    events: Sequence[TraceEvent], start: float, pid: int = 1, *, streams: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Events of one process in Chrome's trace format: a row for each stream.
+
+    Args:
+        events: as `Trace.events` has them.
+        start: the time that becomes 0.
+        pid: number of the process.
+        streams: names of the rows in their order; none: as the events have them.
+    """
+    rows = {name: i for i, name in enumerate(streams)} or _row_numbers(events)
+    out: list[dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": i, "args": {"name": name}}
+        for name, i in rows.items()
+    ]
+    out += [
+        {
+            "ph": "X",
+            "name": e.operation,
+            "cat": "mark" if e.operation in _MARKS else "work",
+            "pid": pid,
+            "tid": rows[e.stream],
+            "ts": (e.started - start) * 1e6,
+            "dur": (e.done - e.started) * 1e6,
+            "args": {"queued_us": (e.started - e.submitted) * 1e6, "bytes": e.nbytes},
+        }
+        for e in events
+    ]
+    return out
 
 
 def _row_numbers(events: Sequence[TraceEvent]) -> dict[str, int]:

@@ -1,0 +1,109 @@
+"""Clocks of other nodes, seen from the driver: how far they are ahead, and how sure that is.
+
+A round trip tells that the other clock showed a certain time at some moment between the sending and
+the answer. So the middle of the round trip is wrong by half of it at most. The shortest of several
+round trips is taken. Here: asking over a connection like those that steps take, the estimate. Not
+here: what is drawn with it (traces.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aggml.ray.frames import Kind
+from aggml.ray.link import Role, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.ray.frames import Frame
+    from aggml.ray.link import Link
+
+__all__ = ["Clock", "Reading", "Trip", "asked", "reading"]
+
+TRIPS: Final = 32
+WAIT: Final = 5.0  # seconds for all of them
+
+
+class Trip(NamedTuple):
+    """A round trip: sent and back by the clock here, answered by the clock there."""
+
+    sent: float
+    answered: float
+    back: float
+
+
+class Reading(NamedTuple):
+    """At ``at`` by the clock here the other one was ``ahead``, wrong by ``bound`` at most."""
+
+    at: float
+    ahead: float
+    bound: float
+
+
+def reading(trips: Sequence[Trip]) -> Reading:
+    """What the shortest of some round trips tells."""
+    best = min(trips, key=lambda x: x.back - x.sent)
+    middle = (best.sent + best.back) / 2
+    return Reading(middle, best.answered - middle, (best.back - best.sent) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A clock between two readings. It is taken to drift evenly from the one to the other."""
+
+    first: Reading
+    last: Reading
+
+    @property
+    def bound(self) -> float:
+        """Seconds by which `here` is wrong at most, at the readings and between them."""
+        return max(self.first.bound, self.last.bound)
+
+    def here(self, there: float) -> float:
+        """A time of that clock by the clock here."""
+        a, b = self.first, self.last
+        begin, end = a.at + a.ahead, b.at + b.ahead  # by the clock there
+        share = (there - begin) / (end - begin) if end > begin else 0.0
+        return there - (a.ahead + share * (b.ahead - a.ahead))
+
+
+class _Asking:
+    """The peer of a connection that only asks for the time."""
+
+    def __init__(self) -> None:
+        self.trips: list[Trip] = []
+        self.come = asyncio.Event()
+
+    def came(self, link: Link, frame: Frame) -> None:
+        if frame.kind is Kind.PONG:
+            sent, answered = frame.value
+            self.trips.append(Trip(sent, answered, time.perf_counter()))
+            self.come.set()
+
+    def ended(self, link: Link) -> None:
+        self.come.set()
+
+
+async def asked(address: tuple[str, int], key: bytes, epoch: int) -> Reading:
+    """Ask a stage for its time.
+
+    Raises:
+        OSError: it does not answer.
+    """
+    peer = _Asking()
+    link = await connect(address, key, peer, Role.CLOCK, epoch)
+    try:
+        async with asyncio.timeout(WAIT):
+            for n in range(TRIPS):
+                peer.come.clear()
+                link.send(Kind.PING, time.perf_counter())
+                await peer.come.wait()
+                if len(peer.trips) == n:
+                    raise ConnectionError("the connection ended")
+    finally:
+        link.close()
+    return reading(peer.trips)
