@@ -33,11 +33,16 @@ _BUILD = _HERE.parents[3] / "build" / "cuda-fake"
 
 @functools.cache
 def built(source: str, name: str = "") -> Path:
-    """A shared library of one file of fake/, kept in build/; several processes may ask at once."""
+    """A shared library of one file of fake/, kept in build/; several processes may ask at once.
+
+    The driver's own file includes the headers beside it.
+    """
     path = _HERE / source
     compiler = ["g++", "-std=c++17"] if path.suffix == ".cpp" else ["gcc", "-std=gnu11"]
     flags = [*compiler, "-O1", "-g", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra"]
-    key = hashlib.sha256(path.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
+    parts = sorted(_HERE.glob("*.h")) if source == "libcuda.cpp" else []
+    text = b"".join(each.read_bytes() for each in (path, *parts))
+    key = hashlib.sha256(text + " ".join(flags).encode()).hexdigest()[:16]
     folder = _BUILD / f"{path.stem}-{key}"
     library = folder / (name or f"{path.stem}.so")
     if not library.exists():
