@@ -293,6 +293,12 @@ static int pool_create(void **pool, const ag_cu_pool_props *props)
     return call();
 }
 
+static int pool_destroy(void *pool)
+{
+    (void)pool;
+    return AG_CU_OK;
+}
+
 static int pool_set(void *pool, int attribute, void *value)
 {
     CHECK(pool == device_memory && attribute == AG_CU_POOL_RELEASE_THRESHOLD && value != NULL);
@@ -308,6 +314,7 @@ static void set_up_driver(void)
         .cuCtxSetCurrent = set_context,
         .cuCtxGetCurrent = get_context,
         .cuMemPoolCreate = pool_create,
+        .cuMemPoolDestroy = pool_destroy,
         .cuMemPoolSetAttribute = pool_set,
         .cuMemHostAlloc = host_alloc,
         .cuMemFreeHost = host_free,

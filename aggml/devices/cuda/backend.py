@@ -62,6 +62,9 @@ class CUDABackend(DirectBackend):
             self.stream.let_wait(other.stream)
         return future
 
+    def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
+        return self.stream.copy_experts(dst, src, ids)
+
     # -- graphs
 
     async def reserve(self, nbytes: int) -> None:

@@ -157,6 +157,7 @@ void bind_cuda_driver(nb::module_ &m)
             return ag_cu_complete();
         },
         "addresses"_a);
+    m.def("cuda_hands", [] { return ag_cuda_hands(); });
     m.def(
         "cuda_stop",
         [](double timeout) {

@@ -87,6 +87,7 @@ ag_cuda_device *ag_cuda_device_new(int ordinal, const char *name)
     snprintf(device->name, sizeof device->name, "%s", name);
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->making, NULL);
+    ag_cuda_peers_add(device);
     return device;
 }
 
@@ -96,19 +97,39 @@ ag_cuda_device *ag_cuda_device_ref(ag_cuda_device *device)
     return device;
 }
 
-/* The context, the pool and the memory stream stay: they are the process's, as the device is. */
-void ag_cuda_device_unref(ag_cuda_device *device)
+void ag_cuda_device_free(ag_cuda_device *device)
 {
-    if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) return;
-    if (!ag_cuda_here(device)) return;
     ag_error_unref(atomic_load(&device->lost));
     ag_cuda_blas_free(device->blas);
     free(device->trash);
-    free(device->host_trash);
     free(device->memory_trash);
     pthread_mutex_destroy(&device->lock);
     pthread_mutex_destroy(&device->making);
     free(device);
+}
+
+/* The context stays: it is the process's, and others may use it. */
+void ag_cuda_device_end(ag_cuda_device *device)
+{
+    if (atomic_load(&device->lost) == NULL && ag_cuda_context(device) == AG_CU_OK) {
+        ag_cuda_sweep(device);
+        (void)ag_cu.cuStreamSynchronize(device->memory_stream); /* what was freed there is the pool's again */
+        (void)ag_cu.cuMemPoolDestroy(device->pool);
+        (void)ag_cu.cuStreamDestroy(device->memory_stream);
+    }
+    ag_cuda_device_free(device);
+}
+
+void ag_cuda_device_unref(ag_cuda_device *device)
+{
+    if (device == NULL || atomic_fetch_sub_explicit(&device->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!ag_cuda_here(device)) return;
+    ag_cuda_peers_remove(device);
+    if (atomic_load(&device->made)) {
+        ag_cuda_end_later(device);
+    } else {
+        ag_cuda_device_free(device);
+    }
 }
 
 static int make_pool(ag_cuda_device *device)
@@ -189,6 +210,7 @@ ag_error *ag_cuda_alloc(ag_cuda_device *device, size_t size, uint64_t *address)
 ag_error *ag_cuda_trim(ag_cuda_device *device)
 {
     visit v = enter(device);
+    if (v.code == AG_CU_OK) ag_cuda_chores_wait();
     if (v.code == AG_CU_OK) ag_cuda_sweep(device);
     TRY(v, cuStreamSynchronize, device->memory_stream);
     TRY(v, cuMemPoolTrimTo, device->pool, 0);
@@ -208,6 +230,11 @@ ag_error *ag_cuda_host_alloc(ag_cuda_device *device, size_t size, void **address
     visit v = enter(device);
     if (v.code == AG_CU_OK) ag_cuda_sweep(device);
     TRY(v, cuMemHostAlloc, address, size, AG_CU_HOST_PORTABLE);
+    if (v.code == AG_CU_OUT_OF_MEMORY) { /* what was thrown away may not be free yet */
+        ag_cuda_chores_wait();
+        v.code = AG_CU_OK;
+        TRY(v, cuMemHostAlloc, address, size, AG_CU_HOST_PORTABLE);
+    }
     return leave(&v, "alloc");
 }
 
@@ -259,41 +286,17 @@ void ag_cuda_free(ag_cuda_device *device, uint64_t address)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* Likewise; cuMemFreeHost may wait for the device. */
-void ag_cuda_host_free(ag_cuda_device *device, void *address)
-{
-    if (!ag_cuda_here(device)) return;
-    pthread_mutex_lock(&device->lock);
-    append(&device->host_trash, &device->n_host_trash, &device->cap_host_trash, address);
-    pthread_mutex_unlock(&device->lock);
-}
-
 void ag_cuda_sweep(ag_cuda_device *device)
 {
     for (;;) {
-        void *graph = NULL, *host = NULL, *memory = NULL;
+        void *graph = NULL, *memory = NULL;
         pthread_mutex_lock(&device->lock);
         if (device->n_trash > 0) graph = device->trash[--device->n_trash];
-        if (device->n_host_trash > 0) host = device->host_trash[--device->n_host_trash];
         if (device->n_memory_trash > 0) memory = device->memory_trash[--device->n_memory_trash];
         pthread_mutex_unlock(&device->lock);
-        if (graph == NULL && host == NULL && memory == NULL) return;
+        if (graph == NULL && memory == NULL) return;
         /* No launch is ever before it in that stream. */
         if (memory != NULL) (void)ag_cu.cuMemFreeAsync((uint64_t)(uintptr_t)memory, device->memory_stream);
         if (graph != NULL) (void)ag_cu.cuGraphExecDestroy(graph);
-        if (host != NULL) (void)ag_cu.cuMemFreeHost(host);
     }
-}
-
-void ag_cuda_reach(ag_cuda_device *device, int peer)
-{
-    if (peer < 0 || peer >= 64 || peer == device->ordinal) return;
-    pthread_mutex_lock(&device->lock);
-    bool known = (device->peers >> peer & 1) != 0;
-    device->peers |= UINT64_C(1) << peer;
-    pthread_mutex_unlock(&device->lock);
-    int can = 0;
-    if (known || ag_cu.cuDeviceCanAccessPeer(&can, peer, device->ordinal) != AG_CU_OK || !can) return;
-    ag_cu_access access = {.location = {.kind = AG_CU_LOCATION_DEVICE, .id = peer}, .flags = AG_CU_ACCESS_READ_WRITE};
-    (void)ag_cu.cuMemPoolSetAccess(device->pool, &access, 1); /* without it copies go through the host */
 }

@@ -79,6 +79,7 @@ enum {
     X(cuCtxGetCurrent, (void **context)) \
     X(cuMemGetInfo, (size_t *free, size_t *total)) \
     X(cuMemPoolCreate, (void **pool, const ag_cu_pool_props *props)) \
+    X(cuMemPoolDestroy, (void *pool)) \
     X(cuMemPoolSetAttribute, (void *pool, int attribute, void *value)) \
     X(cuMemPoolSetAccess, (void *pool, const ag_cu_access *access, size_t n)) \
     X(cuMemPoolTrimTo, (void *pool, size_t keep)) \

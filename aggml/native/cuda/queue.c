@@ -99,7 +99,7 @@ static void close_queue(ag_cuda_queue *q) /* by the last of its threads */
 {
     if (q->cuda != NULL && ag_cuda_context(q->device) == AG_CU_OK) {
         for (size_t i = 0; i < q->n_events; ++i) (void)ag_cu.cuEventDestroy(q->events[i]);
-        if (q->ring != NULL) (void)ag_cu.cuMemFreeHost(q->ring);
+        if (q->ring != NULL) ag_cuda_host_free(q->device, q->ring);
         (void)ag_cu.cuStreamDestroy(q->cuda);
         if (q->scratch != 0) ag_cuda_free(q->device, q->scratch);
         ag_cuda_sweep(q->device);
@@ -163,12 +163,13 @@ int ag_cuda_open(ag_cuda_queue *q, const char **call)
     return ag_cu.cuStreamCreate(&q->cuda, AG_CU_STREAM_NON_BLOCKING);
 }
 
-static int begin(ag_cuda_issue *issue, ag_error **error)
+static int begin(ag_cuda_issue *issue, ag_slot *slot, ag_error **error)
 {
     int code = ag_cuda_open(issue->queue, &issue->call);
     if (code != AG_CU_OK) return code;
-    switch (issue->slot->kind) {
-    case AG_KIND_COPY: return ag_cuda_issue_copy(issue, &issue->slot->u.copy);
+    switch (slot->kind) {
+    case AG_KIND_COPY: return ag_cuda_issue_copy(issue, &slot->u.copy);
+    case AG_KIND_EXPERTS: return ag_cuda_issue_experts(issue, slot, error);
     case AG_KIND_FILL: return ag_cuda_issue_fill(issue);
     default: return ag_cuda_issue_plan(issue, error);
     }
@@ -178,11 +179,8 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
 {
     ag_cuda_queue *q = (ag_cuda_queue *)ahead;
     ag_flight flight = {.ticket = ticket, .stream = ag_stream_ref(stream), .slot = slot, .error = error};
-    bool works = slot->kind == AG_KIND_COPY || slot->kind == AG_KIND_FILL || slot->kind == AG_KIND_PLAN;
-    if (error == NULL && slot->kind == AG_KIND_EXPERTS) {
-        flight.error =
-            ag_error_new(AG_UNSUPPORTED, "CUDA", slot->operation, NULL, "experts are copied whole on this device");
-    }
+    bool works = slot->kind == AG_KIND_COPY || slot->kind == AG_KIND_EXPERTS || slot->kind == AG_KIND_FILL ||
+                 slot->kind == AG_KIND_PLAN;
     if (q->following) {
         q->following = false;
         flight.follow = true;
@@ -192,7 +190,7 @@ static void issue_one(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_
     }
     if (error == NULL && works) {
         ag_cuda_issue issue = {.queue = q, .slot = slot, .flight = &flight};
-        int code = begin(&issue, &flight.error);
+        int code = begin(&issue, slot, &flight.error);
         flight.ran = issue.ran;
         flight.plan = slot->kind == AG_KIND_PLAN && issue.ran;
         if (code != AG_CU_OK)
@@ -288,12 +286,16 @@ static void forked(void)
     pthread_cond_init(&all_cond, NULL);
     all = NULL;
     all_threads = 0;
+    ag_cuda_peers_forked();
+    ag_cuda_chores_forked();
+    ag_cuda_hands_forked();
 }
 
 ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
 {
     ag_cuda_queue *q = calloc(1, sizeof *q);
     if (q == NULL) return NULL;
+    ag_cuda_chores_begin();
     atomic_init(&q->refs, 1);
     q->ahead = (ag_ahead){.executor = {ready},
                           .issue = issue_one,
@@ -343,4 +345,6 @@ void ag_cuda_stop(uint64_t timeout_ns)
     for (ag_cuda_queue *q = all; q != NULL; q = q->next_all) stop(q);
     while (all_threads > 0 && pthread_cond_timedwait(&all_cond, all_lock, &at) == 0) continue;
     pthread_mutex_unlock(all_lock);
+    ag_cuda_hands_end(&at);
+    ag_cuda_chores_end(&at);
 }

@@ -42,6 +42,8 @@ void ag_cuda_finish(ag_cuda_queue *q, ag_flight *f, int code)
         if (error != NULL) ran = false; /* results that were written in part are cared for there */
     }
     if (f->follow) ag_cuda_followed(f->slot);
+    if (f->slot->kind == AG_KIND_COPY) f->slot->moved = ag_copy_size(&f->slot->u.copy);
+    if (f->slot->kind == AG_KIND_FILL) f->slot->moved = f->slot->u.fill.size;
     ag_stream *stream = f->stream;
     ag_stream_settle(stream, f->ticket, error, ran);
     ag_stream_unref(stream);

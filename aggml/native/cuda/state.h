@@ -23,11 +23,10 @@ struct ag_cuda_device {
     ag_cuda_queue *queues; /* that have a stream */
     void **trash;          /* graphs that are to be destroyed, by a thread that may wait */
     size_t n_trash, cap_trash;
-    void **host_trash; /* likewise pinned memory */
-    size_t n_host_trash, cap_host_trash;
     void **memory_trash; /* likewise memory of the device */
     size_t n_memory_trash, cap_memory_trash;
-    uint64_t peers;     /* ordinals that may reach the pool */
+    uint64_t peers; /* ordinals that may reach the pool; this and the links under the lock of peers.c */
+    ag_cuda_device *next, **link;
     ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
 };
 
@@ -46,11 +45,12 @@ typedef struct ag_flight {
     void *event;       /* NULL: nothing was issued to the device */
     ag_error *error;
     bool ran;
-    bool plan;             /* one of the plans in flight */
-    bool follow;           /* settled once the stream that its slot waits for has come so far */
-    uint64_t ring_end;     /* how far the staging ring is free then */
-    ag_copy out;           /* from the ring to host memory, if item is not 0 */
-    const uint8_t *faults; /* what a plan left for us, in the ring */
+    bool plan;                            /* one of the plans in flight */
+    bool follow;                          /* settled once the stream that its slot waits for has come so far */
+    uint64_t ring_end;                    /* how far the staging ring is free then */
+    ag_copy out;                          /* from the ring to host memory, if item is not 0 */
+    const uint8_t *faults;                /* what a plan left for us, in the ring */
+    const uint8_t *host_first, *host_end; /* bytes of the host that a copy writes; NULL: none */
 } ag_flight;
 
 #define AG_CUDA_RING ((size_t)8 << 20)    /* pinned bytes of a queue that stage pageable memory */
@@ -100,7 +100,36 @@ int ag_cuda_context(ag_cuda_device *device); /* makes it if need be, with pool a
 void ag_cuda_sweep(
     ag_cuda_device *device); /* destroys buffers and modules that were thrown away; the context is current */
 void ag_cuda_throw_away(ag_cuda_device *device, void *graph);
-void ag_cuda_reach(ag_cuda_device *device, int peer); /* let a peer reach the pool, if it can */
+void ag_cuda_device_end(ag_cuda_device *device);  /* gives back what is the driver's, which may take long; and frees */
+void ag_cuda_device_free(ag_cuda_device *device); /* without the driver */
+
+/* peers.c */
+void ag_cuda_peers_add(ag_cuda_device *device);
+void ag_cuda_peers_remove(ag_cuda_device *device);
+void ag_cuda_reach(int one, int two); /* lets two GPUs reach the pools of each other, if they can */
+
+/* chores.c */
+void ag_cuda_end_later(ag_cuda_device *device); /* ag_cuda_device_end, by a thread that may wait */
+void ag_cuda_chores_begin(void);
+void ag_cuda_chores_wait(void); /* until all that was put off so far is done */
+void ag_cuda_chores_end(const struct timespec *until);
+
+/* hands.c: pieces of a run in the order of the run; each is gathered once `ag_cuda_gathered` is back. */
+typedef struct ag_cuda_piece {
+    ag_copy near, far; /* from the host to the ring; from the ring to the device */
+    uint64_t ring_end;
+    bool there;
+    struct ag_cuda_piece *next;
+} ag_cuda_piece;
+
+void ag_cuda_gather(ag_cuda_piece *pieces, size_t n);
+void ag_cuda_gathered(ag_cuda_piece *piece);
+void ag_cuda_hands_end(const struct timespec *until);
+
+/* Each in the child of a fork. */
+void ag_cuda_peers_forked(void);
+void ag_cuda_chores_forked(void);
+void ag_cuda_hands_forked(void);
 
 /* queue.c */
 uint8_t *ag_cuda_ring_take(ag_cuda_queue *queue, size_t size, uint64_t *end, int *code); /* waits for room */
@@ -131,7 +160,24 @@ typedef struct ag_cuda_issue {
     bool ran;
 } ag_cuda_issue;
 
+typedef struct ag_cuda_side {
+    bool device;
+    bool pinned; /* host memory that the driver copies from and to by itself */
+    int ordinal;
+} ag_cuda_side;
+
 int ag_cuda_issue_copy(ag_cuda_issue *issue, const ag_copy *copy);
+int ag_cuda_copy_reachable(ag_cuda_issue *issue, const ag_copy *copy, ag_cuda_side to, ag_cuda_side from);
+/* `last`: the piece that comes last has the caller's flight. */
+int ag_cuda_copy_between(ag_cuda_issue *issue, const ag_copy *copy, ag_cuda_side to, ag_cuda_side from, bool last);
+int ag_cuda_look(ag_cuda_issue *issue, const uint8_t *base, const ag_copy *copy, const int64_t *nb, ag_cuda_side *out);
+void ag_cuda_extent(const uint8_t *base, const ag_copy *copy, const int64_t *nb, const uint8_t **first,
+                    const uint8_t **end);
+/* staging.c */
+int ag_cuda_copy_staged(ag_cuda_issue *issue, const ag_copy *copy, bool up, bool last);
+int ag_cuda_copy_overlapping(ag_cuda_issue *issue, const ag_copy *copy);
+/* experts.c */
+int ag_cuda_issue_experts(ag_cuda_issue *issue, ag_slot *slot, ag_error **error);
 int ag_cuda_issue_fill(ag_cuda_issue *issue);
 /* plan.c */
 int ag_cuda_issue_plan(ag_cuda_issue *issue, ag_error **error);

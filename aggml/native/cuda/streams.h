@@ -34,6 +34,7 @@ void ag_cuda_host_unregister(ag_cuda_device *device, void *address);
 /* These never block, nor call the driver: a thread that may wait frees it. No work on it may be under way. */
 void ag_cuda_free(ag_cuda_device *device, uint64_t address);
 void ag_cuda_host_free(ag_cuda_device *device, void *address);
+int ag_cuda_hands(void); /* how many threads of this process gather pageable memory beside those that issue */
 
 /* -- streams (queue.c) */
 

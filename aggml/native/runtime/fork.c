@@ -56,6 +56,11 @@
  * | runtime/roofline.c      | waiting threads                                                        | thread |
  * | cuda/queue.c            | all all_cond all_threads                                               | fresh  |
  * | cuda/queue.c            | thread                                                                 | thread |
+ * | cuda/chores.c           | last changed pending at_work stopping over                             | fresh  |
+ * | cuda/chores.c           | thread                                                                 | thread |
+ * | cuda/hands.c            | last posted n_hands stopping                                           | fresh  |
+ * | cuda/hands.c            | thread                                                                 | thread |
+ * | cuda/peers.c            | all                                                                    | fresh  |
  * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop       | parent |
  * | cuda/state.h            | n_flights                                                              | parent |
  * | cuda/blas.c             | lock                                                                   | parent |

@@ -30,14 +30,11 @@ EXPORT int cuMemAllocAsync(Ptr *p, size_t n, void *)
     NEEDS_CONTEXT();
     return allocate(p, n, current->device);
 }
-struct Pool {
-    int device;
-};
 EXPORT int cuMemAllocFromPoolAsync(Ptr *p, size_t n, void *pool, void *)
 {
     ENTER("cuMemAllocFromPoolAsync");
     NOT_WHILE_CAPTURING();
-    return allocate(p, n, static_cast<Pool *>(pool)->device);
+    return allocate(p, n, static_cast<Pool *>(pool)->device, static_cast<Pool *>(pool));
 }
 EXPORT int cuMemFreeAsync(Ptr p, void *s)
 {
@@ -115,18 +112,22 @@ struct Props {
 };
 static Pool *pool_of(int device)
 {
-    static Pool pools[16] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
-    return &pools[device];
+    static Pool *pools[16];
+    if (!pools[device]) pools[device] = new Pool{device};
+    return pools[device];
 }
 EXPORT int cuMemPoolCreate(void **pool, const Props *props)
 {
     ENTER("cuMemPoolCreate");
     if (props->kind != 1 || props->location != 1 || props->id >= n_devices()) return INVALID_VALUE;
     *pool = new Pool{props->id};
+    count("pools");
     return OK;
 }
 EXPORT int cuMemPoolDestroy(void *)
 {
+    ENTER("cuMemPoolDestroy");
+    count("pools", -1); // what it holds stays, and is counted, until it is freed
     return OK;
 }
 EXPORT int cuMemPoolSetAttribute(void *, int, void *)
@@ -139,9 +140,18 @@ EXPORT int cuMemPoolGetAttribute(void *, int, void *value)
     memset(value, 0, 8);
     return OK;
 }
-EXPORT int cuMemPoolSetAccess(void *, const void *, size_t)
+struct Access {
+    int kind, device, flags;
+};
+EXPORT int cuMemPoolSetAccess(void *pool, const Access *access, size_t n)
 {
     ENTER("cuMemPoolSetAccess");
+    auto *p = static_cast<Pool *>(pool);
+    for (size_t i = 0; i < n; ++i) {
+        if (access[i].kind != 1 || access[i].device >= n_devices()) return INVALID_DEVICE;
+        if (access[i].device == p->device && access[i].flags == 0) return INVALID_VALUE;
+        p->peers |= 1ull << access[i].device;
+    }
     count("peer access");
     return OK;
 }

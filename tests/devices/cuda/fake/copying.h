@@ -53,6 +53,8 @@ EXPORT int cuMemcpyPeerAsync(Ptr d, void *dc, Ptr s, void *sc, size_t n, void *s
         from.device != static_cast<Context *>(sc)->device)
         return INVALID_VALUE;
     count("peer copies");
+    auto open = [](const Block &b, int device) { return b.pool && (b.pool->peers >> device & 1); };
+    if (open(to, from.device) && open(from, to.device)) count("direct peer copies"); // else by way of the host
     return stream_of(stream)->push(nullptr, [=] { memcpy(fake_host(d), fake_host(s), n); });
 }
 struct Copy2D {

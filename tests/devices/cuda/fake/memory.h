@@ -2,10 +2,15 @@
 #pragma once
 #include "stream.h"
 
+struct Pool {
+    int device;
+    std::atomic<uint64_t> peers{0}; // devices that were let to it, a bit each
+};
 struct Block {
     size_t size;
     int device;             // -1: pinned host memory, -2: registered
     char *shadow = nullptr; // where the bytes of device memory really are; its address cannot be touched
+    Pool *pool = nullptr;
 };
 static std::mutex memory_lock;
 static std::map<Ptr, Block> blocks;
@@ -57,7 +62,7 @@ EXPORT void *fake_host(Ptr p)
     return reinterpret_cast<void *>(p);
 }
 
-static int allocate(Ptr *p, size_t n, int device)
+static int allocate(Ptr *p, size_t n, int device, Pool *pool = nullptr)
 {
     if (n == 0) return INVALID_VALUE;
     static size_t total = static_cast<size_t>(env("FAKE_CUDA_MEMORY", 1 << 30));
@@ -79,7 +84,7 @@ static int allocate(Ptr *p, size_t n, int device)
         *p = reinterpret_cast<Ptr>(mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     }
     std::lock_guard<std::mutex> l(memory_lock);
-    blocks[*p] = {n, device, shadow};
+    blocks[*p] = {n, device, shadow, pool};
     return OK;
 }
 

@@ -1,0 +1,112 @@
+/* Threads that gather pageable memory into the staging ring, beside the thread that issues.
+ *
+ * One core copies about 10 GB/s, a link of PCIe 5.0 takes 55: a run of pieces is therefore shared out. The issuing
+ * thread posts a run, gathers as well, and goes on with each piece in order once it is there. Not here: pieces
+ * (staging.c). */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "state.h"
+
+#define MOST 3 /* threads, beside the one that issues */
+
+static pthread_mutex_t *const lock = &ag_locks[AG_LOCK_CUDA];
+static pthread_cond_t posted = PTHREAD_COND_INITIALIZER, gathered = PTHREAD_COND_INITIALIZER;
+static ag_cuda_piece *first, **last = &first;
+static int n_hands;
+static bool stopping;
+
+/* Under the lock, which it gives back meanwhile: gathers the oldest piece that nobody has begun. */
+static void gather_one(void)
+{
+    ag_cuda_piece *piece = first;
+    first = piece->next;
+    if (first == NULL) last = &first;
+    pthread_mutex_unlock(lock);
+    ag_copy_run(&piece->near);
+    pthread_mutex_lock(lock);
+    piece->there = true; /* the piece may be gone from here on */
+    pthread_cond_broadcast(&gathered);
+}
+
+static void *work(void *argument)
+{
+    (void)argument;
+    pthread_mutex_lock(lock);
+    while (!stopping) {
+        if (first == NULL) {
+            pthread_cond_wait(&posted, lock);
+        } else {
+            gather_one();
+        }
+    }
+    --n_hands;
+    pthread_cond_broadcast(&gathered);
+    pthread_mutex_unlock(lock);
+    return NULL;
+}
+
+void ag_cuda_gather(ag_cuda_piece *pieces, size_t n)
+{
+    pthread_t thread;
+    if (n == 1) {
+        ag_copy_run(&pieces->near);
+        pieces->there = true;
+        return;
+    }
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    pthread_mutex_lock(lock);
+    for (size_t i = 0; i < n; ++i) {
+        pieces[i].there = false;
+        pieces[i].next = NULL;
+        *last = &pieces[i];
+        last = &pieces[i].next;
+    }
+    while (!stopping && n_hands < MOST && n_hands < cores - 1 && n_hands < (int)n - 1) {
+        if (!ag_thread_start(&thread, work, NULL, true)) break;
+        ++n_hands;
+    }
+    pthread_cond_broadcast(&posted);
+    pthread_mutex_unlock(lock);
+}
+
+void ag_cuda_gathered(ag_cuda_piece *piece)
+{
+    pthread_mutex_lock(lock);
+    while (!piece->there) {
+        if (first != NULL) {
+            gather_one();
+        } else {
+            pthread_cond_wait(&gathered, lock);
+        }
+    }
+    pthread_mutex_unlock(lock);
+}
+
+int ag_cuda_hands(void)
+{
+    pthread_mutex_lock(lock);
+    int n = n_hands;
+    pthread_mutex_unlock(lock);
+    return n;
+}
+
+void ag_cuda_hands_end(const struct timespec *until)
+{
+    pthread_mutex_lock(lock);
+    stopping = true;
+    pthread_cond_broadcast(&posted);
+    while (n_hands > 0 && pthread_cond_timedwait(&gathered, lock, until) == 0) continue;
+    stopping = false;
+    pthread_mutex_unlock(lock);
+}
+
+void ag_cuda_hands_forked(void)
+{
+    pthread_cond_init(&posted, NULL);
+    pthread_cond_init(&gathered, NULL);
+    first = NULL;
+    last = &first;
+    n_hands = 0;
+    stopping = false;
+}
