@@ -9,7 +9,7 @@
 
 #define AG_MAX_THREADS 512
 #define AG_SLICE_NS 200000 /* a plan gives way to another stream after this long, at a node boundary */
-#define AG_FEW_THREADS 8   /* such pools wake all helpers at once, and claim all chunks of a step from one word */
+#define AG_FEW_THREADS 8   /* such pools wake all helpers at once, and have a range of chunks for each thread */
 #define AG_RANGES 16       /* of a step, at most, that are claimed one apart from the other */
 
 /* The part of a pool that works next to one bank of memory: its own ready streams, its own sleepers, its own lock.
