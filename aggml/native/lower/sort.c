@@ -149,6 +149,36 @@ static void smallest_keys(uint64_t *heap, int64_t k, const char *row, int64_t st
     }
 }
 
+/* The order of a value among others as a number that ascends where values descend: equal for both zeros, the largest
+ * for NaN. key_of() has the same in its upper half, but for the sign. */
+static inline int32_t descending_order(int32_t bits)
+{
+    const int32_t magnitude = bits & INT32_MAX, value = magnitude == 0 ? 0 : bits;
+    const int32_t order = ~(value ^ ((value >> 31) & INT32_MAX));
+    return magnitude > 0x7f800000 ? INT32_MAX : order;
+}
+
+/* The same for few of a dense row: those found so far are sorted, and a new one is inserted, which costs less than a
+ * heap. Values that all come behind are passed over by comparing in lanes. */
+static void few_smallest_keys(uint64_t *keys, int64_t k, const char *row, int64_t n)
+{
+    int64_t found = 0;
+    for (int64_t i = 0, end; i < n; i = end) {
+        end = n - i < PART ? n : i + PART;
+        if (found == k && end - i == PART && all_behind(row, i, keys[k - 1])) continue;
+        int32_t orders[PART] = {0};
+        memcpy(orders, row + i * (int64_t)sizeof(float), (size_t)(end - i) * sizeof(float));
+        for (int j = 0; j < PART; ++j) orders[j] = descending_order(orders[j]);
+        for (int64_t j = 0; j < end - i; ++j) {
+            const uint64_t key = (uint64_t)((uint32_t)orders[j] ^ 0x80000000u) << 32 | (uint64_t)(i + j);
+            if (found == k && key > keys[k - 1]) continue;
+            int64_t at = found < k ? found++ : k - 1;
+            for (; at > 0 && keys[at - 1] > key; --at) keys[at] = keys[at - 1];
+            keys[at] = key;
+        }
+    }
+}
+
 static bool by_heap(int64_t n, int64_t k)
 {
     return k < n / 8;
@@ -170,7 +200,9 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
         }
         uint64_t *keys = task->scratch;
         const uint64_t *sorted = keys;
-        if (by_heap(n, k)) {
+        if (by_heap(n, k) && k <= INSERTION && a->nb[0] == sizeof(float)) {
+            few_smallest_keys(keys, k, x, n);
+        } else if (by_heap(n, k)) {
             smallest_keys(keys, k, x, a->nb[0], n);
         } else {
             for (int64_t i = 0; i < n; ++i) keys[i] = key_of(x + i * a->nb[0], i, descending);
