@@ -8,19 +8,27 @@
 static agk_status run_part(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *a = &node->src[0], *dst = &node->dst;
-    const int64_t across = node->params[0], size = node->params[2];
+    const int64_t across = node->params[0], size = node->params[2], bytes = dst->ne[0] * 4;
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
-    for (int64_t row = units.first; row < units.last; ++row) {
-        const int64_t window = row / size / size;
-        const int64_t i1 = window % across * size + row % size, i2 = window / across * size + row / size % size;
-        float *to = (float *)(void *)(y + agk_row_offset(dst, row));
-        const bool inside = i1 < a->ne[1] && i2 < a->ne[2];
-        if (inside) {
-            agk_gather_32((char *)to, x + i1 * a->nb[1] + i2 * a->nb[2], a->nb[0], dst->ne[0]);
-        } else {
-            memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
+    for (int64_t row = units.first, run; row < units.last; row += run) { /* a run: neighbours in one line of a window */
+        const int64_t window = row / size / size, in_line = row % size, line = row / size % size;
+        const int64_t i1 = window % across * size + in_line, i2 = window / across * size + line;
+        run = size - in_line < units.last - row ? size - in_line : units.last - row;
+        const int64_t left = i2 < a->ne[2] ? a->ne[1] - i1 : 0, inside = left < 0 ? 0 : left < run ? left : run;
+        const char *from = x + i1 * a->nb[1] + i2 * a->nb[2];
+        char *to = y + in_line * dst->nb[1] + line * dst->nb[2] + window * dst->nb[3];
+        if (a->nb[0] == 4 && a->nb[1] == bytes && dst->nb[1] == bytes) {
+            if (inside > 0) memcpy(to, from, (size_t)(inside * bytes));
+            memset(to + inside * bytes, 0, (size_t)((run - inside) * bytes));
+            continue;
+        }
+        for (int64_t i = 0; i < run; ++i) {
+            if (i < inside)
+                agk_gather_32(to + i * dst->nb[1], from + i * a->nb[1], a->nb[0], dst->ne[0]);
+            else
+                memset(to + i * dst->nb[1], 0, (size_t)bytes);
         }
     }
     return AGK_OK;
