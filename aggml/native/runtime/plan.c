@@ -106,13 +106,18 @@ static agk_node *source_of_columns(const ag_plan *plan, const agk_node *node)
     return NULL;
 }
 
-/* Whether `node` may write what `columns` were made of, or where they lie. */
+/* Whether `node` may write what `columns` were made of, which of their experts they meet, or where they lie. */
 static bool ends_columns(const agk_lowering *lowering, const agk_node *node, const agk_node *columns)
 {
-    const agk_view *b = &columns->src[1], *dst = &node->dst;
+    const agk_view *dst = &node->dst;
     if (ag_writes_more(node) || (lowering->work_size > 0 && !lowering->lays_columns)) return true;
-    if (agk_nelements(dst) == 0 || b->arena_mask != dst->arena_mask) return false;
-    return dst->addr < ag_view_end(b) && b->addr < ag_view_end(dst);
+    if (agk_nelements(dst) == 0) return false;
+    for (int i = 1; i < columns->n_src; ++i) {
+        const agk_view *from = &columns->src[i];
+        if (!agk_has(columns, i) || from->arena_mask != dst->arena_mask) continue;
+        if (dst->addr < ag_view_end(from) && from->addr < ag_view_end(dst)) return true;
+    }
+    return false;
 }
 
 /* The steps of a lowered node, and its work memory. */

@@ -5,11 +5,12 @@
 
 #include "experts.h"
 
-static int32_t expert_of(const agk_view *ids, const char *data, int64_t slot)
+agk_status agk_experts_beyond(const agk_task *task, const agk_node *node, int64_t slot, int32_t id)
 {
-    int32_t id;
-    memcpy(&id, data + slot % ids->ne[0] * ids->nb[0] + slot / ids->ne[0] * ids->nb[1], sizeof id);
-    return id;
+    const int64_t used = node->src[2].ne[0];
+    snprintf(task->message, AGK_MESSAGE, "[mul_mat_id] id %d at [%lld, %lld] is beyond the %lld experts", id,
+             (long long)(slot % used), (long long)(slot / used), (long long)node->src[0].ne[2]);
+    return AGK_OUT_OF_BOUNDS;
 }
 
 /* Looks at all indices, so that a wrong one is found before any byte is written. Slots without an expert are
@@ -23,17 +24,18 @@ agk_status agk_experts_group_step(const agk_task *task, const agk_node *node, in
     const agk_experts t = agk_experts_of(task, node);
     memset(t.start, 0, (size_t)(experts + 1) * sizeof *t.start);
     for (int64_t slot = 0; slot < slots; ++slot) {
-        const int32_t id = expert_of(ids, data, slot);
-        if (id >= experts) {
-            snprintf(task->message, AGK_MESSAGE, "[mul_mat_id] id %d at [%lld, %lld] is beyond the %lld experts", id,
-                     (long long)(slot % ids->ne[0]), (long long)(slot / ids->ne[0]), (long long)experts);
-            return AGK_OUT_OF_BOUNDS;
-        }
+        const int32_t id = agk_experts_id(ids, data, slot);
+        if (id >= experts) return agk_experts_beyond(task, node, slot, id);
         if (id >= 0) ++t.start[id + 1];
     }
-    for (int64_t e = 0; e < experts; ++e) t.start[e + 1] += t.start[e];
+    int64_t busy = 0;
+    for (int64_t e = 0; e < experts; ++e) {
+        if (t.start[e + 1] > 0) t.busy[busy++] = (int32_t)e;
+        t.start[e + 1] += t.start[e];
+    }
+    while (busy < agk_experts_most(node)) t.busy[busy++] = -1;
     for (int64_t slot = 0; slot < slots; ++slot) {
-        const int32_t id = expert_of(ids, data, slot);
+        const int32_t id = agk_experts_id(ids, data, slot);
         if (id >= 0 && a->ne[0] > 0)
             t.order[t.start[id]++] = (int32_t)slot;
         else
@@ -118,7 +120,7 @@ agk_status agk_experts_columns_step(const agk_task *task, const agk_node *node, 
     const char *data = agk_data(task, ids);
     const int64_t all = t.start[node->src[0].ne[2]], first = chunk * (int64_t)p.columns_per_chunk;
     for (int64_t at = first; at < agk_mm_least(all, first + p.columns_per_chunk); ++at) {
-        bring_column(task, node, &p, &t, expert_of(ids, data, t.order[at]), at);
+        bring_column(task, node, &p, &t, agk_experts_id(ids, data, t.order[at]), at);
     }
     return AGK_OK;
 }

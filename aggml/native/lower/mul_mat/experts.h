@@ -1,4 +1,5 @@
-/* The plan of mul_mat_id: decided by mul_mat_id.c, carried out by the steps in experts.c and experts_products.c. */
+/* The plan of mul_mat_id: decided by mul_mat_id.c, carried out by the steps in experts.c and experts_products.c; of one
+ * token by experts_token.c. */
 #ifndef AGK_LOWER_MUL_MAT_EXPERTS_H
 #define AGK_LOWER_MUL_MAT_EXPERTS_H
 
@@ -45,26 +46,35 @@ static inline size_t agk_experts_before(const agk_experts_plan *p, const agk_pac
                                    : agk_packed_columns_bytes(i, k);
 }
 
-/* The work area: where each expert's columns begin in `order`, the columns by expert, then their elements. A slot is a
- * column of the result: [slot % used, slot / used] of ids, where `used` experts are named for each token. */
+/* The work area: where each expert's columns begin in `order`, the columns by expert, the experts that have any, then
+ * the elements of columns. A slot is a column of the result: [slot % used, slot / used] of ids, where `used` experts
+ * are named for each token. */
 typedef struct agk_experts {
     int32_t *start, *order; /* start[experts] is the number of slots that have an expert */
+    int32_t *busy;          /* experts that have a column, in order; -1 behind them */
     char *columns;          /* those of expert e begin at 2 * start[e]: units of 16 need up to twice the room */
     size_t stride;          /* bytes of a column */
 } agk_experts;
 
+/* So many experts can have a column. */
+static inline int64_t agk_experts_most(const agk_node *node)
+{
+    return agk_mm_least(node->src[0].ne[2], node->src[2].ne[0] * node->src[2].ne[1]);
+}
+
 static inline size_t agk_experts_table_bytes(const agk_node *node)
 {
-    const size_t n = (size_t)(node->src[0].ne[2] + 1 + node->src[2].ne[0] * node->src[2].ne[1]);
+    const size_t n =
+        (size_t)(node->src[0].ne[2] + 1 + node->src[2].ne[0] * node->src[2].ne[1] + agk_experts_most(node));
     return (n * sizeof(int32_t) + 63) & ~(size_t)63;
 }
 
 static inline agk_experts agk_experts_of(const agk_task *task, const agk_node *node)
 {
     char *work = agk_work(task, node);
-    int32_t *start = (int32_t *)(void *)work;
-    return (agk_experts){start, start + node->src[0].ne[2] + 1, work + agk_experts_table_bytes(node),
-                         agk_mm_col_bytes(AGK_MM_FLOATS, node->src[0].ne[0])};
+    int32_t *start = (int32_t *)(void *)work, *order = start + node->src[0].ne[2] + 1;
+    return (agk_experts){start, order, order + node->src[2].ne[0] * node->src[2].ne[1],
+                         work + agk_experts_table_bytes(node), agk_mm_col_bytes(AGK_MM_FLOATS, node->src[0].ne[0])};
 }
 
 static inline char *agk_experts_columns(const agk_experts *t, int64_t expert)
@@ -77,6 +87,20 @@ static inline char *agk_experts_result(const agk_task *task, const agk_node *nod
     const agk_view *dst = &node->dst;
     return (char *)agk_data(task, dst) + slot % dst->ne[1] * dst->nb[1] + slot / dst->ne[1] * dst->nb[2];
 }
+
+/* The expert that is named for a slot; below 0 there is none. */
+static inline int32_t agk_experts_id(const agk_view *ids, const char *data, int64_t slot)
+{
+    int32_t id;
+    memcpy(&id, data + slot % ids->ne[0] * ids->nb[0] + slot / ids->ne[0] * ids->nb[1], sizeof id);
+    return id;
+}
+
+/* Tells which index is beyond the experts. */
+agk_status agk_experts_beyond(const agk_task *task, const agk_node *node, int64_t slot, int32_t id);
+
+/* The steps for one token; false: they do not serve this product. */
+bool agk_experts_token_lower(agk_lowering *lowering, const agk_experts_plan *kernels);
 
 agk_step_fn agk_experts_group_step, agk_experts_columns_step, agk_experts_product_step;
 

@@ -152,10 +152,11 @@ agk_status agk_experts_product_step(const agk_task *task, const agk_node *node, 
 {
     const agk_experts_plan p = agk_experts_plan_of(node);
     const agk_experts t = agk_experts_of(task, node);
-    const int64_t m = node->src[0].ne[1], items = p.items_per_expert * node->src[0].ne[2];
+    const int64_t m = node->src[0].ne[1], items = p.items_per_expert * agk_experts_most(node);
     const int64_t from = chunk * (int64_t)p.per_chunk;
     for (int64_t i = from; i < agk_mm_least(items, from + p.per_chunk); ++i) {
-        const int64_t expert = i / p.items_per_expert, first = i % p.items_per_expert * p.rows_per_item;
+        const int64_t expert = t.busy[i / p.items_per_expert], first = i % p.items_per_expert * p.rows_per_item;
+        if (expert < 0) break;
         const part x = {.task = task,
                         .node = node,
                         .p = &p,
@@ -166,7 +167,6 @@ agk_status agk_experts_product_step(const agk_task *task, const agk_node *node, 
                         .slots = t.order + t.start[expert],
                         .columns = agk_experts_columns(&t, expert),
                         .stride = t.stride};
-        if (x.cols == 0) continue;
         if (p.packed != NULL)
             by_packed(&x);
         else if (x.cols > AGK_EXPERTS_DOTS)

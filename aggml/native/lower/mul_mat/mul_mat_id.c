@@ -3,7 +3,8 @@
  * Three steps: slots are grouped by expert, the columns of an expert are brought together (experts.c), then experts and
  * blocks of rows are multiplied (experts_products.c). The kernels are those of the schemes of mul_mat: packed weights
  * are multiplied as integers however many columns an expert has; others by dots where it has up to 8, by blocks of
- * floats where it has more. Not here: products with one matrix (mul_mat.c). */
+ * floats where it has more. One token needs none of this (experts_token.c). Not here: products with one matrix
+ * (mul_mat.c). */
 #include "lower/refuse.h"
 #include "lower/strided.h"
 
@@ -78,15 +79,17 @@ static void cut(agk_experts_plan *p, const agk_node *node)
 {
     const agk_view *a = &node->src[0], *ids = &node->src[2];
     const int64_t k = a->ne[0], m = a->ne[1], experts = a->ne[2], slots = ids->ne[0] * ids->ne[1];
-    /* ns of one thread: 4 for 1000 products, 0.3 for an element of a that is widened, 0.1 for one that is read */
+    /* ns of one thread: 8 for 1000 products, 0.3 for an element of a that is widened, 0.1 for one that is read,
+     * 0.04 where it is packed */
     const double columns = (double)slots / (double)agk_mm_least(slots, experts);
-    const double row_ns = (double)k * (columns * 0.004 * 2.0 + (p->read_a != NULL ? 0.3 : 0.1)) + 10.0;
+    const double read_ns = p->packed != NULL ? 0.04 : p->read_a != NULL ? 0.3 : 0.1;
+    const double row_ns = (double)k * (columns * 0.008 + read_ns) + 10.0;
     const double all_ns = row_ns * (double)m * (double)agk_mm_least(slots, experts);
     const double rows = 10000.0 / row_ns;
     const int64_t blocks = rows < (double)m ? (int64_t)rows / AGK_EXPERTS_BLOCK_ROWS + 1 : m;
     p->rows_per_item = agk_mm_least(blocks * AGK_EXPERTS_BLOCK_ROWS, m);
     p->items_per_expert = agk_mm_ceil_div(m, p->rows_per_item);
-    const int64_t items = p->items_per_expert * experts;
+    const int64_t items = p->items_per_expert * agk_experts_most(node);
     p->per_chunk = (int32_t)(all_ns < 15000.0 ? items : agk_mm_ceil_div(items, 500000));
     const int64_t chunk = agk_units_per_chunk(slots, 0.4 * (double)k + 20.0);
     p->columns_per_chunk = (int32_t)(agk_mm_ceil_div(chunk, AGK_MM_UNIT) * AGK_MM_UNIT);
@@ -99,16 +102,21 @@ agk_status agk_lower_mul_mat_id(agk_lowering *lowering)
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
     const agk_view *a = &node->src[0], *ids = &node->src[2];
     const int64_t k = a->ne[0], experts = a->ne[2], slots = ids->ne[0] * ids->ne[1];
+    if (k == 0 || experts == 0) { /* every row is cleared */
+        agk_add_step(lowering, agk_experts_group_step, 1);
+        lowering->work_size = agk_experts_table_bytes(node);
+        return AGK_OK;
+    }
+    agk_experts_plan p = choose_kernels(lowering);
+    if (agk_experts_token_lower(lowering, &p)) return AGK_OK;
     agk_add_step(lowering, agk_experts_group_step, 1);
     lowering->work_size = agk_experts_table_bytes(node);
-    if (k == 0 || experts == 0) return AGK_OK; /* every row is cleared */
-
-    agk_experts_plan p = choose_kernels(lowering);
     cut(&p, node);
     lowering->scratch_size = scratch_bytes(&p, k);
     lowering->work_size += (size_t)(2 * slots) * agk_mm_col_bytes(AGK_MM_FLOATS, k);
     agk_add_step(lowering, agk_experts_columns_step, agk_mm_ceil_div(slots, p.columns_per_chunk));
-    agk_add_step(lowering, agk_experts_product_step, agk_mm_ceil_div(p.items_per_expert * experts, p.per_chunk));
+    agk_add_step(lowering, agk_experts_product_step,
+                 agk_mm_ceil_div(p.items_per_expert * agk_experts_most(node), p.per_chunk));
     memcpy(&node->aux, &p, sizeof p);
     return AGK_OK;
 }

@@ -118,6 +118,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
  * values. */
 static bool same_columns(const plan *p, const agk_node *node, const agk_node *earlier)
 {
+    if (earlier->op != node->op) return false;
     const plan q = plan_of(earlier);
     const agk_view *x = &node->src[1], *y = &earlier->src[1];
     return p->on_tiles == q.on_tiles && p->layout->sums == q.layout->sums && p->layout->offset == q.layout->offset &&
