@@ -163,7 +163,7 @@ clean:
 
 CHECKS := check-python check-types check-layout check-rooms check-corpus check-c check-asan check-tsan check-asan-python \
     check-wheel
-.PHONY: $(CHECKS) check-asan-short check-cuda check-neon
+.PHONY: $(CHECKS) check-asan-short check-tsan-python check-cuda check-neon
 check: $(CHECKS)
 	@echo 'make check: all parts passed'
 
@@ -238,6 +238,23 @@ check-asan-python check-asan-short: $(ASAN)/has-native $(VENV)/has-test $(VENV)/
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(ASAN)/bin/python -m pytest -n auto --dist worksteal --capture=sys $(ASAN_TESTS)
+
+# The native module under TSan, in a Python that is not built so: it sees every lock of the interpreter, the GIL's among
+# them, and what C of ours reads and writes. A race ends its process, so its test fails. tests/tsan.supp says what is left
+# out, and why; OpenBLAS, whose threads hand over work by spinning without atomics, has one thread. ARGS are tests.
+TSAN := build/tsan-venv
+TSAN_TESTS ?= tests/stream tests/memory tests/backend
+$(TSAN)/has-native: CMakeLists.txt $(NATIVE) | $(VENV)/has-native
+	test -d $(TSAN) || $(PY) tools/layered_venv.py $(TSAN)
+	$(PY) -m pip --python $(TSAN)/bin/python --quiet install --no-deps --no-build-isolation --editable . \
+	    -C build-dir=build/tsan-python -C cmake.build-type=RelWithDebInfo -C cmake.define.AGGML_SANITIZE=thread
+	touch $@
+
+check-tsan-python: $(TSAN)/has-native $(VENV)/has-test $(VENV)/has-model
+	LD_PRELOAD="$$(cc -print-file-name=libtsan.so) $$(cc -print-file-name=libstdc++.so)" \
+	    TSAN_OPTIONS=suppressions=$(abspath tests/tsan.supp):halt_on_error=1:exitcode=66:report_signal_unsafe=0 \
+	    OPENBLAS_NUM_THREADS=1 $(shell setarch -R echo setarch -R 2>/dev/null) \
+	    $(TSAN)/bin/python -m pytest --capture=sys $(or $(ARGS),-n auto --dist worksteal $(TSAN_TESTS))
 
 # The recorded calls of ggml on every variant of the kernels that this machine has, with 1, 2 and 3 threads: all within
 # their tolerances, the same bits each time. A process for each core, some minutes; ARGS names variants.

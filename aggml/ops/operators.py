@@ -18,7 +18,8 @@ from aggml.ops._common import pack, suffix
 from aggml.ops.binary import add, div, mul, scale, scale_bias, sub
 from aggml.ops.mul_mat import mul_mat
 from aggml.ops.unary import abs as abs_
-from aggml.ops.unary import neg, sqr, sqrt
+from aggml.ops.unary import ceil, floor, neg, sqr, sqrt, trunc
+from aggml.ops.unary import round as round_
 from aggml.tensor import Tensor, describe, new_view
 from aggml.tensor.operators import Operators
 
@@ -86,6 +87,33 @@ def _no_reverse(sign: str, cure: str) -> Callable[[Tensor, object], Tensor]:
         _refuse(sign, a, other, cure)
 
     return refuse
+
+
+_BITS = "there is no op of bits; ops.mul, ops.add and ops.step combine conditions of 0 and 1"
+_READ = "a tensor has no value yet: `await backend.get(tensor)` gives it as an array"
+_CURES = {
+    "a < b": "ops.step of ops.sub(b, a) is 1 where a < b, else 0",
+    "a <= b": "1 - ops.step of ops.sub(a, b) is 1 where a <= b, else 0",
+    "a // b": "ops.floor of ops.div",
+    "a % b": "a - ops.mul of b and ops.floor of ops.div(a, b)",
+    "divmod(a, b)": "ops.floor of ops.div is the first of the two",
+    "a ** b": "ops.exp of ops.scale by the logarithm of the base",
+    **dict.fromkeys(("a & b", "a | b", "a ^ b", "~a"), _BITS),
+    **dict.fromkeys(("a << b", "a >> b"), "ops.scale multiplies by a power of two"),
+    "+a": "ops.dup copies",
+    "round(a, digits)": "ops.round rounds to integers; ops.scale before and after it for digits",
+    "x[...] = b": "ops.set_1d, ..., ops.cpy and ops.set_rows write; Backend.set sets data",
+    "del x[...]": "a tensor keeps its extents; a view is a part of it",
+    "number of a": _READ,
+}
+
+
+def _refused(a: Tensor, sign: str, *other: object) -> NoReturn:
+    if sign in ("x[...] = b", "del x[...]"):
+        other = other[1:]  # not the index
+    if other:
+        _refuse(sign, a, other[0], _CURES[sign])
+    raise InvalidHandle(f"[{sign}] {describe(a)}: {_CURES[sign]}")
 
 
 # -- views by index
@@ -189,6 +217,11 @@ Operators.made_by.update(
         "pow": _power,
         "neg": neg,
         "abs": abs_,
+        "round": round_,
+        "floor": floor,
+        "ceil": ceil,
+        "trunc": trunc,
+        "refuse": _refused,
         "getitem": _item,
     }
 )

@@ -6,12 +6,12 @@ for each, and registers it here, because the room of tensors knows no operation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Operators"]
+__all__ = ["REFUSED", "Operators"]
 
 
 class Operators:
@@ -19,7 +19,8 @@ class Operators:
 
     - ``a + b``, ``a - b``, ``a * b``, ``a / b``: `ops.add`, `ops.sub`, `ops.mul`, `ops.div`; ``b``
       is repeated to the extents of ``a``. With a number: `ops.scale`, `ops.scale_bias`.
-    - ``-a``, ``abs(a)``: `ops.neg`, `ops.abs`.
+    - ``-a``, ``abs(a)``, ``round(a)``, ``math.floor(a)``, ``math.ceil(a)``, ``math.trunc(a)``:
+      `ops.neg`, `ops.abs`, `ops.round`, `ops.floor`, `ops.ceil`, `ops.trunc`.
     - ``a @ b``: `ops.mul_mat(a, b)`, ggml's product: rows of both are multiplied. With ``a`` of
       shape (m, k) and ``b`` of shape (n, k) it is of shape (n, m): numpy's ``b @ a.T``.
     - ``x[i, a:b, ::s, ...]``: a view, by axes in the order of `Tensor.shape`, as numpy has it.
@@ -76,5 +77,50 @@ class Operators:
     def __abs__(self) -> Self:
         return self.made_by["abs"](self)  # type: ignore[no-any-return]
 
+    def __round__(self, digits: int | None = None) -> Self:
+        if digits is not None:
+            self.made_by["refuse"](self, "round(a, digits)", digits)
+        return self.made_by["round"](self)  # type: ignore[no-any-return]
+
+    def __floor__(self) -> Self:
+        return self.made_by["floor"](self)  # type: ignore[no-any-return]
+
+    def __ceil__(self) -> Self:
+        return self.made_by["ceil"](self)  # type: ignore[no-any-return]
+
+    def __trunc__(self) -> Self:
+        return self.made_by["trunc"](self)  # type: ignore[no-any-return]
+
     def __getitem__(self, index: Any) -> Self:  # noqa: ANN401 - as numpy takes it
         return self.made_by["getitem"](self, index)  # type: ignore[no-any-return]
+
+
+def _refused(sign: str) -> Callable[..., NoReturn]:
+    def refuse(self: Operators, *other: object) -> NoReturn:
+        self.made_by["refuse"](self, sign, *other)
+        raise AssertionError
+
+    return refuse
+
+
+#: The operators that no tensor has, by method: what a message calls them.
+REFUSED: Final = {
+    **dict.fromkeys(("lt", "gt"), "a < b"),
+    **dict.fromkeys(("le", "ge"), "a <= b"),
+    **dict.fromkeys(("floordiv", "rfloordiv"), "a // b"),
+    **dict.fromkeys(("mod", "rmod"), "a % b"),
+    **dict.fromkeys(("divmod", "rdivmod"), "divmod(a, b)"),
+    "rpow": "a ** b",
+    **dict.fromkeys(("and", "rand"), "a & b"),
+    **dict.fromkeys(("or", "ror"), "a | b"),
+    **dict.fromkeys(("xor", "rxor"), "a ^ b"),
+    **dict.fromkeys(("lshift", "rlshift"), "a << b"),
+    **dict.fromkeys(("rshift", "rrshift"), "a >> b"),
+    "invert": "~a",
+    "pos": "+a",
+    "setitem": "x[...] = b",
+    "delitem": "del x[...]",
+    **dict.fromkeys(("float", "int", "complex"), "number of a"),
+}
+for _name, _sign in REFUSED.items():  # assigned here: type checkers tell of their use, too
+    setattr(Operators, f"__{_name}__", _refused(_sign))

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 
-from fuzz.rounds import LOOPS, Failure, fuzzers, loops_of
+from fuzz.rounds import LOOPS, Absent, Failure, fuzzers, loops_of
 
 
 def main() -> int:
@@ -29,6 +29,9 @@ def main() -> int:
     seed = secrets.randbelow(1 << 31) if given.seed is None else given.seed
     failed = 0
     for name in given.names or known:
+        if isinstance(absent := known[name], Absent):
+            print(f"{name}: not run, {absent.package} is not installed", flush=True)
+            failed += name in given.names
         for loop in loops_of(known[name]):
             if given.loop not in (None, loop):
                 continue

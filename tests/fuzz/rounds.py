@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LOOPS", "SHORT", "Failure", "Fuzzer", "Report", "draw", "fuzzers", "loops_of", "short"]
+__all__ = [
+    "LOOPS",
+    "SHORT",
+    "Absent",
+    "Failure",
+    "Fuzzer",
+    "Report",
+    "draw",
+    "fuzzers",
+    "loops_of",
+    "short",
+]
 
 LOOPS = ("asyncio", "trio")
 SHORT = 20
+OURS = ("aggml", "fuzz", "models", "support", "")  # what is missing of these is a mistake
 
 
 class Report(NamedTuple):
@@ -62,20 +74,42 @@ class Fuzzer(Protocol):
         ...
 
 
+class Absent:
+    """A fuzzer whose imports need a package that is not installed; it runs on no loop."""
+
+    LOOPS = ()
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def run(self, seed: int, programs: int, loop: str, first: int = 0) -> Report:
+        """Raise; the arguments are those of `Fuzzer.run`."""
+        raise ModuleNotFoundError(f"{self.package} is not installed", name=self.package)
+
+
 def draw(seed: int, k: int) -> random.Random:
     """The source of all choices of program ``k``."""
     return random.Random(f"{seed} {k}")
 
 
 def fuzzers() -> dict[str, Fuzzer]:
-    """All modules of this folder that define ``run``, by name."""
+    """All modules of this folder that define ``run``, by name; `Absent` where a package lacks."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
-    modules = {
-        name: importlib.import_module(f"fuzz.{name}")
-        for name in names
-        if name != "__main__" and not name.startswith("test_")
-    }
-    return {name: cast("Fuzzer", m) for name, m in modules.items() if hasattr(m, "run")}
+    found = {}
+    for name in names:
+        if name == "__main__" or name.startswith("test_"):
+            continue
+        try:
+            module = importlib.import_module(f"fuzz.{name}")
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in OURS:
+                raise
+            found[name] = cast("Fuzzer", Absent(package))
+            continue
+        if hasattr(module, "run"):
+            found[name] = cast("Fuzzer", module)
+    return found
 
 
 def loops_of(fuzzer: Fuzzer) -> Sequence[str]:

@@ -6,6 +6,8 @@ Not here: the builders that they stand for (test_recorded.py).
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +45,10 @@ async def value(be: aggml.Backend, y: aggml.Tensor) -> Array:
         (lambda a, b: a @ b, ops.mul_mat),
         (lambda a, _: -a, lambda a, _: ops.neg(a)),
         (lambda a, _: abs(a), lambda a, _: ops.abs(a)),
+        (lambda a, _: round(a), lambda a, _: ops.round(a)),
+        (lambda a, _: math.floor(a), lambda a, _: ops.floor(a)),
+        (lambda a, _: math.ceil(a), lambda a, _: ops.ceil(a)),
+        (lambda a, _: math.trunc(a), lambda a, _: ops.trunc(a)),
         (lambda a, _: a**2, lambda a, _: ops.sqr(a)),
         (lambda a, _: a**0.5, lambda a, _: ops.sqrt(a)),
         (lambda a, _: a * 3, lambda a, _: ops.scale(a, 3)),
@@ -93,6 +99,30 @@ async def test_numbers_come_out_as_in_numpy(cpu: aggml.Backend, rng: np.random.G
         (lambda a: a[0.5], "ops.get_rows"),
         (lambda a: a[::0], "zero"),
         (lambda a: a["x"], "ops.get_rows"),
+        (lambda a: a < a, "ops.step"),
+        (lambda a: a <= 1, "ops.step"),
+        (lambda a: a > np.ones(4, np.float32), "ops.step.*backend.get"),
+        (lambda a: a >= 0, "ops.step"),
+        (lambda a: a // 2, "ops.floor"),
+        (lambda a: 2 // a, "ops.floor"),
+        (lambda a: a % a, "ops.floor"),
+        (lambda a: 2 % a, "ops.floor"),
+        (lambda a: divmod(a, a), "ops.div"),
+        (lambda a: divmod(1, a), "ops.div"),
+        (lambda a: 2**a, "ops.exp"),
+        (lambda a: a & a, "ops.mul"),
+        (lambda a: True | a, "ops.step"),
+        (lambda a: a ^ a, "ops.step"),
+        (lambda a: ~a, "ops.step"),
+        (lambda a: a << 1, "ops.scale"),
+        (lambda a: 1 >> a, "ops.scale"),
+        (lambda a: +a, "ops.dup"),
+        (lambda a: round(a, 2), "ops.round"),
+        (lambda a: operator.setitem(a, 0, 1), "ops.set_1d.*Backend.set"),
+        (lambda a: operator.delitem(a, 0), "extents"),
+        (float, "backend.get"),
+        (int, "backend.get"),
+        (complex, "backend.get"),
     ],
 )
 def test_what_is_refused_names_the_op(call: Callable[[Any], object], names: str) -> None:
@@ -115,8 +145,13 @@ def test_other_misuse() -> None:
         list(a)  # type: ignore[call-overload]
     with pytest.raises(TypeError):
         3 in a  # type: ignore[misc]  # noqa: B015
-    with pytest.raises(TypeError):
-        a < a  # type: ignore[operator]  # noqa: B015
+
+
+def test_every_operator_of_python_is_built_or_refused_by_name() -> None:
+    """All that numbers have; truth and hash are those of any object."""
+    ignored = {"__bool__", "__index__", "__getnewargs__", "__getformat__", *dir(object)}
+    wanted = {name for name in dir(int) if name.startswith("__")} - ignored
+    assert wanted - set(dir(aggml.Tensor)) == set()
 
 
 def test_equality_is_identity() -> None:
