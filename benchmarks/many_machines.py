@@ -1,10 +1,10 @@
-"""``python -m benchmarks.many_machines``: what a pipeline on Ray costs, and whether it survives.
+"""``python -m benchmarks.many_machines``: what a pipeline on Ray costs.
 
 Parts: ``overhead``, a token's time beyond what one backend takes, for each stage; ``efficiency``,
 the share of the time in which the busiest of simulated stages computes; ``replicas``, tokens per
-second of 1 to 16 simulated pipelines of one stage; ``kills``, generations while stages are killed
-at random. All stages are on this machine; with ``--nodes 4`` on four of Ray's nodes, which are
-processes of this machine. Not here: the tests (tests/ray).
+second of 1 to 16 simulated pipelines of one stage. All stages are on this machine; with ``--nodes
+4`` on four of Ray's nodes, which are processes of this machine. Not here: what dies
+(many_kills.py), the tests (tests/ray).
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ import contextlib
 import itertools
 import json
 import logging
-import os
-import random
-import signal
 import statistics
 import tempfile
 import time
@@ -30,7 +27,7 @@ from ray.cluster_utils import Cluster
 import aggml
 from aggml.devices.sim import SimDevice
 from aggml.models.small import write_small
-from aggml.ray import pipeline, result
+from aggml.ray import pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +36,7 @@ PLACE = {"CPU": 0.01}
 PROMPT = list(range(40, 60))
 TOKENS = 100
 SPEED = 2e8  # of simulated stages: two layers take about 16 ms for a token
-PARTS = ("overhead", "efficiency", "replicas", "kills")
+PARTS = ("overhead", "efficiency", "replicas")
 
 
 def simulated() -> aggml.Backend:
@@ -68,7 +65,7 @@ async def together(model: Any, n: int, tokens: int) -> float:
     return time.perf_counter() - begin
 
 
-async def overhead(path: Path, _: int) -> dict[str, float]:
+async def overhead(path: Path) -> dict[str, float]:
     found = {}
     backend = aggml.get_device("CPU").backend(n_threads=1)
     async with backend, await aggml.models.load(path, backend, ctx=256) as alone:
@@ -83,7 +80,7 @@ async def overhead(path: Path, _: int) -> dict[str, float]:
     return found
 
 
-async def efficiency(path: Path, _: int) -> dict[str, float]:
+async def efficiency(path: Path) -> dict[str, float]:
     found = {}
     for stages in (2, 4):
         for slots in (1, stages, 2 * stages, 8 * stages):
@@ -100,7 +97,7 @@ async def efficiency(path: Path, _: int) -> dict[str, float]:
     return found
 
 
-async def replicas(path: Path, _: int) -> dict[str, float]:
+async def replicas(path: Path) -> dict[str, float]:
     found = {}
     for n in (1, 2, 4, 8, 16):
         models = [
@@ -119,49 +116,13 @@ async def replicas(path: Path, _: int) -> dict[str, float]:
     return found
 
 
-async def kills(path: Path, rounds: int) -> dict[str, float]:
-    """Three generations in each round; a stage is killed at a random token of the first one."""
-    dice = random.Random(1)
-    async with await aggml.models.load(path, ctx=256) as alone:
-        wanted = await taken(alone, 32)
-    wrong, stores = 0, []
-    async with await pipeline(path, 2, ctx=256, slots=3, resources=PLACE) as model:
-        actors = model._decoder.stages.actors
-
-        async def one(doomed: int | None) -> None:
-            nonlocal wrong
-            got = []
-            async for token in model.generate(PROMPT, max_tokens=32, stop_ids=[]):
-                got.append(token.id)
-                if len(got) == doomed:
-                    pid = await result(dice.choice(actors).pid.remote())
-                    os.kill(pid, signal.SIGKILL)
-            wrong += got != wanted
-
-        begin = time.perf_counter()
-        for i in range(rounds):
-            async with anyio.create_task_group() as tasks:
-                for doomed in (dice.randrange(1, 32), None, None):
-                    tasks.start_soon(one, doomed)
-            if i % 20 == 0:
-                print(f"  round {i}: {model.losses} losses, {wrong} wrong", flush=True)
-                have: Any = ray.cluster_resources()  # type: ignore[no-untyped-call]
-                left: Any = ray.available_resources()  # type: ignore[no-untyped-call]
-                stores.append(have["object_store_memory"] - left["object_store_memory"])
-        took = time.perf_counter() - begin
-        return {
-            "rounds": rounds, "losses": model.losses, "wrong": wrong,
-            "seconds a round": took / rounds, "bytes in the object store at most": max(stores),
-        }  # fmt: skip
-
-
-async def run(parts: list[str], rounds: int) -> dict[str, dict[str, float]]:
+async def run(parts: list[str]) -> dict[str, dict[str, float]]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         path = write_small(Path(folder) / "small.gguf")
         for part in parts:
-            which: Callable[[Path, int], Any] = globals()[part]
-            found[part] = await which(path, rounds)
+            which: Callable[[Path], Any] = globals()[part]
+            found[part] = await which(path)
             for name, value in found[part].items():
                 print(f"{part}: {name} {value:.3g}", flush=True)
     return found
@@ -186,12 +147,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("parts", nargs="*", default=PARTS, choices=[*PARTS, []], metavar="PART")
     parser.add_argument("--loop", default="asyncio", choices=["asyncio", "trio"])
-    parser.add_argument("--rounds", type=int, default=200, help="of kills")
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--nodes", type=int, default=1, help="of the cluster")
     given = parser.parse_args()
     with cluster(given.nodes):
-        found = anyio.run(run, given.parts, given.rounds, backend=given.loop)
+        found = anyio.run(run, given.parts, backend=given.loop)
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
 
