@@ -17,27 +17,28 @@ __all__ = ["cut"]
 
 
 def cut(
-    costs: Sequence[float],
+    costs: Sequence[float] | Sequence[Sequence[float]],
     stages: int,
     *,
     speeds: Sequence[float] | None = None,
     sizes: Sequence[float] | None = None,
     limits: Sequence[float] | None = None,
     begin: float = 0.0,
-    end: float = 0.0,
+    end: float | Sequence[float] = 0.0,
 ) -> list[tuple[int, int]]:
     """Cut layers into runs so that the slowest stage is as fast as can be.
 
     A pipeline gives a result each time its slowest stage ends a step, so that stage decides.
 
     Args:
-        costs: time of each layer, in any unit.
+        costs: time of each layer, in any unit; or for each stage such a list, if it is not the same
+            on all of them.
         stages: how many, each with at least one layer.
         speeds: of each stage; its time is its cost divided by this. None: all 1.
         sizes: bytes of each layer.
         limits: bytes that each stage has room for.
         begin: cost beside the layers of the first stage: the embeddings.
-        end: cost beside the layers of the last stage: the output.
+        end: cost beside the layers of the last stage: the output; or that on each stage.
 
     Returns:
         For each stage its first layer and the one after its last.
@@ -45,7 +46,8 @@ def cut(
     Raises:
         InvalidArgument: fewer layers than stages, none at all; sizes that fit no cut.
     """
-    n = len(costs)
+    rows = _of_each_stage(costs, stages)
+    n = len(rows[0]) if rows else 0
     if not 1 <= stages <= n:
         raise InvalidArgument(f"[cut] {n} layers cannot be cut into {stages} stages")
     faster = list(speeds or [1.0] * stages)
@@ -53,7 +55,7 @@ def cut(
     for name, given in (("speeds", faster), ("limits", room)):
         if len(given) != stages:
             raise InvalidArgument(f"[cut] {len(given)} {name} for {stages} stages")
-    time = [0.0, *itertools.accumulate(costs)]
+    ends = [float(end)] * stages if isinstance(end, int | float) else list(end)
     size = [0.0, *itertools.accumulate(sizes or [0.0] * n)]
     worst = float("inf")
     # best[i]: the slowest stage, at best, if the stages so far end before layer i; back[s][i]:
@@ -61,7 +63,8 @@ def cut(
     best = [0.0] + [worst] * n
     back: list[list[int]] = []
     for stage in range(stages):
-        beside = (begin if stage == 0 else 0.0) + (end if stage == stages - 1 else 0.0)
+        beside = (begin if stage == 0 else 0.0) + (ends[stage] if stage == stages - 1 else 0.0)
+        time = [0.0, *itertools.accumulate(rows[stage])]
         reached, begins = [worst] * (n + 1), [0] * (n + 1)
         for stop in range(stage + 1, n + 1):
             for first in range(stage, stop):
@@ -78,3 +81,16 @@ def cut(
     for begins in reversed(back):
         edges.append(begins[edges[-1]])
     return list(itertools.pairwise(reversed(edges)))
+
+
+def _of_each_stage(
+    costs: Sequence[float] | Sequence[Sequence[float]], stages: int
+) -> list[list[float]]:
+    """The time of each layer on each stage."""
+    plain = [float(x) for x in costs if isinstance(x, int | float)]
+    if len(plain) == len(costs):
+        return [plain] * stages
+    rows = [list(x) for x in costs if not isinstance(x, int | float)]
+    if len(rows) != stages or len({len(row) for row in rows}) != 1:
+        raise InvalidArgument(f"[cut] costs on {len(rows)} stages, for {stages}")
+    return rows

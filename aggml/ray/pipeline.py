@@ -5,14 +5,18 @@ Here: the cut, the stages started, the object that users hold. Not here: the sta
 
 from __future__ import annotations
 
+import collections
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio.to_thread
 
 from aggml import Backend, InvalidArgument, Unsupported
 from aggml.models.catalogue import describe
+from aggml.models.dividing import SHARE
 from aggml.models.encoding import EncoderDescription
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import LONGEST
@@ -22,6 +26,7 @@ from aggml.models.weights import open_model
 from aggml.ray.cutting import cut
 from aggml.ray.decoder import PipelineDecoder
 from aggml.ray.files import source_of
+from aggml.ray.measuring import kinds, samples, spread
 from aggml.ray.stage import Plan
 from aggml.ray.stages import Stages
 from aggml.ray.traces import PipelineTrace
@@ -32,17 +37,23 @@ if TYPE_CHECKING:
 
     from aggml.models.description import Description
     from aggml.models.weights import ModelFile
+    from aggml.ray.measuring import Measured, Sample
     from aggml.ray.stage import Facts
 
 __all__ = ["PipelineModel", "pipeline"]
 
 Opener = Callable[[], Backend]
+_Costs = Sequence[float] | Sequence[Sequence[float]]
 
 
 class PipelineModel(TextModel):
     """What `pipeline` returns: a model that continues text, on many machines."""
 
     _decoder: PipelineDecoder
+
+    #: By which the layers were cut: time of each layer, on each stage if it was measured. As
+    #: ``costs`` of another pipeline on such nodes they save the measuring.
+    costs: _Costs = ()
 
     @property
     def stages(self) -> list[Facts]:
@@ -72,7 +83,7 @@ async def pipeline(
     cache: str = "f16",
     threads: int = 1,
     backend: Opener | Sequence[Opener] | None = None,
-    costs: Sequence[float] | None = None,
+    costs: _Costs | Literal["measured", "bytes"] = "measured",
     speeds: Sequence[float] | None = None,
     limits: Sequence[float] | None = None,
     resources: Mapping[str, float] | None = None,
@@ -99,10 +110,14 @@ async def pipeline(
         threads: cores that each stage computes on.
         backend: opens the backend of a stage, there: ``lambda:
             aggml.best_device().backend()``; or one such function for each. None: the CPU's.
-        costs: time of each layer, in any unit, by which they are cut. None: bytes of their weights,
-            of experts those that a token uses.
-        speeds: of each stage, relative to each other; None: all are equal.
-        limits: bytes of weights that each stage has room for.
+        costs: time of each layer, in any unit, by which they are cut, or such a list for each
+            stage. "measured": a layer of each
+            kind is run on each stage. "bytes": those of their weights, of experts the ones that a
+            token uses.
+        speeds: of each stage, relative to each other, where ``costs`` does not tell; None: all are
+            equal.
+        limits: bytes of weights that each stage has room for. None: if costs are measured, most
+            of the memory that its device has left; else whatever there is.
         resources: what Ray reserves for each stage; None: ``threads`` CPUs.
         strategy: how Ray places them: "SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK".
         micro_batches: steps under way at most. None: one more than stages.
@@ -113,7 +128,8 @@ async def pipeline(
     Raises:
         ModelError: the file cannot be read, is of an unknown architecture.
         Unsupported: it is an encoder.
-        InvalidArgument: more stages than layers; a number below 1.
+        InvalidArgument: more stages than layers; a number below 1; layers that do not fit into
+            ``limits``.
         AllocFailed: the cluster has no place for the stages.
         StageLost: a stage died while it was opened.
 
@@ -134,10 +150,12 @@ async def pipeline(
             raise Unsupported(
                 f"[pipeline] {model.architecture} is an encoder: one machine has room for it"
             )
-        sizes, vocabulary = _sizes(file, model), file.tensors["token_embd.weight"].ne[1]
-        used = costs or _used(file, model)
-        end = 0.0 if costs else _output(file)
-    edges = cut(used, stages, speeds=speeds, sizes=sizes, limits=limits, end=end)
+        vocabulary = file.tensors["token_embd.weight"].ne[1]
+        if stages == 1 and costs == "measured":
+            costs = "bytes"  # there is nothing to decide
+        task = _task(file, model, costs)
+    # What cannot be cut at all is refused before anything is started.
+    edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
     source = await anyio.to_thread.run_sync(lambda: source_of(where, shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     plans = [
@@ -146,15 +164,72 @@ async def pipeline(
     ]
     needs = [dict(resources or {"CPU": float(threads)})] * stages
     most = micro_batches or stages + 1
-    actors = Stages(plans, needs, strategy, patience, edges)
-    await actors.start(progress)
+    actors = Stages(plans, needs, strategy, patience)
+    await actors.place()
+    if task.sample is not None:
+        task = await _measured(actors, task, task.sample)
+        try:
+            edges = cut(
+                task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits or task.room,
+                end=task.end,
+            )  # fmt: skip
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await actors.aclose()
+            raise
+    await actors.start(edges, progress)
     decoder = PipelineDecoder(
         actors, model, vocabulary, ctx=limit, sequences=slots, micro_batches=most
     )
-    return PipelineModel(
+    made = PipelineModel(
         decoder, tokenizer, owned=actors,
         template=template if isinstance(template, str) else None,
     )  # fmt: skip
+    made.costs = task.costs
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is to be cut.
+
+    Attributes:
+        costs: of each layer, or of each layer on each stage.
+        end: of the output, or of that on each stage.
+        sizes: bytes of each layer.
+        sample: which layers are to be measured; None: costs are known.
+        room: bytes that each stage has for layers, as far as it says so.
+    """
+
+    costs: _Costs
+    end: float | Sequence[float]
+    sizes: list[float]
+    sample: Sample | None
+    room: Sequence[float] | None = None
+
+
+async def _measured(actors: Stages, task: _Task, sample: Sample) -> _Task:
+    """A task with costs as the stages have measured them."""
+    found = await actors.measure(sample)
+    pairs = [spread(sample, x.seconds) for x in found]
+    costs, ends = [x for x, _ in pairs], [x for _, x in pairs]
+    return _Task(costs, ends, task.sizes, None, _room(found))
+
+
+def _task(file: ModelFile, model: Description, costs: _Costs | str) -> _Task:
+    sizes = _sizes(file, model)
+    if not isinstance(costs, str):
+        return _Task(costs, 0.0, sizes, None)
+    if costs not in {"measured", "bytes"}:
+        raise InvalidArgument(f"[pipeline] costs is {costs!r}, not 'measured', 'bytes' or numbers")
+    sample = samples(kinds(model, file)) if costs == "measured" else None
+    return _Task(_used(file, model), _output(file), sizes, sample)
+
+
+def _room(found: Sequence[Measured]) -> list[float]:
+    """Bytes that each stage has for weights: stages of one node share its memory."""
+    beside = collections.Counter(x.node for x in found)
+    return [SHARE * x.free / beside[x.node] if x.free else math.inf for x in found]
 
 
 def _of_layer(file: ModelFile, i: int) -> dict[str, int]:

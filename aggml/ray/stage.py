@@ -21,6 +21,7 @@ from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
 from aggml.ray.errors import StageLost
 from aggml.ray.files import found
+from aggml.ray.measuring import Measured, measured
 from aggml.ray.neighbours import Neighbours
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from aggml import Backend, Future, Trace
     from aggml.models.decoding import Decoder
     from aggml.ray.files import Source
+    from aggml.ray.measuring import Sample
     from aggml.ray.step import Ask, Step
 
 __all__ = ["Facts", "Opening", "Plan", "Seen", "Stage"]
@@ -167,6 +169,15 @@ class Stage:
         nbytes = sum(x.nbytes for name, x in weights.items() if model.uses(name))
         return Facts(ray.get_runtime_context().get_node_id(), layers, nbytes, address)
 
+    async def measure(self, sample: Sample) -> Measured:
+        """Find out how long layers take here, before it is decided which ones this stage gets."""
+        async with self._opening:
+            path = await found(self._plan.source, self._files, self._tell)
+            backend = self._opened_backend()
+            seconds = await measured(backend, path, sample, self._plan.cache)
+        free, _ = backend.device.memory()
+        return Measured(ray.get_runtime_context().get_node_id(), tuple(seconds), free)
+
     async def connect(self, epoch: int, address: tuple[str, int]) -> None:
         """Connect to the stage behind this one.
 
@@ -278,16 +289,20 @@ class Stage:
     async def _load(self, layers: tuple[int, int]) -> Decoder:
         plan = self._plan
         path = await found(plan.source, self._files, self._tell)
-        if plan.backend is not None:
-            backend = plan.backend()
-        else:
-            backend = aggml.get_device("CPU").backend(n_threads=plan.threads)
-        self._backend = backend
+        backend = self._opened_backend()
         with await open_model(path) as file:
             return await load_decoder(
                 backend, file, ctx=plan.ctx, sequences=plan.slots, cache=plan.cache,
                 progress=self._tell, stage=layers,
             )  # fmt: skip
+
+    def _opened_backend(self) -> Backend:
+        if self._backend is None:
+            if self._plan.backend is not None:
+                self._backend = self._plan.backend()
+            else:
+                self._backend = aggml.get_device("CPU").backend(n_threads=self._plan.threads)
+        return self._backend
 
     def _tell(self, done: int, whole: int) -> None:
         self._loaded = done, whole

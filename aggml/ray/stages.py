@@ -30,9 +30,10 @@ from aggml.ray.stage import Opening, Stage
 from aggml.ray.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from aggml.ray.clocks import Reading
+    from aggml.ray.measuring import Measured, Sample
     from aggml.ray.stage import Facts, Plan, Seen
 
 __all__ = ["Stages"]
@@ -49,7 +50,6 @@ class Stages:
         resources: what Ray reserves for each, as ``{"CPU": 1}``.
         strategy: how Ray's placement group spreads them: "SPREAD", "STRICT_SPREAD", "PACK".
         patience: seconds that a lost stage may take to come back.
-        layers: of each its first layer and the one after its last.
     """
 
     def __init__(
@@ -58,12 +58,11 @@ class Stages:
         resources: Sequence[Mapping[str, float]],
         strategy: str,
         patience: float,
-        layers: Sequence[tuple[int, int]],
     ) -> None:
         self.epoch = 0
         self.wire: Wire | None = None
         self.log: list[tuple[int, float, float]] | None = None  # of a trace under way
-        self._layers = tuple(layers)
+        self._layers: tuple[tuple[int, int], ...] = ()
         self._key = secrets.token_bytes(KEY_BYTES)
         self.actors: list[Any] = []
         self.facts: list[Facts] = []
@@ -76,16 +75,15 @@ class Stages:
         self._files: Any = None
         self._closed = False
 
-    async def start(self, progress: Callable[[int, int], None] | None) -> None:
-        """Start and open all of them.
+    async def place(self) -> None:
+        """Start the actors where there is room for them.
 
         Raises:
             AllocFailed: the cluster has not the resources.
-            StageLost: one died while it was opened.
 
         Cancellation: none of them is left.
         """
-        try:
+        async with self._or_none():
             await anyio.to_thread.run_sync(self._reserve)
             with anyio.move_on_after(self._patience) as waited:
                 await result(self._group.ready())
@@ -96,9 +94,45 @@ class Stages:
                     f"it has {_resources()}"
                 )
             await anyio.to_thread.run_sync(self._start_actors)
+
+    async def measure(self, sample: Sample) -> list[Measured]:
+        """Have each find out how long layers take there, all at once, as they will compute.
+
+        Raises:
+            StageLost: one died meanwhile.
+
+        Cancellation: none of them is left.
+        """
+        found: list[Measured] = []
+        async with self._or_none():
+            found += [await result(x) for x in [x.measure.remote(sample) for x in self.actors]]
+        return found
+
+    async def start(
+        self, layers: Sequence[tuple[int, int]], progress: Callable[[int, int], None] | None
+    ) -> None:
+        """Open all of them.
+
+        Args:
+            layers: of each its first layer and the one after its last.
+            progress: called with bytes loaded so far and bytes in all.
+
+        Raises:
+            StageLost: one died while it was opened.
+
+        Cancellation: none of them is left.
+        """
+        self._layers = tuple(layers)
+        async with self._or_none():
+            self.facts = await self._opened(0, progress)
+            await self._connect(0)
+
+    @contextlib.asynccontextmanager
+    async def _or_none(self) -> AsyncGenerator[None, None]:
+        """What raises in it ends all stages."""
+        try:
             try:
-                self.facts = await self._opened(0, progress)
-                await self._connect(0)
+                yield
             except LOST as error:
                 raise self.lost(error) from error
         except BaseException:

@@ -53,6 +53,16 @@ def test_more_stages_than_layers_are_refused(layers: int, stages: int) -> None:
         cut([1.0] * layers, stages)
 
 
+def test_a_stage_may_be_faster_at_some_layers_than_at_others() -> None:
+    slow, fast = [3.0, 3.0, 3.0, 3.0], [1.0, 1.0, 1.0, 1.0]
+    assert cut([slow, fast], 2) == [(0, 1), (1, 4)]
+    assert cut([fast, slow], 2) == [(0, 3), (3, 4)]
+    assert cut([fast, slow], 2, end=[0.0, 9.0]) == [(0, 3), (3, 4)]
+    assert cut([fast, fast], 2, end=[9.0, 2.0]) == [(0, 3), (3, 4)]
+    with pytest.raises(aggml.InvalidArgument, match="costs on 1 stages, for 2"):
+        cut([slow], 2)
+
+
 def test_speeds_are_as_many_as_stages() -> None:
     with pytest.raises(aggml.InvalidArgument, match="3 speeds for 2 stages"):
         cut([1.0] * 4, 2, speeds=[1.0, 1.0, 1.0])

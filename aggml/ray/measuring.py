@@ -1,0 +1,125 @@
+"""How long layers take on the node that will compute them, and how many of them it has memory for.
+
+Layers of one kind (the same parts, tensors of the same shapes and types) take equally long, so one
+of each kind is loaded and run for one token. Here: kinds, the run, costs of all layers from it. Not
+here: what is made of the costs (cutting.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from aggml.models.decoding.batch import Batch, Group
+from aggml.models.loading import load_decoder
+from aggml.models.weights import open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aggml import Backend, DType
+    from aggml.models.decoding import Decoder
+    from aggml.models.description import Description, Layer
+    from aggml.models.weights import ModelFile
+
+__all__ = ["Measured", "Sample", "kinds", "measured", "samples", "spread"]
+
+RUNS: Final = 7  # of which the fastest counts: nothing makes a layer faster than it is
+CONTEXT: Final = 256  # positions of the caches of a measured layer
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Layers that are measured: one of each kind, and the last one, which has the output with it.
+
+    Attributes:
+        kind: of each layer of the model, by number.
+        layers: for each kind the layer that is measured.
+    """
+
+    kind: tuple[int, ...]
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a stage has found out.
+
+    Attributes:
+        node: where it runs, as Ray names it.
+        seconds: of one token, for each measured layer, then for the last layer with the output.
+        free: bytes that its device has left; 0: it does not say.
+    """
+
+    node: str
+    seconds: tuple[float, ...]
+    free: int
+
+
+def kinds(model: Description, file: ModelFile) -> list[int]:
+    """A number for each layer, the same for layers of one kind."""
+    known: list[tuple[Layer, dict[str, tuple[tuple[int, ...], DType]]]] = []
+    found = []
+    for i, layer in enumerate(model.layers):
+        prefix = f"blk.{i}."
+        tensors = {
+            name.removeprefix(prefix): (tuple(x.ne), x.dtype)
+            for name, x in file.tensors.items()
+            if name.startswith(prefix)
+        }
+        if (layer, tensors) not in known:
+            known.append((layer, tensors))
+        found.append(known.index((layer, tensors)))
+    return found
+
+
+def samples(kind: Sequence[int]) -> Sample:
+    """Which layers to measure: of each kind one without embeddings and output, if there is one."""
+    inner = range(1, len(kind) - 1)
+    layers = []
+    for k in range(max(kind) + 1):
+        of = [i for i, x in enumerate(kind) if x == k]
+        layers.append(next((i for i in of if i in inner), of[0]))
+    return Sample(tuple(kind), tuple(layers))
+
+
+def spread(sample: Sample, seconds: Sequence[float]) -> tuple[list[float], float]:
+    """The time of each layer, and that of the output, from those that were measured."""
+    *of_kind, last = seconds
+    costs = [of_kind[k] for k in sample.kind]
+    if sample.layers[sample.kind[-1]] == len(sample.kind) - 1:
+        return costs, 0.0  # only the last layer is of its kind: its time has the output's in it
+    return costs, max(0.0, last - costs[-1])
+
+
+async def measured(backend: Backend, path: Path, sample: Sample, cache: str) -> list[float]:
+    """Seconds of one token: for each measured layer, then for the last one.
+
+    Cancellation: nothing of the layers is left.
+    """
+    layers = [*sample.layers, len(sample.kind) - 1]
+    return [await _one(backend, path, layer, cache) for layer in layers]
+
+
+async def _one(backend: Backend, path: Path, layer: int, cache: str) -> float:
+    with await open_model(path) as file:
+        decoder = await load_decoder(
+            backend, file, ctx=CONTEXT, cache=cache, stage=(layer, layer + 1)
+        )
+        values = np.zeros((1, decoder.model.width), np.float32) if layer else None
+        # The first run compiles, and reads the weights from the disk.
+        return min([await _run(decoder, i, values) for i in range(RUNS + 1)][1:])
+
+
+async def _run(decoder: Decoder, position: int, values: np.ndarray | None) -> float:
+    at = np.array([[position]], np.int32)
+    batch = Batch((Group(np.zeros_like(at), at, at, 0, decoder.seen(position)),))
+    future = await decoder.queue(batch, 1 if decoder.model.ends else 0, values=values)
+    await future
+    _, started, done = future.times
+    assert started is not None
+    assert done is not None
+    return done - started
