@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml.models.description import Description
+    from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
     from aggml.ray.measuring import Measured, Sample
     from aggml.ray.stage import Facts
@@ -142,18 +143,7 @@ async def pipeline(
     if len(openers) != stages:
         raise InvalidArgument(f"[pipeline] {len(openers)} backends for {stages} stages")
     where = Path(path)
-    with await open_model(where) as file:
-        tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
-        template = file.metadata.get("tokenizer.chat_template")
-        model = describe(Hyperparameters(file.metadata))
-        if isinstance(model, EncoderDescription):
-            raise Unsupported(
-                f"[pipeline] {model.architecture} is an encoder: one machine has room for it"
-            )
-        vocabulary = file.tensors["token_embd.weight"].ne[1]
-        if stages == 1 and costs == "measured":
-            costs = "bytes"  # there is nothing to decide
-        task = _task(file, model, costs)
+    model, tokenizer, template, task = await _read(where, "bytes" if stages == 1 else costs)
     # What cannot be cut at all is refused before anything is started.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
     source = await anyio.to_thread.run_sync(lambda: source_of(where, shared=shared))
@@ -162,31 +152,36 @@ async def pipeline(
         Plan(i, stages, source, limit, slots, cache, opener, threads)
         for i, opener in enumerate(openers)
     ]
-    needs = [dict(resources or {"CPU": float(threads)})] * stages
-    most = micro_batches or stages + 1
-    actors = Stages(plans, needs, strategy, patience)
+    actors = Stages(
+        plans, [dict(resources or {"CPU": float(threads)})] * stages, strategy, patience
+    )
     await actors.place()
     if task.sample is not None:
-        task = await _measured(actors, task, task.sample)
-        try:
-            edges = cut(
-                task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits or task.room,
-                end=task.end,
-            )  # fmt: skip
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await actors.aclose()
-            raise
+        task, edges = await _measured(actors, task, task.sample, speeds, limits)
     await actors.start(edges, progress)
     decoder = PipelineDecoder(
-        actors, model, vocabulary, ctx=limit, sequences=slots, micro_batches=most
-    )
-    made = PipelineModel(
-        decoder, tokenizer, owned=actors,
-        template=template if isinstance(template, str) else None,
+        actors, model, task.vocabulary, ctx=limit, sequences=slots,
+        micro_batches=micro_batches or stages + 1,
     )  # fmt: skip
+    made = PipelineModel(decoder, tokenizer, owned=actors, template=template)
     made.costs = task.costs
     return made
+
+
+async def _read(
+    path: Path, costs: _Costs | str
+) -> tuple[Description, Vocabulary | None, str | None, _Task]:
+    """What the driver has to know of a model file."""
+    with await open_model(path) as file:
+        tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
+        template = file.metadata.get("tokenizer.chat_template")
+        model = describe(Hyperparameters(file.metadata))
+        if isinstance(model, EncoderDescription):
+            raise Unsupported(
+                f"[pipeline] {model.architecture} is an encoder: one machine has room for it"
+            )
+        task = _task(file, model, costs)
+    return model, tokenizer, template if isinstance(template, str) else None, task
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,35 +190,50 @@ class _Task:
 
     Attributes:
         costs: of each layer, or of each layer on each stage.
-        end: of the output, or of that on each stage.
+        end: of the output.
         sizes: bytes of each layer.
         sample: which layers are to be measured; None: costs are known.
-        room: bytes that each stage has for layers, as far as it says so.
+        vocabulary: how many tokens there are.
     """
 
     costs: _Costs
-    end: float | Sequence[float]
+    end: float
     sizes: list[float]
     sample: Sample | None
-    room: Sequence[float] | None = None
+    vocabulary: int
 
 
-async def _measured(actors: Stages, task: _Task, sample: Sample) -> _Task:
-    """A task with costs as the stages have measured them."""
+async def _measured(
+    actors: Stages,
+    task: _Task,
+    sample: Sample,
+    speeds: Sequence[float] | None,
+    limits: Sequence[float] | None,
+) -> tuple[_Task, list[tuple[int, int]]]:
+    """A task with costs as the stages have measured them, and the cut by them."""
     found = await actors.measure(sample)
     pairs = [spread(sample, x.seconds) for x in found]
     costs, ends = [x for x, _ in pairs], [x for _, x in pairs]
-    return _Task(costs, ends, task.sizes, None, _room(found))
+    try:
+        edges = cut(
+            costs, len(found), speeds=speeds, sizes=task.sizes, limits=limits or _room(found),
+            end=ends,
+        )  # fmt: skip
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await actors.aclose()
+        raise
+    return replace(task, costs=costs), edges
 
 
 def _task(file: ModelFile, model: Description, costs: _Costs | str) -> _Task:
-    sizes = _sizes(file, model)
+    sizes, vocabulary = _sizes(file, model), file.tensors["token_embd.weight"].ne[1]
     if not isinstance(costs, str):
-        return _Task(costs, 0.0, sizes, None)
+        return _Task(costs, 0.0, sizes, None, vocabulary)
     if costs not in {"measured", "bytes"}:
         raise InvalidArgument(f"[pipeline] costs is {costs!r}, not 'measured', 'bytes' or numbers")
     sample = samples(kinds(model, file)) if costs == "measured" else None
-    return _Task(_used(file, model), _output(file), sizes, sample)
+    return _Task(_used(file, model), _output(file), sizes, sample, vocabulary)
 
 
 def _room(found: Sequence[Measured]) -> list[float]:

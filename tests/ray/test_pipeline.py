@@ -16,6 +16,8 @@ from models import random_models
 from ray_cluster import cluster, store_in_use
 
 import aggml
+from aggml.devices.sim import SimDevice
+from aggml.models.small import write_small
 from aggml.ray import StageLost, pipeline, result
 
 if TYPE_CHECKING:
@@ -191,6 +193,30 @@ async def test_a_cancelled_generation_frees_its_slot_and_hurts_nobody(path: Path
             with anyio.move_on_after(0.02 * n):  # in the prompt
                 await model.logits(ids)
         assert await _generated(model, ids) == wanted
+
+
+async def test_a_step_that_nobody_waits_for_is_aborted_where_it_is(
+    folder: Path, nodes: Any
+) -> None:
+    path = write_small(folder / "small.gguf")
+
+    def slow() -> aggml.Backend:  # 512 tokens of two layers take some 2 s
+        return SimDevice("SIM", memory=1 << 30, speed=9e8).backend()
+
+    async with (
+        await pipeline(
+            path, ctx=2048, slots=1, resources=PLACE, backend=slow, costs="bytes"
+        ) as model,
+        model.trace() as trace,
+    ):
+        with anyio.move_on_after(0.7):
+            await model.logits([5] * 2000)  # four pieces; three are under way at a time
+        assert len(await _generated(model, [5, 6], stop_ids=[])) == MANY
+    sent = {x.number for x in trace.steps}
+    pieces = sorted(sent)[:3]
+    for stage in trace.stages:  # what it has computed to the end
+        assert not {*pieces} <= {x.number for x in stage.steps}
+    assert {x.number for x in trace.stages[1].steps} >= sent - {*pieces}
 
 
 async def test_a_node_without_the_file_fetches_it_once(path: Path, folder: Path) -> None:
