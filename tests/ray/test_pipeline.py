@@ -103,10 +103,11 @@ async def test_generations_at_once_do_not_mix(path: Path) -> None:
     assert [got[i] for i in range(len(prompts))] == wanted
 
 
-@pytest.mark.parametrize("nodes_used", [1, 2])
+@pytest.mark.parametrize(("layout", "nodes_used"), [("llama", 1), ("llama", 2), ("mamba2", 2)])
 async def test_stages_that_die_come_back_and_no_token_is_lost_or_repeated(
-    path: Path, nodes_used: int
+    folder: Path, nodes: Any, layout: str, nodes_used: int
 ) -> None:
+    path = random_models.write(folder / f"{layout}.gguf", layout)
     prompts = [random_models.prompt(40)[i : i + 12] for i in range(3)]
     async with await aggml.models.load(path, ctx=256) as whole:
         wanted = [await _generated(whole, x, temperature=0.9, seed=7) for x in prompts]
