@@ -44,6 +44,7 @@ PARTS: Final = {
     kernels.GEMM: "mul_mat of 512 columns, every type; ggml, numpy, PyTorch",
     kernels.MATVEC: "mul_mat of 1 and 8 columns, weights from memory; ggml, PyTorch",
     kernels.ATTENTION: "attention of 512 x 512; ggml, PyTorch",
+    kernels.CONTEXTS: "attention of one query to 4,096 x 8, 32,768 and 131,072 keys; ggml",
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
     ops.PART: "every op, with data from outside of L2 and in cache; ggml",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",

@@ -32,6 +32,16 @@ def attention(dtype: str, head: int, *, causal: bool, tokens: int = 512) -> Case
     }  # fmt: skip
 
 
+def context(
+    dtype: str, heads: int, kv_heads: int, head: int, keys: int, sequences: int = 1
+) -> Case:
+    """One query of each sequence sees all keys of its cache, whose rows hold all heads."""
+    return {
+        "op": "context", "dtype": dtype, "heads": heads, "kv_heads": kv_heads, "head": head,
+        "keys": keys, "sequences": sequences,
+    }  # fmt: skip
+
+
 def elementwise(op: str, *ne: int) -> Case:
     """``op`` ("soft_max", "rms_norm" or "rope") on one tensor."""
     return {"op": op, "ne": list(ne)}
@@ -44,6 +54,8 @@ def operations(case: Case) -> float:
     if case["op"] == "attention":
         pairs = case["tokens"] * (case["tokens"] + 1) / 2 if case["causal"] else case["tokens"] ** 2
         return float(4 * pairs * case["head"] * case["heads"])
+    if case["op"] == "context":
+        return float(4 * case["keys"] * case["sequences"] * case["heads"] * case["head"])
     return float(math.prod(case["ne"]))
 
 
@@ -71,6 +83,22 @@ def heads(case: Case) -> tuple[F32, F32, F32]:
     """q, k, v, each (heads, tokens, head)."""
     shape = (case["heads"], case["tokens"], case["head"])
     return floats(3, *shape), floats(4, *shape), floats(5, *shape)
+
+
+def queries(case: Case) -> F32:
+    """(sequences, heads, 1, head): what asks in "context"."""
+    return floats(3, case["sequences"], case["heads"], 1, case["head"])
+
+
+def cache_rows(case: Case) -> F32:
+    """The rows that keys are made of, then those of values, in "context"."""
+    return floats(4, 2 * BASE_ROWS, case["kv_heads"] * case["head"])
+
+
+def filled(rows: np.ndarray[Any, Any], case: Case) -> np.ndarray[Any, Any]:
+    """A whole cache of these rows: (sequences, keys, ...)."""
+    one = repeated(rows, case["keys"])
+    return np.ascontiguousarray(np.broadcast_to(one, (case["sequences"], *one.shape)))
 
 
 def mask(case: Case) -> np.ndarray[Any, np.dtype[np.float16]]:

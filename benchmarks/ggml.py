@@ -64,6 +64,7 @@ class GGML:
         self.scale = _typed(base.ggml_scale, p, p, p, f)
         self.mul_mat = _typed(base.ggml_mul_mat, p, p, p, p)
         self.flash_attn = _typed(base.ggml_flash_attn_ext, p, p, p, p, p, p, f, f, f)
+        self.permute = _typed(base.ggml_permute, p, p, p, c_int, c_int, c_int, c_int)
         self.soft_max = _typed(base.ggml_soft_max_ext, p, p, p, p, f, f)
         self.rms_norm = _typed(base.ggml_rms_norm, p, p, p, f)
         self.rope = _typed(base.ggml_rope_ext, p, p, p, p, p, c_int, c_int, c_int, f, f, f, f, f, f)
@@ -266,6 +267,16 @@ class Kernel:
         mask = self._input(F16, cases.mask(case)) if case["causal"] else None
         q_ = self._input(F32, q)
         return [self.g.flash_attn(self._rest, q_, k, v, mask, cases.scale(case), 0.0, 0.0)]
+
+    def _context(self, case: cases.Case, type_id: int, rows: str) -> list[int]:
+        g = self.g
+        q = self._input(F32, cases.queries(case))
+        ne = (case["head"], case["kv_heads"], case["keys"], case["sequences"])
+        k, v = (
+            g.permute(self._rest, self._input(type_id, cases.filled(half, case), *ne), 0, 2, 1, 3)
+            for half in np.split(np.load(rows), 2)
+        )
+        return [g.flash_attn(self._rest, q, k, v, None, cases.scale(case), 0.0, 0.0)]
 
     def _soft_max(self, case: cases.Case, *_: object) -> list[int]:
         x = self._input(F32, cases.values(case))

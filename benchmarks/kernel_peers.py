@@ -43,7 +43,8 @@ class Peers:
         self._prepare_ggml(case, rows)
         if case["op"] == "mul_mat" and case["dtype"] == "f32" and case["copies"] == 1:
             self._try("numpy", lambda: self._call("numpy", "prepare", "numpy", case, self._threads))
-        if case["op"] in ("soft_max", "rms_norm") or case.get("dtype") in PLAIN:
+        plain = case.get("dtype") in PLAIN and case["op"] != "context"
+        if case["op"] in ("soft_max", "rms_norm") or plain:
             prepare = lambda: self._call("PyTorch", "prepare", "torch", case, self._threads)  # noqa: E731
             self._try("PyTorch", prepare)
 

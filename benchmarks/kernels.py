@@ -1,9 +1,9 @@
 """Kernels beside ggml, numpy and PyTorch, and beside the limits of the machine.
 
-Four parts: "gemm" (many columns), "matvec" (few columns, weights streamed from memory),
-"attention", "elementwise". Each round measures the roofline, then our kernel, then each peer. A
-peer is a process that is stopped while others are measured. Not here: the cases' data (cases.py),
-the peers (ggml.py, arrays.py).
+Five parts: "gemm" (many columns), "matvec" (few columns, weights streamed from memory),
+"attention", "contexts" (one query, many keys, streamed from memory), "elementwise". Each round
+measures the roofline, then our kernel, then each peer. A peer is a process that is stopped while
+others are measured. Not here: the cases' data (cases.py), the peers (ggml.py, arrays.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 GEMM: Final = "gemm"
 MATVEC: Final = "matvec"
 ATTENTION: Final = "attention"
+CONTEXTS: Final = "contexts"
 ELEMENTWISE: Final = "elementwise"
-PARTS: Final = (GEMM, MATVEC, ATTENTION, ELEMENTWISE)
+PARTS: Final = (GEMM, MATVEC, ATTENTION, CONTEXTS, ELEMENTWISE)
 
 LARGE: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_K")
 OTHERS: Final = (
@@ -41,6 +42,7 @@ OTHERS: Final = (
     "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
 )  # fmt: skip
 PACKED: Final = ("q8_0", "q4_0", "q4_1", "q5_0", "q4_K", "q5_K", "q6_K", "q3_K", "q2_K", "iq4_xs")
+MODELS: Final = {"8B": (32, 8, 128), "0.5B": (14, 2, 64)}  # heads, heads of keys, their width
 STREAMED: Final = 512 << 20  # bytes of weights that a mat-vec goes through: more than caches hold
 
 
@@ -65,6 +67,12 @@ def all_cases(part: str) -> dict[str, Case]:
                     what = f"attention {name} 512 x 512, heads of {head}"
                     what += ", causal" if causal else ""
                     found[what] = cases.attention(name, head, causal=causal)
+    elif part == CONTEXTS:
+        for model, shape in MODELS.items():
+            for keys, sequences in ((32768, 1), (131072, 1), (4096, 8)):
+                for name in ("f16", "q8_0", "q4_0"):
+                    what = f"{sequences} x {keys} keys {name}, heads of {model}"
+                    found[what] = cases.context(name, *shape, keys, sequences)
     else:
         found["soft_max 512 x 512 x 32"] = cases.elementwise("soft_max", 512, 512, 32)
         found["rms_norm 4096 x 512"] = cases.elementwise("rms_norm", 4096, 512)
@@ -161,6 +169,20 @@ class Ours:
         mask = self._input("f16", cases.mask(case)) if case["causal"] else None
         return [ops.flash_attn_ext(q, k, v, mask, cases.scale(case), 0.0, 0.0)]
 
+    def _context(self, case: Case) -> list[Tensor]:
+        q = self._input("f32", cases.queries(case))
+        assert self._stored is not None
+        ne = (case["head"], case["kv_heads"], case["keys"], case["sequences"])
+        halves = np.split(self._stored, 2)
+        k, v = (
+            ops.permute(self._input(case["dtype"], self._cache(x), *ne), 0, 2, 1, 3) for x in halves
+        )
+        return [ops.flash_attn_ext(q, k, v, None, cases.scale(case), 0.0, 0.0)]
+
+    def _cache(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        whole = cases.filled(rows, self.case)
+        return whole.reshape(*whole.shape[:2], self.case["kv_heads"], -1)
+
     def _soft_max(self, case: Case) -> list[Tensor]:
         x = self._input("f32", cases.values(case))
         return [ops.soft_max_ext(x, None, 0.125, 0.0)]
@@ -181,6 +203,8 @@ def _store(case: Case, path: Path) -> np.ndarray[Any, Any] | None:
     elif case["op"] == "attention":
         _, k, v = cases.heads(case)
         made = _converted(np.concatenate([k, v]).reshape(-1, case["head"]), case["dtype"])
+    elif case["op"] == "context":
+        made = _converted(cases.cache_rows(case), case["dtype"])
     else:
         return None
     np.save(path, made.view(np.uint8))
@@ -255,9 +279,16 @@ def _amount(part: str, case: Case) -> tuple[float, str]:
     if part == MATVEC:
         size = DType.parse(case["dtype"]).row_size(case["k"]) * case["m"] * case["copies"]
         return size / 1e9, "GB/s"
+    if part == CONTEXTS:
+        return 2 * _row_bytes(case) * case["keys"] * case["sequences"] / 1e9, "GB/s"
     if part == ELEMENTWISE:
         return 8 * cases.operations(case) / 1e9, "GB/s"
     return cases.operations(case) / 1e9, "GOP/s"
+
+
+def _row_bytes(case: Case) -> int:
+    """Bytes of a key of all heads."""
+    return DType.parse(case["dtype"]).row_size(case["kv_heads"] * case["head"])
 
 
 def _kind(case: Case) -> str:
@@ -271,6 +302,8 @@ def _roofs(part: str, case: Case, roofline: Roofline) -> dict[str, Callable[[], 
     if part == ELEMENTWISE:
         size = int(4 * cases.operations(case))
         return {"a copy": lambda: roofline.copy(size)}
+    if part == CONTEXTS:
+        return {"read": roofline.read}
     kind = _kind(case)
     names = dict.fromkeys((kind, roofline.best(kind)) if kind in roofline.peaks else ("f32",))
     found: dict[str, Callable[[], float]] = {}
@@ -297,6 +330,8 @@ def _shares(part: str, case: Case, roofline: Roofline) -> tuple[Budget, ...]:
         return (Budget("read", ">=", 0.85 if dtype.startswith(("iq1", "iq2", "iq3")) else 0.95),)
     if part == MATVEC and dtype in PACKED:
         return (Budget("read", ">=", 0.85),)
+    if part == CONTEXTS and dtype == "f16":
+        return (Budget("read", ">=", 0.9),)
     if part == ATTENTION and not case["causal"] and dtype == "bf16":
         return (Budget(bf16, ">=", 0.25 if tiles else 0.7),)
     if part == ATTENTION and not case["causal"] and dtype == "f16":

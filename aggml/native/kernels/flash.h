@@ -14,7 +14,7 @@ enum {
     AGK_FLASH_TILE = 32,        /* rows: two vectors of 16 lanes */
     AGK_FLASH_KEYS = 64,        /* keys of a block: S, K, V, Q and O of width 32 fit L1 together, of width 128 L2 */
     AGK_FLASH_PAIRED_KEYS = 32, /* of bf16 pairs: all of it in L1, width 128 */
-    AGK_FLASH_NARROW = 6,       /* fewer rows than this: lanes along the width instead of along rows */
+    AGK_FLASH_NARROW = 9,       /* fewer rows than this: lanes along the width instead of along rows */
 };
 
 /* The facts about the mask under a tile that the first step finds, in the node's work memory. */
@@ -26,6 +26,12 @@ typedef struct agk_flash_mask {
 
 enum { AGK_FLASH_NO_MASK, AGK_FLASH_SAME_MASK, AGK_FLASH_FULL_MASK }; /* SAME: all rows of the tile have one mask */
 
+/* Rows that are wanted soon, for narrow kernels: `bytes` of each, 0: none. Row j is asked for beside key j. */
+typedef struct agk_flash_ahead {
+    const char *rows;
+    int64_t step, bytes;
+} agk_flash_ahead;
+
 /* One tile: row i of Q at q + i * q_step, of the result at out + i * out_step, of the mask (f16) at mask +
  * i * mask_step. A kernel is begin, block for each block of keys, end; between them `state` is its own. */
 typedef struct agk_flash_tile {
@@ -34,7 +40,8 @@ typedef struct agk_flash_tile {
     int64_t q_step, mask_step, out_step;
     int64_t n_rows, d, dv;
     int64_t k_step, v_step; /* bytes between rows of k and v, for the narrow kernel alone: */
-    int32_t k_type, v_type; /* f32, f16 or bf16; the other takes f32 without gaps */
+    int32_t k_type, v_type; /* f32, f16, bf16, q8_0 or q4_0; the other takes f32 without gaps */
+    agk_flash_ahead k_ahead, v_ahead;
     int32_t mask_kind;
     float scale, softcap;        /* softcap 0: none */
     float slope[AGK_FLASH_TILE]; /* what the mask of a row is multiplied with */
@@ -48,14 +55,19 @@ typedef struct agk_flash_narrow {
     float *s, *max, *sum, *shrink, *o;
 } agk_flash_narrow;
 
-static inline agk_flash_narrow agk_flash_narrow_of(float *state)
+static inline agk_flash_narrow agk_flash_narrow_of(const agk_flash_tile *t)
 {
-    agk_flash_narrow f = {.s = state};
-    f.max = f.s + AGK_FLASH_NARROW * AGK_FLASH_KEYS;
-    f.sum = f.max + AGK_FLASH_NARROW;
-    f.shrink = f.sum + AGK_FLASH_NARROW;
-    f.o = f.shrink + AGK_FLASH_NARROW;
+    agk_flash_narrow f = {.s = t->state};
+    f.max = f.s + t->n_rows * AGK_FLASH_KEYS;
+    f.sum = f.max + t->n_rows;
+    f.shrink = f.sum + t->n_rows;
+    f.o = f.shrink + t->n_rows;
     return f;
+}
+
+static inline int64_t agk_flash_narrow_floats(int64_t rows, int64_t dv)
+{
+    return (rows * (AGK_FLASH_KEYS + 3 + dv) + 15) / 16 * 16;
 }
 
 /* Floats of a tile's state: Q^T [d][32], O^T [dv][32], S^T [keys][32], mask [keys][32], maxima and sums [2][32]. */

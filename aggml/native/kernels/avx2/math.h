@@ -56,6 +56,18 @@ AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
     return v_load_bf16(part);
 }
 
+/* VF signed bytes; VF low (high: upper) halves of bytes. */
+AGK_INLINE vf v_load_i8(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+AGK_INLINE vf v_load_u4(const uint8_t *p, int high)
+{
+    const __m128i q = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    const __m128i one = _mm_and_si128(high ? _mm_srli_epi16(q, 4) : q, _mm_set1_epi8(15));
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(one));
+}
+
 AGK_INLINE vf v_round(vf x)
 {
     return _mm256_round_ps(x, 8);

@@ -52,6 +52,18 @@ AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+/* VF signed bytes; VF low (high: upper) halves of bytes. */
+AGK_INLINE vf v_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+AGK_INLINE vf v_load_u4(const uint8_t *p, int high)
+{
+    const __m128i q = _mm_loadu_si128((const __m128i *)(const void *)p);
+    const __m128i one = _mm_and_si128(high ? _mm_srli_epi16(q, 4) : q, _mm_set1_epi8(15));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(one));
+}
+
 AGK_INLINE vf v_round(vf x)
 {
     return _mm512_roundscale_ps(x, 8);

@@ -2,6 +2,7 @@
  * 2e-6 of the largest value that a row attends to. */
 #include "math.h"
 
+#include "bytes.h"
 #include "kernels/vec/flash.h"
 #include "kernels/vec/flash_narrow.h"
 

@@ -75,6 +75,21 @@ AGK_INLINE vf v_load_bf16_n(const uint16_t *p, int64_t n)
 }
 
 /* a * b + c and c - a * b, rounded once. */
+/* VF signed bytes; VF low (high: upper) halves of bytes. */
+AGK_INLINE vf v_load_i8(const int8_t *p)
+{
+    int8_t four[8] = {0};
+    memcpy(four, p, 4);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(four)))));
+}
+AGK_INLINE vf v_load_u4(const uint8_t *p, int high)
+{
+    uint8_t four[8] = {0};
+    memcpy(four, p, 4);
+    const uint8x8_t q = vld1_u8(four), one = high ? vshr_n_u8(q, 4) : vand_u8(q, vdup_n_u8(15));
+    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(one))));
+}
+
 AGK_INLINE vf v_fma(vf a, vf b, vf c)
 {
     return vfmaq_f32(c, a, b);

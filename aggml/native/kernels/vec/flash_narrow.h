@@ -1,17 +1,21 @@
 /* Attention of a few rows (decoding): lanes along the width, K and V read once, as they lie, for up to V_NR rows.
- * Included after an ISA's math.h. Not here: tiles with rows in the lanes (kernels/vec/flash.h). */
+ *
+ * f32, f16, bf16, q8_0 and q4_0 are widened in registers. While a block of keys is computed, lines of the next one are
+ * asked for, as many as are read. Included after an ISA's math.h. Not here: tiles with rows in the lanes
+ * (kernels/vec/flash.h), the walk over heads and blocks (lower/attention/flash_few.c). */
 #ifndef AGK_VEC_FLASH_NARROW_H
 #define AGK_VEC_FLASH_NARROW_H
 
+#include "formats/blocks.h"
 #include "kernels/flash.h"
 #include "table/kernel_types.h"
 #include "math.h"
 
-enum { V_NARROW = AGK_FLASH_NARROW, V_NR = VF == 8 ? 2 : 4 }; /* V_NR x 4 sums in registers */
+enum { V_NR = VF == 8 ? 2 : 4, V_BLOCK = 32 }; /* V_NR x 4 sums in registers; elements of a quantized block */
 
 static inline void v_flash_begin_narrow(const agk_flash_tile *t)
 {
-    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
+    const agk_flash_narrow f = agk_flash_narrow_of(t);
     for (int64_t r = 0; r < t->n_rows; ++r) {
         f.max[r] = -__builtin_inff();
         f.sum[r] = 0.0f;
@@ -19,11 +23,33 @@ static inline void v_flash_begin_narrow(const agk_flash_tile *t)
     for (int64_t i = 0; i < t->n_rows * t->dv; ++i) f.o[i] = 0.0f;
 }
 
-/* n elements of a row from i on; n >= VF: a whole vector. */
-AGK_INLINE vf v_row_part(int type, const char *row, int64_t i, int64_t n)
+AGK_INLINE int v_in_blocks(int type)
 {
-    const uint16_t *halves = (const uint16_t *)(const void *)row + i;
-    const float *floats = (const float *)(const void *)row + i;
+    return type == AGK_Q8_0 || type == AGK_Q4_0;
+}
+
+/* Where element i of a row lies; of a quantized type where its block does. */
+AGK_INLINE const char *v_at(int type, const char *row, int64_t i)
+{
+    if (type == AGK_Q8_0) return row + i / V_BLOCK * (int64_t)sizeof(agk_block_q8_0);
+    if (type == AGK_Q4_0) return row + i / V_BLOCK * (int64_t)sizeof(agk_block_q4_0);
+    return row + i * (type == AGK_F32 ? 4 : 2);
+}
+
+/* n elements from `i` behind `at` on; n >= VF: a whole vector. Of quantized types whole ones only. */
+AGK_INLINE vf v_part(int type, const char *at, int i, int64_t n)
+{
+    const uint16_t *halves = (const uint16_t *)(const void *)at + i;
+    const float *floats = (const float *)(const void *)at + i;
+    if (type == AGK_Q8_0) {
+        const agk_block_q8_0 *x = (const agk_block_q8_0 *)(const void *)at + i / V_BLOCK;
+        return v_load_i8(x->qs + i % V_BLOCK) * v_set(_cvtsh_ss(x->d));
+    }
+    if (type == AGK_Q4_0) {
+        const agk_block_q4_0 *x = (const agk_block_q4_0 *)(const void *)at + i / V_BLOCK;
+        const vf codes = v_load_u4(x->qs + i % (V_BLOCK / 2), i % V_BLOCK >= V_BLOCK / 2);
+        return (codes - v_set(8.0f)) * v_set(_cvtsh_ss(x->d));
+    }
     if (type == AGK_F16) {
         if (n >= VF) return v_load_f16(halves);
         return v_load_f16_n(halves, n);
@@ -36,64 +62,100 @@ AGK_INLINE vf v_row_part(int type, const char *row, int64_t i, int64_t n)
     return v_load_n(floats, n);
 }
 
-AGK_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_tile *t, int64_t i, int64_t n,
-                                  const char *q, const char *k, vf acc[V_NR][4])
+AGK_INLINE void v_ask_for(const char *row, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
+}
+
+AGK_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_tile *t, int64_t i, int within,
+                                  int64_t n, const char *q, const char *k, vf acc[V_NR][4])
 {
     vf x[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < keys; ++j) x[j] = v_row_part(type, k + j * t->k_step, i, n);
+    for (int j = 0; j < keys; ++j) x[j] = v_part(type, v_at(type, k + j * t->k_step, i), within, n);
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
-        const vf y = v_row_part(AGK_F32, q + r * t->q_step, i, n);
+        const vf y = v_part(AGK_F32, v_at(AGK_F32, q + r * t->q_step, i), within, n);
 #pragma GCC unroll 4
         for (int j = 0; j < keys; ++j) acc[r][j] = v_fma(x[j], y, acc[r][j]);
     }
 }
 
-/* s[r][j] = q[r] . k[j], four keys at a time: one sum across lanes for all four. */
-AGK_INLINE void v_narrow_dots(int type, int rows, const agk_flash_tile *t, int64_t n, const char *q, const char *k,
+/* s[r][j] = q[r] . k[j] of four keys, one sum across lanes for all of them, or of one. */
+AGK_INLINE void v_narrow_dots(int type, int rows, int keys, const agk_flash_tile *t, const char *q, const char *k,
                               float *s)
 {
-    int64_t j = 0;
-    for (; j < n; j += j + 4 <= n ? 4 : 1) {
-        const int four = j + 4 <= n;
-        const char *from = k + j * t->k_step;
-        vf acc[V_NR][4];
+    vf acc[V_NR][4];
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
-            for (int h = 0; h < 4; ++h) acc[r][h] = v_zero();
-        }
-        if (four) {
-            int64_t i = 0;
-            for (; i + VF <= t->d; i += VF) v_narrow_dots_add(type, rows, 4, t, i, VF, q, from, acc);
-            if (i < t->d) v_narrow_dots_add(type, rows, 4, t, i, t->d - i, q, from, acc);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; ++r) v_sum4(acc[r], s + r * AGK_FLASH_KEYS + j);
-        } else {
-            for (int64_t i = 0; i < t->d; i += VF) v_narrow_dots_add(type, rows, 1, t, i, t->d - i, q, from, acc);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; ++r) s[r * AGK_FLASH_KEYS + j] = v_sum(acc[r][0]);
-        }
+        for (int j = 0; j < keys; ++j) acc[r][j] = v_zero();
     }
+    int64_t i = 0;
+    if (v_in_blocks(type)) {
+        for (; i < t->d; i += V_BLOCK) {
+#pragma GCC unroll 8
+            for (int h = 0; h < V_BLOCK; h += VF) v_narrow_dots_add(type, rows, keys, t, i, h, VF, q, k, acc);
+        }
+    } else {
+        for (; i + VF <= t->d; i += VF) v_narrow_dots_add(type, rows, keys, t, i, 0, VF, q, k, acc);
+        if (i < t->d) v_narrow_dots_add(type, rows, keys, t, i, 0, t->d - i, q, k, acc);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+        if (keys == 4)
+            v_sum4(acc[r], s + r * AGK_FLASH_KEYS);
+        else
+            s[r * AGK_FLASH_KEYS] = v_sum(acc[r][0]);
+    }
+}
+
+AGK_INLINE void v_narrow_dots_rows(int type, int keys, const agk_flash_tile *t, const char *k, float *s)
+{
+    int64_t r = 0;
+    for (; r + V_NR <= t->n_rows; r += V_NR) {
+        v_narrow_dots(type, V_NR, keys, t, t->q + r * t->q_step, k, s + r * AGK_FLASH_KEYS);
+    }
+    const char *q = t->q + r * t->q_step;
+    float *rest = s + r * AGK_FLASH_KEYS;
+    const int64_t left = t->n_rows - r;
+    if (V_NR > 3 && left == 3)
+        v_narrow_dots(type, 3, keys, t, q, k, rest);
+    else if (left == 2)
+        v_narrow_dots(type, 2, keys, t, q, k, rest);
+    else if (left == 1)
+        v_narrow_dots(type, 1, keys, t, q, k, rest);
+}
+
+AGK_INLINE void v_narrow_dots_all(int type, const agk_flash_tile *t, int64_t n, const char *k, float *s)
+{
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4) {
+        for (int64_t h = j; h < j + 4; ++h) v_ask_for(t->k_ahead.rows + h * t->k_ahead.step, t->k_ahead.bytes);
+        v_narrow_dots_rows(type, 4, t, k + j * t->k_step, s + j);
+    }
+    for (; j < n; ++j) v_narrow_dots_rows(type, 1, t, k + j * t->k_step, s + j);
 }
 
 /* o[r] = o[r] * shrink[r] + sum of p[r][j] * v[j], `nv` vectors from element i on; n < VF: a part of one. */
 AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile *t, int64_t i, int64_t n,
-                                int64_t n_keys, const float *p, const char *v, const float *shrink, float *o)
+                                int64_t n_keys, const float *p, const char *v, agk_flash_ahead ahead,
+                                const float *shrink, float *o)
 {
     vf acc[V_NR][8];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
         for (int h = 0; h < nv; ++h) {
-            acc[r][h] = v_row_part(AGK_F32, (const char *)(o + r * t->dv), i + h * VF, n) * v_set(shrink[r]);
+            acc[r][h] = v_part(AGK_F32, (const char *)(o + r * t->dv + i), h * VF, n) * v_set(shrink[r]);
         }
     }
-    for (int64_t j = 0; j < n_keys; ++j) {
+    const char *from = v_at(type, v, i);
+    for (int64_t j = 0; j < n_keys; ++j, from += t->v_step) {
+        v_ask_for(ahead.rows + j * ahead.step, ahead.bytes);
         vf x[8];
 #pragma GCC unroll 8
-        for (int h = 0; h < nv; ++h) x[h] = v_row_part(type, v + j * t->v_step, i + h * VF, n);
+        for (int h = 0; h < nv; ++h) x[h] = v_part(type, from, h * VF, n);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) {
             const vf y = v_set(p[r * AGK_FLASH_KEYS + j]);
@@ -154,52 +216,72 @@ AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narro
     f->sum[r] = f->sum[r] * f->shrink[r] + v_sum(sum);
 }
 
-AGK_INLINE void v_narrow_values_all(int type, int rows, const agk_flash_tile *t, int64_t n, const float *p,
-                                    const char *v, const float *shrink, float *o)
+/* All elements of some rows; only the first pass over the keys asks for those of the next block. */
+AGK_INLINE void v_narrow_values_rows(int type, int rows, const agk_flash_tile *t, int64_t n, const float *p,
+                                     const char *v, agk_flash_ahead ahead, const float *shrink, float *o)
 {
-    enum { WIDE = VF == 8 ? 2 : 4 };
+    enum { WIDE = VF == 8 ? 2 : 4, OF_BLOCK = V_BLOCK / VF };
+    const agk_flash_ahead none = {.rows = v};
+    const bool whole = !v_in_blocks(type) || VF * WIDE % V_BLOCK == 0;
     int64_t i = 0;
-    for (; i + WIDE * VF <= t->dv; i += WIDE * VF) v_narrow_values(type, rows, WIDE, t, i, VF, n, p, v, shrink, o);
-    for (; i < t->dv; i += VF) v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, shrink, o);
+    for (; whole && i + WIDE * VF <= t->dv; i += WIDE * VF) {
+        v_narrow_values(type, rows, WIDE, t, i, VF, n, p, v, i == 0 ? ahead : none, shrink, o);
+    }
+    if (v_in_blocks(type)) {
+        for (; i < t->dv; i += V_BLOCK) {
+            v_narrow_values(type, rows, OF_BLOCK, t, i, VF, n, p, v, i == 0 ? ahead : none, shrink, o);
+        }
+    } else {
+        for (; i < t->dv; i += VF) {
+            v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, i == 0 ? ahead : none, shrink, o);
+        }
+    }
 }
 
-AGK_INLINE void v_narrow_rows(int rows, const agk_flash_tile *t, const agk_flash_narrow *f, int64_t r, int64_t first,
-                              int64_t n, const char *k, const char *v)
+AGK_INLINE void v_narrow_values_all(int type, const agk_flash_tile *t, const agk_flash_narrow *f, int64_t n,
+                                    const char *v)
 {
-    float *s = f->s + r * AGK_FLASH_KEYS, *o = f->o + r * t->dv;
-    const float *shrink = f->shrink + r;
-    const char *q = t->q + r * t->q_step;
-    if (t->k_type == AGK_F16)
-        v_narrow_dots(AGK_F16, rows, t, n, q, k, s);
-    else if (t->k_type == AGK_BF16)
-        v_narrow_dots(AGK_BF16, rows, t, n, q, k, s);
-    else
-        v_narrow_dots(AGK_F32, rows, t, n, q, k, s);
-    for (int h = 0; h < rows; ++h) v_narrow_soft_max(t, f, r + h, first, n, s + h * AGK_FLASH_KEYS);
-    if (t->v_type == AGK_F16)
-        v_narrow_values_all(AGK_F16, rows, t, n, s, v, shrink, o);
-    else if (t->v_type == AGK_BF16)
-        v_narrow_values_all(AGK_BF16, rows, t, n, s, v, shrink, o);
-    else
-        v_narrow_values_all(AGK_F32, rows, t, n, s, v, shrink, o);
+    const agk_flash_ahead none = {.rows = v};
+    int64_t r = 0;
+    for (; r < t->n_rows; r += V_NR) {
+        const float *p = f->s + r * AGK_FLASH_KEYS, *shrink = f->shrink + r;
+        float *o = f->o + r * t->dv;
+        const agk_flash_ahead ahead = r == 0 ? t->v_ahead : none;
+        const int64_t left = t->n_rows - r;
+        if (left >= V_NR)
+            v_narrow_values_rows(type, V_NR, t, n, p, v, ahead, shrink, o);
+        else if (V_NR > 3 && left == 3)
+            v_narrow_values_rows(type, 3, t, n, p, v, ahead, shrink, o);
+        else if (left == 2)
+            v_narrow_values_rows(type, 2, t, n, p, v, ahead, shrink, o);
+        else
+            v_narrow_values_rows(type, 1, t, n, p, v, ahead, shrink, o);
+    }
 }
 
 static inline void v_flash_block_narrow(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
-    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
-    int64_t r = 0;
-    for (; r + V_NR <= t->n_rows; r += V_NR) v_narrow_rows(V_NR, t, &f, r, first, n, k, v);
-    if (V_NR > 3 && r + 3 == t->n_rows) { /* keys and values are read and widened once, not twice */
-        v_narrow_rows(3, t, &f, r, first, n, k, v);
-        return;
+    const agk_flash_narrow f = agk_flash_narrow_of(t);
+    switch (t->k_type) {
+    case AGK_F16: v_narrow_dots_all(AGK_F16, t, n, k, f.s); break;
+    case AGK_BF16: v_narrow_dots_all(AGK_BF16, t, n, k, f.s); break;
+    case AGK_Q8_0: v_narrow_dots_all(AGK_Q8_0, t, n, k, f.s); break;
+    case AGK_Q4_0: v_narrow_dots_all(AGK_Q4_0, t, n, k, f.s); break;
+    default: v_narrow_dots_all(AGK_F32, t, n, k, f.s); break;
     }
-    for (; r + 2 <= t->n_rows; r += 2) v_narrow_rows(2, t, &f, r, first, n, k, v);
-    for (; r < t->n_rows; ++r) v_narrow_rows(1, t, &f, r, first, n, k, v);
+    for (int64_t r = 0; r < t->n_rows; ++r) v_narrow_soft_max(t, &f, r, first, n, f.s + r * AGK_FLASH_KEYS);
+    switch (t->v_type) {
+    case AGK_F16: v_narrow_values_all(AGK_F16, t, &f, n, v); break;
+    case AGK_BF16: v_narrow_values_all(AGK_BF16, t, &f, n, v); break;
+    case AGK_Q8_0: v_narrow_values_all(AGK_Q8_0, t, &f, n, v); break;
+    case AGK_Q4_0: v_narrow_values_all(AGK_Q4_0, t, &f, n, v); break;
+    default: v_narrow_values_all(AGK_F32, t, &f, n, v); break;
+    }
 }
 
 static inline void v_flash_end_narrow(const agk_flash_tile *t)
 {
-    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
+    const agk_flash_narrow f = agk_flash_narrow_of(t);
     for (int64_t r = 0; r < t->n_rows; ++r) {
         float *out = (float *)(void *)(t->out + r * t->out_step);
         const float max = f.max[r], sink = t->sink[r], top = sink > max ? sink : max;

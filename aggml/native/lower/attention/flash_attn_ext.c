@@ -1,6 +1,7 @@
 /* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
  *
- * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c, flash_parts.c). Online softmax:
+ * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c,
+ * flash_few.c, flash_parts.c). Online softmax:
  * Milakov and Gimelshein, 2018; Dao et al., 2022. */
 #include "lower/refuse.h"
 #include "flash_plan.h"
@@ -114,20 +115,6 @@ static int64_t keys_of_part(int64_t n_keys)
     return fewest <= PART_KEYS ? PART_KEYS : (fewest + AGK_FLASH_KEYS - 1) / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
 }
 
-static void lower_split(agk_lowering *lowering, agk_flash_plan *plan)
-{
-    const agk_node *node = lowering->node;
-    const agk_view *q = &node->src[0];
-    const int64_t n_keys = node->src[1].ne[1], rows = q->ne[1] * q->ne[2] * q->ne[3];
-    plan->flags |= AGK_FLASH_SPLIT;
-    plan->as.parts.keys = keys_of_part(n_keys);
-    plan->as.parts.count = (n_keys + plan->as.parts.keys - 1) / plan->as.parts.keys;
-    plan->units *= plan->as.parts.count;
-    plan->room = (int64_t)((lowering->work_size + 63) / 64 * 64);
-    const int64_t floats = rows * plan->as.parts.count * (2 + node->dst.ne[0]);
-    lowering->work_size = (size_t)plan->room + (size_t)floats * sizeof(float);
-}
-
 /* On matrix tiles: chooses the kernels, and takes room for packed keys and values. */
 static void lower_terms(agk_lowering *lowering, agk_flash_plan *plan, int terms)
 {
@@ -158,16 +145,16 @@ static bool pairs_pay(const agk_lowering *lowering)
     return AGK_PICK(flash_pairs_block, lowering->cpu) != NULL; /* its gate says where it pays */
 }
 
-static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, bool few)
+static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
     const uint32_t cpu = lowering->cpu;
-    plan->begin = few ? AGK_PICK(flash_narrow_begin, cpu) : AGK_PICK(flash_begin, cpu);
-    plan->block = few ? AGK_PICK(flash_narrow_block, cpu) : AGK_PICK(flash_block, cpu);
-    plan->end = few ? AGK_PICK(flash_narrow_end, cpu) : AGK_PICK(flash_end, cpu);
+    plan->begin = AGK_PICK(flash_begin, cpu);
+    plan->block = AGK_PICK(flash_block, cpu);
+    plan->end = AGK_PICK(flash_end, cpu);
     plan->read_k.floats = agk_reader(k->type, cpu);
     plan->read_v.floats = agk_reader(v->type, cpu);
-    if (few || plan->terms != 0 || !pairs_pay(lowering)) return;
+    if (plan->terms != 0 || !pairs_pay(lowering)) return;
     plan->flags |= AGK_FLASH_PAIRED;
     plan->begin = AGK_PICK(flash_pairs_begin, cpu);
     plan->block = AGK_PICK(flash_pairs_block, cpu);
@@ -176,10 +163,10 @@ static void choose_kernels(const agk_lowering *lowering, agk_flash_plan *plan, b
 
 /* How many keys of a head are converted at once for the tiles that see them, if there are some. Converting takes a
  * quarter of the time of one. */
-static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t rows, int64_t sharing)
+static int64_t keys_held(const agk_lowering *lowering, const agk_flash_plan *plan, int64_t sharing)
 {
     const agk_view *k = &lowering->node->src[1], *v = &lowering->node->src[2];
-    if (rows < AGK_FLASH_NARROW || k->ne[1] == 0 || plan->tiles * sharing < 2) return 0;
+    if (k->ne[1] == 0 || plan->tiles * sharing < 2) return 0;
     const int64_t key = (k->ne[0] + v->ne[0]) * (agk_flash_is(plan, AGK_FLASH_PAIRED) ? 2 : 4);
     if (k->ne[1] * key <= HELD_MOST) return k->ne[1];
     const int64_t some = HELD_MOST / 2 / key / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
@@ -199,24 +186,65 @@ static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bu
     return most < plan->tiles && plan->tiles <= 2 * most ? plan->tiles : most;
 }
 
+/* -- few rows ------------------------------------------------------------------------------------------------- */
+
 enum {
-    TOGETHER_MOST = 1 << 19, /* bytes of keys and values, which stay in L2 */
-    TOGETHER_CHUNKS = 8,
+    BUNCHES = 8,           /* of a node: fewer would leave threads without work */
+    BLOCK_BYTES = 1 << 17, /* keys and values of a block, of all heads of a bunch: two blocks are a fourth of L2 */
+    BLOCK_LEAST = 16,      /* keys */
 };
 
-/* Heads of K that lie side by side are read as one stream, if that leaves enough chunks: memory then comes as fast as
- * the hardware can foresee, where each head's own rows come a request at a time. */
-static void together(const agk_node *node, agk_flash_plan *plan)
+/* How many heads a bunch has: as many as lie side by side, so that memory is read from end to end. */
+static int32_t heads_together(const agk_node *node, const agk_flash_few_plan *plan, int64_t bytes)
 {
-    const agk_view *k = &node->src[1], *v = &node->src[2];
-    const int64_t k_row = (int64_t)agk_row_size(k->type, k->ne[0]), v_row = (int64_t)agk_row_size(v->type, v->ne[0]);
-    if (k->nb[2] != k_row || v->nb[2] != v_row) return;
-    for (int64_t heads = k->ne[2]; heads > plan->per_chunk; --heads) {
-        const bool fits = heads * (k_row + v_row) * plan->as.parts.keys <= TOGETHER_MOST;
-        if (k->ne[2] % heads != 0 || !fits || plan->units / heads < TOGETHER_CHUNKS) continue;
-        plan->flags |= AGK_FLASH_TOGETHER;
-        plan->per_chunk = heads;
-        return;
+    for (int32_t n = plan->heads < AGK_FLASH_FEW_HEADS ? plan->heads : AGK_FLASH_FEW_HEADS; n > 1; --n) {
+        const int64_t bunches = plan->heads / n * plan->parts * node->src[0].ne[3];
+        if (plan->heads % n == 0 && bunches >= BUNCHES && n * bytes * BLOCK_LEAST <= 2 * BLOCK_BYTES) return n;
+    }
+    return 1;
+}
+
+static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
+{
+    agk_node *node = lowering->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2];
+    const uint32_t cpu = lowering->cpu;
+    const int64_t n_keys = k->ne[1], width = q->ne[0] + v->ne[0];
+    agk_flash_few_plan plan = {.grouped = grouped, .rows = (int32_t)rows};
+    plan.heads = (int32_t)(grouped ? k->ne[2] : q->ne[2]);
+    plan.part_keys = keys_of_part(n_keys);
+    plan.parts = n_keys > plan.part_keys ? (n_keys + plan.part_keys - 1) / plan.part_keys : 1;
+    const int64_t bytes = (int64_t)(agk_row_size(k->type, k->ne[0]) + agk_row_size(v->type, v->ne[0]));
+    plan.together = heads_together(node, &plan, bytes);
+    int64_t block = BLOCK_BYTES / (plan.together * bytes + 1) / BLOCK_LEAST * BLOCK_LEAST;
+    if (block < BLOCK_LEAST) block = BLOCK_LEAST;
+    plan.block_keys = (int32_t)(block < AGK_FLASH_KEYS ? block : AGK_FLASH_KEYS);
+    plan.begin = AGK_PICK(flash_narrow_begin, cpu);
+    plan.block = AGK_PICK(flash_narrow_block, cpu);
+    plan.end = AGK_PICK(flash_narrow_end, cpu);
+    plan.read_k = agk_reader(k->type, cpu);
+    plan.read_v = agk_reader(v->type, cpu);
+    if (agk_has(node, 3)) {
+        lowering->work_size = (size_t)mask_planes(&node->src[3]) * sizeof(agk_flash_mask);
+        agk_add_step(lowering, agk_flash_look_step, agk_flash_looks(node));
+    }
+    if (plan.parts > 1) {
+        plan.room = (int64_t)((lowering->work_size + 63) / 64 * 64);
+        const int64_t floats = agk_nrows(q) * plan.parts * (2 + node->dst.ne[0]);
+        lowering->work_size = (size_t)plan.room + (size_t)floats * sizeof(float);
+    }
+    /* 4 rows of an 8th of 256 take 4.5 ns a key, one row 2. */
+    const double key_ns = (double)width * (0.04 + 0.025 * (double)rows);
+    const int64_t keys = n_keys < plan.part_keys ? n_keys : plan.part_keys;
+    const int64_t bunches = plan.heads / plan.together * plan.parts * q->ne[3];
+    plan.per_chunk = agk_units_per_chunk(bunches, (double)(keys * plan.together) * key_ns + 100.0);
+    memcpy(&node->aux, &plan, sizeof plan);
+    const int64_t floats = plan.together * agk_flash_narrow_floats(rows, v->ne[0]) + plan.block_keys * width;
+    const size_t scratch = (size_t)floats * sizeof(float);
+    if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
+    agk_add_step(lowering, agk_flash_few_step, agk_chunks(bunches, plan.per_chunk));
+    if (plan.parts > 1) {
+        agk_add_step(lowering, agk_flash_combine_step, agk_chunks(agk_nrows(q), agk_flash_combined(node, plan.parts)));
     }
 }
 
@@ -227,35 +255,30 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const agk_status status = check(lowering);
     if (status != AGK_OK || agk_nelements(&node->dst) == 0) return status;
 
-    const int64_t group = q->ne[2] / k->ne[2];
-    const bool grouped = q->ne[1] == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
-    const int64_t rows = grouped ? group : q->ne[1];
-    const bool narrow = rows < AGK_FLASH_NARROW;
+    const int64_t group = q->ne[2] / k->ne[2], rows = q->ne[1];
+    /* The scalar kernel is one for few rows and for many, and takes f32. */
     const bool vectors = !AGK_IS_PLAIN(flash_narrow_block, AGK_PICK(flash_narrow_block, lowering->cpu));
+    const bool grouped = rows == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
+    if (vectors && rows < AGK_FLASH_NARROW) {
+        lower_few(lowering, grouped, grouped ? group : rows);
+        return AGK_OK;
+    }
     const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];
-    agk_flash_plan plan = {.tiles = grouped ? 1 : (int32_t)((rows + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE)};
-    plan.units = plan.tiles * (grouped ? k->ne[2] : q->ne[2]) * q->ne[3];
-    const bool few = narrow && vectors; /* the scalar kernel is one for both, and takes f32 */
+    agk_flash_plan plan = {.tiles = (int32_t)agk_flash_tiles(node)};
+    plan.units = plan.tiles * q->ne[2] * q->ne[3];
     if (agk_has(node, 3)) lowering->work_size = (size_t)(mask_planes(m) * plan.tiles) * sizeof(agk_flash_mask);
     const int terms = choose_terms(lowering, rows);
     if (terms != 0) lower_terms(lowering, &plan, terms);
-    choose_kernels(lowering, &plan, narrow);
-    plan.held = (int32_t)keys_held(lowering, &plan, rows, grouped ? 1 : group);
-    const bool small = n_keys * width * 4 <= HELD_MOST && !narrow;
-    plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small && !grouped ? AGK_FLASH_AHEAD : 0u) |
-                  (grouped ? AGK_FLASH_GROUPED : 0u) | (few ? AGK_FLASH_FEW : 0u);
-    /* A tile makes some 60 products per ns, half of that if it fills one vector only; a narrow one 10 per row. */
-    const double each = narrow ? 0.1 + 0.05 * (double)rows : rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
+    choose_kernels(lowering, &plan);
+    plan.held = (int32_t)keys_held(lowering, &plan, group);
+    const bool small = n_keys * width * 4 <= HELD_MOST;
+    plan.flags |= (plan.held > 0 ? AGK_FLASH_HELD : 0u) | (small ? AGK_FLASH_AHEAD : 0u);
+    /* A tile makes some 60 products per ns, half of that if it fills one vector only. */
+    const double each = rows > AGK_FLASH_TILE / 2 ? 0.4 : 0.25;
     static const double terms_each[4] = {1.0, 0.1, 0.2, 0.4}; /* of lanes */
-    double unit_ns = (double)(n_keys * width) * each * terms_each[terms] * (vectors ? 1.0 : 40.0) + 100.0;
-    const bool split = few && terms == 0 && n_keys > PART_KEYS;
-    if (split) {
-        lower_split(lowering, &plan);
-        unit_ns /= (double)plan.as.parts.count;
-    }
+    const double unit_ns = (double)(n_keys * width) * each * terms_each[terms] * (vectors ? 1.0 : 40.0) + 100.0;
     const int64_t bundle = agk_flash_bundle(node, plan.held);
     plan.per_chunk = units_of_chunk(&plan, plan.held == n_keys, bundle, unit_ns);
-    if (split && grouped) together(node, &plan);
     memcpy(&node->aux, &plan, sizeof plan);
 
     const int64_t keys = plan.held > 0 ? plan.held : AGK_FLASH_KEYS;
@@ -269,9 +292,5 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
         agk_add_step(lowering, agk_flash_pack_step, agk_chunks(all, AGK_FLASH_PACK_PANELS));
     }
     agk_add_step(lowering, agk_flash_walk_step, agk_chunks(plan.units, plan.per_chunk));
-    if (split) {
-        const int64_t per_chunk = agk_flash_combined(node, plan.as.parts.count);
-        agk_add_step(lowering, agk_flash_combine_step, agk_chunks(agk_nrows(q), per_chunk));
-    }
     return AGK_OK;
 }

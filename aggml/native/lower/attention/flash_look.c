@@ -1,7 +1,7 @@
 /* flash_attn_ext, its first step: the look at the mask. Which keys does a tile of rows see at all, which without the
  * mask?
  *
- * Not here: who uses it (flash_walk.c). */
+ * Not here: who uses it (flash_walk.c, flash_few.c). */
 #include "flash_plan.h"
 
 static const uint16_t minus_infinity = 0xfc00;
@@ -53,13 +53,13 @@ static agk_flash_mask look(const char *rows, int64_t step, int64_t n_rows, int64
 
 static int64_t tiles_per_chunk(const agk_node *node)
 {
-    const int64_t tiles = agk_flash_plan_of(node).tiles;
+    const int64_t tiles = agk_flash_tiles(node);
     return agk_units_per_chunk(tiles, 0.1 * AGK_FLASH_TILE * (double)node->src[1].ne[1] + 20.0);
 }
 
 static int64_t chunks_of_plane(const agk_node *node)
 {
-    return agk_chunks(agk_flash_plan_of(node).tiles, tiles_per_chunk(node));
+    return agk_chunks(agk_flash_tiles(node), tiles_per_chunk(node));
 }
 
 int64_t agk_flash_looks(const agk_node *node)
@@ -71,7 +71,7 @@ int64_t agk_flash_looks(const agk_node *node)
 agk_status agk_flash_look_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *q = &node->src[0], *m = &node->src[3];
-    const int64_t tiles = agk_flash_plan_of(node).tiles, per_plane = chunks_of_plane(node);
+    const int64_t tiles = agk_flash_tiles(node), per_plane = chunks_of_plane(node);
     const int64_t i = chunk / per_plane, per_chunk = tiles_per_chunk(node);
     agk_flash_mask *found = (agk_flash_mask *)agk_work(task, node) + i * tiles;
     const char *plane = (const char *)agk_data(task, m) + i % m->ne[2] * m->nb[2] + i / m->ne[2] * m->nb[3];

@@ -1,6 +1,6 @@
 /* flash_attn_ext of few rows and many keys: puts together the states of a row after each part of the keys.
  *
- * Not here: how keys are cut (flash_attn_ext.c), how a part is computed (flash_walk.c). */
+ * Not here: how keys are cut (flash_attn_ext.c), how a part is computed (flash_few.c). */
 #include <math.h>
 
 #include "flash_plan.h"
@@ -8,16 +8,16 @@
 /* Maximum, sum and sums of values of a row of Q, of all heads and batches, over one part of the keys. */
 static float *partial_at(const agk_task *task, const agk_node *node, int64_t batch, int64_t part, int64_t row)
 {
-    const agk_flash_plan p = agk_flash_plan_of(node);
+    const agk_flash_few_plan p = agk_flash_few_plan_of(node);
     const int64_t rows = node->src[0].ne[1] * node->src[0].ne[2], floats = 2 + node->dst.ne[0];
     float *first = (float *)(void *)((char *)agk_work(task, node) + p.room);
-    return first + ((batch * agk_flash_parts(&p) + part) * rows + row) * floats;
+    return first + ((batch * p.parts + part) * rows + row) * floats;
 }
 
 void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t batch,
                          int64_t part, int64_t row, bool any)
 {
-    const agk_flash_narrow f = agk_flash_narrow_of(t->state);
+    const agk_flash_narrow f = agk_flash_narrow_of(t);
     for (int64_t r = 0; r < t->n_rows; ++r) {
         float *to = partial_at(task, node, batch, part, row + r);
         to[0] = any ? f.max[r] : -INFINITY;
@@ -35,10 +35,9 @@ int64_t agk_flash_combined(const agk_node *node, int64_t parts)
 /* Row by row, what END does with the state of one unit. */
 agk_status agk_flash_combine_step(const agk_task *task, const agk_node *node, int64_t chunk)
 {
-    const agk_flash_plan p = agk_flash_plan_of(node);
     const agk_view *q = &node->src[0], *dst = &node->dst, *sinks = &node->src[4];
-    const int64_t per_batch = q->ne[1] * q->ne[2], all = per_batch * q->ne[3], parts = agk_flash_parts(&p),
-                  dv = dst->ne[0];
+    const int64_t per_batch = q->ne[1] * q->ne[2], all = per_batch * q->ne[3],
+                  parts = agk_flash_few_plan_of(node).parts, dv = dst->ne[0];
     const int64_t per_chunk = agk_flash_combined(node, parts);
     for (int64_t i = chunk * per_chunk; i < all && i < (chunk + 1) * per_chunk; ++i) {
         const int64_t batch = i / per_batch, row = i % per_batch, head = row / q->ne[1];

@@ -8,22 +8,45 @@
 
 /* How keys and values come to a kernel, and what a unit is; bits of `flags`. */
 enum {
-    AGK_FLASH_HELD = 1,      /* `held` keys of a head are converted once for some of its tiles */
-    AGK_FLASH_AHEAD = 2,     /* the next head is fetched while one is computed */
-    AGK_FLASH_FEW = 4,       /* few rows: lanes along the width */
-    AGK_FLASH_GROUPED = 8,   /* a unit is the heads that share a head of K, of one query */
-    AGK_FLASH_SPLIT = 16,    /* a unit sees a part of the keys; run_combine puts parts together */
-    AGK_FLASH_PAIRED = 32,   /* bf16 as it is, values in pairs of keys */
-    AGK_FLASH_TOGETHER = 64, /* a chunk is heads side by side and a part of the keys: fetched together */
+    AGK_FLASH_HELD = 1,   /* `held` keys of a head are converted once for some of its tiles */
+    AGK_FLASH_AHEAD = 2,  /* the next head is fetched while one is computed */
+    AGK_FLASH_PAIRED = 4, /* bf16 as it is, values in pairs of keys */
 };
 
-/* Kept in node->aux. */
+/* Tiles of a head. */
+static inline int64_t agk_flash_tiles(const agk_node *node)
+{
+    return (node->src[0].ne[1] + AGK_FLASH_TILE - 1) / AGK_FLASH_TILE;
+}
+
+/* Few rows, kept in node->aux: what flash_few.c and flash_parts.c are told. */
+typedef struct agk_flash_few_plan {
+    int64_t per_chunk;        /* bunches of a chunk: some heads, for one part of the keys */
+    int64_t part_keys, parts; /* keys of a part; 1 part: nothing has to be put together */
+    int64_t room;             /* offset in the work memory: of the states of parts */
+    int32_t heads, together;  /* units of a batch, of a bunch */
+    int32_t rows, block_keys; /* rows of a unit; keys that all heads of a bunch see before the next ones are read */
+    bool grouped;             /* a unit is the heads that share a head of K, of one query; else one head */
+    agk_to_float_fn *read_k, *read_v;
+    agk_flash_begin_fn *begin;
+    agk_flash_block_fn *block;
+    agk_flash_end_fn *end;
+} agk_flash_few_plan;
+
+AGK_PLAN_IN_AUX(agk_flash_few_plan, agk_flash_few_plan_of)
+
+enum { AGK_FLASH_FEW_HEADS = 32 }; /* of a bunch, at most */
+
+/* Whether few rows read the type as it lies; else a block is widened first. */
+bool agk_flash_as_it_lies(int type);
+
+/* Rows that fill tiles, kept in node->aux: what flash_walk.c and flash_panels.c are told. */
 typedef struct agk_flash_plan {
     int64_t per_chunk, units; /* units of a chunk, of all */
     int32_t tiles, held;      /* tiles of a head; keys in scratch, an even number or all of them, 0: a block */
     uint32_t flags;
     int32_t terms; /* of matrix tiles; 0: lanes */
-    int64_t room; /* offset in the work memory: of keys and values packed for matrix tiles, or of the states of parts */
+    int64_t room;  /* offset in the work memory: of keys and values packed for matrix tiles */
     union {
         struct {
             agk_flash_terms_pack_fn *pack;
@@ -33,9 +56,6 @@ typedef struct agk_flash_plan {
             agk_flash_bf16_pack_fn *pack;
             agk_flash_bf16_tile_fn *tile;
         } bf16; /* one term */
-        struct {
-            int64_t keys, count;
-        } parts;
     } as;
     union {
         agk_to_float_fn *floats;         /* NULL: they are */
@@ -51,11 +71,6 @@ AGK_PLAN_IN_AUX(agk_flash_plan, agk_flash_plan_of)
 static inline bool agk_flash_is(const agk_flash_plan *p, uint32_t flag)
 {
     return (p->flags & flag) != 0;
-}
-
-static inline int64_t agk_flash_parts(const agk_flash_plan *p)
-{
-    return agk_flash_is(p, AGK_FLASH_SPLIT) ? p->as.parts.count : 1;
 }
 
 static inline int64_t agk_flash_panels(const agk_node *node) /* of keys, for matrix tiles */
@@ -80,7 +95,7 @@ static inline int64_t agk_flash_bundle(const agk_node *node, int64_t held)
 
 int64_t agk_flash_looks(const agk_node *node);                   /* chunks of the look at the mask */
 int64_t agk_flash_combined(const agk_node *node, int64_t parts); /* rows in a chunk */
-agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_flash_combine_step;
+agk_step_fn agk_flash_look_step, agk_flash_pack_step, agk_flash_walk_step, agk_flash_few_step, agk_flash_combine_step;
 
 /* Rows first .. first+n-1 of a head as floats without gaps. */
 void agk_flash_floats(const agk_view *view, const char *rows, agk_to_float_fn *read, int64_t first, int64_t n,

@@ -1,7 +1,7 @@
 /* flash_attn_ext: the walk over tiles of rows, and over the keys that each sees.
  *
- * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), the
- * kernels (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/vec/flash_narrow.h, kernels/avx512/flash_pairs.c). */
+ * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), matrix tiles (flash_panels.c), few
+ * rows (flash_few.c), the kernels (kernels/scalar/flash.c, kernels/vec/flash.h, kernels/avx512/flash_pairs.c). */
 #include <math.h>
 
 #include "lower/alibi.h"
@@ -44,23 +44,17 @@ typedef struct job {
     agk_flash_tile tile;
     const agk_flash_mask *seen; /* NULL: no mask */
     int64_t begin, end;         /* keys */
-    int64_t i, part, head, batch;
+    int64_t i, head, batch;
 } job;
 
-/* Asks for rows that are wanted soon, of heads side by side. Those of one head lie apart: the hardware does not see
- * where that leads. */
-static void fetch_heads(const agk_view *view, const char *rows, int64_t heads, int64_t first, int64_t last)
+/* Asks for rows that are wanted soon. */
+static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
 {
-    const int64_t bytes = heads > 1 ? heads * view->nb[2] : (int64_t)agk_row_size(view->type, view->ne[0]);
+    const int64_t bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
     if (last > view->ne[1]) last = view->ne[1];
     for (int64_t j = first; j < last; ++j) {
         for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows + j * view->nb[1] + i, 0, 2);
     }
-}
-
-static void fetch(const agk_view *view, const char *rows, int64_t first, int64_t last)
-{
-    fetch_heads(view, rows, 1, first, last);
 }
 
 /* Rows first .. first+n-1 of k as the kernel wants them: where they lie, or in scratch, which has them from w->from
@@ -110,22 +104,14 @@ static void run_blocks(walk *w, job *x, int64_t head, int64_t begin, int64_t end
     const bool held = agk_flash_is(&w->plan, AGK_FLASH_HELD);
     const int64_t most = agk_flash_is(&w->plan, AGK_FLASH_PAIRED) ? AGK_FLASH_PAIRED_KEYS : AGK_FLASH_KEYS;
     const char *k_rows = head_of(k, w->k, head), *v_rows = head_of(v, w->v, head);
-    const int64_t heads = agk_flash_is(&w->plan, AGK_FLASH_TOGETHER) ? w->plan.per_chunk : 1;
-    const bool fetches = head % heads == 0; /* the first of a chunk fetches for all of them */
-    if (agk_flash_is(&w->plan, AGK_FLASH_FEW) &&
-        fetches) { /* all misses at once, and values while products are computed */
-        const int64_t last = end < begin + AGK_FLASH_KEYS ? end : begin + AGK_FLASH_KEYS;
-        fetch_heads(k, k_rows, heads, begin, last);
-        fetch_heads(v, v_rows, heads, begin, last);
-    }
     for (int64_t j = begin, n; j < end; j += n) {
         n = most - (j & 1); /* the next block begins with a pair */
         if (n > end - j) n = end - j;
         if (!held) {
             const int64_t last = end < j + n + most ? end : j + n + most;
             bring(w, head, k_rows, v_rows, agk_flash_is(&w->plan, AGK_FLASH_PAIRED) ? j & ~(int64_t)1 : j, j + n);
-            if (fetches) fetch_heads(k, k_rows, heads, j + n, last);
-            if (fetches) fetch_heads(v, v_rows, heads, j + n, last);
+            fetch(k, k_rows, j + n, last);
+            fetch(v, v_rows, j + n, last);
         }
         if (x->seen != NULL) {
             const bool clear = x->seen->clear_begin <= j && j + n <= x->seen->clear_end;
@@ -163,25 +149,19 @@ static void open_job(const walk *w, job *x, int64_t unit)
 {
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *m = &node->src[3], *dst = &node->dst;
-    const int64_t tiles = w->plan.tiles, group = q->ne[2] / k->ne[2];
-    const bool grouped = agk_flash_is(&w->plan, AGK_FLASH_GROUPED);
-    const int64_t heads = grouped ? k->ne[2] : q->ne[2]; /* of units */
-    const int64_t parts = agk_flash_parts(&w->plan), unit_head = unit / tiles % heads;
-    x->part = unit / tiles / heads % parts;
+    const int64_t tiles = w->plan.tiles;
     x->i = unit % tiles;
-    x->batch = unit / tiles / heads / parts;
-    x->head = grouped ? unit_head * group : unit_head;
-    const int64_t first = x->i * AGK_FLASH_TILE, rest = grouped ? group : q->ne[1] - first;
+    x->head = unit / tiles % q->ne[2];
+    x->batch = unit / tiles / q->ne[2];
+    const int64_t first = x->i * AGK_FLASH_TILE, rest = q->ne[1] - first;
     agk_flash_tile *t = &x->tile;
     t->n_rows = rest < AGK_FLASH_TILE ? rest : AGK_FLASH_TILE;
     t->q = w->q + first * q->nb[1] + x->head * q->nb[2] + x->batch * q->nb[3];
     t->out = w->out + x->head * dst->nb[1] + first * dst->nb[2] + x->batch * dst->nb[3];
     const float max_bias = agk_param_f32(node, 1);
-    for (int64_t r = 0; r < t->n_rows && (r == 0 || grouped); ++r) {
-        if (max_bias > 0.0f) t->slope[r] = agk_alibi_slope(x->head + r, q->ne[2], max_bias);
-        if (w->sinks != NULL) memcpy(&t->sink[r], w->sinks + (x->head + r) * node->src[4].nb[0], sizeof *t->sink);
-    }
-    for (int64_t r = 1; r < AGK_FLASH_TILE && !grouped; ++r) {
+    if (max_bias > 0.0f) t->slope[0] = agk_alibi_slope(x->head, q->ne[2], max_bias);
+    if (w->sinks != NULL) memcpy(&t->sink[0], w->sinks + x->head * node->src[4].nb[0], sizeof *t->sink);
+    for (int64_t r = 1; r < AGK_FLASH_TILE; ++r) {
         t->slope[r] = t->slope[0];
         t->sink[r] = t->sink[0];
     }
@@ -196,20 +176,6 @@ static void open_job(const walk *w, job *x, int64_t unit)
         x->begin = x->seen->begin;
         x->end = x->seen->end;
     }
-    if (agk_flash_is(&w->plan, AGK_FLASH_SPLIT)) {
-        const int64_t from = x->part * w->plan.as.parts.keys, to = from + w->plan.as.parts.keys;
-        x->begin = x->begin > from ? x->begin : from;
-        x->end = x->end < to ? x->end : to;
-    }
-}
-
-static void close_job(const walk *w, const job *x)
-{
-    if (agk_flash_is(&w->plan, AGK_FLASH_SPLIT))
-        agk_flash_save_part(w->task, w->node, &x->tile, x->batch, x->part, x->head * w->node->src[0].ne[1],
-                            x->begin < x->end);
-    else
-        w->plan.end(&x->tile);
 }
 
 /* n tiles that see one head of k and v, as much of it at a time as is held. */
@@ -237,7 +203,7 @@ static void run_jobs(walk *w, job *x, int64_t n, int64_t head)
             agk_breathe(w->task);
         }
     }
-    for (int64_t i = 0; i < n; ++i) close_job(w, &x[i]);
+    for (int64_t i = 0; i < n; ++i) w->plan.end(&x[i].tile);
 }
 
 /* Whether the kernel reads rows where and as they lie. */
@@ -246,8 +212,7 @@ static bool taken_as_it_is(const walk *w, const agk_view *view, const char *rows
     const bool dense = view->nb[1] == (int64_t)agk_row_size(view->type, view->ne[0]);
     const bool words = ((int64_t)(uintptr_t)rows | view->nb[2] | view->nb[3]) % 4 == 0; /* a pair is one */
     if (agk_flash_is(&w->plan, AGK_FLASH_PAIRED)) return dense && words && !values;
-    if (!agk_flash_is(&w->plan, AGK_FLASH_FEW)) return dense && view->type == AGK_F32;
-    return view->type == AGK_F32 || view->type == AGK_F16 || view->type == AGK_BF16;
+    return dense && view->type == AGK_F32;
 }
 
 /* Fills in the fields that all tiles of a node have in common. */
@@ -255,12 +220,11 @@ static agk_flash_tile common_tile(const walk *w)
 {
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
-    const bool grouped = agk_flash_is(&w->plan, AGK_FLASH_GROUPED);
     const float softcap = agk_param_f32(node, 2);
     agk_flash_tile t = {.d = q->ne[0], .dv = v->ne[0], .mask_kind = AGK_FLASH_NO_MASK};
-    t.q_step = grouped ? q->nb[2] : q->nb[1];
-    t.out_step = grouped ? node->dst.nb[1] : node->dst.nb[2];
-    t.mask_step = w->mask != NULL && m->ne[1] > 1 && !grouped ? m->nb[1] : 0;
+    t.q_step = q->nb[1];
+    t.out_step = node->dst.nb[2];
+    t.mask_step = w->mask != NULL && m->ne[1] > 1 ? m->nb[1] : 0;
     t.scale = agk_param_f32(node, 0);
     t.softcap = softcap > 0.0f ? softcap : 0.0f;
     t.k_type = w->k_as_is ? k->type : AGK_F32;

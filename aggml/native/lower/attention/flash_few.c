@@ -1,0 +1,203 @@
+/* flash_attn_ext of few rows and any number of keys (decoding): the walk over keys and heads.
+ *
+ * Memory decides here, so keys and values are read in the order in which they lie: a chunk is a part of the keys, of
+ * all heads that lie side by side where that leaves enough chunks; it goes over the keys in blocks, and over the heads
+ * within a block. While a head is computed, its share of the next block is asked for (kernels/vec/flash_narrow.h). Head
+ * by head, with a part of the keys each, 8 heads of 128 f16 came to 0.4 of the read bandwidth on a Zen 4.
+ *
+ * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), how parts are put together
+ * (flash_parts.c), rows that fill tiles (flash_walk.c). */
+#include <math.h>
+
+#include "lower/alibi.h"
+#include "flash_plan.h"
+
+/* A unit is one head of K with the heads of Q that share it (grouped), or one head of Q. */
+typedef struct few {
+    const agk_task *task;
+    const agk_node *node;
+    agk_flash_few_plan plan;
+    const char *q, *k, *v, *mask, *sinks;
+    char *out;
+    const agk_flash_mask *looks;
+    float *keys, *values; /* of a block, where the kernel does not take rows as they lie */
+} few;
+
+typedef struct unit {
+    agk_flash_tile tile;
+    const agk_flash_mask *seen; /* NULL: no mask */
+    int64_t begin, end;         /* keys */
+    const char *k, *v;          /* rows of its head */
+    int64_t head;               /* of K, of all batches */
+} unit;
+
+bool agk_flash_as_it_lies(int type)
+{
+    return type == AGK_F32 || type == AGK_F16 || type == AGK_BF16 || type == AGK_Q8_0 || type == AGK_Q4_0;
+}
+
+static agk_flash_tile common_tile(const few *w)
+{
+    const agk_node *node = w->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3];
+    const bool grouped = w->plan.grouped, k_lies = agk_flash_as_it_lies(k->type),
+               v_lies = agk_flash_as_it_lies(v->type);
+    const float softcap = agk_param_f32(node, 2);
+    agk_flash_tile t = {.d = q->ne[0], .dv = v->ne[0], .mask_kind = AGK_FLASH_NO_MASK, .n_rows = w->plan.rows};
+    t.q_step = grouped ? q->nb[2] : q->nb[1];
+    t.out_step = grouped ? node->dst.nb[1] : node->dst.nb[2];
+    t.mask_step = w->mask != NULL && m->ne[1] > 1 && !grouped ? m->nb[1] : 0;
+    t.scale = agk_param_f32(node, 0);
+    t.softcap = softcap > 0.0f ? softcap : 0.0f;
+    t.k_type = k_lies ? k->type : AGK_F32;
+    t.v_type = v_lies ? v->type : AGK_F32;
+    t.k_step = k_lies ? k->nb[1] : 4 * k->ne[0];
+    t.v_step = v_lies ? v->nb[1] : 4 * v->ne[0];
+    for (int64_t r = 0; r < AGK_FLASH_TILE; ++r) {
+        t.slope[r] = 1.0f;
+        t.sink[r] = -INFINITY;
+    }
+    return t;
+}
+
+/* Unit number `at` of a batch, for the keys from .. to - 1. */
+static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t from, int64_t to)
+{
+    const agk_node *node = w->node;
+    const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3], *dst = &node->dst;
+    const int64_t group = q->ne[2] / k->ne[2], head = w->plan.grouped ? at * group : at;
+    const int64_t kv = head / group, kv_batch = batch / (q->ne[3] / k->ne[3]);
+    agk_flash_tile *t = &x->tile;
+    t->q = w->q + head * q->nb[2] + batch * q->nb[3];
+    t->out = w->out + head * dst->nb[1] + batch * dst->nb[3];
+    const float max_bias = agk_param_f32(node, 1);
+    for (int64_t r = 0; r < t->n_rows; ++r) {
+        const int64_t its = w->plan.grouped ? head + r : head;
+        if (max_bias > 0.0f) t->slope[r] = agk_alibi_slope(its, q->ne[2], max_bias);
+        if (w->sinks != NULL) memcpy(&t->sink[r], w->sinks + its * node->src[4].nb[0], sizeof *t->sink);
+    }
+    x->k = w->k + kv * k->nb[2] + kv_batch * k->nb[3];
+    x->v = w->v + kv * v->nb[2] + kv_batch * v->nb[3];
+    x->head = kv_batch * k->ne[2] + kv;
+    x->begin = from;
+    x->end = to;
+    x->seen = NULL;
+    if (w->mask != NULL) {
+        const int64_t m2 = head % m->ne[2], m3 = batch % m->ne[3];
+        x->seen = &w->looks[m3 * m->ne[2] + m2];
+        t->mask = w->mask + m2 * m->nb[2] + m3 * m->nb[3];
+        if (x->seen->begin > from) x->begin = x->seen->begin;
+        if (x->seen->end < to) x->end = x->seen->end;
+    }
+    w->plan.begin(t);
+}
+
+/* What unit i of n asks for while keys from .. from + n_keys - 1 are computed: its own rows of the next block, or, of
+ * heads that fill whole rows of memory, the i-th part of that block, which is then read from end to end. */
+static agk_flash_ahead ahead_of(const agk_view *view, const char *rows, const char *first, bool whole, int64_t i,
+                                int64_t from, int64_t n_keys)
+{
+    agk_flash_ahead ahead = {.rows = rows, .step = 0, .bytes = 0};
+    if (from + 2 * n_keys > view->ne[1]) return ahead;
+    ahead.bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
+    ahead.step = whole ? ahead.bytes : view->nb[1];
+    ahead.rows = (whole ? first : rows) + (from + n_keys) * view->nb[1] + (whole ? i * n_keys * ahead.bytes : 0);
+    return ahead;
+}
+
+static void ask_for_block(const agk_view *view, const unit *x, int64_t n, int64_t from, int64_t n_keys, bool values)
+{
+    const int64_t bytes = (int64_t)agk_row_size(view->type, view->ne[0]);
+    const int64_t last = from + n_keys < view->ne[1] ? from + n_keys : view->ne[1];
+    for (int64_t j = from; j < last; ++j) {
+        for (int64_t i = 0; i < n; ++i) {
+            if (i > 0 && x[i].head == x[i - 1].head) continue;
+            const char *row = (values ? x[i].v : x[i].k) + j * view->nb[1];
+            for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
+        }
+    }
+}
+
+/* The keys from .. to - 1 of n units. */
+static void run_units(const few *w, unit *x, int64_t n, int64_t from, int64_t to)
+{
+    const agk_view *k = &w->node->src[1], *v = &w->node->src[2];
+    const int64_t each = w->plan.block_keys;
+    const bool k_lies = agk_flash_as_it_lies(k->type), v_lies = agk_flash_as_it_lies(v->type);
+    /* Heads of K in a chunk, one beside the other and nothing else: a block of keys is one piece of memory. */
+    const bool one_each = n == 1 || x[0].head != x[1].head;
+    const bool k_whole = one_each && k->nb[1] == n * k->nb[2] && k->nb[2] == (int64_t)agk_row_size(k->type, k->ne[0]);
+    const bool v_whole = one_each && v->nb[1] == n * v->nb[2] && v->nb[2] == (int64_t)agk_row_size(v->type, v->ne[0]);
+    ask_for_block(k, x, n, from, each, false);
+    ask_for_block(v, x, n, from, each, true);
+    for (int64_t j = from; j < to; j += each) {
+        const int64_t last = to - j < each ? to : j + each;
+        int64_t have = -1;
+        for (int64_t i = 0; i < n; ++i) {
+            agk_flash_tile *t = &x[i].tile;
+            const int64_t begin = x[i].begin > j ? x[i].begin : j, end = x[i].end < last ? x[i].end : last;
+            if (begin >= end) continue;
+            const bool new_head = x[i].head != have; /* only the first unit of a head asks for what follows */
+            if (new_head && !k_lies) agk_flash_floats(k, x[i].k, w->plan.read_k, j, last - j, w->keys);
+            if (new_head && !v_lies) agk_flash_floats(v, x[i].v, w->plan.read_v, j, last - j, w->values);
+            have = x[i].head;
+            const agk_flash_ahead none = {.rows = x[i].k};
+            t->k_ahead = new_head ? ahead_of(k, x[i].k, x[0].k, k_whole, i, j, last - j) : none;
+            t->v_ahead = new_head ? ahead_of(v, x[i].v, x[0].v, v_whole, i, j, last - j) : none;
+            if (x[i].seen != NULL) {
+                const bool clear = x[i].seen->clear_begin <= begin && end <= x[i].seen->clear_end;
+                t->mask_kind = clear ? AGK_FLASH_NO_MASK : x[i].seen->kind;
+            }
+            const char *keys = k_lies ? x[i].k + begin * k->nb[1] : (char *)(w->keys + (begin - j) * k->ne[0]);
+            const char *values = v_lies ? x[i].v + begin * v->nb[1] : (char *)(w->values + (begin - j) * v->ne[0]);
+            w->plan.block(t, begin, end - begin, keys, values);
+        }
+        agk_breathe(w->task);
+    }
+}
+
+agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *q = &node->src[0], *k = &node->src[1];
+    few w = {.task = task, .node = node, .plan = agk_flash_few_plan_of(node), .out = agk_data(task, &node->dst)};
+    const agk_flash_few_plan *p = &w.plan;
+    w.q = agk_data(task, q);
+    w.k = agk_data(task, k);
+    w.v = agk_data(task, &node->src[2]);
+    w.mask = agk_has(node, 3) ? agk_data(task, &node->src[3]) : NULL;
+    w.looks = agk_work(task, node);
+    w.sinks = agk_has(node, 4) ? agk_data(task, &node->src[4]) : NULL;
+    const int64_t state = agk_flash_narrow_floats(p->rows, node->dst.ne[0]);
+    unit units[AGK_FLASH_FEW_HEADS];
+    units[0].tile = common_tile(&w);
+    for (int64_t i = 0; i < p->together; ++i) {
+        units[i].tile = units[0].tile;
+        units[i].tile.state = (float *)task->scratch + i * state;
+    }
+    w.keys = (float *)task->scratch + p->together * state;
+    w.values = w.keys + p->block_keys * q->ne[0];
+
+    const int64_t bunches = p->heads / p->together, all = bunches * p->parts * q->ne[3];
+    const int64_t chunks = agk_chunks(all, p->per_chunk), piece = agk_in_streams(task, chunk, chunks);
+    const int64_t last = agk_chunk_end(piece, p->per_chunk, all);
+    for (int64_t at = piece * p->per_chunk; at < last; ++at) {
+        const int64_t bunch = at % bunches, part = at / bunches % p->parts, batch = at / bunches / p->parts;
+        const int64_t from = part * p->part_keys;
+        const int64_t to = k->ne[1] - from < p->part_keys ? k->ne[1] : from + p->part_keys;
+        int64_t begin = to, end = from;
+        for (int64_t i = 0; i < p->together; ++i) {
+            open_unit(&w, &units[i], bunch * p->together + i, batch, from, to);
+            if (units[i].begin < begin) begin = units[i].begin;
+            if (units[i].end > end) end = units[i].end;
+        }
+        if (begin < end) run_units(&w, units, p->together, begin, end);
+        for (int64_t i = 0; i < p->together; ++i) {
+            const int64_t head = bunch * p->together + i, row = head * p->rows;
+            if (p->parts > 1)
+                agk_flash_save_part(task, node, &units[i].tile, batch, part, row, units[i].begin < units[i].end);
+            else
+                p->end(&units[i].tile);
+        }
+    }
+    return AGK_OK;
+}

@@ -1,0 +1,120 @@
+"""flash_attn_ext of few rows against numpy: groups of heads, every type, caches as models keep them.
+
+Sums are of f32 whatever the type, so bounds are those of f32. Not here: rows that fill tiles, masks
+with windows (test_flash_tiles.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from conftest import end
+from corpus_loader import nmse
+from ops.computing import compute, floats
+from ops.test_flash_tiles import attention, stored
+
+import aggml
+from aggml import new_tensor, ops
+from aggml.native import isas
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from numpy.typing import NDArray
+
+    from aggml.devices.cpu import CPUDevice
+
+    Array: TypeAlias = NDArray[Any]
+
+BOUND = 1e-11
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_0")  # q5_0 is widened, block by block
+
+
+def cached(
+    dtype: str, heads: int, kv_heads: int, d: int, dv: int, keys: int, queries: int, sequences: int
+) -> tuple[aggml.Tensor, dict[aggml.Tensor, Array], Array]:
+    """The op over a cache whose rows hold all heads, its inputs, and what numpy finds."""
+    q = floats(sequences, heads, queries, d, seed=1)
+    left = new_tensor("f32", ne=(d, queries, heads, sequences))
+    mask = np.zeros((sequences, 1, queries, keys), np.float16)
+    for i in range(sequences):
+        mask[i, ..., max(1, keys - 40 * i) :] = -np.inf
+    seen = new_tensor("f16", ne=(keys, queries, 1, sequences))
+    tensors: dict[aggml.Tensor, Array] = {left: q, seen: mask}
+    rows, reads = [], []
+    for width, seed in ((d, 2), (dv, 3)):
+        held, read = stored(floats(sequences, keys, kv_heads, width, seed=seed), dtype)
+        cache = new_tensor(dtype, ne=(width, kv_heads, keys, sequences))
+        tensors[cache] = held
+        rows.append(ops.permute(cache, 0, 2, 1, 3))
+        reads.append(read)
+    sinks = floats(heads, seed=9)
+    node = ops.flash_attn_ext(left, rows[0], rows[1], seen, float(1 / np.sqrt(d)))
+    sink = new_tensor("f32", ne=(heads,))
+    ops.flash_attn_ext_add_sinks(node, sink)
+    tensors[sink] = sinks
+    expected = [
+        attention(
+            q[i],
+            reads[0][i].transpose(1, 0, 2),
+            reads[1][i].transpose(1, 0, 2),
+            mask[i, 0],
+            softcap=0.0,
+            max_bias=0.0,
+            sinks=sinks.astype(np.float64),
+        )
+        for i in range(sequences)
+    ]
+    return node, tensors, np.stack(expected)
+
+
+SHAPES = [  # heads, heads of K, d, dv, keys, queries, sequences
+    (14, 2, 64, 64, 700, 1, 1),  # a group of 7: four rows, then three
+    (16, 2, 128, 128, 300, 1, 3),
+    (20, 1, 32, 96, 65, 1, 1),  # more rows than any tile of few has
+    (6, 6, 96, 32, 129, 1, 5),
+    (12, 3, 64, 64, 1500, 1, 4),
+    (4, 2, 64, 128, 200, 8, 1),  # several queries: heads one by one
+    (4, 4, 160, 160, 37, 3, 2),
+    (64, 64, 32, 32, 1100, 1, 1),  # more heads than a bunch has
+    (2, 1, 64, 64, 1, 1, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_against_numpy(
+    dtype: str, shape: tuple[int, int, int, int, int, int, int], backend: aggml.Backend
+) -> None:
+    node, tensors, expected = cached(dtype, *shape)
+    found = compute(backend, node, tensors)
+    assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0"])
+def test_every_instruction_set(dtype: str, cpu_device: CPUDevice) -> None:
+    node, tensors, expected = cached(dtype, *SHAPES[0])
+    for isa in isas():
+        backend = cpu_device.backend(n_threads=2, isa=isa)
+        found = compute(backend, node, tensors)
+        assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND, isa
+        end(backend)
+
+
+@pytest.mark.parametrize("width", [40, 63])
+def test_widths_that_fill_no_vector(width: int, backend: aggml.Backend) -> None:
+    node, tensors, expected = cached("f16", 6, 2, width, width, 150, 1, 1)
+    found = compute(backend, node, tensors)
+    assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND
+
+
+def test_threads_and_order_do_not_matter(cpu_device: CPUDevice) -> None:
+    node, tensors, _ = cached("q8_0", *SHAPES[4])
+    found = []
+    for threads in (1, 2, 3):
+        backend = cpu_device.backend(n_threads=threads)
+        found.append(compute(backend, node, tensors).tobytes())
+        end(backend)
+    assert found[0] == found[1] == found[2]
