@@ -1,4 +1,4 @@
-"""flash_attn_ext of few rows against numpy: groups of heads, every type, caches as models keep them.
+"""flash_attn_ext of few rows against numpy: groups of heads, every type, caches of all heads.
 
 Sums are of f32 whatever the type, so bounds are those of f32. Not here: rows that fill tiles, masks
 with windows (test_flash_tiles.py).
