@@ -44,7 +44,7 @@ void agk_q4_0_to_f32_scalar(const void *src, float *dst, int64_t n)
 }
 
 /* The extreme gets code 0, so the other sign has one code less. */
-void agk_f32_to_q4_0(const float *src, void *dst, int64_t n)
+void agk_f32_to_q4_0_scalar(const float *src, void *dst, int64_t n)
 {
     agk_block_q4_0 *y = dst;
     for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
@@ -60,7 +60,7 @@ void agk_quantize_q4_0(const float *src, void *dst, int64_t nrows, int64_t n_per
 {
     agk_block_q4_0 *y = dst;
     if (imatrix == NULL) {
-        agk_f32_to_q4_0(src, dst, nrows * n_per_row);
+        agk_f32_to_q4_0_scalar(src, dst, nrows * n_per_row);
         return;
     }
     for (int64_t row = 0; row < nrows; ++row, src += n_per_row) {

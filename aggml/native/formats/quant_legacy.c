@@ -114,7 +114,7 @@ static float even_codes(const float *x, int top, uint8_t *codes, float *least)
     return d;
 }
 
-void agk_f32_to_q4_1(const float *src, void *dst, int64_t n)
+void agk_f32_to_q4_1_scalar(const float *src, void *dst, int64_t n)
 {
     agk_block_q4_1 *y = dst;
     for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
@@ -126,7 +126,7 @@ void agk_f32_to_q4_1(const float *src, void *dst, int64_t n)
     }
 }
 
-void agk_f32_to_q5_0(const float *src, void *dst, int64_t n)
+void agk_f32_to_q5_0_scalar(const float *src, void *dst, int64_t n)
 {
     agk_block_q5_0 *y = dst;
     for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
@@ -138,7 +138,7 @@ void agk_f32_to_q5_0(const float *src, void *dst, int64_t n)
     }
 }
 
-void agk_f32_to_q5_1(const float *src, void *dst, int64_t n)
+void agk_f32_to_q5_1_scalar(const float *src, void *dst, int64_t n)
 {
     agk_block_q5_1 *y = dst;
     for (int64_t block = 0; block < n / BLOCK; ++block, src += BLOCK, ++y) {
@@ -212,7 +212,7 @@ static void q5_1_block(const float *x, const float *weight, agk_block_q5_1 *y)
     { \
         agk_block_##name *y = dst; \
         if (imatrix == NULL) { \
-            agk_f32_to_##name(src, dst, n_rows * n_per_row); \
+            agk_f32_to_##name##_scalar(src, dst, n_rows * n_per_row); \
             return; \
         } \
         for (int64_t row = 0; row < n_rows; ++row) { \

@@ -1,10 +1,11 @@
-/* Rows of f32 to f16, bf16 and q8_0, AVX-512.
+/* Rows of f32 to f16, bf16, q8_0 and, from vec/quant_x86.h, q4_0, q4_1, q5_0 and q5_1, AVX-512.
  *
  * As plain C bit for bit (formats/), but for f16, where a NaN keeps its payload (as in ggml's conversion on the CPU).
  * Not here: columns of products (mul_mat_columns.c). */
 #include <immintrin.h>
 #include "table/kernel_types.h"
 #include "formats/blocks.h"
+#include "kernels/vec/quant_x86.h"
 #include "q8.h"
 
 enum { BLOCK = 32 };
@@ -62,3 +63,5 @@ void agk_f32_to_q8_0_avx512(const float *src, void *dst, int64_t n)
         y[i].d = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     }
 }
+
+V_QUANT_KERNELS(avx512)
