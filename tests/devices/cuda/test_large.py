@@ -159,17 +159,35 @@ def test_attention(
     assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
 
 
-@pytest.mark.parametrize("k", [None, 40, 1])  # None: all, by argsort
+@pytest.mark.parametrize("k", [None, 0, 40, 1, 4096, 4100])  # None, 0: all, by argsort
 @pytest.mark.parametrize("n", [5000, 700])
 def test_long_rows_are_sorted(cpu: aggml.Backend, k: int | None, n: int) -> None:
-    """Equal elements, NaN, a row of nothing else."""
+    """Equal elements, both zeros, infinities, NaN, a row of nothing else, one of one number."""
     values: dict[Tensor, NDArray[Any]] = {}
-    a = _leaf("f32", n, 4, seed=1, values=values)
-    rows = values[a].reshape(4, n)
+    a = _leaf("f32", n, 5, seed=1, values=values)
+    rows = values[a].reshape(5, n)
     rows[1] = np.round(rows[1])
     rows[2, :3] = rows[3] = np.nan
-    node = ops.argsort(a, "desc") if k is None else ops.top_k(a, k)
-    _same(cpu, node, values, 0.0)
+    rows[2, 3:9] = [np.inf, 0, -0.0, -np.inf, np.inf, 0]
+    rows[4] = 2.5
+    node = ops.top_k(a, min(k, n)) if k else ops.argsort(a, "desc" if k is None else "asc")
+    for order in (2, 3):
+        _same(cpu, node, values, 0.0, order)
+
+
+@pytest.mark.parametrize("k", [None, 64, 1])
+def test_a_vocabulary_is_sorted(cpu: aggml.Backend, k: int | None) -> None:
+    """128,256 logits as models give them: many alike in their first bits, some equal."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf("f32", 128256, 1, seed=5, values=values)
+    values[a][:] = np.round(values[a] * 400) / 100
+    _same(cpu, ops.argsort(a, "desc") if k is None else ops.top_k(a, k), values, 0.0)
+
+
+def test_rows_beyond_what_is_sorted_at_once(cpu: aggml.Backend) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf("f32", 5000, 200, seed=6, values=values)  # 3 parts each, 170 rows at once
+    _same(cpu, ops.top_k(a, 3), values, 0.0)
 
 
 _MANY: dict[str, Callable[[Tensor], Tensor]] = {

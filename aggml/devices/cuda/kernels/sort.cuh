@@ -1,0 +1,40 @@
+// Keys of sort.cu and sort_long.cu: an element of f32 as a number that ascends in the wanted order.
+//
+// With its index below it, a key is one of 64 bits: keys are distinct, equal values keep their order, NaN comes last, and -0
+// equals 0.
+#pragma once
+#include "common.cuh"
+
+DEV u32 value_key(const char *p, bool descending)
+{
+    const float value = f32_at(p);
+    u32 bits = __float_as_uint(value);
+    if (value != value) return 0xffffffffu;
+    if (bits == 0x80000000u) bits = 0;
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return descending ? ~bits : bits;
+}
+
+DEV u64 key_of(const char *p, i64 index, bool descending)
+{
+    return (u64)value_key(p, descending) << 32 | (u64)index;
+}
+
+// By a block: `size` keys, a power of two, in ascending order.
+DEV void bitonic(u64 *keys, i64 size)
+{
+    __syncthreads();
+    for (i64 run = 2; run <= size; run *= 2) {
+        for (i64 apart = run / 2; apart > 0; apart /= 2) {
+            for (i64 t = threadIdx.x; t < size / 2; t += blockDim.x) {
+                const i64 low = 2 * t - (t & (apart - 1)), high = low + apart;
+                const u64 x = keys[low], y = keys[high];
+                if ((x > y) == ((low & run) == 0)) {
+                    keys[low] = y;
+                    keys[high] = x;
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
