@@ -9,7 +9,7 @@
  *
  * Up to 8 threads have a range each: what a thread read or wrote in one step is in the cache next to it, and is what
  * it gets in the next step and in the next run; cores may have caches of the third level apart. (A Zen 4, two threads,
- * one sequence: 1.2 to 1.5 times the tokens that one range for both gave.) 128 threads that add to one word would wait
+ * one sequence: 1.1 to 1.4 times the tokens that one range for both gave.) 128 threads that add to one word would wait
  * for its cache line longer than for memory, and would look through as many ranges for long; so there is a range for
  * every 8, the same number in each bank of memory. A thread begins with its own, goes on with those of its bank, then
  * with the others. Of each step a range has the chunks of the same threads (agk_in_streams), so the same rows of the
