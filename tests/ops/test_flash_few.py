@@ -73,7 +73,8 @@ def cached(
 SHAPES = [  # heads, heads of K, d, dv, keys, queries, sequences
     (14, 2, 64, 64, 700, 1, 1),  # a group of 7: four rows, then three
     (16, 2, 128, 128, 300, 1, 3),
-    (20, 1, 32, 96, 65, 1, 1),  # more rows than any tile of few has
+    (20, 1, 32, 96, 65, 1, 1),
+    (80, 2, 64, 32, 150, 1, 2),  # 40 heads share one of K: two units of 20
     (6, 6, 96, 32, 129, 1, 5),
     (12, 3, 64, 64, 1500, 1, 4),
     (4, 2, 64, 128, 200, 8, 1),  # several queries: heads one by one

@@ -204,6 +204,14 @@ static int32_t heads_together(const agk_node *node, const agk_flash_few_plan *pl
     return 1;
 }
 
+/* How many heads of Q that share one of K are rows of a unit: all, or the most that divide them. */
+static int64_t heads_of_unit(int64_t group)
+{
+    int64_t heads = group < AGK_FLASH_TILE ? group : AGK_FLASH_TILE;
+    while (group % heads != 0) --heads;
+    return heads;
+}
+
 static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
 {
     agk_node *node = lowering->node;
@@ -211,7 +219,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     const uint32_t cpu = lowering->cpu;
     const int64_t n_keys = k->ne[1], width = q->ne[0] + v->ne[0];
     agk_flash_few_plan plan = {.grouped = grouped, .rows = (int32_t)rows};
-    plan.heads = (int32_t)(grouped ? k->ne[2] : q->ne[2]);
+    plan.heads = (int32_t)(grouped ? q->ne[2] / rows : q->ne[2]);
     plan.part_keys = keys_of_part(n_keys);
     plan.parts = n_keys > plan.part_keys ? (n_keys + plan.part_keys - 1) / plan.part_keys : 1;
     const int64_t bytes = (int64_t)(agk_row_size(k->type, k->ne[0]) + agk_row_size(v->type, v->ne[0]));
@@ -258,9 +266,9 @@ agk_status agk_lower_flash_attn_ext(agk_lowering *lowering)
     const int64_t group = q->ne[2] / k->ne[2], rows = q->ne[1];
     /* The scalar kernel is one for few rows and for many, and takes f32. */
     const bool vectors = !AGK_IS_PLAIN(flash_narrow_block, AGK_PICK(flash_narrow_block, lowering->cpu));
-    const bool grouped = rows == 1 && group > 1 && group <= AGK_FLASH_TILE && (!agk_has(node, 3) || m->ne[2] == 1);
+    const int64_t heads = rows == 1 && (!agk_has(node, 3) || m->ne[2] == 1) ? heads_of_unit(group) : 1;
     if (vectors && rows < AGK_FLASH_NARROW) {
-        lower_few(lowering, grouped, grouped ? group : rows);
+        lower_few(lowering, heads > 1, heads > 1 ? heads : rows);
         return AGK_OK;
     }
     const int64_t width = q->ne[0] + v->ne[0], n_keys = k->ne[1];

@@ -12,7 +12,7 @@
 #include "lower/alibi.h"
 #include "flash_plan.h"
 
-/* A unit is one head of K with the heads of Q that share it (grouped), or one head of Q. */
+/* A unit is heads of Q that share a head of K (grouped), or one head of Q. */
 typedef struct few {
     const agk_task *task;
     const agk_node *node;
@@ -65,7 +65,7 @@ static void open_unit(const few *w, unit *x, int64_t at, int64_t batch, int64_t 
 {
     const agk_node *node = w->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2], *m = &node->src[3], *dst = &node->dst;
-    const int64_t group = q->ne[2] / k->ne[2], head = w->plan.grouped ? at * group : at;
+    const int64_t group = q->ne[2] / k->ne[2], head = w->plan.grouped ? at * w->plan.rows : at;
     const int64_t kv = head / group, kv_batch = batch / (q->ne[3] / k->ne[3]);
     agk_flash_tile *t = &x->tile;
     t->q = w->q + head * q->nb[2] + batch * q->nb[3];

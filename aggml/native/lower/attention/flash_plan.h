@@ -26,7 +26,7 @@ typedef struct agk_flash_few_plan {
     int64_t room;             /* offset in the work memory: of the states of parts */
     int32_t heads, together;  /* units of a batch, of a bunch */
     int32_t rows, block_keys; /* rows of a unit; keys that all heads of a bunch see before the next ones are read */
-    bool grouped;             /* a unit is the heads that share a head of K, of one query; else one head */
+    bool grouped;             /* a unit is heads that share one of K, of one query; else one head */
     agk_to_float_fn *read_k, *read_v;
     agk_flash_begin_fn *begin;
     agk_flash_block_fn *block;
