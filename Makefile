@@ -252,7 +252,7 @@ $(TSAN)/has-native: CMakeLists.txt $(NATIVE) | $(VENV)/has-native
 
 check-tsan-python: $(TSAN)/has-native $(VENV)/has-test $(VENV)/has-model
 	LD_PRELOAD="$$(cc -print-file-name=libtsan.so) $$(cc -print-file-name=libstdc++.so)" \
-	    TSAN_OPTIONS=suppressions=$(abspath tests/tsan.supp):halt_on_error=1:exitcode=66:report_signal_unsafe=0 \
+	    TSAN_OPTIONS=suppressions=$(abspath tests/tsan.supp):halt_on_error=1:exitcode=66:report_signal_unsafe=0:die_after_fork=0 \
 	    OPENBLAS_NUM_THREADS=1 $(shell setarch -R echo setarch -R 2>/dev/null) \
 	    $(TSAN)/bin/python -m pytest --capture=sys $(or $(ARGS),-n auto --dist worksteal $(TSAN_TESTS))
 

@@ -15,6 +15,7 @@ import hmac
 import secrets
 import socket
 import struct
+import sys
 import time
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -38,6 +39,10 @@ SILENCE: Final = {
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 20000,
 }
+#: Whether `writelines` tells a protocol to pause. Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 forget
+#: it (CVE-2024-12254): a sender would fill its memory. Their `write` tells it.
+_PYTHON: Final[tuple[int, ...]] = tuple(sys.version_info[:3])
+_PAUSES: Final = not ((3, 12) <= _PYTHON < (3, 12, 9) or (3, 13) <= _PYTHON < (3, 13, 2))
 
 
 class Role(IntEnum):
@@ -99,7 +104,12 @@ class Link(asyncio.BufferedProtocol):
     def send(self, kind: Kind, value: object, arrays: Sequence[Any] = ()) -> None:
         """Send a message, behind those before it. `flowing` says when there is room for more."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(packed(kind, value, arrays))
+            pieces = packed(kind, value, arrays)
+            if _PAUSES:
+                self._transport.writelines(pieces)
+            else:
+                for piece in pieces:
+                    self._transport.write(piece)
 
     async def flowing(self) -> None:
         """Wait until the other side has taken most of what was sent."""
