@@ -25,6 +25,7 @@ from benchmarks import (
     conversions,
     embeddings,
     executor,
+    files,
     generation,
     growth,
     kernels,
@@ -48,7 +49,8 @@ PARTS: Final = {
     kernels.ELEMENTWISE: "soft_max, rms_norm, rope; ggml, PyTorch",
     ops.PART: "every op, with data from outside of L2 and in cache; ggml",
     generation.PART: "tokens per second of a 514M llama; llama.cpp",
-    busy.PART: "the same beside a process that burns one core; llama.cpp",
+    files.PART: "the same for mixtures (Q4_K_M, ...) at real shapes; llama.cpp, ik_llama.cpp",
+    busy.PART: "generate beside a process that burns one core; llama.cpp",
     embeddings.PART: "all-MiniLM-L6-v2; onnxruntime, PyTorch, llama.cpp",
     service.PART: "aggml.serve with 1 to 64 clients; llama.cpp's server",
     awaits.PART: "the cost of an await; anyio's threads",
@@ -61,7 +63,7 @@ LOOPS: Final = ("asyncio", "trio")
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 PACKAGES: Final = (
     "aggml", "numpy", "anyio", "trio", "torch", "transformers", "onnxruntime", "llama-cpp-python",
-    "xllamacpp",
+    "ik-llama-cpp-python", "xllamacpp",
 )  # fmt: skip
 
 
@@ -98,9 +100,10 @@ class Bench:
 
     def _measure(self, name: str) -> Callable[[], Awaitable[list[Row]]]:
         quick, missing = self.quick, self.missing
-        if name == generation.PART:
+        if name in (generation.PART, files.PART):
+            measured = generation if name == generation.PART else files
             return partial(
-                generation.measure, self.threads, self.roofline,
+                measured.measure, self.threads, self.roofline,
                 quick=quick, match=self.match, missing=missing,
             )  # fmt: skip
         if name == busy.PART:
@@ -144,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         "--match",
         default="",
         metavar="TEXT",
-        help="only rows with TEXT in their name: kernels, ops, generate, embeddings, service",
+        help="only rows with TEXT in their name: kernels, ops, files, generate, embeddings, ...",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: shows that it runs, not how fast"

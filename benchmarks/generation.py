@@ -1,9 +1,10 @@
-"""Tokens per second of examples/generate.py's model, beside llama.cpp on the same files.
+"""Tokens per second of examples/generate.py's model, beside peers on the same files.
 
 A prompt of 512 tokens (pp512), then 128 steps of one sequence (tg128) and of eight together (tg128
 x 8), in turns of a few steps. Our steps are those of examples/generate.py at temperature 0: each
 step takes the best token and feeds it to the next step. llama.cpp is fed random tokens and takes
-none. Not here: the files (model_files.py), how llama.cpp is driven (llamacpp.py).
+none. Not here: the files (model_files.py), how peers are driven (llamacpp.py, ik_llamacpp.py),
+files as people have them (files.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.peers import MissingPeerError
 from benchmarks.timing import Budget, Row, median, progress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from benchmarks.model_files import Shape
@@ -65,21 +67,41 @@ async def measure(
         try:
             if peer.child is None and f"{PEER}: {peer.note}" not in missing:
                 missing.append(f"{PEER}: {peer.note}")
-            rows += await _Measurement(dtype, shape, path, threads, peer, roofline, quick).rows()
+            case = Case(PART, dtype, dtype, shape, path)
+            rows += await Measurement(case, threads, {PEER: peer}, roofline, quick).rows()
         finally:
             peer.close()
     return rows
 
 
 class Peer:
-    """llama.cpp with a model; with the fastest packing of weights that it survives."""
+    """A peer with a model; with the first packing of weights that it survives.
 
-    def __init__(self, path: Path, threads: int, shape: Shape) -> None:
+    Args:
+        path: of the model.
+        threads: how many.
+        shape: of the model.
+        packings: how weights may be packed, as the peer names it, and what is noted about it.
+        module: what serves the peer.
+        name: of the peer, for notes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        shape: Shape,
+        packings: Mapping[str, str] = PACKINGS,
+        *,
+        module: str = "benchmarks.llamacpp",
+        name: str = PEER,
+    ) -> None:
         self.child: Child | None = None
+        self.name = name
         self.note = ""
         tried: list[str] = []
-        for packing, how in PACKINGS.items():
-            child = Child("benchmarks.llamacpp")
+        for packing, how in packings.items():
+            child = Child(module)
             try:
                 child.call("load", str(path), threads, TOGETHER, CTX, packing)
                 child.call("prompt", list(range(PROMPT % shape.vocabulary)))
@@ -87,7 +109,7 @@ class Peer:
                 child.call("steps", [list(range(TOGETHER))])
             except ChildError as error:
                 child.close()
-                tried.append(f"{PEER} {error}" if not how else f"{how}: {error}")
+                tried.append(f"{name} {error}" if not how else f"{how}: {error}")
                 if "MissingPeerError" in str(error):
                     break
                 continue
@@ -103,7 +125,7 @@ class Peer:
         try:
             found: float | None = self.child.call(name, *arguments)
         except ChildError as error:
-            self.note += f"; {PEER} {error}"
+            self.note += f"; {self.name} {error}"
             self.close()
             return None
         return found
@@ -129,24 +151,36 @@ class _Spans:
     """Seconds of ours and theirs, and the limits of the machine measured meanwhile."""
 
     ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
+    theirs: dict[str, list[float]] = field(default_factory=dict)
     roofs: dict[str, list[float]] = field(default_factory=dict)
 
 
-@dataclass
-class _Measurement:
+@dataclass(frozen=True)
+class Case:
+    """A file: the part and the name of its rows, the type or mixture, the shape, where it is."""
+
+    part: str
+    name: str
     dtype: str
     shape: Shape
     path: Path
+
+
+@dataclass
+class Measurement:
+    """One file, ours and all peers in turns: a row for the prompt, two for steps."""
+
+    case: Case
     threads: int
-    peer: Peer
+    peers: Mapping[str, Peer]
     roofline: Roofline
     quick: bool
 
     async def rows(self) -> list[Row]:
+        """The rows of the file."""
         device = aggml.get_device("CPU")
         async with device.backend(n_threads=self.threads) as backend:
-            with await open_model(self.path) as file:
+            with await open_model(self.case.path) as file:
                 model = await load_decoder(backend, file, ctx=CTX, sequences=TOGETHER)
             prompt = await self._prompt(model)
             one = await self._steps(model, 1)
@@ -160,25 +194,24 @@ class _Measurement:
 
     async def _prompt(self, model: Decoder) -> _Spans:
         found = _Spans()
-        ids = np.random.default_rng(0).integers(0, self.shape.vocabulary, PROMPT).tolist()
+        ids = np.random.default_rng(0).integers(0, self.case.shape.vocabulary, PROMPT).tolist()
         await model.prefill(0, ids)
         for _ in range(1 if self.quick else 5):
             self._sample_peaks(found)
             start = time.perf_counter()
             await model.prefill(0, ids)
             found.ours.append(time.perf_counter() - start)
-            seconds = self.peer.call("prompt", ids)
-            if seconds is not None:
-                found.theirs.append(seconds)
+            self._ask(found, "prompt", ids)
         return found
 
     async def _steps(self, model: Decoder, n: int) -> _Spans:
         """STEPS steps of ``n`` sequences, SLICE of ours and SLICE of theirs in turns."""
         found = _Spans()
         steps = 2 * SLICE if self.quick else STEPS
-        ids = np.random.default_rng(n).integers(0, self.shape.vocabulary, (steps, n)).tolist()
+        ids = np.random.default_rng(n).integers(0, self.case.shape.vocabulary, (steps, n)).tolist()
         await _generate(model, ids[0], 0, 1)  # its graph is built
-        self.peer.call("begin")
+        for peer in self.peers.values():
+            peer.call("begin")
         last = ids[0]
         for at in range(0, steps, SLICE):
             found.roofs.setdefault("read", []).append(self.roofline.read())
@@ -186,20 +219,24 @@ class _Measurement:
             start = time.perf_counter()
             last = await _generate(model, last, at, len(some))
             found.ours.append(time.perf_counter() - start)
-            seconds = self.peer.call("steps", some)
-            if seconds is not None:
-                found.theirs.append(seconds)
+            self._ask(found, "steps", some)
         return found
 
+    def _ask(self, found: _Spans, what: str, ids: list[Any]) -> None:
+        for name, peer in self.peers.items():
+            seconds = peer.call(what, ids)
+            if seconds is not None:
+                found.theirs.setdefault(name, []).append(seconds)
+
     def _sample_peaks(self, found: _Spans) -> None:
-        kind = "bf16" if self.dtype == "bf16" else "int8"
+        kind = "bf16" if self.case.dtype == "bf16" else "int8"
         for name in dict.fromkeys((kind, self.roofline.best(kind))):
             if name in self.roofline.peaks:
                 found.roofs.setdefault(name, []).append(self.roofline.peak(name))
 
     def _compute_roofs(self, found: _Spans, tokens: int) -> dict[str, float]:
         """Tokens per second if every unit were busy; the output is computed for one token alone."""
-        shape = self.shape
+        shape = self.case.shape
         output = shape.vocabulary * shape.width
         attention = shape.layers * 2 * shape.width * tokens * tokens / 2
         products = (shape.streamed() - output) * tokens + output + attention
@@ -207,20 +244,21 @@ class _Measurement:
 
     def _bytes_of_a_step(self, n: int) -> float:
         """Weights once, keys and values of each sequence, on average."""
-        streamed = model_files.streamed_bytes(self.dtype, self.shape)
-        kv = 2 * 2 * self.shape.head * self.shape.kv_heads * self.shape.layers
+        streamed = model_files.streamed_bytes(self.case.dtype, self.case.shape)
+        kv = 2 * 2 * self.case.shape.head * self.case.shape.kv_heads * self.case.shape.layers
         return streamed + n * kv * STEPS / 2
 
     def _read_roof(self, found: _Spans, step: float, n: int) -> dict[str, float]:
         return {name: median(x) * n / step for name, x in found.roofs.items()}
 
     def _row(self, what: str, found: _Spans, tokens: int, roofs: dict[str, float]) -> Row:
-        peers = {PEER: tokens / median(found.theirs)} if found.theirs else {}
-        budgets = [Budget(PEER, ">=", 1.0)]
+        peers = {name: tokens / median(seconds) for name, seconds in found.theirs.items()}
+        budgets = [Budget(name, ">=", 1.0) for name in self.peers]
         if what in SHARES:
             budgets.append(Budget("read", ">=", SHARES[what]))
-        name = f"{what}, {self.dtype}" + (", small model" if self.quick else "")
+        name = f"{what}, {self.case.name}" + (", small model" if self.quick else "")
         own = tokens / median(found.ours)
+        notes = "; ".join(dict.fromkeys(x.note for x in self.peers.values() if x.note))
         return Row(
-            PART, name, own, "t/s", peers, roofs, () if self.quick else budgets, self.peer.note
+            self.case.part, name, own, "t/s", peers, roofs, () if self.quick else budgets, notes
         )

@@ -37,18 +37,23 @@ class Shape:
     kv_heads: int = 6
     inner: int = 4096
     vocabulary: int = 32000
+    tied: bool = False  # the embeddings of the tokens are the output's weights, too
 
     @property
     def head(self) -> int:
         return self.width // self.heads
 
+    @property
+    def output(self) -> str:
+        """The matrix that makes logits."""
+        return "token_embd" if self.tied else "output"
+
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(rows, columns) under GGUF's names."""
         kv = self.head * self.kv_heads
-        found = {
-            "token_embd": (self.vocabulary, self.width),
-            "output": (self.vocabulary, self.width),
-        }
+        found = {"token_embd": (self.vocabulary, self.width)}
+        if not self.tied:
+            found["output"] = (self.vocabulary, self.width)
         for i in range(self.layers):
             found |= {
                 f"blk.{i}.attn_q": (self.width, self.width),
@@ -69,40 +74,70 @@ class Shape:
 
     def streamed(self) -> int:
         """Weights that every token is multiplied by."""
-        return sum(m * k for name, (m, k) in self.matrices().items() if name != "token_embd")
+        return sum(m * k for name, (m, k) in self.matrices().items() if self.multiplies(name))
+
+    def multiplies(self, matrix: str) -> bool:
+        """Whether every token is multiplied by this matrix."""
+        return matrix != "token_embd" or self.tied
 
 
-# What llama.cpp writes under these names: the type of most matrices; the type of the output, and of
-# the values and second feed-forward matrices of the first and last eighth of the layers and of
-# every third one between.
-MIXTURES: Final = {"Q4_K_M": ("q4_K", "q6_K"), "Q5_K_M": ("q5_K", "q6_K")}
+# The type of most matrices in a file that llama.cpp's quantizer calls by this name. Files of these
+# names are mixtures: `type_of` knows which matrices get another type.
+MIXTURES: Final = {
+    "Q4_0": "q4_0", "Q8_0": "q8_0", "IQ4_XS": "iq4_xs", "Q4_K_M": "q4_K", "Q5_K_M": "q5_K",
+    "Q6_K": "q6_K",
+}  # fmt: skip
+# What the quantizer writes in place of a type with blocks of 256 if rows are no multiple of 256.
+FALLBACKS: Final = {"q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0", "iq4_xs": "iq4_nl"}
 
 
 def type_of(matrix: str, dtype: str, shape: Shape) -> str:
     """The type of a matrix (GGUF name without ".weight") in a file of a type or of a mixture."""
     if dtype not in MIXTURES:
         return dtype
-    most, better = MIXTURES[dtype]
-    if matrix == "output":
-        return better
+    found = _of_mixture(matrix, dtype, shape)
+    odd = shape.matrices()[matrix][1] % 256 != 0
+    if matrix == shape.output and odd:
+        return "q8_0"
+    return FALLBACKS.get(found, found) if odd else found
+
+
+def _of_mixture(matrix: str, dtype: str, shape: Shape) -> str:
+    """The same for rows that are a multiple of 256: the rules of llama.cpp for models below 70B."""
+    most = MIXTURES[dtype]
+    if matrix == shape.output:
+        return "q8_0" if most == "q8_0" else "q6_K"
     if not matrix.endswith(("attn_v", "ffn_down")):
         return most
     layer, eighth = int(matrix.split(".")[1]), shape.layers // 8
-    more = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
-    return better if more else most
+    values, grouped = matrix.endswith("attn_v"), shape.heads >= 4 * shape.kv_heads
+    if dtype in ("Q4_K_M", "Q5_K_M"):
+        last = layer >= 7 * shape.layers // 8
+        more = layer < eighth or last or (layer - eighth) % 3 == 2
+        return "q6_K" if more else most
+    if dtype == "IQ4_XS" and (grouped if values else layer < eighth):
+        return "q5_K"
+    return most
 
 
 def streamed_bytes(dtype: str, shape: Shape) -> float:
     """Bytes of the weights that every token is multiplied by."""
     total = 0
     for name, (m, k) in shape.matrices().items():
-        if name != "token_embd":
+        if shape.multiplies(name):
             total += m * aggml.DType.parse(type_of(name, dtype, shape)).row_size(k)
     return float(total)
 
 
 LARGE: Final = Shape()
 SMALL: Final = Shape(width=512, layers=2, heads=4, kv_heads=2, inner=1024, vocabulary=2048)
+# Matrices of real models, and as many layers as make 0.4 to 0.6 billion weights: Qwen2.5 0.5B whole
+# (896 is no multiple of 256), of 1.5B 8 layers of 28, of Llama 3.1 8B 2 of 32.
+REAL: Final = {
+    "0.5B": Shape(896, 24, 14, 2, 4864, 151936, tied=True),
+    "1.5B": Shape(1536, 8, 12, 2, 8960, 32000),
+    "8B": Shape(4096, 2, 32, 8, 14336, 32000),
+}
 
 
 def llama_file(dtype: str, shape: Shape = LARGE, *, vocabulary: bool = False) -> Path:
