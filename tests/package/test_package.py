@@ -231,7 +231,7 @@ FILE_NAME = re.compile(
     r"(?<![\w*./{<-])((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|c|h|cpp|def|cu|cuh|cmake|md))\b(?![*\w])"
 )
 #: Names of projects that look like files, and a file of ggml.
-NOT_OURS = {"llama.cpp", "whisper.cpp", "ggml.h"}
+NOT_OURS = {"llama.cpp", "ik_llama.cpp", "whisper.cpp", "ggml.h"}
 ALL_FILES = {
     f"/{path.relative_to(ROOT).as_posix()}"
     for folder in ("aggml", "benchmarks", "cmake", "docs", "examples", "tests", "tools")
