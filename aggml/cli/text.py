@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aggml.cli.shared import awaited, model_options, opened, show
+from aggml.models.ranking import ranked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +113,10 @@ async def embed(
 @model_options
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One list of scores, in the order given.")
+@click.option("--top-n", type=click.IntRange(1), help="Only so many of the best.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="A list of index and relevance_score, best first."
+)
 @awaited
 async def rerank(
     model: Path,
@@ -122,14 +126,15 @@ async def rerank(
     cache: str,
     query: str,
     documents: tuple[str, ...],
+    top_n: int | None,
     as_json: bool,
 ) -> None:
     """Print DOCUMENTS, or the lines of standard input, the best answer to QUERY first."""
     lines = list(documents) or sys.stdin.read().splitlines()
     async with opened(model, device, threads, ctx, cache) as loaded:
-        scores = await loaded.rerank(query, lines)
+        best = ranked((await loaded.rerank(query, lines)).tolist(), top_n)
     if as_json:
-        show(scores.tolist())
+        show([{"index": x.index, "relevance_score": x.score} for x in best])
         return
-    for i in (-scores).argsort(kind="stable"):
-        click.echo(f"{scores[i]:.4f}  {lines[i]}")
+    for found in best:
+        click.echo(f"{found.score:.4f}  {lines[found.index]}")

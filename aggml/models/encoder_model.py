@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
 import numpy as np
 
 from aggml import InvalidArgument
-from aggml.models.model import Model
+from aggml.models.model import LONG_TEXT, Model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +109,9 @@ class EncoderModel(Model):
     async def rerank(self, query: str, documents: Sequence[str]) -> F32:
         """How well each document answers the query: float32 (len(documents),), greater is better.
 
+        These are the numbers of the head as they are, below 0 too. What is longer than ``ctx``
+        tokens with its query is cut off.
+
         Raises:
             ModelError: the file has no rank head (``cls.output``); no vocabulary.
 
@@ -115,8 +119,28 @@ class EncoderModel(Model):
         """
         self._check_open("EncoderModel")
         words = self.tokenizer
-        pairs = []
-        for document in documents:
-            ids = words.encode_pair(query, document)
-            pairs.append(np.asarray(ids[: self.ctx], np.int32))
-        return await self._encoder.scores(pairs)
+        if len(query) * len(documents) + sum(map(len, documents)) <= LONG_TEXT:
+            pairs = [words.encode_pair(query, text) for text in documents]
+        else:
+            pairs = await anyio.to_thread.run_sync(
+                lambda: [words.encode_pair(query, text) for text in documents]
+            )
+        cut = [x if len(x) <= self.ctx else [*x[: self.ctx - 1], x[-1]] for x in pairs]
+        return await self.rerank_ids(cut)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the file has a rank head: whether `rerank` answers."""
+        return self._encoder.ranks
+
+    async def rerank_ids(self, pairs: Sequence[Sequence[int]]) -> F32:
+        """The same of token ids: of each pair those that ``tokenizer.encode_pair`` gives.
+
+        Raises:
+            InvalidArgument: a pair without tokens, an id that the vocabulary has not.
+            ModelError: the file has no rank head; a pair longer than ``ctx``.
+
+        Cancellation: aborts the computation; the model stays usable.
+        """
+        self._check_open("EncoderModel")
+        return await self._encoder.scores([np.asarray(x, np.int32) for x in pairs])

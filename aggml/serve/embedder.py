@@ -5,6 +5,7 @@ Not here: queue and batches (aggml/models/batching.py), the computation (aggml.m
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio.to_thread
@@ -14,9 +15,10 @@ from aggml.models import ModelError
 from aggml.models.batching import Batcher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-    from aggml.models import Model
+    from aggml.models import EncoderModel
     from aggml.models.decoding import F32
 
 __all__ = ["Embedder"]
@@ -36,19 +38,27 @@ class Embedder:
         max_waiting: how many texts may be queued or computing; others wait their turn.
     """
 
-    def __init__(self, name: str, model: Model, *, max_waiting: int = 1024) -> None:
+    def __init__(self, name: str, model: EncoderModel, *, max_waiting: int = 1024) -> None:
         self.name = name
         self.model = model
 
-        async def compute(texts: list[list[int]]) -> list[F32]:
+        async def vectors(texts: list[list[int]]) -> list[F32]:
             return list(await model.embed_ids(texts))
 
-        self._batcher: Batcher[list[int], F32] = Batcher(
-            compute, full=BATCH, max_waiting=max_waiting
+        async def scores(pairs: list[list[int]]) -> list[float]:
+            return list(map(float, await model.rerank_ids(pairs)))
+
+        self._vectors: Batcher[list[int], F32] = Batcher(
+            vectors, full=BATCH, max_waiting=max_waiting
         )
+        self._scores: Batcher[list[int], float] = Batcher(
+            scores, full=BATCH, max_waiting=max_waiting
+        )
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._batcher.__aenter__()
+        await self._open.enter_async_context(self._vectors)
+        await self._open.enter_async_context(self._scores)
         return self
 
     async def __aexit__(
@@ -57,8 +67,8 @@ class Embedder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Stop. Whoever still waits for a vector gets a `BatchError`."""
-        return await self._batcher.__aexit__(kind, error, trace)
+        """Stop. Whoever still waits for a vector or a score gets a `BatchError`."""
+        return await self._open.__aexit__(kind, error, trace)
 
     async def tokens(self, text: str) -> list[int]:
         """Token ids of a text.
@@ -66,11 +76,21 @@ class Embedder:
         Raises:
             ModelError: there are more than the model takes, or none.
         """
-        encode = self.model.tokenizer.encode
-        if len(text) > LONG_TEXT:
-            ids = await anyio.to_thread.run_sync(encode, text)
+        return await self._checked(self.model.tokenizer.encode, text)
+
+    async def pair(self, query: str, document: str) -> list[int]:
+        """Token ids of a query and a document, for `score`.
+
+        Raises:
+            ModelError: as `tokens`.
+        """
+        return await self._checked(self.model.tokenizer.encode_pair, query, document)
+
+    async def _checked(self, encode: Callable[..., list[int]], *texts: str) -> list[int]:
+        if sum(map(len, texts)) > LONG_TEXT:
+            ids = await anyio.to_thread.run_sync(encode, *texts)
         else:
-            ids = encode(text)
+            ids = encode(*texts)
         if not 0 < len(ids) <= self.model.ctx:
             raise ModelError(f"{len(ids)} tokens, the model takes 1 to {self.model.ctx}")
         return ids
@@ -84,4 +104,14 @@ class Embedder:
         Cancellation: takes the request back; others go on.
         """
         # A copy: the view of one vector would keep those of the whole batch.
-        return np.array(await self._batcher.submit(ids))
+        return np.array(await self._vectors.submit(ids))
+
+    async def score(self, ids: list[int]) -> float:
+        """How well the document of what `pair` gave answers its query; greater is better.
+
+        Raises:
+            BatchError: the computation failed; the model has no rank head; the service has ended.
+
+        Cancellation: takes the request back; others go on.
+        """
+        return await self._scores.submit(ids)

@@ -16,7 +16,7 @@ from serve.support import GREEDY, ROOT, SMALL, engine_of, events, serving
 
 from aggml.models.small import write_small
 from aggml.serve.http.fields import FORMS, OTHERS
-from aggml.serve.http.schema import Chat, Completion, Embeddings
+from aggml.serve.http.schema import Chat, Completion, Embeddings, Rerank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -30,11 +30,13 @@ PATHS: dict[type, str] = {
     Completion: "completions",
     Chat: "chat/completions",
     Embeddings: "embeddings",
+    Rerank: "rerank",
 }
 LEAST: dict[type, dict[str, Any]] = {
     Completion: {"prompt": "hello", "max_tokens": 6, **GREEDY},
     Chat: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, **GREEDY},
     Embeddings: {"input": "hello"},
+    Rerank: {"query": "a b", "documents": ["c", "b c", "a"]},
 }
 
 
@@ -52,12 +54,13 @@ def without_head(answer: httpx.Response) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 async def test_each_field_is_built_harmless_or_refused(
-    minilm: Path, file: Path, form: type
+    minilm: Path, file: Path, ranker: Path, form: type
 ) -> None:
     path = f"/v1/{PATHS[form]}"
-    least = LEAST[form] | ({} if form is Embeddings else {"max_tokens": 2})
+    files = {Embeddings: minilm, Rerank: ranker}
+    least = LEAST[form] | ({} if form in files else {"max_tokens": 2})
     built = [x.encode_name for x in msgspec.structs.fields(form)]
-    async with serving(models=[minilm if form is Embeddings else file]) as (_, client):
+    async with serving(models=[files.get(form, file)]) as (_, client):
 
         async def ask(name: str, value: object) -> httpx.Response:
             return await client.post(path, json=least | {name: value})
@@ -68,7 +71,9 @@ async def test_each_field_is_built_harmless_or_refused(
                 assert without_head(await ask(name, None)) == wanted, name
         for other in OTHERS:
             for name in other.names:
-                assert name not in built
+                if name in built:  # documents are ranked; of other requests they are refused
+                    assert (name, form) == ("documents", Rerank)
+                    continue
                 anything = ({"any": ["thing", 1]}, "x" * 5000)
                 for value in (None, *(anything if other.neutral is None else other.neutral)):
                     assert without_head(await ask(name, value)) == wanted, (name, value)
@@ -129,12 +134,26 @@ def test_the_documentation_has_every_field() -> None:
         (Embeddings, {"input": [[1, 2]]}, "input"),
         (Embeddings, {"input": None}, "input"),
         (Embeddings, {"encoding_format": "hex"}, "encoding_format"),
+        (Rerank, {"query": ""}, "query"),
+        (Rerank, {"query": ["a"]}, "query"),
+        (Rerank, {"query": None}, "query"),
+        (Rerank, {"documents": []}, "documents"),
+        (Rerank, {"documents": "a"}, "documents"),
+        (Rerank, {"documents": [5]}, "documents"),
+        (Rerank, {"documents": [{"title": "a"}]}, "documents"),
+        (Rerank, {"documents": ["a"] * 1001}, "documents"),
+        (Rerank, {"documents": ["a", "b " * 600]}, "documents"),
+        (Rerank, {"documents": None}, "documents"),
+        (Rerank, {"top_n": 0}, "top_n"),
+        (Rerank, {"return_documents": 1}, "return_documents"),
+        (Rerank, {"truncation": True}, "truncation"),
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(
-    minilm: Path, file: Path, form: type, given: dict[str, Any], field: str
+    minilm: Path, file: Path, ranker: Path, form: type, given: dict[str, Any], field: str
 ) -> None:
-    async with serving(models=[minilm if form is Embeddings else file]) as (_, client):
+    files = {Embeddings: minilm, Rerank: ranker}
+    async with serving(models=[files.get(form, file)]) as (_, client):
         answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -143,10 +162,12 @@ async def test_what_cannot_be_is_refused_by_name(
     assert error["type"] == "invalid_request_error"
 
 
-async def test_models_that_are_not_served_are_not_found(minilm: Path, file: Path) -> None:
-    async with serving(models=[file, minilm]) as (_, client):
+async def test_models_that_are_not_served_are_not_found(
+    minilm: Path, file: Path, ranker: Path
+) -> None:
+    async with serving(models=[file, minilm, ranker]) as (_, client):
         for form, path in PATHS.items():
-            wrong = "all-MiniLM-L6-v2" if form is not Embeddings else SMALL
+            wrong = SMALL if form is Embeddings else "all-MiniLM-L6-v2"
             for name in ("gpt-9", wrong, ""):
                 answer = await client.post(f"/v1/{path}", json=LEAST[form] | {"model": name})
                 assert answer.status_code == 404

@@ -59,6 +59,11 @@ class Encoder:
         """How many tokens there are."""
         return self.weights["token_embd.weight"].ne[1]
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the file has a rank head."""
+        return "cls.output.weight" in self.weights or "cls.weight" in self.weights
+
     async def vectors(self, texts: Sequence[Ids]) -> F32:
         """The pooled vector of each text, not normalised: (len(texts), width) float32.
 
@@ -93,7 +98,7 @@ class Encoder:
 
         Cancellation: aborts the computation.
         """
-        if "cls.output.weight" not in self.weights and "cls.weight" not in self.weights:
+        if not self.ranks:
             raise ModelError("the file has no rank head (cls.weight, cls.output.weight)")
         return (await self._all(pairs, rank=True))[:, 0]
 

@@ -1,4 +1,6 @@
-"""The ASGI application: OpenAI's completions and embeddings, health, metrics; any server, any loop.
+"""The ASGI application: OpenAI's completions and embeddings, rerank, health, metrics.
+
+It runs under any server and on any loop.
 
 Not here: forms of requests and answers (schema.py, fields.py, forms.py), batching (engine.py),
 the models (service.py), starting a server (running.py).
@@ -19,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from aggml.models import ModelError
+from aggml.models.ranking import ranked
 from aggml.serve.http.choice import Choice
 from aggml.serve.http.fields import decoded
 from aggml.serve.http.forms import Failure, Form, as_json
@@ -29,6 +32,7 @@ from aggml.serve.http.schema import (
     Embeddings,
     Generation,
     RequestError,
+    Rerank,
     prompt_of,
     prompts,
 )
@@ -120,6 +124,38 @@ class Routes:
         name = embedder.name
         return as_json({"object": "list", "data": data, "model": name, "usage": usage})
 
+    async def rerank(self, request: Request) -> Response:
+        """Documents in the order of how well they answer a query."""
+        given = decoded(await body_of(request), Rerank)
+        embedder = _named(given.model, self.service.rankers, "rerank")
+        texts = given.texts
+        pairs = [await _pair(embedder, given.query, i, text) for i, text in enumerate(texts)]
+        scores = [0.0] * len(pairs)
+
+        async def one(i: int) -> None:
+            scores[i] = await embedder.score(pairs[i])
+
+        with anyio.fail_after(given.timeout or self.service.options.deadline):
+            async with hung_up_cancels(request.receive), anyio.create_task_group() as tasks:
+                for i in range(len(pairs)):
+                    tasks.start_soon(one, i)
+        results: list[dict[str, object]] = []
+        for found in ranked(scores, given.top_n):
+            result: dict[str, object] = {"index": found.index, "relevance_score": found.score}
+            if given.return_documents:
+                result["document"] = {"text": texts[found.index]}
+            results.append(result)
+        tokens = sum(map(len, pairs))
+        return as_json(
+            {
+                "id": f"rerank-{secrets.token_hex(8)}",
+                "object": "list",
+                "model": embedder.name,
+                "results": results,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+        )
+
     async def completions(self, request: Request) -> Response:
         """Texts that continue the prompts."""
         given = decoded(await body_of(request), Completion)
@@ -209,6 +245,22 @@ async def _tokens(embedder: Embedder, i: int, text: str) -> list[int]:
     return ids
 
 
+async def _pair(embedder: Embedder, query: str, i: int, text: str) -> list[int]:
+    """Token ids of the query and a document.
+
+    Raises:
+        RequestError: too many.
+    """
+    try:
+        ids = await embedder.pair(query, text)
+    except ModelError as error:
+        raise RequestError(
+            400, f"documents: document {i} and the query have {error}", field="documents"
+        ) from error
+    await checkpoint()
+    return ids
+
+
 def _unknown(name: str, known: Sequence[str]) -> RequestError:
     message = f"the model {name[:64]!r} is not served here, but {', '.join(map(repr, known))}"
     return RequestError(404, message, field="model", code="model_not_found")
@@ -274,6 +326,7 @@ def application(options: Options) -> Starlette:
 
     paths = [
         route("/v1/embeddings", routes.embeddings),
+        route("/v1/rerank", routes.rerank),
         route("/v1/completions", routes.completions),
         route("/v1/chat/completions", routes.chat),
         route("/v1/models", routes.models, "GET"),

@@ -12,12 +12,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from aggml.serve.http.schema import Chat, Completion, Embeddings, RequestError
+from aggml.serve.http.schema import Chat, Completion, Embeddings, RequestError, Rerank
 
 __all__ = ["FORMS", "OTHERS", "Other", "decoded"]
 
 T = TypeVar("T", bound=Struct)
-FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings)
+FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings, Rerank)
 SHORT: Final = 1000  # bytes; a longer value is none of those that change nothing
 
 
@@ -61,6 +61,10 @@ OTHERS: Final = (
     Other(("echo",), "the prompt is not given back", (False,)),
     Other(("suffix",), "text is not filled in", ("",)),
     Other(("tools", "functions", "documents"), "the model is told of none", ([],)),
+    Other(("rank_fields",), "the text of a document is looked at", (["text"],)),
+    Other(("max_chunks_per_doc",), "documents are not cut into chunks", (1,)),
+    Other(("max_tokens_per_doc",), "documents are not cut", (0,)),
+    Other(("truncation",), "texts are not cut", (False,)),
     Other(("tool_choice", "function_call"), "the model is told of no tools", ("none", "auto")),
     Other(("response_format",), "answers are text", ({"type": "text"},)),
     Other(

@@ -14,10 +14,11 @@ from aggml.models.decoding.adjusting import Rules
 
 __all__ = [
     "Chat", "Completion", "Embeddings", "Generation", "Message", "RequestError",
-    "StreamOptions", "prompt_of", "prompts",
+    "Rerank", "StreamOptions", "prompt_of", "prompts",
 ]  # fmt: skip
 
 MOST: Final = 256  # inputs in one request
+DOCUMENTS: Final = 1000  # in one request to rerank: as many as Cohere takes
 BEST: Final = 20  # tokens beside each one, with how probable they are
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 _TextOrTokens = str | Annotated[list[Annotated[int, Meta(ge=0)]], Meta(min_length=1)]
@@ -207,6 +208,28 @@ class Embeddings(Struct, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
     timeout: _Seconds | None = None
+
+
+class Document(Struct):
+    """A document to rank. Fields beside its text are taken and not looked at, as by Cohere."""
+
+    text: str
+
+
+class Rerank(Struct, kw_only=True):
+    """Documents to put in order by how well they answer a query."""
+
+    query: Annotated[str, Meta(min_length=1)]
+    documents: Annotated[list[str | Document], Meta(min_length=1, max_length=DOCUMENTS)]
+    model: str | None = None
+    top_n: Count | None = None  # more than there are documents: all of them
+    return_documents: bool = False
+    timeout: _Seconds | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the documents."""
+        return [x if isinstance(x, str) else x.text for x in self.documents]
 
 
 def prompts(given: Raw, field: str) -> list[Raw]:

@@ -34,7 +34,8 @@ class Options:
     """The options of the service.
 
     Attributes:
-        models: files; those that continue text serve completions, encoders serve embeddings.
+        models: files; those that continue text serve completions, encoders serve embeddings,
+            and those with a rank head ranks, too.
         devices: names of aggml devices, which share each model; none: the best one.
         threads: for the computation; by default as many as there are usable cores.
         limits: how much each model may take.
@@ -128,6 +129,11 @@ class Service:
             self.metrics.watch(model.name, model.engine)
             text = Text(model.vocabulary, model.template)
             self.completers[model.name] = Completions(model, text)
+
+    @property
+    def rankers(self) -> dict[str, Embedder]:
+        """The encoders that have a rank head."""
+        return {name: x for name, x in self.embedders.items() if x.model.ranks}
 
     @property
     def names(self) -> list[str]:

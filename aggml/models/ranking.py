@@ -1,0 +1,32 @@
+"""Ranking: documents in the order of their scores, for the program and for the service.
+
+Not here: the scores (encoder_model.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Ranked", "ranked"]
+
+
+class Ranked(NamedTuple):
+    """A document among others.
+
+    Attributes:
+        index: its number in the order given.
+        score: as `Model.rerank` gives it.
+    """
+
+    index: int
+    score: float
+
+
+def ranked(scores: Iterable[float], most: int | None = None) -> list[Ranked]:
+    """The best ``most`` of them, or all: best first, those of equal score in the order given."""
+    found = [Ranked(i, float(score)) for i, score in enumerate(scores)]
+    found.sort(key=lambda x: -x.score)
+    return found[:most]
