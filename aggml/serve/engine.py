@@ -17,7 +17,6 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 import aggml
-from aggml.models.cache.paging import Pages
 from aggml.serve import steps
 from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
 
@@ -62,10 +61,12 @@ class Engine:
         if model.sequences < slots + STAGED:
             raise ValueError(f"{model.sequences} sequences are less than {slots} and {STAGED}")
         self.model = model
-        self.pages = Pages(budget, slots)
+        self.pages = model.pages(budget, slots)
         self.counters = Counters()
         self._slots = slots
-        self._rows = steps.Rows(model.ctx, slots, STAGED * model.ctx)
+        self._rows = steps.Rows(
+            model.ctx, slots, STAGED * model.ctx, states=model.has_states, grows=model.grows
+        )
         self._best = min(BEST, model.vocabulary)
         self._chunk = chunk
         self._max_waiting = max_waiting
@@ -183,9 +184,10 @@ class Engine:
                     f"{len(job.prompt)} tokens of prompt and {job.n_predict} more do not fit a "
                     f"context of {self.model.ctx - 1}"
                 )
-            if Pages.of(length) > self.pages.budget:
+            need = self.pages.need(length)
+            if need > self.pages.budget:
                 raise TooLongError(
-                    f"{length} tokens need {Pages.of(length)} pages, of {self.pages.budget} in all"
+                    f"{length} tokens need {need} pages, of {self.pages.budget} in all"
                 )
         if len(jobs) > self._max_waiting:
             raise TooLongError(
@@ -214,7 +216,10 @@ class Engine:
             if self._taking_in and running:
                 beside = min(steps.size(max(self._running) + 1, steps.BESIDE), self._slots)
             room = steps.room_for_prompts(self._chunk, beside, running=bool(self._running))
-            chunk = steps.next_prompts(self._taking_in, room, self._rows.shared)
+            if self._rows.states:
+                chunk = steps.next_prompt(self._taking_in, room)
+            else:
+                chunk = steps.next_prompts(self._taking_in, room, self._rows.shared)
             jobs = [*running, *(job for job, _ in chunk)]
             if jobs:
                 await self._guarded(jobs, self._step(running, chunk, beside))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.jobs import Job
 
-__all__ = ["Planned", "Rows", "next_prompts", "planned", "room_for_prompts", "size"]
+__all__ = ["Planned", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "size"]
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
 # some 30 ms the first time, so steps with a chunk of prompts come in few sizes.
@@ -31,6 +31,9 @@ SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 BESIDE: Final = (0, 4, 8, 16, 32, 64, 128)  # sequences that run beside a chunk
 TOKENS: Final = (32, 64, 96, 128, 192, 256, 384, 512)  # of both together
 ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
+# Tokens of a prompt in a step of a model with states, which knows no padding: a state would take it
+# in. Few sizes again, so a prompt takes some more steps than its length asks for.
+PIECES: Final = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 8, 4, 2, 1)
 LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
 
 
@@ -42,11 +45,16 @@ class Rows:
         ctx: rows of each slot.
         slots: sequences at a time; the shared rows begin behind them.
         shared: rows that all prompts share while they are taken in.
+        states: whether sequences have states. The state of slot ``slots`` is then nobody's: slots
+            that do not run write theirs there.
+        grows: whether there are rows at all.
     """
 
     ctx: int
     slots: int
     shared: int
+    states: bool = False
+    grows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,23 @@ def next_prompts(taking_in: Iterable[Job], room: int, shared: int) -> list[tuple
     return chunk
 
 
+def next_prompt(taking_in: Iterable[Job], room: int) -> list[tuple[Job, Piece]]:
+    """A piece of the oldest prompt, for a model with states: they know no mask between prompts.
+
+    Args:
+        taking_in: jobs whose prompts are not complete, the oldest first.
+        room: tokens.
+    """
+    for job in taking_in:
+        assert job.slot is not None
+        job.staged = 0
+        left = len(job.prompt) - job.taken_in
+        n = next(size for size in PIECES if size <= min(left, room))
+        ids = job.prompt[job.taken_in : job.taken_in + n]
+        return [(job, Piece(ids, job.taken_in, job.slot, 0))]
+    return []
+
+
 def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, rows: Rows) -> Planned:
     """One more token for each job of ``running``; the first one for prompts that become complete.
 
@@ -117,7 +142,7 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
     if running:
         highest = max(job.slot for job in running if job.slot is not None)
         n = beside or min(size(highest + 1), rows.slots)
-        groups.append(_next_tokens(running, n, rows.ctx))
+        groups.append(_next_tokens(running, n, rows))
     follows = [(job, job.slot) for job in running if job.slot is not None]
     last = staged = None
     if chunk:
@@ -132,8 +157,12 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
     return Planned(Batch(tuple(groups), last, staged), follows, every)
 
 
-def _next_tokens(jobs: list[Job], n: int, ctx: int) -> Group:
-    """One token of each of the first ``n`` slots; slots that do not run get any token."""
+def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
+    """One token of each of the first ``n`` slots; slots that do not run get any token.
+
+    What these leave is written to the last row of their keys, and to the state that is nobody's.
+    """
+    ctx = where.ctx
     ids, positions = np.zeros((2, n, 1), np.int32)
     rows = ((np.arange(n, dtype=np.int32)[:, None] + 1) * ctx - 1).astype(np.int32)
     for job in jobs:
@@ -142,7 +171,13 @@ def _next_tokens(jobs: list[Job], n: int, ctx: int) -> Group:
         ids[job.slot] = job.made[-1]
         positions[job.slot] = position
         rows[job.slot] = job.slot * ctx + position
-    return Group(ids, positions, rows, 0, _seen(int(positions.max()) + 1, ctx))
+    kv = _seen(int(positions.max()) + 1, ctx) if where.grows else ROWS_STEP
+    kept = None
+    if where.states:
+        kept = np.full(n, where.slots, np.int32)
+        for job in jobs:
+            kept[job.slot] = job.slot
+    return Group(ids, positions, rows, 0, kv, kept=kept)
 
 
 def _prompts(
@@ -151,9 +186,9 @@ def _prompts(
     """A chunk, the shared rows of its keys, and the tokens after which prompts are complete."""
     pieces = [piece for _, piece in chunk]
     wanted = sum(len(piece.ids) for piece in pieces)
-    tokens = size(beside + wanted, TOKENS) - beside
+    tokens = wanted if rows.states else size(beside + wanted, TOKENS) - beside
     laid = Chunk.of(pieces, tokens, ctx=rows.ctx, staging=rows.slots * rows.ctx, rows=rows.shared)
-    kv = _seen(max(piece.end for piece in pieces), rows.shared)
+    kv = _seen(max(piece.end for piece in pieces), rows.shared) if rows.grows else ROWS_STEP
     ends, at = [], -1
     for job, piece in chunk:
         at += len(piece.ids)
@@ -161,7 +196,8 @@ def _prompts(
             ends.append((job, at))
     alone = len(pieces) == 1 and not pieces[0].at and tokens == wanted
     hidden = None if alone else functools.partial(mask, pieces, tokens, kv)
-    group = Group(laid.ids, laid.positions, laid.rows, rows.slots, kv, hidden)
+    kept = np.array([pieces[0].slot], np.int32) if rows.states else None
+    group = Group(laid.ids, laid.positions, laid.rows, rows.slots, kv, hidden, kept)
     return group, laid.staged[0], ends
 
 

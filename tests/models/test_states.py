@@ -16,8 +16,6 @@ from models import random_models
 from models.layout import VOCABULARY
 
 import aggml
-from aggml.models import ModelError
-from aggml.models.cache.paging import PagedDecoder
 from aggml.models.decoding import Batch, Decoder, Group
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
@@ -199,16 +197,6 @@ async def test_a_generation_that_is_left_spoils_no_other(tmp_path: Path, layout:
             for _ in range(2)
         ]
         assert drawn[0] == drawn[1]
-
-
-async def test_pages_are_refused_with_a_reason(tmp_path: Path) -> None:
-    path = random_models.write(tmp_path / "model.gguf", "qwen3next")
-    async with aggml.get_device("CPU").backend() as backend:
-        with (
-            await open_model(path) as file,
-            pytest.raises(ModelError, match="qwen3next keeps a state of each sequence"),
-        ):
-            await load_decoder(backend, file, kind=PagedDecoder)
 
 
 async def test_layers_that_look_at_the_first_one_have_no_stages(tmp_path: Path) -> None:

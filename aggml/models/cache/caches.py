@@ -84,6 +84,11 @@ class Caches:
         self.rows.append((made, length))
         return made
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of one sequence, of all layers."""
+        return sum(state.nb[1] for state in self.states)
+
     def copies(self, source: int, target: int, n: int) -> Iterator[Tensor]:
         """Nodes that copy the first ``n`` positions of a sequence, and its state, to another."""
         for cache, length in self.rows:

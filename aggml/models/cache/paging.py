@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Final
 from anyio.lowlevel import checkpoint
 
 from aggml import DType, Graph
-from aggml.models.cache.room import State
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Buffer, Scheduler, Tensor
     from aggml.models.description import Description
@@ -37,10 +36,14 @@ class Pages:
     Args:
         budget: pages in all.
         slots: sequences at a time.
+        fixed: pages that a sequence takes however long it is: those of its state.
+        grows: whether it takes pages for its positions, too.
     """
 
-    def __init__(self, budget: int, slots: int) -> None:
+    def __init__(self, budget: int, slots: int, *, fixed: int = 0, grows: bool = True) -> None:
         self.budget = budget
+        self._fixed = fixed
+        self._grows = grows
         self.used = 0
         self._free = list(range(slots))
         self._held: dict[int, int] = {}  # slot: pages
@@ -50,6 +53,10 @@ class Pages:
     def of(positions: int) -> int:
         """Pages that so many positions take."""
         return -(-positions // PAGE)
+
+    def need(self, positions: int) -> int:
+        """Pages that a sequence of so many positions takes, its state included."""
+        return self._fixed + (self.of(positions) if self._grows else 0)
 
     @property
     def slots(self) -> list[int]:
@@ -61,7 +68,7 @@ class Pages:
 
         All pages that it may come to need are promised now, so a sequence that has begun can end.
         """
-        need = self.of(positions)
+        need = self.need(positions)
         if not self._free or self.used + need > self.budget:
             return None
         slot = heapq.heappop(self._free)
@@ -101,7 +108,7 @@ class Pages:
             if self._touched[slot] > held:
                 total -= self._touched[slot] - held
                 self._touched[slot] = held
-                found.append((slot, held * PAGE))
+                found.append((slot, max(held - self._fixed, 0) * PAGE))
         return found
 
 
@@ -109,13 +116,11 @@ class PagedDecoder(Decoder):
     """A model whose caches take memory only where they were written.
 
     On a device that does not compute in host memory the caches are allocated whole. Layers with a
-    window keep all positions, which are pages that can be given back.
+    window keep all positions, which are pages that can be given back. A state lies beside them: as
+    many pages as it fills, for as long as its sequence runs.
 
     Args:
         backend, model, weights, ctx, sequences, cache, max_graphs: as for `Decoder`.
-
-    Raises:
-        ModelError: the model has states; as for `Decoder`.
     """
 
     ring = False
@@ -132,13 +137,6 @@ class PagedDecoder(Decoder):
         max_graphs: int = 96,
     ) -> None:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
-        if any(
-            isinstance(kept, State) for layer in model.layers for kept in layer.caches().values()
-        ):
-            raise ModelError(
-                f"{model.architecture} keeps a state of each sequence, which has no pages and "
-                "takes tokens of one sequence alone: run it by aggml.models.load, not as a service"
-            )
         super().__init__(
             backend, model, weights, ctx=ctx, sequences=sequences, cache=cache,
             max_graphs=max_graphs,
@@ -155,19 +153,20 @@ class PagedDecoder(Decoder):
     def _mapped(self, backend: Backend, caches: list[Tensor]) -> Buffer:
         """Memory that is there once it is touched."""
         # Private and anonymous: zeros, and nothing of it is there before it is touched.
-        memory = mmap.mmap(-1, sum(x.nbytes for x in caches), flags=_FLAGS)
+        places = _places(caches)
+        memory = mmap.mmap(-1, places[-1], flags=_FLAGS)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)  # 2 MB for a first row would break the budget
         buffer = backend.device.buffer_from_host(memory)
-        offset = 0
-        for cache in caches:
+        for cache, offset in zip(caches, places, strict=False):
             buffer.place(cache, offset)
-            offset += cache.nbytes
         self._maps.append((memory, caches))
         return buffer
 
     async def forget(self, slot: int, kept: int = 0) -> None:
         """Give the memory of a slot back, except its first positions; its rows then read as zeros.
+
+        The state goes, too, unless positions are kept.
 
         No step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer:
         one layer in each turn of the loop.
@@ -175,41 +174,78 @@ class PagedDecoder(Decoder):
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         for memory, caches in self._maps:
-            offset = 0
-            for cache in caches:
-                size = cache.nb[1] * self.ctx
+            for cache, offset in zip(caches, _places(caches), strict=False):
+                length = self.ctx
+                if any(cache is state for state in self._caches.states):
+                    if kept:
+                        continue
+                    length = 1
+                size = cache.nb[1] * length
                 begin = offset + slot * size + kept * cache.nb[1]
                 end = offset + (slot + 1) * size
                 first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
                 if first < last:
-                    length = (last - first) * mmap.PAGESIZE
-                    memory.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, length)
-                offset += cache.nbytes
+                    span = (last - first) * mmap.PAGESIZE
+                    memory.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, span)
                 await checkpoint()
 
     async def move(self, source: int, target: int, n: int) -> None:
-        """Copy the first ``n`` positions of one slot to another.
+        """Copy the first ``n`` positions of one slot, and its state, to another.
 
         Cancellation: aborts the copy; the positions of ``target`` are undefined.
         """
+        if self._reached is not None:
+            await self._reached.settled(source)
+            self._reached.lose([target])
         n = min(-(-n // PAGE) * PAGE, self.ctx)  # few different graphs
         graph = Graph(*self._caches.copies(source, target, n))
         await self.site.prepare(graph)
         await (await self.site.submit(graph))
+        if self._reached is not None:
+            self._reached.copied(source, [target])
+
+    @property
+    def grows(self) -> bool:
+        """Whether a sequence takes more pages as it grows: whether any layer keeps keys."""
+        return bool(self._caches.rows)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether any layer keeps a state."""
+        return bool(self._caches.states)
 
     def page_bytes(self) -> int:
-        """Bytes of one page, of all layers."""
-        return PAGE * sum(cache.nb[1] for cache, _ in self._caches.rows)
+        """Bytes of one page, of all layers. Of a model without keys a page holds a whole state."""
+        rows = PAGE * sum(cache.nb[1] for cache, _ in self._caches.rows)
+        return rows or self._caches.state_bytes
+
+    def pages(self, budget: int, slots: int) -> Pages:
+        """So many pages for ``slots`` sequences of this model."""
+        fixed = -(-self._caches.state_bytes // self.page_bytes())
+        return Pages(budget, slots, fixed=fixed, grows=self.grows)
 
 
 _FLAGS: Final = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 
 
+def _places(caches: Sequence[Tensor]) -> list[int]:
+    """Where each of them begins, and where the last one ends: all at a page of the system."""
+    found = [0]
+    for cache in caches:
+        found.append(found[-1] + -(-cache.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    return found
+
+
 def budget_of(memory: int, model: PagedDecoder) -> int:
-    """Pages in so many bytes, at least one."""
-    pages = memory // model.page_bytes()
-    if pages < 1:
+    """Pages in so many bytes, enough for one sequence.
+
+    Raises:
+        ModelError: they are less than that.
+    """
+    pages, least = memory // model.page_bytes(), model.pages(0, 1).need(1)
+    if pages < least:
         raise ModelError(
-            f"{memory} bytes for keys and values are less than a page ({model.page_bytes()} bytes)"
+            f"{memory} bytes for keys, values and states are less than a sequence takes "
+            f"({least * model.page_bytes()} bytes)"
         )
     return pages

@@ -47,10 +47,10 @@ class Reached:
         """
         if first == 0:
             return
-        if not chained:
-            for step in self._under_way[slot]:
-                await step.settled()
-        self._settle(slot)
+        if chained:
+            self._settle(slot)
+        else:
+            await self.settled(slot)
         at = self._at[slot]
         if at is None:
             raise InvalidState(
@@ -81,6 +81,15 @@ class Reached:
         """The state of one sequence is now that of others, too."""
         for slot in targets:
             self._at[slot] = self._at[source]
+
+    async def settled(self, slot: int) -> None:
+        """Wait until all steps of a sequence have ended, and note how they ended.
+
+        Cancellation: nothing happens.
+        """
+        for step in self._under_way[slot]:
+            await step.settled()
+        self._settle(slot)
 
     def _settle(self, slot: int) -> None:
         """Take note of steps that have ended."""

@@ -80,7 +80,8 @@ class Group:
 
     ``rows`` are those of a cache that has a row for each position. Where a row is not its token's
     position, ``mask`` gives, for a window or None, what each token sees: (sequences, 1, tokens, kv)
-    float16, 0 or -inf.
+    float16, 0 or -inf. ``kept`` is the number of each sequence, under which its state lies; if not
+    given, they are those from ``slot`` on. ``slot`` is where attention finds their rows.
     """
 
     ids: I32
@@ -89,6 +90,7 @@ class Group:
     slot: int
     kv: int
     mask: Callable[[int | None], F16] | None = None
+    kept: I32 | None = None
 
     @property
     def part(self) -> Part:
@@ -106,9 +108,17 @@ class Group:
 
     def states(self, none: int) -> tuple[I32, I32]:
         """Rows of states that each sequence goes on from, ``none`` if it begins; and of its own."""
-        own = self.slot + np.arange(len(self.ids), dtype=np.int32)
+        own = self.numbers
         found: I32 = np.where(self.positions[:, 0] == 0, np.int32(none), own)
         return found, own
+
+    @property
+    def numbers(self) -> I32:
+        """The number of each sequence."""
+        if self.kept is not None:
+            return self.kept
+        found: I32 = self.slot + np.arange(len(self.ids), dtype=np.int32)
+        return found
 
     def mask_in(self, room: Room, length: int, ctx: int) -> F16:
         """Which rows of that cache each token sees."""
@@ -136,9 +146,9 @@ class Batch:
     def taken(self) -> list[tuple[int, int, int]]:
         """Of each sequence its number, the first position and how many tokens."""
         return [
-            (group.slot + i, int(row[0]), len(row))
+            (int(number), int(row[0]), len(row))
             for group in self.groups
-            for i, row in enumerate(group.positions)
+            for number, row in zip(group.numbers, group.positions, strict=True)
         ]
 
     def shape(self, best: int, *, every: bool = False) -> Shape:
