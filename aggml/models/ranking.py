@@ -5,7 +5,8 @@ Not here: the scores (encoder_model.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["Ranked", "ranked"]
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ranked:
     """A document among others.
 
     Attributes:
