@@ -175,8 +175,8 @@ def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
     kept = None
     if where.states:
         kept = np.full(n, where.slots, np.int32)
-        for job in jobs:
-            kept[job.slot] = job.slot
+        running = [job.slot for job in jobs if job.slot is not None]
+        kept[running] = running
     return Group(ids, positions, rows, 0, kv, kept=kept)
 
 

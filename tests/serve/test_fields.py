@@ -57,7 +57,7 @@ async def test_each_field_is_built_harmless_or_refused(
     minilm: Path, file: Path, ranker: Path, form: type
 ) -> None:
     path = f"/v1/{PATHS[form]}"
-    files = {Embeddings: minilm, Rerank: ranker}
+    files: dict[type, Path] = {Embeddings: minilm, Rerank: ranker}
     least = LEAST[form] | ({} if form in files else {"max_tokens": 2})
     built = [x.encode_name for x in msgspec.structs.fields(form)]
     async with serving(models=[files.get(form, file)]) as (_, client):
@@ -152,7 +152,7 @@ def test_the_documentation_has_every_field() -> None:
 async def test_what_cannot_be_is_refused_by_name(
     minilm: Path, file: Path, ranker: Path, form: type, given: dict[str, Any], field: str
 ) -> None:
-    files = {Embeddings: minilm, Rerank: ranker}
+    files: dict[type, Path] = {Embeddings: minilm, Rerank: ranker}
     async with serving(models=[files.get(form, file)]) as (_, client):
         answer = await client.post(f"/v1/{PATHS[form]}", json=LEAST[form] | given)
     assert answer.status_code == 400
