@@ -242,10 +242,11 @@ def budget_of(memory: int, model: PagedDecoder) -> int:
     Raises:
         ModelError: they are less than that.
     """
-    pages, least = memory // model.page_bytes(), model.pages(0, 1).need(1)
+    page = model.page_bytes()
+    pages, least = memory // page, model.pages(0, 1).need(1)
     if pages < least:
+        of = "a page" if least == 1 else "the state of a sequence and a page"
         raise ModelError(
-            f"{memory} bytes for keys, values and states are less than a sequence takes "
-            f"({least * model.page_bytes()} bytes)"
+            f"{memory} bytes for keys and values are less than {of} ({least * page} bytes)"
         )
     return pages
