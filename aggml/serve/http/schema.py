@@ -13,7 +13,7 @@ from msgspec import Meta, Raw, Struct
 from aggml.models.decoding.adjusting import Rules
 
 __all__ = [
-    "Chat", "Completion", "Embeddings", "Generation", "Message", "RequestError",
+    "Chat", "Completion", "Document", "Embeddings", "Generation", "Message", "RequestError",
     "Rerank", "StreamOptions", "prompt_of", "prompts",
 ]  # fmt: skip
 
