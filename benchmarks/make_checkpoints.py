@@ -3,9 +3,9 @@
 Folders as transformers writes them, and the logits and vectors that transformers and llama.cpp
 compute of random weights in them.
 
-Run by hand (``python -m benchmarks.make_checkpoints``) where torch, transformers and
-llama-cpp-python are installed, when the cases below or tests/models/random_folders.py change. Not
-here: the comparison (tests/models/test_folders.py).
+Run by hand (``python -m benchmarks.make_checkpoints``, or with the names of some cases) where
+torch, transformers and llama-cpp-python are installed, when the cases below or
+tests/models/random_folders.py change. Not here: the comparison (tests/models/test_folders.py).
 """
 
 from __future__ import annotations
@@ -79,6 +79,24 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", {"sliding_window": 12, "num_hidden_layers": 4}),
     "glm4": ("glm4", {"head_dim": 16}),
+    "smollm3": ("smollm3", {"num_hidden_layers": 5, "no_rope_layer_interval": 4}),
+    "seed_oss": ("seed_oss", {"head_dim": 16, "attention_bias": True,
+                              "attention_out_bias": False}),
+    "ernie4_5": ("ernie4_5", {"head_dim": 16}),
+    "hunyuan-dense": ("hunyuan_v1_dense", {"head_dim": 16}),
+    "hunyuan-dense-stretched": ("hunyuan_v1_dense", {"head_dim": 16, "rope_parameters": {
+        "rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "rope_theta": 10000.0}}),
+    "gemma": ("gemma", {"head_dim": 32, "num_key_value_heads": 1}),
+    "starcoder2": ("starcoder2", {"use_bias": True}),
+    "phi2": ("phi", {"partial_rotary_factor": 0.5}),
+    "stablelm": ("stablelm", {"use_qkv_bias": True, "partial_rotary_factor": 0.25}),
+    "stablelm-12b": ("stablelm", {"qk_layernorm": True, "use_parallel_residual": True,
+                                  "partial_rotary_factor": 0.25}),
+    "gptneox": ("gpt_neox", {"hidden_act": "gelu_new"}),
+    "gptneox-one-after-the-other": ("gpt_neox", {"use_parallel_residual": False,
+                                                 "hidden_act": "gelu_new"}),
+    "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}),
+    "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "bert": ("bert", "AutoModel", {}),
@@ -145,14 +163,18 @@ def main() -> None:
 
     from aggml.models.converting import convert
 
-    cases = {name: _shapes(name, kind, "AutoModelForCausalLM", changes)
-             for name, (kind, changes) in TEXTS.items()}  # fmt: skip
-    cases |= {name: _shapes(name, *told) for name, told in ENCODERS.items()}
+    wanted_cases = set(sys.argv[1:] or [*TEXTS, *ENCODERS])
+    cases = random_folders.cases() if sys.argv[1:] else {}
+    cases |= {name: _shapes(name, kind, "AutoModelForCausalLM", changes)
+              for name, (kind, changes) in TEXTS.items() if name in wanted_cases}  # fmt: skip
+    cases |= {name: _shapes(name, *told) for name, told in ENCODERS.items() if name in wanted_cases}
     (TESTS / "checkpoints.json").write_text(json.dumps(cases) + "\n", encoding="ascii")
     found: dict[str, Any] = {}
+    if sys.argv[1:]:
+        found.update(np.load(TESTS / "reference_checkpoints.npz"))
     ids = random_models.prompt()
     with tempfile.TemporaryDirectory() as place:
-        for name in TEXTS:
+        for name in (name for name in TEXTS if name in wanted_cases):
             folder = random_folders.write(Path(place, name), name)
             (logits,) = _computed(folder, "AutoModelForCausalLM", [ids])
             found[f"{name}:logits"] = wanted = logits[-8:].astype(np.float32)
@@ -162,6 +184,8 @@ def main() -> None:
             error = float(np.square(other - wanted).sum() / np.square(wanted).sum())
             print(f"{name}: llama.cpp against transformers, NMSE {error:.1e}")
         for name, (_, auto, _) in ENCODERS.items():
+            if name not in wanted_cases:
+                continue
             folder = random_folders.write(Path(place, name), name)
             rows = _computed(folder, auto, random_models.texts())
             if "rank" in name:

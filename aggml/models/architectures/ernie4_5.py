@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, rope_of
 
@@ -20,4 +22,9 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(attention_of(hp, rope, i), FeedForward()) for i in layers])
 
 
-ARCHITECTURE = Architecture(("ernie4_5",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("ernie4_5",), DECODER, DECODER_KEYS, expects={"hidden_act": ("silu",)}
+)
+
+
+ARCHITECTURE = Architecture(("ernie4_5",), describe, (CHECKPOINT,))

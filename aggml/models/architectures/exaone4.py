@@ -9,10 +9,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    HEAD_NORMS,
+    scaled_frequencies,
+    window_pattern,
+)
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
+from aggml.models.errors import ModelError
 from aggml.models.reading import attention_of, description_of, rope_of, windowed
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "LARGE", "describe"]
@@ -48,4 +58,33 @@ def describe(hp: Hyperparameters) -> Description:
     )  # fmt: skip
 
 
-ARCHITECTURE = Architecture(("exaone4",), describe)
+def _window(config: Config) -> int | None:
+    """How many positions a layer sees.
+
+    Raises:
+        ModelError: a window in a model of another size: GGUF's programs see it in the 32B one only.
+    """
+    found = config.get("sliding_window")
+    if found is not None and config.need("num_hidden_layers") != LARGE:
+        raise ModelError(f"config.json has sliding_window = {found}, and not {LARGE} layers")
+    return None if found is None else int(found)
+
+
+CHECKPOINT: Final = Checkpoint(
+    ("exaone4",),
+    DECODER | HEAD_NORMS | {
+        "blk.{i}.attn_norm": None,
+        "blk.{i}.ffn_norm": None,
+        "blk.{i}.post_attention_norm": "layers.{i}.post_attention_layernorm",
+        "blk.{i}.post_ffw_norm": "layers.{i}.post_feedforward_layernorm",
+        "rope_freqs.weight": scaled_frequencies,
+    },
+    DECODER_KEYS | {
+        "attention.sliding_window": _window,
+        "attention.sliding_window_pattern": window_pattern(4),
+    },
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("exaone4",), describe, (CHECKPOINT,))

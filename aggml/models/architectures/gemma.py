@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint, shifted
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, rope_of
 
@@ -22,4 +24,18 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, layers, embedding_scale=math.sqrt(hp.integer("embedding_length")))
 
 
-ARCHITECTURE = Architecture(("gemma",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("gemma",),
+    DECODER | {
+        "output_norm": shifted("norm"),
+        "blk.{i}.attn_norm": shifted("layers.{i}.input_layernorm"),
+        "blk.{i}.ffn_norm": shifted("layers.{i}.post_attention_layernorm"),
+    },
+    DECODER_KEYS,
+    # "gelu" of the first folders was an error: they were trained by tanh.
+    expects={"hidden_act": ("gelu", "gelu_pytorch_tanh"), "hidden_activation": (
+        "gelu_pytorch_tanh",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("gemma",), describe, (CHECKPOINT,))

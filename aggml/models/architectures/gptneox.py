@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import CENTRED_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, centred_of, rope_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.models.checkpoints.config import Config
+    from aggml.models.checkpoints.recipes import Array
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -27,4 +33,39 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("gptneox",), describe)
+def _regrouped(source: str) -> Recipe:
+    """Queries, keys and values of all heads; the folder has those of each head together."""
+
+    def make(arrays: Sequence[Array], config: Config) -> Array:
+        (x,) = arrays
+        heads = int(config.need("num_attention_heads"))
+        return x.reshape(heads, 3, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+    return Recipe((source,), make, lambda shapes, _: shapes[0])
+
+
+CHECKPOINT: Final = Checkpoint(
+    ("gpt_neox",),
+    {
+        "token_embd": "embed_in",
+        "output_norm": "final_layer_norm",
+        "output": ("embed_out", "lm_head"),
+        "blk.{i}.attn_norm": "layers.{i}.input_layernorm",
+        "blk.{i}.attn_qkv": _regrouped("layers.{i}.attention.query_key_value"),
+        "blk.{i}.attn_output": "layers.{i}.attention.dense",
+        "blk.{i}.ffn_norm": "layers.{i}.post_attention_layernorm",
+        "blk.{i}.ffn_up": "layers.{i}.mlp.dense_h_to_4h",
+        "blk.{i}.ffn_down": "layers.{i}.mlp.dense_4h_to_h",
+    },
+    CENTRED_KEYS | {
+        "attention.head_count_kv": "num_attention_heads",
+        "use_parallel_residual": "use_parallel_residual",
+    },
+    prefixes=("gpt_neox.",),
+    ignored=(r"attention\.bias$",),
+    # llama.cpp has gelu by tanh for all of them: the difference is below its table of f16.
+    expects={"hidden_act": ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("gptneox",), describe, (CHECKPOINT,))

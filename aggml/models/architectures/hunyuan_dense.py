@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, head_length, rope_of
 
 if TYPE_CHECKING:
+    from aggml.models.checkpoints.config import Config
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -26,4 +29,25 @@ def describe(hp: Hyperparameters) -> Description:
     return description_of(hp, [Layer(mixer, FeedForward()) for mixer in mixers])
 
 
-ARCHITECTURE = Architecture(("hunyuan-dense",), describe)
+def _base(config: Config) -> float | None:
+    """The base of frequencies; stretched, where the folder names an "alpha"."""
+    rope = config.rope()
+    base, alpha = rope.get("rope_theta"), rope.get("alpha")
+    if base is None or not alpha:
+        return None
+    found: float = float(base) * float(alpha) ** (config.head / (config.head - 2))
+    return found
+
+
+CHECKPOINT: Final = Checkpoint(
+    ("hunyuan_v1_dense",),
+    DECODER | {
+        "blk.{i}.attn_q_norm": "layers.{i}.self_attn.query_layernorm",
+        "blk.{i}.attn_k_norm": "layers.{i}.self_attn.key_layernorm",
+    },
+    DECODER_KEYS | {"rope.freq_base": _base},
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("hunyuan-dense",), describe, (CHECKPOINT,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, centred_of, rope_of
 
@@ -28,4 +30,18 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("phi2",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("phi",),
+    DECODER | {
+        "output_norm": "final_layernorm",
+        "blk.{i}.attn_output": "layers.{i}.self_attn.dense",
+        "blk.{i}.ffn_norm": None,
+        "blk.{i}.ffn_up": "layers.{i}.mlp.fc1",
+        "blk.{i}.ffn_down": "layers.{i}.mlp.fc2",
+    },
+    CENTRED_KEYS,
+    expects={"hidden_act": ("gelu_new", "gelu_pytorch_tanh"), "qk_layernorm": (False,)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("phi2",), describe, (CHECKPOINT,))

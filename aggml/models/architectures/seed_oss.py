@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, rope_of
 
@@ -30,4 +32,15 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("seed_oss",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("seed_oss",),
+    DECODER | {
+        "blk.{i}.ffn_norm": None,
+        "blk.{i}.post_attention_norm": "layers.{i}.post_attention_layernorm",
+    },
+    DECODER_KEYS,
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("seed_oss",), describe, (CHECKPOINT,))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, NEIGHBOURS, scaled_frequencies
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, description_of, rope_of
 
@@ -26,4 +28,14 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("smollm3",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("smollm3",),
+    DECODER | NEIGHBOURS | {"rope_freqs.weight": scaled_frequencies},
+    DECODER_KEYS,
+    expects={
+        "hidden_act": ("silu",), "use_sliding_window": (False,), "no_rope_layer_interval": (4,),
+    },
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("smollm3",), describe, (CHECKPOINT,))

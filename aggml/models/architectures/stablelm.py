@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
+from aggml.models.checkpoints.recipes import Checkpoint, stacked
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, centred_of, rope_of
 
@@ -31,4 +33,15 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("stablelm",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("stablelm",),
+    DECODER | {
+        "blk.{i}.attn_q_norm": stacked("layers.{i}.self_attn.q_layernorm.norms.{e}"),
+        "blk.{i}.attn_k_norm": stacked("layers.{i}.self_attn.k_layernorm.norms.{e}"),
+    },
+    CENTRED_KEYS | {"use_parallel_residual": "use_parallel_residual"},
+    expects={"hidden_act": ("silu",)},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("stablelm",), describe, (CHECKPOINT,))

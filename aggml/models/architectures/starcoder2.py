@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward
+from aggml.models.checkpoints.keys import CENTRED_KEYS, DECODER
+from aggml.models.checkpoints.recipes import Checkpoint
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.reading import attention_of, centred_of, rope_of
 
@@ -21,4 +23,14 @@ def describe(hp: Hyperparameters) -> Description:
     return centred_of(hp, [Layer(attention_of(hp, rope, i, joined=None), net) for i in layers])
 
 
-ARCHITECTURE = Architecture(("starcoder2",), describe)
+CHECKPOINT: Final = Checkpoint(
+    ("starcoder2",),
+    DECODER | {
+        "blk.{i}.ffn_up": "layers.{i}.mlp.c_fc", "blk.{i}.ffn_down": "layers.{i}.mlp.c_proj",
+    },
+    CENTRED_KEYS,  # the window is none of them: llama.cpp has none, either
+    expects={"hidden_act": ("gelu_pytorch_tanh", "gelu_new")},
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("starcoder2",), describe, (CHECKPOINT,))

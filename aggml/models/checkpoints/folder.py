@@ -112,7 +112,7 @@ class ModelFolder:
             if not found.get("attention.causal", True)
             else {}
         )
-        return found | rope_keys(self._config) | pooled
+        return rope_keys(self._config) | found | pooled
 
     def array(self, name: str) -> Array:
         """A tensor's elements, or its blocks as bytes, in numpy's order. Blocks while it makes it.

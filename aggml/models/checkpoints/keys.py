@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.recipes import Array, Recipe
 
 __all__ = [
-    "DECODER", "DECODER_KEYS", "ENCODER_KEYS", "EXPERTS", "EXPERT_KEYS", "HEAD_NORMS", "NEIGHBOURS",
-    "gemma_norms", "longrope_factors", "number", "rope_keys", "same_as_heads",
-    "scaled_frequencies", "window_pattern",
+    "CENTRED_KEYS", "DECODER", "DECODER_KEYS", "ENCODER_KEYS", "EXPERTS", "EXPERT_KEYS",
+    "HEAD_NORMS", "NEIGHBOURS", "gemma_norms", "longrope_factors", "number", "rope_keys",
+    "same_as_heads", "scaled_frequencies", "window_pattern",
 ]  # fmt: skip
 
 
@@ -41,7 +41,9 @@ def _rotated(config: Config) -> int:
     """Elements of each head that are turned."""
     share = config.rope().get("partial_rotary_factor")
     if share is None:
-        share = config.get("partial_rotary_factor", "rotary_emb_fraction", default=1.0)
+        share = config.get(
+            "partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=1.0
+        )
     return int(config.head * share)
 
 
@@ -57,6 +59,14 @@ DECODER_KEYS: Final[dict[str, Key]] = {
     "attention.value_length": "head_dim",
     "rope.dimension_count": _rotated,
     "vocab_size": "vocab_size",
+}
+#: Of models whose norms take the mean away.
+CENTRED_KEYS: Final[dict[str, Key]] = {
+    **DECODER_KEYS,
+    "attention.layer_norm_rms_epsilon": lambda _: None,
+    "attention.layer_norm_epsilon": number(
+        "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", default=1e-5
+    ),
 }
 EXPERT_KEYS: Final[dict[str, Key]] = {
     "expert_count": ("num_local_experts", "num_experts"),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.config import Config
 
 __all__ = [
-    "Array", "Checkpoint", "Key", "Recipe", "Rule", "Shape", "flat", "half", "joined", "made",
-    "shifted", "stacked", "turned", "without_first",
+    "Array", "Checkpoint", "Key", "Recipe", "Rule", "Shape", "across", "flat", "half",
+    "joined", "made", "shifted", "stacked", "turned", "without_first",
 ]  # fmt: skip
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -133,6 +133,11 @@ def half(source: str, which: int, *, axis: int = 0, alternating: bool = False) -
         return tuple(found)
 
     return Recipe((source,), make, shape)
+
+
+def across(source: str) -> Recipe:
+    """A matrix whose rows are the folder's columns; a vector as it is."""
+    return Recipe((source,), lambda x, _: x[0].T, lambda shapes, _: shapes[0][::-1])
 
 
 def flat(source: str) -> Recipe:
