@@ -23,7 +23,6 @@ from aggml.tensor import new_node, new_view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from aggml.memory.buffer import Buffer
     from aggml.tensor import Tensor
@@ -62,12 +61,7 @@ class GraphCopy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        raised: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

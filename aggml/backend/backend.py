@@ -27,7 +27,6 @@ from aggml.stream.reactor import current_task
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
@@ -161,12 +160,7 @@ class Backend(DataBackend, ComputingBackend):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        raised: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, raised: object, *_: object) -> None:
         if raised is not None:
             self.stream.abort()
         await self.aclose()
@@ -174,12 +168,7 @@ class Backend(DataBackend, ComputingBackend):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        raised: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, raised: object, *_: object) -> None:
         if raised is not None:
             self.stream.abort()
         self.close()

@@ -1,7 +1,7 @@
 """DirectBackend: the hooks of a backend whose stream moves the bytes by itself.
 
-Here: what the backends of the CPU and of CUDA have in common. Not here: which plans there are, and
-scratch (devices/); devices that add something to each transfer, as the simulated one does.
+Here: what the backends of the CPU, of CUDA and of ggml have in common. Not here: which plans there
+are, and scratch (devices/); devices that add something to each transfer, as the simulated one does.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from aggml.tensor.placement import Backing, BufferUsage
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from aggml.backend import Backend
     from aggml.backend.backend import Device
@@ -233,12 +232,7 @@ class GGUFFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

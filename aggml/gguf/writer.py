@@ -26,7 +26,6 @@ from aggml.tensor import MAX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
-    from types import TracebackType
 
     from aggml.dtype import DType
 
@@ -309,13 +308,8 @@ class GGUFWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, raised: object, *_: object) -> None:
+        if raised is None:
             self.close()
         else:
             self.abandon()
@@ -323,13 +317,8 @@ class GGUFWriter:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    async def __aexit__(self, raised: object, *_: object) -> None:
+        if raised is None:
             await self.aclose()
         else:
             self.abandon()

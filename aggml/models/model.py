@@ -18,7 +18,6 @@ from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
-    from types import TracebackType
 
     import numpy as np
     import numpy.typing as npt
@@ -142,12 +141,7 @@ class Model(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def _cannot(self, what: str, why: str) -> Unsupported:

@@ -21,7 +21,6 @@ from aggml.models.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from aggml import Backend, Buffer, Device, Tensor
 
@@ -66,12 +65,7 @@ class ModelFile(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 async def open_model(path: Path) -> ModelFile:

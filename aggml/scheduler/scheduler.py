@@ -28,7 +28,6 @@ from aggml.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     import numpy as np
 
@@ -373,12 +372,7 @@ class Scheduler(Submits):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        raised: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, raised: object, *_: object) -> None:
         if raised is not None:
             for future in self._admission.unfinished():
                 future.abort()

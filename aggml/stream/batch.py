@@ -13,7 +13,6 @@ from aggml.stream.observe import submit
 from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
-    from types import TracebackType
 
     from aggml.native import _native
     from aggml.stream.event import Event
@@ -126,12 +125,7 @@ class Batch:
         self._stream._open(self)
         return self
 
-    def __exit__(
-        self,
-        raised: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, raised: object, *_: object) -> None:
         self._stream._batches.pop(self._thread, None)
         if raised is None:
             self.commit()

@@ -25,7 +25,6 @@ from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from aggml import Backend, Buffer, Device
     from aggml.models.checkpoints.planning import Made
@@ -209,12 +208,7 @@ class ModelFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
