@@ -1,1 +1,1 @@
-"""Numbers into other numbers: floats of 16 and 32 bits (floats.py), quantized blocks (quant.py)."""
+"""Conversion of arrays: floats of 16 and 32 bits (floats.py), quantized blocks (quant.py)."""

@@ -29,7 +29,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Blocks: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]
 
-# Elements from which on worker threads are worth a plan and a hand-over, some 50 us.
+# From this many elements on, worker threads save more than a plan and a hand-over cost (50 us).
 _MANY = 1 << 15
 
 
@@ -218,7 +218,7 @@ def _rows_of(what: str, kind: DType, blocks: Array) -> tuple[int, ...]:
 
 
 def _element_types(kind: DType) -> tuple[np.dtype[Any], ...]:
-    """What the arrays that hold blocks of a type may be made of."""
+    """The numpy types that an array of such blocks may have."""
     plain = () if kind.numpy is None else (kind.numpy,)
     return (np.dtype(np.uint8), *plain, *((np.dtype(np.uint16),) if kind.type_size == 2 else ()))
 
@@ -264,7 +264,7 @@ def _submit(
 ) -> Future[Any]:
     plan = _native.Plan(cpu_mask(None), 0)
     problem = plan.add(NUMBERS[op], "", dst, srcs, bytes(64), -1)
-    if problem is not None:  # nothing that was checked above
+    if problem is not None:  # a problem that the checks above do not cover
         raise InvalidArgument(f"[{what}] {problem[1]}")
     plan.seal((), (), ())
     # A stream of its own: conversions run beside each other and beside all backends.

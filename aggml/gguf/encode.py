@@ -1,6 +1,6 @@
 """GGUF in bytes: metadata values and the directory of tensors, as a writer needs them.
 
-Here: which type a Python value gets, and how values and entries are spelt. Not here: files
+Here: which type a Python value gets, and how values and entries are encoded. Not here: files
 (writer.py), reading (header.py), the table of types (kinds.py).
 """
 
@@ -34,7 +34,7 @@ _OF_ELEMENTS: Final = ("int32", "uint32", "int64", "uint64")
 
 
 def encoded(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 GGUF's word for it
-    """A key and its value, as they stand in a file.
+    """The bytes of a key and its value.
 
     Args:
         key: name of the value.

@@ -117,7 +117,7 @@ class GGUFFile:
         return view
 
     def _wanted(self, names: Iterable[str] | None, what: str) -> list[str]:
-        """Each name once; all if none are given."""
+        """The wanted names, each once; all names if none are given."""
         if isinstance(names, str | bytes):
             raise InvalidHandle(f"[GGUFFile.{what}] names={names!r} is one name: pass [{names!r}]")
         wanted = [*dict.fromkeys(self.tensors if names is None else names)]
@@ -221,7 +221,7 @@ class GGUFFile:
         return buffer
 
     def close(self) -> None:
-        """Let go of the bytes. Arrays and buffers made from them keep them as long as they live."""
+        """Release the mapping. Arrays and buffers made from it keep it until they are gone."""
         self._closed = True
         self._bytes = np.empty(0, np.uint8)
 

@@ -47,7 +47,7 @@ class GGUFError(InvalidArgument):
 
 
 class TensorEntry(NamedTuple):
-    """What the directory says of a tensor.
+    """One tensor's entry of the directory: name, type, extents, offset.
 
     Attributes:
         name: as it is in the file.
@@ -63,7 +63,7 @@ class TensorEntry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file says before its tensors' bytes.
+    """The part of a file before the tensors' bytes: version, metadata, directory.
 
     Attributes:
         version: 2 or 3.
@@ -106,7 +106,7 @@ class _Parser:
         raise GGUFError(f"[GGUFFile.open] {self.path!r}: {message}")
 
     def take(self, size: int, what: str) -> int:
-        """Where the next ``size`` bytes begin."""
+        """Advance by ``size`` bytes; return the offset where they begin."""
         if size > self.size - self.at:
             self.fail(
                 f"{what} needs {size} bytes at byte {self.at}, the file has only {self.size} bytes"
@@ -268,7 +268,7 @@ class _Parser:
     def check_offsets(
         self, entries: list[TensorEntry], start: int, alignment: int
     ) -> list[TensorEntry]:
-        """The entries with offsets from the file's beginning; their bytes are there, each once."""
+        """The entries with absolute offsets, all within the file and none over another."""
         placed: list[TensorEntry] = []
         spans: list[tuple[int, int, str]] = []
         for name, dtype, ne, offset in entries:

@@ -85,7 +85,7 @@ class GGUFWriter:
             self._values[ALIGNMENT_KEY] = encoded(ALIGNMENT_KEY, self._alignment, UINT32.name)
         spool = self._beside("tensors")
         self._spool = os.open(spool, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        spool.unlink()  # it goes with its descriptor, whatever ends this process
+        spool.unlink()  # the file vanishes with its descriptor, however this process ends
 
     def _beside(self, what: str) -> Path:
         return self.path.with_name(f".{self.path.name}.{os.getpid()}-{next(_numbers)}.{what}")
@@ -194,7 +194,7 @@ class GGUFWriter:
         self._added(name, pieces, end)
 
     def _take(self) -> int:
-        """The spool, for a thread: it stays open until `_let_go`, also if this is abandoned."""
+        """The spool's descriptor, for a thread. Open until `_let_go`, even after `abandon`."""
         self._busy = True
         return self._spool
 
@@ -244,12 +244,12 @@ class GGUFWriter:
 
         Cancellation: after the piece under way; nothing is left behind, what was at ``path`` stays.
         """
-        with closing(self._finish()) as steps:  # cancelled, it takes away what it has written
+        with closing(self._finish()) as steps:  # if cancelled, it removes what it has written
             while (done := await anyio.to_thread.run_sync(next, steps, None)) is not None:
                 self._report(done)
 
     def abandon(self) -> None:
-        """Close without a file: what was added is gone, what was at ``path`` stays."""
+        """Close without writing the file. An older file at ``path`` stays as it is."""
         spool, self._spool = self._spool, -1
         if spool >= 0 and not self._busy:
             os.close(spool)
@@ -269,7 +269,7 @@ class GGUFWriter:
             target = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 yield from self._copy(spool, target)
-                os.fsync(target)  # or the name might reach the disk before the bytes
+                os.fsync(target)  # else the name might reach the disk before the bytes
             finally:
                 os.close(target)
             if not self.closed:  # abandoned meanwhile
@@ -360,7 +360,7 @@ def _size_of(name: object) -> int:
 
 
 def _put(target: int, data: memoryview, at: int) -> int:
-    """Write all of it at a place of a file; where it ends."""
+    """Write all of ``data`` at an offset of a file; return the offset of its end."""
     while data:
         n = os.pwrite(target, data, at)
         data, at = data[n:], at + n

@@ -1,8 +1,8 @@
 """Registry: the families and devices of this process, and the plug-ins they come from.
 
-Here: the names. Not here: what is registered (table.py), looking it up (finding.py), opening a
-backend from a name (opening.py), files and entry points (candidates.py), choosing, loading and
-unloading them (loading.py), what is told of it (report.py).
+Here: the public names. Not here: the table of registered families and devices (table.py), looking
+them up (finding.py), opening a backend by name (opening.py), listing files and entry points
+(candidates.py), choosing, loading and unloading plug-ins (loading.py), the report (report.py).
 """
 
 from aggml.registry.finding import (

@@ -48,7 +48,7 @@ _numbers = Numbers()
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that may be a plug-in.
+    """A module, entry point or file that may be a plug-in; it is not imported yet.
 
     Attributes:
         name: the family that it seems to be, from its file or entry point.
@@ -90,7 +90,7 @@ def built_ins() -> list[Candidate]:
 
 
 def entry_points() -> list[Candidate]:
-    """What installed packages offer, in the order of their names."""
+    """The plug-ins that installed packages offer as entry points, ordered by name."""
     found = []
     for point in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
         name, variant = _split(point.name)
@@ -138,7 +138,7 @@ def files_of(folder: Path) -> list[Candidate]:
 
 
 def of_source(source: str | os.PathLike[str] | ModuleType) -> Candidate:
-    """What `load` was given: a file or package folder, the dotted name of a module, or a module.
+    """The candidate for `load`'s argument: a file, a package folder, a module or its dotted name.
 
     Raises:
         BackendLoadError: there is no such file.
@@ -165,7 +165,7 @@ def of_source(source: str | os.PathLike[str] | ModuleType) -> Candidate:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file or package folder under a name of its own, so that no two get into each other.
+    """Import a file or package folder under a unique module name, so that no two collide.
 
     The last part of the name is the file's: an extension module is initialised by it.
     """
@@ -193,7 +193,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def forget(module: object) -> None:
-    """Let the next load of the same file import it anew.
+    """Drop the imported module, so that the next load of the same file imports it again.
 
     Modules that others can import stay: a reload would leave two of each of their classes.
     """

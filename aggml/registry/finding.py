@@ -1,7 +1,7 @@
 """Looking up families and devices: by name, index, type and merit; adding those of a program.
 
-Here: the public functions. What comes by itself (built-in families, entry points) is loaded at the
-first use that needs it. Not here: loading (loading.py), the table (table.py).
+Here: the public functions. Built-in families and entry points are loaded at the first use that
+needs them. Not here: loading (loading.py), the table (table.py).
 """
 
 from __future__ import annotations

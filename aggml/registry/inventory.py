@@ -27,7 +27,7 @@ def _attempt(ask: Callable[[], Any]) -> tuple[Any, str | None]:
     """(answer, None), or (None, what went wrong): one broken device must not hide the others."""
     try:
         return ask(), None
-    except Exception as error:  # whatever a plug-in raises
+    except Exception as error:  # a plug-in may raise anything
         return None, f"{type(error).__name__}: {error}"
 
 
@@ -55,7 +55,7 @@ def _family(family: Family) -> Data:
 
 
 def inventory(report: LoadReport) -> Data:
-    """All that there is, fit for JSON.
+    """Families, devices and failures to load, as values that JSON can hold.
 
     Args:
         report: what became of the candidates, as `load_all` gives it.
@@ -83,7 +83,7 @@ def _gib(size: int) -> str:
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows laid out in columns as wide as they have to be; the last one is ragged."""
+    """Rows as text in aligned columns; the last column is not padded."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
@@ -102,7 +102,7 @@ def _device_row(device: Data) -> tuple[str, ...]:
 
 
 def describe(data: Data) -> str:
-    """The same for people: families with features, devices, and what is not there, with why."""
+    """The inventory as text: families with features, devices, and what failed to load, with why."""
     lines = _columns(
         [
             ("FAMILY", "DEVICES", "FEATURES"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["discover", "load", "load_all", "load_report", "search_path", "unload"]
 
 _modules: dict[int, object] = {}  # id of a family -> the module that gave it
-_discovered = 0  # how far `discover` came
+_discovered = 0  # the last stage that `discover` has finished
 
 
 # -- one candidate
@@ -46,12 +46,12 @@ def _imported(candidate: Candidate) -> Any:  # noqa: ANN401 - a module, or what 
         return candidate.open()
     except BackendLoadError:
         raise
-    except (Exception, SystemExit) as error:  # whatever its code raises
+    except (Exception, SystemExit) as error:  # its code may raise anything
         raise _refuse(candidate, f"{type(error).__name__}: {error}", error) from error
 
 
 def _score(candidate: Candidate, module: object) -> int | None:
-    """What it says of itself; None if it says nothing."""
+    """The score that the plug-in gives itself; None if it gives none."""
     ask = getattr(module, "aggml_backend_score", None)
     if ask is None:
         return None
@@ -77,7 +77,7 @@ def _registered(candidate: Candidate, module: object) -> Family:
         raise _refuse(candidate, f"aggml_backend_init gave {family!r}, no Family")
     try:
         table.add_family(family, candidate.rank)
-    except Exception as error:  # also what its `devices` raises
+    except Exception as error:  # its `devices` may raise, too
         raise _refuse(candidate, str(error), error) from error
     table.sources[candidate.key] = family
     _modules[id(family)] = module
@@ -85,7 +85,7 @@ def _registered(candidate: Candidate, module: object) -> Family:
 
 
 def _load(candidate: Candidate) -> LoadResult:
-    """Load one and note what became of it."""
+    """Load one candidate and record the result."""
     with table.lock:
         known = table.sources.get(candidate.key)
         if known is not None:
@@ -153,7 +153,7 @@ def _disabled() -> set[str]:
 
 
 def _scored(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | LoadResult]:
-    """The score of each, or why it is out of the question."""
+    """The score of each candidate, or the reason why it cannot be used."""
     for variant in variants:
         module: object = None
         try:
@@ -173,7 +173,7 @@ def _scored(variants: Iterable[Candidate]) -> Iterator[tuple[int, Candidate] | L
 
 
 def _load_best(found: list[Candidate]) -> Iterator[LoadResult]:
-    """Of the candidates for one family the best variant that loads, else the first plain one."""
+    """Load the best variant for one family; if none loads, the first that is no variant."""
     name = found[0].name
     if name in _disabled():
         for candidate in found:
@@ -220,7 +220,7 @@ def search_path() -> list[Path]:
 
 
 def discover(stage: int) -> list[LoadResult]:
-    """Load what comes by itself, once: 1 the CPU, 2 all built-in families, 3 entry points."""
+    """Load once, up to a stage: 1 the CPU, 2 all built-in families, 3 entry points."""
     global _discovered
     results: list[LoadResult] = []
     with table.lock:
@@ -237,7 +237,7 @@ def discover(stage: int) -> list[LoadResult]:
 
 
 def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
-    """Load whatever can be found (ggml_backend_load_all); what fails is reported, not raised.
+    """Load all plug-ins found (ggml_backend_load_all); a failure is reported, not raised.
 
     Built-in families and entry points of the group "aggml.backends", then ``aggml_NAME.py``,
     ``aggml_NAME.*.so`` and folders ``aggml_NAME`` of the search path, then the file that
@@ -284,7 +284,7 @@ def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
 
 
 def load_report() -> LoadReport:
-    """What became of every candidate so far, the latest of each."""
+    """The latest result of every candidate so far."""
     with table.lock:
         return LoadReport(table.results.values())
 

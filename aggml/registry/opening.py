@@ -1,7 +1,7 @@
 """Opening a backend by the name or type of its device, or from a text such as "CPU:n_threads=2".
 
-Here: shorthands over get_device and `Device.backend_from_params`. Not here: what parameters mean,
-which is the device's affair.
+Here: shorthands over get_device and `Device.backend_from_params`. Not here: what the parameters
+mean; each device decides that.
 """
 
 from __future__ import annotations

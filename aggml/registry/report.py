@@ -1,4 +1,4 @@
-"""LoadReport: what became of each thing that might have been a plug-in, and why.
+"""LoadReport: for each possible plug-in, whether it was loaded, and if not, why.
 
 Here: the record and its text. Not here: loading (loading.py).
 """

@@ -42,7 +42,7 @@ class Table:
         # Reentrant: a plug-in may look for devices while it is loaded.
         self.lock = new_rlock()
         self.entries: list[Entry] = []
-        self.sources: dict[str, Family] = {}  # what a file or module gave when it was loaded
+        self.sources: dict[str, Family] = {}  # the family that a file or module provided
         self.results: dict[str, LoadResult] = {}  # the latest of each candidate
 
     @property
@@ -120,7 +120,7 @@ class Table:
         """
         with self.lock:
             if any(living(device) for device in entry.devices):
-                gc.collect()  # some may only wait for the search for cycles
+                gc.collect()  # some users may be garbage in a cycle
             used = [thing for device in entry.devices for thing in living(device)]
             if used:
                 some = ", ".join(map(repr, used[:4])) + (", ..." if len(used) > 4 else "")

@@ -13,7 +13,6 @@ from aggml.stream.observe import submit
 from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
-
     from aggml.native import _native
     from aggml.stream.event import Event
     from aggml.stream.future import Future

@@ -1,4 +1,4 @@
-"""What any device has to pass, for this package and for plug-ins; needs pytest and trio.
+"""The tests that any device must pass, of this package or of a plug-in; needs pytest and trio.
 
 Subclass `DeviceTests` in a test file and override its fixture ``device`` (docs/plugins.md). Each
 test runs on asyncio and trio, by anyio's plugin for pytest. Here: the names. Not here: what only

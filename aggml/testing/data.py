@@ -44,7 +44,7 @@ class _DLPack:
 
 
 class DataTests(DeviceFixtures):
-    """What is set is got."""
+    """`get` returns what `set` wrote."""
 
     @pytest.mark.parametrize("dtype", NUMPY)
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""EndingTests: aborting, cancelling, closing, dropping references with work under way.
+"""EndingTests: abort, cancel, close, and drop references while operations are in flight.
 
 Not here: failures of the work itself (failure.py).
 """

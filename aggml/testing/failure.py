@@ -1,4 +1,4 @@
-"""FailureTests: misuse raises at the call; what fails later poisons what it would have written.
+"""FailureTests: misuse raises at the call; an operation that fails later poisons its results.
 
 Not here: aborting and closing (ending.py).
 """

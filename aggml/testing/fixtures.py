@@ -1,4 +1,4 @@
-"""DeviceFixtures: what the parts of the suite share: a device, backends that are ended, numbers.
+"""DeviceFixtures: fixtures that all parts of the suite use: a device, open backends, numbers.
 
 Not here: tests.
 """
@@ -63,7 +63,7 @@ class DeviceFixtures:
 
     @pytest.fixture
     def rng(self, request: pytest.FixtureRequest) -> np.random.Generator:
-        """Of a seed that is fixed for each test."""
+        """A generator whose seed is fixed for each test."""
         return np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 

@@ -18,7 +18,7 @@ __all__ = ["MemoryTests"]
 
 
 class MemoryTests(DeviceFixtures):
-    """A device tells the truth about itself, and its memory is where it says."""
+    """A device describes itself correctly, and its memory lies where it says."""
 
     def test_what_it_tells(self, device: aggml.Device) -> None:
         props = device.props
@@ -65,7 +65,7 @@ class MemoryTests(DeviceFixtures):
         buffer.close()
 
     def test_memory_comes_back(self, device: aggml.Device) -> None:
-        """More than there is, one after the other: each goes with its last reference."""
+        """Buffers of more than all memory, in turn: the last reference to each frees it."""
         _, total = device.memory()
         size = min(total // 2, device.buffer_type.max_size, 256 << 20) or 1 << 20
         for _ in range(max(8, total // size + 2)):

@@ -1,7 +1,7 @@
 """The op corpus: small graphs of each kind, with inputs made from fixed seeds.
 
-Here: what is built, from what, and how close a result has to come to the reference kernels of the
-CPU. Not here: running them (op_corpus.py).
+Here: each case's graph, its inputs, and how close its result must come to the reference kernels of
+the CPU. Not here: running them (op_corpus.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpTests: the ops that a device says it runs, against the reference kernels of the CPU.
+"""OpTests: compare the ops that a device claims to run with the reference kernels of the CPU.
 
 Not here: the cases (op_cases.py).
 """
@@ -28,7 +28,7 @@ async def _on(be: aggml.Backend, graph: Graph, values: Mapping[Tensor, Array]) -
 
 
 def _distance(got: Array, wanted: Array) -> float:
-    """Normalised mean square error, of what is finite; the rest has to be the same."""
+    """Normalised mean square error of the finite elements; the others must be equal."""
     x, y = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
     finite = np.isfinite(y)
     assert np.array_equal(x[~finite], y[~finite], equal_nan=True)
@@ -38,7 +38,7 @@ def _distance(got: Array, wanted: Array) -> float:
 
 
 class OpTests(DeviceFixtures):
-    """A device runs what it says it runs, rightly, and refuses the rest in so many words."""
+    """A device computes each op that it claims to run, and refuses others with a reason."""
 
     @pytest.mark.parametrize("case", OP_CASES, ids=lambda case: case.name)
     async def test_an_op(self, be: aggml.Backend, case: OpCase) -> None:

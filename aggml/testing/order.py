@@ -124,7 +124,7 @@ class OrderTests(DeviceFixtures):
         await waiting
 
     async def test_many_streams_that_wait_for_each_other(self, device: aggml.Device) -> None:
-        """A chain back and forth: a wait must occupy no thread."""
+        """Streams wait for each other in a long chain: a wait must not occupy a thread."""
         backends = [device.backend() for _ in range(8)]
         tensor = placed(backends[0])
         event = device.event()

@@ -1,6 +1,6 @@
 """DeviceTests: all parts of the suite in one class.
 
-Not here: the tests, which are in the parts.
+Not here: the tests themselves; each part is a file beside this one.
 """
 
 from aggml.testing.computing import ComputingTests
@@ -27,4 +27,4 @@ class DeviceTests(
     FailureTests,
     EndingTests,
 ):
-    """All that a device has to pass: subclass it and override the fixture ``device``."""
+    """All tests that a device must pass: subclass this and override the fixture ``device``."""

@@ -1,1 +1,1 @@
-"""Looking on: what ran when (timeline.py, drawn by picture.py); races between streams (race.py)."""
+"""Observers of streams: timelines (timeline.py, picture.py) and the race checker (race.py)."""

@@ -32,7 +32,7 @@ GLYPH_HEIGHT: Final = 5
 
 
 class Picture:
-    """Pixels, white at first; what lies outside is cut off."""
+    """An array of pixels, white at first; drawing outside of it is cut off."""
 
     def __init__(self, width: int, height: int) -> None:
         self.pixels = np.full((height, width, 3), 255, np.uint8)

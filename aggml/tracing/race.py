@@ -1,13 +1,14 @@
 """The race checker: finds operations on different streams that touch the same bytes in no order.
 
-Here: vector clocks over byte ranges, for every operation that is enqueued while it looks on. Not
-here: putting operations in order (stream/), the ranges of an operation (native). For debugging: it
-costs some us per operation and per range.
+Here: vector clocks over byte ranges, for every operation that is enqueued while the checker is
+active. Not here: putting operations in order (stream/), the ranges of an operation (native). It is
+for debugging: it costs some us per operation and per range.
 
-What it knows as order: that of a stream, waits (`wait`, `copy` across backends), and what the
-program saw done before it went on (an awaited Future, ``wait()``, ``done()`` that said True). That
-an operation happened to be done in time is no order. Host arrays count, too: a stream uses what it
-was given until the Future is done. What the program itself does with them is not seen.
+Three things put operations in order: the stream they share; waits (`wait`, `copy` across backends);
+and a Future that the program saw done before it went on (by ``await``, ``wait()``, or ``done()``
+that returned True). An operation that merely happened to finish in time is not ordered. Host arrays
+count, too: a stream uses an array until the Future is done. The checker does not see how the
+program itself uses its arrays.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ __all__ = ["Race", "RaceChecker", "RaceError", "check_races"]
 
 
 class RaceError(InvalidState):
-    """Operations touch the same bytes, and nothing says which comes first."""
+    """Operations touch the same bytes, and nothing orders them."""
 
 
 class _Access(NamedTuple):
-    """One operation's touch of bytes ``start`` to ``end``."""
+    """One operation reads or writes bytes ``start`` to ``end``."""
 
     start: int
     end: int
@@ -85,18 +86,18 @@ Clock = dict[int, int]  # key of a stream -> the last of its tickets that is kno
 
 
 class _Timeline:
-    """What one stream comes after, ticket by ticket."""
+    """For each ticket of one stream, the operations of other streams that precede it."""
 
     def __init__(self) -> None:
         self.tickets: list[int] = [0]
         self.clocks: list[Clock] = [{}]
 
     def at(self, ticket: int) -> Clock:
-        """What operation ``ticket`` comes after, but for its own stream."""
+        """The clock of operation ``ticket``: what precedes it on other streams."""
         return self.clocks[bisect_right(self.tickets, ticket) - 1]
 
     def learn(self, ticket: int, more: Clock) -> None:
-        """From ``ticket`` on the stream comes after ``more`` as well."""
+        """Record that operations from ``ticket`` on also come after ``more``."""
         now = self.clocks[-1]
         if all(now.get(s, 0) >= t for s, t in more.items()):
             return
@@ -113,7 +114,7 @@ def _join(clock: Clock, more: Clock) -> None:
 
 
 class RaceChecker:
-    """Looks on between ``with`` and its end; see `check_races`.
+    """Checks operations from the start of its ``with`` block to its end; see `check_races`.
 
     Attributes:
         races: what was found, each pair of operations and streams once.
@@ -129,7 +130,7 @@ class RaceChecker:
         self._keep: list[_native.Stream] = []  # their keys are addresses
         self._found: set[tuple[str, str, str, str, str]] = set()
         self._names: dict[int, str] = {}  # of streams, each another one
-        # Memory that has gone since: what was done there concerned other bytes.
+        # Memory that was freed since: earlier accesses there concerned other bytes.
         self._gone: list[tuple[int, int]] = []
         self._owners: dict[int, weakref.ref[object]] = {}
 
@@ -149,7 +150,7 @@ class RaceChecker:
     # -- what happens
 
     def born(self, start: int, end: int, owner: object) -> None:
-        """New memory: what was done at these addresses before concerned other bytes.
+        """Memory was allocated: earlier accesses at these addresses concerned other bytes.
 
         Once its owner is gone, arrays of the host may come to lie there.
         """
@@ -225,7 +226,7 @@ class RaceChecker:
         host = self._host
         for old in self._accesses:
             if host.get(old.stream, 0) >= old.ticket:
-                continue  # the program saw it done: all that comes from now on comes after it
+                continue  # the program saw it done, so all later operations come after it
             if old.owner is not None and old.owner() is None:
                 continue  # the array is gone; what lies there now are other bytes
             if old.end <= new.start or new.end <= old.start or _apart(old, new):
@@ -234,8 +235,8 @@ class RaceChecker:
             ordered = old.stream == new.stream or clock.get(old.stream, 0) >= old.ticket
             if not ordered and (old.writes or new.writes):
                 self._report(old, new)
-            # What is ordered before this and covered by it need not be looked at again: whoever
-            # comes after this comes after that. A read does not stand for a write.
+            # An earlier access that this one covers, and that is ordered before it, is dropped: an
+            # operation after this one comes after that one, too. A read does not replace a write.
             covered = new.start <= old.start and old.end <= new.end
             if not (ordered and covered and (new.writes or not old.writes)):
                 kept.append(old)
@@ -288,7 +289,7 @@ def _ranges(desc: _native.Desc) -> list[tuple[Any, ...]]:
 
 
 def _where(start: int, end: int, array: _Layout | None) -> str:
-    """What lies there, for messages."""
+    """The names of the tensors or the array at these bytes, for messages."""
     found = [
         f"bytes {max(start - at, 0)} to {min(end - at, tensor.nbytes)} of {tensor!r}"
         for tensor, at in lying(start, end)
@@ -302,7 +303,7 @@ def _where(start: int, end: int, array: _Layout | None) -> str:
 
 
 class _Layout:
-    """Where an array lies, without keeping it; to be seen as an array, never to be read."""
+    """The address and strides of an array, without a reference to it; its bytes are never read."""
 
     def __init__(self, array: Array) -> None:
         given = array.__array_interface__
@@ -312,7 +313,7 @@ class _Layout:
 
 
 def _held(given: object) -> tuple[_Layout | None, Callable[[], object]]:
-    """The layout of an array, and what has its bytes: weakly, so that looking on keeps nothing."""
+    """The layout of an array and a weak reference to its owner, so that nothing is kept alive."""
     owner = given
     while isinstance(owner, np.ndarray) and owner.base is not None:
         owner = owner.base

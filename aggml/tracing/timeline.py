@@ -1,4 +1,4 @@
-"""Trace: what ran on which stream, from when to when, with the times that the streams took.
+"""Trace: the operations of each stream, with the start and end times that the streams recorded.
 
 Here: collecting, Chrome trace JSON, a picture with a row for each stream. Not here: times of single
 operations, which every Future has (`Future.times`).
@@ -91,7 +91,7 @@ class Trace:
 
     @property
     def events(self) -> list[TraceEvent]:
-        """What is done by now, in the order in which it was enqueued."""
+        """The operations that are done by now, in the order in which they were enqueued."""
         names = self._rows()
         found = []
         for stream, name, op in self._ops:
