@@ -1,4 +1,4 @@
-"""The way of a graph through `Backend.run`: which functions of which rooms are entered, in order.
+"""The way of a graph through a backend and a scheduler: the functions that are entered, in order.
 
     python tools/way.py           # counts, the first time and again
     python tools/way.py --calls   # each function that is entered
@@ -11,20 +11,23 @@ the work goes on. Not here: what is native, numpy.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from rooms import ROW, room_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "aggml"
+T = TypeVar("T")
 
 
 class Call(NamedTuple):
@@ -103,12 +106,55 @@ def ways() -> dict[str, Way]:
     return found
 
 
+def _finish(coroutine: Coroutine[object, object, T]) -> T:
+    """Run a coroutine that waits for nothing but its next turn; only its own calls count."""
+    try:
+        while True:
+            if coroutine.send(None) is not None:
+                raise RuntimeError("it waits for more than its turn")
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _submitted(submission: Coroutine[object, object, T], futures: list[T]) -> None:
+    futures.append(_finish(submission))
+
+
+async def _scheduled() -> dict[str, Way]:
+    import numpy as np
+
+    import aggml
+
+    found = {}
+    cpu = aggml.get_device("CPU")
+    async with cpu.backend(n_threads=1) as backend, aggml.Scheduler([backend]) as scheduler:
+        x = aggml.new_tensor("f32", ne=(8, 2), name="x").set_input()
+        w = aggml.new_tensor("f32", ne=(8, 4), name="w")
+        graph = aggml.Graph(aggml.ops.mul_mat(w, x).set_name("y"))
+        backend.alloc([w])
+        await backend.set(w, np.ones((4, 8), np.float32))
+        ones = np.ones((2, 8), np.float32)
+        # Planned by the first submission, prepared by the second, repeated by the third.
+        for turn in ("first", "second", "again"):
+            futures: list[aggml.Future[object]] = []
+            submission = scheduler.submit(graph, {"x": ones}, "y")
+            found[f"submit: {turn}"] = way_of(partial(_submitted, submission, futures))
+            await futures[0]
+    return found
+
+
+def scheduled() -> dict[str, Way]:
+    """Of submissions of one small graph to a scheduler of one backend."""
+    return asyncio.run(_scheduled())
+
+
 def main() -> None:
     """Print the ways."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--calls", action="store_true", help="each function that is entered")
     calls = parser.parse_args().calls
-    for name, way in ways().items():
+    for name, way in (ways() | scheduled()).items():
         print(f"{name:34} {way}")
         for call in way.calls if calls else ():
             print(f"    {call.room:12} {call.module.removeprefix('aggml.')}.{call.name}")

@@ -4,11 +4,10 @@ Here: vector clocks over byte ranges, for every operation that is enqueued while
 active. Not here: putting operations in order (stream/), the ranges of an operation (native). It is
 for debugging: it costs some us per operation and per range.
 
-Three things put operations in order: the stream they share; waits (`wait`, `copy` across backends);
-and a Future that the program saw done before it went on (by ``await``, ``wait()``, or ``done()``
-that returned True). An operation that merely happened to finish in time is not ordered. Host arrays
-count, too: a stream uses an array until the Future is done. The checker does not see how the
-program itself uses its arrays.
+Three things put operations in order: their stream; waits (`wait`, `copy` across backends); and a
+Future that the program saw done before it went on (``await``, ``wait()``, a true ``done()``). An
+operation that only happened to finish in time is not ordered. A host array counts until the Future
+is done; the checker does not see how the program itself uses it.
 """
 
 from __future__ import annotations
