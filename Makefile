@@ -28,7 +28,7 @@ help:
 	@echo 'make soak-cuda    100,000 submissions to a CUDA device, or to the fake driver, and what memory they leave'
 	@echo 'make fuzz ARGS="schedules --seed 7 --programs 5000"    random programs of each thing that can be interleaved'
 	@echo 'make soak-awaits    a million awaits on each loop, cancelled, late, failing, handed to other threads; memory stays'
-	@echo 'make ggml-libraries    ggml with its CPU, BLAS, RPC and Vulkan backends, two versions, into build/; make test-ggml tests with them'
+	@echo 'make ggml-libraries    ggml with its CPU, BLAS, RPC and Vulkan backends, three versions, into build/; make test-ggml tests with them'
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 
@@ -123,20 +123,21 @@ soak-cuda: $(VENV)/has-native $(VENV)/has-test
 fuzz: $(VENV)/has-native $(VENV)/has-test
 	PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
 
-# ggml with the backends that aggml.devices.ggml loads, from the sources inside two versions of llama-cpp-python; Vulkan
+# ggml with the backends that aggml.devices.ggml loads, from the sources inside three versions of llama-cpp-python; Vulkan
 # of the newer one alone. Ten minutes of two cores. Debian: libopenblas-dev libvulkan-dev glslc spirv-headers, to run
 # Vulkan mesa-vulkan-drivers; GGML_LIBRARIES names what is built beside the CPU.
-GGML_VERSIONS ?= 0.3.36 0.3.8
+GGML_VERSIONS ?= 0.3.36 0.3.16 0.3.8
 GGML_LIBRARIES ?= blas;rpc;vulkan
 GGML_SOURCE := build/ggml-source
 ggml-libraries: $(foreach v,$(GGML_VERSIONS),build/ggml-$(v)/built)
 
 $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml: | $(VENV)/has-build
 	mkdir -p $(GGML_SOURCE)
-	$(PY) -m pip download --quiet --no-deps --no-binary :all: --dest $(GGML_SOURCE) llama-cpp-python==$*
+	test -f $(GGML_SOURCE)/llama_cpp_python-$*.tar.gz || \
+	    $(PY) -m pip download --quiet --no-deps --no-binary :all: --dest $(GGML_SOURCE) llama-cpp-python==$*
 	tar -xzf $(GGML_SOURCE)/llama_cpp_python-$*.tar.gz -C $(GGML_SOURCE)
 
-build/ggml-0.3.8/built: GGML_LIBRARIES := blas;rpc
+build/ggml-0.3.16/built build/ggml-0.3.8/built: GGML_LIBRARIES := blas;rpc
 build/ggml-%/built: $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml $(wildcard tools/ggml_libraries/*)
 	$(VENV)/bin/cmake -S tools/ggml_libraries -B build/ggml-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
 	    -DSOURCE=$(abspath $(GGML_SOURCE))/llama_cpp_python-$*/vendor/llama.cpp "-DLIBRARIES=$(GGML_LIBRARIES)"

@@ -14,6 +14,7 @@ from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.ggml.backend import GgmlBackend
 from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, taken
+from aggml.devices.ggml.packed import PackedType
 from aggml.devices.ggml.plan import question, refuses
 from aggml.errors import InvalidHandle, InvalidState, Unsupported
 from aggml.memory.buffer import Buffer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GgmlDevice"]
 
-#: enum ggml_backend_dev_type: IGPU came between GPU and ACCEL with the function ggml_version.
+#: enum ggml_backend_dev_type: IGPU came between GPU and ACCEL when devices got an id.
 _TYPES: Final = (DeviceType.CPU, DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL, DeviceType.META)
 _OLD_TYPES: Final = (DeviceType.CPU, DeviceType.GPU, DeviceType.ACCEL)
 
@@ -60,7 +61,7 @@ class GgmlDevice(Device):
         self.build = build
         self.name: str = facts["name"]
         self.description: str = facts["description"]
-        self.type = (_TYPES if build.version else _OLD_TYPES)[facts["type"]]
+        self.type = (_TYPES if facts["with_igpu"] else _OLD_TYPES)[facts["type"]]
         self.device_id = facts["id"]
         self.remote: bool = facts["remote"]
         #: ggml's name of the backend: "Vulkan", "CPU".
@@ -77,6 +78,11 @@ class GgmlDevice(Device):
             else GgmlBufferType(self, facts["alignment"], facts["max_size"])
         )
         self._pinned = PinnedType(self) if self.caps.host_buffer else None
+        #: Formats that the library packs weights in for its kernels, such as "CPU_REPACK".
+        self.packed_buffer_types: tuple[PackedType, ...] = tuple(
+            PackedType(self, k, name, alignment)
+            for k, (name, alignment) in enumerate(native.extras)
+        )
         self._pid = os.getpid()
 
     @property
@@ -154,7 +160,9 @@ class GgmlDevice(Device):
         return refuses(tensor) is None and self.question(tensor).offloads()
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Its own memory; all host memory if its kernels compute there."""
+        """Its own memory, its packed formats; all host memory if its kernels compute there."""
+        if isinstance(buffer_type, PackedType):
+            return buffer_type in self.packed_buffer_types
         return buffer_type is self._type or (self.host and buffer_type.is_host)
 
     def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:

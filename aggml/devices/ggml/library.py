@@ -35,7 +35,7 @@ def libraries() -> list[Library]:
     return [*_libraries.values()][::-1]
 
 
-def check_version(version: str) -> None:
+def check_version(version: str, path: object = "libggml-base") -> None:
     """Refuse what is newer than what is known: a function may take other arguments there.
 
     Older libraries tell no version: they are known by their functions alone.
@@ -45,11 +45,14 @@ def check_version(version: str) -> None:
     """
     told = re.match(r"(\d+)\.(\d+)", version)
     if version and told is None:
-        raise BackendLoadError(f"[ggml.load] version {version!r} is no number")
+        raise BackendLoadError(
+            f"[ggml.load] {path}: found version {version!r}, which is no number; "
+            f"expected 0.0 to {NEWEST[0]}.{NEWEST[1]}"
+        )
     if told is not None and (int(told[1]), int(told[2])) > NEWEST:
         raise BackendLoadError(
-            f"[ggml.load] ggml {version} is newer than {NEWEST[0]}.{NEWEST[1]}, the newest that "
-            "this aggml knows: functions may have changed what they take"
+            f"[ggml.load] {path}: found version {version}, newer than {NEWEST[0]}.{NEWEST[1]}, the "
+            "newest that this aggml knows: functions may have changed what they take"
         )
 
 
@@ -85,7 +88,7 @@ class Library:
                 native, why = _native.ggml_open(str(files.base), str(files.registry))
                 if native is None:
                     raise BackendLoadError(f"[ggml.load] {files.base}: {why}")
-                check_version(native.version)
+                check_version(native.version, files.base)
                 found = _libraries[key] = cls(files.base, native)
                 problem = native.load(None)
                 if problem is not None:
@@ -130,8 +133,8 @@ class Library:
 
     @property
     def survives(self) -> bool:
-        """Whether its assertions can be exceptions; in older ones they end the process."""
-        return bool(self.native.has("ggml_set_abort_callback"))
+        """Whether its assertions end a call; else they end the process."""
+        return bool(self.native.survives)
 
     def connect(self, endpoint: str) -> list[GgmlDevice]:
         """The devices of a server.

@@ -2,7 +2,8 @@
 
 A device whose kernels read host memory has plain host memory: what ggml would allocate is the same.
 Here: buffers of the others, and host memory that such a device allocates for faster transfers. Not
-here: addresses (native/ggml/memory.c), copies (backend.py).
+here: formats that a library packs weights in (packed.py), addresses (native/ggml/memory.c), copies
+(backend.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.tensor import Tensor
 
-__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "taken"]
+__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "checked_size", "taken"]
 
 
 class Owner(Protocol):
@@ -43,7 +44,13 @@ class Owner(Protocol):
         ...
 
 
-def _size(size: object, name: str) -> int:
+def checked_size(size: object, name: str) -> int:
+    """A number of bytes that somebody asks for.
+
+    Raises:
+        InvalidArgument, InvalidHandle: negative, or no integer.
+        AllocFailed: more than any machine has.
+    """
     n = integer(size, "size", f"{name}.alloc_buffer")
     if n < 0:
         raise InvalidArgument(f"[{name}] a buffer of {n} bytes")
@@ -98,7 +105,7 @@ class GgmlBufferType(BufferType):
             AllocFailed: the device has not as many left.
             DeviceError: the device is lost.
         """
-        n = _size(size, self.name)
+        n = checked_size(size, self.name)
         if n == 0:
             return Buffer(self, 0, 0, None)
         if n > self._max_size:
@@ -130,7 +137,7 @@ class PinnedType(HostBufferType):
         Raises:
             AllocFailed: no memory at all.
         """
-        n = _size(size, self.name)
+        n = checked_size(size, self.name)
         native, error = self._ggml.native.alloc(n, True) if n else (None, None)
         if native is None or error is not None:
             plain = HOST.alloc_buffer(n)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from aggml.devices.ggml.packed import packed_place
 from aggml.errors import Unsupported
 from aggml.native import _native
 from aggml.ops.custom import CustomParams
@@ -74,7 +75,7 @@ class _Tensors:
 
     Args:
         native: the plan.
-        locate: where a tensor that is no view lies; None: nothing is placed.
+        locate: where a tensor that is no view lies; None: nothing is placed but packed weights.
     """
 
     def __init__(self, native: _native.GgmlPlan, locate: Locate | None) -> None:
@@ -119,7 +120,9 @@ class _Tensors:
         return found
 
     def _place(self, tensor: Tensor) -> tuple[int, bool]:
-        if self._locate is None or tensor.nbytes == 0:
+        if self._locate is None:
+            return packed_place(tensor), False
+        if tensor.nbytes == 0:
             return 0, False
         start, in_arena = self._locate(tensor.root)
         return start + tensor.view_offs, in_arena

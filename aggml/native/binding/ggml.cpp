@@ -129,6 +129,7 @@ nb::dict facts(GgmlDevice &self)
     out["host_buffer"] = f.host_buffer;
     out["from_host"] = f.from_host;
     out["events"] = f.events;
+    out["with_igpu"] = f.with_igpu;
     out["host"] = f.host;
     out["remote"] = f.remote;
     out["alignment"] = f.alignment;
@@ -152,6 +153,33 @@ nb::tuple alloc(GgmlDevice &self, size_t size, bool host)
         error = ag_ggml_alloc(self.device, size, host, &buffer);
     }
     return buffer_or_error(error, buffer);
+}
+
+nb::list extras(GgmlDevice &self) // (name, alignment) of each
+{
+    nb::list out;
+    for (size_t k = 0; k < ag_ggml_extra_count(self.device); ++k)
+        out.append(nb::make_tuple(ag_ggml_extra_name(self.device, k), ag_ggml_extra_alignment(self.device, k)));
+    return out;
+}
+
+nb::tuple alloc_extra(GgmlDevice &self, size_t size, size_t index)
+{
+    ag_ggml_buffer *buffer = nullptr;
+    ag_error *error;
+    if (index >= ag_ggml_extra_count(self.device)) throw nb::index_error("the device has no such format");
+    {
+        Unlocked unlocked;
+        error = ag_ggml_alloc_extra(self.device, size, index, &buffer);
+    }
+    return buffer_or_error(error, buffer);
+}
+
+void declare(GgmlBuffer &self, size_t offset, int type, nb::tuple ne)
+{
+    int64_t extents[4];
+    four(ne.ptr(), extents);
+    if (!ag_ggml_buffer_declare(self.buffer, offset, type, extents)) throw std::bad_alloc();
 }
 
 nb::tuple wrap(GgmlDevice &self, uintptr_t address, size_t size, size_t largest)
@@ -242,6 +270,7 @@ Plan *finish(GgmlPlan &self, size_t arena)
 void bind_buffer(nb::module_ &m)
 {
     nb::class_<GgmlBuffer>(m, "GgmlBuffer")
+        .def("declare", declare, "offset"_a, "type"_a, "ne"_a)
         .def_prop_ro("base", [](GgmlBuffer &b) { return ag_ggml_buffer_base(b.buffer); })
         .def_prop_ro("size", [](GgmlBuffer &b) { return ag_ggml_buffer_size(b.buffer); })
         .def_prop_ro("host", [](GgmlBuffer &b) { return ag_ggml_buffer_is_host(b.buffer); });
@@ -255,6 +284,8 @@ void bind_device(nb::module_ &m)
         .def_prop_ro("lost", [](GgmlDevice &d) { return wrap_error(ag_ggml_lost(d.device)); })
         .def("memory", memory)
         .def("alloc", alloc, "size"_a, "host"_a = false)
+        .def_prop_ro("extras", extras)
+        .def("alloc_extra", alloc_extra, "size"_a, "index"_a)
         .def("wrap", wrap, "address"_a, "size"_a, "largest"_a)
         .def("stream", stream, "name"_a, "n_threads"_a = 0);
 }
@@ -305,6 +336,7 @@ void bind_ggml(nb::module_ &m)
     nb::class_<GgmlLibrary>(m, "GgmlLibrary")
         .def_prop_ro("version", [](GgmlLibrary &l) { return std::string(ag_ggml_version(l.library)); })
         .def_prop_ro("commit", [](GgmlLibrary &l) { return std::string(ag_ggml_commit(l.library)); })
+        .def_prop_ro("survives", [](GgmlLibrary &l) { return ag_ggml_survives(l.library); })
         .def(
             "has", [](GgmlLibrary &l, const std::string &name) { return ag_ggml_has(l.library, name.c_str()); },
             "function"_a)

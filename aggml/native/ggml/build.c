@@ -64,9 +64,11 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
     if (tensor == NULL) ag_ggml_fail("'%s' could not be made", agk_op_name(node->op));
     built->tensors[k] = tensor;
     if (node->name[0] != '\0') f->ggml_set_name(tensor, node->name);
-    if (node->param && node->op == AGK_OP_none) f->ggml_set_param(tensor);
+    if (node->param && node->op == AGK_OP_none && f->ggml_set_abort_callback != NULL)
+        f->ggml_set_param(tensor); /* it took a context, too, some months before there was that callback */
     if (node->keep) f->ggml_set_output(tensor);
-    if (placed) place(plan, arena, built, k);
+    bool extra = node->op == AGK_OP_none && node->address != 0; /* by which the library decides what it supports */
+    if (placed || extra) place(plan, arena, built, k);
 }
 
 void ag_ggml_build_all(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built *built)

@@ -36,10 +36,37 @@ static void read_props(ag_ggml_device *device, ag_ggml_facts *facts)
     bool with_id = props.bytes[sizeof(old_props)] != 0xAA;
     const caps *found = with_id ? &props.with_id.caps : &props.without.caps;
     facts->id = with_id ? props.with_id.id : NULL;
+    facts->with_igpu = with_id;
     facts->async = found->async;
     facts->host_buffer = found->host_buffer;
     facts->from_host = found->from_host;
     facts->events = found->events;
+}
+
+static void read_extras(ag_ggml_device *device)
+{
+    ag_ggml_handle **(*get)(ag_ggml_handle *device) = NULL;
+    void *entry = ag_ggml_entry(device, "ggml_backend_dev_get_extra_bufts");
+    if (entry == NULL) return;
+    memcpy(&get, &entry, sizeof entry);
+    ag_ggml_handle **found = get(device->handle); /* the last is NULL */
+    while (found != NULL && *found != NULL && device->n_extras < AG_GGML_EXTRAS)
+        device->extras[device->n_extras++] = *found++;
+}
+
+size_t ag_ggml_extra_count(const ag_ggml_device *device)
+{
+    return device->n_extras;
+}
+
+const char *ag_ggml_extra_name(const ag_ggml_device *device, size_t index)
+{
+    return device->f->ggml_backend_buft_name(device->extras[index]);
+}
+
+size_t ag_ggml_extra_alignment(const ag_ggml_device *device, size_t index)
+{
+    return device->f->ggml_backend_buft_get_alignment(device->extras[index]);
 }
 
 ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle)
@@ -64,6 +91,7 @@ ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *han
     facts->alignment = f->ggml_backend_buft_get_alignment(device->type);
     facts->max_size = f->ggml_backend_buft_get_max_size(device->type);
     read_props(device, facts);
+    read_extras(device);
     if (device->remote) device->keeper = f->ggml_backend_dev_init(handle, NULL); /* else each call connects anew */
     return device;
 }

@@ -1,6 +1,7 @@
 /* Calls of a library under guard: what would end the process ends the call.
  *
- * ggml_abort tells its callback before it calls abort(). In a thread that is inside a guarded call the callback throws:
+ * ggml_abort tells its callback before it calls abort(); in libraries that take no callback its calls are redirected
+ * (redirect.c). In a thread that is inside a guarded call the callback throws:
  * unwinding runs the destructors of the library's frames, so its locks are given back. Exceptions of the library itself
  * (Vulkan's) end there as well. In a thread of the library's own there is nothing to throw to: see lost.c. */
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "lost.h"
+#include "redirect.h"
 #include "state.h"
 
 bool (*ag_ggml_catch)(ag_ggml_call *call, void *argument, char *message, size_t size) = NULL;
@@ -24,6 +26,27 @@ static void on_abort(const char *message)
     for (;;) pause();
 }
 
+/* In the place of ggml_abort, for libraries that cannot be given a callback. It says file, line and reason alike. */
+__attribute__((format(printf, 3, 4), noreturn)) static void aborting(const char *file, int line, const char *format,
+                                                                     ...)
+{
+    char message[AG_GGML_MESSAGE];
+    int used = snprintf(message, sizeof message, "%s:%d: ", file, line);
+    va_list arguments;
+    va_start(arguments, format);
+    if (used >= 0 && (size_t)used < sizeof message)
+        vsnprintf(message + used, sizeof message - (size_t)used, format, arguments);
+    va_end(arguments);
+    on_abort(message);
+    abort(); /* it does not return */
+}
+
+bool ag_ggml_watch_calls(const ag_ggml_library *library, void *handle)
+{
+    if (library->f.ggml_set_abort_callback != NULL) return true;
+    return handle != NULL && ag_ggml_redirect(handle, "ggml_abort", (void (*)(void))aborting);
+}
+
 static void on_log(int level, const char *text, void *user)
 {
     (void)user;
@@ -33,6 +56,8 @@ static void on_log(int level, const char *text, void *user)
 void ag_ggml_watch(ag_ggml_library *library)
 {
     if (library->f.ggml_set_abort_callback != NULL) library->f.ggml_set_abort_callback(on_abort);
+    library->survives = ag_ggml_watch_calls(library, library->base);
+    (void)ag_ggml_watch_calls(library, library->registry);
     if (library->f.ggml_log_set != NULL) library->f.ggml_log_set(on_log, NULL);
 }
 

@@ -150,6 +150,11 @@ const char *ag_ggml_commit(const ag_ggml_library *library)
     return library->f.ggml_commit == NULL ? "" : library->f.ggml_commit();
 }
 
+bool ag_ggml_survives(const ag_ggml_library *library)
+{
+    return library->survives;
+}
+
 bool ag_ggml_has(const ag_ggml_library *library, const char *function)
 {
     return dlsym(library->base, function) != NULL;
@@ -165,7 +170,8 @@ int ag_ggml_type(const ag_ggml_library *library, int type)
 typedef struct loading {
     ag_ggml_library *library;
     const char *file;
-    ag_ggml_handle *found;
+    ag_ggml_handle *found; /* a registry */
+    ag_ggml_handle *one;   /* a device without one of its own: of a server, in libraries before add_server */
 } loading;
 
 static void load_file(void *argument)
@@ -174,40 +180,46 @@ static void load_file(void *argument)
     l->found = l->library->f.ggml_backend_load(l->file);
 }
 
+static ag_ggml_handle *add_by(loading *l, const char *entry)
+{
+    const ag_ggml_functions *f = &l->library->f;
+    for (size_t k = 0; k < f->ggml_backend_reg_count(); ++k) {
+        ag_ggml_handle *(*add)(const char *) = NULL;
+        void *symbol = f->ggml_backend_reg_get_proc_address(f->ggml_backend_reg_get(k), entry);
+        if (symbol == NULL) continue;
+        memcpy(&add, &symbol, sizeof add);
+        return add(l->file);
+    }
+    return NULL;
+}
+
 static void load_server(void *argument)
 {
     loading *l = argument;
-    const ag_ggml_functions *f = &l->library->f;
-    for (size_t k = 0; k < f->ggml_backend_reg_count(); ++k) {
-        ag_ggml_handle *registry = f->ggml_backend_reg_get(k);
-        ag_ggml_handle *(*add)(const char *) = NULL;
-        void *symbol = f->ggml_backend_reg_get_proc_address(registry, "ggml_backend_rpc_add_server");
-        if (symbol == NULL) continue;
-        memcpy(&add, &symbol, sizeof add);
-        l->found = add(l->file);
-        return;
+    l->found = add_by(l, "ggml_backend_rpc_add_server");
+    if (l->found == NULL) l->one = add_by(l, "ggml_backend_rpc_add_device");
+}
+
+static void add_device(ag_ggml_library *library, ag_ggml_handle *handle)
+{
+    for (size_t j = 0; j < library->n_devices; ++j) {
+        if (library->devices[j]->handle == handle) return;
     }
-    ag_ggml_fail("this library has no RPC backend that knows ggml_backend_rpc_add_server");
+    ag_ggml_device **grown = realloc(library->devices, (library->n_devices + 1) * sizeof *grown);
+    if (grown == NULL) return;
+    library->devices = grown;
+    ag_ggml_device *device = ag_ggml_device_new(library, handle);
+    if (device == NULL) return;
+    pthread_mutex_lock(all_lock);
+    library->devices[library->n_devices++] = device;
+    pthread_mutex_unlock(all_lock);
 }
 
 static void add_devices(ag_ggml_library *library, ag_ggml_handle *registry)
 {
     const ag_ggml_functions *f = &library->f;
     size_t n = f->ggml_backend_reg_dev_count(registry);
-    ag_ggml_device **grown = realloc(library->devices, (library->n_devices + n + 1) * sizeof *grown);
-    if (grown == NULL) return;
-    library->devices = grown;
-    for (size_t k = 0; k < n; ++k) {
-        ag_ggml_handle *handle = f->ggml_backend_reg_dev_get(registry, k);
-        bool known_already = false;
-        for (size_t j = 0; j < library->n_devices; ++j)
-            known_already = known_already || library->devices[j]->handle == handle;
-        ag_ggml_device *device = known_already ? NULL : ag_ggml_device_new(library, handle);
-        if (device == NULL) continue;
-        pthread_mutex_lock(all_lock);
-        library->devices[library->n_devices++] = device;
-        pthread_mutex_unlock(all_lock);
-    }
+    for (size_t k = 0; k < n; ++k) add_device(library, f->ggml_backend_reg_dev_get(registry, k));
 }
 
 typedef struct adding {
@@ -219,6 +231,12 @@ static void add_of(void *argument)
 {
     adding *a = argument;
     add_devices(a->library, a->registry);
+}
+
+static void add_one(void *argument)
+{
+    loading *l = argument;
+    add_device(l->library, l->one);
 }
 
 static bool add_guarded(ag_ggml_library *library, ag_ggml_handle *registry, char *message)
@@ -248,7 +266,8 @@ bool ag_ggml_load(ag_ggml_library *library, const char *file, char *message)
                      file);
             return false;
         }
-        loading l = {library, file, NULL};
+        (void)ag_ggml_watch_calls(library, handle);
+        loading l = {library, file, NULL, NULL};
         if (!ag_ggml_guarded(NULL, load_file, &l, message)) return false;
         if (l.found == NULL) {
             snprintf(message, AG_GGML_MESSAGE,
@@ -266,16 +285,17 @@ bool ag_ggml_load(ag_ggml_library *library, const char *file, char *message)
 
 bool ag_ggml_add_server(ag_ggml_library *library, const char *endpoint, char *message)
 {
-    if (library->f.ggml_set_abort_callback == NULL) {
+    if (!library->survives) {
         snprintf(message, AG_GGML_MESSAGE,
                  "this version of ggml ends the process when a connection is lost, and cannot be "
-                 "told not to (it has no ggml_set_abort_callback)");
+                 "told not to (it has no ggml_set_abort_callback, and its calls of ggml_abort cannot be redirected)");
         return false;
     }
-    loading l = {library, endpoint, NULL};
+    loading l = {library, endpoint, NULL, NULL};
     if (!ag_ggml_guarded(NULL, load_server, &l, message)) return false;
+    if (l.one != NULL) return ag_ggml_guarded(NULL, add_one, &l, message);
     if (l.found == NULL) {
-        snprintf(message, AG_GGML_MESSAGE, "the server at %s has no devices", endpoint);
+        snprintf(message, AG_GGML_MESSAGE, "the server at %s has no devices, or no RPC backend is loaded", endpoint);
         return false;
     }
     return add_guarded(library, l.found, message);

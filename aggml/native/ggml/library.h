@@ -27,6 +27,7 @@ extern void (*ag_ggml_throw)(const char *message); /* does not return */
 ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *message);
 const char *ag_ggml_version(const ag_ggml_library *library); /* "" where it tells none */
 const char *ag_ggml_commit(const ag_ggml_library *library);
+bool ag_ggml_survives(const ag_ggml_library *library); /* whether its assertions end a call, not the process */
 bool ag_ggml_has(const ag_ggml_library *library, const char *function);
 int ag_ggml_type(const ag_ggml_library *library, int type); /* its number for our type; -1: it has none such */
 /* Register the backend in a file; false: `message` says why. */
@@ -43,10 +44,14 @@ ag_ggml_device *ag_ggml_device_get(ag_ggml_library *library, size_t index); /* l
 typedef struct ag_ggml_facts {
     const char *name, *description, *family, *id;
     int type;
-    bool async, host_buffer, from_host, events, host, remote, isolated;
+    bool async, host_buffer, from_host, events, host, remote;
+    bool with_igpu; /* numbers of device types count an integrated GPU, since devices have an id */
     size_t alignment, max_size;
 } ag_ggml_facts;
 
+size_t ag_ggml_extra_count(const ag_ggml_device *device); /* formats of weights beside the plain one */
+const char *ag_ggml_extra_name(const ag_ggml_device *device, size_t index);
+size_t ag_ggml_extra_alignment(const ag_ggml_device *device, size_t index);
 ag_error *ag_ggml_facts_of(ag_ggml_device *device, ag_ggml_facts *facts);
 ag_error *ag_ggml_memory(ag_ggml_device *device, size_t *free_bytes, size_t *total);
 ag_error *ag_ggml_lost(ag_ggml_device *device); /* a reference, or NULL */
@@ -56,6 +61,10 @@ void ag_ggml_lose(ag_ggml_device *device, ag_error *error);
  * same for two buffers. */
 
 ag_error *ag_ggml_alloc(ag_ggml_device *device, size_t size, bool host, ag_ggml_buffer **buffer);
+/* Memory of one of the device's own formats; a tensor is declared where it lies before it is written, whole. */
+ag_error *ag_ggml_alloc_extra(ag_ggml_device *device, size_t size, size_t index, ag_ggml_buffer **buffer);
+bool ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type,
+                            const int64_t ne[4]); /* false: no memory */
 ag_error *ag_ggml_wrap(ag_ggml_device *device, void *memory, size_t size, size_t largest, ag_ggml_buffer **buffer);
 void ag_ggml_buffer_unref(ag_ggml_buffer *buffer);
 uintptr_t ag_ggml_buffer_base(const ag_ggml_buffer *buffer);

@@ -20,6 +20,7 @@ typedef struct request {
     size_t size, largest;
     void *memory;
     bool host;
+    ag_ggml_handle *extra;
 } request;
 
 static void take(void *argument)
@@ -30,7 +31,9 @@ static void take(void *argument)
     if (r->memory != NULL) {
         buffer->handle = f->ggml_backend_dev_buffer_from_host_ptr(r->device->handle, r->memory, r->size, r->largest);
     } else {
-        ag_ggml_handle *type = r->host ? f->ggml_backend_dev_host_buffer_type(r->device->handle) : r->device->type;
+        ag_ggml_handle *type = r->extra != NULL ? r->extra
+                               : r->host        ? f->ggml_backend_dev_host_buffer_type(r->device->handle)
+                                                : r->device->type;
         if (type == NULL) ag_ggml_fail("the device has no memory of that kind");
         buffer->handle = f->ggml_backend_buft_alloc_buffer(type, r->size);
     }
@@ -39,7 +42,8 @@ static void take(void *argument)
     buffer->size = r->size;
     /* The same in every run, as all memory here: a driver may leave there what no mask hides, such as NaN. */
     if (r->memory == NULL) f->ggml_backend_buffer_clear(buffer->handle, 0);
-    buffer->host = r->host || r->device->host;
+    buffer->extra = r->extra != NULL;
+    buffer->host = !buffer->extra && (r->host || r->device->host);
 }
 
 static void enlist(ag_ggml_buffer *buffer)
@@ -85,6 +89,54 @@ ag_error *ag_ggml_alloc(ag_ggml_device *device, size_t size, bool host, ag_ggml_
     return get(device, (request){.size = size, .host = host}, buffer);
 }
 
+ag_error *ag_ggml_alloc_extra(ag_ggml_device *device, size_t size, size_t index, ag_ggml_buffer **buffer)
+{
+    return get(device, (request){.size = size, .extra = device->extras[index]}, buffer);
+}
+
+bool ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type, const int64_t ne[4])
+{
+    bool fine = true;
+    pthread_mutex_lock(all_lock);
+    size_t k = 0;
+    while (k < buffer->n_declared && buffer->declared[k].offset != offset) ++k;
+    if (k == buffer->n_declared) {
+        ag_ggml_declared *grown = realloc(buffer->declared, (k + 1) * sizeof *grown);
+        fine = grown != NULL;
+        if (fine) {
+            buffer->declared = grown;
+            ++buffer->n_declared;
+        }
+    }
+    if (fine) {
+        buffer->declared[k].offset = offset;
+        buffer->declared[k].type = ag_ggml_type(buffer->device->library, type);
+        memcpy(buffer->declared[k].ne, ne, sizeof buffer->declared[k].ne);
+    }
+    pthread_mutex_unlock(all_lock);
+    return fine;
+}
+
+bool ag_ggml_declared_at(ag_ggml_buffer *buffer, size_t offset, ag_ggml_declared *found)
+{
+    bool there = false;
+    pthread_mutex_lock(all_lock);
+    for (size_t k = 0; k < buffer->n_declared && !there; ++k) {
+        there = buffer->declared[k].offset == offset;
+        if (there) *found = buffer->declared[k];
+    }
+    pthread_mutex_unlock(all_lock);
+    return there;
+}
+
+bool ag_ggml_is_extra(uintptr_t address)
+{
+    ag_ggml_buffer *buffer = ag_ggml_buffer_at(address, 0);
+    bool extra = buffer != NULL && buffer->extra;
+    ag_ggml_buffer_unref(buffer);
+    return extra;
+}
+
 ag_error *ag_ggml_wrap(ag_ggml_device *device, void *memory, size_t size, size_t largest, ag_ggml_buffer **buffer)
 {
     return get(device, (request){.size = size, .largest = largest, .memory = memory}, buffer);
@@ -105,6 +157,7 @@ static void *give_back_apart(void *argument)
         ag_ggml_lose(buffer->device, error);
         ag_error_unref(error);
     }
+    free(buffer->declared);
     free(buffer);
     return NULL;
 }

@@ -89,6 +89,10 @@ static ag_error *refuse(const ag_ggml_queue *q, const ag_slot *slot)
 {
     if (slot->kind == AG_KIND_EXPERTS)
         return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "experts are copied whole on this device");
+    bool reads = slot->kind == AG_KIND_COPY && ag_ggml_is_extra((uintptr_t)slot->u.copy.src);
+    if (reads || (slot->kind == AG_KIND_FILL && ag_ggml_is_extra((uintptr_t)slot->u.fill.dst)))
+        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL,
+                            "weights in a format of the device's own are written whole and not read back");
     if (slot->kind != AG_KIND_PLAN) return NULL;
     const ag_ggml_plan *plan = slot->u.plan.plan->drop_device == ag_ggml_plan_drop ? slot->u.plan.plan->device : NULL;
     if (plan != NULL && plan->device == q->device) return NULL;

@@ -55,6 +55,7 @@ struct ag_ggml_library {
     ag_ggml_functions f;
     void *base, *registry; /* handles of dlopen */
     char path[512];
+    bool survives;                         /* its assertions come to us */
     int types[AG_GGML_TYPES];              /* by our number; -1: none */
     _Atomic(ag_ggml_handle *) host_memory; /* a buffer that stands for all of it; NULL: none was needed yet */
     ag_ggml_device **devices;
@@ -62,10 +63,21 @@ struct ag_ggml_library {
     ag_ggml_library *next;
 };
 
+#define AG_GGML_EXTRAS 8
+
+/* A tensor that lies in memory of a format of the device's own. */
+typedef struct ag_ggml_declared {
+    size_t offset;
+    int type; /* the library's */
+    int64_t ne[4];
+} ag_ggml_declared;
+
 struct ag_ggml_device {
     ag_ggml_library *library;
     const ag_ggml_functions *f;
     ag_ggml_handle *handle, *type, *keeper; /* keeper: a backend that holds the connection of a remote device */
+    ag_ggml_handle *extras[AG_GGML_EXTRAS]; /* buffer types of formats of its own, such as CPU_REPACK */
+    size_t n_extras;
     char name[AG_NAME];
     bool remote, host;
     ag_ggml_facts facts;
@@ -84,6 +96,9 @@ struct ag_ggml_buffer {
     uintptr_t real; /* as ggml does */
     size_t size;
     bool host;
+    bool extra; /* a format of the device's own: a tensor is written whole and is not read back */
+    ag_ggml_declared *declared;
+    size_t n_declared;
     ag_ggml_buffer *next, **link; /* in the list of all */
 };
 
@@ -93,7 +108,9 @@ struct ag_ggml_buffer {
 bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument, char *message);
 /* The same for a thread of Python's: of a remote device on a thread that may be left behind. */
 ag_error *ag_ggml_ask(ag_ggml_device *device, const char *operation, ag_ggml_call *call, void *argument, size_t size);
-void ag_ggml_watch(ag_ggml_library *library); /* assertions of it come to us */
+void ag_ggml_watch(ag_ggml_library *library); /* assertions of it come to us: `survives` */
+/* The same for a backend of it that dlopen gave; false: they end the process. */
+bool ag_ggml_watch_calls(const ag_ggml_library *library, void *handle);
 
 /* -- device.c */
 
@@ -103,6 +120,8 @@ void *ag_ggml_entry(ag_ggml_device *device, const char *name); /* beyond the int
 /* -- memory.c */
 
 ag_ggml_buffer *ag_ggml_buffer_at(uintptr_t address, size_t size); /* a reference; NULL: none of ours */
+bool ag_ggml_is_extra(uintptr_t address);                          /* whether it lies in such memory */
+bool ag_ggml_declared_at(ag_ggml_buffer *buffer, size_t offset, ag_ggml_declared *found);
 ag_ggml_buffer *ag_ggml_buffer_ref(ag_ggml_buffer *buffer);
 
 void ag_ggml_buffers_forked(void);

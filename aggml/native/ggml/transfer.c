@@ -31,9 +31,31 @@ static ag_ggml_tensor *bytes_at(ag_ggml_buffer *buffer, uintptr_t address, size_
     return tensor;
 }
 
+/* Into a format of the device's own, which the library brings a whole tensor into. */
+static void put_whole(ag_ggml_buffer *buffer, uint8_t *to, const uint8_t *from, size_t n)
+{
+    const ag_ggml_functions *f = buffer->device->f;
+    ag_ggml_declared d;
+    size_t offset = (uintptr_t)to - buffer->base;
+    if (!ag_ggml_declared_at(buffer, offset, &d)) ag_ggml_fail("no tensor begins there");
+    ag_ggml_init_params params = {.size = f->ggml_tensor_overhead() + 256, .no_alloc = true};
+    ag_ggml_context *context = f->ggml_init(params);
+    if (context == NULL) ag_ggml_fail("no memory for a tensor");
+    ag_ggml_tensor *tensor = f->ggml_new_tensor_4d(context, d.type, d.ne[0], d.ne[1], d.ne[2], d.ne[3]);
+    if (f->ggml_nbytes(tensor) != n) ag_ggml_fail("memory of this format is written a whole tensor at a time");
+    if (f->ggml_backend_tensor_alloc(buffer->handle, tensor, (void *)(buffer->real + offset)) != 0)
+        ag_ggml_fail("no tensor can lie there");
+    f->ggml_backend_tensor_set(tensor, from, 0, n);
+    f->ggml_free(context);
+}
+
 static void put(ag_ggml_buffer *buffer, uint8_t *to, const uint8_t *from, size_t n)
 {
     const ag_ggml_functions *f = buffer->device->f;
+    if (buffer->extra) {
+        put_whole(buffer, to, from, n);
+        return;
+    }
     for (size_t done = 0; done < n; done += PIECE) {
         ag_ggml_context *context;
         size_t now = n - done < PIECE ? n - done : PIECE;

@@ -5,6 +5,7 @@ Not here: devices that are lost while they work (test_lost.py).
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,8 @@ print(*[device.name for device in devices])
 def test_each_version_computes_on_both_loops(version: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PRODUCT, str(builds.folder(version))],
+        # Vulkan multiplies in f16 where it can: test_conformance.py has its bounds.
+        env={k: v for k, v in os.environ.items() if k != "GGML_VK_VISIBLE_DEVICES"},
         capture_output=True,
         text=True,
         check=False,
@@ -97,6 +100,40 @@ def test_a_library_that_lacks_functions_is_told(tmp_path: Path) -> None:
 def test_the_same_files_give_the_same_devices() -> None:
     builds.devices()
     assert ggml.load(builds.folder())[0] is next(iter(builds.devices().values()))
+
+
+#: An assertion in a builder: a product of matrices that do not match.
+_ASSERTION = """
+import sys, aggml
+import aggml.devices.ggml as ggml
+devices = ggml.load(sys.argv[1])
+assert devices[0].build.survives, "its assertions end the process"
+device = next(d for d in devices if d.name == "ggml:CPU")
+w, x = aggml.new_tensor("f32", ne=(64, 48)), aggml.new_tensor("f32", ne=(64, 40))
+y = aggml.ops.mul_mat(w, x)
+from aggml.native import _native
+from aggml.ops.table import NUMBERS
+plan = _native.GgmlPlan(device.native)
+for ne in ((64, 48, 1, 1), (32, 40, 1, 1)):
+    plan.add(0, 0, ne, (4, 4, 4, 4), (), -1, 0, (0, False), (False, False), b"", "")
+plan.add(NUMBERS["mul_mat"], 0, y.ne, y.nb, (0, 1), -1, 0, (0, False), (True, False), bytes(64), "")
+yes, why = plan.supports()
+print(yes, why)
+"""
+
+
+@pytest.mark.parametrize("version", builds.VERSIONS)
+def test_an_assertion_of_each_version_ends_the_call_alone(version: str) -> None:
+    """Where the library takes no callback, its calls of ggml_abort come to us as well."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASSERTION, str(builds.folder(version))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "False" in done.stdout
+    assert "ggml.c:" in done.stdout
 
 
 def test_no_server_is_told() -> None:

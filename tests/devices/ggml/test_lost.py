@@ -50,6 +50,31 @@ async def test_a_server_that_is_killed_while_it_computes() -> None:
         await other.aclose()
 
 
+@pytest.mark.parametrize("what", ["set", "get"])
+async def test_a_server_that_is_killed_while_bytes_cross(what: str) -> None:
+    """Tens of megabytes are on their way; what was queued behind them fails as well."""
+    data = np.ones((4 * N, 4 * N), np.float32)
+    with builds.server() as (process, devices):
+        be = devices[0].backend()
+        tensor = aggml.new_tensor("f32", ne=(4 * N, 4 * N))
+        be.alloc([tensor])
+        await be.set(tensor, data)
+        futures = [be.set(tensor, data) if what == "set" else be.get(tensor) for _ in range(20)]
+        process.kill()
+        failed = 0
+        with anyio.fail_after(20):
+            for future in futures:
+                try:
+                    await future
+                except aggml.DeviceError:
+                    failed += 1
+        assert failed > 0
+        with pytest.raises(aggml.InvalidState, match="lost"):
+            be.get(tensor)
+        await be.aclose()
+    assert np.array_equal(data, np.ones_like(data))
+
+
 async def test_a_server_that_is_killed_while_nothing_runs() -> None:
     with builds.server() as (process, devices):
         be = devices[0].backend()

@@ -1,0 +1,106 @@
+"""Memory of formats that a library packs weights in for its kernels: CPU_REPACK of ggml's CPU.
+
+Here: the buffer type and its buffers. `Backend.set` writes a tensor whole, and the library packs it
+on the way. It cannot be read back, and only products take it: the library says which. Not here: the
+writing (native/ggml/transfer.c), plain memory (memory.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aggml.devices.ggml.memory import checked_size, taken
+from aggml.errors import AllocFailed, Unsupported
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import BufferType
+from aggml.ops import mul_mat, mul_mat_id
+from aggml.tensor import new_tensor
+
+if TYPE_CHECKING:
+    from aggml.native import _native
+    from aggml.tensor import Tensor
+
+__all__ = ["PackedType", "packed_place"]
+
+
+class _Owner(Protocol):
+    """What is known here of a device."""
+
+    name: str
+
+    @property
+    def native(self) -> _native.GgmlDevice:
+        """As the binding has it."""
+        ...
+
+    def supports_op(self, tensor: Tensor) -> bool:
+        """Whether the library runs a node."""
+        ...
+
+
+class PackedType(BufferType):
+    """One packed format of one device.
+
+    Args:
+        device: whose.
+        index: its number there.
+        name: ggml's.
+        alignment: of tensors, in bytes.
+    """
+
+    def __init__(self, device: _Owner, index: int, name: str, alignment: int) -> None:
+        self.name = f"{device.name}:{name}"
+        self.device = device
+        self.alignment = alignment
+        self.owner = device
+        self._index = index
+
+    def alloc_buffer(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes.
+
+        Raises:
+            AllocFailed: no memory.
+        """
+        n = checked_size(size, self.name)
+        if n == 0:
+            return Buffer(self, 0, 0, None)
+        try:
+            native = taken(self.owner.native.alloc_extra(n, self._index))
+        except AllocFailed as error:
+            raise AllocFailed(f"[{self.name}] no memory for {n} bytes: {error}") from error
+        return _PackedBuffer(self, n, native.base, native)
+
+    def takes(self, weights: Tensor) -> bool:
+        """Whether the library packs such a tensor, which lies in a buffer of this type."""
+        n, rows, experts, _ = weights.ne
+        if experts == 1:
+            return self.owner.supports_op(mul_mat(weights, new_tensor("f32", ne=(n, 1))))
+        ids = new_tensor("i32", ne=(1, 1))
+        return rows > 0 and self.owner.supports_op(
+            mul_mat_id(weights, new_tensor("f32", ne=(n, 1, 1)), ids)
+        )
+
+
+class _PackedBuffer(Buffer):
+    """A buffer whose tensors the library has to know before they are written."""
+
+    def init_tensor(self, tensor: Tensor) -> None:
+        """Tell the library what lies there.
+
+        Raises:
+            Unsupported: it does not pack tensors of that type and shape.
+        """
+        place = tensor.placement
+        assert place is not None
+        if not self.type.takes(tensor):
+            raise Unsupported(f"[{self.name}] the library does not pack {tensor!r}")
+        native: _native.GgmlBuffer = self.memory  # type: ignore[assignment]
+        native.declare(place.offset, tensor.dtype.value, tensor.ne)
+
+
+def packed_place(tensor: Tensor) -> int:
+    """The address of what lies in a packed format; 0 for all else."""
+    place = tensor.root.placement
+    if place is None or not isinstance(place.buffer.type, PackedType):
+        return 0
+    return place.buffer.base + place.offset + tensor.view_offs
