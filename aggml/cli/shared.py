@@ -52,7 +52,7 @@ class Program(click.Group):
             status = ended if isinstance(ended, int) else 0  # of click's Exit
             sys.stdout.flush()
         except click.ClickException as error:
-            error.show()
+            click.echo(_told(error, prog_name), err=True)
             status = error.exit_code
         except (click.Abort, KeyboardInterrupt):
             click.echo(err=True)
@@ -73,6 +73,15 @@ class Program(click.Group):
         if standalone_mode:
             sys.exit(status)
         return status
+
+
+def _told(error: click.ClickException, program: str | None) -> str:
+    """One line: which command, what is wrong; of wrong arguments where they are explained."""
+    what = " ".join(error.format_message().split())
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return f"{program}: {what}"
+    command = error.ctx.command_path
+    return f"{command}: {what.removesuffix('.')} ({command} --help explains the arguments)"
 
 
 def _drop_output() -> None:

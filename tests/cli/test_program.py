@@ -54,6 +54,23 @@ def test_every_command_answers_help(command: str) -> None:
     assert "-h, --help  " in text
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["generate"], "aggml generate: Missing argument 'MODEL'"),
+        (["generate", "x.gguf", "--nonsense"], "aggml generate: "),
+        (["nonsense"], "aggml: No such command 'nonsense'"),
+        (["gguf", "quantize", "a", "b", "--type", "q9_9"], "aggml gguf quantize: Invalid value"),
+    ],
+)
+def test_wrong_arguments_are_one_line(given: list[str], names: str) -> None:
+    text, errors = run(*given, status=2)
+    assert text == ""
+    assert names in errors
+    assert errors.count("\n") == 1
+    assert "--help" in errors
+
+
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_generate_prints_what_the_model_gives(path: Path, loop: str) -> None:
     found = told("generate", path, "-p", "hello world", "--loop", loop, *GREEDY)
