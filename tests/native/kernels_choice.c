@@ -98,6 +98,7 @@ static void check_schemes(void)
         expect(avx512, AGK_BF16, 64, 8, 256, false, "dots_bf16");
         expect(avx512, AGK_BF16, 64, 8, 32, false, "blocks_bf16");
         expect(amd, AGK_BF16, 64, 32, 256, false, "pairs");
+        expect(amd, AGK_BF16, 64, 8, 256, true, "dots_bf16"); /* not gated for Zen 4 */
         expect(amd, AGK_F32, 64, 32, 256, false, "floats");
     }
     if (has_line("mm_tiles_product", amx)) {

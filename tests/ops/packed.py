@@ -17,6 +17,7 @@ from aggml.native import cpu_mask
 __all__ = [
     "F32",
     "PACKS",
+    "PAIRS",
     "TILES",
     "TILES_OF_BF16",
     "TYPES",
@@ -40,6 +41,8 @@ PACKS = cpu_mask(None) & AVX512_VNNI == AVX512_VNNI
 TILES = cpu_mask(None) & AMX_INT8 != 0
 AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
 TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
+PAIRS_ON_ZEN4 = 1 << 3 | 1 << 5 | 1 << 15
+PAIRS = cpu_mask(None) & PAIRS_ON_ZEN4 == PAIRS_ON_ZEN4
 K, M = 512, 37  # the last group of 16 rows has 5
 
 

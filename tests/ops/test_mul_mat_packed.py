@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from ops.packed import (
     PACKS,
+    PAIRS,
     TILES,
     TILES_OF_BF16,
     TYPES,
@@ -94,6 +95,23 @@ async def test_panels_are_kept_for_many_columns(
         assert (kept.packed, made.packed) == (TILES_OF_BF16, 0)
         assert np.array_equal(found, expected, equal_nan=True)
         assert nmse(found[:, :-1], x @ weights[:-1].T) < 1e-4
+
+
+@pytest.mark.parametrize("k", [32, 96, 1056])
+async def test_weights_of_bf16_are_packed_for_five_to_sixteen_columns(
+    backend: aggml.Backend, k: int
+) -> None:
+    """On AMD's processors; elsewhere, and beside these columns, they are read as they lie."""
+    x = floats(17, k, seed=9)
+    held = aggml.quantize(floats(M, k, seed=10), "bf16").view(np.uint16)
+    weights = (held.astype(np.uint32) << 16).view(np.float32).reshape(M, k)
+    for n in (1, 4, 5, 7, 8, 9, 16, 17):
+        product = Product(backend, "bf16", n, BufferUsage.WEIGHTS, M, k)
+        await backend.set(product.w, held)
+        found = await product.run(x[:n])
+        if PAIRS:
+            assert product.packed == (5 <= n <= 16)
+        assert nmse(found, x[:n] @ weights.T) < 1e-5  # columns may be rounded to bf16
 
 
 async def test_quantized_columns(backend: aggml.Backend) -> None:

@@ -5,6 +5,8 @@
 #include "kernels/mul_mat_packed_kinds.h"
 #include "table/kernel_types.h"
 
+#include "mul_mat_plain.h"
+
 enum { ROWS = AGK_PACKED_ROWS, VECTOR = 64 };
 
 static float half_at(const char *block, int which, int row)
@@ -127,3 +129,22 @@ static void product(int type, const agk_mm_block *block, int64_t tiles)
         product(AGK_##KIND, block, block->cols <= AGK_PACKED_MOST / 2 ? AGK_PACKED_MOST / 2 : AGK_PACKED_MOST); \
     }
 AGK_MM_PACKED(PRODUCT, )
+
+/* Weights of bf16: 16 rows x 2 k in a vector, behind the head of a group; columns are bf16, ldb apart. */
+void agk_mm_packed_pairs_scalar(const agk_mm_block *block)
+{
+    for (int64_t row = 0; row < block->rows; ++row) {
+        const char *a = (const char *)block->a + (size_t)(row / ROWS) * block->lda + AGK_PACKED_HEAD;
+        for (int64_t j = 0; j < block->cols; ++j) {
+            const char *x = (const char *)block->b + (size_t)j * block->ldb;
+            double sum = 0.0;
+            for (int64_t k = 0; k < block->k; ++k) {
+                uint16_t w, y;
+                memcpy(&w, a + k / 2 * VECTOR + row % ROWS * 4 + k % 2 * 2, sizeof w);
+                memcpy(&y, x + 2 * k, sizeof y);
+                sum += (double)bf16(w) * (double)bf16(y);
+            }
+            *(float *)(void *)((char *)block->c + (size_t)j * block->ldc + 4 * row) = (float)sum;
+        }
+    }
+}

@@ -1,11 +1,12 @@
-/* packed_lanes and packed_tiles: products of packed weights with few columns (kernels/mul_mat_packed.h). Columns are
- * quantized and laid side by side, then groups of 16 rows are multiplied, each packed by the thread that comes to it
- * first. Several products of the same columns lay them out once.
+/* packed_lanes, packed_tiles and packed_pairs: products of packed weights with few columns (kernels/mul_mat_packed.h).
+ * Columns are quantized and laid side by side, or for pairs (weights of bf16) rounded to bf16; then groups of 16 rows
+ * are multiplied, each packed by the thread that comes to it first. Several products of the same columns lay them out
+ * once.
  *
  * It pays where weights come from memory or are multiplied by several columns: on a Sapphire Rapids, two threads, one
  * column, the share of the read bandwidth goes from 75 to 97 % (q4_0), 65 to 90 % (q4_K) and 75 to 91 % (q6_K); for
- * eight, products per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K). Not here: when a group is packed
- * (packing.h), the choice (choice.c). */
+ * eight, products per second grow 2 times (q8_0), 2.7 times (q4_0) and 3 times (q4_K). Not here: when a group is
+ * packed (packing.h), the choice (choice.c). */
 #include "lower/chain.h"
 #include "lower/strided.h"
 
@@ -31,6 +32,7 @@ typedef struct plan {
     int32_t tiles;   /* of columns */
     int32_t k_chunk; /* of them, a multiple of 64 */
     bool on_tiles;
+    bool pairs; /* of bf16 */
 } plan;
 
 AGK_PLAN_IN_AUX(plan, plan_of)
@@ -50,9 +52,24 @@ static int64_t width(int64_t n)
 static char *columns_of(const agk_task *task, const agk_node *node, const plan *p, int64_t tile, int64_t first)
 {
     const int64_t k = node->src[0].ne[0];
+    if (p->pairs) return (char *)agk_work(task, node) + (size_t)first * agk_mm_col_bytes(AGK_MM_BF16, k);
     const size_t before = p->on_tiles ? (size_t)tile * agk_packed_tiles_bytes(p->layout, AGK_PACKED_MOST, k)
                                       : agk_packed_columns_bytes(first, k);
     return (char *)agk_work(task, node) + before;
+}
+
+/* Columns as bf16, each by itself. */
+static agk_status pairs_step(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const plan p = plan_of(node);
+    const agk_view *b = &node->src[1];
+    const int64_t k = b->ne[0], k0 = chunk * p.k_chunk, kn = agk_mm_least(p.k_chunk, k - k0);
+    const char *from = (const char *)agk_data(task, b) + (size_t)k0 * sizeof(float);
+    for (int64_t j = 0; j < b->ne[1]; ++j) {
+        char *out = columns_of(task, node, &p, 0, j) + (size_t)k0 * sizeof(uint16_t);
+        agk_mm_convert(&p.columns, from + j * b->nb[1], out, kn);
+    }
+    return AGK_OK;
 }
 
 static agk_status columns_step(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -103,6 +120,7 @@ static agk_status product_step(const agk_task *task, const agk_node *node, int64
                                     .a = packed,
                                     .lda = agk_packed_group_bytes(p.layout, k),
                                     .b = columns_of(task, node, &p, tile, from),
+                                    .ldb = p.pairs ? agk_mm_col_bytes(AGK_MM_BF16, k) : 0,
                                     .c = (float *)(void *)((char *)agk_data(task, c) + from * c->nb[1]) + row,
                                     .ldc = (size_t)c->nb[1]};
         p.product(&block);
@@ -121,9 +139,9 @@ static bool same_columns(const plan *p, const agk_node *node, const agk_node *ea
     if (earlier->op != node->op) return false;
     const plan q = plan_of(earlier);
     const agk_view *x = &node->src[1], *y = &earlier->src[1];
-    return p->on_tiles == q.on_tiles && p->layout->sums == q.layout->sums && p->layout->offset == q.layout->offset &&
-           x->addr == y->addr && x->arena_mask == y->arena_mask && x->type == y->type &&
-           memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
+    return p->on_tiles == q.on_tiles && p->pairs == q.pairs && p->layout->sums == q.layout->sums &&
+           p->layout->offset == q.layout->offset && x->addr == y->addr && x->arena_mask == y->arena_mask &&
+           x->type == y->type && memcmp(x->ne, y->ne, sizeof x->ne) == 0 && memcmp(x->nb, y->nb, sizeof x->nb) == 0;
 }
 
 /* k of the columns for one thread to lay out: some 2 us of work, 0.2 to 0.4 ns an element, and an even number of such
@@ -156,6 +174,13 @@ static bool tiles_serve(const agk_mm_problem *p)
 static bool lanes_serve(const agk_mm_problem *p)
 {
     return serve(p, false);
+}
+
+/* All variants but plain C; k as the packed rows have it, which are filled up to a multiple of 32. */
+static bool pairs_serve(const agk_mm_problem *p)
+{
+    return p->weights && p->batches == 1 && p->k > 0 && p->k % AGK_MM_BLOCK == 0 && p->m >= AGK_PACKED_ROWS &&
+           p->a == AGK_BF16 && p->b == AGK_F32 && agk_pick_vector("mm_packed_pairs", p->cpu) != NULL;
 }
 
 /* Groups of a chunk: some 5 us of work, multiplied two by two, on tiles in fours. */
@@ -208,5 +233,31 @@ static bool lanes_lower(agk_lowering *lowering)
     return lower(lowering, false);
 }
 
+static bool pairs_lower(agk_lowering *lowering)
+{
+    agk_node *node = lowering->node;
+    const agk_mm_problem problem = agk_mm_problem_of(lowering);
+    const int64_t k = problem.k, n = problem.n, groups = agk_mm_ceil_div(problem.m, AGK_PACKED_ROWS);
+    plan p = {.product = AGK_PICK(mm_packed_pairs, lowering->cpu),
+              .layout = agk_packed_layout_of(AGK_BF16),
+              .columns = {AGK_MM_BF16, (agk_any_fn *)AGK_PICK(f32_to_bf16, lowering->cpu)},
+              .pairs = true};
+    if ((p.packed = agk_packed_keep(lowering)) == NULL) return false;
+    p.tiles = (int32_t)agk_mm_ceil_div(n, AGK_PACKED_COLUMNS);
+    p.groups_per_chunk = groups_of_chunk(&p, groups, k, n);
+    p.k_chunk = k_of_chunk(k, n, true);
+    lowering->work_size = (size_t)n * agk_mm_col_bytes(AGK_MM_BF16, k);
+    lowering->lays_columns = true;
+    if (lowering->columns == NULL || !same_columns(&p, node, lowering->columns)) {
+        agk_add_step(lowering, pairs_step, agk_mm_ceil_div(k, p.k_chunk));
+    }
+    agk_add_step(lowering, product_step, agk_mm_ceil_div(groups, p.groups_per_chunk));
+    lowering->weights_at = p.packed->data;
+    lowering->chunk_bytes = (size_t)p.groups_per_chunk * agk_packed_group_bytes(p.layout, k);
+    memcpy(&node->aux, &p, sizeof p);
+    return true;
+}
+
+const agk_mm_scheme agk_mm_packed_pairs = {"packed_pairs", pairs_serve, pairs_lower};
 const agk_mm_scheme agk_mm_packed_tiles = {"packed_tiles", tiles_serve, tiles_lower};
 const agk_mm_scheme agk_mm_packed_lanes = {"packed_lanes", lanes_serve, lanes_lower};

@@ -25,8 +25,8 @@ typedef struct agk_mm_scheme {
     bool (*lower)(agk_lowering *lowering);
 } agk_mm_scheme;
 
-extern const agk_mm_scheme agk_mm_packed_tiles, agk_mm_packed_lanes, agk_mm_tiles, agk_mm_bytes, agk_mm_pairs,
-    agk_mm_floats, agk_mm_shorts, agk_mm_dots_q8, agk_mm_dots_bf16, agk_mm_dots_f32, agk_mm_blocks_bf16,
+extern const agk_mm_scheme agk_mm_packed_tiles, agk_mm_packed_lanes, agk_mm_packed_pairs, agk_mm_tiles, agk_mm_bytes,
+    agk_mm_pairs, agk_mm_floats, agk_mm_shorts, agk_mm_dots_q8, agk_mm_dots_bf16, agk_mm_dots_f32, agk_mm_blocks_bf16,
     agk_mm_blocks_q8, agk_mm_blocks_f32;
 
 agk_mm_problem agk_mm_problem_of(const agk_lowering *lowering);
