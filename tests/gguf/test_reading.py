@@ -407,7 +407,9 @@ def test_any_flipped_byte_is_read_or_refused(raw: bytes, tmp_path: Path) -> None
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     changes=st.lists(
@@ -427,7 +429,9 @@ def test_random_damage_is_read_or_refused(
 
 
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.binary(max_size=300))
 def test_random_bytes_behind_the_magic_are_read_or_refused(tmp_path: Path, data: bytes) -> None:

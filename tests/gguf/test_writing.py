@@ -603,7 +603,9 @@ Scalars = st.one_of(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     values=st.dictionaries(st.text("abc.", min_size=1, max_size=6), Scalars, max_size=6),
