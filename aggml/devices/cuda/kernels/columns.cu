@@ -90,3 +90,17 @@ KERNEL(group_slots, 1024, Node<3>)
         for (i64 i = lane; i < n.dst.ne[0]; i += 32) y[i] = 0.0f;
     }
 }
+
+// The parts of a product whose depth was split over blocks, in order. aux[2], aux[4]: see part_of
+template <int N> DEV void add_all(const Node<N> &n)
+{
+    const i64 all = count(n.dst);
+    const float *sums = (const float *)(n.scratch + n.aux[4]);
+    for (i64 e = global_thread(); e < all; e += global_threads()) {
+        float sum = 0.0f;
+        for (i64 p = 0; p < n.aux[2]; ++p) sum += sums[p * all + e];
+        *(float *)(n.dst.data + at(n.dst, element_index(n.dst, e))) = sum;
+    }
+}
+
+KERNEL(add_parts, 256, Node<2>) { add_all(n); }

@@ -121,3 +121,63 @@ DEV const Act *acts(const Node<3> &n)
 {
     return (const Act *)(n.scratch + table_bytes(n));
 }
+
+// --- tiles of 64 rows by WIDE columns, 4 warps: each 32 x 32, or 16 rows by all columns where those are 16 or 32
+
+enum { TILE = 64 };
+
+template <int WIDE> struct Shape {
+    enum { I = WIDE == TILE ? 2 : 1, J = WIDE == 16 ? 2 : 4 }; // fragments of 16 rows, of 8 columns
+    int to_row, to_column, group, member;
+    __device__ __forceinline__ Shape()
+    {
+        const int warp = threadIdx.x >> 5;
+        to_row = WIDE == TILE ? warp % 2 * 32 : warp * 16;
+        to_column = WIDE == TILE ? warp / 2 * 32 : 0;
+        group = (threadIdx.x & 31) >> 2;
+        member = threadIdx.x & 3;
+    }
+};
+
+// What a block has of the depth, in 32s: all of it, or a part where others have the rest. Their sums then meet in add_parts.
+struct Part {
+    i64 begin, end;
+    float *sums; // 0: the result itself
+};
+
+// aux[2]: parts, aux[3]: 32s of each, aux[4]: where their sums begin in scratch
+template <int N> DEV Part part_of(const Node<N> &n, i64 which)
+{
+    const i64 all = (n.src[0].ne[0] + 31) / 32;
+    Part p;
+    p.begin = which * n.aux[3];
+    p.end = p.begin + n.aux[3] < all ? p.begin + n.aux[3] : all;
+    p.sums = n.aux[2] == 1 ? 0 : (float *)(n.scratch + n.aux[4]) + which * n.dst.ne[0] * row_count(n.dst);
+    return p;
+}
+
+template <int N> DEV float *sums_at(const Node<N> &n, const Columns &c, const Part &part, i64 slot)
+{
+    if (part.sums == 0) return (float *)result_at(n, c, slot);
+    return part.sums + (c.batch * n.dst.ne[1] + slot) * n.dst.ne[0];
+}
+
+template <int WIDE, int N>
+DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const Shape<WIDE> &shape, i64 row, i64 first,
+                    const float sum[Shape<WIDE>::I][Shape<WIDE>::J][4])
+{
+#pragma unroll
+    for (int j = 0; j < Shape<WIDE>::J; ++j) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const i64 column = first + shape.to_column + 8 * j + 2 * shape.member + r % 2;
+            if (column >= c.count) continue;
+            float *y = sums_at(n, c, part, slot_at(c, column));
+#pragma unroll
+            for (int i = 0; i < Shape<WIDE>::I; ++i) {
+                const i64 to = row + shape.to_row + 16 * i + shape.group + r / 2 * 8;
+                if (to < n.dst.ne[0]) y[to] = sum[i][j][r];
+            }
+        }
+    }
+}

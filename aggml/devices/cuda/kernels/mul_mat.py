@@ -5,6 +5,7 @@ Here: mul_mat and mul_mat_id. Not here: the kernels (columns.cu, mul_mat_q.cu, m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggml.devices.cuda.kernels.rows import check_ids
@@ -21,11 +22,14 @@ __all__ = ["OPS", "launches", "refuses", "scratch"]
 #: What is launched from here.
 OPS = (*in_group("mul_mat"), *in_group("mul_mat_id"))
 
-_FEW = 8  # columns up to which warps go along the depth; a tile is 64 wide
+_FEW = 8  # columns up to which warps go along the depth
 _TILE = 64
 _CHUNK = 700  # bytes of 32 groups of a row above which a warp has 2 rows instead of 4
 #: Blocks from which a warp need not share its rows to fill a large GPU.
 _BLOCKS = 512
+_WIDTHS = (16, 32, 64)  # columns of a tile
+_MULTIPROCESSORS = 132  # of an H100; tiles are split until each has two blocks or three
+_LEAST = 8  # 32s of the depth that a block has at least, where others have the rest
 _ACT = 48  # bytes for 32 elements of a column
 _Y = 65535
 
@@ -49,10 +53,49 @@ def _table(a: Tensor, ids: Tensor | None) -> int:
     return 0 if ids is None else ceil(4 * (a.ne[2] + 1 + ids.nelements), 256) * 256
 
 
+def _acts(node: Tensor) -> int:
+    """Bytes of the columns as int8."""
+    a, b, _ = _operands(node)
+    return b.ne[0] // 32 * _ACT * b.nrows if a.dtype.is_quantized else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """How a product is cut: columns of a tile, parts of the depth, 32s of each part."""
+
+    wide: int
+    parts: int
+    each: int
+
+
+def _cut(node: Tensor) -> _Tiles:
+    """Parts fill the GPU, as far as their sums are less traffic than half of the matrix."""
+    a, _, _ = _operands(node)
+    m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
+    wide = next((w for w in _WIDTHS if w >= columns), _TILE)
+    depth = ceil(a.ne[0], 32)
+    blocks = ceil(m, _TILE) * ceil(columns, wide) * batches
+    row = a.dtype.row_size(a.ne[0])
+    most = min(3 * _MULTIPROCESSORS // blocks, depth // _LEAST, row // (16 * columns))
+    if blocks >= _MULTIPROCESSORS or most < 2 or batches * most > _Y:
+        return _Tiles(wide, 1, depth)
+    each = ceil(ceil(depth, most), 2) * 2
+    return _Tiles(wide, ceil(depth, each), each)
+
+
+def _sums(node: Tensor) -> tuple[int, int]:
+    """Where the sums of the parts of a product begin in scratch, and their bytes."""
+    if node.op == "mul_mat_id" or node.ne[1] <= _FEW:
+        return 0, 0
+    parts = _cut(node).parts
+    return ceil(_acts(node), 256) * 256, 4 * parts * node.nelements if parts > 1 else 0
+
+
 def scratch(node: Tensor) -> int:
-    """The table of slots, then columns as int8."""
-    a, b, ids = _operands(node)
-    return _table(a, ids) + (b.ne[0] // 32 * _ACT * b.nrows if a.dtype.is_quantized else 0)
+    """mul_mat_id: the table of slots, columns as int8. mul_mat: columns, sums of the parts."""
+    a, _, ids = _operands(node)
+    at, size = _sums(node)
+    return at + size if size else _table(a, ids) + _acts(node)
 
 
 def launches(site: Site) -> list[Launch]:
@@ -111,9 +154,14 @@ def _plain(site: Site) -> list[Launch]:
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     aligned = _aligned(site)
     if columns > _FEW:
-        module, kernel = _kernel(a, "tiles")
-        grid = (ceil(m, _TILE), min(ceil(columns, _TILE), _Y), min(batches, _Y))
-        return [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=[0, aligned])]
+        cut = _cut(node)
+        module, kernel = _kernel(a, f"tiles_{cut.wide}")
+        grid = (ceil(m, _TILE), min(ceil(columns, cut.wide), _Y), min(batches * cut.parts, _Y))
+        aux = [0, aligned, cut.parts, cut.each, _sums(node)[0]]
+        found = [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=aux)]
+        if cut.parts > 1:
+            found += site.per_element("columns", "add_parts", node.nelements, 2, aux=aux)
+        return found
     found = []
     first = 0
     while first < columns:
@@ -138,7 +186,8 @@ def _by_expert(site: Site) -> list[Launch]:
         return [site.launch(module, kernel, grid, (128, 1, 1), 3, aux=[0, aligned, rows])]
     module, kernel = _kernel(a, "id_tiles")
     tiles = ceil(slots, _TILE) + min(a.ne[2], slots)
+    aux = [0, aligned, 1, ceil(a.ne[0], 32)]
     return [
         site.launch("columns", "group_slots", (1, 1, 1), (1024, 1, 1), 3),
-        site.launch(module, kernel, (ceil(m, _TILE), tiles, 1), (128, 1, 1), 3, aux=[0, aligned]),
+        site.launch(module, kernel, (ceil(m, _TILE), tiles, 1), (128, 1, 1), 3, aux=aux),
     ]

@@ -1,7 +1,8 @@
 // Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
 //
-// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 x 64, f16 and bf16 on tensor cores (b rounded to
-// the type of a, as in ggml), f32 by fused multiply-add.
+// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 16, 32 or 64 columns, f16 and bf16 on
+// tensor cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add, always 64 wide. The depth is split over
+// blocks where tiles are few.
 #include "columns.cuh"
 #include "mma.cuh"
 
@@ -130,7 +131,7 @@ template <class T> DEV void id_few(const Node<3> &n)
     }
 }
 
-enum { TILE = 64, DEPTH = 32 };
+enum { DEPTH = 32 };
 
 template <class T> DEV u32 pair_of(float low, float high)
 {
@@ -180,47 +181,49 @@ template <class T> DEV void fetch(u32 out[8], const char *row, i64 type, i64 k, 
 }
 
 // As in mul_mat_q.cu. aux[1]: whether all rows are at multiples of 16 bytes
-template <class T, class Args> DEV void tile(const Args &n, const Columns &c, i64 row, i64 first)
+template <class T, int WIDE, class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
-    __shared__ __align__(16) TileRow a_t[TILE], b_t[TILE];
-    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0], type = n.src[1].type;
+    enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
+    __shared__ __align__(16) TileRow a_t[TILE], b_t[WIDE];
+    const Shape<WIDE> shape;
+    const i64 depth = part.end * 32 < n.src[0].ne[0] ? part.end * 32 : n.src[0].ne[0], type = n.src[1].type;
     const bool aligned = n.aux[1] != 0;
-    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, warp = threadIdx.x >> 5;
-    const int to_row = warp % 2 * 32, to_column = warp / 2 * 32;
     const int mine = threadIdx.x / 2, half = threadIdx.x % 2;
-    const char *my_a = row + mine < m ? c.a + (row + mine) * n.src[0].nb[1] : 0;
-    const char *my_b = first + mine < c.count ? column_at(n, c, slot_at(c, first + mine)) : 0;
-    float sum[2][4][4];
+    const bool column = mine < WIDE && first + mine < c.count;
+    const char *my_a = row + mine < n.dst.ne[0] ? c.a + (row + mine) * n.src[0].nb[1] : 0;
+    const char *my_b = column ? column_at(n, c, slot_at(c, first + mine)) : 0;
+    float sum[I][J][4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < I; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-#pragma unroll
-            for (int r = 0; r < 4; ++r) sum[i][j][r] = 0.0f;
-        }
+        for (int j = 0; j < J; ++j) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0.0f;
     }
-    for (i64 k = 0; k < depth; k += DEPTH) {
-        u32 x[8], y[8];
-        fetch<T>(x, my_a, Type<T>::number, k + 16 * half, depth, aligned);
-        fetch<T>(y, my_b, type, k + 16 * half, depth, aligned);
+    u32 x[8], y[8];
+    fetch<T>(x, my_a, Type<T>::number, part.begin * 32 + 16 * half, depth, aligned);
+    fetch<T>(y, my_b, type, part.begin * 32 + 16 * half, depth, aligned);
+    for (i64 k = part.begin * 32; k < depth; k += DEPTH) {
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < 8; w += 4) {
             *(uint4 *)&a_t[mine][8 * half + w] = make_uint4(x[w], x[w + 1], x[w + 2], x[w + 3]);
-            *(uint4 *)&b_t[mine][8 * half + w] = make_uint4(y[w], y[w + 1], y[w + 2], y[w + 3]);
+            if (mine < WIDE) *(uint4 *)&b_t[mine][8 * half + w] = make_uint4(y[w], y[w + 1], y[w + 2], y[w + 3]);
         }
         __syncthreads();
+        if (k + DEPTH < depth) { // under way while the tensor cores have the last
+            fetch<T>(x, my_a, Type<T>::number, k + DEPTH + 16 * half, depth, aligned);
+            fetch<T>(y, my_b, type, k + DEPTH + 16 * half, depth, aligned);
+        }
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
-            u32 b[4][2];
+            u32 b[J][2];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) load_b(b[j], b_t, to_column + 8 * j, s);
+            for (int j = 0; j < J; ++j) load_b(b[j], b_t, shape.to_column + 8 * j, s);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
+            for (int i = 0; i < I; ++i) {
                 u32 a[4];
-                load_a(a, a_t, to_row + 16 * i, s);
+                load_a(a, a_t, shape.to_row + 16 * i, s);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
+                for (int j = 0; j < J; ++j) {
                     if (Type<T>::number == F16)
                         mma_half(sum[i][j], a, b[j]);
                     else
@@ -229,28 +232,15 @@ template <class T, class Args> DEV void tile(const Args &n, const Columns &c, i6
             }
         }
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            const i64 column = first + to_column + 8 * j + 2 * member + r % 2;
-            if (column >= c.count) continue;
-            float *y = (float *)result_at(n, c, slot_at(c, column));
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const i64 to = row + to_row + 16 * i + group + r / 2 * 8;
-                if (to < m) y[to] = sum[i][j][r];
-            }
-        }
-    }
+    write_tile<WIDE>(n, c, part, shape, row, first, sum);
 }
 
 // f32: 128 threads, each 8 rows by 4 columns of the tile, 16 apart, so that lanes meet different banks.
-template <class Args> DEV void tile_f32(const Args &n, const Columns &c, i64 row, i64 first)
+template <class Args> DEV void tile_f32(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     enum { K = 16 };
     __shared__ float a_t[K][TILE + 4], b_t[K][TILE + 4];
-    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0];
+    const i64 m = n.dst.ne[0], depth = part.end * 32 < n.src[0].ne[0] ? part.end * 32 : n.src[0].ne[0];
     const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;
     const int mine = threadIdx.x / 2, half = threadIdx.x % 2 * 8;
     const float *my_a = row + mine < m ? (const float *)(c.a + (row + mine) * n.src[0].nb[1]) : 0;
@@ -261,7 +251,7 @@ template <class Args> DEV void tile_f32(const Args &n, const Columns &c, i64 row
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum[i][j] = 0.0f;
     }
-    for (i64 k0 = 0; k0 < depth; k0 += K) {
+    for (i64 k0 = part.begin * 32; k0 < depth; k0 += K) {
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
@@ -288,7 +278,7 @@ template <class Args> DEV void tile_f32(const Args &n, const Columns &c, i64 row
     for (int j = 0; j < 4; ++j) {
         const i64 column = first + ty + 16 * j;
         if (column >= c.count) continue;
-        float *y = (float *)result_at(n, c, slot_at(c, column));
+        float *y = sums_at(n, c, part, slot_at(c, column));
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (row + tx + 8 * i < m) y[row + tx + 8 * i] = sum[i][j];
@@ -296,19 +286,25 @@ template <class Args> DEV void tile_f32(const Args &n, const Columns &c, i64 row
     }
 }
 
-DEV void any_tile(float, const Node<2> &n, const Columns &c, i64 row, i64 first) { tile_f32(n, c, row, first); }
-DEV void any_tile(float, const Node<3> &n, const Columns &c, i64 row, i64 first) { tile_f32(n, c, row, first); }
-template <class T, class Args> DEV void any_tile(T, const Args &n, const Columns &c, i64 row, i64 first)
+template <int WIDE, class Args>
+DEV void any_tile(float, const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
-    tile<T>(n, c, row, first);
+    tile_f32(n, c, part, row, first);
+}
+template <int WIDE, class T, class Args>
+DEV void any_tile(T, const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
+{
+    tile<T, WIDE>(n, c, part, row, first);
 }
 
-// grid: tiles of rows, tiles of columns, batches
-template <class T> DEV void tiles(const Node<2> &n)
+// grid: tiles of rows, tiles of columns, batches and parts of the depth
+template <class T, int WIDE> DEV void tiles(const Node<2> &n)
 {
-    for (i64 batch = blockIdx.z; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.z) {
-        for (i64 first = (i64)blockIdx.y * TILE; first < n.dst.ne[1]; first += (i64)gridDim.y * TILE) {
-            any_tile(T(), n, columns_of(n, batch), (i64)blockIdx.x * TILE, first);
+    i64 batch, which;
+    for (i64 z = blockIdx.z; z < n.dst.ne[2] * n.dst.ne[3] * n.aux[2]; z += gridDim.z) {
+        divide(z, n.aux[2], &batch, &which);
+        for (i64 first = (i64)blockIdx.y * WIDE; first < n.dst.ne[1]; first += (i64)gridDim.y * WIDE) {
+            any_tile<WIDE>(T(), n, columns_of(n, batch), part_of(n, which), (i64)blockIdx.x * TILE, first);
         }
     }
 }
@@ -317,7 +313,7 @@ template <class T> DEV void id_tiles(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
     const Columns c = columns_of(n, blockIdx.y, TILE);
-    if (c.count > 0) any_tile(T(), n, c, (i64)blockIdx.x * TILE, 0);
+    if (c.count > 0) any_tile<TILE>(T(), n, c, part_of(n, 0), (i64)blockIdx.x * TILE, 0);
 }
 
 #define EACH(name, T) \
@@ -326,7 +322,9 @@ template <class T> DEV void id_tiles(const Node<3> &n)
     KERNEL(few_4_##name, 128, Node<2>) { few_columns<T, 4>(n); } \
     KERNEL(few_8_##name, 128, Node<2>) { few_columns<T, 8>(n); } \
     KERNEL(id_few_##name, 128, Node<3>) { id_few<T>(n); } \
-    KERNEL(tiles_##name, 128, Node<2>) { tiles<T>(n); } \
+    KERNEL(tiles_16_##name, 128, Node<2>) { tiles<T, 16>(n); } \
+    KERNEL(tiles_32_##name, 128, Node<2>) { tiles<T, 32>(n); } \
+    KERNEL(tiles_64_##name, 128, Node<2>) { tiles<T, 64>(n); } \
     KERNEL(id_tiles_##name, 128, Node<3>) { id_tiles<T>(n); }
 EACH(f32, float)
 EACH(f16, half_t)

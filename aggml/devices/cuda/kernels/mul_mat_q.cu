@@ -2,8 +2,9 @@
 //
 // Few columns: warps along the depth, lanes a group of 32 each, dp4a. What bounds them is how many lines of memory the
 // loads of a warp touch: blocks have odd sizes, so a warp brings 32 groups of some rows to shared memory in loads of 16
-// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 x 64 on tensor cores;
-// each 32 of the depth are multiplied as integers and then scaled.
+// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 rows by 16, 32 or 64 columns
+// on tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave multiprocessors
+// without work, the depth is split over blocks.
 // for each type: quantized
 #include "columns.cuh"
 #include "mma.cuh"
@@ -210,118 +211,134 @@ KERNEL_OF(id_few, 128, FIT, Node<3>)
     }
 }
 
-enum { TILE = 64, STEPS = 2 }; // rows and columns of a tile; 32s of the depth at a time
+enum { STEPS = 2 }; // 32s of the depth of a tile
 
-// 4 warps, each 32 x 32 of the tile that begins at `row` and column `first`.
-template <class Args> DEV void tile(const Args &n, const Columns &c, i64 row, i64 first)
+// A tile in shared memory: codes, scales, minima of a; codes, scales, sums of b.
+template <int WIDE> struct Staged {
+    __align__(16) TileRow a_q[TILE];
+    __align__(16) TileRow b_q[WIDE];
+    float a_d[TILE][STEPS][2], a_m[TILE][STEPS][2], b_d[WIDE][STEPS], b_s[WIDE][STEPS][2];
+};
+
+// What a thread brings: 32 elements of a row of a, and of a column.
+struct Brought {
+    Group a;
+    Act b;
+};
+
+DEV void bring(Brought &o, const char *a, const Act *b, i64 g, bool real)
 {
-    __shared__ __align__(16) TileRow a_q[TILE], b_q[TILE];
-    __shared__ float a_d[TILE][STEPS][2], a_m[TILE][STEPS][2], b_d[TILE][STEPS], b_s[TILE][STEPS][2];
-    const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32;
-    const int group = (threadIdx.x & 31) >> 2, member = threadIdx.x & 3, warp = threadIdx.x >> 5;
-    const int to_row = warp % 2 * 32, to_column = warp / 2 * 32;
-    const int mine = threadIdx.x / STEPS, step = threadIdx.x % STEPS; // what this thread brings: a row, a column
-    const char *my_a = row + mine < m ? c.a + (row + mine) * n.src[0].nb[1] : 0;
-    const Act *my_b = first + mine < c.count ? acts(n) + row_of(n, c, slot_at(c, first + mine)) * groups : 0;
-    float sum[2][4][4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int k = 0; k < 8; ++k) o.a.q[k] = o.b.q[k] = 0;
+    o.a.d[0] = o.a.d[1] = o.a.m[0] = o.a.m[1] = 0.0f;
+    o.b.d = o.b.s[0] = o.b.s[1] = 0.0f;
+    if (real && a != 0) unpack_row<TYPE>(a, g, o.a);
+    if (real && b != 0) o.b = b[g];
+}
+
+template <int WIDE> DEV void put(Staged<WIDE> &t, const Brought &o, int mine, int step)
+{
+    *(int4 *)&t.a_q[mine][8 * step] = make_int4(o.a.q[0], o.a.q[1], o.a.q[2], o.a.q[3]);
+    *(int4 *)&t.a_q[mine][8 * step + 4] = make_int4(o.a.q[4], o.a.q[5], o.a.q[6], o.a.q[7]);
+    t.a_d[mine][step][0] = o.a.d[0];
+    t.a_d[mine][step][1] = o.a.d[1];
+    t.a_m[mine][step][0] = o.a.m[0];
+    t.a_m[mine][step][1] = o.a.m[1];
+    if (WIDE < TILE && mine >= WIDE) return;
+    *(int4 *)&t.b_q[mine][8 * step] = make_int4(o.b.q[0], o.b.q[1], o.b.q[2], o.b.q[3]);
+    *(int4 *)&t.b_q[mine][8 * step + 4] = make_int4(o.b.q[4], o.b.q[5], o.b.q[6], o.b.q[7]);
+    t.b_d[mine][step] = o.b.d;
+    t.b_s[mine][step][0] = o.b.s[0];
+    t.b_s[mine][step][1] = o.b.s[1];
+}
+
+template <int WIDE>
+DEV void multiply(float sum[Shape<WIDE>::I][Shape<WIDE>::J][4], const Staged<WIDE> &t, const Shape<WIDE> &shape, int s)
+{
+    enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
+    u32 b[J][2];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < J; ++j) load_b(b[j], t.b_q, shape.to_column + 8 * j, s);
 #pragma unroll
-            for (int r = 0; r < 4; ++r) sum[i][j][r] = 0.0f;
-        }
-    }
-    for (i64 g0 = 0; g0 < groups; g0 += STEPS) {
-        const i64 g = g0 + step;
-        Group o;
+    for (int i = 0; i < I; ++i) {
+        u32 a[4];
+        load_a(a, t.a_q, shape.to_row + 16 * i, s);
+        const int top = shape.to_row + 16 * i + shape.group;
 #pragma unroll
-        for (int k = 0; k < 8; ++k) o.q[k] = 0;
-        o.d[0] = o.d[1] = o.m[0] = o.m[1] = 0.0f;
-        if (my_a != 0 && g < groups) unpack_row<TYPE>(my_a, g, o);
-        Act x;
+        for (int j = 0; j < J; ++j) {
+            const int column = shape.to_column + 8 * j + 2 * shape.member;
+            int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
+            if (Block<TYPE>::halves) {
+                const u32 b_low[2] = {b[j][0], 0}, b_high[2] = {0, b[j][1]};
+                mma_int8(low, a, b_low);
+                mma_int8(high, a, b_high);
+            } else {
+                mma_int8(low, a, b[j]);
+            }
 #pragma unroll
-        for (int k = 0; k < 8; ++k) x.q[k] = 0;
-        x.d = x.s[0] = x.s[1] = 0.0f;
-        if (my_b != 0 && g < groups) x = my_b[g];
-        __syncthreads();
-        *(int4 *)&a_q[mine][8 * step] = make_int4(o.q[0], o.q[1], o.q[2], o.q[3]);
-        *(int4 *)&a_q[mine][8 * step + 4] = make_int4(o.q[4], o.q[5], o.q[6], o.q[7]);
-        *(int4 *)&b_q[mine][8 * step] = make_int4(x.q[0], x.q[1], x.q[2], x.q[3]);
-        *(int4 *)&b_q[mine][8 * step + 4] = make_int4(x.q[4], x.q[5], x.q[6], x.q[7]);
-        a_d[mine][step][0] = o.d[0];
-        a_d[mine][step][1] = o.d[1];
-        a_m[mine][step][0] = o.m[0];
-        a_m[mine][step][1] = o.m[1];
-        b_d[mine][step] = x.d;
-        b_s[mine][step][0] = x.s[0];
-        b_s[mine][step][1] = x.s[1];
-        __syncthreads();
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            u32 b[4][2];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) load_b(b[j], b_q, to_column + 8 * j, s);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                u32 a[4];
-                load_a(a, a_q, to_row + 16 * i, s);
-                const int top = to_row + 16 * i + group;
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int column = to_column + 8 * j + 2 * member;
-                    int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-                    if (Block<TYPE>::halves) {
-                        const u32 b_low[2] = {b[j][0], 0}, b_high[2] = {0, b[j][1]};
-                        mma_int8(low, a, b_low);
-                        mma_int8(high, a, b_high);
-                    } else {
-                        mma_int8(low, a, b[j]);
-                    }
-#pragma unroll
-                    for (int r = 0; r < 4; ++r) {
-                        const int y = top + r / 2 * 8, z = column + r % 2;
-                        float dot = a_d[y][s][0] * (float)low[r];
-                        if (Block<TYPE>::halves) dot += a_d[y][s][1] * (float)high[r];
-                        sum[i][j][r] += dot * b_d[z][s];
-                        if (Block<TYPE>::mins) {
-                            sum[i][j][r] += a_m[y][s][0] * b_s[z][s][0] + a_m[y][s][1] * b_s[z][s][1];
-                        }
-                    }
+            for (int r = 0; r < 4; ++r) {
+                const int y = top + r / 2 * 8, z = column + r % 2;
+                float dot = t.a_d[y][s][0] * (float)low[r];
+                if (Block<TYPE>::halves) dot += t.a_d[y][s][1] * (float)high[r];
+                sum[i][j][r] += dot * t.b_d[z][s];
+                if (Block<TYPE>::mins) {
+                    sum[i][j][r] += t.a_m[y][s][0] * t.b_s[z][s][0] + t.a_m[y][s][1] * t.b_s[z][s][1];
                 }
             }
         }
     }
+}
+
+// The tile that begins at `row` and column `first`; what comes next is under way while the tensor cores have the last.
+template <int WIDE, class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
+{
+    enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
+    __shared__ Staged<WIDE> t;
+    const Shape<WIDE> shape;
+    const i64 groups = n.src[0].ne[0] / 32;
+    const int mine = threadIdx.x / STEPS, step = threadIdx.x % STEPS; // a row, a column
+    const bool column = mine < WIDE && first + mine < c.count;
+    const char *my_a = row + mine < n.dst.ne[0] ? c.a + (row + mine) * n.src[0].nb[1] : 0;
+    const Act *my_b = column ? acts(n) + row_of(n, c, slot_at(c, first + mine)) * groups : 0;
+    float sum[I][J][4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int i = 0; i < I; ++i) {
 #pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            const i64 column = first + to_column + 8 * j + 2 * member + r % 2;
-            if (column >= c.count) continue;
-            float *y = (float *)result_at(n, c, slot_at(c, column));
+        for (int j = 0; j < J; ++j) sum[i][j][0] = sum[i][j][1] = sum[i][j][2] = sum[i][j][3] = 0.0f;
+    }
+    Brought o;
+    bring(o, my_a, my_b, part.begin + step, part.begin + step < part.end);
+    for (i64 g = part.begin; g < part.end; g += STEPS) {
+        __syncthreads();
+        put(t, o, mine, step);
+        __syncthreads();
+        if (g + STEPS < part.end) bring(o, my_a, my_b, g + STEPS + step, g + STEPS + step < part.end);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const i64 to = row + to_row + 16 * i + group + r / 2 * 8;
-                if (to < m) y[to] = sum[i][j][r];
-            }
+        for (int s = 0; s < STEPS; ++s) multiply<WIDE>(sum, t, shape, s);
+    }
+    write_tile<WIDE>(n, c, part, shape, row, first, sum);
+}
+
+// grid: tiles of rows, tiles of columns, batches and parts of the depth
+template <int WIDE> DEV void tiles(const Node<2> &n)
+{
+    i64 batch, which;
+    for (i64 z = blockIdx.z; z < n.dst.ne[2] * n.dst.ne[3] * n.aux[2]; z += gridDim.z) {
+        divide(z, n.aux[2], &batch, &which);
+        for (i64 first = (i64)blockIdx.y * WIDE; first < n.dst.ne[1]; first += (i64)gridDim.y * WIDE) {
+            tile<WIDE>(n, columns_of(n, batch), part_of(n, which), (i64)blockIdx.x * TILE, first);
         }
     }
 }
 
-// grid: tiles of rows, tiles of columns, batches
-KERNEL(tiles, 128, Node<2>)
-{
-    for (i64 batch = blockIdx.z; batch < n.dst.ne[2] * n.dst.ne[3]; batch += gridDim.z) {
-        for (i64 first = (i64)blockIdx.y * TILE; first < n.dst.ne[1]; first += (i64)gridDim.y * TILE) {
-            tile(n, columns_of(n, batch), (i64)blockIdx.x * TILE, first);
-        }
-    }
-}
+KERNEL(tiles_16, 128, Node<2>) { tiles<16>(n); }
+KERNEL(tiles_32, 128, Node<2>) { tiles<32>(n); }
+KERNEL(tiles_64, 128, Node<2>) { tiles<64>(n); }
 
 // grid: tiles of rows, as many tiles of columns as there can be
 KERNEL(id_tiles, 128, Node<3>)
 {
     if (n.fault[0] != 0) return;
     const Columns c = columns_of(n, blockIdx.y, TILE);
-    if (c.count > 0) tile(n, c, (i64)blockIdx.x * TILE, 0);
+    if (c.count > 0) tile<TILE>(n, c, part_of(n, 0), (i64)blockIdx.x * TILE, 0);
 }

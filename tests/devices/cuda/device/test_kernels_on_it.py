@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import numpy as np
 import pytest
 from devices.cuda.fake_driver import HostKernels
@@ -90,3 +91,49 @@ async def test_a_zero_on_a_diagonal_is_found_by_the_kernel(device: CUDADevice) -
         x[1, 2, 2] = 0
         with pytest.raises(InvalidArgument, match="element 2 of the diagonal of matrix 1 is 0"):
             await be.run(graph, {a: x, b: y}, solved)
+
+
+def _split_products(kind: str) -> tuple[Graph, dict[aggml.Tensor, Any]]:
+    """Two products whose depth is split over blocks."""
+    rng = np.random.default_rng(7)
+    a, b = aggml.new_tensor(kind, ne=(1024, 33)), aggml.new_tensor("f32", ne=(1024, 9))
+    c, d = aggml.new_tensor(kind, ne=(2048, 33)), aggml.new_tensor("f32", ne=(2048, 12))
+    products = ops.mul_mat(a, b), ops.mul_mat(c, d)
+    for node in products:
+        launches = CudaKernels().launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
+        assert launches[-1].kernel == "add_parts"
+    values: dict[aggml.Tensor, Any] = {}
+    for leaf in (a, b, c, d):
+        x = rng.standard_normal(leaf.shape).astype(np.float32)
+        is_blocks = leaf.dtype.is_quantized
+        values[leaf] = aggml.quantize(x, kind) if is_blocks else x.astype(leaf.dtype.numpy)
+    return Graph(ops.concat(ops.scale(products[0], 2.0), products[1], 1).set_name("out")), values
+
+
+@pytest.mark.parametrize("kind", ["f16", "q4_0"])
+async def test_products_whose_depth_is_split(device: CUDADevice, kind: str) -> None:
+    """Parts meet in scratch: launched, as a graph, after scratch moved, on two streams at once."""
+    results = []
+
+    async def runs(be: aggml.Backend, times: int) -> None:
+        graph, values = _split_products(kind)
+        await be.prepare(graph)
+        for i in range(times):
+            if i == 3:
+                await be.reserve(16 << 20)
+            results.append(await be.run(graph, values, graph.ends[0]))
+
+    async with aggml.get_device("CPU").backend() as cpu:
+        await runs(cpu, 1)
+    async with (
+        device.backend() as one,
+        device.backend() as two,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(runs, one, 6)
+        tasks.start_soon(runs, two, 6)
+    expected, *others = results
+    assert len(others) == 12
+    for result in others:
+        np.testing.assert_array_equal(result, others[0])
+    np.testing.assert_allclose(others[0], expected, rtol=1e-2, atol=0.5)

@@ -1,0 +1,174 @@
+"""Products of 9 to 64 columns: tiles of each width, the depth split over blocks, against the CPU.
+
+Here: which products are split, their scratch, their numbers. Not here: recorded cases
+(test_kernels.py), products of fewer columns (test_large.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from corpus_loader import nmse
+from devices.cuda.host import compute as on_shim
+from ops.computing import run as on_cpu
+
+import aggml
+from aggml import Graph, new_tensor, ops
+from aggml.devices.cuda.lowering import CudaKernels
+from aggml.dtype import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from aggml import Tensor
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+_PLAIN = ("f32", "f16", "bf16")
+_KERNELS = CudaKernels()
+
+
+def _multiplied() -> list[str]:
+    found = []
+    for dtype in TYPES:
+        a, b = new_tensor(dtype, ne=(256, 3)), new_tensor("f32", ne=(256, 9))
+        try:
+            node = ops.mul_mat(a, b)
+        except aggml.AggmlError:
+            continue
+        if _KERNELS.supports(node):
+            found.append(dtype.name)
+    return found
+
+
+_ALL = _multiplied()
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[aggml.Backend]:
+    with aggml.get_device("CPU").backend() as backend:
+        yield backend
+
+
+def _leaf(kind: str, *ne: int, seed: int, values: dict[Tensor, NDArray[Any]]) -> Tensor:
+    tensor = new_tensor(kind, ne=ne)
+    x = np.random.default_rng(seed).normal(size=tensor.ne[::-1]).astype(np.float32)
+    dtype = tensor.dtype
+    if dtype.is_quantized:
+        values[tensor] = aggml.quantize(x, dtype, np.ones(x.shape[-1], np.float32))
+    else:
+        assert dtype.numpy is not None
+        values[tensor] = x.astype(dtype.numpy)
+    return tensor
+
+
+def _parts(node: Tensor) -> int:
+    """Blocks that share the depth of a product, by what is launched."""
+    launches = _KERNELS.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
+    tiles = next(each for each in launches if each.kernel.startswith("tiles_"))
+    batches = node.ne[2] * node.ne[3]
+    assert tiles.grid[2] % batches == 0
+    parts = tiles.grid[2] // batches
+    assert (launches[-1].kernel == "add_parts") == (parts > 1)
+    return parts
+
+
+def _same(
+    cpu: aggml.Backend, node: Tensor, values: dict[Tensor, NDArray[Any]], order: int
+) -> NDArray[Any]:
+    (result,), fault = on_shim(Graph(node), values, [node], order)
+    assert fault[0] == 0
+    expected = on_cpu(cpu, node, values)
+    bound = 1e-5 if node.src[0] is not None and not node.src[0].dtype.is_quantized else 1e-4
+    assert np.isfinite(result).all()
+    assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= bound
+    return result
+
+
+@pytest.mark.parametrize("columns", [9, 17, 33])
+@pytest.mark.parametrize("kind", _ALL)
+def test_every_type_in_every_width(cpu: aggml.Backend, kind: str, columns: int) -> None:
+    """Two tiles of rows, the second of which ends early. Split: where a row has bytes enough."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 2048, 66, seed=1, values=values)
+    b = _leaf("f32", 2048, columns, seed=2, values=values)
+    node = ops.mul_mat(a, b)
+    row = a.dtype.row_size(2048)
+    assert (_parts(node) > 1) == (row // (16 * columns) > 1)
+    _same(cpu, node, values, order=3)
+
+
+@pytest.mark.parametrize("columns", [2, 9, 16, 17, 31, 33, 64])
+@pytest.mark.parametrize("depth", [32, 96, 256, 4096 + 32])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q8_0", "q5_1"])
+def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None:
+    """4096 + 32: parts of different lengths, and a last step of which half is not there."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    rows = {2: 33, 9: 33, 16: 1, 31: 1}.get(columns, 5)
+    a = _leaf(kind, depth, rows, seed=1, values=values)
+    b = _leaf("f32", depth, columns, seed=2, values=values)
+    node = ops.mul_mat(a, b)
+    if columns > 8:
+        assert (_parts(node) > 1) == (depth > 4096 and a.dtype.row_size(depth) >= 32 * columns)
+    _same(cpu, node, values, order=4)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q6_K"])
+def test_many_rows(cpu: aggml.Backend, kind: str) -> None:
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 1024, 1000, seed=1, values=values)
+    b = _leaf("f32", 1024, 9, seed=2, values=values)
+    node = ops.mul_mat(a, b)
+    assert _parts(node) > 1
+    _same(cpu, node, values, order=2)
+
+
+@pytest.mark.parametrize("depth", [513, 1001])
+@pytest.mark.parametrize("kind", _PLAIN)
+def test_odd_depths(cpu: aggml.Backend, kind: str, depth: int) -> None:
+    """Rows at odd addresses, a depth that ends in the middle of 32, b of the type of a."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, depth, 33, seed=1, values=values)
+    b = _leaf(kind, depth, 10, seed=2, values=values)
+    node = ops.mul_mat(a, b)
+    assert _parts(node) > 1
+    _same(cpu, node, values, order=5)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_K", "q8_0"])
+def test_batches_that_repeat_a(cpu: aggml.Backend, kind: str) -> None:
+    """Two matrices for 4 x 3 batches; the same bits in each order of blocks and threads."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 1024, 33, 2, seed=1, values=values)
+    b = _leaf("f32", 1024, 9, 4, 3, seed=2, values=values)
+    node = ops.mul_mat(a, b)
+    assert _parts(node) > 1
+    results = [_same(cpu, node, values, order) for order in (0, 1, 7)]
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("kind", ["f16", "q4_0", "q4_K"])
+def test_experts_in_tiles(cpu: aggml.Backend, kind: str) -> None:
+    """Tiles of experts are 64 wide and never split."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 1024, 33, 3, seed=1, values=values)
+    b = _leaf("f32", 1024, 2, 17, seed=2, values=values)
+    ids = new_tensor("i32", ne=(2, 17))
+    values[ids] = np.random.default_rng(3).integers(0, 3, (17, 2)).astype(np.int32)
+    _same(cpu, ops.mul_mat_id(a, b, ids), values, order=3)
+
+
+def test_what_is_never_split() -> None:
+    """Tiles enough for every multiprocessor; more columns than their sums are worth; no rows."""
+    x = new_tensor("f16", ne=(4096, 64 * 132))
+    assert _parts(ops.mul_mat(x, new_tensor("f32", ne=(4096, 9)))) == 1
+    narrow = new_tensor("q4_0", ne=(1024, 64))
+    assert _parts(ops.mul_mat(narrow, new_tensor("f32", ne=(1024, 64)))) == 1
+    empty = ops.mul_mat(new_tensor("f16", ne=(4096, 0)), new_tensor("f32", ne=(4096, 9)))
+    assert _KERNELS.scratch(empty) == 0
