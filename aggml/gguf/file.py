@@ -60,7 +60,7 @@ class GGUFFile:
     _closed: bool
     _ours: bool
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise InvalidState("[GGUFFile] files are opened by GGUFFile.open")
 
     @classmethod

@@ -121,7 +121,7 @@ class Tensor(Operators, Strided):
     _span: tuple[object, object] | None  # what transfers made of the placement (spans.py)
     _array: tuple[np.dtype[Any], tuple[int, ...]] | None  # of the array that holds it (checking.py)
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise InvalidState("[Tensor] tensors are made by new_tensor and by the builders in ops")
 
     def __setattr__(self, name: str, value: object) -> None:

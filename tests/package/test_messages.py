@@ -156,6 +156,15 @@ def test_a_tensor_is_no_array_for_numpy(cpu: CPUBackend) -> None:
     assert np.array_equal(np.asarray(t.host_view()), [3, 4])
 
 
+@pytest.mark.parametrize(
+    ("kind", "cure"), [(aggml.GGUFFile, "GGUFFile.open"), (aggml.Tensor, "new_tensor")]
+)
+def test_a_class_that_is_not_called_names_what_is(kind: Any, cure: str) -> None:
+    for args, named in [((), {}), (("model.gguf",), {}), ((), {"path": "model.gguf"})]:
+        with pytest.raises(aggml.InvalidState, match=cure):
+            kind(*args, **named)
+
+
 # -- names
 
 
