@@ -332,6 +332,7 @@ class Buffer:
             raise InvalidArgument(f"[Buffer.unplace] {tensor!r} does not lie in {self!r}")
         self.free_tensor(tensor)
         change(tensor, "placement", None)
+        tensor._span = None  # it refers to the placement, which would keep the buffer
         PlacementEpoch.move()  # behind the change: who sees the new epoch sees that, too
         self._tensors.discard(tensor)
 

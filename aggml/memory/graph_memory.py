@@ -232,6 +232,7 @@ class GraphBuffer(Buffer):
         """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
         super().close()
         self._compiled.clear()
+        self.offsets = {}
         graph = self._graph()
         if graph is not None and graph.memory is self:
             graph.memory = None

@@ -40,7 +40,7 @@ class EncoderModel(Model):
     ) -> None:
         self.architecture = encoder.model.architecture
         self.ctx = encoder.model.context_length
-        super().__init__(tokenizer, owned)
+        super().__init__(encoder, tokenizer, owned)
         self._encoder = encoder
 
     @property

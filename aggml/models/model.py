@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     F32 = npt.NDArray[np.float32]
 
-__all__ = ["LONG_TEXT", "Closing", "Model", "Token"]
+__all__ = ["LONG_TEXT", "Closing", "Computer", "Model", "Token"]
 
 LONG_TEXT = 2000  # characters; tokenizing more than that takes over 0.5 ms: not on the loop
 
@@ -53,6 +53,14 @@ class Closing(Protocol):
         ...
 
 
+class Computer(Protocol):
+    """What computes for a model: a decoder or an encoder."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
 class Model(ABC):
     """A model: ``async with await aggml.models.load("model.gguf") as model: ...``.
 
@@ -64,7 +72,10 @@ class Model(ABC):
     architecture: str
     ctx: int
 
-    def __init__(self, tokenizer: Vocabulary | None, owned: Closing | None) -> None:
+    def __init__(
+        self, computer: Computer, tokenizer: Vocabulary | None, owned: Closing | None
+    ) -> None:
+        self._computer = computer
         self._tokenizer = tokenizer
         self._owned = owned
         self._closed = False
@@ -128,15 +139,21 @@ class Model(ABC):
         raise self._cannot("rerank", "has no rank head")
 
     async def aclose(self) -> None:
-        """End the model. What runs is aborted; a backend that `load` opened is closed.
+        """End the model and free its memory: weights, caches, graphs.
+
+        A backend that `load` opened is closed, which aborts what runs. On a backend of the caller
+        the step under way ends; the next one raises InvalidState.
 
         Cancellation: the closing goes on.
         """
         if not self._closed:
             self._closed = True
-            if self._owned is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._owned.aclose()
+            try:
+                if self._owned is not None:
+                    with anyio.CancelScope(shield=True):
+                        await self._owned.aclose()
+            finally:
+                self._computer.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,11 +1,13 @@
 """Site: where a model lies and is computed, one backend or several under a scheduler.
 
-Here: what both have in common for the parts of a model; opening them by the names of devices. Not
-here: which layer goes where (dividing.py), bringing weights there (weights.py).
+Here: what both have in common for the parts of a model; when their memory is free again; opening
+them by the names of devices. Not here: which layer goes where (dividing.py), bringing weights there
+(weights.py).
 """
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from aggml import Backend, DeviceType, InvalidHandle, Scheduler, best_device, get_device
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from aggml import Future, Graph, Tensor
 
-__all__ = ["Site", "computing", "site_of"]
+__all__ = ["Site", "computing", "free_with", "site_of", "unplace"]
 
 
 class Site(ABC):
@@ -51,6 +53,10 @@ class Site(ABC):
         Cancellation: nothing is queued.
         """
 
+    @abstractmethod
+    def forget(self, graph: Graph) -> None:
+        """Free what `prepare` made of a graph; of a run under way with its end."""
+
     def beside(self, tensor: Tensor | None) -> Backend:
         """The backend on whose device a tensor lies; of one without memory `host`."""
         device = None if tensor is None or tensor.buffer is None else tensor.buffer.type.device
@@ -74,6 +80,10 @@ class _One(Site):
     ) -> Future[Any]:
         return self.host.run(graph, inputs, outputs)
 
+    def forget(self, graph: Graph) -> None:
+        if graph.memory is not None:
+            graph.memory.close()
+
 
 class _Several(Site):
     """The backends of a scheduler."""
@@ -93,6 +103,9 @@ class _Several(Site):
     ) -> Future[Any]:
         return await self._scheduler.submit(graph, inputs, outputs)
 
+    def forget(self, graph: Graph) -> None:
+        self._scheduler.forget(graph)
+
 
 def site_of(given: Backend | Scheduler) -> Site:
     """A site for what a caller gave.
@@ -105,6 +118,23 @@ def site_of(given: Backend | Scheduler) -> Site:
     if isinstance(given, Backend):
         return _One(given)
     raise InvalidHandle(f"[aggml.models] {given!r} is neither a Backend nor a Scheduler")
+
+
+def free_with(owner: object, graph: Graph) -> None:
+    """Free the memory of a prepared graph when nobody refers to ``owner`` any more.
+
+    A prepared graph and its plan refer to each other, and both to the weights: without this they
+    stay until Python's collector looks for cycles, which may be never in a service.
+    """
+    memory = graph.memory
+    if memory is not None:
+        weakref.finalize(owner, memory.close).atexit = False
+
+
+def unplace(tensors: Iterable[Tensor]) -> None:
+    """Close the buffers in which tensors lie: the bytes go as soon as no queued work uses them."""
+    for buffer in {tensor.buffer for tensor in tensors if tensor.buffer is not None}:
+        buffer.close()
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ class TextModel(Model):
         self.architecture = decoder.model.architecture
         self.ctx = decoder.ctx
         self.slots = decoder.sequences
-        super().__init__(tokenizer, owned)
+        super().__init__(decoder, tokenizer, owned)
         self._decoder = decoder
         self._template_source = template
         self._template: ChatTemplate | None = None

@@ -140,6 +140,9 @@ class PipelineDecoder:
         following = self._followed[slot] = Following(self, positions, ids, slot, before)
         return following
 
+    def close(self) -> None:
+        """Nothing is held here: the stages end with the pipeline."""
+
     async def share(self, n: int) -> None:
         """Copy the first ``n`` positions of sequence 0 to all others."""
         first = self._slots[0]

@@ -110,8 +110,11 @@ async def _one(backend: Backend, path: Path, layer: int, cache: str) -> float:
             backend, file, ctx=CONTEXT, cache=cache, stage=(layer, layer + 1)
         )
         values = np.zeros((1, decoder.model.width), np.float32) if layer else None
-        # The first run compiles, and reads the weights from the disk.
-        return min([await _run(decoder, i, values) for i in range(RUNS + 1)][1:])
+        try:
+            # The first run compiles, and reads the weights from the disk.
+            return min([await _run(decoder, i, values) for i in range(RUNS + 1)][1:])
+        finally:
+            decoder.close()
 
 
 async def _run(decoder: Decoder, position: int, values: np.ndarray | None) -> float:

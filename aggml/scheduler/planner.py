@@ -192,6 +192,16 @@ class Planner:
                 buffer.close()
             del self._placed[graph]
 
+    def drop(self, graph: Graph) -> None:
+        """Forget one graph, and the program that it shares with those that are like it."""
+        kept = self.graphs.pop(graph.uid, None)
+        if kept is None:
+            return
+        for known in kept.known.values():
+            self._remembered.pop(known.shared, None)
+            if self.last is known:
+                self.last = None
+
     # -- programs
 
     @staticmethod

@@ -185,6 +185,20 @@ class Scheduler(Submits):
         """
         self._planner.forget()
 
+    def forget(self, graph: Graph) -> None:
+        """Forget what was planned for one graph; what is in flight goes on.
+
+        A plan refers to the tensors of its graph, and so keeps weights in memory that nobody else
+        uses. The graph may be submitted again, and is planned anew then. Compute buffers stay for
+        other graphs, and so does what `alloc_graph` placed, both until `reset`.
+
+        Raises:
+            InvalidHandle: no graph.
+        """
+        if not isinstance(graph, Graph):
+            raise InvalidHandle(f"[Scheduler.forget] {graph!r} is no Graph")
+        self._planner.drop(graph)
+
     # -- looking at a graph
 
     def _check_graph(self, graph: object, what: str) -> None:

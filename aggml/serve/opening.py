@@ -6,6 +6,7 @@ Here: which kind a file is, and opening it. Not here: the engine (engine.py), ba
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +122,10 @@ async def _engine(
         backend, file, kind=PagedDecoder, ctx=limits.ctx, sequences=limits.slots + STAGED,
         cache=limits.cache, progress=progress,
     )  # fmt: skip
-    budget = budget_of(limits.kv_memory, model)
-    async with Engine(
-        model, slots=limits.slots, budget=budget, chunk=limits.chunk,
-        max_waiting=limits.max_waiting,
-    ) as engine:  # fmt: skip
-        yield engine
+    with contextlib.closing(model):
+        budget = budget_of(limits.kv_memory, model)
+        async with Engine(
+            model, slots=limits.slots, budget=budget, chunk=limits.chunk,
+            max_waiting=limits.max_waiting,
+        ) as engine:  # fmt: skip
+            yield engine

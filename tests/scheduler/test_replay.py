@@ -339,3 +339,17 @@ async def test_an_evaluation_keeps_what_is_known_and_what_is_new_away() -> None:
         async for _ in nodes:
             assert ended == []
     assert sorted(ended) == ["known", "new"]
+
+
+async def test_a_graph_that_is_forgotten_is_planned_anew() -> None:
+    ladder = Ladder(8, 2)
+    async with ladder.sched:
+        assert await ladder.run(1.0)
+        assert ladder.sched._planner.graphs
+        ladder.sched.forget(ladder.graph)
+        assert not ladder.sched._planner.graphs
+        assert not ladder.sched._planner._remembered
+        ladder.sched.forget(ladder.graph)  # twice is as once
+        assert await ladder.run(2.0)
+        with pytest.raises(aggml.InvalidHandle, match="is no Graph"):
+            ladder.sched.forget(ladder.y)  # type: ignore[arg-type]

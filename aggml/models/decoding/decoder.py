@@ -21,7 +21,7 @@ from aggml.models.decoding.batch import CHAINED, Batch, Group
 from aggml.models.decoding.step import Builder
 from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
-from aggml.models.site import site_of
+from aggml.models.site import site_of, unplace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,6 +112,17 @@ class Decoder:
             weight = next((x for n, x in self.weights.items() if n.startswith(f"blk.{i}.")), None)
             found.setdefault(self.site.beside(weight), []).extend(of.values())
         return [*found.items()]
+
+    def close(self) -> None:
+        """Free caches, graphs and weights; later steps raise InvalidState.
+
+        Of a step under way the memory goes with its end.
+        """
+        self._steps.close()
+        self._foreseen = None
+        self._memory = ()
+        unplace(cache for layer in self._caches.layers for cache in layer.values())
+        unplace(self.weights.values())
 
     @property
     def vocabulary(self) -> int:

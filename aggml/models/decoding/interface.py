@@ -50,6 +50,10 @@ class Decoding(Protocol):
         """How many tokens there are."""
         ...
 
+    def close(self) -> None:
+        """Free what it holds: later steps raise InvalidState."""
+        ...
+
     async def prefill(self, slot: int, ids: Sequence[int], start: int = 0) -> F32:
         """Take in tokens of a sequence: the logits after the last one."""
         ...

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Builder", "Step"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Step:
     """A graph and its inputs, all i32 but the masks.
 

@@ -10,7 +10,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import aggml
-from aggml import DType
+from aggml import DType, InvalidState
+from aggml.models.site import free_with
 
 if TYPE_CHECKING:
     from aggml import Tensor
@@ -36,20 +37,36 @@ class Steps:
         self._most = most
         self._kept: OrderedDict[Shape, Step] = OrderedDict()
         self._chosen: dict[tuple[int, int], Tensor] = {}  # by the first sequence and how many
+        self._closed = False
 
     async def of(self, shape: Shape) -> Step:
-        """The step of a shape."""
+        """The step of a shape.
+
+        Raises:
+            InvalidState: `close` was called.
+        """
+        if self._closed:
+            raise InvalidState("[aggml.models] the model is closed")
         step = self._kept.get(shape)
         if step is None:
             chosen = await self._handed_on(shape) if shape.chained else None
             step = await self._builder.build(shape, chosen)
             await self._site.prepare(step.graph)
+            free_with(step, step.graph)
             self._kept[shape] = step
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         else:
             self._kept.move_to_end(shape)
         return step
+
+    def close(self) -> None:
+        """Let go of all steps; no further ones are made."""
+        self._closed = True
+        for step in self._kept.values():
+            self._site.forget(step.graph)
+        self._kept.clear()
+        self._chosen.clear()
 
     async def _handed_on(self, shape: Shape) -> Tensor:
         """Where chained steps of some sequences leave their tokens."""

@@ -12,11 +12,11 @@ import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from aggml import InvalidArgument
+from aggml import InvalidArgument, InvalidState
 from aggml.models.encoding.graph import Program, build, mask_of
 from aggml.models.encoding.packing import F32, Ids, Packing, Shape, fill, pack
 from aggml.models.errors import ModelError
-from aggml.models.site import site_of
+from aggml.models.site import free_with, site_of, unplace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +52,7 @@ class Encoder:
         self.weights = weights
         self._max_graphs = max_graphs
         self._programs: OrderedDict[tuple[Shape, int, bool], Program] = OrderedDict()
+        self._closed = False
         self._turn = anyio.Lock()  # a graph has its inputs for one batch at a time
 
     @property
@@ -63,6 +64,17 @@ class Encoder:
     def ranks(self) -> bool:
         """Whether the file has a rank head."""
         return "cls.output.weight" in self.weights or "cls.weight" in self.weights
+
+    def close(self) -> None:
+        """Free graphs and weights; later batches raise InvalidState.
+
+        Of a batch under way the memory goes with its end.
+        """
+        self._closed = True
+        for program in self._programs.values():
+            self.site.forget(program.graph)
+        self._programs.clear()
+        unplace(self.weights.values())
 
     async def vectors(self, texts: Sequence[Ids]) -> F32:
         """The pooled vector of each text, not normalised: (len(texts), width) float32.
@@ -155,10 +167,13 @@ class Encoder:
     async def _program(self, shape: Shape, texts: int, *, rank: bool) -> Program:
         chosen = rank or self.model.pooling != "mean"
         key = shape, texts if chosen else 0, rank
+        if self._closed:
+            raise InvalidState("[Encoder] the model is closed")
         program = self._programs.get(key)
         if program is None:
             program = await build(self.model, self.weights, shape, texts, rank=rank)
             await self.site.prepare(program.graph)
+            free_with(program, program.graph)
             self._programs[key] = program
             if len(self._programs) > self._max_graphs:
                 self._programs.popitem(last=False)

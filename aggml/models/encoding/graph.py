@@ -31,7 +31,7 @@ NETS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Program:
     """A graph for one shape and its inputs.
 

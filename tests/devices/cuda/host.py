@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import subprocess
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -66,14 +67,14 @@ FAULT = 32
 
 
 def _compiled(name: str, text: str, extra: list[str]) -> Path:
-    """A shared library of this text, kept in build/; several processes may ask at once."""
+    """A shared library of this text, kept in build/; processes and threads may ask at once."""
     headers = b"".join((_HERE / f).read_bytes() for f in ("shim.h", "shim.cpp"))
     flags = [*_FLAGS, *extra]
     key = hashlib.sha256("\0".join((text, *flags)).encode() + headers).hexdigest()[:16]
     path = _BUILD / f"{name}-{key}.so"
     if not path.exists():
         _BUILD.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
+        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         command = ["g++", "-x", "c++", "-", *flags, "-o", str(part)]
         subprocess.run(command, input=text.encode(), check=True)
         part.replace(path)

@@ -1,0 +1,151 @@
+"""The memory of a model is free when the model is closed, or when nobody refers to it any more.
+
+Python's collector is off meanwhile: in a service it may run late or never. Not here: the memory of
+a graph (tests/memory), pages of caches (tests/serve).
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+from models import random_models
+
+import aggml
+from aggml.devices.sim import SimDevice
+from aggml.models.decoding import Sampler
+from aggml.models.small import write_small
+from aggml.native._native import release_finished
+from aggml.serve import Completer, Job, Limits, opened
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+    from pathlib import Path
+
+WEIGHTS = 12 << 20  # of the small model, at least
+REST = 1 << 20  # what a backend may keep for the next graph
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("models") / "small.gguf")
+
+
+@pytest.fixture(autouse=True)
+def _uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+async def sim() -> AsyncGenerator[tuple[SimDevice, aggml.Backend]]:
+    device = SimDevice("SIM", memory=64 << 20)
+    async with device.backend() as backend:
+        yield device, backend
+
+
+def used(device: SimDevice) -> int:
+    free, total = device.memory()
+    return total - free
+
+
+async def told(model: aggml.models.Model) -> list[int]:
+    """Some tokens: graphs of several shapes are prepared and run."""
+    return [token.id async for token in model.generate([5, 6, 7], max_tokens=4)]
+
+
+async def test_a_closed_model(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
+    device, backend = sim
+    found = []
+    for _ in range(5):  # 64 MB hold four of them
+        model = await aggml.models.load(small, backend, ctx=256)
+        found.append(await told(model))
+        assert used(device) > WEIGHTS
+        await model.aclose()
+        assert used(device) < REST
+        await model.aclose()  # twice is as once
+    assert found == [found[0]] * 5
+
+
+async def test_a_dropped_model(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
+    device, backend = sim
+    model = await aggml.models.load(small, backend, ctx=256)
+    await told(model)
+    assert used(device) > WEIGHTS
+    del model
+    await backend.synchronize()
+    assert used(device) < REST
+
+
+async def test_a_closed_encoder(tmp_path: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
+    device, backend = sim
+    path = random_models.write(tmp_path / "bert.gguf", "bert")
+    full, left = [], []
+    for _ in range(3):
+        model = await aggml.models.load(path, backend)
+        await model.embed_ids(random_models.texts())
+        full.append(used(device))
+        await model.aclose()
+        left.append(used(device))  # scratch that the backend keeps
+        with pytest.raises(aggml.InvalidState, match="closed"):
+            await model.embed_ids(random_models.texts())
+    assert left == [left[0]] * 3
+    assert left[0] < full[0] / 2
+
+
+async def test_a_model_on_several_devices(small: Path) -> None:
+    first, second = (SimDevice(f"S{i}", memory=10 << 20) for i in range(2))
+    async with (
+        first.backend() as a,
+        second.backend() as b,
+        aggml.get_device("CPU").backend(n_threads=1) as cpu,
+        aggml.Scheduler([a, b, cpu], parallel=1) as scheduler,
+    ):
+        for _ in range(3):
+            model = await aggml.models.load(small, scheduler, ctx=256)
+            await told(model)
+            assert used(first) > WEIGHTS / 4
+            assert used(second) > WEIGHTS / 4
+            await model.aclose()
+            with anyio.fail_after(30):  # what ran keeps its memory until its stream is at rest
+                while max(used(first), used(second)) > REST:
+                    release_finished()  # as a worker asks for that goes to sleep
+                    await anyio.lowlevel.checkpoint()
+
+
+async def test_a_generation_under_way_ends_with_an_error(
+    small: Path, sim: tuple[SimDevice, aggml.Backend]
+) -> None:
+    device, backend = sim
+    model = await aggml.models.load(small, backend, ctx=256)
+    async with aclosing(model.generate([5, 6, 7], max_tokens=100)) as tokens:
+        await anext(tokens)
+        await model.aclose()
+        with pytest.raises(aggml.InvalidState, match="the model is closed"):
+            [token async for token in tokens]
+    await backend.synchronize()
+    assert used(device) < REST
+    # The backend is the caller's, and goes on.
+    x = aggml.new_tensor("f32", ne=(4,))
+    y = aggml.ops.scale(x, 2.0)
+    graph = aggml.Graph(y)
+    backend.alloc_graph(graph)
+    assert (await backend.run(graph, {x: np.ones(4, np.float32)}, y)).tolist() == [2.0] * 4
+
+
+async def test_a_service_that_ended(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
+    device, backend = sim
+    for _ in range(3):
+        async with opened(small, backend, Limits(slots=2, ctx=256)) as served:
+            assert isinstance(served, Completer)
+            job = Job(served.vocabulary.encode("Once upon a time"), 4, Sampler(temperature=0))
+            assert [x async for x in served.engine.stream(job)]
+            assert used(device) > WEIGHTS
+        assert used(device) < REST
