@@ -25,6 +25,7 @@ from ops.recorded import build  # noqa: E402
 
 from aggml import AggmlError, DType, Tensor, ops  # noqa: E402
 from aggml.devices.cuda.lowering import CudaKernels  # noqa: E402
+from aggml.devices.cuda.plain import PLAIN  # noqa: E402
 from aggml.native import _native  # noqa: E402
 from aggml.ops.table import OPS  # noqa: E402
 from aggml.plan import node_problem  # noqa: E402
@@ -48,6 +49,8 @@ UNRECORDED = {
     **dict.fromkeys(("custom_4d", "custom_inplace"), ("custom", "all: any")),
     "flash_attn_back": ("flash_attn_back", "all: f32"),
     "view_tensor": ("view", "src: any"),
+    "sample": ("sample", "a: f32; ids: i32; how: f64"),  # ggml has no such op
+    "penalize": ("penalize", "a: f32; ids: i32; how: f32"),
 }
 QUANTIZED = frozenset(kind for kind in DType if kind.is_quantized)
 HEAD = """# Ops
@@ -161,7 +164,8 @@ def row(name: str, cases: list[Case], lowered: dict[str, str]) -> str:
     place = "yes" if name.endswith("_inplace") or any(case.inplace for case in cases) else ""
     if not cases and name in UNRECORDED:
         node, kinds = UNRECORDED[name]
-        return f"| {name} | {node} | {kinds} | | {place} | yes | not yet |\n"
+        cuda = "yes" if node in PLAIN else "not yet"
+        return f"| {name} | {node} | {kinds} | | {place} | yes | {cuda} |\n"
     if not cases:
         return f"| {name} | | | | {place} | | |\n"
     chosen = list(islice(different(cases), CALLS))

@@ -36,6 +36,7 @@ from aggml.ops.rope import *
 from aggml.ops.rope_multi import *
 from aggml.ops.rows import *
 from aggml.ops.rows_back import *
+from aggml.ops.sample import *
 from aggml.ops.shape import *
 from aggml.ops.shape_fill import *
 from aggml.ops.shape_pad import *

@@ -9,7 +9,7 @@ generates sees a pause and no token twice. Here: slots, tokens, trying again. No
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.decoding import F32
+    from aggml.models.decoding.drawing import Draws
     from aggml.models.description import Description
     from aggml.ray.stages import Stages
 
@@ -74,6 +75,8 @@ class PipelineDecoder:
         sequences: how many there may be at a time.
         micro_batches: steps under way at most.
     """
+
+    draws: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -130,12 +133,17 @@ class PipelineDecoder:
         return Best(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     async def follow(
-        self, positions: Sequence[int], ids: Sequence[int] | None = None, slot: int = 0
+        self,
+        positions: Sequence[int],
+        ids: Sequence[int] | None = None,
+        slot: int = 0,
+        draws: Draws | None = None,
     ) -> Following:
         """As `aggml.models.decoding.Decoder.follow`, but nothing is queued before it is awaited.
 
-        A token has to come back here before it goes to the first stage anyway.
+        A token has to come back here before it goes to the first stage anyway. There are no draws.
         """
+        assert draws is None
         before = self._followed.get(slot) if ids is None else None
         following = self._followed[slot] = Following(self, positions, ids, slot, before)
         return following

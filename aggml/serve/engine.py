@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 
 import aggml
 from aggml.serve import steps
-from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen
+from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aggml.models.cache.paging import PagedDecoder
     from aggml.models.decoding import Best
     from aggml.serve.staging import Piece
+    from aggml.serve.steps import Planned
 
 __all__ = ["STAGED", "Engine"]
 
@@ -314,14 +315,22 @@ class Engine:
     async def _step(self, running: list[Job], chunk: list[tuple[Job, Piece]], beside: int) -> None:
         """Compute one step, then tell each job in it the token that follows."""
         step = steps.planned(running, chunk, beside, self._rows)
-        best = await self.model.best_of(step.batch, self._best, every=step.every)
+        best, tokens = await self._computed(step)
         for job, piece in chunk:
             self._taken_in(job, len(piece.ids))
-        follows = [(job, row) for job, row in step.follows if not job.over]
-        if follows:
-            for (job, row), token in zip(follows, chosen(follows, best), strict=True):
+        for (job, row), token in zip(step.follows, tokens, strict=True):
+            if not job.over:
                 self._take(job, token, best, row)
-            self._news.set()
+        self._news.set()
+
+    async def _computed(self, step: Planned) -> tuple[Best | None, list[int]]:
+        """The next token of each job of a step; and the logits, if a job tells of them."""
+        if step.every:
+            best = await self.model.best_of(step.batch, self._best, every=True)
+            return best, chosen(step.follows, best)
+        drawn = draws(step.follows, step.batch.shape(0).logits, self._best)
+        (tokens,) = await (await self.model.queue(step.batch, draws=drawn))
+        return None, [int(tokens.reshape(-1)[row]) for _, row in step.follows]
 
     def _taken_in(self, job: Job, n: int) -> None:
         """Note that ``n`` more tokens of its prompt are done."""
@@ -333,7 +342,7 @@ class Engine:
             self._running[job.slot] = job
             self.counters.waited(time.perf_counter() - job.queued)
 
-    def _take(self, job: Job, token: int, best: Best, row: int) -> None:
+    def _take(self, job: Job, token: int, best: Best | None, row: int) -> None:
         """Give a job its next token, chosen from a row of the logits."""
         self.counters.tokens += job.take(token, best, row)
         self._told.append(job)

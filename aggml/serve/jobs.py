@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
+from aggml.models.decoding.drawing import Draws
 from aggml.models.decoding.sampling import choose, report
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.models.decoding.adjusting import Adjuster
     from aggml.models.decoding.sampling import Report, Sampler
 
-__all__ = ["Counters", "EngineError", "FullError", "Job", "TooLongError", "chosen"]
+__all__ = ["Counters", "EngineError", "FullError", "Job", "TooLongError", "chosen", "draws"]
 
 Reason = Literal["stop", "length"]
 
@@ -84,24 +85,25 @@ class Job:
         """Whether no more tokens will come."""
         return self.reason is not None or self.error is not None or self.left
 
-    @property
-    def needs_all(self) -> bool:
-        """Whether it needs the logits of all tokens, not only the best ones."""
-        return self.adjuster is not None or self.told is not None
-
     def tell(self) -> None:
         """Wake the task that waits for it."""
         self.news.set()
 
-    def take(self, token: int, best: Best, row: int) -> int:
-        """Go on with a token, chosen from a row of logits; returns by how much the answer grew."""
+    def take(self, token: int, best: Best | None, row: int) -> int:
+        """Go on with a token; returns by how much the answer grew.
+
+        Args:
+            token: the next one.
+            best: the logits that reports are made of; None if no job of the step has any.
+            row: the row of the logits that it was chosen from.
+        """
         if token in self.ends:
             self.reason = "stop"
             return 0
         self.made.append(token)
         if self.adjuster is not None:
             self.adjuster.take(token)
-        if self.told is not None and best.every is not None:
+        if self.told is not None and best is not None and best.every is not None:
             self.reports.append(
                 report(best.every[row], best.ids[row], best.logits[row], token, self.told)
             )
@@ -120,6 +122,15 @@ class Counters:
     failed_steps: int = 0
     waited: Callable[[float], object] = lambda _: None  # told of each: from queued to first token
     stepped: Callable[[float], object] = lambda _: None  # told of each step's time
+
+
+def draws(follows: Sequence[tuple[Job, int]], rows: int, among: int) -> Draws:
+    """What the device draws from each of so many rows of logits."""
+    samplers: list[Sampler | None] = [None] * rows
+    adjusters: list[Adjuster | None] = [None] * rows
+    for job, row in follows:
+        samplers[row], adjusters[row] = job.sampler, job.adjuster
+    return Draws.of(samplers, among, adjusters)
 
 
 def chosen(follows: Sequence[tuple[Job, int]], best: Best) -> list[int]:

@@ -64,7 +64,7 @@ class Planned:
     Attributes:
         batch: what the model computes.
         follows: each job that gets a token, and the row of the logits that its token follows.
-        every: whether a job needs the logits of all tokens, not only the best ones.
+        every: whether a job needs the logits of all tokens, not only the token that is drawn.
     """
 
     batch: Batch
@@ -153,7 +153,7 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
         last = np.arange(beside + n, dtype=np.int32)
         last[beside:] = beside
         last[beside : beside + len(ends)] = [beside + at for _, at in ends]
-    every = any(job.needs_all for job, _ in follows)
+    every = any(job.told is not None for job, _ in follows)
     return Planned(Batch(tuple(groups), last, staged), follows, every)
 
 

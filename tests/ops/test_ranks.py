@@ -181,6 +181,12 @@ OTHERS: dict[str, list[tuple[Callable[[int], Tensor], int]]] = {
         f"set_2d{end}": [(call(f"set_2d{end}", lambda n: (t(4, n), t(2), 16, 0)), 2)]
         for end in ("", "_inplace")
     },
+    "sample": [
+        (lambda n: ops.sample(t(4, n), t(2, n, dtype="i32"), t(5, n, dtype="f64")), 1),
+    ],
+    "penalize": [
+        (lambda n: ops.penalize(t(4, n), t(2, n, dtype="i32"), t(2, 5, n)), 2),
+    ],
     "argmax": [(lambda n: ops.argmax(t(4, n)), 2)],
     "count_equal": [(lambda n: ops.count_equal(ids(4, n), ids(4, n)), 2)],
     "cross_entropy_loss": [(lambda n: ops.cross_entropy_loss(t(4, n), t(4, n)), 2)],

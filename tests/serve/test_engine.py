@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import sys
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +15,7 @@ import pytest
 
 import aggml
 from aggml.models.cache.paging import PAGE, PagedDecoder, Pages, budget_of
+from aggml.models.decoding.adjusting import Adjuster, Rules
 from aggml.models.decoding.generating import generate
 from aggml.models.decoding.sampling import Sampler
 from aggml.models.loading import load_decoder
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from aggml import Future
     from aggml.devices.sim import SimDevice
-    from aggml.models.decoding import Batch, Best
+    from aggml.models.decoding import Batch
 
 CTX = 512
 PATIENCE = 60
@@ -108,13 +110,15 @@ async def test_a_prompt_is_taken_in_beside_a_stream_that_keeps_its_pace(
 ) -> None:
     runs, comes = [1, 40, 50], prompts(1, longest=2, seed=1)[0] + list(range(5, 255))
     steps: list[tuple[int, ...]] = []  # tokens of each part
-    best_of = PagedDecoder.best_of
+    queue = PagedDecoder.queue
 
-    async def watched(model: PagedDecoder, batch: Batch, best: int, *, every: bool = False) -> Best:
+    async def watched(
+        model: PagedDecoder, batch: Batch, *rest: Any, **more: Any
+    ) -> Future[list[Any]]:
         steps.append(tuple(group.ids.size for group in batch.groups))
-        return await best_of(model, batch, best, every=every)
+        return await queue(model, batch, *rest, **more)
 
-    monkeypatch.setattr(PagedDecoder, "best_of", watched)
+    monkeypatch.setattr(PagedDecoder, "queue", watched)
     async with running(file) as engine, aclosing(engine.stream(greedy(runs, 30))) as stream:
         found = await anext(stream)
         del steps[:]
@@ -368,3 +372,37 @@ def test_memory_of_free_slots_goes_when_others_need_it() -> None:
         pages.give_back(slot)
     assert pages.surplus(idle=True) == [(2, 0), (1, 0), (0, 0)]
     assert pages.surplus(idle=True) == []
+
+
+@pytest.mark.parametrize(
+    "sampler", [(0.0, 40, 0.95, 1), (0.9, 20, 0.9, 2, 0.01), (1.3, 0, 1.0, 3)], ids=str
+)
+async def test_the_device_draws_and_penalizes_as_the_host_does(
+    file: Path, sampler: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with reports is drawn here, from all logits; one without by the device."""
+    prompt = prompts(1, seed=5)[0]
+    rules = Rules(0.4, 0.3, 1.2, {9: 1.5, 11: -4.0}, 4)
+    brought: list[list[tuple[Any, int]]] = []
+    queue = PagedDecoder.queue
+
+    async def watched(
+        model: PagedDecoder, batch: Batch, *rest: Any, **more: Any
+    ) -> Future[list[Any]]:
+        future = await queue(model, batch, *rest, **more)
+        brought.append([(x.dtype, x.size) for x in await future])
+        return future
+
+    monkeypatch.setattr(PagedDecoder, "queue", watched)
+
+    def job(told: int | None) -> Job:
+        ends = frozenset([2])
+        adjuster = Adjuster(rules, prompt, ends)
+        return Job(prompt, 30, Sampler(*sampler), ends, adjuster=adjuster, told=told)
+
+    async with running(file) as engine:
+        here = await all_of(engine, job(2))
+        del brought[:]
+        assert await all_of(engine, job(None)) == here
+    assert brought
+    assert all(x == [(np.int32, x[0][1])] and x[0][1] <= 8 for x in brought)  # nothing but tokens

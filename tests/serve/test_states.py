@@ -7,7 +7,7 @@ Here: joining, leaving, moving to other slots, steps that fail, memory. Not here
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from aggml.models.decoding import Batch, Best
+    from aggml import Future
+    from aggml.models.decoding import Batch
 
 LAYOUTS = ["mamba2-groups", "rwkv7-two-heads", "qwen3next", "granitehybrid"]
 CTX = 512
@@ -144,17 +145,17 @@ async def test_a_step_that_fails_fails_its_sequences_alone(
     asked = [(ids, 12) for ids in prompts([20, 9])]
     (wanted,) = await alone(tmp_path, "rwkv7-two-heads", asked[1:])
     async with running(tmp_path, "rwkv7-two-heads") as engine:
-        compute, left = PagedDecoder.best_of, [5]
+        compute, left = PagedDecoder.queue, [5]
 
-        async def best_of(
-            model: PagedDecoder, batch: Batch, best: int, *, every: bool = False
-        ) -> Best:
+        async def queue(
+            model: PagedDecoder, batch: Batch, *rest: Any, **more: Any
+        ) -> Future[list[Any]]:
             left[0] -= 1
             if left[0] == 0:
                 raise aggml.DeviceError("this step fails")
-            return await compute(model, batch, best, every=every)
+            return await compute(model, batch, *rest, **more)
 
-        monkeypatch.setattr(PagedDecoder, "best_of", best_of)
+        monkeypatch.setattr(PagedDecoder, "queue", queue)
         with pytest.raises(EngineError, match="this step fails"):
             await all_of(engine, greedy(*asked[0]))
         assert await all_of(engine, greedy(*asked[1])) == wanted

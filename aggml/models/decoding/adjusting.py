@@ -108,6 +108,35 @@ class Adjuster:
             logits[self._ends] = -np.inf
         return ids, logits.astype(np.float32)
 
+    def numbers(self, n: int) -> tuple[Ids, F32]:
+        """What `ops.penalize` takes of this sequence: ids, -1 where there are fewer than ``n``.
+
+        Args:
+            n: at least as many as `changing`.
+
+        Returns:
+            (n,) int32 and (5, n) float32. With them the device computes what `changed` does.
+        """
+        rules, m = self._rules, self.changing
+        ids, how = np.full(n, -1, np.int32), np.zeros((5, n), np.float32)
+        count, seen = self._count[:m], self._seen[:m]
+        ids[:m] = self._ids[:m]
+        how[:2, :m] = 1.0
+        if rules.repetition != 1.0:
+            how[0, :m][seen] = 1 / rules.repetition
+            how[1, :m][seen] = rules.repetition
+        how[2, :m] = self._bias[:m]
+        if self._made < rules.least:
+            how[2, self._ends] = -np.inf
+        how[3, :m] = rules.frequency * count
+        how[4, :m] = rules.presence * (count > 0)
+        return ids, how
+
+    @property
+    def changing(self) -> int:
+        """How many tokens may have other logits."""
+        return len(self._place)
+
     def best(self, row: F32, ids: Ids, logits: F32, need: int) -> tuple[Ids, F32]:
         """The best tokens after the changes, in any order.
 

@@ -1,7 +1,7 @@
 """What one step takes in, and what of that its graph depends on.
 
-Here: plain values and arrays. Not here: the graph (step.py), who runs it (decoder.py), which rows
-of a cache a token sees (../cache/rows.py).
+Here: plain values and arrays, also of what it gives. Not here: the graph (step.py), who runs it
+(decoder.py), which rows of a cache a token sees (../cache/rows.py).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from aggml.models.cache.room import Room
 
-__all__ = ["CHAINED", "F16", "I32", "Batch", "Group", "Part", "Shape", "joined"]
+__all__ = ["CHAINED", "F16", "F32", "I32", "Batch", "Best", "Group", "Part", "Shape", "joined"]
 
 CHAINED: Final = -1  # in place of a number of best tokens: one, which stays on the device
 
 F16 = npt.NDArray[np.float16]
 I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class Shape:
         chained: whether the tokens are those that the step before chose; this step then chooses for
             the next one.
         every: whether to bring all logits beside the best ones.
+        drawn: among how many of the best the device draws one token; 0: it draws none. Of a chained
+            step the next one goes on with it; of another nothing but the tokens is brought here.
+        changed: of how many tokens, at most, each of the logits change before that; 0: of none.
     If ``hidden`` what the output would be made of comes instead of logits.
     """
 
@@ -62,6 +66,8 @@ class Shape:
     chained: bool = False
     every: bool = False
     hidden: bool = False
+    drawn: int = 0
+    changed: int = 0
 
     @property
     def tokens(self) -> int:
@@ -157,6 +163,18 @@ class Batch:
         parts = tuple(group.part for group in self.groups)
         chained = best == CHAINED
         return Shape(parts, ends, self.staged is not None, 0 if chained else best, chained, every)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best tokens of each sequence, in no order: (sequences, best) int32 and float32.
+
+    If they were asked for, ``every`` has the logits of all tokens: (sequences, vocabulary).
+    """
+
+    ids: npt.NDArray[np.int32]
+    logits: F32
+    every: F32 | None = None
 
 
 def joined(parts: list[I32]) -> I32:

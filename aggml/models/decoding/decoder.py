@@ -6,7 +6,7 @@ weights (../weights.py), text and tokens (../tokenizers/), the choice of a token
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from aggml import DType, Graph, InvalidArgument, Tensor
 from aggml.models.cache.caches import CHUNK, Caches, sizes
 from aggml.models.cache.reached import Reached
 from aggml.models.cache.rows import ROWS_STEP, rounded
-from aggml.models.decoding.batch import CHAINED, Batch, Group
+from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, Group
 from aggml.models.decoding.step import Builder
 from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
@@ -27,24 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml import Backend, Future, Scheduler
+    from aggml.models.decoding.batch import Shape
+    from aggml.models.decoding.drawing import Draws
     from aggml.models.decoding.step import Step
     from aggml.models.description import Description
 
 __all__ = ["CHUNK", "F32", "Best", "Decoder"]
-
-F32 = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best tokens of each sequence, in no order: (sequences, best) int32 and float32.
-
-    If they were asked for, ``every`` has the logits of all tokens: (sequences, vocabulary).
-    """
-
-    ids: npt.NDArray[np.int32]
-    logits: F32
-    every: F32 | None = None
 
 
 class Decoder:
@@ -68,6 +56,7 @@ class Decoder:
     """
 
     ring: ClassVar[bool] = True  # whether layers with a window keep no more than that
+    draws: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -208,7 +197,11 @@ class Decoder:
         return Best(np.asarray(chosen).reshape(-1, best), np.asarray(logits).reshape(-1, best))
 
     async def follow(
-        self, positions: Sequence[int], ids: Sequence[int] | None = None, slot: int = 0
+        self,
+        positions: Sequence[int],
+        ids: Sequence[int] | None = None,
+        slot: int = 0,
+        draws: Draws | None = None,
     ) -> Future[npt.NDArray[np.int32]]:
         """Queue one more token for each sequence from ``slot`` on, and the choice of the best.
 
@@ -220,15 +213,16 @@ class Decoder:
             ids: the token of each; if not given, what the step before chose. That must have been
                 queued by `follow` for the same sequences.
             slot: the first of the sequences.
+            draws: how tokens are drawn; None: each is the best, of equal ones the first.
 
         Returns:
-            A Future of the best token of each, (sequences,) int32; of equal ones the first.
+            A Future of the token of each, (sequences,) int32.
 
         Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
         it; these positions are undefined then, and steps that follow it fail or have no meaning.
         Abort them too, and give ``ids`` to the next one.
         """
-        step, inputs = await self._one_more(positions, CHAINED, slot)
+        step, inputs = await self._one_more(positions, CHAINED, slot, draws)
         if ids is None:
             del inputs[step.tokens]
         else:
@@ -239,7 +233,7 @@ class Decoder:
         )
 
     async def _one_more(
-        self, positions: Sequence[int], best: int, slot: int
+        self, positions: Sequence[int], best: int, slot: int, draws: Draws | None = None
     ) -> tuple[Step, dict[Tensor, Any]]:
         """The step for one token of each sequence, and its inputs; as tokens, any."""
         foreseen, self._foreseen = self._foreseen, None
@@ -248,7 +242,8 @@ class Decoder:
             return foreseen[1:]
         if max(positions) >= self.ctx:
             raise ModelError(f"the context of {self.ctx} tokens is full")
-        return await self._fed(self._batch_of_one(positions, slot), best)
+        batch = self._batch_of_one(positions, slot)
+        return await self._fed(batch, batch.shape(best), draws)
 
     def _batch_of_one(self, positions: Sequence[int], slot: int) -> Batch:
         """One token of each sequence, any."""
@@ -380,6 +375,7 @@ class Decoder:
         every: bool = False,
         hidden: bool = False,
         values: F32 | None = None,
+        draws: Draws | None = None,
     ) -> Future[list[npt.NDArray[Any]]]:
         """Queue a step behind those that are queued already.
 
@@ -390,22 +386,29 @@ class Decoder:
             hidden: whether to bring, instead of logits, what they would be made of.
             values: in place of tokens, if the model is a stage without embeddings: what the stage
                 before it gave, (tokens, width).
+            draws: to bring one token for each, drawn so, instead of anything else.
 
         Returns:
             A Future of (tokens, best) int32 and float32, and (tokens, vocabulary) if ``every``; of
             (tokens, vocabulary) if ``best`` is 0; of (tokens, width) if ``hidden`` or if the model
-            is a stage without logits. The shapes are those of its tensors: reshape them.
+            is a stage without logits; of (tokens,) int32 if ``draws``. The shapes are those of its
+            tensors: reshape them.
 
         Cancellation: nothing is queued. Of the Future: aborts the computation if nobody else awaits
         it; the rows of the batch are undefined.
         """
-        step = await self._steps.of(replace(batch.shape(best, every=every), hidden=hidden))
-        inputs = step.inputs(batch)
+        shape = replace(batch.shape(best, every=every), hidden=hidden)
+        step, inputs = await self._fed(batch, shape, draws)
         if values is not None:
             inputs[step.tokens] = values
         return await self._submitted(step, inputs, step.results, batch.taken)
 
-    async def _fed(self, batch: Batch, best: int) -> tuple[Step, dict[Tensor, Any]]:
-        """The step for a batch, and its inputs; ``best`` may be CHAINED."""
-        step = await self._steps.of(batch.shape(best))
-        return step, step.inputs(batch)
+    async def _fed(
+        self, batch: Batch, shape: Shape, draws: Draws | None
+    ) -> tuple[Step, dict[Tensor, Any]]:
+        """The step of a shape for a batch, and its inputs."""
+        step = await self._steps.of(shape if draws is None else draws.shaped(shape))
+        inputs = step.inputs(batch)
+        if step.drawing is not None and draws is not None:
+            inputs |= step.drawing.inputs(draws)
+        return step, inputs

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio.lowlevel import checkpoint
 
+from aggml.models.decoding.drawing import Draws
 from aggml.models.decoding.sampling import Sampler, choose
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ async def generate(
 ) -> AsyncGenerator[list[int | None]]:
     """Continue one prompt in as many ways as there are samplers, all of them in each step.
 
-    If all samplers take the best token, the device chooses it and goes on with the next step while
-    the tokens of this step are on their way here. So one step may be computed in vain.
+    The device chooses, if it can draw or if all samplers take the best token. It goes on with the
+    next step while the tokens of this step are on their way here. So one step may be computed in
+    vain, and a sampler may have drawn once more.
 
     Args:
         model: has room for so many sequences.
@@ -97,23 +99,29 @@ def _more(
     model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
     """What comes after ``ids``, which stand at the first of these positions."""
-    if all(sampler.temperature <= 0 for sampler in samplers):
-        return _best(model, ids, places, slot)
+    if model.draws or all(sampler.temperature <= 0 for sampler in samplers):
+        return _chained(model, samplers, ids, places, slot)
     return _drawn(model, samplers, ids, places, slot)
 
 
-async def _best(
-    model: Decoding, ids: list[int], places: range, slot: int
+async def _chained(
+    model: Decoding, samplers: Sequence[Sampler], ids: list[int], places: range, slot: int
 ) -> AsyncGenerator[list[int]]:
     """The device chooses; one step is queued behind the step that is awaited."""
     under_way: deque[Chosen] = deque()
+    among = max(sampler.looks_at(model.vocabulary) for sampler in samplers)
+
+    def draws() -> Draws | None:
+        return None if among == 1 else Draws.of(samplers, among)
+
     try:
         for position in places:
             here = [position] * len(ids)
             if not under_way:
-                under_way.append(await model.follow(here, ids, slot))
+                under_way.append(await model.follow(here, ids, slot, draws()))
             if position + 1 < min(places.stop, model.ctx):
-                under_way.append(await model.follow([position + 1] * len(ids), slot=slot))
+                after = [position + 1] * len(ids)
+                under_way.append(await model.follow(after, slot=slot, draws=draws()))
             chosen = await under_way[0]
             under_way.popleft()
             yield [int(x) for x in chosen]

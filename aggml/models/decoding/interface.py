@@ -6,7 +6,7 @@ on many machines.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.models.decoding.decoder import F32, Best
+    from aggml.models.decoding.drawing import Draws
     from aggml.models.description import Description
 
 __all__ = ["Chosen", "Decoding"]
@@ -39,11 +40,13 @@ class Decoding(Protocol):
         model: its description.
         ctx: positions of each sequence.
         sequences: how many there are.
+        draws: whether `follow` takes draws.
     """
 
     model: Description
     ctx: int
     sequences: int
+    draws: ClassVar[bool]
 
     @property
     def vocabulary(self) -> int:
@@ -77,7 +80,11 @@ class Decoding(Protocol):
         ...
 
     async def follow(
-        self, positions: Sequence[int], ids: Sequence[int] | None = None, slot: int = 0
+        self,
+        positions: Sequence[int],
+        ids: Sequence[int] | None = None,
+        slot: int = 0,
+        draws: Draws | None = None,
     ) -> Chosen:
         """One more token of each sequence, whose choice the next step may take over."""
         ...

@@ -44,6 +44,12 @@ class Sampler:
         """The generator; made at the first draw, so never if the best token is always taken."""
         return default_rng(self.seed)
 
+    def numbers(self) -> tuple[float, float, float, float, float]:
+        """What `ops.sample` takes for one token: the device then draws the one that this would."""
+        if self.temperature <= 0:
+            return 0.0, 0.0, 1.0, 0.0, 0.0
+        return self.temperature, self.top_k, self.top_p, self.min_p, self.random.random()
+
     def looks_at(self, k: int) -> int:
         """How many of the ``k`` best tokens may be drawn."""
         return 1 if self.temperature <= 0 else min(self.top_k or k, k)

@@ -15,6 +15,7 @@ import aggml
 from aggml import DType, Graph, Tensor, ops
 from aggml.models.blocks.scope import Places, Scope, Turns, normed
 from aggml.models.decoding.batch import joined
+from aggml.models.decoding.drawing import Drawing
 from aggml.models.description import Mixer
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Step:
     )  # [vocabulary, ends] f32; hidden: [width, ends]; of the best: [1, best, ends]; None: chained
     best: Tensor | None  # [best, ends] i32; chained: [ends], which are `tokens` from then on
     every: Tensor | None = None  # [vocabulary, ends] f32, beside the best
+    drawing: Drawing | None = None  # what the draws take; then `best` is [ends], the tokens
 
     @property
     def results(self) -> list[Tensor]:
@@ -134,16 +136,17 @@ class Builder:
             )
             x = _layer(layer, at, x, last if i + 1 == len(model.layers) else None)
             await checkpoint()
-        logits, best, every = self._results(x, shape, chosen)
+        drawing = Drawing.of(shape)
+        logits, best, every = self._results(x, shape, chosen, drawing)
         graph = Graph(*(y for y in (best, logits, every) if y is not None), *kept)
         return Step(
             graph, self._ctx, self._caches.sequences, tokens, positions,
             any(leaf is positions for leaf in graph.leafs), places,
-            turns if self._caches.states else None, last, logits, best, every,
+            turns if self._caches.states else None, last, logits, best, every, drawing,
         )  # fmt: skip
 
     def _results(
-        self, x: Tensor, shape: Shape, chosen: Tensor | None
+        self, x: Tensor, shape: Shape, chosen: Tensor | None, drawing: Drawing | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Of what the last layer gives: logits, the best tokens, all logits, as `Step` has them."""
         model = self._model
@@ -151,9 +154,12 @@ class Builder:
             return x.set_output(), None, None
         x = normed(self._weights, "output_norm", x, model.eps, centred=model.centred)
         logits = x if shape.hidden else self._logits(x)
-        if chosen is not None:  # top_k: of equal logits argmax would take the last
-            best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
-            return None, ops.cpy(best, chosen).set_output(), None
+        if chosen is not None or drawing is not None:
+            if drawing is not None:
+                best = drawing.tokens(logits)
+            else:  # top_k: of equal logits argmax would take the last
+                best = ops.reshape_1d(ops.top_k(logits, 1), shape.logits)
+            return None, (best if chosen is None else ops.cpy(best, chosen)).set_output(), None
         if not shape.best:
             return logits.set_output(), None, None
         best = ops.top_k(logits, shape.best).set_output()

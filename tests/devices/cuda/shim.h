@@ -149,8 +149,23 @@ static inline int __float2int_rn(float x)
     if (x != x) return 0;
     return x >= 2147483648.0f ? 2147483647 : x < -2147483648.0f ? -2147483647 - 1 : (int)rintf(x);
 }
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fadd_rn(float a, float b) { return a + b; }
+/* Rounded by themselves: what the compiler may not look into cannot be fused. */
+template <class T> static inline T shim_rounded(T x)
+{
+    __asm__("" : "+m"(x));
+    return x;
+}
+static inline float __fmul_rn(float a, float b) { return shim_rounded(a * b); }
+static inline float __fadd_rn(float a, float b) { return shim_rounded(a + b); }
+static inline double __dmul_rn(double a, double b) { return shim_rounded(a * b); }
+static inline double __dadd_rn(double a, double b) { return shim_rounded(a + b); }
+static inline double __ddiv_rn(double a, double b) { return shim_rounded(a / b); }
+static inline double __longlong_as_double(long long x)
+{
+    double y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
 using std::max;
 using std::min;
 

@@ -1,0 +1,70 @@
+"""A small llama on the device: the CPU's tokens for the same seed, and what a token costs.
+
+Not here: models as such (tests/models), the draw by itself (test_sampling.py).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from devices.cuda.fake_driver import HostKernels
+
+import aggml
+from aggml.devices.cuda.lowering import CudaKernels
+from aggml.models.decoding import Sampler, generate
+from aggml.models.loading import load_decoder
+from aggml.models.small import LAYERS, write_small
+from aggml.models.weights import open_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from devices.cuda.fake_driver import Fake
+
+    from aggml.devices.cuda import CUDADevice
+
+OF_A_LAYER = 22  # kernels
+BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
+ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
+PROMPT = [1, 40, 50, 60]
+# Logits differ in their last bits. Among many of nearly the same, these decide the order.
+SAMPLERS = [(0.0,), (0.9, 8, 0.95, 7), (1.2, 5, 1.0, 8, 0.02)]
+
+
+@pytest.fixture
+def kernels() -> Any:
+    return HostKernels() if ON_FAKE else CudaKernels()
+
+
+async def _tokens(device: aggml.Device, path: Path, sampler: tuple[Any, ...], n: int) -> list[int]:
+    async with device.backend() as backend:
+        with await open_model(path) as file:
+            model = await load_decoder(backend, file, ctx=256)
+            steps = generate(model, PROMPT, [Sampler(*sampler)], n_predict=n)
+            async with aclosing(steps):
+                return [token async for (token,) in steps if token is not None]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+async def test_a_seed_gives_the_tokens_of_the_cpu(
+    device: CUDADevice, tmp_path: Path, sampler: tuple[Any, ...]
+) -> None:
+    path = write_small(tmp_path / "small.gguf")
+    expected = await _tokens(aggml.get_device("CPU"), path, sampler, 8)
+    assert len(expected) == 8
+    assert await _tokens(device, path, sampler, 8) == expected
+
+
+async def test_how_many_kernels_a_token_takes(
+    device: CUDADevice, tmp_path: Path, fake: Fake
+) -> None:
+    path = write_small(tmp_path / "small.gguf")
+    counts = []
+    for n in (3, 7):
+        fake.reset_counts()
+        await _tokens(device, path, (0.9, 8, 0.95, 7), n)
+        counts.append(fake.counter("kernels"))
+    assert counts[1] - counts[0] == 4 * (OF_A_LAYER * LAYERS + BESIDE)
