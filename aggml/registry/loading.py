@@ -284,8 +284,9 @@ def load_all(path: str | os.PathLike[str] | None = None) -> LoadReport:
 
 
 def load_report() -> LoadReport:
-    """The latest result of every candidate so far."""
+    """The latest result of every candidate so far; the CPU is always among them."""
     with table.lock:
+        discover(1)
         return LoadReport(table.results.values())
 
 
