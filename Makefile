@@ -138,9 +138,10 @@ $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml: | $(VENV)/has-build
 	tar -xzf $(GGML_SOURCE)/llama_cpp_python-$*.tar.gz -C $(GGML_SOURCE)
 
 build/ggml-0.3.16/built build/ggml-0.3.8/built: GGML_LIBRARIES := blas;rpc
-build/ggml-%/built: $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml $(wildcard tools/ggml_libraries/*)
+build/ggml-0.3.36/built: GGML_FAKE := -DFAKE=ON
+build/ggml-%/built: $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml $(wildcard tools/ggml_libraries/* tests/devices/ggml/fake/*)
 	$(VENV)/bin/cmake -S tools/ggml_libraries -B build/ggml-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
-	    -DSOURCE=$(abspath $(GGML_SOURCE))/llama_cpp_python-$*/vendor/llama.cpp "-DLIBRARIES=$(GGML_LIBRARIES)"
+	    -DSOURCE=$(abspath $(GGML_SOURCE))/llama_cpp_python-$*/vendor/llama.cpp "-DLIBRARIES=$(GGML_LIBRARIES)" $(GGML_FAKE)
 	$(VENV)/bin/cmake --build build/ggml-$*
 	touch $@
 

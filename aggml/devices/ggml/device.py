@@ -5,6 +5,7 @@ Not here: the library (library.py), buffers (memory.py), graphs (plan.py).
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -16,7 +17,7 @@ from aggml.devices.ggml.backend import GgmlBackend
 from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, taken
 from aggml.devices.ggml.packed import PackedType
 from aggml.devices.ggml.plan import question, refuses
-from aggml.errors import InvalidHandle, InvalidState, Unsupported
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.native import _native
 from aggml.ops.table import IDLE
@@ -24,6 +25,8 @@ from aggml.stream.base import at_exit
 from aggml.stream.failures import exception_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aggml.memory.buffer_type import BufferType
     from aggml.tensor import Tensor
 
@@ -81,8 +84,10 @@ class GgmlDevice(Device):
         #: Formats that the library packs weights in for its kernels, such as "CPU_REPACK".
         self.packed_buffer_types: tuple[PackedType, ...] = tuple(
             PackedType(self, k, name, alignment)
-            for k, (name, alignment) in enumerate(native.extras)
+            for k, (name, alignment, split) in enumerate(native.extras)
+            if not split
         )
+        self._split_types: dict[int, PackedType] = {}
         self._pid = os.getpid()
 
     @property
@@ -94,6 +99,27 @@ class GgmlDevice(Device):
     def host_buffer_type(self) -> BufferType | None:
         """Host memory for faster transfers, where the library has such."""
         return self._pinned
+
+    def split_buffer_type(self, shares: Sequence[float] = ()) -> PackedType:
+        """Memory for weights whose rows are divided between the devices of this one's backend.
+
+        Args:
+            shares: how much each device gets, in the order in which ggml has them; none: as the
+                library thinks best.
+
+        Raises:
+            InvalidArgument: a share is negative, or no number.
+            Unsupported: the backend divides no rows (CUDA and SYCL do).
+        """
+        if not all(0 <= share < math.inf for share in shares):
+            raise InvalidArgument(f"[{self.name}.split_buffer_type] shares {list(shares)}")
+        index = taken(self.native.split([float(share) for share in shares]))
+        if index is None:
+            raise Unsupported(f"[{self.name}.split_buffer_type] the library divides no rows here")
+        if index not in self._split_types:
+            name, alignment, _ = self.native.extras[index]
+            self._split_types[index] = PackedType(self, index, name, alignment, True)
+        return self._split_types[index]
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes; 0 and 0 once the device is lost."""
@@ -162,7 +188,7 @@ class GgmlDevice(Device):
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
         """Its own memory, its packed formats; all host memory if its kernels compute there."""
         if isinstance(buffer_type, PackedType):
-            return buffer_type in self.packed_buffer_types
+            return buffer_type.device is self
         return buffer_type is self._type or (self.host and buffer_type.is_host)
 
     def buffer_from_host(self, memory: object, *, max_tensor_size: int | None = None) -> Buffer:

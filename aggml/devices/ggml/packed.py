@@ -1,8 +1,9 @@
-"""Memory of formats that a library packs weights in for its kernels: CPU_REPACK of ggml's CPU.
+"""Memory in which a library lays out weights by itself: CPU_REPACK of ggml's CPU, split buffers.
 
-Here: the buffer type and its buffers. `Backend.set` writes a tensor whole, and the library packs it
-on the way. It cannot be read back, and only products take it: the library says which. Not here: the
-writing (native/ggml/transfer.c), plain memory (memory.py).
+Here: the buffer types and their buffers. `Backend.set` writes a tensor whole, and the library packs
+or divides it on the way; only products take it: the library says which. What is divided between
+devices can be read back, what is packed cannot. Not here: the writing (native/ggml/transfer.c),
+plain memory (memory.py).
 """
 
 from __future__ import annotations
@@ -39,21 +40,30 @@ class _Owner(Protocol):
 
 
 class PackedType(BufferType):
-    """One packed format of one device.
+    """One packed format of one device, or rows divided between several (`split`).
 
     Args:
         device: whose.
         index: its number there.
         name: ggml's.
         alignment: of tensors, in bytes.
+        split: rows are divided between devices, and can be read back.
     """
 
-    def __init__(self, device: _Owner, index: int, name: str, alignment: int) -> None:
+    def __init__(
+        self, device: _Owner, index: int, name: str, alignment: int, split: bool = False
+    ) -> None:
         self.name = f"{device.name}:{name}"
         self.device = device
         self.alignment = alignment
         self.owner = device
+        self.split = split
         self._index = index
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """What the library says that it takes in this format."""
+        size = taken(self.owner.native.extra_size(self._index, tensor.dtype.value, tensor.ne))
+        return max(tensor.nbytes, int(size))
 
     def alloc_buffer(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes.
@@ -92,10 +102,11 @@ class _PackedBuffer(Buffer):
         """
         place = tensor.placement
         assert place is not None
-        if not self.type.takes(tensor):
-            raise Unsupported(f"[{self.name}] the library does not pack {tensor!r}")
         native: _native.GgmlBuffer = self.memory  # type: ignore[assignment]
-        native.declare(place.offset, tensor.dtype.value, tensor.ne)
+        error = native.declare(place.offset, tensor.dtype.value, tensor.ne)
+        if error is not None or not self.type.takes(tensor):
+            told = f": {error.text}" if error is not None else ""
+            raise Unsupported(f"[{self.name}] the library does not take {tensor!r} there{told}")
 
 
 def packed_place(tensor: Tensor) -> int:

@@ -5,6 +5,8 @@
 // Not here: which library there is, and what is asked of it (devices/ggml/).
 #include "objects.h"
 
+#include <nanobind/stl/vector.h>
+
 extern "C" {
 #include "ggml/library.h"
 }
@@ -129,6 +131,7 @@ nb::dict facts(GgmlDevice &self)
     out["host_buffer"] = f.host_buffer;
     out["from_host"] = f.from_host;
     out["events"] = f.events;
+    out["ahead"] = f.ahead;
     out["with_igpu"] = f.with_igpu;
     out["host"] = f.host;
     out["remote"] = f.remote;
@@ -155,11 +158,12 @@ nb::tuple alloc(GgmlDevice &self, size_t size, bool host)
     return buffer_or_error(error, buffer);
 }
 
-nb::list extras(GgmlDevice &self) // (name, alignment) of each
+nb::list extras(GgmlDevice &self) // (name, alignment, whether it is split) of each
 {
     nb::list out;
     for (size_t k = 0; k < ag_ggml_extra_count(self.device); ++k)
-        out.append(nb::make_tuple(ag_ggml_extra_name(self.device, k), ag_ggml_extra_alignment(self.device, k)));
+        out.append(nb::make_tuple(ag_ggml_extra_name(self.device, k), ag_ggml_extra_alignment(self.device, k),
+                                  ag_ggml_extra_is_split(self.device, k)));
     return out;
 }
 
@@ -175,11 +179,29 @@ nb::tuple alloc_extra(GgmlDevice &self, size_t size, size_t index)
     return buffer_or_error(error, buffer);
 }
 
-void declare(GgmlBuffer &self, size_t offset, int type, nb::tuple ne)
+nb::object declare(GgmlBuffer &self, size_t offset, int type, nb::tuple ne) // None, or the Error
 {
     int64_t extents[4];
     four(ne.ptr(), extents);
-    if (!ag_ggml_buffer_declare(self.buffer, offset, type, extents)) throw std::bad_alloc();
+    return without_gil([&] { return ag_ggml_buffer_declare(self.buffer, offset, type, extents); });
+}
+
+nb::tuple extra_size(GgmlDevice &self, size_t index, int type, nb::tuple ne)
+{
+    int64_t extents[4];
+    size_t size = 0;
+    four(ne.ptr(), extents);
+    if (index >= ag_ggml_extra_count(self.device)) throw nb::index_error("the device has no such format");
+    nb::object error = without_gil([&] { return ag_ggml_extra_size(self.device, index, type, extents, &size); });
+    return nb::make_tuple(size, error);
+}
+
+nb::tuple split(GgmlDevice &self, std::vector<float> shares) // (index of the extra, or None; the Error, or None)
+{
+    size_t index = 0;
+    nb::object error = without_gil([&] { return ag_ggml_split(self.device, shares.data(), shares.size(), &index); });
+    bool none = index >= ag_ggml_extra_count(self.device);
+    return nb::make_tuple(none ? nb::none() : nb::object(nb::int_(index)), error);
 }
 
 nb::tuple wrap(GgmlDevice &self, uintptr_t address, size_t size, size_t largest)
@@ -193,14 +215,14 @@ nb::tuple wrap(GgmlDevice &self, uintptr_t address, size_t size, size_t largest)
     return buffer_or_error(error, buffer);
 }
 
-nb::tuple stream(nb::object self, const std::string &name, int n_threads)
+nb::tuple stream(nb::object self, const std::string &name, int n_threads, bool ahead)
 {
     ag_error *error = nullptr;
     ag_stream *made;
     {
         GgmlDevice &device = nb::cast<GgmlDevice &>(self);
         Unlocked unlocked;
-        made = ag_ggml_stream(device.device, name.c_str(), n_threads, &error);
+        made = ag_ggml_stream(device.device, name.c_str(), n_threads, ahead, &error);
     }
     if (made == nullptr && error == nullptr) throw std::bad_alloc();
     nb::object out = nb::none();
@@ -287,7 +309,10 @@ void bind_device(nb::module_ &m)
         .def_prop_ro("extras", extras)
         .def("alloc_extra", alloc_extra, "size"_a, "index"_a)
         .def("wrap", wrap, "address"_a, "size"_a, "largest"_a)
-        .def("stream", stream, "name"_a, "n_threads"_a = 0);
+        .def("extra_size", extra_size, "index"_a, "type"_a, "ne"_a)
+        .def("split", split, "shares"_a)
+        .def_prop_ro("followed", [](GgmlDevice &d) { return ag_ggml_followed_count(d.device); })
+        .def("stream", stream, "name"_a, "n_threads"_a = 0, "ahead"_a = true);
 }
 
 void bind_ggml_plan(nb::module_ &m)

@@ -51,6 +51,24 @@ static void place(ag_ggml_plan *plan, uintptr_t arena, ag_ggml_built *built, siz
         ag_ggml_fail("'%s' cannot lie there", node->name);
 }
 
+/* What lies in memory of the device's own is one tensor for all graphs. NULL: the node is none such. */
+static ag_ggml_tensor *declared(const ag_ggml_node *node, ag_ggml_built *built, int type)
+{
+    ag_ggml_declared d;
+    if (node->op != AGK_OP_none || node->address == 0 || node->in_arena) return NULL;
+    ag_ggml_buffer *buffer = ag_ggml_buffer_at(node->address, 0);
+    bool found = buffer != NULL && buffer->extra && ag_ggml_declared_at(buffer, node->address - buffer->base, &d) &&
+                 d.type == type && memcmp(d.ne, node->ne, sizeof d.ne) == 0;
+    if (found) {
+        built->buffers[built->n_buffers++] = buffer;
+        return d.tensor;
+    }
+    bool extra = buffer != NULL && buffer->extra;
+    ag_ggml_buffer_unref(buffer);
+    if (extra) ag_ggml_fail("'%s' is not what lies there in a format of the device's own", node->name);
+    return NULL;
+}
+
 static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built *built, size_t k)
 {
     const ag_ggml_node *node = &plan->nodes[k];
@@ -60,15 +78,19 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
     if (site.type < 0) ag_ggml_fail("this library has no type %s", agk_traits(node->type)->name);
     for (int s = 0; s < AG_GGML_SRC; ++s) site.src[s] = node->src[s] < 0 ? NULL : built->tensors[node->src[s]];
     site.converts = node->src[0] >= 0 && plan->nodes[node->src[0]].type != node->type;
-    ag_ggml_tensor *tensor = node->op == AGK_OP_none ? leaf(plan, built, node, site.type) : ag_ggml_build(&site);
+    ag_ggml_tensor *tensor = declared(node, built, site.type);
+    if (tensor != NULL) {
+        built->tensors[k] = tensor;
+        return;
+    }
+    tensor = node->op == AGK_OP_none ? leaf(plan, built, node, site.type) : ag_ggml_build(&site);
     if (tensor == NULL) ag_ggml_fail("'%s' could not be made", agk_op_name(node->op));
     built->tensors[k] = tensor;
     if (node->name[0] != '\0') f->ggml_set_name(tensor, node->name);
     if (node->param && node->op == AGK_OP_none && f->ggml_set_abort_callback != NULL)
         f->ggml_set_param(tensor); /* it took a context, too, some months before there was that callback */
     if (node->keep) f->ggml_set_output(tensor);
-    bool extra = node->op == AGK_OP_none && node->address != 0; /* by which the library decides what it supports */
-    if (placed || extra) place(plan, arena, built, k);
+    if (placed) place(plan, arena, built, k);
 }
 
 void ag_ggml_build_all(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built *built)
@@ -90,11 +112,28 @@ void ag_ggml_build_all(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml
     }
 }
 
-void ag_ggml_built_drop(ag_ggml_plan *plan, ag_ggml_built *built)
+ag_ggml_built *ag_ggml_built_new(const ag_ggml_plan *plan)
 {
-    if (built->context != NULL) plan->device->f->ggml_free(built->context);
+    ag_ggml_built *built = calloc(1, sizeof *built);
+    if (built == NULL) return NULL;
+    atomic_init(&built->refs, 1);
+    built->f = plan->device->f;
+    return built;
+}
+
+static void free_context(void *argument)
+{
+    ag_ggml_built *built = argument;
+    built->f->ggml_free(built->context);
+}
+
+void ag_ggml_built_unref(ag_ggml_built *built)
+{
+    char message[AG_GGML_MESSAGE];
+    if (built == NULL || atomic_fetch_sub(&built->refs, 1) != 1) return;
+    if (built->context != NULL) (void)ag_ggml_guarded(NULL, free_context, built, message);
     for (size_t k = 0; k < built->n_buffers; ++k) ag_ggml_buffer_unref(built->buffers[k]);
     free(built->tensors);
     free(built->buffers);
-    *built = (ag_ggml_built){0};
+    free(built);
 }

@@ -51,7 +51,7 @@ static void read_extras(ag_ggml_device *device)
     memcpy(&get, &entry, sizeof entry);
     ag_ggml_handle **found = get(device->handle); /* the last is NULL */
     while (found != NULL && *found != NULL && device->n_extras < AG_GGML_EXTRAS)
-        device->extras[device->n_extras++] = *found++;
+        device->extras[device->n_extras++].type = *found++;
 }
 
 size_t ag_ggml_extra_count(const ag_ggml_device *device)
@@ -61,12 +61,100 @@ size_t ag_ggml_extra_count(const ag_ggml_device *device)
 
 const char *ag_ggml_extra_name(const ag_ggml_device *device, size_t index)
 {
-    return device->f->ggml_backend_buft_name(device->extras[index]);
+    return device->f->ggml_backend_buft_name(device->extras[index].type);
 }
 
 size_t ag_ggml_extra_alignment(const ag_ggml_device *device, size_t index)
 {
-    return device->f->ggml_backend_buft_get_alignment(device->extras[index]);
+    return device->f->ggml_backend_buft_get_alignment(device->extras[index].type);
+}
+
+bool ag_ggml_extra_is_split(const ag_ggml_device *device, size_t index)
+{
+    return device->extras[index].split;
+}
+
+typedef struct sizing {
+    ag_ggml_device *device;
+    ag_ggml_handle *type;
+    int number;
+    int64_t ne[4];
+    size_t size;
+} sizing;
+
+static void ask_size(void *argument)
+{
+    sizing *s = argument;
+    const ag_ggml_functions *f = s->device->f;
+    ag_ggml_init_params params = {.size = f->ggml_tensor_overhead() + 256, .no_alloc = true};
+    ag_ggml_context *context = f->ggml_init(params);
+    if (s->number < 0 || context == NULL) ag_ggml_fail("the library has no such tensor");
+    ag_ggml_tensor *tensor = f->ggml_new_tensor_4d(context, s->number, s->ne[0], s->ne[1], s->ne[2], s->ne[3]);
+    s->size = f->ggml_backend_buft_get_alloc_size(s->type, tensor);
+    f->ggml_free(context);
+}
+
+ag_error *ag_ggml_extra_size(ag_ggml_device *device, size_t index, int type, const int64_t ne[4], size_t *size)
+{
+    sizing s = {.device = device, .type = device->extras[index].type, .number = ag_ggml_type(device->library, type)};
+    memcpy(s.ne, ne, sizeof s.ne);
+    ag_error *error = ag_ggml_ask(device, "alloc_size", ask_size, &s, sizeof s);
+    *size = s.size;
+    return error;
+}
+
+#define SHARES 128 /* more than any backend has devices: it reads as many as it has */
+
+typedef struct splitting {
+    ag_ggml_device *device;
+    ag_ggml_handle *type; /* NULL: it has no such entry */
+    float shares[SHARES];
+} splitting;
+
+static void ask_split(void *argument)
+{
+    splitting *s = argument;
+    const ag_ggml_functions *f = s->device->f;
+    ag_ggml_handle *registry = f->ggml_backend_dev_backend_reg(s->device->handle);
+    ag_ggml_handle *(*get)(int main_device, const float *shares) = NULL;
+    void *entry = ag_ggml_entry(s->device, "ggml_backend_split_buffer_type");
+    if (entry == NULL) return;
+    memcpy(&get, &entry, sizeof entry);
+    int main_device = 0;
+    for (size_t k = 0; k < f->ggml_backend_reg_dev_count(registry); ++k) {
+        if (f->ggml_backend_reg_dev_get(registry, k) == s->device->handle) main_device = (int)k;
+    }
+    s->type = get(main_device, s->shares);
+}
+
+ag_error *ag_ggml_split(ag_ggml_device *device, const float *shares, size_t n, size_t *index)
+{
+    splitting s = {.device = device};
+    *index = (size_t)-1;
+    for (size_t k = 0; k < n && k < SHARES; ++k) s.shares[k] = shares[k];
+    ag_error *error = ag_ggml_ask(device, "split", ask_split, &s, sizeof s);
+    if (error != NULL || s.type == NULL) return error;
+    pthread_mutex_lock(&device->lock);
+    size_t k = 0;
+    while (k < device->n_extras && device->extras[k].type != s.type) ++k; /* the same shares give the same type */
+    if (k == device->n_extras && k < AG_GGML_EXTRAS) device->extras[device->n_extras++] = (ag_ggml_extra){s.type, true};
+    if (k < AG_GGML_EXTRAS) *index = k;
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
+}
+
+uint64_t ag_ggml_followed_count(const ag_ggml_device *device)
+{
+    return atomic_load(&device->n_followed);
+}
+
+static bool works_ahead(const ag_ggml_device *device)
+{
+    const ag_ggml_functions *f = device->f;
+    return device->facts.async && device->facts.events && f->ggml_backend_tensor_set_async != NULL &&
+           f->ggml_backend_tensor_get_async != NULL && f->ggml_backend_tensor_copy_async != NULL &&
+           f->ggml_backend_event_new != NULL && f->ggml_backend_event_record != NULL &&
+           f->ggml_backend_event_synchronize != NULL && f->ggml_backend_event_wait != NULL;
 }
 
 ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle)
@@ -92,6 +180,7 @@ ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *han
     facts->max_size = f->ggml_backend_buft_get_max_size(device->type);
     read_props(device, facts);
     read_extras(device);
+    facts->ahead = device->async = works_ahead(device);
     if (device->remote) device->keeper = f->ggml_backend_dev_init(handle, NULL); /* else each call connects anew */
     return device;
 }

@@ -45,6 +45,7 @@ typedef struct ag_ggml_facts {
     const char *name, *description, *family, *id;
     int type;
     bool async, host_buffer, from_host, events, host, remote;
+    bool ahead;     /* its streams issue work before what is in front of it is done */
     bool with_igpu; /* numbers of device types count an integrated GPU, since devices have an id */
     size_t alignment, max_size;
 } ag_ggml_facts;
@@ -52,6 +53,11 @@ typedef struct ag_ggml_facts {
 size_t ag_ggml_extra_count(const ag_ggml_device *device); /* formats of weights beside the plain one */
 const char *ag_ggml_extra_name(const ag_ggml_device *device, size_t index);
 size_t ag_ggml_extra_alignment(const ag_ggml_device *device, size_t index);
+bool ag_ggml_extra_is_split(const ag_ggml_device *device, size_t index);
+ag_error *ag_ggml_extra_size(ag_ggml_device *device, size_t index, int type, const int64_t ne[4], size_t *size);
+/* Rows divided among the devices of this one's backend: the index of such an extra; (size_t)-1: there is none such. */
+ag_error *ag_ggml_split(ag_ggml_device *device, const float *shares, size_t n, size_t *index);
+uint64_t ag_ggml_followed_count(const ag_ggml_device *device); /* waits that its streams left to it, for tests */
 ag_error *ag_ggml_facts_of(ag_ggml_device *device, ag_ggml_facts *facts);
 ag_error *ag_ggml_memory(ag_ggml_device *device, size_t *free_bytes, size_t *total);
 ag_error *ag_ggml_lost(ag_ggml_device *device); /* a reference, or NULL */
@@ -63,8 +69,7 @@ void ag_ggml_lose(ag_ggml_device *device, ag_error *error);
 ag_error *ag_ggml_alloc(ag_ggml_device *device, size_t size, bool host, ag_ggml_buffer **buffer);
 /* Memory of one of the device's own formats; a tensor is declared where it lies before it is written, whole. */
 ag_error *ag_ggml_alloc_extra(ag_ggml_device *device, size_t size, size_t index, ag_ggml_buffer **buffer);
-bool ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type,
-                            const int64_t ne[4]); /* false: no memory */
+ag_error *ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type, const int64_t ne[4]);
 ag_error *ag_ggml_wrap(ag_ggml_device *device, void *memory, size_t size, size_t largest, ag_ggml_buffer **buffer);
 void ag_ggml_buffer_unref(ag_ggml_buffer *buffer);
 uintptr_t ag_ggml_buffer_base(const ag_ggml_buffer *buffer);
@@ -101,7 +106,8 @@ void ag_ggml_plan_attach(ag_plan *plan, ag_ggml_plan *made); /* takes it */
 
 /* -- queue.c */
 
-ag_stream *ag_ggml_stream(ag_ggml_device *device, const char *name, int n_threads, ag_error **error);
+/* `ahead`: operations may be issued before those in front of them are done, where the library can. */
+ag_stream *ag_ggml_stream(ag_ggml_device *device, const char *name, int n_threads, bool ahead, ag_error **error);
 void ag_ggml_stop(uint64_t timeout_ns); /* at exit */
 
 #endif

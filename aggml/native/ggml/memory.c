@@ -20,7 +20,7 @@ typedef struct request {
     size_t size, largest;
     void *memory;
     bool host;
-    ag_ggml_handle *extra;
+    const ag_ggml_extra *extra;
 } request;
 
 static void take(void *argument)
@@ -31,7 +31,7 @@ static void take(void *argument)
     if (r->memory != NULL) {
         buffer->handle = f->ggml_backend_dev_buffer_from_host_ptr(r->device->handle, r->memory, r->size, r->largest);
     } else {
-        ag_ggml_handle *type = r->extra != NULL ? r->extra
+        ag_ggml_handle *type = r->extra != NULL ? r->extra->type
                                : r->host        ? f->ggml_backend_dev_host_buffer_type(r->device->handle)
                                                 : r->device->type;
         if (type == NULL) ag_ggml_fail("the device has no memory of that kind");
@@ -43,6 +43,7 @@ static void take(void *argument)
     /* The same in every run, as all memory here: a driver may leave there what no mask hides, such as NaN. */
     if (r->memory == NULL) f->ggml_backend_buffer_clear(buffer->handle, 0);
     buffer->extra = r->extra != NULL;
+    buffer->split = buffer->extra && r->extra->split;
     buffer->host = !buffer->extra && (r->host || r->device->host);
 }
 
@@ -91,48 +92,65 @@ ag_error *ag_ggml_alloc(ag_ggml_device *device, size_t size, bool host, ag_ggml_
 
 ag_error *ag_ggml_alloc_extra(ag_ggml_device *device, size_t size, size_t index, ag_ggml_buffer **buffer)
 {
-    return get(device, (request){.size = size, .extra = device->extras[index]}, buffer);
+    return get(device, (request){.size = size, .extra = &device->extras[index]}, buffer);
 }
 
-bool ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type, const int64_t ne[4])
+typedef struct declaring {
+    ag_ggml_buffer *buffer;
+    ag_ggml_declared declared;
+} declaring;
+
+static void declare(void *argument)
 {
-    bool fine = true;
+    declaring *d = argument;
+    const ag_ggml_functions *f = d->buffer->device->f;
+    const int64_t *ne = d->declared.ne;
+    ag_ggml_init_params params = {.size = f->ggml_tensor_overhead() + 256, .no_alloc = true};
+    if (d->declared.type < 0) ag_ggml_fail("this library has no such type");
+    d->declared.context = f->ggml_init(params);
+    if (d->declared.context == NULL) ag_ggml_fail("no memory for a tensor");
+    d->declared.tensor = f->ggml_new_tensor_4d(d->declared.context, d->declared.type, ne[0], ne[1], ne[2], ne[3]);
+    uintptr_t address = d->buffer->real + d->declared.offset;
+    if (f->ggml_backend_tensor_alloc(d->buffer->handle, d->declared.tensor, (void *)address) != 0)
+        ag_ggml_fail("the tensor cannot lie there");
+}
+
+ag_error *ag_ggml_buffer_declare(ag_ggml_buffer *buffer, size_t offset, int type, const int64_t ne[4])
+{
+    declaring d = {buffer, {.offset = offset, .type = ag_ggml_type(buffer->device->library, type)}};
+    memcpy(d.declared.ne, ne, sizeof d.declared.ne);
+    ag_ggml_declared before;
+    if (ag_ggml_declared_at(buffer, offset, &before) && before.type == d.declared.type &&
+        memcmp(before.ne, ne, sizeof before.ne) == 0)
+        return NULL;
+    ag_error *error = ag_ggml_ask(buffer->device, "alloc", declare, &d, sizeof d);
+    if (error != NULL) return error;
     pthread_mutex_lock(all_lock);
-    size_t k = 0;
-    while (k < buffer->n_declared && buffer->declared[k].offset != offset) ++k;
-    if (k == buffer->n_declared) {
-        ag_ggml_declared *grown = realloc(buffer->declared, (k + 1) * sizeof *grown);
-        fine = grown != NULL;
-        if (fine) {
-            buffer->declared = grown;
-            ++buffer->n_declared;
-        }
-    }
-    if (fine) {
-        buffer->declared[k].offset = offset;
-        buffer->declared[k].type = ag_ggml_type(buffer->device->library, type);
-        memcpy(buffer->declared[k].ne, ne, sizeof buffer->declared[k].ne);
+    ag_ggml_declared *grown = realloc(buffer->declared, (buffer->n_declared + 1) * sizeof *grown);
+    if (grown != NULL) { /* the latest at a place counts; what a graph still reads stays */
+        buffer->declared = grown;
+        grown[buffer->n_declared++] = d.declared;
     }
     pthread_mutex_unlock(all_lock);
-    return fine;
+    return grown != NULL ? NULL : ag_error_new(AG_NO_MEMORY, buffer->device->name, "alloc", NULL, "no memory");
 }
 
 bool ag_ggml_declared_at(ag_ggml_buffer *buffer, size_t offset, ag_ggml_declared *found)
 {
     bool there = false;
     pthread_mutex_lock(all_lock);
-    for (size_t k = 0; k < buffer->n_declared && !there; ++k) {
-        there = buffer->declared[k].offset == offset;
-        if (there) *found = buffer->declared[k];
+    for (size_t k = buffer->n_declared; k > 0 && !there; --k) {
+        there = buffer->declared[k - 1].offset == offset;
+        if (there) *found = buffer->declared[k - 1];
     }
     pthread_mutex_unlock(all_lock);
     return there;
 }
 
-bool ag_ggml_is_extra(uintptr_t address)
+bool ag_ggml_is_extra(uintptr_t address, bool split)
 {
     ag_ggml_buffer *buffer = ag_ggml_buffer_at(address, 0);
-    bool extra = buffer != NULL && buffer->extra;
+    bool extra = buffer != NULL && buffer->extra && (split || !buffer->split);
     ag_ggml_buffer_unref(buffer);
     return extra;
 }
@@ -146,6 +164,7 @@ static void give_back(void *argument)
 {
     ag_ggml_buffer *buffer = argument;
     buffer->device->f->ggml_backend_buffer_free(buffer->handle);
+    for (size_t k = 0; k < buffer->n_declared; ++k) buffer->device->f->ggml_free(buffer->declared[k].context);
 }
 
 static void *give_back_apart(void *argument)

@@ -14,17 +14,10 @@ ag_ggml_plan *ag_ggml_plan_new(ag_ggml_device *device)
     return plan;
 }
 
-static void drop_built(void *argument)
-{
-    ag_ggml_plan *plan = argument;
-    ag_ggml_built_drop(plan, &plan->built);
-}
-
 void ag_ggml_plan_free(ag_ggml_plan *plan)
 {
-    char message[AG_GGML_MESSAGE];
     if (plan == NULL) return;
-    (void)ag_ggml_guarded(NULL, drop_built, plan, message);
+    ag_ggml_built_unref(plan->built);
     pthread_mutex_destroy(&plan->lock);
     free(plan->nodes);
     free(plan);
@@ -45,7 +38,7 @@ bool ag_ggml_plan_add(ag_ggml_plan *plan, const ag_ggml_node *node)
 
 typedef struct question {
     ag_ggml_plan *plan;
-    ag_ggml_built built;
+    ag_ggml_built *built;
     bool yes;
     size_t size;
 } question;
@@ -54,8 +47,8 @@ static void ask_support(void *argument)
 {
     question *q = argument;
     ag_ggml_device *device = q->plan->device;
-    ag_ggml_build_all(q->plan, 0, false, &q->built);
-    ag_ggml_tensor *last = q->built.tensors[q->plan->n - 1];
+    ag_ggml_build_all(q->plan, 0, false, q->built);
+    ag_ggml_tensor *last = q->built->tensors[q->plan->n - 1];
     int64_t bytes = 1; /* a builder that counts extents in another way is none of ours */
     const ag_ggml_node *node = &q->plan->nodes[q->plan->n - 1];
     const agk_type_traits *traits = agk_traits(node->type);
@@ -72,27 +65,26 @@ static void ask_support(void *argument)
 static void ask_offload(void *argument)
 {
     question *q = argument;
-    ag_ggml_build_all(q->plan, 0, false, &q->built);
-    q->yes = q->plan->device->f->ggml_backend_dev_offload_op(q->plan->device->handle, q->built.tensors[q->plan->n - 1]);
+    ag_ggml_build_all(q->plan, 0, false, q->built);
+    q->yes =
+        q->plan->device->f->ggml_backend_dev_offload_op(q->plan->device->handle, q->built->tensors[q->plan->n - 1]);
 }
 
 static void ask_size(void *argument)
 {
     question *q = argument;
     ag_ggml_device *device = q->plan->device;
-    ag_ggml_build_all(q->plan, 0, false, &q->built);
-    q->size = device->f->ggml_backend_buft_get_alloc_size(device->type, q->built.tensors[q->plan->n - 1]);
+    ag_ggml_build_all(q->plan, 0, false, q->built);
+    q->size = device->f->ggml_backend_buft_get_alloc_size(device->type, q->built->tensors[q->plan->n - 1]);
 }
 
 /* Of memory alone, mostly: a remote device is only asked for sizes, and then on this thread. */
 static bool ask(ag_ggml_plan *plan, ag_ggml_call *call, question *q, char *why)
 {
-    *q = (question){.plan = plan};
+    *q = (question){.plan = plan, .built = ag_ggml_built_new(plan)};
     why[0] = '\0';
-    bool fine = ag_ggml_guarded(NULL, call, q, why);
-    char message[AG_GGML_MESSAGE];
-    plan->built = q->built;
-    (void)ag_ggml_guarded(NULL, drop_built, plan, message);
+    bool fine = q->built != NULL && ag_ggml_guarded(NULL, call, q, why);
+    ag_ggml_built_unref(q->built);
     return fine;
 }
 
@@ -127,24 +119,34 @@ void ag_ggml_plan_attach(ag_plan *plan, ag_ggml_plan *made)
     plan->drop_device = ag_ggml_plan_drop;
 }
 
-/* Guarded, by the thread of a queue: throws, or returns ggml_status. */
-int ag_ggml_plan_run(ag_ggml_plan *plan, ag_ggml_handle *backend, uintptr_t arena)
+static void build(ag_ggml_plan *plan, uintptr_t arena)
 {
+    ag_ggml_built_unref(plan->built); /* a run that has not ended keeps it */
+    plan->built = ag_ggml_built_new(plan);
+    if (plan->built == NULL) ag_ggml_fail("no memory for a graph");
+    ag_ggml_build_all(plan, arena, true, plan->built);
+    plan->built->whole = true;
+    plan->arena = arena;
+}
+
+/* Guarded, by the thread of a queue: throws, or returns ggml_status. */
+int ag_ggml_plan_run(const ag_ggml_run *run, ag_ggml_built **built)
+{
+    ag_ggml_plan *plan = run->plan;
     const ag_ggml_functions *f = plan->device->f;
     if (plan->n == 0) return 0;
-    if (!plan->made || plan->arena != arena) {
-        plan->made = false;
-        ag_ggml_built_drop(plan, &plan->built);
-        ag_ggml_build_all(plan, arena, true, &plan->built);
-        plan->made = true;
-        plan->arena = arena;
-    }
-    int status = f->ggml_backend_graph_compute_async(backend, plan->built.graph);
-    f->ggml_backend_synchronize(backend);
-    if (status == 0 &&
-        plan->device->remote) { /* synchronized means sent: what the server answers comes behind the graph */
-        uint8_t byte;
-        ag_ggml_tensor *last = plan->built.tensors[plan->n - 1];
+    if (plan->built == NULL || !plan->built->whole || plan->arena != run->arena) build(plan, run->arena);
+    atomic_fetch_add(&plan->built->refs, 1);
+    *built = plan->built;
+    int status = f->ggml_backend_graph_compute_async(run->backend, plan->built->graph);
+    if (run->tail == NULL) f->ggml_backend_synchronize(run->backend);
+    if (status != 0 || !plan->device->remote) return status;
+    /* Synchronized means sent: what the server answers comes behind the graph. */
+    uint8_t byte;
+    ag_ggml_tensor *last = plan->built->tensors[plan->n - 1];
+    if (run->tail != NULL) {
+        f->ggml_backend_tensor_get_async(run->backend, last, run->tail, 0, 1);
+    } else {
         f->ggml_backend_tensor_get(last, &byte, 0, 1);
     }
     return status;

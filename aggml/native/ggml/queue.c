@@ -1,38 +1,18 @@
-/* A stream of a ggml device: the thread that carries its operations out, one after the other.
+/* A stream of a ggml device: the thread that makes the calls of the library for it.
  *
- * The thread makes every call of the library that queued work needs, without the GIL, and settles an operation when the
- * library says that it is through: then waiters are woken as by any other stream. Work that is to overlap belongs on
- * two streams, each of which has a backend of ggml for itself. Not here: what is called (transfer.c, plan.c), order and
+ * The thread makes every call that queued work needs, without the GIL, and settles an operation when the library says
+ * that it is through: then waiters are woken as by any other stream. Work that is to overlap belongs on two streams,
+ * each of which has a backend of ggml for itself. Not here: one operation (issue.c), its end (flights.c), order and
  * failure (runtime/stream_ahead.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "lost.h"
-#include "state.h"
+#include "queue.h"
 
-#define LINGER_NS 20000 /* how long the thread looks for the next operation before it sleeps */
-#define ABORTED 1       /* ggml_status */
-#define NO_MEMORY (-2)
-
-struct ag_ggml_queue {
-    ag_ahead ahead;  /* first: the stream knows the queue by it */
-    atomic_int refs; /* the stream, the thread, one that took over */
-    unsigned generation;
-    ag_ggml_device *device;
-    ag_stream *stream;           /* under the device's lock; NULL once gone */
-    ag_ggml_queue *next, **link; /* among the device's */
-    ag_ggml_queue *next_all, **link_all;
-    ag_ggml_handle *backend;
-    char name[AG_NAME];
-    pthread_mutex_t lock;
-    pthread_cond_t to_issue;
-    atomic_bool ready, stop;
-    unsigned epoch;      /* under the lock: how often another thread has taken over */
-    uint64_t call_since; /* under the lock: when the call began that the thread is in; 0: none */
-    uint64_t ticket;     /* of that call */
-};
+#define LINGER_NS 20000     /* how long the thread looks for the next operation before it sleeps */
+#define BUSY_NS 1000000000u /* how long a call that hands bytes over may take on a lost device, to return by itself */
 
 static pthread_mutex_t *const all_lock = &ag_locks[AG_LOCK_GGML];
 static pthread_cond_t all_cond = PTHREAD_COND_INITIALIZER;
@@ -53,128 +33,6 @@ static void queue_unref(ag_ggml_queue *q)
     free(q);
 }
 
-/* -- one operation */
-
-typedef struct work {
-    ag_ggml_queue *queue;
-    ag_slot *slot;
-    int status;
-} work;
-
-static void carry_out(void *argument)
-{
-    work *w = argument;
-    ag_ggml_device *device = w->queue->device;
-    ag_slot *slot = w->slot;
-    if (slot->kind == AG_KIND_COPY) {
-        ag_ggml_copy(device, &slot->u.copy);
-        slot->moved = ag_copy_size(&slot->u.copy);
-    } else if (slot->kind == AG_KIND_FILL) {
-        ag_ggml_fill(device, slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size);
-        slot->moved = slot->u.fill.size;
-    } else {
-        w->status = ag_ggml_plan_run(slot->u.plan.plan->device, w->queue->backend, slot->u.plan.arena);
-    }
-}
-
-static ag_error *stopped(const ag_ggml_queue *q, const ag_slot *slot)
-{
-    ag_error *error =
-        ag_error_new(AG_ABORTED, q->name, slot->operation, NULL, "stopped on request before it was finished");
-    atomic_store(&error->seen, true); /* somebody asked for it */
-    return error;
-}
-
-static ag_error *refuse(const ag_ggml_queue *q, const ag_slot *slot)
-{
-    if (slot->kind == AG_KIND_EXPERTS)
-        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "experts are copied whole on this device");
-    bool reads = slot->kind == AG_KIND_COPY && ag_ggml_is_extra((uintptr_t)slot->u.copy.src);
-    if (reads || (slot->kind == AG_KIND_FILL && ag_ggml_is_extra((uintptr_t)slot->u.fill.dst)))
-        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL,
-                            "weights in a format of the device's own are written whole and not read back");
-    if (slot->kind != AG_KIND_PLAN) return NULL;
-    const ag_ggml_plan *plan = slot->u.plan.plan->drop_device == ag_ggml_plan_drop ? slot->u.plan.plan->device : NULL;
-    if (plan != NULL && plan->device == q->device) return NULL;
-    return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "the plan was compiled for another device");
-}
-
-static bool aborts(void *user)
-{
-    work *w = user;
-    return ag_stream_aborting(w->queue->stream, w->slot);
-}
-
-/* The library asks before each node. What a graph writes in part it would leave half done: that is not stopped. */
-static void let_abort(work *w, bool on)
-{
-    typedef void set(ag_ggml_handle * backend, bool (*callback)(void *), void *user);
-    set *setter = NULL;
-    void *entry = ag_ggml_entry(w->queue->device, "ggml_backend_set_abort_callback");
-    if (entry == NULL || w->slot->kind != AG_KIND_PLAN || w->slot->u.plan.plan->n_partial > 0) return;
-    memcpy(&setter, &entry, sizeof entry);
-    setter(w->queue->backend, on ? aborts : NULL, w);
-}
-
-static ag_error *outcome(const ag_ggml_queue *q, const work *w, bool fine, const char *message)
-{
-    if (!fine) {
-        ag_error *error = ag_error_new(AG_DEVICE_ERROR, q->name, w->slot->operation, NULL, message);
-        if (q->device->remote) ag_ggml_lose(q->device, error);
-        return error;
-    }
-    char text[64];
-    if (w->status == 0) return NULL;
-    if (w->status == ABORTED) return stopped(q, w->slot);
-    snprintf(text, sizeof text, "ggml tells status %d", w->status);
-    return ag_error_new(w->status == NO_MEMORY ? AG_NO_MEMORY : AG_DEVICE_ERROR, q->name, w->slot->operation, NULL,
-                        text);
-}
-
-/* False: another thread has taken over while this one was in the library. It may touch nothing any more. */
-static bool call(ag_ggml_queue *q, work *w, uint64_t ticket, ag_error **error)
-{
-    char message[AG_GGML_MESSAGE];
-    ag_ggml_plan *plan = w->slot->kind == AG_KIND_PLAN ? w->slot->u.plan.plan->device : NULL;
-    pthread_mutex_lock(&q->lock);
-    unsigned epoch = q->epoch;
-    q->call_since = ag_now();
-    q->ticket = ticket;
-    pthread_mutex_unlock(&q->lock);
-    if (plan != NULL) pthread_mutex_lock(&plan->lock);
-    let_abort(w, true);
-    bool fine = ag_ggml_guarded(q->device, carry_out, w, message);
-    pthread_mutex_lock(&q->lock);
-    bool mine = q->epoch == epoch;
-    q->call_since = mine ? 0 : q->call_since;
-    pthread_mutex_unlock(&q->lock);
-    if (!mine) return false;
-    let_abort(w, false);
-    if (plan != NULL) pthread_mutex_unlock(&plan->lock);
-    *error = outcome(q, w, fine, message);
-    return true;
-}
-
-static void issue(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error)
-{
-    ag_ggml_queue *q = (ag_ggml_queue *)ahead;
-    bool works = slot->kind == AG_KIND_COPY || slot->kind == AG_KIND_FILL || slot->kind == AG_KIND_PLAN;
-    if (error == NULL) error = refuse(q, slot);
-    bool ran = error == NULL && works;
-    if (ran) {
-        work w = {.queue = q, .slot = slot};
-        if (!call(q, &w, ticket, &error)) {
-            for (;;) pause();
-        }
-    }
-    ag_stream_settle(stream, ticket, error, ran);
-}
-
-static void drain(ag_ahead *ahead) /* what was issued is settled */
-{
-    (void)ahead;
-}
-
 /* -- the thread */
 
 static void end_thread(ag_ggml_queue *q)
@@ -193,21 +51,36 @@ static void end_thread(ag_ggml_queue *q)
     pthread_mutex_unlock(all_lock);
 }
 
+static void await_work(ag_ggml_queue *q)
+{
+    void (*idle)(void) = atomic_load(&ag_on_idle);
+    for (uint64_t until = ag_now() + LINGER_NS; !atomic_load(&q->ready) && !atomic_load(&q->stop) && ag_now() < until;)
+        ag_pause();
+    if (idle != NULL && !atomic_load(&q->ready)) idle();
+    pthread_mutex_lock(&q->lock);
+    while (!atomic_load(&q->ready) && !atomic_load(&q->stop)) pthread_cond_wait(&q->to_issue, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void run(ag_ggml_queue *q, ag_stream *stream)
+{
+    q->running = true;
+    ag_stream_run_ahead(stream); /* not idle, it refers to itself; it may be gone on return */
+    q->running = false;
+}
+
+/* All that can be issued is, before the oldest flight is waited for. */
 static void *issue_all(void *argument)
 {
     ag_ggml_queue *q = argument;
     for (;;) {
-        void (*idle)(void) = atomic_load(&ag_on_idle);
-        for (uint64_t until = ag_now() + LINGER_NS;
-             !atomic_load(&q->ready) && !atomic_load(&q->stop) && ag_now() < until;)
-            ag_pause();
-        if (idle != NULL && !atomic_load(&q->ready)) idle();
-        pthread_mutex_lock(&q->lock);
-        while (!atomic_load(&q->ready) && !atomic_load(&q->stop)) pthread_cond_wait(&q->to_issue, &q->lock);
-        pthread_mutex_unlock(&q->lock);
-        if (atomic_load(&q->stop)) break;
-        atomic_store(&q->ready, false);
-        ag_stream_run_ahead(q->stream); /* not idle, it refers to itself; it may be gone on return */
+        if (q->n_flights == 0) await_work(q);
+        if (atomic_load(&q->stop) && q->n_flights == 0) break;
+        if (atomic_exchange(&q->ready, false)) {
+            run(q, q->stream);
+        } else if (q->n_flights > 0) {
+            ag_ggml_settle(q);
+        }
     }
     end_thread(q);
     return NULL;
@@ -253,31 +126,49 @@ bool ag_ggml_in_call(ag_ggml_device *device, uint64_t since)
     return found;
 }
 
-/* In place of the thread that is stuck: ends its operation, then carries on. */
+/* In place of the thread that is stuck: ends what it had issued, then carries on. It was waiting for the device, or was
+ * on its way through the stream. */
 static void *carry_on(void *argument)
 {
     ag_ggml_queue *q = argument;
-    ag_stream_settle(q->stream, q->ticket, ag_ggml_lost(q->device), true);
-    ag_stream_run_ahead(q->stream);
+    ag_stream *stream = ag_stream_ref(q->stream);
+    ag_ggml_settle_lost(q);
+    if (q->running) run(q, stream);
+    ag_stream_unref(stream);
     return issue_all(q);
+}
+
+/* Under the device's lock. Whether the thread is in a call in which it may still be busy with the caller's memory. */
+static bool take_from(ag_ggml_queue *q, bool at_once)
+{
+    pthread_mutex_lock(&q->lock);
+    bool inside = q->call_since != 0, busy = inside && q->issuing && !at_once;
+    bool stuck = inside && !busy;
+    if (stuck) {
+        ++q->epoch;
+        q->call_since = 0;
+    }
+    pthread_mutex_unlock(&q->lock);
+    if (stuck) (void)start(q, carry_on);
+    return busy;
 }
 
 void ag_ggml_take_over(ag_ggml_device *device)
 {
     ag_error *error = atomic_load(&device->lost);
+    const struct timespec moment = {.tv_nsec = 1000000};
     pthread_mutex_lock(&device->lock);
-    for (ag_ggml_queue *q = device->queues; q != NULL; q = q->next) {
-        ag_stream_lose(q->stream, error);
-        pthread_mutex_lock(&q->lock);
-        bool stuck = q->call_since != 0;
-        if (stuck) {
-            ++q->epoch;
-            q->call_since = 0;
-        }
-        pthread_mutex_unlock(&q->lock);
-        if (stuck) (void)start(q, carry_on);
-    }
+    for (ag_ggml_queue *q = device->queues; q != NULL; q = q->next) ag_stream_lose(q->stream, error);
     pthread_mutex_unlock(&device->lock);
+    bool busy = true;
+    for (uint64_t until = ag_now() + BUSY_NS; busy;) {
+        busy = false;
+        bool at_once = ag_now() > until;
+        pthread_mutex_lock(&device->lock);
+        for (ag_ggml_queue *q = device->queues; q != NULL; q = q->next) busy = take_from(q, at_once) || busy;
+        pthread_mutex_unlock(&device->lock);
+        if (busy) (void)nanosleep(&moment, NULL);
+    }
 }
 
 /* -- life */
@@ -297,6 +188,7 @@ static void gone(ag_ahead *ahead)
     *q->link = q->next;
     if (q->next != NULL) q->next->link = q->link;
     q->stream = NULL;
+    atomic_fetch_sub(&q->device->n_queues, 1);
     pthread_mutex_unlock(&q->device->lock);
     stop(q);
     queue_unref(q);
@@ -341,10 +233,11 @@ static void list(ag_ggml_queue *q)
     q->link = &q->device->queues;
     if (q->next != NULL) q->next->link = &q->next;
     q->device->queues = q;
+    atomic_fetch_add(&q->device->n_queues, 1);
     pthread_mutex_unlock(&q->device->lock);
 }
 
-ag_stream *ag_ggml_stream(ag_ggml_device *device, const char *name, int n_threads, ag_error **error)
+ag_stream *ag_ggml_stream(ag_ggml_device *device, const char *name, int n_threads, bool ahead, ag_error **error)
 {
     opening o = {.device = device, .n_threads = n_threads};
     *error = ag_ggml_ask(device, "backend", open_backend, &o, sizeof o);
@@ -352,11 +245,16 @@ ag_stream *ag_ggml_stream(ag_ggml_device *device, const char *name, int n_thread
     ag_ggml_queue *q = calloc(1, sizeof *q);
     if (q == NULL) return NULL;
     atomic_init(&q->refs, 1);
-    q->ahead = (ag_ahead){.executor = {ready}, .issue = issue, .drain = drain, .admit = drain, .gone = gone};
+    q->ahead = (ag_ahead){.executor = {ready},
+                          .issue = ag_ggml_issue,
+                          .drain = ag_ggml_drain,
+                          .admit = ag_ggml_admit,
+                          .follow = ag_ggml_follow,
+                          .gone = gone};
     snprintf(q->name, sizeof q->name, "%s", name);
     q->device = device;
     q->backend = o.backend;
-    q->generation = atomic_load(&ag_generation);
+    q->async = ahead && device->async;
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->to_issue, NULL);
     ag_stream *stream = q->stream = ag_stream_new_ahead(name, &q->ahead);

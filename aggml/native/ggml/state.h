@@ -63,28 +63,40 @@ struct ag_ggml_library {
     ag_ggml_library *next;
 };
 
-#define AG_GGML_EXTRAS 8
+#define AG_GGML_EXTRAS 32
 
-/* A tensor that lies in memory of a format of the device's own. */
+/* A buffer type of the device's own beside the plain one. */
+typedef struct ag_ggml_extra {
+    ag_ggml_handle *type;
+    bool split; /* rows divided among devices, which can be read back; else a format of weights, such as CPU_REPACK */
+} ag_ggml_extra;
+
+/* A tensor that lies in such memory. The library may keep what it knows of it with the tensor, so there is one only. */
 typedef struct ag_ggml_declared {
     size_t offset;
     int type; /* the library's */
     int64_t ne[4];
+    ag_ggml_context *context;
+    ag_ggml_tensor *tensor;
 } ag_ggml_declared;
 
 struct ag_ggml_device {
     ag_ggml_library *library;
     const ag_ggml_functions *f;
     ag_ggml_handle *handle, *type, *keeper; /* keeper: a backend that holds the connection of a remote device */
-    ag_ggml_handle *extras[AG_GGML_EXTRAS]; /* buffer types of formats of its own, such as CPU_REPACK */
+    ag_ggml_extra extras[AG_GGML_EXTRAS];
     size_t n_extras;
     char name[AG_NAME];
     bool remote, host;
+    bool async; /* it takes work asynchronously, and its events tell what has ended */
     ag_ggml_facts facts;
     pthread_mutex_t lock; /* of queues; held for moments */
     pthread_mutex_t one;  /* held during a call of a backend that is not made for several threads */
     _Atomic(ag_error *) lost;
     ag_ggml_queue *queues; /* that have a stream */
+    atomic_int n_queues;
+    struct ag_ggml_event *events;    /* under the lock: that nobody waits for */
+    atomic_uint_fast64_t n_followed; /* waits that the device kept itself */
 };
 
 struct ag_ggml_buffer {
@@ -96,7 +108,8 @@ struct ag_ggml_buffer {
     uintptr_t real; /* as ggml does */
     size_t size;
     bool host;
-    bool extra; /* a format of the device's own: a tensor is written whole and is not read back */
+    bool extra; /* one of the device's extras: a tensor is written whole */
+    bool split; /* and read back whole; else it is not read back */
     ag_ggml_declared *declared;
     size_t n_declared;
     ag_ggml_buffer *next, **link; /* in the list of all */
@@ -120,7 +133,8 @@ void *ag_ggml_entry(ag_ggml_device *device, const char *name); /* beyond the int
 /* -- memory.c */
 
 ag_ggml_buffer *ag_ggml_buffer_at(uintptr_t address, size_t size); /* a reference; NULL: none of ours */
-bool ag_ggml_is_extra(uintptr_t address);                          /* whether it lies in such memory */
+/* Whether it lies in such memory; in a split one, if those count. */
+bool ag_ggml_is_extra(uintptr_t address, bool split);
 bool ag_ggml_declared_at(ag_ggml_buffer *buffer, size_t offset, ag_ggml_declared *found);
 ag_ggml_buffer *ag_ggml_buffer_ref(ag_ggml_buffer *buffer);
 
@@ -132,7 +146,22 @@ void ag_ggml_queues_forked(void);
 
 /* -- transfer.c: by the thread of a queue, guarded */
 
-void ag_ggml_copy(ag_ggml_device *device, const ag_copy *copy);
+typedef struct ag_ggml_side {
+    ag_ggml_buffer *buffer; /* a reference; NULL: host memory, of whomever */
+    uint8_t *first;
+} ag_ggml_side;
+
+typedef struct ag_ggml_transfer {
+    ag_copy c;
+    ag_ggml_side to, from;
+    ag_ggml_handle *backend; /* that takes it asynchronously */
+    bool straight;           /* it may */
+} ag_ggml_transfer;
+
+/* What a copy is to a device that works asynchronously (NULL: it does not); not guarded. */
+void ag_ggml_transfer_of(ag_ggml_transfer *transfer, const ag_ggml_device *device, const ag_copy *copy);
+/* Without a backend all has ended on return. */
+void ag_ggml_transfer_run(ag_ggml_transfer *transfer, ag_ggml_handle *backend);
 void ag_ggml_fill(ag_ggml_device *device, uint8_t *dst, int value, size_t size);
 
 /* -- builders.c */
@@ -153,11 +182,14 @@ ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *site);
 /* -- build.c: a plan as a graph of ggml */
 
 typedef struct ag_ggml_built {
+    atomic_int refs; /* the plan, runs that have not ended */
+    const ag_ggml_functions *f;
     ag_ggml_context *context;
     ag_ggml_graph *graph;
     ag_ggml_tensor **tensors;
     ag_ggml_buffer **buffers;
     size_t n_buffers;
+    bool whole; /* it was built to the end */
 } ag_ggml_built;
 
 struct ag_ggml_plan {
@@ -165,20 +197,30 @@ struct ag_ggml_plan {
     ag_ggml_node *nodes;
     size_t n, cap;
     pthread_mutex_t lock; /* of `built`: several streams may run one plan */
-    bool made;
-    uintptr_t arena; /* that it was built for */
-    ag_ggml_built built;
+    uintptr_t arena;      /* that it was built for */
+    ag_ggml_built *built; /* NULL: not yet */
 };
 
+ag_ggml_built *ag_ggml_built_new(const ag_ggml_plan *plan); /* NULL: no memory */
 /* In the guarded part: throws what is wrong. With `placed` tensors get their memory, and there is a graph. */
 void ag_ggml_build_all(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built *built);
-void ag_ggml_built_drop(ag_ggml_plan *plan, ag_ggml_built *built);
+void ag_ggml_built_unref(ag_ggml_built *built);
 void ag_ggml_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)); /* by throwing */
 
 /* -- plan.c */
 
-/* Guarded, by the thread of a queue that holds the plan's lock; throws, or returns ggml's status. */
 void ag_ggml_plan_drop(void *device); /* by which a plan is known to be one of these */
-int ag_ggml_plan_run(ag_ggml_plan *plan, ag_ggml_handle *backend, uintptr_t arena);
+
+typedef struct ag_ggml_run {
+    ag_ggml_plan *plan;
+    ag_ggml_handle *backend;
+    uintptr_t arena;
+    uint8_t
+        *tail; /* the call returns before the graph has ended; where a byte of a remote result goes. NULL: it waits */
+} ag_ggml_run;
+
+/* Guarded, by the thread of a queue that holds the plan's lock; throws, or returns ggml's status. `built`: a reference
+ * to what runs. */
+int ag_ggml_plan_run(const ag_ggml_run *run, ag_ggml_built **built);
 
 #endif

@@ -1,5 +1,8 @@
 /* Copies and fills of a stream: between host memory and buffers of ggml, and inside of a device.
  *
+ * Runs of bytes between the host and a device, or inside of one, are handed to a backend that takes them asynchronously
+ * (`straight`); all else has ended when the call returns.
+ *
  * ggml copies bytes of a tensor, so each transfer makes a tensor of bytes where it is to go. Where elements do not lie
  * one behind the other, runs of bytes that do are copied one by one; if they are many and short (a transposed view),
  * all bytes from the first to the last are fetched, changed and written back: bytes between them that another stream
@@ -12,10 +15,8 @@
 #define PIECE ((size_t)1 << 30) /* RPC counts bytes of a tensor in 32 bits */
 #define FEW 256                 /* runs that are copied one by one at most */
 
-typedef struct side {
-    ag_ggml_buffer *buffer; /* NULL: host memory, of whomever */
-    uint8_t *first;
-} side;
+typedef ag_ggml_side side;
+typedef ag_ggml_transfer transfer;
 
 /* A tensor of bytes in a buffer; its context is the caller's to free. */
 static ag_ggml_tensor *bytes_at(ag_ggml_buffer *buffer, uintptr_t address, size_t n, ag_ggml_context **context)
@@ -31,61 +32,70 @@ static ag_ggml_tensor *bytes_at(ag_ggml_buffer *buffer, uintptr_t address, size_
     return tensor;
 }
 
-/* Into a format of the device's own, which the library brings a whole tensor into. */
-static void put_whole(ag_ggml_buffer *buffer, uint8_t *to, const uint8_t *from, size_t n)
+/* Memory of a format of the device's own, which the library brings a whole tensor into. */
+static ag_ggml_tensor *whole(ag_ggml_buffer *buffer, uintptr_t address, size_t n)
 {
-    const ag_ggml_functions *f = buffer->device->f;
     ag_ggml_declared d;
-    size_t offset = (uintptr_t)to - buffer->base;
-    if (!ag_ggml_declared_at(buffer, offset, &d)) ag_ggml_fail("no tensor begins there");
-    ag_ggml_init_params params = {.size = f->ggml_tensor_overhead() + 256, .no_alloc = true};
-    ag_ggml_context *context = f->ggml_init(params);
-    if (context == NULL) ag_ggml_fail("no memory for a tensor");
-    ag_ggml_tensor *tensor = f->ggml_new_tensor_4d(context, d.type, d.ne[0], d.ne[1], d.ne[2], d.ne[3]);
-    if (f->ggml_nbytes(tensor) != n) ag_ggml_fail("memory of this format is written a whole tensor at a time");
-    if (f->ggml_backend_tensor_alloc(buffer->handle, tensor, (void *)(buffer->real + offset)) != 0)
-        ag_ggml_fail("no tensor can lie there");
-    f->ggml_backend_tensor_set(tensor, from, 0, n);
-    f->ggml_free(context);
+    if (!ag_ggml_declared_at(buffer, address - buffer->base, &d)) ag_ggml_fail("no tensor begins there");
+    if (buffer->device->f->ggml_nbytes(d.tensor) != n)
+        ag_ggml_fail("memory of this format is written and read a whole tensor at a time");
+    return d.tensor;
 }
 
-static void put(ag_ggml_buffer *buffer, uint8_t *to, const uint8_t *from, size_t n)
+static void put(ag_ggml_buffer *buffer, ag_ggml_handle *backend, uint8_t *to, const uint8_t *from, size_t n)
 {
     const ag_ggml_functions *f = buffer->device->f;
     if (buffer->extra) {
-        put_whole(buffer, to, from, n);
+        f->ggml_backend_tensor_set(whole(buffer, (uintptr_t)to, n), from, 0, n);
         return;
     }
     for (size_t done = 0; done < n; done += PIECE) {
         ag_ggml_context *context;
         size_t now = n - done < PIECE ? n - done : PIECE;
         ag_ggml_tensor *tensor = bytes_at(buffer, (uintptr_t)to + done, now, &context);
-        f->ggml_backend_tensor_set(tensor, from + done, 0, now);
+        if (backend != NULL) {
+            f->ggml_backend_tensor_set_async(backend, tensor, from + done, 0, now);
+        } else {
+            f->ggml_backend_tensor_set(tensor, from + done, 0, now);
+        }
         f->ggml_free(context);
     }
 }
 
-static void fetch(ag_ggml_buffer *buffer, uint8_t *to, const uint8_t *from, size_t n)
+static void fetch(ag_ggml_buffer *buffer, ag_ggml_handle *backend, uint8_t *to, const uint8_t *from, size_t n)
 {
     const ag_ggml_functions *f = buffer->device->f;
+    if (buffer->extra) {
+        f->ggml_backend_tensor_get(whole(buffer, (uintptr_t)from, n), to, 0, n);
+        return;
+    }
     for (size_t done = 0; done < n; done += PIECE) {
         ag_ggml_context *context;
         size_t now = n - done < PIECE ? n - done : PIECE;
         ag_ggml_tensor *tensor = bytes_at(buffer, (uintptr_t)from + done, now, &context);
-        f->ggml_backend_tensor_get(tensor, to + done, 0, now);
+        if (backend != NULL) {
+            f->ggml_backend_tensor_get_async(backend, tensor, to + done, 0, now);
+        } else {
+            f->ggml_backend_tensor_get(tensor, to + done, 0, now);
+        }
         f->ggml_free(context);
     }
 }
 
-static void move_inside(ag_ggml_buffer *to, uint8_t *dst, ag_ggml_buffer *from, const uint8_t *src, size_t n)
+static bool is_apart(side to, const uint8_t *dst, side from, const uint8_t *src, size_t n)
 {
+    return to.buffer != from.buffer || dst + n <= src || src + n <= dst;
+}
+
+static void move_inside(const transfer *t, uint8_t *dst, const uint8_t *src, size_t n)
+{
+    ag_ggml_buffer *to = t->to.buffer, *from = t->from.buffer;
     const ag_ggml_functions *f = to->device->f;
-    bool apart = to != from || dst + n <= src || src + n <= dst;
-    if (!apart) { /* the library leaves it undefined */
+    if (!is_apart(t->to, dst, t->from, src, n) || to->extra || from->extra) { /* the library leaves it undefined */
         uint8_t *through = malloc(n);
-        if (through == NULL) ag_ggml_fail("no memory for a copy onto itself");
-        fetch(from, through, src, n);
-        put(to, dst, through, n);
+        if (through == NULL) ag_ggml_fail("no memory for a copy through the host");
+        fetch(from, NULL, through, src, n);
+        put(to, NULL, dst, through, n);
         free(through);
         return;
     }
@@ -94,20 +104,24 @@ static void move_inside(ag_ggml_buffer *to, uint8_t *dst, ag_ggml_buffer *from, 
         size_t now = n - done < PIECE ? n - done : PIECE;
         ag_ggml_tensor *source = bytes_at(from, (uintptr_t)src + done, now, &contexts[0]);
         ag_ggml_tensor *target = bytes_at(to, (uintptr_t)dst + done, now, &contexts[1]);
-        f->ggml_backend_tensor_copy(source, target);
+        if (t->backend != NULL) {
+            f->ggml_backend_tensor_copy_async(t->backend, t->backend, source, target);
+        } else {
+            f->ggml_backend_tensor_copy(source, target);
+        }
         f->ggml_free(contexts[0]);
         f->ggml_free(contexts[1]);
     }
 }
 
-static void move(side to, uint8_t *dst, side from, const uint8_t *src, size_t n)
+static void move(const transfer *t, uint8_t *dst, const uint8_t *src, size_t n)
 {
-    if (to.buffer != NULL && from.buffer != NULL) {
-        move_inside(to.buffer, dst, from.buffer, src, n);
-    } else if (to.buffer != NULL) {
-        put(to.buffer, dst, src, n);
+    if (t->to.buffer != NULL && t->from.buffer != NULL) {
+        move_inside(t, dst, src, n);
+    } else if (t->to.buffer != NULL) {
+        put(t->to.buffer, t->backend, dst, src, n);
     } else {
-        fetch(from.buffer, dst, src, n);
+        fetch(t->from.buffer, t->backend, dst, src, n);
     }
 }
 
@@ -146,8 +160,9 @@ static void packed(const ag_copy *c, int64_t *nb)
     }
 }
 
-static void each_run(const ag_copy *c, side to, side from)
+static void each_run(const transfer *t)
 {
+    const ag_copy *c = &t->c;
     for (int64_t n = 0, all = c->ne[0] * c->ne[1] * c->ne[2] * c->ne[3]; n < all; ++n) {
         int64_t rest = n, dst = 0, src = 0;
         for (int k = 0; k < 4; ++k) {
@@ -155,7 +170,7 @@ static void each_run(const ag_copy *c, side to, side from)
             src += rest % c->ne[k] * c->src_nb[k];
             rest /= c->ne[k];
         }
-        move(to, c->dst + dst, from, c->src + src, c->item);
+        move(t, c->dst + dst, c->src + src, c->item);
     }
 }
 
@@ -174,7 +189,7 @@ static void gather(const ag_copy *c, ag_ggml_buffer *from, uint8_t *block)
     size_t size = reach(c, c->src_nb, &first);
     uint8_t *all = malloc(size);
     if (all == NULL) ag_ggml_fail("no memory to gather %zu bytes", size);
-    fetch(from, all, c->src + first, size);
+    fetch(from, NULL, all, c->src + first, size);
     near.src = all - first;
     ag_copy_simplify(&near);
     ag_copy_run(&near);
@@ -191,36 +206,21 @@ static void scatter(const ag_copy *c, ag_ggml_buffer *to, const uint8_t *block)
     uint8_t *all = to == NULL ? NULL : malloc(size);
     if (to != NULL) {
         if (all == NULL) ag_ggml_fail("no memory to scatter %zu bytes", size);
-        if (size != ag_copy_size(c)) fetch(to, all, c->dst + first, size);
+        if (size != ag_copy_size(c)) fetch(to, NULL, all, c->dst + first, size);
         near.dst = all - first;
     }
     ag_copy_simplify(&near);
     ag_copy_run(&near);
-    if (to != NULL) put(to, c->dst + first, all, size);
+    if (to != NULL) put(to, NULL, c->dst + first, all, size);
     free(all);
 }
 
-static void copy_between(const ag_copy *copy, side to, side from)
+static bool in_runs(const transfer *t)
 {
-    ag_copy c = *copy;
-    ag_copy_simplify(&c);
-    int64_t runs = c.ne[0] * c.ne[1] * c.ne[2] * c.ne[3];
-    size_t size = ag_copy_size(&c);
-    if (size == 0) return;
-    if (runs == 1 ||
-        (runs <= FEW && (to.buffer == NULL || !solid(&c, c.dst_nb)) && (from.buffer == NULL || !solid(&c, c.src_nb)))) {
-        each_run(&c, to, from);
-        return;
-    }
-    uint8_t *block = malloc(size);
-    if (block == NULL) ag_ggml_fail("no memory to stage %zu bytes", size);
-    gather(&c, from.buffer, block);
-    if (to.buffer != NULL && solid(&c, c.dst_nb)) {
-        put(to.buffer, c.dst, block, size);
-    } else {
-        scatter(&c, to.buffer, block);
-    }
-    free(block);
+    const ag_copy *c = &t->c;
+    int64_t runs = c->ne[0] * c->ne[1] * c->ne[2] * c->ne[3];
+    return runs == 1 || (runs <= FEW && (t->to.buffer == NULL || !solid(c, c->dst_nb)) &&
+                         (t->from.buffer == NULL || !solid(c, c->src_nb)));
 }
 
 /* Memory of the host is read where it lies, whoever gave it. */
@@ -237,18 +237,49 @@ static side side_of(const ag_copy *c, const uint8_t *base, const int64_t *nb)
     return found;
 }
 
-void ag_ggml_copy(ag_ggml_device *device, const ag_copy *c)
+static bool takes(const ag_ggml_device *device, const ag_ggml_buffer *buffer)
 {
-    (void)device;
+    return buffer == NULL || (buffer->device == device && !buffer->extra);
+}
+
+void ag_ggml_transfer_of(transfer *t, const ag_ggml_device *device, const ag_copy *c)
+{
+    *t = (transfer){.c = *c};
     if (c->item == 0) return;
-    side to = side_of(c, c->dst, c->dst_nb), from = side_of(c, c->src, c->src_nb);
-    if (to.buffer == NULL && from.buffer == NULL) {
+    t->to = side_of(c, c->dst, c->dst_nb);
+    t->from = side_of(c, c->src, c->src_nb);
+    ag_copy_simplify(&t->c);
+    size_t size = ag_copy_size(&t->c);
+    if (device == NULL || size == 0 || (t->to.buffer == NULL && t->from.buffer == NULL)) return;
+    bool inside = t->to.buffer != NULL && t->from.buffer != NULL;
+    t->straight = takes(device, t->to.buffer) && takes(device, t->from.buffer) && in_runs(t) &&
+                  (!inside || t->to.buffer != t->from.buffer ||
+                   (size == t->c.item && is_apart(t->to, t->c.dst, t->from, t->c.src, size)));
+}
+
+void ag_ggml_transfer_run(transfer *t, ag_ggml_handle *backend)
+{
+    const ag_copy *c = &t->c;
+    size_t size = c->item == 0 ? 0 : ag_copy_size(c);
+    t->backend = backend;
+    if (size == 0) return;
+    if (t->to.buffer == NULL && t->from.buffer == NULL) {
         ag_copy_run(c);
         return;
     }
-    copy_between(c, to, from);
-    ag_ggml_buffer_unref(to.buffer);
-    ag_ggml_buffer_unref(from.buffer);
+    if (in_runs(t)) {
+        each_run(t);
+        return;
+    }
+    uint8_t *block = malloc(size);
+    if (block == NULL) ag_ggml_fail("no memory to stage %zu bytes", size);
+    gather(c, t->from.buffer, block);
+    if (t->to.buffer != NULL && solid(c, c->dst_nb)) {
+        put(t->to.buffer, NULL, c->dst, block, size);
+    } else {
+        scatter(c, t->to.buffer, block);
+    }
+    free(block);
 }
 
 void ag_ggml_fill(ag_ggml_device *device, uint8_t *dst, int value, size_t size)
@@ -267,7 +298,7 @@ void ag_ggml_fill(ag_ggml_device *device, uint8_t *dst, int value, size_t size)
         if (block == NULL) ag_ggml_fail("no memory to fill");
         memset(block, value, piece);
         for (size_t done = 0; done < size; done += piece)
-            put(buffer, dst + done, block, size - done < piece ? size - done : piece);
+            put(buffer, NULL, dst + done, block, size - done < piece ? size - done : piece);
         free(block);
     }
     ag_ggml_buffer_unref(buffer);

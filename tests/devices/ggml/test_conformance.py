@@ -1,5 +1,7 @@
 """What any device has to pass, on each backend of ggml that was built: CPU, BLAS, Vulkan, RPC.
 
+One more is the fake of fakes.py, which shows who does not wait for what works asynchronously.
+
 Not here: what only these devices do.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from devices.ggml import builds
+from devices.ggml import builds, fakes
 
 from aggml.testing import DeviceTests
 
@@ -55,3 +57,13 @@ class TestRPC(DeviceTests):
     @pytest.fixture
     def device(self, served: aggml.Device) -> aggml.Device:
         return served
+
+
+class TestFake(DeviceTests):
+    """The fake backend: each operation comes late, and reads its operands only then."""
+
+    @pytest.fixture
+    def device(self) -> aggml.Device:
+        device = fakes.device()
+        fakes.delay(100)
+        return device

@@ -1,0 +1,105 @@
+/* What a queue has issued and not settled: waiting for the device, settling in order.
+ *
+ * A device whose library takes work asynchronously is given operations while it computes. The queue's one thread issues
+ * all that is ready, then waits for the oldest flight: by its event, or, if nothing is behind it, by synchronizing the
+ * backend. On other devices an operation has ended when its call returns. Not here: what is called (issue.c), waits
+ * between queues (events.c). */
+#include "queue.h"
+
+#define TIDY 64 /* events after which the backend is synchronized: Vulkan frees what a graph used only then */
+
+ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket)
+{
+    while (q->n_flights == AG_GGML_FLIGHTS) ag_ggml_settle(q);
+    ag_ggml_flight *flight = &q->flights[(q->first + q->n_flights) % AG_GGML_FLIGHTS];
+    pthread_mutex_lock(&q->lock);
+    *flight = (ag_ggml_flight){.ticket = ticket, .stream = ag_stream_ref(stream), .slot = slot};
+    ++q->n_flights;
+    q->unpushed = 0;
+    pthread_mutex_unlock(&q->lock);
+    return flight;
+}
+
+typedef struct waiting {
+    ag_ggml_queue *queue;
+    ag_ggml_event *event; /* NULL: for all of the backend */
+} waiting;
+
+static void wait_inside(void *argument)
+{
+    waiting *w = argument;
+    const ag_ggml_functions *f = w->queue->device->f;
+    if (w->event != NULL) {
+        f->ggml_backend_event_synchronize(w->event->handle);
+    } else {
+        f->ggml_backend_synchronize(w->queue->backend);
+    }
+}
+
+static void wait_for(ag_ggml_queue *q, ag_ggml_flight *flight)
+{
+    char message[AG_GGML_MESSAGE];
+    bool all = flight->event == NULL || q->n_flights == 1 || q->unsynced >= TIDY;
+    waiting w = {q, all ? NULL : flight->event};
+    bool fine = ag_ggml_inside(q, wait_inside, &w, false, message);
+    q->unsynced = all ? 0 : q->unsynced + 1;
+    for (size_t k = 0; k < (all ? q->n_flights : 1); ++k) {
+        flight = &q->flights[(q->first + k) % AG_GGML_FLIGHTS];
+        if (!fine && flight->waits && flight->error == NULL) flight->error = ag_ggml_failure(q, flight->slot, message);
+        flight->waits = false;
+    }
+}
+
+static void pop(ag_ggml_queue *q)
+{
+    ag_ggml_flight flight = q->flights[q->first];
+    if (flight.plan) --q->n_plans;
+    pthread_mutex_lock(&q->lock);
+    q->first = (q->first + 1) % AG_GGML_FLIGHTS;
+    --q->n_flights;
+    pthread_mutex_unlock(&q->lock);
+    ag_ggml_event_unref(q->device, flight.event);
+    ag_ggml_event_unref(q->device, flight.followed);
+    ag_ggml_built_unref(flight.built);
+    ag_ggml_buffer_unref(flight.buffers[0]);
+    ag_ggml_buffer_unref(flight.buffers[1]);
+    if (flight.follow && flight.error == NULL) ag_ggml_followed(flight.slot);
+    ag_stream_settle(flight.stream, flight.ticket, flight.error, flight.ran);
+    ag_stream_unref(flight.stream); /* the last thing of it: with the stream the queue may end */
+}
+
+void ag_ggml_settle(ag_ggml_queue *q)
+{
+    ag_ggml_flight *flight = &q->flights[q->first];
+    if (flight->waits) wait_for(q, flight);
+    pop(q);
+}
+
+void ag_ggml_settle_ended(ag_ggml_queue *q)
+{
+    while (q->n_flights > 0 && !q->flights[q->first].waits) pop(q);
+}
+
+void ag_ggml_settle_lost(ag_ggml_queue *q)
+{
+    while (q->n_flights > 0) {
+        ag_ggml_flight *flight = &q->flights[q->first];
+        if (flight->error == NULL) flight->error = ag_ggml_lost(q->device);
+        pop(q);
+    }
+    uint64_t ticket = q->unpushed; /* the thread was making room for it */
+    q->unpushed = 0;
+    if (ticket != 0) ag_stream_settle(q->unpushed_of, ticket, ag_ggml_lost(q->device), false);
+}
+
+void ag_ggml_drain(ag_ahead *ahead)
+{
+    ag_ggml_queue *q = (ag_ggml_queue *)ahead;
+    while (q->n_flights > 0) ag_ggml_settle(q);
+}
+
+void ag_ggml_admit(ag_ahead *ahead)
+{
+    ag_ggml_queue *q = (ag_ggml_queue *)ahead;
+    while (q->n_plans >= AG_GGML_PLANS) ag_ggml_settle(q);
+}

@@ -1,0 +1,171 @@
+/* One operation of a queue: what keeps it from starting, the call of the library, how that ended.
+ *
+ * Transfers of bytes that lie one behind the other, and plans, are issued without waiting where the library can. All
+ * else is carried out when everything before it has ended. Not here: what is called (transfer.c, plan.c), the end of
+ * what was issued (flights.c), order and failure (runtime/stream_ahead.c). */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "lost.h"
+#include "queue.h"
+
+#define ABORTED 1 /* ggml_status */
+#define NO_MEMORY (-2)
+
+typedef struct work {
+    ag_ggml_queue *queue;
+    ag_ggml_flight *flight;
+    ag_ggml_transfer *transfer; /* of a copy */
+    int status;
+} work;
+
+bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool issuing, char *message)
+{
+    pthread_mutex_lock(&q->lock);
+    unsigned epoch = q->epoch;
+    bool lost = atomic_load(&q->device->lost) != NULL; /* then nobody comes to take over */
+    q->call_since = lost ? 0 : ag_now();
+    q->issuing = issuing;
+    pthread_mutex_unlock(&q->lock);
+    message[0] = '\0';
+    if (lost) return false;
+    bool fine = ag_ggml_guarded(issuing ? q->device : NULL, call, argument, message);
+    pthread_mutex_lock(&q->lock);
+    bool mine = q->epoch == epoch;
+    q->call_since = mine ? 0 : q->call_since;
+    pthread_mutex_unlock(&q->lock);
+    while (!mine) pause(); /* another thread has the queue: this one may touch nothing any more */
+    return fine;
+}
+
+static void carry_out(void *argument)
+{
+    work *w = argument;
+    ag_ggml_queue *q = w->queue;
+    ag_ggml_flight *flight = w->flight;
+    ag_slot *slot = flight->slot;
+    if (slot->kind == AG_KIND_COPY) {
+        flight->waits = w->transfer->straight;
+        ag_ggml_transfer_run(w->transfer, flight->waits ? q->backend : NULL);
+        slot->moved = ag_copy_size(&slot->u.copy);
+    } else if (slot->kind == AG_KIND_FILL) {
+        ag_ggml_fill(q->device, slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size);
+        slot->moved = slot->u.fill.size;
+    } else {
+        ag_ggml_run run = {slot->u.plan.plan->device, q->backend, slot->u.plan.arena, q->async ? &flight->byte : NULL};
+        flight->waits = q->async;
+        w->status = ag_ggml_plan_run(&run, &flight->built);
+    }
+    if (flight->waits && w->status == 0) flight->event = ag_ggml_record(q);
+}
+
+static ag_error *stopped(const ag_ggml_queue *q, const ag_slot *slot)
+{
+    ag_error *error =
+        ag_error_new(AG_ABORTED, q->name, slot->operation, NULL, "stopped on request before it was finished");
+    atomic_store(&error->seen, true); /* somebody asked for it */
+    return error;
+}
+
+static ag_error *refuse(const ag_ggml_queue *q, const ag_slot *slot)
+{
+    if (slot->kind == AG_KIND_EXPERTS)
+        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "experts are copied whole on this device");
+    bool reads = slot->kind == AG_KIND_COPY && ag_ggml_is_extra((uintptr_t)slot->u.copy.src, false);
+    if (reads || (slot->kind == AG_KIND_FILL && ag_ggml_is_extra((uintptr_t)slot->u.fill.dst, true)))
+        return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL,
+                            "weights in a format of the device's own are written whole and not read back");
+    if (slot->kind != AG_KIND_PLAN) return NULL;
+    const ag_ggml_plan *plan = slot->u.plan.plan->drop_device == ag_ggml_plan_drop ? slot->u.plan.plan->device : NULL;
+    if (plan != NULL && plan->device == q->device) return NULL;
+    return ag_error_new(AG_UNSUPPORTED, q->name, slot->operation, NULL, "the plan was compiled for another device");
+}
+
+static bool aborts(void *user)
+{
+    work *w = user;
+    return ag_stream_aborting(w->queue->stream, w->flight->slot);
+}
+
+/* The library asks before each node. What a graph writes in part it would leave half done: that is not stopped, and
+ * neither is a graph that is still computed when the call returns. */
+static void let_abort(work *w, bool on)
+{
+    typedef void set(ag_ggml_handle * backend, bool (*callback)(void *), void *user);
+    set *setter = NULL;
+    const ag_slot *slot = w->flight->slot;
+    if (w->queue->async || slot->kind != AG_KIND_PLAN || slot->u.plan.plan->n_partial > 0) return;
+    void *entry = ag_ggml_entry(w->queue->device, "ggml_backend_set_abort_callback");
+    if (entry == NULL) return;
+    memcpy(&setter, &entry, sizeof entry);
+    setter(w->queue->backend, on ? aborts : NULL, w);
+}
+
+ag_error *ag_ggml_failure(const ag_ggml_queue *q, const ag_slot *slot, const char *message)
+{
+    ag_error *error = ag_ggml_lost(q->device);
+    if (error != NULL) return error;
+    error = ag_error_new(AG_DEVICE_ERROR, q->name, slot->operation, NULL, message);
+    if (q->device->remote) ag_ggml_lose(q->device, error);
+    return error;
+}
+
+static ag_error *outcome(const ag_ggml_queue *q, const work *w)
+{
+    char text[64];
+    const ag_slot *slot = w->flight->slot;
+    if (w->status == 0) return NULL;
+    if (w->status == ABORTED) return stopped(q, slot);
+    snprintf(text, sizeof text, "ggml tells status %d", w->status);
+    return ag_error_new(w->status == NO_MEMORY ? AG_NO_MEMORY : AG_DEVICE_ERROR, q->name, slot->operation, NULL, text);
+}
+
+static void begin(ag_ggml_queue *q, ag_ggml_flight *flight, ag_ggml_transfer *transfer)
+{
+    char message[AG_GGML_MESSAGE];
+    work w = {.queue = q, .flight = flight, .transfer = transfer};
+    ag_ggml_plan *plan = flight->slot->kind == AG_KIND_PLAN ? flight->slot->u.plan.plan->device : NULL;
+    flight->ran = true;
+    if (plan != NULL) pthread_mutex_lock(&plan->lock);
+    let_abort(&w, true);
+    bool fine = ag_ggml_inside(q, carry_out, &w, true, message);
+    let_abort(&w, false);
+    if (plan != NULL) pthread_mutex_unlock(&plan->lock);
+    flight->error = fine ? outcome(q, &w) : ag_ggml_failure(q, flight->slot, message);
+    if (flight->waits && plan != NULL) {
+        flight->plan = true;
+        ++q->n_plans;
+    }
+}
+
+static void copy(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket)
+{
+    ag_ggml_transfer transfer;
+    ag_ggml_transfer_of(&transfer, q->async ? q->device : NULL, &slot->u.copy);
+    if (!transfer.straight) ag_ggml_drain(&q->ahead);
+    ag_ggml_flight *flight = ag_ggml_push(q, stream, slot, ticket);
+    flight->buffers[0] = transfer.to.buffer;
+    flight->buffers[1] = transfer.from.buffer;
+    begin(q, flight, &transfer);
+}
+
+void ag_ggml_issue(ag_ahead *ahead, ag_stream *stream, ag_slot *slot, uint64_t ticket, ag_error *error)
+{
+    ag_ggml_queue *q = (ag_ggml_queue *)ahead;
+    bool works = slot->kind == AG_KIND_COPY || slot->kind == AG_KIND_FILL || slot->kind == AG_KIND_PLAN;
+    q->unpushed = ticket;
+    q->unpushed_of = stream;
+    if (error == NULL) error = refuse(q, slot);
+    if (error == NULL && slot->kind == AG_KIND_COPY) {
+        copy(q, stream, slot, ticket);
+    } else {
+        if (error == NULL && slot->kind == AG_KIND_FILL) ag_ggml_drain(ahead);
+        ag_ggml_flight *flight = ag_ggml_push(q, stream, slot, ticket);
+        flight->error = error;
+        flight->followed = q->following;
+        flight->follow = flight->waits = q->following != NULL;
+        q->following = NULL;
+        if (error == NULL && works) begin(q, flight, NULL);
+    }
+    ag_ggml_settle_ended(q);
+}
