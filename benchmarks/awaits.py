@@ -1,11 +1,13 @@
 """What it costs to await native work, beside anyio.to_thread.run_sync on the same loop.
 
-Three rows per loop: a tiny graph; 200 us of work, from its end to the resumed task; a worker that
-had fallen asleep. Also how long a call of `run` holds the loop. Not here: work done meanwhile.
+Three rows per loop: a tiny graph; 200 us of work, from its end to the resumed task, also beside a
+bare C thread; a worker that had fallen asleep. Also how long a call of `run` holds the loop. Not
+here: work done meanwhile.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import time
@@ -17,6 +19,8 @@ import numpy as np
 
 import aggml
 from aggml import Backend, Graph, Tensor, ops
+from benchmarks.bare_thread import BareThread
+from benchmarks.peers import MissingPeerError
 from benchmarks.timing import (
     Row,
     Sample,
@@ -24,6 +28,7 @@ from benchmarks.timing import (
     computed_in,
     interleaved,
     median,
+    progress,
     seconds_of,
     versus,
 )
@@ -91,8 +96,18 @@ async def _after_work(be: Backend, loop: str, rounds: int) -> list[Row]:
         done = await anyio.to_thread.run_sync(hash_it)
         return time.perf_counter() - done
 
-    found = await _both(ours, peer, rounds)
-    return [_compare(f"200 us of work, completion to resumed, {loop}", found, 1 / 3)]
+    what = f"200 us of work, completion to resumed, {loop}"
+    samples = {"aggml": ours, "peer": peer}
+    try:
+        with BareThread() as thread:
+            samples["bare"] = functools.partial(thread.sample, WORK, loop)
+            found = await interleaved(samples, rounds)
+    except MissingPeerError as error:
+        progress(str(error))
+        return [_compare(what, await _both(ours, peer, rounds), 1 / 3)]
+    mine, bare = (median(found[x]) * 1e6 for x in ("aggml", "bare"))
+    against = versus(PART, f"{what}, bare", mine, "us", "bare C thread", bare, ("<=", 1.5))
+    return [_compare(what, found, 1 / 3), against]
 
 
 async def _asleep(be: Backend, graph: Graph, loop: str, rounds: int) -> list[Row]:

@@ -4,7 +4,7 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B }; /* slots of node->aux */
+enum { KERNEL, READ_A, WRITE, READ_B, N, STEP_Y, STEP_A, STEP_B, ONE_B, HALVES }; /* slots of node->aux */
 
 /* Rows of f32 without gaps, one element or a row of b each: the steps between rows are all there is. */
 static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -45,6 +45,12 @@ typedef struct rows {
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
+    if (r->node->aux.fn[HALVES] != NULL) {
+        const agk_binary_rows whole = {
+            .y = agk_port_at(&r->y, at[0], i), .a = agk_port_at(&r->a, at[1], i), .b = agk_port_at(&r->b, at[2], i)};
+        ((agk_binary_f16_fn *)r->node->aux.fn[HALVES])(r->node->op, n, 1, &whole);
+        return;
+    }
     if (r->y.direct && r->a.direct && r->b.direct) {
         const agk_binary_rows whole = {
             .y = agk_port_at(&r->y, at[0], i), .a = agk_port_at(&r->a, at[1], i), .b = agk_port_at(&r->b, at[2], i)};
@@ -223,6 +229,17 @@ static agk_status check(agk_lowering *lowering)
     return AGK_OK;
 }
 
+/* The kernel for three operands of one type of 16 bits whose rows have no gaps; NULL: there is none in vectors. */
+static agk_any_fn *halves_of(const agk_node *node, const agk_loop *loop, uint32_t cpu)
+{
+    const int type = node->dst.type;
+    if ((type != AGK_F16 && type != AGK_BF16) || node->src[0].type != type || node->src[1].type != type) return NULL;
+    for (int k = 0; k < 3; ++k) {
+        if (loop->step[k][0] != 2) return NULL;
+    }
+    return agk_pick_vector(type == AGK_F16 ? "binary_f16" : "binary_bf16", cpu);
+}
+
 agk_status agk_lower_binary(agk_lowering *lowering)
 {
     agk_node *node = lowering->node;
@@ -238,6 +255,7 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     node->aux.fn[WRITE] = (agk_any_fn *)agk_writer(y->type, lowering->cpu);
     const agk_loop loop = loop_of(node);
     const int64_t step_b = loop.step[2][0];
+    node->aux.fn[HALVES] = halves_of(node, &loop, lowering->cpu);
     const bool dense = a->type == AGK_F32 && b->type == AGK_F32 && loop.step[0][0] == 4 && loop.step[1][0] == 4 &&
                        (step_b == 4 || step_b == 0);
     node->aux.i[ONE_B] = step_b == 0;

@@ -48,7 +48,7 @@ agk_copy agk_copy_plan(const agk_view *dst, const agk_view *src, agk_any_fn *tra
 
 static void copy_row(int64_t bytes, char *dst, const char *src)
 {
-    if (bytes > 256) {
+    if (bytes > 64) {
         memmove(dst, src, (size_t)bytes); /* may be the same place: dup in place */
         return;
     }

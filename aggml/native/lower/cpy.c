@@ -6,12 +6,6 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-static void i32_to_float(const void *src, float *dst, int64_t n)
-{
-    const int32_t *x = src;
-    for (int64_t i = 0; i < n; ++i) dst[i] = (float)x[i];
-}
-
 enum { READ, WRITE, TRANSPOSE, DENSE_X, DENSE_Y }; /* slots of node->aux */
 
 /* Elements first .. first+n-1 in logical order, moved between a view and a buffer without gaps, in whole runs. */
@@ -208,10 +202,10 @@ agk_status agk_lower_cpy(agk_lowering *lowering)
     }
     node->aux.i[DENSE_X] = dense_x;
     node->aux.i[DENSE_Y] = dense_y;
-    node->aux.fn[READ] =
-        src->type == AGK_I32 ? (agk_any_fn *)i32_to_float : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
-    node->aux.fn[WRITE] =
-        dst->type == AGK_I32 ? (agk_any_fn *)agk_i32_from_float : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
+    node->aux.fn[READ] = src->type == AGK_I32 ? (agk_any_fn *)AGK_PICK(cpy_from_i32, lowering->cpu)
+                                              : (agk_any_fn *)agk_reader(src->type, lowering->cpu);
+    node->aux.fn[WRITE] = dst->type == AGK_I32 ? (agk_any_fn *)AGK_PICK(cpy_to_i32, lowering->cpu)
+                                               : (agk_any_fn *)agk_writer(dst->type, lowering->cpu);
     const double ns =
         (blck_y > 1 ? agk_traits(dst->type)->write_ns : 0.2) + (dense_x ? 0.0 : 0.3) + (dense_y ? 0.0 : 0.3);
     add_step(lowering, run_convert, (n + AGK_BLOCK - 1) / AGK_BLOCK, ns * AGK_BLOCK, 1);

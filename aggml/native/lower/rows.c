@@ -27,17 +27,40 @@ static const agk_view *target_of(const agk_node *node)
     return node->op == AGK_OP_get_rows ? &node->src[0] : &node->dst;
 }
 
+/* Whether the planes of a set_rows are divided between chunks. */
+static bool divided(const agk_node *node)
+{
+    return node->op == AGK_OP_set_rows && node->aux.i[PARTS] > 1;
+}
+
+/* Whether bit i of a set was set; then it is. */
+static bool mark(uint8_t *set, int64_t i)
+{
+    const uint8_t bit = (uint8_t)(1 << (i & 7));
+    const bool before = (set[i >> 3] & bit) != 0;
+    set[i >> 3] |= bit;
+    return before;
+}
+
+/* Of a set_rows that is divided the first byte of the work area tells from then on whether the indices of each plane
+ * are distinct. */
 static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     (void)chunk;
     const agk_view *ids = &node->src[1];
     const int64_t rows = target_of(node)->ne[1];
     const char *data = agk_data(task, ids);
+    uint8_t *seen = divided(node) ? (uint8_t *)agk_work(task, node) + 1 : NULL;
+    bool distinct = true;
     for (int64_t i2 = 0; i2 < ids->ne[2]; ++i2) {
         for (int64_t i1 = 0; i1 < ids->ne[1]; ++i1) {
+            if (seen != NULL) memset(seen, 0, (size_t)rows / 8 + 1);
             for (int64_t i0 = 0; i0 < ids->ne[0]; ++i0) {
                 const int64_t index = index_at(ids, data, i0, i1, i2);
-                if (index >= 0 && index < rows) continue;
+                if (index >= 0 && index < rows) {
+                    if (seen != NULL) distinct = distinct && !mark(seen, index);
+                    continue;
+                }
                 snprintf(task->message, AGK_MESSAGE, "[%s] index %lld at position %lld is outside 0..%lld",
                          agk_op_name(node->op), (long long)index, (long long)((i2 * ids->ne[1] + i1) * ids->ne[0] + i0),
                          (long long)(rows - 1));
@@ -45,6 +68,7 @@ static agk_status look(const agk_task *task, const agk_node *node, int64_t chunk
             }
         }
     }
+    if (seen != NULL) seen[-1] = distinct;
     return AGK_OK;
 }
 
@@ -85,26 +109,45 @@ static agk_status run_get(const agk_task *task, const agk_node *node, int64_t ch
     return AGK_OK;
 }
 
-/* Units: planes of b, and within a plane parts of its columns. All rows of a part belong to one chunk, so that of two
- * rows put in one place the later one wins, whatever the threads do. */
-static agk_status run_set(const agk_task *task, const agk_node *node, int64_t chunk)
+/* A part of a plane: rows first .. last - 1 of b, n elements of each from `column` on. */
+typedef struct part {
+    int64_t i2, i3, first, last, column, n;
+} part;
+
+static void set_part(const agk_task *task, const agk_node *node, const part *p)
 {
     const agk_view *dst = &node->dst, *b = &node->src[0], *ids = &node->src[1];
-    char *y = agk_data(task, dst);
-    const char *x = agk_data(task, b), *index = agk_data(task, ids);
     const agk_type_traits *to = agk_traits(dst->type), *from = agk_traits(b->type);
-    const int64_t columns = node->aux.i[COLUMNS], parts = node->aux.i[PARTS];
+    const char *index = agk_data(task, ids);
+    char *y = (char *)agk_data(task, dst) + p->i2 * dst->nb[2] + p->i3 * dst->nb[3] +
+              p->column / to->blck_size * (int64_t)to->type_size;
+    const char *x =
+        (const char *)agk_data(task, b) + p->i2 * b->nb[2] + p->i3 * b->nb[3] + p->column * (int64_t)from->type_size;
+    for (int64_t i1 = p->first; i1 < p->last; ++i1) {
+        const int64_t row = index_at(ids, index, i1, p->i2 % ids->ne[1], p->i3 % ids->ne[2]);
+        move_row(node, p->n, (int64_t)to->type_size, y + row * dst->nb[1], x + i1 * b->nb[1]);
+    }
+}
+
+/* Units: planes of b, and within a plane parts of its rows if no two go to one place, else of its columns. All rows of
+ * columns belong to one chunk, so that of two rows put in one place the later one wins, whatever the threads do. */
+static agk_status run_set(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const agk_view *b = &node->src[0];
+    const int64_t columns = node->aux.i[COLUMNS], parts = node->aux.i[PARTS], rows = b->ne[1];
+    const bool by_rows = divided(node) && rows >= parts && *(const char *)agk_work(task, node) != 0;
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
-        const int64_t column = unit % parts * columns, rest = b->ne[0] - column;
-        const int64_t i2 = unit / parts % b->ne[2], i3 = unit / parts / b->ne[2];
-        for (int64_t i1 = 0; i1 < b->ne[1]; ++i1) {
-            const int64_t row = index_at(ids, index, i1, i2 % ids->ne[1], i3 % ids->ne[2]);
-            move_row(node, rest < columns ? rest : columns, (int64_t)to->type_size,
-                     y + row * dst->nb[1] + i2 * dst->nb[2] + i3 * dst->nb[3] +
-                         column / to->blck_size * (int64_t)to->type_size,
-                     x + i1 * b->nb[1] + i2 * b->nb[2] + i3 * b->nb[3] + column * (int64_t)from->type_size);
+        const int64_t i = unit % parts, column = i * columns, rest = b->ne[0] - column;
+        part p = {.i2 = unit / parts % b->ne[2], .i3 = unit / parts / b->ne[2], .last = rows, .n = b->ne[0]};
+        if (by_rows) {
+            p.first = rows * i / parts;
+            p.last = rows * (i + 1) / parts;
+        } else {
+            p.column = column;
+            p.n = rest < columns ? rest : columns;
         }
+        set_part(task, node, &p);
     }
     return AGK_OK;
 }
@@ -214,6 +257,7 @@ static agk_status lower_set(agk_lowering *lowering)
     node->aux.i[COLUMNS] = split ? AGK_BLOCK : b->ne[0];
     node->aux.i[PARTS] = (b->ne[0] + node->aux.i[COLUMNS] - 1) / node->aux.i[COLUMNS];
     const int64_t parts = node->aux.i[PARTS];
+    if (parts > 1) lowering->work_size = (size_t)dst->ne[1] / 8 + 2;
     add_steps(lowering, b->ne[2] * b->ne[3] * parts, plane_ns / (double)parts, look_and_set, run_set);
     return AGK_OK;
 }

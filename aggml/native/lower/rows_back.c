@@ -7,8 +7,8 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
-enum { ZERO_ROWS };     /* slot of node->aux: rows of a chunk */
-enum { COLUMNS = 256 }; /* of a unit: all rows of these columns belong to one thread, which adds in their order */
+enum { ZERO_ROWS, ADD }; /* slots of node->aux: rows of a chunk; the kernel that adds */
+enum { COLUMNS = 256 };  /* of a unit: all rows of these columns belong to one thread, which adds in their order */
 
 static int32_t index_at(const agk_node *node, const char *ids, int64_t i)
 {
@@ -52,13 +52,13 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t first = unit * COLUMNS, rest = dst->ne[0] - first, n = rest < COLUMNS ? rest : COLUMNS;
         for (int64_t i = 0; i < a->ne[1]; ++i) {
-            float *sum = (float *)(void *)(y + index_at(node, ids, i) * dst->nb[1] + first * dst->nb[0]);
+            char *sum = y + index_at(node, ids, i) * dst->nb[1] + first * dst->nb[0];
             const char *from = x + i * a->nb[1] + first * a->nb[0];
             float part[COLUMNS];
             const bool direct = a->type == AGK_F32 && a->nb[0] == 4;
-            const float *row = direct ? (const float *)(const void *)from : part;
             if (!direct) agk_load_row(a->type, from, a->nb[0], n, part);
-            for (int64_t k = 0; k < n; ++k) sum[k] += row[k];
+            const agk_binary_rows rows = {.y = sum, .a = sum, .b = direct ? from : (const char *)part};
+            ((agk_binary_f32_fn *)node->aux.fn[ADD])(AGK_OP_add, n, 1, &rows);
         }
     }
     return AGK_OK;
@@ -80,6 +80,7 @@ agk_status agk_lower_rows_back(agk_lowering *lowering)
     if (agk_nelements(dst) == 0 && agk_nelements(a) == 0) return AGK_OK;
     agk_add_step(lowering, look, 1);
     if (agk_nelements(dst) == 0) return AGK_OK;
+    node->aux.fn[ADD] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
     node->aux.i[ZERO_ROWS] = agk_units_per_chunk(dst->ne[1], 0.2 * (double)dst->ne[0] + 5.0);
     agk_add_step(lowering, zero, agk_chunks(dst->ne[1], node->aux.i[ZERO_ROWS]));
     agk_add_units(lowering, run, (dst->ne[0] + COLUMNS - 1) / COLUMNS, COLUMNS * 0.5 * (double)a->ne[1] + 5.0);

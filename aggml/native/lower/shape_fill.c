@@ -7,27 +7,24 @@
 #include "units.h"
 
 enum { UPPER_DIAG, UPPER, LOWER_DIAG, LOWER }; /* tri */
+enum { KERNEL };                               /* slot of node->aux */
 
 static agk_status run_fill(const agk_task *task, const agk_node *node, int64_t chunk)
 {
     const agk_view *dst = &node->dst;
-    const float value = agk_param_f32(node, 0);
-    char *y = agk_data(task, dst);
+    agk_cpy_fill_32_fn *kernel = (agk_cpy_fill_32_fn *)node->aux.fn[KERNEL];
+    const int64_t size = (int64_t)agk_traits(dst->type)->type_size, n = dst->ne[0];
+    char one[4], *y = agk_data(task, dst);
+    agk_store(dst->type, one, agk_param_f32(node, 0));
+    if (size == 2) memcpy(one + 2, one, 2);
+    uint32_t bits;
+    memcpy(&bits, one, sizeof bits);
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t row = units.first; row < units.last; ++row) {
         char *to = y + agk_row_offset(dst, row);
-        if (dst->type == AGK_F32 && dst->nb[0] == 4) {
-            float *line = (float *)(void *)to;
-            for (int64_t i = 0; i < dst->ne[0]; ++i) line[i] = value;
-            continue;
-        }
-        char one[4];
-        agk_store(dst->type, one, value);
-        if (dst->type == AGK_F32) {
-            for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], one, 4);
-        } else {
-            for (int64_t i = 0; i < dst->ne[0]; ++i) memcpy(to + i * dst->nb[0], one, 2);
-        }
+        const int64_t dense = dst->nb[0] == size ? n * size / 4 * 4 / size : 0; /* elements in whole words */
+        kernel(dense * size / 4, to, bits);
+        for (int64_t i = dense; i < n; ++i) memcpy(to + i * dst->nb[0], one, (size_t)size);
     }
     return AGK_OK;
 }
@@ -101,7 +98,7 @@ static agk_status run_timestep(const agk_task *task, const agk_node *node, int64
 
 agk_status agk_lower_shape_fill(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const agk_view *a = &node->src[0], *dst = &node->dst;
     const bool fill = node->op == AGK_OP_fill;
     if ((dst->type != AGK_F32 && !(fill && dst->type == AGK_F16)) || (node->n_src > 0 && a->type != dst->type)) {
@@ -111,7 +108,7 @@ agk_status agk_lower_shape_fill(agk_lowering *lowering)
     agk_step_fn *run = run_fill;
     double ns = 10.0 + 0.2 * (double)dst->ne[0];
     switch (node->op) {
-    case AGK_OP_fill: break;
+    case AGK_OP_fill: node->aux.fn[KERNEL] = (agk_any_fn *)AGK_PICK(cpy_fill_32, lowering->cpu); break;
     case AGK_OP_arange:
         run = run_arange;
         fits = agk_nrows(dst) == 1;

@@ -4,6 +4,8 @@
 #include "table/kernel_types.h"
 #include "units.h"
 
+enum { ADD }; /* slot of node->aux: the kernel of repeat_back */
+
 /* The row of `small` that a row of its repetition comes from. */
 static int64_t source_row(const agk_view *large, const agk_view *small, int64_t row)
 {
@@ -52,15 +54,15 @@ static agk_status run_back(const agk_task *task, const agk_node *node, int64_t c
     for (int64_t row = units.first; row < units.last; ++row) {
         const int64_t i1 = row % dst->ne[1], i2 = row / dst->ne[1] % dst->ne[2], i3 = row / dst->ne[1] / dst->ne[2];
         float *sum = (float *)(void *)(y + agk_row_offset(dst, row));
-        for (int64_t i = 0; i < dst->ne[0]; ++i) sum[i] = 0.0f;
+        memset(sum, 0, (size_t)dst->ne[0] * sizeof *sum);
         for (int64_t k = 0; k < times[1] * times[2] * times[3]; ++k) {
             const char *from = x + (i1 + k % times[1] * dst->ne[1]) * a->nb[1] +
                                (i2 + k / times[1] % times[2] * dst->ne[2]) * a->nb[2] +
                                (i3 + k / times[1] / times[2] * dst->ne[3]) * a->nb[3];
             for (int64_t k0 = 0; k0 < times[0]; ++k0, from += dst->ne[0] * a->nb[0]) {
-                const float *line = (const float *)(const void *)from;
                 if (a->nb[0] == 4) {
-                    for (int64_t i = 0; i < dst->ne[0]; ++i) sum[i] += line[i];
+                    const agk_binary_rows rows = {.y = (char *)sum, .a = (const char *)sum, .b = from};
+                    ((agk_binary_f32_fn *)node->aux.fn[ADD])(AGK_OP_add, dst->ne[0], 1, &rows);
                     continue;
                 }
                 for (int64_t i = 0; i < dst->ne[0]; ++i) sum[i] += agk_load(AGK_F32, from + i * a->nb[0]);
@@ -72,7 +74,7 @@ static agk_status run_back(const agk_task *task, const agk_node *node, int64_t c
 
 agk_status agk_lower_shape_repeat(agk_lowering *lowering)
 {
-    const agk_node *node = lowering->node;
+    agk_node *node = lowering->node;
     const bool back = node->op == AGK_OP_repeat_back;
     const agk_view *a = &node->src[0], *dst = &node->dst, *large = back ? a : dst, *small = back ? dst : a;
     if (a->type != dst->type || agk_traits(a->type)->name == NULL || (back && a->type != AGK_F32)) {
@@ -85,6 +87,7 @@ agk_status agk_lower_shape_repeat(agk_lowering *lowering)
                           d, (long long)small->ne[d]);
     }
     if (back) {
+        node->aux.fn[ADD] = (agk_any_fn *)AGK_PICK(binary_f32, lowering->cpu);
         agk_add_units(lowering, run_back, agk_nrows(dst), (double)agk_nelements(a) / (double)agk_nrows(dst) + 10.0);
     } else {
         const double ns = a->nb[0] == (int64_t)agk_traits(a->type)->type_size ? 0.2 : 1.0;

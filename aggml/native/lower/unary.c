@@ -35,6 +35,11 @@ typedef struct rows {
 static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
 {
     const rows *r = context;
+    if (r->dst.direct && r->src.direct) {
+        apply(r->node, n, (float *)(void *)agk_port_at(&r->dst, at[0], i),
+              (const float *)(const void *)agk_port_at(&r->src, at[1], i));
+        return;
+    }
     float in[AGK_BLOCK], out[AGK_BLOCK];
     for (const int64_t end = i + n; i < end; i += AGK_BLOCK) {
         n = end - i < AGK_BLOCK ? end - i : AGK_BLOCK;

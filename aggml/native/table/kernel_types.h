@@ -80,6 +80,8 @@ typedef struct agk_binary_rows {
     bool one_b;
 } agk_binary_rows;
 typedef void agk_binary_f32_fn(int op, int64_t n, int64_t rows, const agk_binary_rows *r);
+typedef agk_binary_f32_fn agk_binary_f16_fn,
+    agk_binary_bf16_fn; /* rows of the type, rounded once; one_b is not asked */
 typedef void agk_binary_scale_f32_fn(int64_t n, float *y, const float *x, float scale, float bias);
 
 /* norm, soft_max. One row; y may be x. */
@@ -157,6 +159,9 @@ typedef bool agk_flash_bf16_tile_fn(const struct agk_flash_tile *t, const struct
 /* cpy, shape. y[j][i] = x[i][j], i < n0, j < n1; steps in bytes, the last index dense. */
 typedef void agk_cpy_transpose_32_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
 typedef void agk_cpy_transpose_16_fn(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step);
+typedef void agk_cpy_fill_32_fn(int64_t n, void *y, uint32_t bits);
+typedef agk_from_float_fn agk_cpy_to_i32_fn; /* agk_i32_from_float */
+typedef agk_to_float_fn agk_cpy_from_i32_fn;
 
 /* peak: `turns` blocks of one instruction; how many operations a block has (kernels/peak.h). read: every line of `size`
  * bytes, a multiple of 512 at a multiple of 64, loaded once. */

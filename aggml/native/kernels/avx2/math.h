@@ -68,6 +68,16 @@ AGK_INLINE vf v_load_u4(const uint8_t *p, int high)
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(one));
 }
 
+/* The bits of i32 in the lanes of a vf. */
+AGK_INLINE vf v_to_i32(vf x)
+{
+    return _mm256_castsi256_ps(_mm256_cvttps_epi32(x));
+}
+AGK_INLINE vf v_from_i32(vf bits)
+{
+    return _mm256_cvtepi32_ps(_mm256_castps_si256(bits));
+}
+
 AGK_INLINE vf v_round(vf x)
 {
     return _mm256_round_ps(x, 8);

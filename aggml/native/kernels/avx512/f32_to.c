@@ -6,6 +6,7 @@
 #include "table/kernel_types.h"
 #include "formats/blocks.h"
 #include "kernels/vec/quant_x86.h"
+#include "halves.h"
 #include "q8.h"
 
 enum { BLOCK = 32 };
@@ -15,53 +16,61 @@ static inline __mmask16 head(int64_t n)
     return (__mmask16)(n < 16 ? (1u << n) - 1 : 0xffffu);
 }
 
-static inline __m256i to_f16(__m512 x)
-{
-    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
 /* Masks for the rest alone: a Zen 4 takes a store with a mask apart. */
 void agk_f32_to_f16_avx512(const float *src, void *dst, int64_t n)
 {
     uint16_t *y = dst;
     int64_t i = 0;
 #pragma GCC unroll 4
-    for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(void *)(y + i), to_f16(_mm512_loadu_ps(src + i)));
+    for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(void *)(y + i), agk_to_f16(_mm512_loadu_ps(src + i)));
     if (i == n) return;
     const __mmask16 mask = head(n - i);
-    _mm256_mask_storeu_epi16(y + i, mask, to_f16(_mm512_maskz_loadu_ps(mask, src + i)));
-}
-
-/* In integers, since vcvtneps2bf16 takes subnormals as zero. */
-static inline __m256i to_bf16(__m512i x)
-{
-    const __m512i top = _mm512_srli_epi32(x, 16);
-    const __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
-    __m512i r = _mm512_srli_epi32(_mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    const __mmask16 nan = _mm512_cmp_ps_mask(_mm512_castsi512_ps(x), _mm512_castsi512_ps(x), _CMP_UNORD_Q);
-    r = _mm512_mask_or_epi32(r, nan, top, _mm512_set1_epi32(0x40));
-    return _mm512_cvtepi32_epi16(r);
+    _mm256_mask_storeu_epi16(y + i, mask, agk_to_f16(_mm512_maskz_loadu_ps(mask, src + i)));
 }
 
 void agk_f32_to_bf16_avx512(const float *src, void *dst, int64_t n)
 {
     uint16_t *y = dst;
     int64_t i = 0;
-#pragma GCC unroll 4
-    for (; i + 16 <= n; i += 16) _mm256_storeu_si256((__m256i *)(void *)(y + i), to_bf16(_mm512_loadu_si512(src + i)));
-    if (i == n) return;
-    const __mmask16 mask = head(n - i);
-    _mm256_mask_storeu_epi16(y + i, mask, to_bf16(_mm512_maskz_loadu_epi32(mask, src + i)));
+#pragma GCC unroll 2
+    for (; i + 32 <= n; i += 32) {
+        _mm512_storeu_si512(y + i, agk_two_to_bf16(_mm512_loadu_ps(src + i), _mm512_loadu_ps(src + i + 16)));
+    }
+    for (; i < n; i += 16) {
+        const __mmask16 mask = head(n - i);
+        _mm256_mask_storeu_epi16(y + i, mask, agk_to_bf16(_mm512_maskz_loadu_ps(mask, src + i)));
+    }
+}
+
+static void put_q8_0(agk_block_q8_0 *y, const float *x)
+{
+    float d;
+    _mm256_storeu_si256((__m256i *)(void *)y->qs, quantize(x, &d));
+    y->d = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 void agk_f32_to_q8_0_avx512(const float *src, void *dst, int64_t n)
 {
     agk_block_q8_0 *y = dst;
-    for (int64_t i = 0; i < n / BLOCK; ++i) {
-        float d;
-        _mm256_storeu_si256((__m256i *)(void *)y[i].qs, quantize(src + i * BLOCK, &d));
-        y[i].d = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    int64_t i = 0;
+    for (; i + 4 <= n / BLOCK; i += 4) {
+        __m512i q[2];
+        __m128 d;
+        if (!quantize_4(src + i * BLOCK, q, &d)) {
+            for (int64_t k = i; k < i + 4; ++k) put_q8_0(&y[k], src + k * BLOCK);
+            continue;
+        }
+        const __m128i scales = _mm_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        uint16_t each[8];
+        _mm_storeu_si128((__m128i *)(void *)each, scales);
+        AGK_UNROLL for (int k = 0; k < 4; ++k)
+        {
+            const __m256i half = k % 2 == 0 ? _mm512_castsi512_si256(q[k / 2]) : _mm512_extracti64x4_epi64(q[k / 2], 1);
+            _mm256_storeu_si256((__m256i *)(void *)y[i + k].qs, half);
+            y[i + k].d = each[k];
+        }
     }
+    for (; i < n / BLOCK; ++i) put_q8_0(&y[i], src + i * BLOCK);
 }
 
 V_QUANT_KERNELS(avx512)

@@ -64,6 +64,16 @@ AGK_INLINE vf v_load_u4(const uint8_t *p, int high)
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(one));
 }
 
+/* The bits of i32 in the lanes of a vf. */
+AGK_INLINE vf v_to_i32(vf x)
+{
+    return _mm512_castsi512_ps(_mm512_cvttps_epi32(x));
+}
+AGK_INLINE vf v_from_i32(vf bits)
+{
+    return _mm512_cvtepi32_ps(_mm512_castps_si512(bits));
+}
+
 AGK_INLINE vf v_round(vf x)
 {
     return _mm512_roundscale_ps(x, 8);

@@ -7,24 +7,44 @@
 
 enum { BLOCK = AGK_MM_BLOCK };
 
+/* 64 bytes with their scales, and what they add to products with bytes that have an offset. */
+AGK_INLINE void put_col(agk_mm_col_q8 *y, __m512i q)
+{
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), q);
+    _mm512_storeu_si512(y->q, q);
+    _mm512_storeu_si512(y->start, _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128)));
+}
+
+/* As in a block of ggml's: sums agree with it to the last bits. */
+AGK_INLINE __m128 round_scales(__m128 d)
+{
+    return _mm_cvtph_ps(_mm_cvtps_ph(d, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 void agk_mm_columns_q8_avx512(const void *src, void *dst, int64_t n)
 {
     const float *x = src;
     agk_mm_col_q8 *y = dst;
-    for (int64_t i = 0; i < n; i += 2 * BLOCK, ++y) {
-        __m256i first, second = _mm256_setzero_si256();
-        first = quantize(x + i, &y->d[0]);
-        y->d[1] = 0.0f;
-        if (i + BLOCK < n) second = quantize(x + i + BLOCK, &y->d[1]);
-        for (int half = 0; half < 2;
-             ++half) { /* rounded as in a block of ggml's: sums agree with it to the last bits */
-            y->d[half] = _cvtsh_ss(_cvtss_sh(y->d[half], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    for (int64_t i = 0; i < n;) {
+        __m512i both[2];
+        __m128 scales;
+        if (i + 4 * BLOCK <= n && quantize_4(x + i, both, &scales)) {
+            scales = round_scales(scales);
+            put_col(&y[0], both[0]);
+            put_col(&y[1], both[1]);
+            _mm_storel_pi((__m64 *)(void *)y[0].d, scales);
+            _mm_storeh_pi((__m64 *)(void *)y[1].d, scales);
+            i += 4 * BLOCK;
+            y += 2;
+            continue;
         }
-        const __m512i q = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-        const __m512i pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), q);
-        const __m512i sums = _mm512_madd_epi16(pairs, _mm512_set1_epi16(-128));
-        _mm512_storeu_si512(y->q, q);
-        _mm512_storeu_si512(y->start, sums);
+        float d[2] = {0.0f, 0.0f};
+        const __m256i first = quantize(x + i, &d[0]);
+        const __m256i second = i + BLOCK < n ? quantize(x + i + BLOCK, &d[1]) : _mm256_setzero_si256();
+        put_col(y, _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
+        _mm_storel_pi((__m64 *)(void *)y->d, round_scales(_mm_setr_ps(d[0], d[1], 0.0f, 0.0f)));
+        i += 2 * BLOCK;
+        ++y;
     }
 }
 

@@ -1,4 +1,4 @@
-/* Transposing copies, NEON. Bit for bit what kernels/scalar/cpy.c gives. */
+/* Transposing copies and fill, NEON. Bit for bit what kernels/scalar/cpy.c gives. */
 #include "math.h"
 
 #include "kernels/vec/cpy.h"

@@ -1,4 +1,6 @@
-/* Transposition of elements of 16 and 32 bits in plain C. Not here: where it is of use (lower/copy.c). */
+/* Transposition of elements of 16 and 32 bits, one element all along a row, f32 to i32 and back, in plain C.
+ *
+ * Not here: where they are of use (lower/copy.c, lower/cpy.c, lower/shape_fill.c). */
 #include "table/kernel_types.h"
 
 /* y[j][i] = x[i][j]: rows of n0 elements at y + j * y_step, columns of x contiguous at x + i * x_step. */
@@ -18,3 +20,20 @@
     }
 TRANSPOSE(32)
 TRANSPOSE(16)
+
+void agk_cpy_fill_32_scalar(int64_t n, void *y, uint32_t bits)
+{
+    uint32_t *to = y;
+    for (int64_t i = 0; i < n; ++i) to[i] = bits;
+}
+
+void agk_cpy_to_i32_scalar(const float *src, void *dst, int64_t n)
+{
+    agk_i32_from_float(src, dst, n);
+}
+
+void agk_cpy_from_i32_scalar(const void *src, float *dst, int64_t n)
+{
+    const int32_t *x = src;
+    for (int64_t i = 0; i < n; ++i) dst[i] = (float)x[i];
+}

@@ -1,4 +1,5 @@
-/* Transposition of 32-bit elements, VF x VF at a time. Included after an ISA's math.h. */
+/* Transposition of 32-bit elements, VF x VF at a time; one element all along a row; f32 to i32 and back (x86). Included
+ * after an ISA's math.h. */
 #ifndef AGK_VEC_CPY_H
 #define AGK_VEC_CPY_H
 
@@ -29,11 +30,55 @@ static inline void v_transpose_32(int64_t n0, int64_t n1, char *y, int64_t y_ste
     }
 }
 
-/* The kernel of this file, named for an instruction set. */
+static inline void v_fill_32(int64_t n, void *y, uint32_t bits)
+{
+    float *to = y, one;
+    memcpy(&one, &bits, sizeof one);
+    const vf x = v_set(one);
+    int64_t i = 0;
+#pragma GCC unroll 4
+    for (; i + VF <= n; i += VF) v_store(to + i, x);
+    if (i < n) v_store_n(to + i, x, n - i);
+}
+
+/* The kernels of this file, named for an instruction set. */
 #define V_CPY_KERNELS(isa) \
+    void agk_cpy_fill_32_##isa(int64_t n, void *y, uint32_t bits) \
+    { \
+        v_fill_32(n, y, bits); \
+    } \
     void agk_cpy_transpose_32_##isa(int64_t n0, int64_t n1, char *y, int64_t y_step, const char *x, int64_t x_step) \
     { \
         v_transpose_32(n0, n1, y, y_step, x, x_step); \
+    }
+
+/* Numbers whose integer is not to be had become the least one, as the instructions of x86 do. */
+#define V_CPY_NUMBERS(isa) \
+    void agk_cpy_to_i32_##isa(const float *src, void *dst, int64_t n) \
+    { \
+        float *y = dst; \
+        int64_t i = 0; \
+        for (; i + 2 * VF <= n; i += 2 * VF) { \
+            v_store(y + i, v_to_i32(v_load(src + i))); \
+            v_store(y + i + VF, v_to_i32(v_load(src + i + VF))); \
+        } \
+        for (; i < n; i += VF) { \
+            const int64_t rest = n - i < VF ? n - i : VF; \
+            v_store_n(y + i, v_to_i32(v_load_n(src + i, rest)), rest); \
+        } \
+    } \
+    void agk_cpy_from_i32_##isa(const void *src, float *dst, int64_t n) \
+    { \
+        const float *x = src; \
+        int64_t i = 0; \
+        for (; i + 2 * VF <= n; i += 2 * VF) { \
+            v_store(dst + i, v_from_i32(v_load(x + i))); \
+            v_store(dst + i + VF, v_from_i32(v_load(x + i + VF))); \
+        } \
+        for (; i < n; i += VF) { \
+            const int64_t rest = n - i < VF ? n - i : VF; \
+            v_store_n(dst + i, v_from_i32(v_load_n(x + i, rest)), rest); \
+        } \
     }
 
 #endif

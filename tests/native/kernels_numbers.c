@@ -1,0 +1,113 @@
+/* Kernels that must give the bits of plain C whatever the numbers: sums and products of 16-bit floats, blocks of q8_0 and
+ * columns, fill, f32 to i32 and back.
+ *
+ * Not here: what nodes of them compute (kernels_vectors.c, kernels_quantized.c). */
+#include "kernels/mul_mat.h"
+#include "nodes.h"
+
+static void *halves(rng *r, int type, size_t n)
+{
+    float *x = floats(r, n);
+    void *y = filled(2 * n);
+    agk_traits(type)->from_float(x, y, (int64_t)n);
+    free(x);
+    return y;
+}
+
+/* Blocks of q8_0 and columns of numbers of any size, infinite ones and NaN among them, by each variant. */
+static void extremes(rng *r)
+{
+    enum { N = 32 * 11 };
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        const bool block = strcmp(v->kernel, "f32_to_q8_0") == 0, column = strcmp(v->kernel, "mm_columns_q8") == 0;
+        if ((v->needs & ~agk_cpu_features()) != 0 || (!block && !column)) continue;
+        for (int round = 0; round < 300; ++round) {
+            float *x = floats(r, N);
+            const float by = ldexpf(1.0f, (int)(rng_next(r) % 280) - 150);
+            for (int j = 0; j < N; ++j) x[j] *= by;
+            static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, 1e-40f, 3e38f};
+            for (int k = 0; k < round % 4; ++k) x[rng_next(r) % N] = odd[rng_next(r) % 6];
+            if (round % 5 == 0) memset(x + 64, 0, 32 * sizeof *x);
+            if (block) {
+                agk_block_q8_0 expected[N / 32], found[N / 32];
+                agk_f32_to_q8_0_scalar(x, expected, N);
+                ((agk_f32_to_q8_0_fn *)v->fn)(x, found, N);
+                CHECK(memcmp(expected, found, sizeof found) == 0);
+            } else {
+                agk_mm_col_q8 expected[N / 64 + 1], found[N / 64 + 1];
+                agk_mm_columns_q8_scalar(x, expected, N);
+                ((agk_mm_columns_q8_fn *)v->fn)(x, found, N);
+                for (int j = 0; j < N / 32; ++j) {
+                    CHECK(memcmp(&expected[j / 2].d[j % 2], &found[j / 2].d[j % 2], sizeof(float)) == 0);
+                    CHECK(memcmp(expected[j / 2].q + 32 * (j % 2), found[j / 2].q + 32 * (j % 2), 32) == 0);
+                }
+            }
+            free(x);
+        }
+    }
+}
+
+/* Each variant of sums and products of 16-bit floats, fill, f32 to i32 and back, bit for bit. */
+static void halves_and_numbers(rng *r)
+{
+    static const int ops[] = {AGK_OP_add, AGK_OP_sub, AGK_OP_mul, AGK_OP_div};
+    for (size_t i = 0; i < agk_n_variants; ++i) {
+        const agk_variant *v = &agk_variants[i];
+        if ((v->needs & ~agk_cpu_features()) != 0) continue;
+        const bool f16 = strcmp(v->kernel, "binary_f16") == 0, bf16 = strcmp(v->kernel, "binary_bf16") == 0;
+        for (int op = 0; op < 4 && (f16 || bf16); ++op) {
+            enum { N = 113, ROWS = 3 };
+            uint16_t *a = halves(r, f16 ? AGK_F16 : AGK_BF16, N * ROWS),
+                     *b = halves(r, f16 ? AGK_F16 : AGK_BF16, N * ROWS);
+            uint16_t *expected = filled(N * ROWS * 2), *found = filled(N * ROWS * 2);
+            for (int n = N - 40; n <= N; ++n) {
+                agk_binary_rows rows = {.y = (char *)expected,
+                                        .a = (const char *)a,
+                                        .b = (const char *)b,
+                                        .step_y = 2 * N,
+                                        .step_a = 2 * N,
+                                        .step_b = 2 * N};
+                (f16 ? agk_binary_f16_scalar : agk_binary_bf16_scalar)(ops[op], n, ROWS, &rows);
+                rows.y = (char *)found;
+                ((agk_binary_f16_fn *)v->fn)(ops[op], n, ROWS, &rows);
+                CHECK(memcmp(expected, found, N * ROWS * 2) == 0);
+            }
+            free(a), free(b), free(expected), free(found);
+        }
+        if (strcmp(v->kernel, "cpy_fill_32") == 0) {
+            uint32_t found[80];
+            for (int n = 0; n < 70; ++n) {
+                memset(found, 0xa5, sizeof found);
+                ((agk_cpy_fill_32_fn *)v->fn)(n, found, 0x7fa12345); /* a NaN keeps its bits */
+                for (int j = 0; j < 80; ++j) CHECK(found[j] == (j < n ? 0x7fa12345 : 0xa5a5a5a5));
+            }
+        }
+        const bool to = strcmp(v->kernel, "cpy_to_i32") == 0, from = strcmp(v->kernel, "cpy_from_i32") == 0;
+        if (to || from) {
+            float *x = floats(r, 160);
+            x[3] = INFINITY, x[5] = NAN, x[7] = 3e9f, x[11] = -3e9f, x[13] = -0.0f;
+            uint32_t expected[160], found[160];
+            for (int n = 0; n < 160; ++n) {
+                memset(expected, 0, sizeof expected), memset(found, 0, sizeof found);
+                if (to) {
+                    agk_cpy_to_i32_scalar(x, expected, n);
+                    ((agk_cpy_to_i32_fn *)v->fn)(x, found, n);
+                } else {
+                    agk_cpy_from_i32_scalar(x, (float *)expected, n);
+                    ((agk_cpy_from_i32_fn *)v->fn)(x, (float *)found, n);
+                }
+                CHECK(memcmp(expected, found, sizeof found) == 0);
+            }
+            free(x);
+        }
+    }
+}
+
+int main(void)
+{
+    rng r = rng_new(0);
+    extremes(&r);
+    halves_and_numbers(&r);
+    return 0;
+}
