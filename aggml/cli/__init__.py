@@ -32,8 +32,9 @@ __all__ = ["main"]
 def main(context: click.Context) -> None:
     """Tensors on devices, awaited: models, files and devices from the command line.
 
-    Every command answers --help. With --json it prints one JSON value for programs. Exit status: 0,
-    or 1 if it could not be done, 2 if the arguments are wrong, 130 after Ctrl-C.
+    Every command answers --help. With --json it prints one JSON value for programs; chat and serve
+    print an object on a line for each event. Exit status: 0, or 1 if it could not be done, 2 if the
+    arguments are wrong, 130 after Ctrl-C.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -90,7 +90,7 @@ def _unit(tensor: Tensor) -> str:
 )  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
               help="Times that the model is timed; the median counts.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @awaited
 async def bench(
     model: Path | None,

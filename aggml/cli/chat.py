@@ -1,4 +1,4 @@
-"""``aggml chat``: a conversation in the terminal.
+"""``aggml chat``: a conversation in the terminal, or as lines of JSON for a program.
 
 Here: reading lines, showing answers as they come, the history. Ctrl-C ends an answer and not the
 program. Not here: choosing tokens, loading (shared.py).
@@ -7,15 +7,19 @@ program. Not here: choosing tokens, loading (shared.py).
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
-from typing import TYPE_CHECKING, Any
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.abc
 import click
 
-from aggml.cli.shared import awaited, model_options, opened
+from aggml.cli.shared import awaited, model_options, opened, tell, without_group
 from aggml.cli.text import sampling_options
+from aggml.models import ModelError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +33,11 @@ Message = dict[str, str]
 
 @click.command
 @model_options
-@click.option("--system", metavar="TEXT", help="What the model is told first.")
+@click.option("--system", metavar="TEXT", help="What the model is told first. [default: nothing]")
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="A JSON object on a line for each event: ready, token, answer, cleared, error.",
+)  # fmt: skip
 @sampling_options
 @awaited
 async def chat(
@@ -39,56 +47,161 @@ async def chat(
     ctx: int | None,
     cache: str,
     system: str | None,
+    as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
-    """Talk with the model of a GGUF file, MODEL.
+    """Talk with the model of a GGUF file or a folder of Hugging Face, MODEL.
 
-    Ctrl-C ends an answer; /clear forgets the conversation; /quit, Ctrl-D, or Ctrl-C at the prompt
-    leave.
+    Each line of standard input is a message. Ctrl-C ends an answer; /clear forgets the
+    conversation; /quit, Ctrl-D, or Ctrl-C at the prompt leave. With --json, a line that is a JSON
+    string stands for the text in it, so that a message may have several lines. The status is 1 if
+    the last message got no answer.
     """
     begin = [] if system is None else [{"role": "system", "content": system}]
     async with opened(model, device, threads, ctx, cache) as loaded:
-        click.echo(f"{loaded.architecture}, {loaded.ctx} positions. /clear, /quit", err=True)
-        messages = list(begin)
-        while True:
-            line = _line()
-            if line is None or line.strip() == "/quit":
-                return
+        shown: _Shown = _Events() if as_json else _Terminal()
+        shown.ready(loaded)
+        messages, status = list(begin), 0
+        while (line := shown.line()) is not None and line.strip() != "/quit":
             if line.strip() == "/clear":
                 messages = list(begin)
-                continue
-            if line.strip():
-                messages.append({"role": "user", "content": line})
-                answer = await _answer(loaded, messages, sampling)
-                messages.append({"role": "assistant", "content": answer})
+                shown.cleared()
+            elif line.strip():
+                asked = [*messages, {"role": "user", "content": line}]
+                try:
+                    with without_group():
+                        answer = await _answer(loaded, asked, sampling, shown)
+                except ModelError as error:
+                    status = 1
+                    shown.failed(f"{error}; /clear forgets the conversation")
+                else:
+                    status = 0
+                    messages = [*asked, {"role": "assistant", "content": answer}]
+    raise click.exceptions.Exit(status)
 
 
-def _line() -> str | None:
-    """What the person types; None at the end of input.
-
-    It blocks the loop, on which nothing runs meanwhile; so Ctrl-C here ends the program at once.
-    """
-    try:
-        return input("> ")
-    except EOFError:
-        click.echo()
-        return None
-
-
-async def _answer(model: Model, messages: list[Message], sampling: dict[str, Any]) -> str:
+async def _answer(
+    model: Model, messages: list[Message], sampling: dict[str, Any], shown: _Shown
+) -> str:
     """Show the answer as it comes; what there was of it if Ctrl-C ended it."""
     text = model.template.render(messages)
     pieces: list[str] = []
     ids = model.tokenizer.encode(text, special=not _begins(model, text))
+    first, begin, whole = 0.0, time.perf_counter(), False
     async with anyio.create_task_group() as tasks:
         await tasks.start(_cancel_when_interrupted, tasks.cancel_scope)
         async with contextlib.aclosing(model.generate(ids, **sampling)) as tokens:
             async for token in tokens:
+                first = first or time.perf_counter()
                 pieces.append(token.text)
-                click.echo(token.text, nl=False)
+                shown.token(token.text)
+        whole = True
         tasks.cancel_scope.cancel()
-    click.echo()
-    return "".join(pieces)
+    end = time.perf_counter()
+    n, answer = len(pieces), "".join(pieces)
+    most = min(sampling["max_tokens"], model.ctx - len(ids) + 1)
+    shown.answered(
+        {
+            "text": answer,
+            "finish": "interrupted" if not whole else "length" if n >= most else "stop",
+            "prompt_tokens": len(ids),
+            "tokens": n,
+            "seconds_to_first_token": first - begin if n else None,
+            "tokens_per_second": (n - 1) / (end - first) if n > 1 else None,
+        }
+    )
+    return answer
+
+
+class _Shown(Protocol):
+    """Where a conversation comes from and goes to."""
+
+    def ready(self, model: Model) -> None:
+        """The model is loaded."""
+
+    def line(self) -> str | None:
+        """The next message or command; None at the end of input.
+
+        It blocks the loop, on which nothing runs meanwhile; so Ctrl-C here ends the program at
+        once.
+        """
+
+    def token(self, text: str) -> None:
+        """A piece of the answer."""
+
+    def answered(self, told: dict[str, Any], /) -> None:
+        """The answer is at its end: its text, why it ended, counts and speeds."""
+
+    def cleared(self) -> None:
+        """The conversation begins anew."""
+
+    def failed(self, why: str) -> None:
+        """There is no answer to the last message, which does not count as said."""
+
+
+class _Terminal:
+    """A person at a terminal."""
+
+    def ready(self, model: Model) -> None:
+        """On standard error, so that standard output has the answers alone."""
+        click.echo(f"{model.architecture}, {model.ctx} positions. /clear, /quit", err=True)
+
+    def line(self) -> str | None:
+        """What the person types."""
+        try:
+            return input("> ")
+        except EOFError:
+            click.echo()
+            return None
+
+    def token(self, text: str) -> None:
+        """As it comes."""
+        click.echo(text, nl=False)
+
+    def answered(self, _: dict[str, Any], /) -> None:
+        """The end of its line."""
+        click.echo()
+
+    def cleared(self) -> None:
+        """Nothing."""
+
+    def failed(self, why: str) -> None:
+        """One line."""
+        click.echo(f"aggml chat: {why}", err=True)
+
+
+class _Events:
+    """A program: an object on a line for each event."""
+
+    def ready(self, model: Model) -> None:
+        """What answers."""
+        tell({"event": "ready", "architecture": model.architecture, "ctx": model.ctx})
+
+    def line(self) -> str | None:
+        """Text, or a JSON string."""
+        line = sys.stdin.readline()
+        if not line:
+            return None
+        if line.startswith('"'):
+            with contextlib.suppress(ValueError):
+                return str(json.loads(line))
+        return line.rstrip("\r\n")
+
+    def token(self, text: str) -> None:
+        """As it comes."""
+        tell({"event": "token", "text": text})
+
+    def answered(self, told: dict[str, Any], /) -> None:
+        """All about the answer."""
+        tell({"event": "answer", **told})
+
+    def cleared(self) -> None:
+        """So that a program sees in which order things happened."""
+        tell({"event": "cleared"})
+
+    def failed(self, why: str) -> None:
+        """An event like others: the conversation goes on."""
+        tell({"event": "error", "message": why})
 
 
 def _begins(model: Model, text: str) -> bool:

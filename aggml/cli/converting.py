@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aggml.cli.shared import awaited, bar, show
+from aggml.cli.shared import awaited, bar, show, type_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,20 +20,22 @@ __all__ = ["convert", "quantize"]
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
     """What both commands take beside the type."""
-    for option in (
+    for option in reversed((
         click.option(
-            "--output-type", "ends", metavar="TYPE",
+            "--output-type", "ends", metavar="TYPE", shell_complete=type_names,
             help="Of the output and the embeddings. [default: as the others]",
         ),
         click.option(
-            "--keep", metavar="REGEX", help="Tensors whose name it matches stay as they are."
+            "--keep", metavar="REGEX",
+            help="Tensors whose name it matches stay as they are. [default: none of them]",
         ),
         click.option(
             "--imatrix", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="How much each column matters, as llama.cpp measures it: .dat or .gguf.",
+            help="How much each column matters, as llama.cpp measures it: .dat or .gguf. "
+            "[default: all alike]",
         ),
-        click.option("--json", "as_json", is_flag=True, help="For programs."),
-    ):  # fmt: skip
+        click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs."),
+    )):  # fmt: skip
         function = option(function)
     return function
 
@@ -45,7 +47,12 @@ TARGET = click.argument("target", type=click.Path(dir_okay=False, path_type=Path
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @TARGET
 @click.option(
-    "-t", "--type", "dtype", metavar="TYPE", help="Of the matrices. [default: as they are]"
+    "-t",
+    "--type",
+    "dtype",
+    metavar="TYPE",
+    shell_complete=type_names,
+    help="Of the matrices. [default: as they are]",
 )
 @_options
 @awaited
@@ -63,7 +70,7 @@ async def convert(folder: Path, target: Path, **options: Any) -> None:  # noqa: 
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @TARGET
 @click.option(
-    "-t", "--type", "dtype", metavar="TYPE", required=True,
+    "-t", "--type", "dtype", metavar="TYPE", required=True, shell_complete=type_names,
     help="Of the matrices: q8_0, q4_K, f16, ...",
 )  # fmt: skip
 @_options

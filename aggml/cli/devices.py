@@ -20,9 +20,13 @@ __all__ = ["devices"]
 
 
 @click.command
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @click.option(
-    "--path", "paths", multiple=True, metavar="FOLDER", help="Look for plug-ins here, too."
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="FOLDER",
+    help="Look for plug-ins here, too. [default: nowhere else]",
 )
 def devices(as_json: bool, paths: Sequence[str]) -> None:
     """List families and devices, and what failed to load and why.

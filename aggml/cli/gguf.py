@@ -45,8 +45,10 @@ def _told(value: Any) -> Any:  # noqa: ANN401 as the file has it
 
 @gguf.command
 @click.argument("file", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@click.option("--tensors/--no-tensors", default=True, help="List the tensors, too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
+@click.option(
+    "--tensors/--no-tensors", default=True, show_default=True, help="List the tensors, too."
+)
 def info(file: Path, as_json: bool, tensors: bool) -> None:
     """Metadata, types and tensors of FILE."""
     with GGUFFile.open(file) as opened:
@@ -85,7 +87,7 @@ def info(file: Path, as_json: bool, tensors: bool) -> None:
 
 @gguf.command
 @click.argument("file", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 @awaited
 async def check(file: Path, as_json: bool) -> None:
     """Read all of FILE: the header, every tensor's numbers, and what its architecture needs.

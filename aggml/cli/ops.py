@@ -17,7 +17,7 @@ import click
 
 import aggml
 from aggml import DType
-from aggml.cli.shared import show
+from aggml.cli.shared import device_names, show
 from aggml.ops.table import IDLE, OPS
 
 if TYPE_CHECKING:
@@ -110,10 +110,17 @@ def _computes(device: Device, node: Tensor) -> bool:
 
 
 @click.command
-@click.option("--device", metavar="NAME", help="An aggml device. [default: the best one]")
-@click.option("--type", "kind", metavar="TYPE", help="Only ops with an operand of this type.")
+@click.option(
+    "--device",
+    metavar="NAME",
+    shell_complete=device_names,
+    help="An aggml device. [default: the best one]",
+)
+@click.option(
+    "--type", "kind", metavar="TYPE", help="Only ops with an operand of this type. [default: all]"
+)
 @click.argument("names", nargs=-1, metavar="[OP]...")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
 def ops(device: str | None, kind: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """List the operations that a device computes, with the element types of their operands.
 

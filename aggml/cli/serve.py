@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from aggml.cli.shared import bar, device_options
+from aggml.cli.shared import bar, device_options, tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +31,12 @@ __all__ = ["serve"]
     help="0 takes a free one, which the log names.",
 )  # fmt: skip
 @click.option(
+    "--json", "as_json", is_flag=True,
+    help="A JSON object on a line for each event: listening, request, stopped.",
+)  # fmt: skip
+@click.option(
     "--api-key", envvar="AGGML_API_KEY", show_envvar=True, metavar="KEY",
-    help="Answer only requests that bring this key.",
+    help="Answer only requests that bring this key. [default: answer all]",
 )  # fmt: skip
 @device_options
 @click.option(
@@ -45,7 +49,7 @@ __all__ = ["serve"]
 )  # fmt: skip
 @click.option(
     "--chunk", type=click.IntRange(1), default=128, show_default=True,
-    help="Tokens in one step, of running sequences and of prompts.",
+    help="Tokens in one step, of running sequences and of prompts together.",
 )  # fmt: skip
 @click.option(
     "--queue", type=click.IntRange(1), default=256, show_default=True,
@@ -79,6 +83,7 @@ def serve(
     models: Sequence[Path],
     loop: Literal["asyncio", "trio"],
     *,
+    as_json: bool,
     on_ray: bool,
     replicas: str,
     **given: Any,  # noqa: ANN401 the options
@@ -103,6 +108,8 @@ def serve(
         max_waiting=given["queue"],
     )
     if on_ray:
+        if as_json:
+            raise click.UsageError("--json tells of requests of this process, --ray has none here")
         _replicate(models, limits, replicas, given)
         return
     with bar("loading") as progress:
@@ -117,7 +124,9 @@ def serve(
             collect_seldom=True,
             progress=None if progress is None else lambda _, done, total: progress(done, total),
         )
-        where = Address(given["host"], given["port"], loop, given["log_level"])
+        where = Address(
+            given["host"], given["port"], loop, given["log_level"], tell if as_json else None
+        )
         status = run(options, where)
     raise click.exceptions.Exit(status)
 

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +20,13 @@ import click
 import aggml
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 
     from aggml.models import Model
 
 __all__ = [
-    "CACHES", "Program", "awaited", "bar", "device_options", "model_options", "opened", "show",
+    "CACHES", "Program", "awaited", "bar", "device_names", "device_options", "model_options",
+    "opened", "show", "tell", "type_names", "without_group",
 ]  # fmt: skip
 
 CACHES: Final = ("f16", "bf16", "f32", "q8_0", "q4_0")  # types of keys and values
@@ -98,19 +99,46 @@ def awaited(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     )  # fmt: skip
     @functools.wraps(function)
     def run(loop: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 as click gives them
-        anyio.run(functools.partial(function, *args, **kwargs), backend=loop)
+        with without_group():
+            anyio.run(functools.partial(function, *args, **kwargs), backend=loop)
 
     return run
 
 
+@contextmanager
+def without_group() -> Generator[None]:
+    """Let an exception out as it was raised, and not in the groups that task groups make of it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+def device_names(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the devices whose names begin so."""
+    return [device.name for device in aggml.list_devices() if device.name.startswith(begun)]
+
+
+def type_names(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the element types whose names begin so."""
+    names = (kind.type_name for kind in aggml.DType)
+    return [name for name in names if name.lower().startswith(begun.lower())]
+
+
 def device_options(function: Callable[..., None]) -> Callable[..., None]:
     """Where and how a model is computed."""
-    for option in (
+    for option in reversed((
         click.option(
-            "--device", metavar="NAME", multiple=True,
+            "--device", metavar="NAME", multiple=True, shell_complete=device_names,
             help="An aggml device; several share the model. [default: the best one]",
         ),
-        click.option("--threads", type=click.IntRange(1), help="[default: all usable cores]"),
+        click.option(
+            "--threads", type=click.IntRange(1), metavar="N",
+            help="Threads that compute. [default: all usable cores]",
+        ),
         click.option(
             "--ctx", type=click.IntRange(1), metavar="N",
             help="Positions of a sequence. [default: what the model was trained for, at most 4096]",
@@ -118,9 +146,9 @@ def device_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--cache", default="f16", show_default=True,
             type=click.Choice(CACHES),
-            help="Type of keys and values.",
+            help="Element type of keys and values.",
         ),
-    ):  # fmt: skip
+    )):  # fmt: skip
         function = option(function)
     return function
 
@@ -173,3 +201,8 @@ class bar:
 def show(value: Any, *, err: bool = False) -> None:  # noqa: ANN401 whatever JSON has
     """One JSON value on standard output, or on standard error."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False), err=err)
+
+
+def tell(value: dict[str, Any]) -> None:
+    """One JSON object on a line of its own, written at once: an event of a command that goes on."""
+    click.echo(json.dumps(value))  # ASCII: nothing in it ends a line for any reader

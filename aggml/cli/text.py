@@ -22,8 +22,9 @@ __all__ = ["embed", "generate", "rerank", "sampling_options"]
 
 def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
     """How tokens are chosen."""
-    for option in (
-        click.option("-n", "--max-tokens", type=click.IntRange(0), default=128, show_default=True),
+    for option in reversed((
+        click.option("-n", "--max-tokens", type=click.IntRange(0), default=128, show_default=True,
+                     help="Tokens of an answer at most."),
         click.option(
             "--temperature", type=click.FloatRange(0), default=0.8, show_default=True,
             help="0 takes the best token.",
@@ -34,15 +35,16 @@ def sampling_options(function: Any) -> Any:  # noqa: ANN401 click's decorators
                      show_default=True, help="Draw from the best that make up this share."),
         click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, show_default=True,
                      help="Draw from those at least so many times as probable as the best."),
-        click.option("--seed", type=int, help="For the same draws again."),
-    ):  # fmt: skip
+        click.option("--seed", type=int,
+                     help="For the same draws again. [default: another one each time]"),
+    )):  # fmt: skip
         function = option(function)
     return function
 
 
 @click.command
 @model_options
-@click.option("-p", "--prompt", help="[default: standard input]")
+@click.option("-p", "--prompt", metavar="TEXT", help="What is continued. [default: standard input]")
 @click.option("--json", "as_json", is_flag=True, help="One object at the end: text, ids, speeds.")
 @sampling_options
 @awaited
@@ -56,7 +58,7 @@ async def generate(
     as_json: bool,
     **sampling: Any,  # noqa: ANN401 as `sampling_options` has them
 ) -> None:
-    """Continue a prompt with the model of a GGUF file, MODEL."""
+    """Continue a prompt with the model of a GGUF file or a folder of Hugging Face, MODEL."""
     text = sys.stdin.read() if prompt is None else prompt
     async with opened(model, device, threads, ctx, cache) as loaded:
         ids = loaded.tokenizer.encode(text)
@@ -87,7 +89,7 @@ async def generate(
 @click.command
 @model_options
 @click.argument("texts", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="One list of vectors.")
+@click.option("--json", "as_json", is_flag=True, help="One list of vectors, as lists of numbers.")
 @awaited
 async def embed(
     model: Path,
@@ -113,7 +115,7 @@ async def embed(
 @model_options
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option("--top-n", type=click.IntRange(1), help="Only so many of the best.")
+@click.option("--top-n", type=click.IntRange(1), help="Only so many of the best. [default: all]")
 @click.option(
     "--json", "as_json", is_flag=True, help="A list of index and relevance_score, best first."
 )

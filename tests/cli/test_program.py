@@ -1,7 +1,7 @@
 """The program `aggml`: help, one-line errors, exit statuses, generate, embed, chat and gguf.
 
 Not here: `aggml devices` (tests/registry/test_command.py), bench, trace and ops (test_looking.py),
-the server (tests/serve).
+events (test_events.py), help and completion (test_help.py), the server (tests/serve).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,30 +27,6 @@ GREEDY = ["--temperature", "0", "-n", "6", "--ctx", "256"]
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return llama_files.write(tmp_path_factory.mktemp("models") / "llama.gguf")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "generate",
-        "chat",
-        "embed",
-        "rerank",
-        "serve",
-        "bench",
-        "trace",
-        "ops",
-        "devices",
-        "gguf info",
-        "gguf check",
-        "gguf quantize",
-    ],
-)
-def test_every_command_answers_help(command: str) -> None:
-    text, errors = run(*command.split(), "--help")
-    assert text.startswith("Usage: ")
-    assert errors == ""
-    assert "-h, --help  " in text
 
 
 @pytest.mark.parametrize(
@@ -205,20 +180,3 @@ def test_exit_statuses_are_those_of_the_help(path: Path, tmp_path: Path) -> None
         generate.stdout.read()
         assert generate.stderr.read().strip() == b""
         assert generate.wait(30) == 130
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands(shell: str) -> None:
-    program = [sys.executable, "-c", "from aggml.cli import main; main()"]
-
-    def answer(**environment: str) -> str:
-        done = subprocess.run(
-            program, env=os.environ | environment, capture_output=True, text=True, timeout=60
-        )
-        return done.stdout
-
-    assert "_AGGML_COMPLETE" in answer(_AGGML_COMPLETE=f"{shell}_source")
-    at = "" if shell == "fish" else "1"  # fish names the word, the others its number
-    words = answer(_AGGML_COMPLETE=f"{shell}_complete", COMP_WORDS="aggml ", COMP_CWORD=at)
-    for command in ("chat", "generate", "serve", "bench", "ops"):
-        assert command in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = "docs/program.md"
-ALL, FIRST = (block.code for block in blocks(PAGE) if block.language == "sh")
+ALL, FIRST, EVENTS = (block.code for block in blocks(PAGE) if block.language == "sh")
 
 
 def aggml(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -52,6 +53,20 @@ def test_the_commands_of_the_page_run(folder: Path) -> None:
         assert aggml(folder, *arguments).stdout.strip()
     assert (folder / "SMALLER.gguf").exists()
     assert "<svg" in (folder / "timeline.svg").read_text()
+
+
+def test_a_chat_of_two_messages_is_told_as_events(folder: Path) -> None:
+    program = folder / "aggml"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aggml "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", EVENTS], cwd=folder, capture_output=True, text=True, check=True,
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    kinds = [json.loads(line)["event"] for line in done.stdout.splitlines()]
+    assert [kind for kind in kinds if kind != "token"] == ["ready", "answer", "answer"]
+    for kind in set(kinds):
+        assert f"| `{kind}` |" in (ROOT / PAGE).read_text()
 
 
 def test_every_command_of_the_program_is_on_the_page(folder: Path) -> None:

@@ -1,0 +1,63 @@
+"""Records: what a server does, as one value for each event, for whoever started it.
+
+Here: an ASGI application around another that tells of each request. Not here: the servers
+(running.py), figures over time (metrics.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    Tell = Callable[[dict[str, Any]], None]
+
+__all__ = ["Recorded"]
+
+
+class Recorded:
+    """An ASGI application whose requests are told of once they have ended.
+
+    Args:
+        app: answers them.
+        tell: gets "request" with method, path, status (None: the client had gone before there was
+            one), bytes of the answer, and the seconds from the request to the last byte.
+    """
+
+    def __init__(self, app: ASGIApp, tell: Tell) -> None:
+        self._app = app
+        self._tell = tell
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, as ASGI wants."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status: int | None = None
+        nbytes, begin = 0, time.perf_counter()
+
+        async def watched(message: Message) -> None:
+            nonlocal status, nbytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                nbytes += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            self._tell(
+                {
+                    "event": "request",
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "status": status,
+                    "bytes": nbytes,
+                    "seconds": time.perf_counter() - begin,
+                }
+            )

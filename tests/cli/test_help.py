@@ -1,0 +1,148 @@
+"""What the program says of itself: --help of every command, and what shells complete.
+
+Not here: the commands (test_program.py and others).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+import pytest
+from cli.program import run
+
+import aggml
+from aggml.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*words, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+
+
+COMMANDS: Final = [" ".join(words) for words in commands(main)]
+
+
+def command_of(words: str) -> click.Command:
+    found: click.Command = main
+    for word in words.split():
+        assert isinstance(found, click.Group)
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_answers_help(command: str) -> None:
+    text, errors = run(*command.split(), "--help")
+    assert text.startswith("Usage: ")
+    assert errors == ""
+    assert "-h, --help  " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_says_what_it_is_and_what_holds_without_it(command: str) -> None:
+    found = command_of(command)
+    context = click.Context(found, info_name=command)
+    for option in found.params:
+        if not isinstance(option, click.Option):
+            continue
+        record = option.get_help_record(context)
+        assert record is not None
+        text = record[1].partition("[")[0]
+        assert len(text) > 3 or "default: " in record[1], option.name
+        if not (option.is_flag and not option.secondary_opts):
+            assert "default: " in record[1] or "required" in record[1], option.name
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"gguf"}))
+def test_every_command_can_speak_json(command: str) -> None:
+    assert any("--json" in option.opts for option in command_of(command).params)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["aggml", ""], {"chat", "generate", "serve", "bench", "ops", "gguf"}),
+        (["aggml", "gguf", ""], {"info", "check", "convert", "quantize"}),
+        (["aggml", "generate", "--ca"], {"--cache"}),
+        (["aggml", "generate", "--cache", "q"], {"q8_0", "q4_0"}),
+        (["aggml", "ops", "--device", ""], {"CPU"}),
+        (["aggml", "gguf", "quantize", "a", "b", "--type", "Q4_"], {"q4_0", "q4_1", "q4_K"}),
+    ],
+)
+def test_the_program_tells_shells_what_comes_next(
+    shell: str, words: list[str], expected: set[str]
+) -> None:
+    at = words[-1] if shell == "fish" else str(len(words) - 1)  # fish names the word itself
+    told = _program(_AGGML_COMPLETE=f"{shell}_complete", COMP_WORDS=" ".join(words), COMP_CWORD=at)
+    found = {part for line in told.splitlines() for part in line.replace("\t", ",").split(",")}
+    assert expected <= found
+
+
+def _program(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", "from aggml.cli import main; main()"],
+        env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout
+
+
+#: Evaluates the script as a start file does, then asks for what follows "aggml gen".
+SHELLS: Final = {
+    "bash": """
+eval "$(_AGGML_COMPLETE=bash_source aggml)"
+COMP_WORDS=(aggml gen) COMP_CWORD=1
+_aggml_completion aggml
+echo "${COMPREPLY[@]}"
+""",
+    "zsh": """
+autoload -U compinit && compinit -u -D
+eval "$(_AGGML_COMPLETE=zsh_source aggml)"
+[[ ${_comps[aggml]} == _aggml_completion ]] || exit 1
+compdef () { }
+_describe () { print -l ${(P)3} }
+compadd () { print -l "${@[-1]}" ${(P)@[-1]} }
+words=(aggml gen) CURRENT=2
+_aggml_completion
+""",
+    "fish": """
+_AGGML_COMPLETE=fish_source aggml | source
+complete --do-complete "aggml gen"
+""",
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_that_read_the_script_completes(shell: str, tmp_path: Path) -> None:
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "aggml").write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'from aggml.cli import main; main()' \"$@\"\n",
+        encoding="ascii",
+    )
+    (tmp_path / "aggml").chmod(0o755)
+    done = subprocess.run(
+        [found, "-c", SHELLS[shell]], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "generate" in re.split(r"[\s:]", done.stdout), (done.stdout, done.stderr)
+
+
+def test_help_names_the_version_and_statuses() -> None:
+    assert run("--version")[0] == f"aggml {aggml.__version__}\n"
+    assert "2 if the arguments are wrong, 130" in " ".join(run("--help")[0].split())
