@@ -17,10 +17,13 @@ from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import load
 from aggml.models.model import Model, Token
+from aggml.models.speech import Segment
+from aggml.models.speech.waves import read_wav
+from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 
 __all__ = [
     "Architecture", "Converted", "Description", "EncoderModel", "Hyperparameters", "Layer", "Model",
-    "ModelError", "TextModel", "Token", "convert", "known_architectures", "load",
-    "register_architecture",
+    "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "convert", "known_architectures",
+    "load", "read_wav", "register_architecture",
 ]  # fmt: skip

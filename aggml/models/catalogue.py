@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aggml.models.checkpoints.recipes import Checkpoint
+    from aggml.models.description import SpeechDescription
     from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
@@ -76,7 +77,7 @@ def checkpoints() -> list[tuple[str, Checkpoint]]:
     ]
 
 
-def describe(hp: Hyperparameters) -> Description | EncoderDescription:
+def describe(hp: Hyperparameters) -> Description | EncoderDescription | SpeechDescription:
     """The model that a file describes.
 
     Raises:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.models.blocks.scope import Scope
-    from aggml.models.cache.room import Cached, State
+    from aggml.models.cache.room import Cached, Memory, State
     from aggml.models.checkpoints.recipes import Checkpoint
     from aggml.models.encoding.description import EncoderDescription
     from aggml.models.hyperparameters import Hyperparameters
 
-__all__ = ["Architecture", "Block", "Description", "Layer", "Mixer"]
+__all__ = ["Architecture", "Block", "Description", "Layer", "Mixer", "SpeechDescription"]
 
 
 class Block(Protocol):
@@ -45,7 +45,7 @@ class Mixer(Protocol):
         """Names of the tensors without which it cannot be built, as in "attn_q.weight"."""
         ...
 
-    def caches(self) -> Mapping[str, Cached | State]:
+    def caches(self) -> Mapping[str, Cached | Memory | State]:
         """Its caches and states by name."""
         ...
 
@@ -72,6 +72,9 @@ class Layer:
         residual_scale: what comes out of either block is multiplied by this before it is added.
         parallel: the feed-forward block takes in what the mixer takes in, and both are added to it;
             without a norm of its own it shares the mixer's.
+        cross: a second mixer between the two, with a norm of its own and added in the same way:
+            attention to what lies beside the text, as audio.
+        before_cross: the name of that norm.
     """
 
     mixer: Mixer
@@ -82,10 +85,24 @@ class Layer:
     after_feed_forward: str | None = None
     residual_scale: float = 1.0
     parallel: bool = False
+    cross: Mixer | None = None
+    before_cross: str = "cross_attn_norm"
 
-    def caches(self) -> dict[str, Cached | State]:
-        """Caches and states of both parts by name."""
+    def parts(self) -> tuple[Layer, ...]:
+        """Itself, or two layers of one mixer each: the second one has the feed-forward block."""
+        if self.cross is None:
+            return (self,)
+        first = replace(self, feed_forward=None, cross=None)
+        second = replace(
+            self, mixer=self.cross, before_mixer=self.before_cross, after_mixer=None, cross=None
+        )
+        return first, second
+
+    def caches(self) -> dict[str, Cached | Memory | State]:
+        """Caches and states of all parts by name."""
         found = dict(self.mixer.caches())
+        if self.cross is not None:
+            found |= self.cross.caches()
         if isinstance(self.feed_forward, Mixer):
             found |= self.feed_forward.caches()
         return found
@@ -97,6 +114,9 @@ class Layer:
         if self.feed_forward is not None:
             norms += [self.before_feed_forward, self.after_feed_forward]
             parts += self.feed_forward.needs()
+        if self.cross is not None:
+            norms.append(self.before_cross)
+            parts += self.cross.needs()
         return [*(f"{norm}.weight" for norm in norms if norm is not None), *parts]
 
 
@@ -189,6 +209,36 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeechDescription:
+    """A model that writes what is said in audio.
+
+    Attributes:
+        audio: the encoder; its ``context_length`` is frames of 20 ms that it hears at once.
+        text: the decoder, whose layers attend to what the encoder gives.
+        bands: of the mel spectrogram.
+    """
+
+    audio: EncoderDescription
+    text: Description
+    bands: int
+
+    @property
+    def architecture(self) -> str:
+        """Its name in the file."""
+        return self.text.architecture
+
+    def needs(self) -> list[str]:
+        """Names of the tensors that the file must have."""
+        names = ["enc.position_embd.weight", "enc.output_norm.weight"]
+        names += [f"enc.conv{i}.{part}" for i in (1, 2) for part in ("weight", "bias")]
+        parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output"]
+        parts += ["ffn_norm", "ffn_up", "ffn_down"]
+        for i in range(len(self.audio.layers)):
+            names += [f"enc.blk.{i}.{part}.weight" for part in parts]
+        return [*names, *self.text.needs()]
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """What a file of ``architectures/`` gives, and a program to `register_architecture`.
 
@@ -200,5 +250,5 @@ class Architecture:
     """
 
     names: tuple[str, ...]
-    describe: Callable[[Hyperparameters], Description | EncoderDescription]
+    describe: Callable[[Hyperparameters], Description | EncoderDescription | SpeechDescription]
     checkpoints: tuple[Checkpoint, ...] = ()

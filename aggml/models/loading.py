@@ -15,11 +15,13 @@ import aggml
 from aggml import Backend, DType, Scheduler
 from aggml.models.catalogue import describe
 from aggml.models.decoding.decoder import Decoder
+from aggml.models.description import SpeechDescription
 from aggml.models.encoder_model import EncoderModel
 from aggml.models.encoding import Encoder, EncoderDescription
 from aggml.models.errors import ModelError
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.site import site_of
+from aggml.models.speech_model import SpeechModel
 from aggml.models.text_model import TextModel
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.weights import load_weights, open_model
@@ -51,13 +53,14 @@ async def load(
     Weights are mapped where the device reads host memory, so that nothing is copied.
 
     Args:
-        path: a GGUF file, or a folder of Hugging Face with config.json and safetensors.
+        path: a GGUF file, or a folder of Hugging Face with config.json and safetensors; of
+            Whisper also OpenAI's ``.pt`` and ggml's ``.bin``.
         backend: where to compute; it must stay open while the model is used. A scheduler gives each
             layer to a device that has memory for it and for its caches, the first layers to the
             CPU. None: a backend on the best device, which is closed with the model.
         ctx: positions of each sequence, prompt and answer together; rounded up to a multiple of
             256. None: what the model was trained for, but at most 4096.
-        slots: sequences at a time.
+        slots: sequences at a time; of a model of speech windows that are decoded together.
         cache: element type of keys and values: f16, bf16, f32, q8_0 or q4_0.
         progress: called with bytes loaded so far and bytes in all.
 
@@ -91,6 +94,9 @@ async def load(
                 layers = [0] * len(model.layers)
                 weights = await load_weights(at, file, model.needs(), progress, caches=layers)
                 return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
+            if isinstance(model, SpeechDescription):
+                speech = await _load_speech(at, file, model, slots, kind, progress)
+                return SpeechModel(model, speech, tokenizer, owned=own)
             decoder = await load_decoder(
                 at, file, ctx=ctx, sequences=slots, cache=kind, progress=progress
             )
@@ -102,6 +108,21 @@ async def load(
     return TextModel(
         decoder, tokenizer, owned=own, template=template if isinstance(template, str) else None
     )
+
+
+async def _load_speech(
+    backend: Backend | Scheduler,
+    file: ModelFile,
+    model: SpeechDescription,
+    slots: int,
+    cache: DType,
+    progress: Callable[[int, int], None] | None,
+) -> Decoder:
+    """The part of a model of speech that writes, with the weights of the part that hears."""
+    ctx = model.text.context_length
+    caches = Decoder.sizes(model.text, ctx=ctx, sequences=slots, cache=cache)
+    weights = await load_weights(backend, file, model.needs(), progress, caches=caches)
+    return Decoder(backend, model.text, weights, ctx=ctx, sequences=slots, cache=cache)
 
 
 D = TypeVar("D", bound=Decoder)
@@ -161,6 +182,8 @@ async def load_decoder(
     model = describe(Hyperparameters(file.metadata))
     if isinstance(model, EncoderDescription):
         raise ModelError(f"{model.architecture} is an encoder: it does not continue text")
+    if isinstance(model, SpeechDescription):
+        raise ModelError(f"{model.architecture} is a model of speech: it does not continue text")
     if stage is not None:
         model = model.stage(*stage)
     limit = ctx or min(model.context_length, LONGEST)

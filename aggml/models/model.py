@@ -1,7 +1,7 @@
 """Model: what every model that `load` returns can be asked; what one cannot do, it says.
 
 Here: the interface, closing. Not here: models that continue text (text_model.py), that make vectors
-(encoder_model.py).
+(encoder_model.py), that write what is said (speech_model.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from aggml.models.speech import Segment
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.tokenizers.template import ChatTemplate
 
@@ -121,6 +122,19 @@ class Model(ABC):
             Unsupported: it does not continue text.
         """
         raise self._cannot("generate", "does not continue text")
+
+    def transcribe(
+        self,
+        samples: npt.ArrayLike,
+        rate: int = 16000,
+        **options: Any,  # noqa: ANN401
+    ) -> AsyncGenerator[Segment]:
+        """Write what is said; options as `SpeechModel.transcribe` has them.
+
+        Raises:
+            Unsupported: it is no model of speech.
+        """
+        raise self._cannot("transcribe", "does not hear")
 
     @abstractmethod
     async def embed(self, texts: Sequence[str]) -> F32:

@@ -14,7 +14,7 @@ import anyio.to_thread
 import aggml
 from aggml import GGUFFile, Scheduler
 from aggml.models.catalogue import checkpoints
-from aggml.models.checkpoints import ModelFolder
+from aggml.models.checkpoints import ModelFolder, open_whisper
 from aggml.models.dividing import SHARE, by_home, divided, layer_of
 from aggml.models.errors import ModelError
 
@@ -69,13 +69,16 @@ class ModelFile(Protocol):
 
 
 async def open_model(path: Path) -> ModelFile:
-    """Open a GGUF file, or a folder of Hugging Face, without holding up the loop.
+    """Open a GGUF file, a folder of Hugging Face or a file of Whisper, off the loop.
 
     Raises:
         ModelError: it cannot be read, or is no model.
     """
     if await anyio.Path(path).is_dir():
         return await anyio.to_thread.run_sync(ModelFolder.open, path, checkpoints())
+    whisper = await anyio.to_thread.run_sync(open_whisper, path)
+    if whisper is not None:
+        return whisper
     try:
         return await anyio.to_thread.run_sync(GGUFFile.open, path)
     except (OSError, aggml.AggmlError) as error:

@@ -16,8 +16,8 @@ import anyio.to_thread
 
 from aggml import Backend, InvalidArgument, Unsupported
 from aggml.models.catalogue import describe
+from aggml.models.description import Description
 from aggml.models.dividing import SHARE
-from aggml.models.encoding import EncoderDescription
 from aggml.models.hyperparameters import Hyperparameters
 from aggml.models.loading import LONGEST
 from aggml.models.text_model import TextModel
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from aggml.models.description import Description
     from aggml.models.tokenizers import Vocabulary
     from aggml.models.weights import ModelFile
     from aggml.ray.measuring import Measured, Sample
@@ -109,12 +108,11 @@ async def pipeline(
         slots: sequences at a time; about two for each stage keep all of them busy.
         cache: element type of keys and values.
         threads: cores that each stage computes on.
-        backend: opens the backend of a stage, there: ``lambda:
-            aggml.best_device().backend()``; or one such function for each. None: the CPU's.
+        backend: opens the backend of a stage, there; or one such function for each. None: the
+            CPU's.
         costs: time of each layer, in any unit, by which they are cut, or such a list for each
-            stage. "measured": a layer of each
-            kind is run on each stage. "bytes": those of their weights, of experts the ones that a
-            token uses.
+            stage. "measured": a layer of each kind is run on each stage. "bytes": those of their
+            weights, of experts the ones that a token uses.
         speeds: of each stage, relative to each other, where ``costs`` does not tell; None: all are
             equal.
         limits: bytes of weights that each stage has room for. None: if costs are measured, most
@@ -128,7 +126,7 @@ async def pipeline(
 
     Raises:
         ModelError: the file cannot be read, is of an unknown architecture.
-        Unsupported: it is an encoder.
+        Unsupported: it does not continue text.
         InvalidArgument: more stages than layers; a number below 1; layers that do not fit into
             ``limits``.
         AllocFailed: the cluster has no place for the stages.
@@ -136,25 +134,16 @@ async def pipeline(
 
     Cancellation: no stage is left.
     """
-    for name, given in (("ctx", ctx), ("slots", slots), ("threads", threads), ("stages", stages)):
-        if given is not None and given < 1:
-            raise InvalidArgument(f"[pipeline] {name} is {given}, must be at least 1")
-    openers = list(backend) if isinstance(backend, Sequence) else [backend] * stages
-    if len(openers) != stages:
-        raise InvalidArgument(f"[pipeline] {len(openers)} backends for {stages} stages")
+    openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
     where = Path(path)
     model, tokenizer, template, task = await _read(where, "bytes" if stages == 1 else costs)
     # What cannot be cut at all is refused before anything is started.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
     source = await anyio.to_thread.run_sync(lambda: source_of(where, shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
-    plans = [
-        Plan(i, stages, source, limit, slots, cache, opener, threads)
-        for i, opener in enumerate(openers)
-    ]
-    actors = Stages(
-        plans, [dict(resources or {"CPU": float(threads)})] * stages, strategy, patience
-    )
+    plans = [Plan(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
+    each = dict(resources or {"CPU": float(threads)})
+    actors = Stages(plans, [each] * stages, strategy, patience)
     await actors.place()
     if task.sample is not None:
         task, edges = await _measured(actors, task, task.sample, speeds, limits)
@@ -168,6 +157,23 @@ async def pipeline(
     return made
 
 
+def _openers(
+    backend: Opener | Sequence[Opener] | None, stages: int, **numbers: int | None
+) -> list[tuple[int, Opener | None]]:
+    """What opens the backend of each stage, with its number.
+
+    Raises:
+        InvalidArgument: a number below 1, or not one function for each stage.
+    """
+    for name, given in (*numbers.items(), ("stages", stages)):
+        if given is not None and given < 1:
+            raise InvalidArgument(f"[pipeline] {name} is {given}, must be at least 1")
+    openers = list(backend) if isinstance(backend, Sequence) else [backend] * stages
+    if len(openers) != stages:
+        raise InvalidArgument(f"[pipeline] {len(openers)} backends for {stages} stages")
+    return list(enumerate(openers))
+
+
 async def _read(
     path: Path, costs: _Costs | str
 ) -> tuple[Description, Vocabulary | None, str | None, _Task]:
@@ -176,9 +182,10 @@ async def _read(
         tokenizer = await anyio.to_thread.run_sync(open_vocabulary, file.metadata)
         template = file.metadata.get("tokenizer.chat_template")
         model = describe(Hyperparameters(file.metadata))
-        if isinstance(model, EncoderDescription):
+        if not isinstance(model, Description):
             raise Unsupported(
-                f"[pipeline] {model.architecture} is an encoder: one machine has room for it"
+                f"[pipeline] {model.architecture} does not continue text: one machine has room "
+                "for it"
             )
         task = _task(file, model, costs)
     return model, tokenizer, template if isinstance(template, str) else None, task

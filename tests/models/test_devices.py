@@ -55,7 +55,7 @@ def homes(model: aggml.models.Model) -> tuple[list[str], list[str]]:
     weights = [
         decoder.weights[f"blk.{i}.attn_norm.weight"] for i in range(len(decoder.model.layers))
     ]
-    caches = [next(iter(of.values())) for of in decoder._caches.layers]
+    caches = [next(iter(of.values())) for of in decoder.caches.layers]
     names = [[x.buffer.name for x in of if x.buffer is not None] for of in (weights, caches)]
     return names[0], names[1]
 

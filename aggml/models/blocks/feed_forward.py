@@ -19,19 +19,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE", "JOINED", "SPLIT", "Activation", "FeedForward"]
 
-Activation = Literal["silu", "gelu"]
+Activation = Literal["silu", "gelu", "gelu_erf"]
 
 #: ``gate(x) * up`` of two tensors, and of the two halves of each row of one.
 SPLIT: Final[dict[Activation, Callable[[Tensor, Tensor], Tensor]]] = {
     "silu": ops.swiglu_split,
     "gelu": ops.geglu_split,
+    "gelu_erf": ops.geglu_erf_split,
 }
 JOINED: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": ops.swiglu,
     "gelu": ops.geglu,
+    "gelu_erf": ops.geglu_erf,
 }
 #: Without a gate.
-ALONE: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {"silu": ops.silu, "gelu": ops.gelu}
+ALONE: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
+    "silu": ops.silu,
+    "gelu": ops.gelu,
+    "gelu_erf": ops.gelu_erf,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import aggml
 from aggml import DType, Tensor, ops
-from aggml.models.cache.room import Cached, Room, State
+from aggml.models.cache.room import Cached, Memory, Room, State
 from aggml.models.cache.rows import length_of
 from aggml.models.errors import ModelError
 
@@ -36,10 +36,12 @@ class Caches:
 
     Attributes:
         layers: tensors of each layer by name. Keys and values: [width, rows * sequences]; states:
-            [width, sequences + 1], whose last row stays zero: sequences begin with it.
+            [width, sequences + 1], whose last row stays zero: sequences begin with it; memories:
+            [width, rows * sequences].
         lengths: rows of each sequence, by room.
         rows: each tensor of keys or values, and its rows of a sequence.
         states: each tensor of states.
+        memories: each tensor of a memory, and its rows of a sequence.
 
     Raises:
         ModelError: a head is no whole number of blocks of ``dtype``.
@@ -53,36 +55,39 @@ class Caches:
         self.lengths: dict[Room, int] = {}
         self.rows: list[tuple[Tensor, int]] = []
         self.states: list[Tensor] = []
+        self.memories: list[tuple[Tensor, int]] = []
         for i, layer in enumerate(model.layers):
             made = {}
             for name, kept in layer.caches().items():
                 label = f"cache_{name}.{i}"
                 if isinstance(kept, State):
                     made[name] = self._state(label, kept)
+                elif isinstance(kept, Memory):
+                    made[name] = self._rows(label, dtype, kept, kept.rows)
+                    self.memories.append((made[name], kept.rows))
                 else:
-                    made[name] = self._cache(label, dtype, kept, _length(kept, ctx, ring))
+                    length = self.lengths[kept.room] = _length(kept, ctx, ring)
+                    made[name] = self._rows(label, dtype, kept, length)
+                    self.rows.append((made[name], length))
             self.layers.append(made)
 
     @property
     def all(self) -> list[Tensor]:
         """Every tensor."""
-        return [*(cache for cache, _ in self.rows), *self.states]
+        return [*(cache for cache, _ in (*self.rows, *self.memories)), *self.states]
 
     def _state(self, label: str, kept: State) -> Tensor:
         made = aggml.new_tensor(DType.F32, ne=(kept.width, self.sequences + 1), name=label)
         self.states.append(made)
         return made
 
-    def _cache(self, label: str, dtype: DType, kept: Cached, length: int) -> Tensor:
+    def _rows(self, label: str, dtype: DType, kept: Cached | Memory, length: int) -> Tensor:
         if kept.head % dtype.blck_size:
             raise ModelError(
                 f"a cache of {dtype.name.lower()} needs heads of a multiple of {dtype.blck_size} "
                 f"elements, this model has {kept.head}"
             )
-        self.lengths[kept.room] = length
-        made = aggml.new_tensor(dtype, ne=(kept.width, length * self.sequences), name=label)
-        self.rows.append((made, length))
-        return made
+        return aggml.new_tensor(dtype, ne=(kept.width, length * self.sequences), name=label)
 
     @property
     def state_bytes(self) -> int:
@@ -90,9 +95,11 @@ class Caches:
         return sum(state.nb[1] for state in self.states)
 
     def copies(self, source: int, target: int, n: int) -> Iterator[Tensor]:
-        """Nodes that copy the first ``n`` positions of a sequence, and its state, to another."""
-        for cache, length in self.rows:
-            row, held = cache.nb[1], min(n, length)
+        """Nodes that copy ``n`` positions of a sequence, its state and memory, to another."""
+        kept = [(cache, length, min(n, length)) for cache, length in self.rows]
+        kept += [(cache, length, length) for cache, length in self.memories]
+        for cache, length, held in kept:
+            row = cache.nb[1]
             old, new = (
                 ops.view_2d(cache, cache.ne[0], held, row, slot * length * row)
                 for slot in (source, target)
@@ -108,10 +115,11 @@ class Caches:
 def sizes(model: Description, dtype: DType, ctx: int, sequences: int, *, ring: bool) -> list[int]:
     """Bytes of the caches and states of each layer, with these arguments of `Caches`."""
 
-    def size(kept: Cached | State) -> int:
+    def size(kept: Cached | Memory | State) -> int:
         if isinstance(kept, State):
             return DType.F32.row_size(kept.width) * (sequences + 1)
-        return dtype.row_size(kept.width) * _length(kept, ctx, ring) * sequences
+        length = kept.rows if isinstance(kept, Memory) else _length(kept, ctx, ring)
+        return dtype.row_size(kept.width) * length * sequences
 
     return [sum(map(size, layer.caches().values())) for layer in model.layers]
 

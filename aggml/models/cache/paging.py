@@ -176,7 +176,7 @@ class PagedDecoder(Decoder):
         for memory, caches in self._maps:
             for cache, offset in zip(caches, _places(caches), strict=False):
                 length = self.ctx
-                if any(cache is state for state in self._caches.states):
+                if any(cache is state for state in self.caches.states):
                     if kept:
                         continue
                     length = 1
@@ -198,7 +198,7 @@ class PagedDecoder(Decoder):
             await self._reached.settled(source)
             self._reached.lose([target])
         n = min(-(-n // PAGE) * PAGE, self.ctx)  # few different graphs
-        graph = Graph(*self._caches.copies(source, target, n))
+        graph = Graph(*self.caches.copies(source, target, n))
         await self.site.prepare(graph)
         await (await self.site.submit(graph))
         if self._reached is not None:
@@ -207,21 +207,21 @@ class PagedDecoder(Decoder):
     @property
     def grows(self) -> bool:
         """Whether a sequence takes more pages as it grows: whether any layer keeps keys."""
-        return bool(self._caches.rows)
+        return bool(self.caches.rows)
 
     @property
     def has_states(self) -> bool:
         """Whether any layer keeps a state."""
-        return bool(self._caches.states)
+        return bool(self.caches.states)
 
     def page_bytes(self) -> int:
         """Bytes of one page, of all layers. Of a model without keys a page holds a whole state."""
-        rows = PAGE * sum(cache.nb[1] for cache, _ in self._caches.rows)
-        return rows or self._caches.state_bytes
+        rows = PAGE * sum(cache.nb[1] for cache, _ in self.caches.rows)
+        return rows or self.caches.state_bytes
 
     def pages(self, budget: int, slots: int) -> Pages:
         """So many pages for ``slots`` sequences of this model."""
-        fixed = -(-self._caches.state_bytes // self.page_bytes())
+        fixed = -(-self.caches.state_bytes // self.page_bytes())
         return Pages(budget, slots, fixed=fixed, grows=self.grows)
 
 

@@ -1,4 +1,4 @@
-"""What a layer keeps of a sequence: rows for its positions, or one state for all of them.
+"""What a layer keeps of a sequence: rows for its positions, one state for all, or a memory.
 
 Here: values. Not here: which row is which position (rows.py), the memory (caches.py).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Cached", "Room", "State"]
+__all__ = ["Cached", "Memory", "Room", "State"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +45,18 @@ class State:
     """
 
     width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a layer keeps of something beside the text, as of audio: written by another graph.
+
+    Attributes:
+        width: elements of a row, of all heads.
+        head: elements that are read together, as of `Cached`.
+        rows: of each sequence; all of them are written before a step reads them.
+    """
+
+    width: int
+    head: int
+    rows: int

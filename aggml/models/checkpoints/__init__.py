@@ -1,4 +1,4 @@
-"""Checkpoints: folders as Hugging Face keeps models, read as if they were GGUF files.
+"""Checkpoints: folders of Hugging Face, and Whisper's files, read as if they were GGUF files.
 
 Here: the names. folder.py opens a folder; recipes.py has the words in which architectures/ say how
 their tensors and keys are called there. Not here: what they mean for one architecture.
@@ -9,5 +9,6 @@ from __future__ import annotations
 from aggml.models.checkpoints.folder import ModelFolder
 from aggml.models.checkpoints.pickled import read_pickled
 from aggml.models.checkpoints.safetensors import SafeTensors
+from aggml.models.checkpoints.whisper import open_whisper
 
-__all__ = ["ModelFolder", "SafeTensors", "read_pickled"]
+__all__ = ["ModelFolder", "SafeTensors", "open_whisper", "read_pickled"]

@@ -77,10 +77,10 @@ class Decoder:
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
         self._foreseen: tuple[tuple[int, ...], Step, dict[Tensor, Any]] | None = None
         kind = DType.parse(cache)
-        self._caches = Caches(model, kind, self.ctx, sequences, ring=self.ring)
-        self._reached = Reached(sequences) if self._caches.states else None
+        self.caches = Caches(model, kind, self.ctx, sequences, ring=self.ring)
+        self._reached = Reached(sequences) if self.caches.states else None
         self._memory = self._allocate()
-        builder = Builder(model, weights, self._caches, self.ctx)
+        builder = Builder(model, weights, self.caches, self.ctx)
         self._steps = Steps(self.site, builder, max_graphs)
 
     @classmethod
@@ -97,7 +97,7 @@ class Decoder:
     def _homes(self) -> list[tuple[Backend, list[Tensor]]]:
         """The caches of each backend: each layer's lie beside its weights."""
         found: dict[Backend, list[Tensor]] = {}
-        for i, of in enumerate(self._caches.layers, self.model.first):
+        for i, of in enumerate(self.caches.layers, self.model.first):
             weight = next((x for n, x in self.weights.items() if n.startswith(f"blk.{i}.")), None)
             found.setdefault(self.site.beside(weight), []).extend(of.values())
         return [*found.items()]
@@ -110,7 +110,7 @@ class Decoder:
         self._steps.close()
         self._foreseen = None
         self._memory = ()
-        unplace(cache for layer in self._caches.layers for cache in layer.values())
+        unplace(cache for layer in self.caches.layers for cache in layer.values())
         unplace(self.weights.values())
 
     @property
@@ -283,7 +283,7 @@ class Decoder:
         others = range(1, self.sequences)
         nodes: list[Tensor] = []
         for slot in others:
-            nodes += self._caches.copies(0, slot, n)
+            nodes += self.caches.copies(0, slot, n)
             await checkpoint()  # for a model of 16 layers and 8 sequences all of it takes 6 ms
         if self._reached is not None:
             await self._reached.check(0, n)

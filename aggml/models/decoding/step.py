@@ -134,7 +134,10 @@ class Builder:
                 kept,
                 passed,
             )
-            x = _layer(layer, at, x, last if i + 1 == len(model.layers) else None)
+            parts = layer.parts()
+            for part in parts:
+                ends = i + 1 == len(model.layers) and part is parts[-1]
+                x = _layer(part, at, x, last if ends else None)
             await checkpoint()
         drawing = Drawing.of(shape)
         logits, best, every = self._results(x, shape, chosen, drawing)

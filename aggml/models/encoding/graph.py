@@ -1,6 +1,7 @@
 """The graph of a batch of texts through an encoder, and the masks that keep texts apart.
 
-Not here: which text lies where (packing.py), who runs it (encoder.py).
+Here, too: `Nodes`, the layers that encoders of texts and of audio share. Not here: which text lies
+where (packing.py), who runs it (encoder.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from aggml.models.encoding.description import EncoderDescription, EncoderLayer
     from aggml.models.encoding.packing import Shape
 
-__all__ = ["Program", "build", "mask_of"]
+__all__ = ["Nodes", "Program", "build", "mask_of"]
 
 NETS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "joined gelu": ops.geglu_erf,
@@ -101,7 +102,7 @@ async def build(
     ids, positions = (given(name, DType.I32, total) for name in ("ids", "positions"))
     windows = sorted({layer.window for layer in model.layers}, key=lambda w: w or 0)
     masks = {w: given("mask", DType.F16, tokens, tokens, 1, rows) for w in windows}
-    part = _Part(model, weights, masks, positions, shape)
+    part = Nodes(model, weights, masks, positions, shape)
     x = part.embedded(ids)
     for i, layer in enumerate(model.layers):
         x = part.layer(i, layer, x)
@@ -123,14 +124,24 @@ async def build(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What the nodes of one graph are built from."""
+class Nodes:
+    """What the nodes of one graph are built from.
+
+    Attributes:
+        model: the description.
+        weights: by their names in the file.
+        masks: of attention, by the window of the layers that use it; None: a token sees all.
+        positions: of the tokens.
+        shape: rows and tokens.
+        prefix: the beginning of the names of layers.
+    """
 
     model: EncoderDescription
     weights: Mapping[str, Tensor]
-    masks: Mapping[int | None, Tensor]
-    positions: Tensor
+    masks: Mapping[int | None, Tensor | None]
+    positions: Tensor | None
     shape: Shape
+    prefix: str = ""
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """Mean 0 and variance 1 of each row, times the weight, plus the bias where there is one."""
@@ -139,6 +150,7 @@ class _Part:
         return y if bias is None else ops.add(y, bias)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
+        """A matrix times ``x``, plus the bias where there is one."""
         y = ops.mul_mat(self.weights[f"{name}.weight"], x)
         bias = self.weights.get(f"{name}.bias")
         return y if bias is None else ops.add(y, bias)
@@ -151,6 +163,7 @@ class _Part:
         if kinds is not None:
             x = ops.add(x, ops.view_1d(kinds, self.model.width, 0))
         if self.model.positions:
+            assert self.positions is not None
             x = ops.add(x, ops.get_rows(w["position_embd.weight"], self.positions))
         return self.norm("token_embd_norm", x)
 
@@ -168,7 +181,7 @@ class _Part:
 
     def layer(self, i: int, layer: EncoderLayer, x: Tensor) -> Tensor:
         """[width, tokens] -> [width, tokens]."""
-        at = f"blk.{i}."
+        at = f"{self.prefix}blk.{i}."
         if layer.norms_first:
             first = self.norm(f"{at}attn_norm", x) if f"{at}attn_norm.weight" in self.weights else x
             x = ops.add(self.attention(at, layer, first), x)
@@ -179,6 +192,7 @@ class _Part:
         return self.norm(f"{at}layer_output_norm", ops.add(self.net(at, layer, y), y))
 
     def net(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
+        """The feed-forward net of a layer."""
         up = self.linear(f"{at}ffn_up", x)
         if layer.net == "gelu":
             inner = ops.gelu_erf(up)
@@ -191,6 +205,7 @@ class _Part:
         return self.linear(f"{at}ffn_down", inner)
 
     def attention(self, at: str, layer: EncoderLayer, x: Tensor) -> Tensor:
+        """Attention of all tokens of a row to each other."""
         model, shape = self.model, self.shape
         q, k, v = (
             ops.reshape_3d(y, model.head, model.heads, shape.rows * shape.tokens)
@@ -226,7 +241,9 @@ class _Part:
         return found
 
     def turned(self, layer: EncoderLayer, x: Tensor) -> Tensor:
+        """Queries or keys, turned by their positions."""
         rope: Any = layer.rope
+        assert self.positions is not None
         return ops.rope_ext(
             x, self.positions, None, rope.dims, mode=rope.mode, n_ctx_orig=rope.original_context,
             freq_base=rope.base, freq_scale=rope.scale, ext_factor=rope.extrapolation,

@@ -32,6 +32,7 @@ __all__ = [
     "SentencePiece",
     "Vocabulary",
     "VocabularyError",
+    "letters",
     "steps_of",
 ]
 
@@ -216,6 +217,11 @@ class ByteLevel(Vocabulary):
                 return bytes([int(piece[3:5], 16)])
             return piece.replace(SPACE, " ").encode()
         return bytes(self._bytes[x] for x in piece if x in self._bytes)
+
+
+def letters() -> list[str]:
+    """The letter of GPT-2's alphabet for each byte."""
+    return [letter for letter, _ in sorted(_bytes_by_letter().items(), key=lambda x: x[1])]
 
 
 def _bytes_by_letter() -> dict[str, int]:

@@ -1,0 +1,91 @@
+"""CrossAttention: what tokens find in something beside the text, as in the frames of audio.
+
+Here: the queries of a step against a memory that another graph has written (`memorized`). Not here:
+what is remembered (../speech/listening.py), attention among tokens (attention.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggml import ops
+from aggml.models.blocks.attention import heads_of, queries_of
+from aggml.models.cache.room import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from aggml import Tensor
+    from aggml.models.blocks.scope import Scope
+
+__all__ = ["CrossAttention"]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention of tokens to a memory; every token sees all of it.
+
+    Attributes:
+        heads: of queries, keys and values.
+        head: elements of each.
+        rows: of the memory.
+    """
+
+    heads: int
+    head: int
+    rows: int
+
+    def needs(self) -> Iterable[str]:
+        """Its matrices."""
+        return [f"cross_attn_{part}.weight" for part in ("q", "k", "v", "output")]
+
+    def caches(self) -> Mapping[str, Memory]:
+        """Keys and values of the memory."""
+        kept = Memory(self.heads * self.head, self.head, self.rows)
+        return {"cross_k": kept, "cross_v": kept}
+
+    def build(self, at: Scope, x: Tensor) -> Tensor:
+        """[width, tokens] -> [head * heads, tokens]."""
+        q = at.linear("cross_attn_q", x)
+        q = ops.reshape_3d(q, self.head, self.heads, at.shape.tokens)
+        found, first = None, 0
+        for part in at.shape.parts:
+            keys, values = (
+                heads_of(at.caches[name], self.head, self.heads, (part, self.rows, self.rows))
+                for name in ("cross_k", "cross_v")
+            )
+            y = ops.flash_attn_ext(
+                queries_of(q, part, first), keys, values, None, 1 / math.sqrt(self.head)
+            )
+            y = ops.reshape_2d(y, self.head * self.heads, part.sequences * part.tokens)
+            found = y if found is None else ops.concat(found, y, 1)
+            first += part.sequences * part.tokens
+        assert found is not None
+        return found
+
+    def output(self, at: Scope, y: Tensor) -> Tensor:
+        """[head * heads, n] -> [width, n]."""
+        return at.linear("cross_attn_output", y)
+
+    @staticmethod
+    def memorized(
+        weights: Mapping[str, Tensor], prefix: str, caches: Mapping[str, Tensor], x: Tensor,
+        rows: Tensor,
+    ) -> Iterator[Tensor]:  # fmt: skip
+        """Nodes that write the keys and values of what is to be remembered.
+
+        Args:
+            weights: of the whole model, by their names in the file.
+            prefix: of this layer's weights, "blk.3.".
+            caches: of this layer, by name.
+            x: [width, n], what is remembered.
+            rows: i32 [n], where.
+        """
+        for part in "kv":
+            name = f"{prefix}cross_attn_{part}"
+            y = ops.mul_mat(weights[f"{name}.weight"], x)
+            bias = weights.get(f"{name}.bias")
+            y = y if bias is None else ops.add(y, bias)
+            yield ops.set_rows(caches[f"cross_{part}"], y, rows)

@@ -1,0 +1,110 @@
+"""ArraysFile: tensors that lie in memory as arrays, for whoever reads a GGUFFile.
+
+Not here: where the arrays come from (whisper.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from anyio.lowlevel import checkpoint as breath
+
+import aggml
+from aggml import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from aggml import Backend, Buffer, Device
+
+__all__ = ["ArraysFile"]
+
+KINDS = {"float32": DType.F32, "float16": DType.F16, "bfloat16": DType.BF16}
+
+
+class ArraysFile:
+    """What a `aggml.GGUFFile` has, as far as models use it.
+
+    Args:
+        path: of the file.
+        metadata: values by GGUF's keys.
+        arrays: tensors by GGUF's names, of floats.
+
+    Attributes:
+        path: of the file.
+        metadata: values by GGUF's keys.
+        tensors: leaves by GGUF's names; not placed until `load`.
+    """
+
+    def __init__(
+        self, path: Path, metadata: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self._arrays = {
+            name: x if x.dtype.name in KINDS else x.astype(np.float32) for name, x in arrays.items()
+        }
+        self.tensors = {
+            name: aggml.new_tensor(KINDS[x.dtype.name], ne=x.shape[::-1] or (1,), name=name)
+            for name, x in self._arrays.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A tensor's elements, in numpy's order."""
+        return np.ascontiguousarray(self._arrays[name])
+
+    async def load(
+        self,
+        backend: Backend,
+        *,
+        names: Iterable[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Buffer]:
+        """Copy tensors to a backend.
+
+        Cancellation: stops after the tensor that is being copied; none is placed.
+        """
+        wanted = list(self.tensors if names is None else dict.fromkeys(names))
+        if not wanted:
+            return []
+        total, done = sum(self.tensors[x].nbytes for x in wanted), 0
+        buffer = await backend.alloc_async([self.tensors[x] for x in wanted])
+        try:
+            for name in wanted:
+                await backend.set(self.tensors[name], self._arrays[name])
+                done += self.tensors[name].nbytes
+                if progress is not None:
+                    progress(done, total)
+                await breath()
+        except BaseException:
+            buffer.close()
+            raise
+        buffer.usage = aggml.BufferUsage.WEIGHTS
+        return [buffer]
+
+    def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
+        """Arrays need not lie as a device wants them: `load` copies them.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise aggml.Unsupported(f"[ArraysFile.map] {str(self.path)!r} cannot be mapped: use load")
+
+    def close(self) -> None:
+        """Let go of the arrays."""
+        self._arrays = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,91 @@
+"""Features: the log-mel spectrogram that models of speech hear, 100 frames a second.
+
+Here: frames, mel bands after Slaney, logarithms, as Whisper was trained (25 ms under a Hann window
+every 10 ms). Not here: reading audio (waves.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from aggml.models.speech.waves import RATE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["HOP", "filters", "powers", "spectrogram"]
+
+WINDOW: Final = 400  # samples
+HOP: Final = 160
+PIECE: Final = 3000  # frames that are transformed together
+LEAST: Final = 1e-10
+RANGE: Final = 8.0  # what lies more than 80 dB below the loudest counts as that
+
+
+@functools.cache
+def filters(bands: int) -> F32:
+    """The share that each frequency has in each band: (bands, 201)."""
+    hertz = np.linspace(0, RATE / 2, WINDOW // 2 + 1)
+    edges = _hertz(np.linspace(0, _mel(RATE / 2), bands + 2))
+    below = (hertz[None] - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    above = (edges[2:, None] - hertz[None]) / (edges[2:] - edges[1:-1])[:, None]
+    shares = np.maximum(0, np.minimum(below, above)) * (2 / (edges[2:] - edges[:-2]))[:, None]
+    found: F32 = shares.astype(np.float32)
+    return found
+
+
+#: Slaney's scale: even up to 1000 Hz, from there on 27 steps to each 6.4 times that.
+EVEN: Final = 200 / 3
+LOGARITHMIC: Final = np.log(6.4) / 27
+
+
+def _mel(hertz: float) -> float:
+    return float(1000 / EVEN + np.log(hertz / 1000) / LOGARITHMIC)
+
+
+def _hertz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    over = 1000 * np.exp(LOGARITHMIC * (mels - 1000 / EVEN))
+    return np.where(mels < 1000 / EVEN, mels * EVEN, over)
+
+
+def powers(samples: F32, first: int, bands: int) -> F32:
+    """The logarithm of each band's power in up to `PIECE` frames from ``first`` on: (bands, n).
+
+    Args:
+        samples: with half a window before the first frame and behind the last one.
+        first: frame.
+        bands: how many.
+    """
+    all_ = max((len(samples) - WINDOW) // HOP, 0)  # the last one is left out
+    windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)
+    frames = windows[first * HOP : min(first + PIECE, all_) * HOP : HOP]
+    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
+    spectrum = np.fft.rfft(frames * hann, axis=1)
+    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+    found: F32 = np.log10(np.maximum(filters(bands) @ power.T, np.float32(LEAST)))
+    return found
+
+
+def spectrogram(samples: F32, bands: int, behind: int = 0) -> F32:
+    """The log-mel spectrogram, (bands, frames) float32. Blocks for 4 ms a second of audio.
+
+    Args:
+        samples: at 16,000 a second.
+        bands: of the model.
+        behind: samples of silence that follow.
+    """
+    silence = np.zeros(behind, np.float32)
+    padded = np.concatenate([samples, silence])
+    n = len(padded) // HOP
+    if not n:
+        return np.empty((bands, 0), np.float32)
+    padded = np.pad(padded, WINDOW // 2, mode="reflect")
+    pieces = [powers(padded, at, bands) for at in range(0, n, PIECE)]
+    whole = np.concatenate(pieces, axis=1)
+    found: F32 = ((np.maximum(whole, whole.max() - RANGE) + 4) / 4).astype(np.float32)
+    return found

@@ -1,0 +1,121 @@
+"""Listener: the encoder of a model of speech. What it gives is remembered for the decoder.
+
+Windows of a spectrogram go in; the keys and values that the decoder's layers will look at come to
+lie in its caches, computed once for each window. Not here: the layers (../encoding/graph.py,
+../blocks/cross.py), the decoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+import aggml
+from aggml import DType, Graph, ops
+from aggml.models.blocks.cross import CrossAttention
+from aggml.models.encoding.graph import Nodes
+from aggml.models.encoding.packing import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from aggml import Tensor
+    from aggml.models.decoding.decoder import Decoder
+    from aggml.models.description import SpeechDescription
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["Listener", "heard"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A graph for so many windows, and its inputs."""
+
+    graph: Graph
+    mel: Tensor
+    rows: Tensor
+
+
+def _convolved(
+    weights: Mapping[str, Tensor], name: str, x: Tensor, stride: int
+) -> tuple[Tensor, int]:
+    """[frames, channels, windows] -> [width, frames * windows] through a kernel of three frames."""
+    kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    kind = kernel.dtype if kernel.dtype in (DType.F16, DType.F32) else DType.F32
+    rows = ops.im2col(kernel, x, stride, 0, 1, 0, 1, 0, False, kind)
+    flat = ops.reshape_2d(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2])
+    y = ops.mul_mat(flat, ops.reshape_2d(rows, rows.ne[0], rows.ne[1] * rows.ne[2]))
+    bias = ops.reshape_1d(bias, kernel.ne[2])
+    return ops.gelu_erf(ops.add(y, bias)), rows.ne[1]
+
+
+async def heard(model: SpeechDescription, weights: Mapping[str, Tensor], mel: Tensor) -> Tensor:
+    """The nodes from windows [frames, bands, windows] to [width, frames / 2 * windows]."""
+    audio, windows = model.audio, mel.ne[2]
+    x, n = _convolved(weights, "enc.conv1", mel, 1)
+    x = ops.reshape_3d(x, audio.width, n, windows)
+    x, n = _convolved(weights, "enc.conv2", ops.cont(ops.transpose(x)), 2)
+    x = ops.reshape_3d(x, audio.width, n, windows)
+    x = ops.add(x, weights["enc.position_embd.weight"])
+    x = ops.reshape_2d(x, audio.width, n * windows)
+    shape = Shape(windows, n, 1, masked=False)
+    nodes = Nodes(audio, weights, {None: None}, None, shape, "enc.")
+    for i, layer in enumerate(audio.layers):
+        x = nodes.layer(i, layer, x)
+        await checkpoint()
+    return nodes.norm("enc.output_norm", x)
+
+
+class Listener:
+    """The encoder.
+
+    Args:
+        model: its description.
+        decoder: remembers what is heard, each sequence a window.
+    """
+
+    def __init__(self, model: SpeechDescription, decoder: Decoder) -> None:
+        self.model = model
+        self.frames = 2 * model.audio.context_length
+        self._decoder = decoder
+        self._programs: dict[int, _Program] = {}
+
+    def close(self) -> None:
+        """Free the graphs, and what the decoder holds; later windows raise InvalidState."""
+        for program in self._programs.values():
+            self._decoder.site.forget(program.graph)
+        self._programs.clear()
+        self._decoder.close()
+
+    async def listen(self, windows: Sequence[F32]) -> None:
+        """Hear windows, each (bands, frames): those of the sequences from 0 on.
+
+        Cancellation: aborts the computation; what the sequences remember is undefined.
+        """
+        n, kept = len(windows), self.model.audio.context_length
+        program = self._programs.get(n)
+        if program is None:
+            program = self._programs[n] = await self._program(n)
+        rows = np.arange(n * kept, dtype=np.int32)
+        mel = np.stack(list(windows))
+        site = self._decoder.site
+        await (await site.submit(program.graph, {program.mel: mel, program.rows: rows}))
+
+    async def _program(self, n: int) -> _Program:
+        weights = self._decoder.weights
+        kept = self.model.audio.context_length
+        mel = aggml.new_tensor(DType.F32, ne=(self.frames, self.model.bands, n), name="mel")
+        rows = aggml.new_tensor(DType.I32, ne=(n * kept,), name="rows").set_input()
+        x = await heard(self.model, weights, mel.set_input())
+        written: list[Tensor] = []
+        for i, caches in enumerate(self._decoder.caches.layers):
+            written += CrossAttention.memorized(weights, f"blk.{i}.", caches, x, rows)
+        graph = Graph(*written)
+        await self._decoder.site.prepare(graph)
+        return _Program(graph, mel, rows)

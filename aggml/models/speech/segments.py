@@ -1,0 +1,180 @@
+"""Segments: a recording from its beginning to its end, window by window.
+
+A window begins where the last segment of the one before ended. Here: the segments of a window,
+where the next one begins, what is told of the text so far. Not here: decoding it (windows.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import anyio.to_thread
+import numpy as np
+from anyio.lowlevel import checkpoint
+
+from aggml.models.speech.features import HOP, spectrogram
+from aggml.models.speech.waves import RATE, mono, resampled
+from aggml.models.speech.windows import Asked, Said, Window
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from aggml.models.speech.special import Special
+    from aggml.models.tokenizers import Vocabulary
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["Recording", "Segment", "segments"]
+
+TIME: Final = 0.02  # seconds that a token of time counts
+STEPS: Final = 2  # frames of the spectrogram in that
+HOT: Final = 0.5  # text that was found at a higher temperature is not told to the next window
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What is said between two times of a recording.
+
+    Attributes:
+        start, end: seconds.
+        text: begins with a space where the model begins a word.
+        tokens: of the text and, if they were asked for, of its times.
+        language: its code, as "en".
+        temperature: at which it was found: above 0 the model was not sure.
+        logprob: mean logarithm of the probabilities of the tokens of its window.
+        compression: how many times shorter zlib makes the text of its window.
+        no_speech: the probability that nobody speaks in its window.
+    """
+
+    start: float
+    end: float
+    text: str
+    tokens: list[int] = field(repr=False)
+    language: str
+    temperature: float
+    logprob: float
+    compression: float
+    no_speech: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The spectrogram of a recording.
+
+    Attributes:
+        mel: (bands, frames), with a window of silence behind it.
+        frames: of the recording itself.
+    """
+
+    mel: F32
+    frames: int
+
+    @classmethod
+    async def of(cls, samples: npt.ArrayLike, rate: int, bands: int, window: int) -> Recording:
+        """Of samples at any rate; made in a thread.
+
+        Raises:
+            InvalidArgument: as `mono` and `resampled`.
+        """
+
+        def make() -> Recording:
+            heard = resampled(mono(samples), rate)
+            return cls(spectrogram(heard, bands, window * HOP), len(heard) // HOP)
+
+        return await anyio.to_thread.run_sync(make)
+
+    def window(self, at: int, length: int) -> F32:
+        """Frames from ``at`` on, no more than the recording has; zeros behind them."""
+        found = np.zeros((len(self.mel), length), np.float32)
+        n = min(length, self.frames - at)
+        found[:, :n] = self.mel[:, at : at + n]
+        return found
+
+
+async def segments(
+    say: Callable[[Window], Awaitable[Said]],
+    recording: Recording,
+    asked: Asked,
+    words: Vocabulary,
+    special: Special,
+    *,
+    length: int,
+    prompt: Sequence[int] = (),
+    previous: bool = True,
+) -> AsyncGenerator[Segment]:
+    """The segments of a recording, each as soon as its window is decoded.
+
+    Args:
+        say: decodes a window.
+        recording: what was recorded.
+        asked: what the caller wants of it.
+        words: the vocabulary.
+        special: tokens by number.
+        length: frames of a window.
+        prompt: tokens of a text that could have been said before.
+        previous: whether each window is told what the one before said.
+    """
+    told: list[int] = list(prompt)
+    at = 0
+    while at < recording.frames:
+        size = min(length, recording.frames - at)
+        said = await say(Window(recording.window(at, length), asked, tuple(told)))
+        asked = Asked(
+            said.language, asked.translate, asked.times, asked.temperatures, asked.seed
+        )  # fmt: skip
+        if said.silent:
+            at += size
+            continue
+        found, step = _parts(said, special, size)
+        for start, end, tokens in found:
+            begin = at * HOP / RATE
+            text = words.decode([x for x in tokens if x < special.end])
+            if start != end and text.strip():
+                yield Segment(
+                    round(begin + start, 2), round(begin + end, 2), text, tokens, said.language,
+                    said.temperature, said.logprob, said.compression, said.no_speech,
+                )  # fmt: skip
+                told += tokens
+        if not previous or said.temperature > HOT:
+            told.clear()
+        at += step
+        await checkpoint()
+
+
+def _parts(
+    said: Said, special: Special, size: int
+) -> tuple[list[tuple[float, float, list[int]]], int]:
+    """Start, end and tokens of the segments of a window of ``size`` frames; where the next begins.
+
+    If the window ends within a segment, the next one begins with that segment.
+    """
+    tokens = said.tokens
+    is_time = [token >= special.times for token in tokens]
+    cuts = [i + 1 for i in range(len(tokens) - 1) if is_time[i] and is_time[i + 1]]
+    ends_once = is_time[-2:] == [False, True]
+    if cuts:
+        if ends_once:
+            cuts.append(len(tokens))
+        found = [_between(tokens[first:last], special) for first, last in _pairs(cuts)]
+        if ends_once:
+            return found, size
+        return found, max((tokens[cuts[-1] - 1] - special.times) * STEPS, 1)
+    times = [token - special.times for token in tokens if token >= special.times]
+    seconds = size * HOP / RATE
+    end = times[-1] * TIME if times and times[-1] else seconds
+    return [(0.0, end, tokens)], size
+
+
+def _pairs(cuts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    first = 0
+    for last in cuts:
+        yield first, last
+        first = last
+
+
+def _between(tokens: list[int], special: Special) -> tuple[float, float, list[int]]:
+    """Tokens that begin and end with a time."""
+    return (tokens[0] - special.times) * TIME, (tokens[-1] - special.times) * TIME, tokens

@@ -1,0 +1,148 @@
+"""Waves: samples of a WAV file, and samples at another rate.
+
+Here: RIFF files of integers of 8 to 32 bits and of floats, a polyphase filter. Not here: other
+files than WAV, which ffmpeg and others turn into it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from aggml import InvalidArgument
+from aggml.models.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["RATE", "mono", "read_wav", "resampled"]
+
+RATE: Final = 16000  # samples a second that models of speech hear
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # kinds of samples
+CROSSINGS: Final = 32  # zero crossings of the filter's sinc on each side
+STOPPED: Final = 8.0  # of its Kaiser window: 80 dB below at the edge of the stop band
+PASSED: Final = 0.94  # of the lower half of a rate: where the filter lets half of a tone through
+PIECE: Final = 1 << 16  # samples that are filtered together
+
+
+def read_wav(data: bytes) -> tuple[F32, int]:
+    """Samples of a WAV file, the mean of its channels, from -1 to 1; and how many a second.
+
+    Raises:
+        ModelError: it is no WAV file, is cut off, or has samples of another kind.
+    """
+    if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        raise ModelError("the audio is no WAV file (RIFF, WAVE)")
+    told: tuple[int, int, int, int] | None = None
+    at = 12
+    while at + 8 <= len(data):
+        name, size = struct.unpack_from("<4sI", data, at)
+        body = at + 8
+        if name == b"fmt ":
+            told = _told(data[body : body + size])
+        elif name == b"data":
+            if told is None:
+                raise ModelError("the WAV file does not say what its samples are")
+            # A file that was written to a pipe has no length: all that follows.
+            end = len(data) if size in (0, 0xFFFFFFFF) else body + size
+            if end > len(data):
+                raise ModelError(f"the WAV file is cut off: {len(data)} of {end} bytes")
+            return _samples(data[body:end], told), told[2]
+        at = body + size + size % 2
+    raise ModelError("the WAV file has no samples")
+
+
+def _told(body: bytes) -> tuple[int, int, int, int]:
+    """Kind, channels, rate and bits of samples."""
+    if len(body) < 16:
+        raise ModelError("the WAV file does not say what its samples are")
+    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
+    if kind == EXTENSIBLE and len(body) >= 26:
+        (kind,) = struct.unpack_from("<H", body, 24)
+    if not channels or not rate:
+        raise ModelError(f"the WAV file has {channels} channels of {rate} samples a second")
+    return kind, channels, rate, bits
+
+
+def _samples(body: bytes, told: tuple[int, int, int, int]) -> F32:
+    kind, channels, _, bits = told
+    width = bits // 8
+    whole = body[: len(body) // max(width * channels, 1) * width * channels]
+    found: npt.NDArray[Any]
+    if kind == FLOAT and bits in (32, 64):
+        found = np.frombuffer(whole, f"<f{width}").astype(np.float32)
+    elif kind == PCM and bits == 8:
+        found = (np.frombuffer(whole, np.uint8).astype(np.float32) - 128) / 128
+    elif kind == PCM and bits == 24:
+        parts = np.frombuffer(whole, np.uint8).reshape(-1, 3)
+        wide = np.zeros((len(parts), 4), np.uint8)
+        wide[:, 1:] = parts
+        found = wide.view("<i4")[:, 0] / np.float32(1 << 31)
+    elif kind == PCM and bits in (16, 32):
+        found = np.frombuffer(whole, f"<i{width}") / np.float32(1 << (bits - 1))
+    else:
+        raise ModelError(f"samples of {bits} bits of the kind {kind} are not read")
+    return mono(found.reshape(-1, channels))
+
+
+def mono(samples: npt.ArrayLike) -> F32:
+    """Samples as float32 from -1 to 1 in one line; of (samples, channels) the mean of channels.
+
+    Raises:
+        InvalidArgument: they are no such array, or not finite.
+    """
+    given = np.asarray(samples)
+    if given.ndim not in (1, 2) or given.dtype.kind not in "fi":
+        raise InvalidArgument(
+            f"[audio] samples are a line of floats or integers, or (samples, channels), given was "
+            f"{given.dtype} of the shape {given.shape}"
+        )
+    if given.dtype.kind == "i":
+        given = given / np.float32(1 << (8 * given.itemsize - 1))
+    found = np.ascontiguousarray(given if given.ndim == 1 else given.mean(axis=1), np.float32)
+    if not np.isfinite(found).all():
+        raise InvalidArgument("[audio] some samples are no finite numbers")
+    return found
+
+
+def resampled(samples: F32, rate: int, to: int = RATE) -> F32:
+    """Samples at another rate: a sinc under a Kaiser window, in as many phases as it needs.
+
+    Tones above the lower half of both rates are taken away.
+
+    Raises:
+        InvalidArgument: a rate below 1.
+    """
+    if rate < 1 or to < 1:
+        raise InvalidArgument(f"[audio] a rate is {min(rate, to)}, must be at least 1")
+    if rate == to or not len(samples):
+        return samples
+    common = math.gcd(rate, to)
+    up, down = to // common, rate // common
+    bank = _bank(up, down)
+    taps = bank.shape[1]
+    n = -(-len(samples) * up // down)
+    padded = np.concatenate([np.zeros(taps // 2 - 1, np.float32), samples,
+                             np.zeros(taps, np.float32)])  # fmt: skip
+    windows = np.lib.stride_tricks.sliding_window_view(padded, taps)
+    found = np.empty(n, np.float32)
+    for first in range(0, n, PIECE):
+        at = np.arange(first, min(first + PIECE, n), dtype=np.int64) * down
+        found[first : first + len(at)] = np.einsum("nt,nt->n", windows[at // up], bank[at % up])
+    return found
+
+
+def _bank(up: int, down: int) -> F32:
+    """The filter of each phase, (up, taps); a sample of the result is the sum over a window."""
+    cut = PASSED * min(1.0, up / down)  # of half the rate of what comes in
+    half = math.ceil(CROSSINGS / cut)
+    offset = np.arange(-half + 1, half + 1)[None, :] - np.arange(up)[:, None] / up
+    window = np.i0(STOPPED * np.sqrt(np.clip(1 - (offset / half) ** 2, 0, None))) / np.i0(STOPPED)
+    bank = cut * np.sinc(cut * offset) * window
+    found: F32 = (bank / bank.sum(axis=1, keepdims=True)).astype(np.float32)
+    return found

@@ -1,0 +1,260 @@
+"""Windows: what is said in windows of 30 s, several decoded together.
+
+Here: the prompt of a window, greedy decoding, higher temperatures where the text cannot be
+believed. Not here: which token may come (deciding.py), which windows there are (segments.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.random import default_rng
+
+from aggml.models.speech.deciding import Rules, compression, log_softmax, suppressed
+from aggml.models.speech.special import LANGUAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from aggml.models.decoding.decoder import Decoder
+    from aggml.models.speech.listening import Listener
+    from aggml.models.speech.special import Special
+    from aggml.models.tokenizers import Vocabulary
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["TEMPERATURES", "Asked", "Said", "Window", "Windows"]
+
+#: As Whisper's paper has them: the first whose text can be believed counts.
+TEMPERATURES: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+REPEATS: Final = 2.4  # a text that zlib makes so many times shorter repeats itself
+UNSURE: Final = -1.0  # the mean logarithm of the probabilities of a text that is guessed
+SILENT: Final = 0.6  # the probability of `no_speech` from which nobody speaks
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller wants of a recording.
+
+    Attributes:
+        language: its code; None: the model finds out.
+        translate: into English.
+        times: whether the text has times.
+        temperatures: one after the other, until a text can be believed.
+        seed: of the draws at temperatures above 0.
+    """
+
+    language: str | None = None
+    translate: bool = False
+    times: bool = True
+    temperatures: tuple[float, ...] = TEMPERATURES
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Thirty seconds of a spectrogram.
+
+    Attributes:
+        mel: (bands, frames).
+        asked: what the caller wants.
+        before: tokens of what was said before.
+    """
+
+    mel: F32
+    asked: Asked
+    before: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said in a window.
+
+    Attributes:
+        tokens: with times where they were asked for, without the end.
+        language: its code.
+        temperature: at which it was found.
+        logprob: mean logarithm of the probabilities of its tokens.
+        compression: how many times shorter zlib makes it.
+        no_speech: the probability that nobody speaks.
+    """
+
+    tokens: list[int]
+    language: str
+    temperature: float
+    logprob: float
+    compression: float
+    no_speech: float
+
+    @property
+    def silent(self) -> bool:
+        """Whether nobody speaks."""
+        return self.no_speech > SILENT and self.logprob <= UNSURE
+
+    @property
+    def believed(self) -> bool:
+        """Whether no higher temperature need be tried."""
+        if self.no_speech > SILENT and self.logprob < UNSURE:
+            return True
+        return self.compression <= REPEATS and self.logprob >= UNSURE
+
+
+@dataclass(slots=True)
+class _Run:
+    """One window at one temperature."""
+
+    slot: int
+    rules: Rules
+    temperature: float
+    random: np.random.Generator
+    position: int  # of the last token
+    row: F32  # logits after it
+    made: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    done: bool = False
+
+    def step(self, most: int) -> None:
+        """Take the next token."""
+        logits = self.row.copy()
+        self.rules.apply(logits, self.made)
+        logprobs = log_softmax(logits)
+        if self.temperature <= 0:
+            token = int(np.argmax(logits))
+        else:
+            share = np.exp(log_softmax(logits / np.float32(self.temperature)).astype(np.float64))
+            token = int(self.random.choice(len(share), p=share / share.sum()))
+        self.logprob += float(logprobs[token])
+        if token == self.rules.special.end:
+            self.done = True
+            return
+        self.made.append(token)
+        self.position += 1
+        self.done = len(self.made) >= most
+
+
+class Windows:
+    """Decodes windows, as many together as the decoder has sequences.
+
+    Args:
+        listener: hears them.
+        decoder: writes what was said.
+        words: its vocabulary.
+        special: tokens by number.
+        context: tokens that a window may have, those before it included.
+    """
+
+    def __init__(
+        self, listener: Listener, decoder: Decoder, words: Vocabulary, special: Special,
+        context: int,
+    ) -> None:  # fmt: skip
+        self._listener, self._decoder = listener, decoder
+        self._words, self.special = words, special
+        self.most = context // 2  # tokens of a window's text; one less of those before it
+        self._never = suppressed(words, special)
+        blank = [*words.encode(" ", special=False), special.end]
+        self._blank = np.array(blank, np.int64)
+
+    async def say(self, windows: Sequence[Window]) -> list[Said]:
+        """What is said in each of them.
+
+        Cancellation: aborts the computation; nothing is left of it.
+        """
+        found: list[Said] = []
+        for first in range(0, len(windows), self._decoder.sequences):
+            found += await self._together(windows[first : first + self._decoder.sequences])
+        return found
+
+    async def _together(self, windows: Sequence[Window]) -> list[Said]:
+        await self._listener.listen([window.mel for window in windows])
+        languages = [await self._language(slot, x.asked) for slot, x in enumerate(windows)]
+        found: dict[int, Said] = {}
+        open_ = list(range(len(windows)))
+        for i in range(max(len(x.asked.temperatures) for x in windows)):
+            tried = [k for k in open_ if i < len(windows[k].asked.temperatures)]
+            if not tried:
+                break
+            said = await self._try(tried, windows, languages, i)
+            found.update(said)
+            open_ = [k for k in tried if not said[k].believed]
+        return [found[i] for i in range(len(windows))]
+
+    async def _language(self, slot: int, asked: Asked) -> str:
+        """The language that was asked for, or the most probable one."""
+        if not self.special.multilingual:
+            return "en"
+        if asked.language is not None:
+            return asked.language
+        logits = await self._decoder.prefill(slot, [self.special.begin])
+        first = self.special.begin + 1
+        return LANGUAGES[int(np.argmax(logits[first : first + self.special.languages]))]
+
+    async def _try(
+        self, slots: Sequence[int], windows: Sequence[Window], languages: Sequence[str], i: int
+    ) -> dict[int, Said]:
+        """Decode the windows of these sequences at their ``i``-th temperature."""
+        runs: list[_Run] = []
+        silence: dict[int, float] = {}
+        for slot in slots:
+            run, silence[slot] = await self._begun(slot, windows[slot], languages[slot], i)
+            runs.append(run)
+        for run in runs:
+            run.step(self.most)
+        while any(not run.done for run in runs):
+            await self._advance(runs)
+            for run in runs:
+                if not run.done:
+                    run.step(self.most)
+        return {run.slot: self._said(run, languages[run.slot], silence[run.slot]) for run in runs}
+
+    async def _begun(
+        self, slot: int, window: Window, language: str, i: int
+    ) -> tuple[_Run, float]:  # fmt: skip
+        """A window whose prompt was taken in, and the probability that nobody speaks."""
+        special, asked = self.special, window.asked
+        before = list(window.before)[-(self.most - 1) :]
+        first = [*((special.previous, *before) if before else ()), special.begin]
+        rest: list[int] = []
+        if special.multilingual:
+            task = special.translate if asked.translate else special.transcribe
+            rest += [special.language(language), task]
+        if not asked.times:
+            rest.append(special.no_times)
+        row = await self._decoder.prefill(slot, first)
+        silence = float(np.exp(log_softmax(row)[special.no_speech]))
+        if rest:
+            row = await self._decoder.prefill(slot, rest, len(first))
+        rules = Rules(special, self._never, self._blank, asked.times)
+        seed = None if asked.seed is None else [asked.seed, i]
+        position = len(first) + len(rest) - 1
+        return _Run(slot, rules, asked.temperatures[i], default_rng(seed), position, row), silence
+
+    async def _advance(self, runs: Sequence[_Run]) -> None:
+        """One step of all sequences from the first to the last that go on.
+
+        Those between that do not go on take their last token once more, at its place.
+        """
+        going = [run.slot for run in runs if not run.done]
+        low, high = min(going), max(going) + 1
+        ids, positions = [self.special.end] * (high - low), [0] * (high - low)
+        for run in runs:
+            if low <= run.slot < high:
+                ids[run.slot - low] = run.made[-1] if run.made else self.special.begin
+                positions[run.slot - low] = run.position
+        rows = await self._decoder.decode(ids, positions, low)
+        for run in runs:
+            if not run.done:
+                run.row = rows[run.slot - low]
+
+    def _said(self, run: _Run, language: str, silence: float) -> Said:
+        text = self._words.decode([x for x in run.made if x < self.special.end])
+        return Said(
+            run.made, language, run.temperature, run.logprob / (len(run.made) + 1),
+            compression(text), silence,
+        )  # fmt: skip

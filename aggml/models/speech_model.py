@@ -1,0 +1,258 @@
+"""SpeechModel: a model that writes what is said: samples to segments.
+
+Here: the public object. Not here: loading (loading.py), what is computed (speech/).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from aggml import InvalidArgument
+from aggml.models.batching import Batcher
+from aggml.models.errors import ModelError
+from aggml.models.model import Model
+from aggml.models.speech.listening import Listener
+from aggml.models.speech.segments import Recording, Segment, segments
+from aggml.models.speech.special import LANGUAGES, Special
+from aggml.models.speech.waves import RATE
+from aggml.models.speech.windows import TEMPERATURES, Asked, Said, Window, Windows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    import numpy.typing as npt
+
+    from aggml.models.decoding.decoder import F32, Decoder
+    from aggml.models.description import SpeechDescription
+    from aggml.models.model import Closing
+    from aggml.models.tokenizers import Vocabulary
+
+__all__ = ["SpeechModel"]
+
+
+class SpeechModel(Model):
+    """A model of speech: what `load` returns for a file of Whisper.
+
+    ``async for segment in model.transcribe(samples): print(segment.start, segment.text)``
+
+    Attributes:
+        architecture: as the file names it.
+        tokenizer: token ids to text and back.
+        ctx: tokens of a window, with those before it.
+        slots: windows that are decoded together.
+    """
+
+    def __init__(
+        self,
+        model: SpeechDescription,
+        decoder: Decoder,
+        tokenizer: Vocabulary | None,
+        *,
+        owned: Closing | None = None,
+    ) -> None:
+        self.architecture = model.architecture
+        self.ctx = model.text.context_length
+        self.slots = decoder.sequences
+        self._listener = Listener(model, decoder)
+        super().__init__(self._listener, tokenizer, owned)
+        self._model = model
+        self._decoder = decoder
+        self._windows: Windows | None = None
+        self._turn = anyio.Lock()
+
+    @property
+    def width(self) -> int:
+        """Elements of what goes from layer to layer."""
+        return self._model.text.width
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are."""
+        return self._decoder.vocabulary
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that it knows."""
+        special = Special.of(self.vocabulary_size)
+        return LANGUAGES[: special.languages] if special.multilingual else ("en",)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.slots} windows at a time"
+        return f"<SpeechModel {self.architecture}, {len(self.languages)} languages, {state}>"
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """A model of speech makes no vectors of texts.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise self._cannot("embed", "writes what is said, and makes no vectors")
+
+    async def embed_ids(self, sequences: Sequence[Sequence[int]]) -> F32:
+        """The same.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise self._cannot("embed_ids", "writes what is said, and makes no vectors")
+
+    async def transcribe(  # type: ignore[override]  # its options by name
+        self,
+        samples: npt.ArrayLike,
+        rate: int = RATE,
+        *,
+        language: str | None = None,
+        task: Literal["transcribe", "translate"] = "transcribe",
+        timestamps: bool = True,
+        temperature: float | Sequence[float] = TEMPERATURES,
+        prompt: str = "",
+        previous: bool = True,
+        seed: int | None = None,
+    ) -> AsyncGenerator[Segment]:
+        """Write what is said, segment by segment.
+
+        Args:
+            samples: floats from -1 to 1 or integers; of (samples, channels) the mean.
+            rate: samples a second.
+            language: its code, as "de"; None: the model finds out in the first window.
+            task: "translate" writes English, whatever language is spoken.
+            timestamps: whether the model tells times; if not, a segment is a window of 30 s.
+            temperature: 0 takes the most probable tokens; of several the first counts at which the
+                text neither repeats itself nor is a guess.
+            prompt: what could have been said before: names, a way of writing.
+            previous: whether each window is told what the one before said.
+            seed: of the draws at temperatures above 0; None: another one each time.
+
+        Yields:
+            Each segment as soon as its window of 30 s is decoded.
+
+        Raises:
+            InvalidArgument: samples that are no sound; a language, task, rate or temperature that
+                there is not.
+            ModelError: the file has no vocabulary.
+
+        Cancellation, and closing the generator: aborts the window under way.
+        """
+        found = self.segments(
+            self._one, samples, rate, language=language, task=task, timestamps=timestamps,
+            temperature=temperature, prompt=prompt, previous=previous, seed=seed,
+        )  # fmt: skip
+        async with contextlib.aclosing(found):
+            async for segment in found:
+                yield segment
+
+    async def transcribe_all(
+        self,
+        recordings: Sequence[npt.ArrayLike],
+        rate: int = RATE,
+        **options: Any,  # noqa: ANN401 those of `transcribe`
+    ) -> list[list[Segment]]:
+        """Write what is said in each of several recordings; ``slots`` windows are decoded together.
+
+        Args:
+            recordings: samples of each.
+            rate: samples a second.
+            options: as `transcribe` has them.
+
+        Raises:
+            InvalidArgument: as `transcribe`.
+
+        Cancellation: aborts what is computed.
+        """
+        found: list[list[Segment]] = [[] for _ in recordings]
+        failed: list[Exception] = []
+
+        async def one(i: int, say: Callable[[Window], Awaitable[Said]]) -> None:
+            parts = self.segments(say, recordings[i], rate, **options)
+            try:
+                async with contextlib.aclosing(parts):
+                    async for segment in parts:
+                        found[i].append(segment)
+            except Exception as error:
+                failed.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with (
+            Batcher(self.say, full=self.slots) as together,
+            anyio.create_task_group() as tasks,
+        ):
+            for i in range(len(recordings)):
+                tasks.start_soon(one, i, together.submit)
+        if failed:
+            raise failed[0]
+        return found
+
+    async def say(self, windows: Sequence[Window]) -> list[Said]:
+        """What is said in windows; for whoever makes batches of them (aggml.serve).
+
+        Cancellation: aborts the computation.
+        """
+        async with self._turn:
+            self._check_open("SpeechModel")
+            return await self._ready().say(windows)
+
+    async def segments(
+        self,
+        say: Callable[[Window], Awaitable[Said]],
+        samples: npt.ArrayLike,
+        rate: int = RATE,
+        *,
+        language: str | None = None,
+        task: str = "transcribe",
+        timestamps: bool = True,
+        temperature: float | Sequence[float] = TEMPERATURES,
+        prompt: str = "",
+        previous: bool = True,
+        seed: int | None = None,
+    ) -> AsyncGenerator[Segment]:
+        """`transcribe`, where windows of several recordings are decoded together by ``say``."""
+        asked = self._asked(language, task, timestamps, temperature, seed)
+        self._check_open("SpeechModel")
+        words = self.tokenizer
+        length = self._listener.frames
+        recording = await Recording.of(samples, rate, self._model.bands, length)
+        before = words.encode(" " + prompt.strip(), special=False) if prompt.strip() else ()
+        found = segments(
+            say, recording, asked, words, Special.of(self.vocabulary_size), length=length,
+            prompt=before, previous=previous,
+        )  # fmt: skip
+        async with contextlib.aclosing(found):
+            async for segment in found:
+                yield segment
+
+    async def _one(self, window: Window) -> Said:
+        (said,) = await self.say([window])
+        return said
+
+    def _ready(self) -> Windows:
+        if self._windows is None:
+            special = Special.of(self.vocabulary_size)
+            self._windows = Windows(
+                self._listener, self._decoder, self.tokenizer, special, self.ctx
+            )
+        return self._windows
+
+    def _asked(
+        self, language: str | None, task: str, timestamps: bool,
+        temperature: float | Sequence[float], seed: int | None,
+    ) -> Asked:  # fmt: skip
+        if self._tokenizer is None:
+            raise ModelError(
+                "the model has no vocabulary: put gpt2.tiktoken, or multilingual.tiktoken, of "
+                "Whisper's package beside its file"
+            )
+        if language is not None and language not in self.languages:
+            known = ", ".join(self.languages)
+            raise InvalidArgument(f"[transcribe] language is {language!r}, not one of {known}")
+        if task not in ("transcribe", "translate"):
+            raise InvalidArgument(f"[transcribe] task is {task!r}, not transcribe or translate")
+        if task == "translate" and len(self.languages) == 1:
+            raise InvalidArgument("[transcribe] a model of English alone does not translate")
+        given = (temperature,) if isinstance(temperature, (int, float)) else temperature
+        heats = tuple(float(x) for x in given)
+        if not heats or min(heats) < 0:
+            raise InvalidArgument(f"[transcribe] temperature is {temperature}, must not be below 0")
+        return Asked(language, task == "translate", timestamps, heats, seed)

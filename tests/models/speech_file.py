@@ -1,0 +1,153 @@
+"""A Whisper of random weights in each kind of file, of a shape that whisper.cpp reads, too.
+
+Here: the weights by OpenAI's names, ggml's ``.bin``, a folder of Hugging Face. The vocabulary has
+the right number of tokens and no meaning. Not here: what they give (test_speech.py).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from aggml.models.speech.features import filters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    F32 = npt.NDArray[np.float32]
+
+__all__ = ["BANDS", "sound", "weights", "write_bin", "write_folder"]
+
+WIDTH, LAYERS, HEARD, WRITTEN, BANDS = 128, 2, 1500, 448, 80
+VOCABULARY: Final = 51865
+
+
+def sound(seconds: float) -> F32:
+    """Tones that come and go."""
+    t = np.arange(int(seconds * 16000)) / 16000
+    tones = [np.sin(2 * np.pi * f * t) * np.sin(2 * np.pi * f / 400 * t) for f in (220, 700, 2500)]
+    found: F32 = (np.sum(tones, axis=0) / 4).astype(np.float32)
+    return found
+
+
+def weights() -> dict[str, F32]:
+    """Tensors by OpenAI's names, the same each time."""
+    rng = np.random.default_rng(19)
+
+    def matrix(*shape: int) -> F32:
+        size = np.prod(shape[1:])
+        found: F32 = (rng.standard_normal(shape) / np.sqrt(size)).astype(np.float32)
+        return found
+
+    def vector(n: int, around: float = 0.0) -> F32:
+        found: F32 = (around + 0.1 * rng.standard_normal(n)).astype(np.float32)
+        return found
+
+    found: dict[str, F32] = {
+        "encoder.conv1.weight": matrix(WIDTH, BANDS, 3), "encoder.conv1.bias": vector(WIDTH),
+        "encoder.conv2.weight": matrix(WIDTH, WIDTH, 3), "encoder.conv2.bias": vector(WIDTH),
+        "encoder.positional_embedding": matrix(HEARD, WIDTH),
+        "encoder.ln_post.weight": vector(WIDTH, 1), "encoder.ln_post.bias": vector(WIDTH),
+        "decoder.token_embedding.weight": 2 * matrix(VOCABULARY, WIDTH),
+        "decoder.positional_embedding": matrix(WRITTEN, WIDTH),
+        "decoder.ln.weight": vector(WIDTH, 1), "decoder.ln.bias": vector(WIDTH),
+    }  # fmt: skip
+    for side in ("encoder", "decoder"):
+        for i in range(LAYERS):
+            at = f"{side}.blocks.{i}."
+            for attn in ("attn", "cross_attn") if side == "decoder" else ("attn",):
+                for part in ("query", "key", "value", "out"):
+                    found[f"{at}{attn}.{part}.weight"] = 2 * matrix(WIDTH, WIDTH)
+                    if part != "key":
+                        found[f"{at}{attn}.{part}.bias"] = vector(WIDTH)
+                found[f"{at}{attn}_ln.weight"] = vector(WIDTH, 1)
+                found[f"{at}{attn}_ln.bias"] = vector(WIDTH)
+            found[f"{at}mlp_ln.weight"], found[f"{at}mlp_ln.bias"] = vector(WIDTH, 1), vector(WIDTH)
+            found[f"{at}mlp.0.weight"] = matrix(4 * WIDTH, WIDTH)
+            found[f"{at}mlp.0.bias"] = vector(4 * WIDTH)
+            found[f"{at}mlp.2.weight"] = matrix(WIDTH, 4 * WIDTH)
+            found[f"{at}mlp.2.bias"] = vector(WIDTH)
+    return found
+
+
+def words() -> list[bytes]:
+    """Every byte, then pairs of small letters and longer ones of nothing but digits."""
+    found = [bytes([i]) for i in range(256)]
+    letters = [bytes([c]) for c in b"abcdefghijklmnopqrstuvwxyz "]
+    found += [a + b for a in letters for b in letters]
+    found += [f"{i:05d}".encode() for i in range(50257 - len(found))]
+    return found
+
+
+def _kept(name: str, x: F32) -> npt.NDArray[Any]:
+    """Matrices in f16, as whisper.cpp wants them."""
+    return x.astype(np.float16) if x.ndim > 1 and "positional" not in name else x
+
+
+def write_bin(path: Path) -> None:
+    """ggml's file, as whisper.cpp reads it."""
+    heads = WIDTH // 64
+    with path.open("wb") as file:
+        numbers = (VOCABULARY, HEARD, WIDTH, heads, LAYERS, WRITTEN, WIDTH, heads, LAYERS, BANDS, 1)
+        file.write(struct.pack("<I11i", 0x67676D6C, *numbers))
+        file.write(struct.pack("<2i", BANDS, 201) + filters(BANDS).tobytes())
+        file.write(struct.pack("<i", len(words())))
+        for word in words():
+            file.write(struct.pack("<I", len(word)) + word)
+        for name, given in weights().items():
+            x = _kept(name, given)
+            x = x.reshape(-1, 1) if name in {"encoder.conv1.bias", "encoder.conv2.bias"} else x
+            ne = x.shape[::-1]
+            kind = 1 if x.dtype == np.float16 else 0
+            file.write(struct.pack(f"<3i{len(ne)}i", len(ne), len(name), kind, *ne))
+            file.write(name.encode() + np.ascontiguousarray(x).tobytes())
+
+
+#: Names of layers of Hugging Face by OpenAI's.
+PARTS: Final = {
+    "attn.query": "self_attn.q_proj", "attn.key": "self_attn.k_proj",
+    "attn.value": "self_attn.v_proj", "attn.out": "self_attn.out_proj",
+    "attn_ln": "self_attn_layer_norm", "cross_attn.query": "encoder_attn.q_proj",
+    "cross_attn.key": "encoder_attn.k_proj", "cross_attn.value": "encoder_attn.v_proj",
+    "cross_attn.out": "encoder_attn.out_proj", "cross_attn_ln": "encoder_attn_layer_norm",
+    "mlp_ln": "final_layer_norm", "mlp.0": "fc1", "mlp.2": "fc2",
+}  # fmt: skip
+OTHERS: Final = {
+    "encoder.positional_embedding": "encoder.embed_positions.weight",
+    "decoder.positional_embedding": "decoder.embed_positions.weight",
+    "decoder.token_embedding.weight": "decoder.embed_tokens.weight",
+    "encoder.ln_post": "encoder.layer_norm", "decoder.ln": "decoder.layer_norm",
+}  # fmt: skip
+
+
+def write_folder(path: Path) -> None:
+    """A folder of Hugging Face, without a vocabulary."""
+    tensors: dict[str, Any] = {}
+    for name, given in weights().items():
+        renamed = OTHERS.get(name, name)
+        if ".blocks." in name:
+            side, _, i, rest = name.split(".", 3)
+            part, end = rest.rsplit(".", 1)
+            renamed = f"{side}.layers.{i}.{PARTS[part]}.{end}"
+        for old in ("encoder.ln_post", "decoder.ln"):
+            if name.startswith(f"{old}."):
+                renamed = f"{OTHERS[old]}.{name.rsplit('.', 1)[1]}"
+        tensors[f"model.{renamed}"] = _kept(name, given)
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors")
+    config = {
+        "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
+        "d_model": WIDTH, "encoder_layers": LAYERS, "decoder_layers": LAYERS,
+        "num_hidden_layers": LAYERS, "encoder_attention_heads": WIDTH // 64,
+        "decoder_attention_heads": WIDTH // 64, "encoder_ffn_dim": 4 * WIDTH,
+        "decoder_ffn_dim": 4 * WIDTH, "num_mel_bins": BANDS, "max_source_positions": HEARD,
+        "max_target_positions": WRITTEN, "vocab_size": VOCABULARY, "activation_function": "gelu",
+        "scale_embedding": False, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (path / "config.json").write_text(json.dumps(config))

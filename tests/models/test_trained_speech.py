@@ -1,0 +1,81 @@
+"""Trained Whisper on half a minute of Apollo 13: the text of whisper.cpp, and of OpenAI's file.
+
+whisper.cpp (pywhispercpp 1.5.1, greedy) gave the text below; its logits are in speech.npz
+(benchmarks/make_speech.py). A test without its files skips and names them. Not here: random weights
+(test_speech.py), which files there are (weights.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from models import weights
+from models.test_speech import FIRST, THEN, nmse
+
+import aggml
+from aggml import ops
+from aggml.models import read_wav
+from aggml.models.blocks.feed_forward import ALONE
+from aggml.models.speech.features import spectrogram
+
+if TYPE_CHECKING:
+    import pytest
+
+RECORDED: Final = np.load(Path(__file__).with_name("speech.npz"))
+#: Of ggml-tiny.bin, from 0 to 26 s; behind that whisper.cpp goes on into the silence.
+SAID: Final = [
+    (0, 4, " Okay, we've had a problem here."),
+    (4, 7, " This is Houston, say again please."),
+    (7, 9, " Oh, here's what we've had about."),
+    (9, 12, " We've had a baby, but vulnerable."),
+    (12, 15, " Roger, may you be in the boat."),
+    (15, 19, " So, okay, stand by our team. We're looking at us."),
+    (19, 26, " Okay, right now, you have to be a bullet just to look at that."),
+]
+
+
+def recording() -> Any:
+    samples, rate = read_wav(weights.find("a13.wav").read_bytes())
+    assert rate == 16000
+    return samples
+
+
+async def test_logits_of_tiny_are_those_of_whisper_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its GELU, which is an approximation by tanh; with OpenAI's the error is up to 1.3e-3."""
+    monkeypatch.setattr(ops, "gelu_erf", ops.gelu)
+    monkeypatch.setitem(ALONE, "gelu_erf", ops.gelu)
+    async with await aggml.models.load(weights.find("ggml-tiny.bin")) as model:
+        assert isinstance(model, aggml.models.SpeechModel)
+        mel = spectrogram(recording(), 80, 480000)[:, :3000]
+        await model._listener.listen([mel])
+        found = [await model._decoder.prefill(0, FIRST)]
+        for i, token in enumerate(THEN):
+            found.append((await model._decoder.decode([token], [len(FIRST) + i]))[0])
+        for row, expected in zip(found, RECORDED["tiny"], strict=True):
+            assert nmse(row[::29], expected) < 2e-5
+
+
+async def test_tiny_says_what_whisper_cpp_says_and_finds_the_language() -> None:
+    async with await aggml.models.load(weights.find("ggml-tiny.bin")) as model:
+        found = [x async for x in model.transcribe(recording())]
+    assert [(x.start, x.end, x.text) for x in found[: len(SAID)]] == SAID
+    assert {x.language for x in found} == {"en"}
+    assert {x.temperature for x in found} == {0.0}
+    assert found[-1].end == 30.0
+
+
+async def test_openais_file_of_english_is_read() -> None:
+    path = weights.find("tiny.en.pt")
+    weights.find("gpt2.tiktoken")
+    async with await aggml.models.load(path) as model:
+        assert isinstance(model, aggml.models.SpeechModel)
+        assert model.languages == ("en",)
+        found = [x async for x in model.transcribe(recording())]
+        assert found[0].text.startswith(" Okay, right here. We've had a problem here.")
+        assert " ".join(x.text for x in found).count("Houston") == 1
+        words = "Houston, we've had a problem \u2014 caf\u00e9"
+        assert model.tokenizer.decode(model.tokenizer.encode(words)) == words
+        # Those of tiktoken's gpt2, by OpenAI's own package.
+        assert model.tokenizer.encode("Hello world, 1969!") == [15496, 995, 11, 16450, 0]
