@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggml.backend.direct import DirectBackend
+from aggml.devices.cpu import tuning
 from aggml.errors import InvalidArgument
 from aggml.native import cpu_mask
 from aggml.plan import compiling
@@ -54,6 +55,7 @@ class CPUBackend(DirectBackend):
                 raise InvalidArgument(
                     f"[CPUDevice.backend] n_threads={n_threads} is not within 1..512"
                 )
+        tuning.adopt()
         workers = default_pool() if pool is None else pool
         if n_threads is not None and pool is None:
             workers.grow(n_threads, widen=False)  # more threads than cores for who asks for them

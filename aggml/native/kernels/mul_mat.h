@@ -52,6 +52,7 @@ typedef struct agk_mm_block {
     float *c; /* columns, ldc apart, rows contiguous */
     size_t ldc;
     bool add;
+    size_t ahead;      /* packed weights: bytes ahead that they are asked for; 0: as the kernel has it */
     bool a_far, c_far; /* likely not in L2: worth a prefetch, which costs 3 to 6 % where it is */
 } agk_mm_block;
 

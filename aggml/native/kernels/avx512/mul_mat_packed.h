@@ -47,6 +47,7 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), unit = (size_t)N * (12 + 32);
     const int parts = of_256(t) ? 4 : 1, halves_of_block = of_256(t) ? 2 : 1;
     const size_t ahead = bytes_of_block / (size_t)(parts * halves_of_block);
+    const size_t far = b->ahead > 0 ? b->ahead : AGK_PACKED_AHEAD;
     const char *x = b->b, *end = a + b->lda;
     __m512 acc[2][AGK_PACKED_COLUMNS];
     AGK_UNROLL for (int g = 0; g < G; ++g)
@@ -62,7 +63,7 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
         for (int64_t half = 0; half < halves_of_block; ++half) {
             AGK_UNROLL for (int part = 0; part < parts; ++part, x += unit)
             {
-                const char *next = a + AGK_PACKED_AHEAD + (size_t)(half * parts + part) * ahead;
+                const char *next = a + far + (size_t)(half * parts + part) * ahead;
                 AGK_UNROLL for (int g = 0; g < G; ++g)
                 {
                     if (g + 1 < G && next >= end) next += 2 * b->lda; /* the second of the two behind these */
@@ -76,7 +77,7 @@ AGK_INLINE void group(kind t, int N, int G, const agk_mm_block *b, const char *a
                             _mm_prefetch(next + line, _MM_HINT_T0);
                     }
                     sub_block(t, N, a + (size_t)g * b->lda, half, part, d[g], m[g], x, acc[g]);
-                    next = a + b->lda + AGK_PACKED_AHEAD + (size_t)(half * parts + part) * ahead;
+                    next = a + b->lda + far + (size_t)(half * parts + part) * ahead;
                 }
             }
         }

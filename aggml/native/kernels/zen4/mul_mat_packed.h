@@ -99,6 +99,7 @@ AGK_INLINE void group(kind t, int N, const agk_mm_block *b, const char *a, __mma
     const int count = parts_at_once(t, N), passes = of_256(t) ? 8 / count : 1;
     const size_t bytes_of_block = data_at(t) + 64 * vectors(t), share = bytes_of_block / (size_t)passes;
     const int lines = (int)((share + 63) / 64);
+    const size_t far = b->ahead > 0 ? b->ahead : ahead_of(t, N);
     const char *x = b->b;
     __m512 acc[AGK_PACKED_COLUMNS];
     AGK_UNROLL for (int n = 0; n < N; ++n) acc[n] = _mm512_setzero_ps();
@@ -107,7 +108,7 @@ AGK_INLINE void group(kind t, int N, const agk_mm_block *b, const char *a, __mma
         scales_of_block(t, a, &d, &m);
         AGK_UNROLL for (int i = 0; i < passes; ++i, x += (size_t)(count * N) * (12 + 32))
         {
-            const char *next = a + ahead_of(t, N) + (size_t)i * share;
+            const char *next = a + far + (size_t)i * share;
             parts(t, N, count, a, i * count / 4, i * count % 4, d, m, x, next, lines, acc);
         }
     }

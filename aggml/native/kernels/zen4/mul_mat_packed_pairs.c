@@ -25,6 +25,7 @@ AGK_INLINE __m512bh pair(const char *p)
 AGK_INLINE void group(int N, const agk_mm_block *b, const char *a, __mmask16 rows, float *c)
 {
     __m512 sum[2][AGK_PACKED_COLUMNS];
+    const size_t far = b->ahead > 0 ? b->ahead : FAR_AHEAD;
     const char *x = b->b;
     a += AGK_PACKED_HEAD;
     AGK_UNROLL for (int n = 0; n < N; ++n) sum[0][n] = sum[1][n] = _mm512_setzero_ps();
@@ -37,7 +38,7 @@ AGK_INLINE void group(int N, const agk_mm_block *b, const char *a, __mmask16 row
                 sum[i][n] = _mm512_dpbf16_ps(sum[i][n], w, pair(x + (size_t)n * b->ldb + 4 * i));
             }
             /* Behind a product, whose sum it claims to change: else the compiler gathers requests in bursts. */
-            __asm__ volatile("prefetcht1 %1" : "+v"(sum[i][0]) : "m"(*(const char (*)[64])(a + FAR_AHEAD + 64 * i)));
+            __asm__ volatile("prefetcht1 %1" : "+v"(sum[i][0]) : "m"(*(const char (*)[64])(a + far + 64 * i)));
         }
     }
     AGK_UNROLL for (int n = 0; n < N; ++n)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "experts.h"
+#include "table/tunables.h"
 
 enum {
     GROUPS_ROWS = 32,   /* rows of an item are a multiple of it: two groups of packed weights, whole blocks of dots */
@@ -78,6 +79,7 @@ static void multiply(const agk_task *task, const agk_node *node, const plan *p, 
             block->a = agk_packed_ready(p->packed, first + i);
         block->lda = agk_packed_group_bytes(layout, block->k);
         block->b = column;
+        block->ahead = (size_t)agk_tuned_ahead(a->type);
         p->product(block);
         return;
     }

@@ -1,0 +1,106 @@
+"""``aggml bench --tune``: numbers for this processor, by a short measured search.
+
+One number after the other: products of weights from memory with 1 and 8 columns, each candidate in
+turns with the number that the kernels have, which stays unless another one is clearly faster. Not
+here: what can be chosen (native/table/tunables.def), where it is kept (devices/cpu/tuning.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import aggml
+from aggml import BufferUsage, Graph, ops
+from aggml.cli.shared import bar
+from aggml.native import _native
+
+if TYPE_CHECKING:
+    from aggml import Backend, Tensor
+
+__all__ = ["Found", "search"]
+
+K: Final = 4096
+ROWS: Final = 4096
+BYTES: Final = 96 << 20  # of weights for a number, so that they come from memory
+ROUNDS: Final = 7
+BETTER: Final = 1.03  # so much faster must a number be than the one that the kernels have
+AHEAD: Final = (2048, 3072, 4096, 6144, 8192, 12288)
+#: The type of weights that shows each number, and what is tried.
+TRIED: Final = {
+    "ahead_q8_0": ("q8_0", AHEAD),
+    "ahead_32": ("q4_0", AHEAD),
+    "ahead_q4_K": ("q4_K", AHEAD),
+    "ahead_q6_K": ("q6_K", AHEAD),
+    "ahead_bf16": ("bf16", AHEAD),
+    "packed_chunk": ("q4_K", (50, 200)),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes:
+        name: of the number.
+        value: the one to use; 0: that of the kernels.
+        gain: their time over that of ``value``.
+    """
+
+    name: str
+    value: int
+    gain: float
+
+
+async def search(backend: Backend) -> list[Found]:
+    """The best number of each kind, for this processor and so many threads."""
+    before = {name: value for name, _, _, _, value in _native.tunables()}
+    found = []
+    try:
+        with bar("tuning") as progress:
+            for done, (name, (dtype, values)) in enumerate(TRIED.items()):
+                found.append(await _best(backend, name, dtype, (0, *values)))
+                _native.tune(name, found[-1].value)
+                if progress is not None:
+                    progress(done + 1, len(TRIED))
+    finally:
+        for name, value in before.items():
+            _native.tune(name, value)
+    return found
+
+
+async def _best(backend: Backend, name: str, dtype: str, values: tuple[int, ...]) -> Found:
+    size = aggml.new_tensor(dtype, ne=(K, ROWS)).nbytes
+    weights = [aggml.new_tensor(dtype, ne=(K, ROWS)) for _ in range(max(2, BYTES // size))]
+    buffer = backend.alloc(weights)
+    buffer.usage = BufferUsage.WEIGHTS
+    for w in weights:
+        await backend.memset(w, 0)
+    graphs: dict[int, list[Graph]] = {}
+    for value in values:
+        _native.tune(name, value)  # how rows are divided is decided when a graph is compiled
+        graphs[value] = [_products(backend, weights, columns) for columns in (1, 8)]
+        for graph in graphs[value]:
+            await backend.graph_compute(graph)
+    taken: dict[int, list[float]] = {value: [] for value in values}
+    for _ in range(ROUNDS):
+        for value in values:
+            _native.tune(name, value)
+            begin = time.perf_counter()
+            for graph in graphs[value]:
+                await backend.graph_compute(graph)
+            taken[value].append(time.perf_counter() - begin)
+    medians = {value: statistics.median(times) for value, times in taken.items()}
+    best = min(medians, key=lambda value: medians[value])
+    gain = medians[0] / medians[best]
+    return Found(name, best, gain) if gain >= BETTER else Found(name, 0, 1.0)
+
+
+def _products(backend: Backend, weights: list[Tensor], columns: int) -> Graph:
+    x = aggml.new_tensor("f32", ne=(K, columns))
+    backend.alloc([x])
+    graph = Graph(*(ops.mul_mat(w, x) for w in weights))
+    backend.alloc_graph(graph)
+    return graph

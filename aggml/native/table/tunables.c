@@ -1,0 +1,37 @@
+/* The table of tunables.def and the numbers chosen, for the whole process. */
+#include "tunables.h"
+
+#include <stdatomic.h>
+
+#include "types.h"
+
+const agk_tunable agk_tunables[AGK_TUNABLES] = {
+#define AGK_TUNABLE(SYMBOL, name, least, most, what) {name, least, most, what},
+#include "tunables.def"
+#undef AGK_TUNABLE
+};
+
+static _Atomic(int32_t) chosen[AGK_TUNABLES];
+
+int32_t agk_tuned(int i)
+{
+    return atomic_load_explicit(&chosen[i], memory_order_relaxed);
+}
+
+bool agk_tune(int i, int32_t value)
+{
+    if (value != 0 && (value < agk_tunables[i].least || value > agk_tunables[i].most)) return false;
+    atomic_store_explicit(&chosen[i], value, memory_order_relaxed);
+    return true;
+}
+
+int32_t agk_tuned_ahead(int type)
+{
+    switch (type) {
+    case AGK_Q8_0: return agk_tuned(AGK_TUNE_AHEAD_Q8_0);
+    case AGK_BF16: return agk_tuned(AGK_TUNE_AHEAD_BF16);
+    case AGK_Q4_K:
+    case AGK_Q5_K: return agk_tuned(AGK_TUNE_AHEAD_Q4_K);
+    default: return agk_tuned(agk_traits(type)->blck_size == 256 ? AGK_TUNE_AHEAD_Q6_K : AGK_TUNE_AHEAD_32);
+    }
+}
