@@ -74,7 +74,7 @@ def _simulated(speed: float, memory: int = 1 << 30) -> Callable[[], aggml.Backen
 @pytest.mark.slow
 async def test_a_faster_device_gets_more_layers(nodes: Any, tmp_path: Path) -> None:
     path = write_small(tmp_path / "small.gguf")
-    slow, fast = _simulated(1e8), _simulated(4e8)  # a layer takes 16 ms and 4 ms
+    slow, fast = _simulated(2e7), _simulated(8e7)  # a layer takes 80 ms and 20 ms
     for backends, wanted in (
         ((slow, fast), [(0, 1), (1, 4)]),
         ((fast, slow), [(0, 3), (3, 4)]),
@@ -92,8 +92,8 @@ async def test_a_faster_device_gets_more_layers(nodes: Any, tmp_path: Path) -> N
 
 @pytest.mark.slow
 async def test_a_small_device_gets_no_more_than_it_has_room_for(nodes: Any, tmp_path: Path) -> None:
-    path = write_small(tmp_path / "small.gguf")  # 3.2 MB a layer
-    small, large = _simulated(4e8, 8 << 20), _simulated(1e8)
+    path = write_small(tmp_path / "small.gguf")  # 3.1 MB a layer
+    small, large = _simulated(8e7, 6 << 20), _simulated(2e7)
     async with await pipeline(path, 2, ctx=256, backend=(small, large)) as model:
         assert [x.layers for x in model.stages] == [(0, 1), (1, 4)]
     with pytest.raises(aggml.InvalidArgument, match="do not fit"):
