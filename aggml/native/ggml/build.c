@@ -76,7 +76,10 @@ static void make(ag_ggml_plan *plan, uintptr_t arena, bool placed, ag_ggml_built
     ag_ggml_site site = {.library = plan->device->library, .f = f, .c = built->context, .node = node};
     site.type = ag_ggml_type(site.library, node->type);
     if (site.type < 0) ag_ggml_fail("this library has no type %s", agk_traits(node->type)->name);
-    for (int s = 0; s < AG_GGML_SRC; ++s) site.src[s] = node->src[s] < 0 ? NULL : built->tensors[node->src[s]];
+    for (int s = 0; s < AG_GGML_SRC; ++s) {
+        site.src[s] = node->src[s] < 0 ? NULL : built->tensors[node->src[s]];
+        site.operands[s] = node->src[s] < 0 ? NULL : &plan->nodes[node->src[s]];
+    }
     site.converts = node->src[0] >= 0 && plan->nodes[node->src[0]].type != node->type;
     ag_ggml_tensor *tensor = declared(node, built, site.type);
     if (tensor != NULL) {

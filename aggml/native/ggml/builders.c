@@ -131,5 +131,7 @@ ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *s)
 {
     builder *build = s->node->op < AGK_OP_COUNT ? builders[s->node->op] : NULL;
     if (build == NULL) ag_ggml_fail("there is no builder of ggml for '%s'", agk_op_name(s->node->op));
+    const char *why = ag_ggml_too_old(s);
+    if (why != NULL) ag_ggml_fail("%s", why);
     return build(s);
 }

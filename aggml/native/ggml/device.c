@@ -157,6 +157,13 @@ static bool works_ahead(const ag_ggml_device *device)
            f->ggml_backend_event_synchronize != NULL && f->ggml_backend_event_wait != NULL;
 }
 
+/* Else each call connects anew. In libraries without a dispatcher it is buffers that hold the connection. */
+static void keep_connection(ag_ggml_device *device)
+{
+    device->keeper = device->f->ggml_backend_dev_init(device->handle, NULL);
+    if (!device->async) (void)device->f->ggml_backend_buft_alloc_buffer(device->type, 64);
+}
+
 ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle)
 {
     ag_ggml_device *device = calloc(1, sizeof *device);
@@ -181,7 +188,7 @@ ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *han
     read_props(device, facts);
     read_extras(device);
     facts->ahead = device->async = works_ahead(device);
-    if (device->remote) device->keeper = f->ggml_backend_dev_init(handle, NULL); /* else each call connects anew */
+    if (device->remote) keep_connection(device);
     return device;
 }
 

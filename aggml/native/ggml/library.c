@@ -321,6 +321,17 @@ ag_ggml_device *ag_ggml_device_get(ag_ggml_library *library, size_t index)
     return library->devices[index];
 }
 
+const ag_ggml_device *ag_ggml_cpu_of(ag_ggml_library *library)
+{
+    const ag_ggml_device *found = NULL;
+    pthread_mutex_lock(all_lock);
+    for (size_t k = 0; k < library->n_devices && found == NULL; ++k) {
+        if (strcmp(library->devices[k]->facts.family, "CPU") == 0) found = library->devices[k];
+    }
+    pthread_mutex_unlock(all_lock);
+    return found;
+}
+
 void ag_ggml_each_device(void (*visit)(ag_ggml_device *device, void *user), void *user)
 {
     for (ag_ggml_library *library = all; library != NULL; library = library->next) { /* they stay */

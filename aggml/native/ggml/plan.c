@@ -60,6 +60,9 @@ static void ask_support(void *argument)
     if (node->view < 0 && node->op != AGK_OP_none && strcmp(device->f->ggml_op_desc(last), "VIEW") == 0)
         ag_ggml_fail("this library makes '%s' of several nodes", agk_op_name(node->op));
     q->yes = device->f->ggml_backend_dev_supports_op(device->handle, last);
+    /* A client says yes to everything, and a server that cannot ends: most compute on the CPU of this library. */
+    const ag_ggml_device *near = device->remote ? ag_ggml_cpu_of(device->library) : NULL;
+    if (near != NULL) q->yes = q->yes && near->f->ggml_backend_dev_supports_op(near->handle, last);
 }
 
 static void ask_offload(void *argument)
@@ -70,42 +73,54 @@ static void ask_offload(void *argument)
         q->plan->device->f->ggml_backend_dev_offload_op(q->plan->device->handle, q->built->tensors[q->plan->n - 1]);
 }
 
+static void ask_nothing(void *argument)
+{
+    question *q = argument;
+    ag_ggml_build_all(q->plan, 0, false, q->built);
+}
+
+/* A server is asked over its connection: one at a time. */
 static void ask_size(void *argument)
 {
     question *q = argument;
     ag_ggml_device *device = q->plan->device;
-    ag_ggml_build_all(q->plan, 0, false, q->built);
     q->size = device->f->ggml_backend_buft_get_alloc_size(device->type, q->built->tensors[q->plan->n - 1]);
 }
 
-/* Of memory alone, mostly: a remote device is only asked for sizes, and then on this thread. */
+/* Of memory alone: no device is asked that is far. */
 static bool ask(ag_ggml_plan *plan, ag_ggml_call *call, question *q, char *why)
 {
     *q = (question){.plan = plan, .built = ag_ggml_built_new(plan)};
     why[0] = '\0';
-    bool fine = q->built != NULL && ag_ggml_guarded(NULL, call, q, why);
-    ag_ggml_built_unref(q->built);
-    return fine;
+    return q->built != NULL && ag_ggml_guarded(NULL, call, q, why);
 }
 
 bool ag_ggml_plan_supports(ag_ggml_plan *plan, char *why)
 {
     question q;
-    return ask(plan, ask_support, &q, why) && q.yes;
+    bool fine = ask(plan, ask_support, &q, why);
+    ag_ggml_built_unref(q.built);
+    return fine && q.yes;
 }
 
 bool ag_ggml_plan_offloads(ag_ggml_plan *plan)
 {
     char why[AG_GGML_MESSAGE];
     question q;
-    return ask(plan, ask_offload, &q, why) && q.yes;
+    bool fine = ask(plan, ask_offload, &q, why);
+    ag_ggml_built_unref(q.built);
+    return fine && q.yes;
 }
 
 size_t ag_ggml_plan_alloc_size(ag_ggml_plan *plan)
 {
     char why[AG_GGML_MESSAGE];
     question q;
-    return ask(plan, ask_size, &q, why) ? q.size : 0;
+    bool fine = ask(plan, ask_nothing, &q, why);
+    ag_error *error = fine ? ag_ggml_ask(plan->device, "alloc_size", ask_size, &q, sizeof q) : NULL;
+    if (error == NULL) ag_ggml_built_unref(q.built); /* else the thread that asked may be in the library still */
+    ag_error_unref(error);
+    return fine && error == NULL ? q.size : 0;
 }
 
 void ag_ggml_plan_drop(void *device)

@@ -125,6 +125,10 @@ void ag_ggml_watch(ag_ggml_library *library); /* assertions of it come to us: `s
 /* The same for a backend of it that dlopen gave; false: they end the process. */
 bool ag_ggml_watch_calls(const ag_ggml_library *library, void *handle);
 
+/* -- library.c */
+
+const ag_ggml_device *ag_ggml_cpu_of(ag_ggml_library *library); /* its CPU backend's; NULL: none is loaded */
+
 /* -- device.c */
 
 ag_ggml_device *ag_ggml_device_new(ag_ggml_library *library, ag_ggml_handle *handle); /* guarded; NULL: no memory */
@@ -172,12 +176,17 @@ typedef struct ag_ggml_site {
     ag_ggml_context *c;
     const ag_ggml_node *node;
     ag_ggml_tensor *src[AG_GGML_SRC];
-    int type;      /* the library's */
-    bool converts; /* the node is of another type than its first operand */
+    const ag_ggml_node *operands[AG_GGML_SRC]; /* the same */
+    int type;                                  /* the library's */
+    bool converts;                             /* the node is of another type than its first operand */
 } ag_ggml_site;
 
 /* Throws if the library has nothing that makes such a node. */
 ag_ggml_tensor *ag_ggml_build(const ag_ggml_site *site);
+
+/* -- older.c: why the library makes no such node, or a wrong one; NULL: none that is known */
+
+const char *ag_ggml_too_old(const ag_ggml_site *site);
 
 /* -- build.c: a plan as a graph of ggml */
 

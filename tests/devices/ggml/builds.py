@@ -70,11 +70,11 @@ def _answers(port: int) -> bool:
     return False
 
 
-def start_server() -> tuple[subprocess.Popen[bytes], str]:
-    """A server over ggml's CPU: the process, and its endpoint."""
+def start_server(version: str | None = None) -> tuple[subprocess.Popen[bytes], str]:
+    """A server over ggml's CPU, of the version under test if None: the process, its endpoint."""
     if not ggml.libraries()[0].survives:
         pytest.skip("this version of ggml ends the process when a connection is lost")
-    program = folder() / "ggml-rpc-server"
+    program = folder(version) / "ggml-rpc-server"
     if not program.exists():
         pytest.skip(f"no {program}: make ggml-libraries")
     port = _free_port()
