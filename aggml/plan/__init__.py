@@ -6,12 +6,14 @@ Python. Not here: where tensors lie (the memory room), running (the native runti
 """
 
 from aggml.plan.call import PlanCall
+from aggml.plan.fusion import Chain
 from aggml.plan.lowering import Locate, compile_plan, compiling, node_problem
 from aggml.plan.plan import DevicePlan, NativePlan, Plan, PlanStep
 from aggml.plan.storages import WHOLE, Storages, written_leafs
 
 __all__ = [
     "WHOLE",
+    "Chain",
     "DevicePlan",
     "Locate",
     "NativePlan",

@@ -129,7 +129,9 @@ def _reading(graph: Graph) -> Steps[_Readers]:
     return _Readers(reader, viewed, set(graph.ends), order)
 
 
-def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[Fused]:
+def chaining(
+    graph: Graph, span: Callable[[Tensor], Span], fits: Callable[[Chain], bool] | None = None
+) -> Steps[Fused]:
     """Find the chains of a graph and the columns of its products, in small steps.
 
     A value is left out only if it has no memory that anybody could read (it is scratch, no end and
@@ -139,6 +141,7 @@ def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[Fused]:
     Args:
         graph: what is to be compiled.
         span: where the bytes of a tensor lie.
+        fits: which chains may be made; None: all.
     """
     readers = yield from _reading(graph)
     taken: set[Tensor] = set()
@@ -147,7 +150,9 @@ def chaining(graph: Graph, span: Callable[[Tensor], Span]) -> Steps[Fused]:
     for node in graph.nodes:
         if node not in taken:
             chain = _longest(node, readers, taken)
-            while chain is not None and not _is_safe(chain, graph, readers.order, span):
+            while chain is not None and not (
+                (fits is None or fits(chain)) and _is_safe(chain, graph, readers.order, span)
+            ):
                 chain = without_last(chain)
             if chain is not None:
                 taken.update(chain.nodes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from aggml.plan import Chain
     from aggml.tensor import Tensor
 
 __all__ = ["ALWAYS", "WITHOUT_BLAS", "WITH_BLAS", "Address", "Extent", "Kernels", "Launch"]
@@ -78,6 +79,14 @@ class Kernels(Protocol):
                 index, its position, and the number of rows (2 for a zero on a diagonal: its place,
                 and the matrix), and writes nothing to the node.
         """
+        ...
+
+    def fits(self, chain: Chain) -> bool:
+        """Whether `together` knows the chain; each of its nodes is supported."""
+        ...
+
+    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+        """As `launches`, for all nodes of a chain that fits: only the last one is written."""
         ...
 
     def module(self, name: str, arch: str) -> bytes:

@@ -11,6 +11,7 @@ import pkgutil
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from aggml.devices.cuda import fused
 from aggml.devices.cuda.compile import Cubins
 from aggml.devices.cuda.kernels import blas, flash_attn_ext
 from aggml.devices.cuda.pack import Site
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from aggml.devices.cuda.launch import Address, Launch
+    from aggml.plan import Chain
     from aggml.tensor import Tensor
 
 __all__ = ["HOSTS", "CudaKernels", "modules"]
@@ -111,6 +113,16 @@ class CudaKernels:
             return []
         found: list[Launch] = HOSTS[node.op].launches(site)
         return blas.instead(site, found) if self.blas is not None and blas.fits(node) else found
+
+    def fits(self, chain: Chain) -> bool:
+        """Whether one launch computes the chain."""
+        lead = chain.nodes[0]
+        return fused.fits(chain) and (self.blas is None or not blas.fits(lead))
+
+    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+        """The launches of its first node, which do the rest, too."""
+        lead, where = fused.beginning(chain, address)
+        return fused.ending(chain, self.launches(lead, where, scratch, fault), address)
 
     def module(self, name: str, arch: str) -> bytes:
         """The cubin of a module, see `Cubins.get`."""

@@ -1,8 +1,9 @@
 """Plans of CUDA devices: a graph as a list of launches, some of whose addresses count from scratch.
 
 Here: lowering node by node, the layout of scratch, which modules are needed. Not here: which
-launches a node takes (the kernels), running them (native/cuda/plan.c), the scratch itself,
-which the native queue takes when a plan first needs it (native/cuda/queue.c).
+launches a node takes (the kernels), which repeat others (once.py), chains (fused.py), running them
+(native/cuda/plan.c), the scratch itself, which the native queue takes when a plan first needs it
+(native/cuda/queue.c).
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from aggml.devices.cuda.once import Once, spans
 from aggml.errors import Unsupported
 from aggml.memory.buffer import aligned
 from aggml.native import _native
 from aggml.ops.table import IDLE
 from aggml.plan import WHOLE, DevicePlan, Storages
+from aggml.plan.fusion import chaining
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Launch
     from aggml.devices.cuda.module import Module, Target
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
-    from aggml.plan import Locate, PlanCall
+    from aggml.plan import Chain, Locate, PlanCall
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
@@ -78,6 +81,7 @@ class _Lowered:
     Args:
         device: whose kernels.
         node: supported.
+        chain: of which it is the last node, if it is computed with others.
         locate: where a tensor that is no view lies.
         scratch: of the node, from the begin of scratch.
         fault: likewise.
@@ -88,13 +92,21 @@ class _Lowered:
     """
 
     def __init__(
-        self, device: Target, node: Tensor, locate: Locate, scratch: int, fault: int
+        self,
+        device: Target,
+        node: Tensor,
+        chain: Chain | None,
+        locate: Locate,
+        scratch: int,
+        fault: int,
     ) -> None:
         def launches(base: int) -> list[Launch]:
             def address(tensor: Tensor) -> int:
                 start, in_arena = locate(tensor.root)
                 return start + tensor.view_offs + (base if in_arena else 0)
 
+            if chain is not None:
+                return device.kernels.together(chain, address, base + scratch, base + fault)
             return device.kernels.launches(node, address, base + scratch, base + fault)
 
         self.faults = False
@@ -143,16 +155,27 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
     modules: dict[str, Module] = {}
     native = _native.CudaPlan(device.native)
     launches = 0
+    fused = yield from chaining(graph, spans(memory.locate), kernels.fits)
+    once = Once(graph)
     for node in nodes:
         leaf = storages.visit(node)
-        lowered = _Lowered(device, node, memory.locate, scratch, fault)
+        if node in fused.inner:
+            continue
+        chain = fused.chains.get(node)
+        lowered = _Lowered(device, node, chain, memory.locate, scratch, fault)
+        lead = node if chain is None else chain.nodes[0]
+        known = once.fault(lead, lowered.launches)
+        if known is not None:  # its ids were looked at: it does nothing if that found a fault
+            lowered = _Lowered(device, node, chain, memory.locate, scratch, known)
+            lowered.faults = False
+        needed = once.needed(lead, lowered.launches, fault, shares=kernels.scratch(lead) > 0)
         native.node(
             node.name,
             node.op,
             fault if lowered.faults else -1,
             [leaf] if 0 <= leaf < WHOLE else [],
         )
-        for launch, args, relative in lowered.launches:
+        for launch, args, relative in needed:
             if launch.gemm:
                 native.gemm(args, relative)
                 launches += 1

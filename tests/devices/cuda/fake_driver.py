@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from aggml import Tensor
     from aggml.devices.cuda.launch import Address
+    from aggml.plan import Chain
 
 __all__ = ["Fake", "HostKernels", "SimpleKernels", "built"]
 
@@ -182,6 +183,14 @@ class SimpleKernels:
     def scratch(self, node: Tensor) -> int:
         """Some, so that it is laid out."""
         return 256 if node.op == "mul" else 0
+
+    def fits(self, chain: Chain) -> bool:
+        """Each node is computed by itself."""
+        return False
+
+    def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
+        """No chain fits."""
+        raise NotImplementedError
 
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
         """One."""

@@ -181,3 +181,25 @@ DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const 
         }
     }
 }
+
+// --- what comes after a product: a sum, or a gated unit, with the element of another tensor that lies there
+
+// aux[3]: the op, 0: none; aux[4]: the other tensor, f32; aux[5]: whether it is the first operand; aux[6]: its nb[1]
+DEV float after(const Node<2> &n, i64 row, i64 slot, float x)
+{
+    if (n.aux[3] == 0) return x;
+    const float other = f32_at((const char *)n.aux[4] + slot * n.aux[6] + row * (i64)sizeof(float));
+    if (n.aux[3] == OP_add) return x + other;
+    const float gate = n.aux[5] != 0 ? other : x, up = n.aux[5] != 0 ? x : other;
+    return gate / (1.0f + expf(-gate)) * up; // swiglu
+}
+
+DEV float after(const Node<3> &, i64, i64, float x)
+{
+    return x;
+}
+
+template <int N> DEV void put(const Node<N> &n, const Columns &c, i64 row, i64 slot, float x)
+{
+    ((float *)result_at(n, c, slot))[row] = after(n, row, slot, x);
+}

@@ -95,7 +95,7 @@ template <class T, int N, class Args> DEV void few(const Args &n, const Columns 
         for (int r = 0; r < ROWS; ++r) {
             const float total = warp_sum(sum[r][j]);
             if (lane == 0 && row + r < m && first + j < c.count) {
-                ((float *)result_at(n, c, slot_at(c, first + j)))[row + r] = total;
+                put(n, c, row + r, slot_at(c, first + j), total);
             }
         }
     }

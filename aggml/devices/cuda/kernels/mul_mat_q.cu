@@ -139,23 +139,24 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const float total = warp_sum(sum[r][j]);
-            if (lane != 0) continue;
-            if (split)
-                parts[warp][r * N + j] = total;
-            else if (row + r < m && first + j < c.count)
-                ((float *)result_at(n, c, slot_at(c, first + j)))[row + r] = total;
+            if (lane == 0) parts[warp][r * N + j] = total;
         }
     }
-    if (!split) return;
-    __syncthreads();
-    const int r = threadIdx.x / N, j = threadIdx.x % N;
+    // A thread for each result: what follows the product takes registers once, not for each of them.
+    if (split)
+        __syncthreads();
+    else
+        __syncwarp();
+    const int mine = split ? threadIdx.x : lane, r = mine / N, j = mine % N;
     if (r < ROWS && row + r < m && first + j < c.count) {
-        float total = parts[0][threadIdx.x];
-#pragma unroll
-        for (int w = 1; w < WARPS; ++w) total += parts[w][threadIdx.x];
-        ((float *)result_at(n, c, slot_at(c, first + j)))[row + r] = total;
+        float total = parts[split ? 0 : warp][mine];
+        for (int w = 1; split && w < WARPS; ++w) total += parts[w][mine];
+        put(n, c, row + r, slot_at(c, first + j), total);
     }
-    __syncthreads();
+    if (split)
+        __syncthreads();
+    else
+        __syncwarp();
 }
 
 // The first row of a warp, and whether its block's warps share rows. aux[2]: rows of a block

@@ -2,6 +2,13 @@
 // computes: norm rms_norm l2_norm by norm_rows of 1 operand, for each row
 #include "common.cuh"
 
+// What follows the norm: aux[0] and aux[1] are 0, or rows of factors and of summands. Rounded as by ops of their own.
+DEV float after(const Node<1> &n, i64 e, float x)
+{
+    if (n.aux[0] != 0) x = __fmul_rn(x, ((const float *)n.aux[0])[e]);
+    return n.aux[1] != 0 ? __fadd_rn(x, ((const float *)n.aux[1])[e]) : x;
+}
+
 // Sums are of f32, in the order that the block gives them; two passes for the variance, so that nothing cancels.
 KERNEL(norm_rows, 256, Node<1>)
 {
@@ -20,7 +27,7 @@ KERNEL(norm_rows, 256, Node<1>)
         square = block_sum(square);
         const float scale = n.op == OP_l2_norm ? 1.0f / fmaxf(sqrtf(square), eps)
                                                : 1.0f / sqrtf(square / (float)width + eps);
-        for (i64 e = threadIdx.x; e < width; e += blockDim.x) y[e] = (x[e] - mean) * scale;
+        for (i64 e = threadIdx.x; e < width; e += blockDim.x) y[e] = after(n, e, (x[e] - mean) * scale);
     }
 }
 

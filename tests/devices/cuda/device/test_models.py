@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-OF_A_LAYER = 22  # kernels
+OF_A_LAYER = 15  # kernels
 BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]

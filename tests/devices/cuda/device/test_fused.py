@@ -1,0 +1,172 @@
+"""What one launch computes for several nodes, and launches that are left out as repetitions.
+
+The bits are those of the nodes one by one. Not here: which chains there are (tests/plan).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from devices.cuda.fake_driver import HostKernels
+
+import aggml
+from aggml import Graph, Tensor, new_tensor, ops
+from aggml.devices.cuda.lowering import CudaKernels
+from aggml.devices.cuda.plan import CUDAPlan
+from aggml.errors import OutOfBounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from aggml.devices.cuda import CUDADevice
+
+ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
+KINDS = ["f32", "f16", "bf16", "q4_0", "q8_0", "q6_K"]
+Built = tuple[Tensor, dict[Tensor, "NDArray[Any]"]]
+
+
+@pytest.fixture
+def kernels() -> Any:
+    return HostKernels() if ON_FAKE else CudaKernels()
+
+
+def leaf(values: dict[Tensor, NDArray[Any]], kind: str, *ne: int) -> Tensor:
+    tensor = new_tensor(kind, ne=ne)
+    x = np.random.default_rng(len(values)).normal(size=tensor.ne[::-1]).astype(np.float32)
+    dtype = tensor.dtype
+    if dtype.is_quantized:
+        values[tensor] = aggml.quantize(x, dtype)
+    else:
+        assert dtype.numpy is not None
+        values[tensor] = x.astype(dtype.numpy)
+    return tensor
+
+
+async def ran(
+    device: CUDADevice, build: Callable[[], Built], *, watched: bool
+) -> tuple[NDArray[Any], int]:
+    """The result, and how many launches; watched values are computed one by one."""
+    result, values = build()
+    graph = Graph(result)
+    if watched:
+        graph = Graph(*graph.nodes)
+    async with device.backend() as backend:
+        await backend.prepare(graph)
+        plan = backend.graph_plan(graph).plan
+        found = await backend.run(graph, values, result)
+    assert isinstance(plan, CUDAPlan)
+    return np.asarray(found), plan.launches
+
+
+def gated(kind: str, columns: int, *, last: str) -> Callable[[], Built]:
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x = leaf(values, "f32", 256, columns)
+        gate, up = leaf(values, kind, 256, 70), leaf(values, kind, 256, 70)
+        if last == "up":
+            a = ops.mul_mat(gate, x)
+            return ops.swiglu_split(a, ops.mul_mat(up, x)), values
+        b = ops.mul_mat(up, x)
+        return ops.swiglu_split(ops.mul_mat(gate, x), b), values
+
+    return build
+
+
+def added(kind: str, columns: int) -> Callable[[], Built]:
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x, y = leaf(values, "f32", 256, columns), leaf(values, "f32", 70, columns)
+        return ops.add(ops.mul_mat(leaf(values, kind, 256, 70), x), y), values
+
+    return build
+
+
+def scaled(norm: str, *, bias: bool) -> Callable[[], Built]:
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x = getattr(ops, norm)(leaf(values, "f32", 300, 5), 1e-5)
+        y = ops.mul(x, leaf(values, "f32", 300))
+        return ops.add(y, leaf(values, "f32", 300)) if bias else y, values
+
+    return build
+
+
+CASES = {
+    **{f"up-{k}-{n}": gated(k, n, last="up") for k in KINDS for n in (1, 3, 8)},
+    **{f"gate-{k}": gated(k, 1, last="gate") for k in KINDS},
+    **{f"add-{k}-{n}": added(k, n) for k in KINDS for n in (1, 7)},
+    **{
+        f"{norm}-{bias}": scaled(norm, bias=bias)
+        for norm in ("norm", "rms_norm", "l2_norm")
+        for bias in (False, True)
+    },
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_one_launch_gives_the_bits_of_several(device: CUDADevice, name: str) -> None:
+    together, fewer = await ran(device, CASES[name], watched=False)
+    alone, more = await ran(device, CASES[name], watched=True)
+    assert np.array_equal(together.view(np.int32), alone.view(np.int32))
+    assert 0 < fewer < more
+
+
+async def test_columns_become_int8_once_for_three_products(device: CUDADevice) -> None:
+    def build(n: int) -> Callable[[], Built]:
+        def of() -> Built:
+            values: dict[Tensor, NDArray[Any]] = {}
+            x = leaf(values, "f32", 256, 2)
+            each = [ops.sqr(ops.mul_mat(leaf(values, "q4_0", 256, 40), x)) for _ in range(n)]
+            result = each[0]
+            for other in each[1:]:
+                result = ops.concat(result, other, 0)
+            return result, values
+
+        return of
+
+    one, launches = await ran(device, build(1), watched=False)
+    three, more = await ran(device, build(3), watched=False)
+    assert np.array_equal(three[..., :40], one)
+    assert more == launches + 2 * (1 + 1 + 2)  # a product, a square and a concat each
+
+
+async def test_columns_are_made_again_after_scratch_was_used(device: CUDADevice) -> None:
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x, z = leaf(values, "f32", 256, 2), leaf(values, "f32", 256, 2)
+        a, b = leaf(values, "q4_0", 256, 40), leaf(values, "q4_0", 256, 40)
+        first, other = ops.mul_mat(a, x), ops.mul_mat(a, z)
+        return ops.add(ops.sub(first, other), ops.mul_mat(b, x)), values
+
+    found, _ = await ran(device, build, watched=False)
+    result, values = build()
+    graph = Graph(result)
+    async with aggml.get_device("CPU").backend() as cpu:
+        await cpu.prepare(graph)
+        expected = await cpu.run(graph, values, result)
+    np.testing.assert_allclose(found, expected, rtol=2e-2, atol=0.5)
+
+
+async def test_indices_are_looked_at_once_and_a_wrong_one_stops_every_reader(
+    device: CUDADevice,
+) -> None:
+    table, other = new_tensor("f32", ne=(8, 6)), new_tensor("f32", ne=(8, 6))
+    rows, ids = new_tensor("f32", ne=(8, 2)), new_tensor("i32", ne=(2,))
+    graph = Graph(ops.set_rows(table, rows, ids), ops.set_rows(other, rows, ids))
+    async with device.backend() as backend:
+        memory = backend.alloc([table, other])
+        zeros, ones = np.zeros((6, 8), np.float32), np.ones((2, 8), np.float32)
+        for place in (table, other):
+            await backend.set(place, zeros)
+        await backend.prepare(graph)
+        await backend.run(graph, {rows: ones, ids: np.array([1, 4], np.int32)}, [])
+        for place in (table, other):
+            assert np.flatnonzero((await backend.get(place)).sum(axis=1)).tolist() == [1, 4]
+        with pytest.raises(OutOfBounds, match=r"node 0 \(set_rows\): index 6"):
+            await backend.run(graph, {rows: 2 * ones, ids: np.array([0, 6], np.int32)}, [])
+        assert memory is not None
