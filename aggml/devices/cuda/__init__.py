@@ -40,12 +40,16 @@ class CUDAFamily(Family):
 
     def __init__(self, kernels: Kernels | None = None) -> None:
         count = probe()
+        found = [facts(i) for i in range(count)]
         if kernels is None:
             from aggml.devices.cuda.kernels import blas
             from aggml.devices.cuda.lowering import CudaKernels
 
-            kernels = CudaKernels(blas=blas.library())
-        self._devices = tuple([CUDADevice(facts(i), kernels) for i in range(count)])
+            library = blas.library()
+            each = [CudaKernels(blas=library, multiprocessors=x.multiprocessors) for x in found]
+            self._devices = tuple(map(CUDADevice, found, each))
+        else:
+            self._devices = tuple([CUDADevice(x, kernels) for x in found])
 
     @property
     def devices(self) -> Sequence[Device]:

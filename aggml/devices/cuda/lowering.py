@@ -71,10 +71,14 @@ class CudaKernels:
     Args:
         cubins: where modules come from; None: of the user's cache.
         blas: where libcublasLt lies (`blas.library`), for large products; None: kernels do all.
+        multiprocessors: of the GPU, which split products fill; those of an H100 if none is asked.
     """
 
-    def __init__(self, cubins: Cubins | None = None, blas: str | None = None) -> None:
+    def __init__(
+        self, cubins: Cubins | None = None, blas: str | None = None, multiprocessors: int = 132
+    ) -> None:
         self.blas = blas
+        self._multiprocessors = multiprocessors
         self._cubins = cubins if cubins is not None else Cubins()
 
     def supports(self, node: Tensor) -> bool:
@@ -92,8 +96,11 @@ class CudaKernels:
         """Bytes that the launches of a node share."""
         if node.op not in HOSTS or node.is_empty:
             return 0
-        size: Any = getattr(HOSTS[node.op], "scratch", None)
-        of_kernels = 0 if size is None else int(size(node))
+        host: Any = HOSTS[node.op]
+        if hasattr(host, "scratch_on"):
+            of_kernels = int(host.scratch_on(node, self._multiprocessors))
+        else:
+            of_kernels = int(host.scratch(node)) if hasattr(host, "scratch") else 0
         return of_kernels if self.blas is None else max(of_kernels, blas.scratch(node))
 
     def launches(self, node: Tensor, address: Address, scratch: int, fault: int) -> list[Launch]:
@@ -104,7 +111,8 @@ class CudaKernels:
         """
         if node.op in IDLE:
             return []
-        site = Site(node, address, scratch, fault if node.op in CHECKS else 0)
+        word = fault if node.op in CHECKS else 0
+        site = Site(node, address, scratch, word, self._multiprocessors)
         if node.op in PLAIN:
             return plain(site)
         if node.op not in HOSTS:

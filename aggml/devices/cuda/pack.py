@@ -57,6 +57,7 @@ class Site:
     address: Address
     scratch: int
     fault: int
+    multiprocessors: int = 132  # of the GPU
 
     @property
     def dst(self) -> Operand:

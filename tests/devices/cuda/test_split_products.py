@@ -172,3 +172,14 @@ def test_what_is_never_split() -> None:
     assert _parts(ops.mul_mat(narrow, new_tensor("f32", ne=(1024, 64)))) == 1
     empty = ops.mul_mat(new_tensor("f16", ne=(4096, 0)), new_tensor("f32", ne=(4096, 9)))
     assert _KERNELS.scratch(empty) == 0
+
+
+@pytest.mark.parametrize("multiprocessors", [20, 132, 304])
+def test_products_are_split_until_they_fill_the_gpu(multiprocessors: int) -> None:
+    node = ops.mul_mat(new_tensor("bf16", ne=(65536, 640)), new_tensor("f32", ne=(65536, 9)))
+    kernels = CudaKernels(multiprocessors=multiprocessors)
+    launches = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
+    (tiles,) = [each for each in launches if each.kernel.startswith("tiles_")]
+    blocks = tiles.grid[0] * tiles.grid[1] * tiles.grid[2]
+    assert 2 * multiprocessors <= blocks <= 3 * multiprocessors
+    assert kernels.scratch(node) == 4 * tiles.grid[2] * node.nelements

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
-__all__ = ["OPS", "launches", "refuses", "scratch"]
+__all__ = ["OPS", "launches", "refuses", "scratch_on"]
 
 #: What is launched from here.
 OPS = (*in_group("mul_mat"), *in_group("mul_mat_id"))
@@ -28,7 +28,6 @@ _CHUNK = 700  # bytes of 32 groups of a row above which a warp has 2 rows instea
 #: Blocks from which a warp need not share its rows to fill a large GPU.
 _BLOCKS = 512
 _WIDTHS = (16, 32, 64)  # columns of a tile
-_MULTIPROCESSORS = 132  # of an H100; tiles are split until each has two blocks or three
 _LEAST = 8  # 32s of the depth that a block has at least, where others have the rest
 _ACT = 48  # bytes for 32 elements of a column
 _Y = 65535
@@ -68,33 +67,36 @@ class _Tiles:
     each: int
 
 
-def _cut(node: Tensor) -> _Tiles:
-    """Parts fill the GPU, as far as their sums are less traffic than half of the matrix."""
+def _cut(node: Tensor, multiprocessors: int) -> _Tiles:
+    """Parts fill the GPU, as far as their sums are less traffic than half of the matrix.
+
+    Each multiprocessor gets two blocks or three.
+    """
     a, _, _ = _operands(node)
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     wide = next((w for w in _WIDTHS if w >= columns), _TILE)
     depth = ceil(a.ne[0], 32)
     blocks = ceil(m, _TILE) * ceil(columns, wide) * batches
     row = a.dtype.row_size(a.ne[0])
-    most = min(3 * _MULTIPROCESSORS // blocks, depth // _LEAST, row // (16 * columns))
-    if blocks >= _MULTIPROCESSORS or most < 2 or batches * most > _Y:
+    most = min(3 * multiprocessors // blocks, depth // _LEAST, row // (16 * columns))
+    if blocks >= multiprocessors or most < 2 or batches * most > _Y:
         return _Tiles(wide, 1, depth)
     each = ceil(ceil(depth, most), 2) * 2
     return _Tiles(wide, ceil(depth, each), each)
 
 
-def _sums(node: Tensor) -> tuple[int, int]:
+def _sums(node: Tensor, multiprocessors: int) -> tuple[int, int]:
     """Where the sums of the parts of a product begin in scratch, and their bytes."""
     if node.op == "mul_mat_id" or node.ne[1] <= _FEW:
         return 0, 0
-    parts = _cut(node).parts
+    parts = _cut(node, multiprocessors).parts
     return ceil(_acts(node), 256) * 256, 4 * parts * node.nelements if parts > 1 else 0
 
 
-def scratch(node: Tensor) -> int:
+def scratch_on(node: Tensor, multiprocessors: int) -> int:
     """mul_mat_id: the table of slots, columns as int8. mul_mat: columns, sums of the parts."""
     a, _, ids = _operands(node)
-    at, size = _sums(node)
+    at, size = _sums(node, multiprocessors)
     return at + size if size else _table(a, ids) + _acts(node)
 
 
@@ -154,10 +156,10 @@ def _plain(site: Site) -> list[Launch]:
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     aligned = _aligned(site)
     if columns > _FEW:
-        cut = _cut(node)
+        cut = _cut(node, site.multiprocessors)
         module, kernel = _kernel(a, f"tiles_{cut.wide}")
         grid = (ceil(m, _TILE), min(ceil(columns, cut.wide), _Y), min(batches * cut.parts, _Y))
-        aux = [0, aligned, cut.parts, cut.each, _sums(node)[0]]
+        aux = [0, aligned, cut.parts, cut.each, _sums(node, site.multiprocessors)[0]]
         found = [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=aux)]
         if cut.parts > 1:
             found += site.per_element("columns", "add_parts", node.nelements, 2, aux=aux)
