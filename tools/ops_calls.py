@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 FILE = ROOT / "aggml" / "cli" / "calls.json"
 MOST = 3  # calls of an op
-#: ggml aborts in the first one; the recorded calls of the second one have views.
+#: ggml aborts in the first one, the recorded calls of the second one have views, and the last two
+#: are no ops of ggml.
 OURS: dict[str, dict[str, Any]] = {
     "flash_attn_back": {
         "builder": "flash_attn_back",
@@ -44,6 +45,24 @@ OURS: dict[str, dict[str, Any]] = {
     "cpy": {
         "builder": "cpy",
         "inputs": {"a": ["f32", [256, 3, 1, 1]], "b": ["f32", [256, 3, 1, 1]]},
+        "args": {},
+    },
+    "sample": {
+        "builder": "sample",
+        "inputs": {
+            "a": ["f32", [32, 3, 1, 1]],
+            "ids": ["i32", [8, 3, 1, 1]],
+            "how": ["f64", [5, 3, 1, 1]],
+        },
+        "args": {},
+    },
+    "penalize": {
+        "builder": "penalize",
+        "inputs": {
+            "a": ["f32", [32, 3, 1, 1]],
+            "ids": ["i32", [8, 3, 1, 1]],
+            "how": ["f32", [8, 5, 3, 1]],
+        },
         "args": {},
     },
 }
