@@ -1,17 +1,48 @@
-"""What the tests of this room share: running the program as a user does."""
+"""What the tests of this room share: running the program as a user does, here or in a process.
+
+An interpreter and the imports take 0.6 s of a core, so most commands run in this process, in a
+thread without a loop. Those that mind signals run apart, in a process of their own with warnings as
+errors.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import threading
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from aggml.cli import main
+
 PROGRAM = [sys.executable, "-W", "error", "-m", "aggml"]
+_APART = {"chat", "serve"}
 
 
 def run(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
     """What the program prints: on standard output and on standard error."""
+    if arguments[0] in _APART:
+        return run_apart(*arguments, status=status, given=given)
+    found: list[Result] = []
+
+    def command() -> None:
+        words = [*map(str, arguments)]
+        found.append(CliRunner().invoke(main, words, input=given, prog_name="python -m aggml"))
+
+    thread = threading.Thread(target=command)  # the caller may be in a loop
+    thread.start()
+    thread.join()
+    (done,) = found
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == status, (done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def run_apart(*arguments: object, status: int = 0, given: str = "") -> tuple[str, str]:
+    """The same in a process of its own."""
     done = subprocess.run(
         [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, input=given, timeout=60
     )

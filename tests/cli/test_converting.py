@@ -16,23 +16,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli import program
 from models import random_folders, random_models
 
 import aggml
 
-PROGRAM = [sys.executable, "-W", "error", "-m", "aggml", "gguf"]
+PROGRAM = [*program.PROGRAM, "gguf"]
 
 
 def run(*arguments: object, status: int = 0) -> str:
-    done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == status, (done.stdout, done.stderr)
-    return done.stdout if status == 0 else done.stderr
+    output, errors = program.run("gguf", *arguments, status=status)
+    return output if status == 0 else errors
 
 
 def told(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--json"))
+    return program.told("gguf", *arguments)
 
 
 @pytest.fixture(scope="module")
