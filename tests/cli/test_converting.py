@@ -5,7 +5,6 @@ Not here: the other commands (test_program.py), what is computed of a folder (te
 
 from __future__ import annotations
 
-import json
 import signal
 import struct
 import subprocess
