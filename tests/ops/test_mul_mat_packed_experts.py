@@ -114,3 +114,19 @@ async def test_a_wrong_expert_is_refused_and_the_next_run_is_right(backend: aggm
     with pytest.raises(aggml.OutOfBounds, match="beyond the 5 experts"):
         await experts.run(x, good + 1)
     assert (await experts.run(x, good) == expected).all()
+
+
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q5_1", "q4_K", "q5_K", "q3_K", "q6_K"])
+async def test_experts_that_are_no_weights(backend: aggml.Backend, dtype: str) -> None:
+    random = np.random.default_rng(40)
+    ids = random.choice([0, 1, 2, 3, -1], (20, 2), p=[0.6, 0.2, 0.1, 0.05, 0.05]).astype(np.int32)
+    x = floats(20, K, seed=41)
+    blocks = aggml.quantize(floats(5 * M, K, seed=42), dtype).reshape(5, M, -1)
+    found = []
+    for usage in (BufferUsage.WEIGHTS, BufferUsage.ANY):  # packed once; packed for each product
+        experts = Experts(backend, dtype, 20, 2, usage)
+        await backend.set(experts.w, blocks)
+        found.append(await experts.run(x, ids))
+    if PACKS:
+        assert found[0].tobytes() == found[1].tobytes()
+    assert nmse(found[1], found[0]) < 1e-3

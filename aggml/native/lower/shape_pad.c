@@ -13,7 +13,10 @@ static int64_t place(const agk_node *node, int d, int64_t i)
     const int32_t *p = node->params;
     int64_t at = i;
     switch (node->op) {
-    case AGK_OP_roll: at = (i - p[d]) % n; return at < 0 ? at + n : at;
+    case AGK_OP_roll:
+        at = i - p[d];
+        if (at < -n || at >= n) at %= n; /* a division for each row is worth avoiding */
+        return at < 0 ? at + n : at;
     case AGK_OP_pad_reflect_1d:
         if (d > 0) return i;
         at = i - p[0];
@@ -55,10 +58,10 @@ static agk_status run(const agk_task *task, const agk_node *node, int64_t chunk)
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
-    for (int64_t row = units.first; row < units.last; ++row) {
-        const int64_t i1 = place(node, 1, row % dst->ne[1]), i2 = place(node, 2, row / dst->ne[1] % dst->ne[2]);
-        const int64_t i3 = place(node, 3, row / dst->ne[1] / dst->ne[2]);
-        float *to = (float *)(void *)(y + agk_row_offset(dst, row));
+    agk_row at = agk_row_of(dst, units.first);
+    for (int64_t row = units.first; row < units.last; ++row, agk_row_next(dst, &at)) {
+        const int64_t i1 = place(node, 1, at.i1), i2 = place(node, 2, at.i2), i3 = place(node, 3, at.i3);
+        float *to = (float *)(void *)(y + at.i1 * dst->nb[1] + at.i2 * dst->nb[2] + at.i3 * dst->nb[3]);
         if (i1 < 0 || i2 < 0 || i3 < 0) {
             memset(to, 0, (size_t)dst->ne[0] * sizeof *to);
             continue;

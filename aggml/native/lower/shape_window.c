@@ -42,10 +42,16 @@ static agk_status run_unpart(const agk_task *task, const agk_node *node, int64_t
     const char *x = agk_data(task, a);
     char *y = agk_data(task, dst);
     const agk_range units = agk_units_of(node, chunk);
-    for (int64_t row = units.first; row < units.last; ++row) {
-        const int64_t i1 = row % dst->ne[1], i2 = row / dst->ne[1], window = i2 / size * across + i1 / size;
-        const char *from = x + i1 % size * a->nb[1] + i2 % size * a->nb[2] + window * a->nb[3];
-        agk_gather_32(y + agk_row_offset(dst, row), from, a->nb[0], dst->ne[0]);
+    for (int64_t row = units.first; row < units.last;) { /* rows of one line of a window at a time */
+        const int64_t i2 = row / dst->ne[1], i1 = row - i2 * dst->ne[1], column = i1 / size, line = i2 / size;
+        const int64_t first = i1 - column * size, window = line * across + column;
+        int64_t n = size - first < dst->ne[1] - i1 ? size - first : dst->ne[1] - i1;
+        if (n > units.last - row) n = units.last - row;
+        const char *from = x + first * a->nb[1] + (i2 - line * size) * a->nb[2] + window * a->nb[3];
+        char *to = y + i1 * dst->nb[1] + i2 * dst->nb[2];
+        for (const int64_t end = row + n; row < end; ++row, from += a->nb[1], to += dst->nb[1]) {
+            agk_gather_32(to, from, a->nb[0], dst->ne[0]);
+        }
     }
     return AGK_OK;
 }

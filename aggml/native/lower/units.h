@@ -47,11 +47,32 @@ static inline void agk_loop_run_chunk(const agk_loop *loop, const agk_node *node
     agk_loop_run(loop, units.first, units.last, body, context);
 }
 
-/* Offset of row i1 + ne[1] * (i2 + ne[2] * i3). */
+/* Offset of row i1 + ne[1] * (i2 + ne[2] * i3). A division takes as long as copying 100 bytes. */
 static inline int64_t agk_row_offset(const agk_view *v, int64_t row)
 {
-    const int64_t i1 = row % v->ne[1], i2 = row / v->ne[1] % v->ne[2], i3 = row / v->ne[1] / v->ne[2];
-    return i1 * v->nb[1] + i2 * v->nb[2] + i3 * v->nb[3];
+    if (row < v->ne[1]) return row * v->nb[1];
+    const int64_t plane = row / v->ne[1], i1 = row - plane * v->ne[1];
+    if (plane < v->ne[2]) return i1 * v->nb[1] + plane * v->nb[2];
+    return i1 * v->nb[1] + plane % v->ne[2] * v->nb[2] + plane / v->ne[2] * v->nb[3];
+}
+
+/* Which row of a tensor: its indices, and how to come to the next one without a division. */
+typedef struct agk_row {
+    int64_t i1, i2, i3;
+} agk_row;
+
+static inline agk_row agk_row_of(const agk_view *v, int64_t row)
+{
+    return (agk_row){row % v->ne[1], row / v->ne[1] % v->ne[2], row / v->ne[1] / v->ne[2]};
+}
+
+static inline void agk_row_next(const agk_view *v, agk_row *row)
+{
+    if (++row->i1 < v->ne[1]) return;
+    row->i1 = 0;
+    if (++row->i2 < v->ne[2]) return;
+    row->i2 = 0;
+    ++row->i3;
 }
 
 static inline bool agk_is_float(int type)

@@ -63,24 +63,23 @@ static void put_fifth_bits(const uint8_t *qh, int row, char *data)
     put_words(data, row, bits, sizeof bits);
 }
 
-/* Six bits of scale or minimum j of q4_K and q5_K. */
-static uint8_t six_bits(const uint8_t *packed, int j, bool minimum)
+/* The six bits of 8 scales and of 8 minimums, four at a time: those of the first four lie in the low bits of their
+ * bytes, those of the others are nibbles with two bits on top of the first. */
+static void put_q4_k(const uint8_t *packed, int row, char *block)
 {
-    const int at = j % 4 + (minimum ? 4 : 0), shift = minimum ? 4 : 0;
-    if (j < 4) return packed[at] & 63;
-    return (uint8_t)((packed[8 + j % 4] >> shift & 15) | (packed[at] >> 6) << 4);
-}
-
-static void put_q4_k(const uint8_t *scales, int row, char *block)
-{
-    for (int j = 0; j < 8; ++j) {
-        block[4 * ROWS + j * ROWS + row] = (char)six_bits(scales, j, false);
-        block[12 * ROWS + j * ROWS + row] = (char)six_bits(scales, j, true);
+    const uint32_t six = 0x3f3f3f3f, low = 0x0f0f0f0f, high = 0x30303030;
+    uint32_t w[3];
+    memcpy(w, packed, sizeof w);
+    const uint32_t four[4] = {w[0] & six, (w[2] & low) | (w[0] >> 2 & high), w[1] & six,
+                              (w[2] >> 4 & low) | (w[1] >> 2 & high)};
+    for (int i = 0; i < 4; ++i) {
+        char *to = block + (4 + 4 * i) * ROWS + row;
+        for (int j = 0; j < 4; ++j) to[j * ROWS] = (char)(four[i] >> 8 * j);
     }
 }
 
 /* Low and high bits of a block of 256 of one row, to where products read them (mul_mat_packed_kinds.h). */
-static void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, char *data)
+AGK_INLINE void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, char *data)
 {
     enum { PART = 32 }; /* bytes of low bits, which hold one element of four parts, or of two */
     char *lane = data + 4 * row;
@@ -90,9 +89,12 @@ static void put_bits(kind t, const uint8_t *low, const uint8_t *high, int row, c
             for (int v = 0; v < 8; ++v) memcpy(lane + low_bits_at(t, half, step * i, v), low + 4 * v, 4);
         }
         for (int v = 0; v < 8 && t == Q6_K; ++v) memcpy(lane + high_bits_at(t, half, v), high + PART * half + 4 * v, 4);
-        for (int b = 0; b < PART / 2 && (t == Q3_K || t == Q5_K); ++b) {
-            const int nibbles = (high[b] >> (4 * half) & 15) | (high[b + PART / 2] >> (4 * half) & 15) << 4;
-            lane[high_bits_at(t, half, b / 4) + (size_t)(b % 4)] = (char)nibbles;
+        for (int v = 0; v < 4 && (t == Q3_K || t == Q5_K); ++v) {
+            uint32_t first, second;
+            memcpy(&first, high + 4 * v, sizeof first);
+            memcpy(&second, high + PART / 2 + 4 * v, sizeof second);
+            first = (first >> (4 * half) & 0x0f0f0f0f) | (second >> (4 * half) & 0x0f0f0f0f) << 4;
+            memcpy(lane + high_bits_at(t, half, v), &first, sizeof first);
         }
     }
 }

@@ -97,7 +97,7 @@ static void bring_column(const agk_task *task, const agk_node *node, const agk_e
     const int64_t k = node->src[0].ne[0], first = t->start[expert], count = t->start[expert + 1] - first;
     const int64_t i = at - first;
     char *columns = agk_experts_columns(t, expert);
-    if (p->packed != NULL) {
+    if (p->packs) {
         if (i % agk_experts_together(p) != 0) return;
         const size_t before = agk_experts_before(p, agk_packed_layout_of(node->src[0].type), i, k);
         lay_for_packed(task, node, p, t, at, agk_mm_least(agk_experts_together(p), count - i), columns + before);

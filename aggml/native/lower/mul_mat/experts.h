@@ -19,7 +19,8 @@ enum {
 /* By which kernels an expert's columns are multiplied: packed weights whatever their number, else dots up to 8 of them,
  * blocks from 9 on. */
 typedef struct agk_experts_plan {
-    agk_packed *packed;                           /* NULL: rows are read as they lie */
+    agk_packed *packed; /* NULL: the experts are no weights */
+    bool packs;         /* rows are packed, kept with the weights or for one product; else read as they lie */
     agk_mm_block_fn *packed_lanes, *packed_tiles; /* packed_tiles NULL: there are no matrix tiles */
     agk_mm_dots dots;
     agk_mm_block_fn *block;

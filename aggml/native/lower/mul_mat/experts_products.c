@@ -77,18 +77,38 @@ static void by_dots(const part *x)
     }
 }
 
+/* Rows row .. row + rows - 1 of the expert, packed: where they are kept, or now, behind the results. */
+static const char *packed_rows(const part *x, int64_t row, int64_t rows)
+{
+    const agk_view *a = &x->node->src[0];
+    const agk_packed_layout *layout = agk_packed_layout_of(a->type);
+    const int64_t groups = agk_mm_ceil_div(rows, AGK_PACKED_ROWS);
+    char *to = (char *)x->task->scratch + AGK_PACKED_MOST * AGK_EXPERTS_BLOCK_ROWS * sizeof(float);
+    const int64_t at = x->expert * agk_mm_ceil_div(a->ne[1], AGK_PACKED_ROWS) + row / AGK_PACKED_ROWS;
+    const char *found = to;
+    for (int64_t i = groups - 1; i >= 0; --i) {
+        const int64_t first = row + i * AGK_PACKED_ROWS;
+        if (x->p->packed != NULL)
+            found = agk_packed_ready(x->p->packed, at + i);
+        else
+            agk_packed_group(a->type, matrix_of(x) + first * a->nb[1], (size_t)a->nb[1],
+                             agk_mm_least(AGK_PACKED_ROWS, row + rows - first), a->ne[0],
+                             to + (size_t)i * agk_packed_group_bytes(layout, a->ne[0]));
+    }
+    return found;
+}
+
 /* Two groups of 16 rows at a time: they stay in L2 while all columns of the expert pass by. */
 static void by_packed(const part *x)
 {
     const agk_view *a = &x->node->src[0];
     const agk_experts_plan *p = x->p;
-    const int64_t k = a->ne[0], group = x->expert * agk_mm_ceil_div(a->ne[1], AGK_PACKED_ROWS);
+    const int64_t k = a->ne[0];
     const int64_t together = agk_experts_together(p);
     const agk_packed_layout *layout = agk_packed_layout_of(a->type);
     for (int64_t row = x->first; row < x->last; row += AGK_EXPERTS_BLOCK_ROWS) {
-        const int64_t rows = agk_mm_least(AGK_EXPERTS_BLOCK_ROWS, x->last - row), at = group + row / AGK_PACKED_ROWS;
-        if (rows > AGK_PACKED_ROWS) agk_packed_ready(p->packed, at + 1);
-        const char *weights = agk_packed_ready(p->packed, at);
+        const int64_t rows = agk_mm_least(AGK_EXPERTS_BLOCK_ROWS, x->last - row);
+        const char *weights = packed_rows(x, row, rows);
         for (int64_t i = 0; i < x->cols; i += together) {
             const int64_t n = agk_mm_least(together, x->cols - i);
             const agk_mm_block block = {.k = k,
@@ -170,7 +190,7 @@ agk_status agk_experts_product_step(const agk_task *task, const agk_node *node, 
                         .slots = t.order + t.start[expert],
                         .columns = agk_experts_columns(&t, expert),
                         .stride = t.stride};
-        if (p.packed != NULL)
+        if (p.packs)
             by_packed(&x);
         else if (x.cols > AGK_EXPERTS_DOTS)
             by_blocks(&x);
