@@ -16,6 +16,7 @@ from aggml.cli.gguf import gguf
 from aggml.cli.ops import ops
 from aggml.cli.serve import serve
 from aggml.cli.shared import Program
+from aggml.cli.speech import transcribe
 from aggml.cli.text import embed, generate, rerank
 from aggml.cli.trace import trace
 
@@ -40,5 +41,7 @@ def main(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (devices, generate, chat, embed, rerank, serve, gguf, bench, trace, ops):
+for command in (
+    devices, generate, chat, embed, rerank, transcribe, serve, gguf, bench, trace, ops,
+):  # fmt: skip
     main.add_command(command)

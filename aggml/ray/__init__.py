@@ -19,6 +19,7 @@ from aggml.ray.pipeline import PipelineModel, pipeline
 if TYPE_CHECKING:
     from aggml.ray.data import Embed as Embed
     from aggml.ray.data import Generate as Generate
+    from aggml.ray.data import Transcribe as Transcribe
     from aggml.ray.replicas import service as service
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Generate",
     "PipelineModel",
     "StageLost",
+    "Transcribe",
     "cut",
     "pipeline",
     "result",
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 #: Names whose modules bring more of Ray with them; they are imported when they are asked for.
-_OF = {"Embed": "data", "Generate": "data", "service": "replicas"}
+_OF = {"Embed": "data", "Generate": "data", "Transcribe": "data", "service": "replicas"}
 
 
 def __getattr__(name: str) -> object:

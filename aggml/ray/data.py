@@ -2,12 +2,14 @@
 
 ``dataset.map_batches(aggml.ray.Embed, fn_constructor_args=("model.gguf",), concurrency=2)``
 
-Here: `Embed` and `Generate`, which Ray starts once in each worker. Ray Data reads ahead, holds
-workers back whose results nobody takes, and shows progress. Not here: models (aggml.models).
+Here: `Embed`, `Generate` and `Transcribe`, which Ray starts once in each worker. Ray Data reads
+ahead, holds workers back whose results nobody takes, and shows progress. Not here: models
+(aggml.models).
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +19,18 @@ import numpy as np
 
 import aggml
 from aggml import models
+from aggml.models import SpeechModel
+from aggml.models.speech.subtitles import as_objects, as_text
+from aggml.models.speech.waves import mono, resampled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.models import Model
+    import numpy.typing as npt
 
-__all__ = ["Embed", "Generate"]
+    from aggml.models import Model, Segment
+
+__all__ = ["Embed", "Generate", "Transcribe"]
 
 
 class _Worker:
@@ -112,3 +119,54 @@ class Generate(_Worker):
             for i in range(len(prompts)):
                 tasks.start_soon(one, i)
         return found
+
+
+class Transcribe(_Worker):
+    """Adds a column of what is said to batches of recordings, whose windows are decoded together.
+
+    A recording is a WAV file as bytes, as ``ray.data.read_binary_files`` gives it, or its samples.
+
+    Args:
+        path: a file of a model of speech, at this path on every node.
+        column: of the recordings: bytes or samples.
+        to: of the texts.
+        segments: of a list of segments as JSON, if it is wanted: start, end, text, ...
+        rate: samples a second, where they are given as samples.
+        threads: cores of each worker; give Ray the same number as ``num_cpus``.
+        slots: windows of 30 s that are decoded together.
+        transcription: arguments of `aggml.models.SpeechModel.transcribe`, as
+            ``{"language": "en"}``.
+        options: further arguments of `aggml.models.load`.
+    """
+
+    def __init__(
+        self, path: str, *, column: str = "bytes", to: str = "text", segments: str | None = None,
+        rate: int = 16000, threads: int = 1, slots: int = 4,
+        transcription: dict[str, Any] | None = None, **options: Any,  # noqa: ANN401
+    ) -> None:  # fmt: skip
+        super().__init__(path, threads, slots=slots, **options)
+        if not isinstance(self._model, SpeechModel):
+            self.close()
+            raise aggml.Unsupported(f"[Transcribe] {path!r} is no model of speech")
+        self._column, self._to, self._segments = column, to, segments
+        self._rate, self._transcription = rate, transcription or {}
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch with what is said in each of its recordings."""
+        heard = [self._heard(x) for x in batch[self._column]]
+        found = self._portal.call(self._all, heard)
+        said = {**batch, self._to: np.array([as_text(x) for x in found], dtype=object)}
+        if self._segments is not None:
+            told = [json.dumps(as_objects(x)) for x in found]
+            said[self._segments] = np.array(told, dtype=object)
+        return said
+
+    def _heard(self, given: Any) -> npt.NDArray[np.float32]:  # noqa: ANN401 bytes or samples
+        """A recording at the model's rate."""
+        if isinstance(given, bytes):
+            return resampled(*models.read_wav(given))
+        return resampled(mono(given), self._rate)
+
+    async def _all(self, recordings: Sequence[npt.NDArray[np.float32]]) -> list[list[Segment]]:
+        assert isinstance(self._model, SpeechModel)
+        return await self._model.transcribe_all(recordings, **self._transcription)

@@ -3,8 +3,9 @@
 ``ray.serve.run(aggml.ray.service(["model.gguf"], replicas=(1, 4)))``
 
 Each replica is a whole service with its own model, cores and continuous batch. Ray Serve's proxy
-passes requests on, streams answers, and starts replicas by the requests under way. Here: the
-deployment. Not here: the service (aggml.serve), a model in stages (pipeline.py).
+passes requests on, streams answers, and starts replicas by the requests under way, or by tokens
+(scaling.py). Here: the deployment. Not here: the service (aggml.serve), a model in stages
+(pipeline.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 
 from aggml import InvalidArgument
+from aggml.ray.scaling import Replica
 from aggml.serve import Limits
 from aggml.serve.http import Options
 from aggml.serve.http.app import application
@@ -32,6 +34,7 @@ def service(
     models: Sequence[str | os.PathLike[str]],
     *,
     replicas: int | tuple[int, int] = 1,
+    tokens: int | None = None,
     threads: int = 1,
     resources: dict[str, float] | None = None,
     devices: Sequence[str] = (),
@@ -46,6 +49,8 @@ def service(
         models: model files, at these paths on every node.
         replicas: how many; or the fewest and the most, between which Ray Serve chooses so that each
             has about as many requests under way as it has slots.
+        tokens: of prompts and answers that a replica may owe, at most, before there are more of
+            them: a long request counts for more than a short one. None: requests alone count.
         threads: cores of each replica, which Ray reserves.
         resources: further resources of each replica, as ``{"GPU": 1}``.
         devices: names of aggml devices, which share each model; none: the best one of the node.
@@ -55,26 +60,22 @@ def service(
         api_key: what requests must bring.
 
     Raises:
-        InvalidArgument: replicas below 1, or the most below the fewest.
+        InvalidArgument: replicas below 1, or the most below the fewest; tokens below 1, or
+            without two numbers of replicas.
     """
     fewest, most = replicas if isinstance(replicas, tuple) else (replicas, replicas)
     if not 1 <= fewest <= most:
         raise InvalidArgument(f"[service] replicas is {replicas}, must be 1 or more, and in order")
+    if tokens is not None and (tokens < 1 or fewest == most):
+        raise InvalidArgument(
+            f"[service] tokens is {tokens}: it must be 1 or more, with replicas=(fewest, most)"
+        )
     each = limits or Limits()
     options = Options(
         models=[Path(x).resolve() for x in models], devices=devices, threads=threads,
         limits=each, deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
     )  # fmt: skip
-    scaling: dict[str, Any]
-    if fewest == most:
-        scaling = {"num_replicas": most}
-    else:
-        scaling = {
-            "autoscaling_config": {
-                "min_replicas": fewest, "max_replicas": most,
-                "target_ongoing_requests": each.slots,
-            }
-        }  # fmt: skip
+    scaling = _scaling(fewest, most, each.slots, tokens)
     deployment = serve.deployment(
         name="aggml",
         # What waits for a slot waits in the replica, which answers 503 when its queue is full.
@@ -84,8 +85,23 @@ def service(
         **scaling,
     )
     # The application is built in each replica: a model does not travel.
-    bound: Application = deployment(serve.ingress(lambda: application(options))()).bind()
+    bound: Application = deployment(serve.ingress(lambda: application(options))(Replica)).bind()
     return bound
+
+
+def _scaling(fewest: int, most: int, slots: int, tokens: int | None) -> dict[str, Any]:
+    """How many replicas there are, in the words of Ray Serve."""
+    if fewest == most:
+        return {"num_replicas": most}
+    config: dict[str, Any] = {
+        "min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": slots,
+    }  # fmt: skip
+    if tokens is not None:
+        config["policy"] = {
+            "policy_function": "aggml.ray.scaling:ByTokens",
+            "policy_kwargs": {"tokens": tokens, "requests": slots},
+        }
+    return {"autoscaling_config": config}
 
 
 def build(given: dict[str, Any]) -> Application:

@@ -11,8 +11,9 @@ from aggml.serve.embedder import Embedder
 from aggml.serve.engine import STAGED, Engine
 from aggml.serve.jobs import EngineError, FullError, Job, TooLongError
 from aggml.serve.opening import Completer, Limits, opened
+from aggml.serve.transcriber import Transcriber
 
 __all__ = [
     "STAGED", "Completer", "Embedder", "Engine", "EngineError", "FullError", "Job", "Limits",
-    "TooLongError", "opened",
+    "TooLongError", "Transcriber", "opened",
 ]  # fmt: skip

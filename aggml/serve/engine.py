@@ -116,6 +116,12 @@ class Engine:
         """Jobs that have a slot."""
         return len(self._taking_in) + len(self._running)
 
+    @property
+    def owed(self) -> int:
+        """Tokens of prompts and answers that are still to come, at most."""
+        jobs = (*self._waiting, *self._taking_in, *self._running.values())
+        return sum(len(x.prompt) - x.taken_in + x.n_predict - len(x.made) for x in jobs)
+
     def stop(self) -> None:
         """Refuse new jobs."""
         self._closing = True

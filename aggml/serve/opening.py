@@ -1,4 +1,4 @@
-"""From files to what can be served: engines for models that continue text, embedders for encoders.
+"""From files to what can be served: engines, embedders, transcribers.
 
 Here: which kind a file is, and opening it. Not here: the engine (engine.py), batches of texts
 (embedder.py), HTTP (http/).
@@ -10,14 +10,15 @@ import contextlib
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
 
 from aggml import models
-from aggml.models import EncoderModel, Hyperparameters, ModelError
+from aggml.models import EncoderModel, Hyperparameters, ModelError, SpeechModel
 from aggml.models.cache.paging import PagedDecoder, budget_of
 from aggml.models.catalogue import describe
+from aggml.models.description import SpeechDescription
 from aggml.models.encoding import EncoderDescription
 from aggml.models.loading import load_decoder
 from aggml.models.tokenizers import open_vocabulary
@@ -25,6 +26,7 @@ from aggml.models.tokenizers.template import template_of
 from aggml.models.weights import open_model
 from aggml.serve.embedder import Embedder
 from aggml.serve.engine import STAGED, Engine
+from aggml.serve.transcriber import Transcriber
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from aggml.models.weights import ModelFile
 
 __all__ = ["Completer", "Limits", "opened"]
+
+#: Windows of speech that are decoded together; what is remembered of one takes 9 to 250 MB.
+WINDOWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ async def opened(
     backend: Backend | Scheduler,
     limits: Limits | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> AsyncIterator[Completer | Embedder]:
+) -> AsyncIterator[Completer | Embedder | Transcriber]:
     """Load a model and run its engine until the end of the block.
 
     Args:
@@ -97,7 +102,16 @@ async def opened(
     path, limits = Path(path), limits or Limits()
     with await open_model(path) as file:
         name = str(file.metadata.get("general.name", path.stem))
-        if isinstance(describe(Hyperparameters(file.metadata)), EncoderDescription):
+        model_of = describe(Hyperparameters(file.metadata))
+        if isinstance(model_of, SpeechDescription):
+            slots = min(limits.slots, WINDOWS)
+            async with await models.load(path, backend, slots=slots, progress=progress) as model:
+                assert isinstance(model, SpeechModel)
+                waiting = limits.max_waiting
+                async with Transcriber(name, model, max_waiting=waiting) as transcriber:
+                    yield transcriber
+            return
+        if isinstance(model_of, EncoderDescription):
             async with await models.load(path, backend, progress=progress) as model:
                 assert isinstance(model, EncoderModel)
                 async with Embedder(name, model, max_waiting=limits.max_waiting) as embedder:

@@ -9,10 +9,11 @@ the models (service.py), starting a server (running.py).
 from __future__ import annotations
 
 import secrets
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
+import anyio.to_thread
 from anyio.lowlevel import checkpoint
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,11 +34,19 @@ from aggml.serve.http.schema import (
     Generation,
     RequestError,
     Rerank,
+    Transcription,
     prompt_of,
     prompts,
 )
 from aggml.serve.http.service import Completions, Options, Service
-from aggml.serve.http.streams import EventStream, body_of, hung_up_cancels
+from aggml.serve.http.speech import answered, events, form_of, options_of, sound_of
+from aggml.serve.http.streams import (
+    EventStream,
+    HungUpError,
+    body_of,
+    first_of,
+    hung_up_cancels,
+)
 from aggml.serve.http.vectors import base64_of, numbers_of, shortened
 from aggml.serve.jobs import FullError
 
@@ -179,6 +188,43 @@ class Routes:
         if limit is None:
             limit = max(1, min(CHAT_TOKENS, model.model.engine.model.ctx - 1 - len(ids)))
         return await self._answer(request, given, (model, [ids], limit), chat=True)
+
+    async def transcriptions(self, request: Request) -> Response:
+        """What is said in a recording."""
+        return await self._heard(request, translate=False)
+
+    async def translations(self, request: Request) -> Response:
+        """The same in English."""
+        return await self._heard(request, translate=True)
+
+    async def _heard(self, request: Request, *, translate: bool) -> Response:
+        data, fields = await form_of(request)
+        given = decoded(fields, Transcription)
+        model = _named(given.model, self.service.transcribers, "transcriptions")
+        options = options_of(given, model, translate=translate)
+        samples, rate = await anyio.to_thread.run_sync(sound_of, data)
+        seconds = given.timeout or self.service.options.deadline
+        if given.stream:
+
+            async def produce(write: Write) -> None:
+                try:
+                    with anyio.fail_after(seconds):
+                        async with aclosing(model.said(samples, rate, **options)) as said:
+                            await events(write, said)
+                except Exception as error:
+                    if isinstance(first_of(error), HungUpError):
+                        raise
+                    await write(Failure(error).event())
+
+            return EventStream(produce, self.service.metrics.hung_up.inc)
+        with anyio.fail_after(seconds):
+            async with (
+                hung_up_cancels(request.receive),
+                aclosing(model.said(samples, rate, **options)) as said,
+            ):
+                found = [segment async for segment in said]
+        form = given.response_format
+        return answered(form, found, len(samples) / rate, translate=translate)
 
     def _completions(self, given: Generation) -> Completions:
         return _named(given.model, self.service.completers, "completions")
@@ -329,6 +375,8 @@ def application(options: Options) -> Starlette:
         route("/v1/rerank", routes.rerank),
         route("/v1/completions", routes.completions),
         route("/v1/chat/completions", routes.chat),
+        route("/v1/audio/transcriptions", routes.transcriptions),
+        route("/v1/audio/translations", routes.translations),
         route("/v1/models", routes.models, "GET"),
         route("/v1/models/{name:path}", routes.one_model, "GET"),
         route("/health", routes.health, "GET"),

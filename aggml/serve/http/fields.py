@@ -12,12 +12,19 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from aggml.serve.http.schema import Chat, Completion, Embeddings, RequestError, Rerank
+from aggml.serve.http.schema import (
+    Chat,
+    Completion,
+    Embeddings,
+    RequestError,
+    Rerank,
+    Transcription,
+)
 
 __all__ = ["FORMS", "OTHERS", "Other", "decoded"]
 
 T = TypeVar("T", bound=Struct)
-FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings, Rerank)
+FORMS: Final[tuple[type[Struct], ...]] = (Completion, Chat, Embeddings, Rerank, Transcription)
 SHORT: Final = 1000  # bytes; a longer value is none of those that change nothing
 
 

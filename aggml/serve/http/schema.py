@@ -14,7 +14,7 @@ from aggml.models.decoding.adjusting import Rules
 
 __all__ = [
     "Chat", "Completion", "Document", "Embeddings", "Generation", "Message", "RequestError",
-    "Rerank", "StreamOptions", "prompt_of", "prompts",
+    "Rerank", "StreamOptions", "Transcription", "prompt_of", "prompts",
 ]  # fmt: skip
 
 MOST: Final = 256  # inputs in one request
@@ -230,6 +230,19 @@ class Rerank(Struct, kw_only=True):
     def texts(self) -> list[str]:
         """The texts of the documents."""
         return [x if isinstance(x, str) else x.text for x in self.documents]
+
+
+class Transcription(Struct, kw_only=True):
+    """The fields beside the file of ``/v1/audio/transcriptions``, which come as a form."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: Annotated[str, Meta(max_length=4096)] = ""
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt"] = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    timestamp_granularities: list[Literal["segment"]] = []
+    stream: bool = False
+    timeout: _Seconds | None = None
 
 
 def prompts(given: Raw, field: str) -> list[Raw]:

@@ -19,6 +19,7 @@ from aggml.serve.http.metrics import Metrics
 from aggml.serve.http.pacing import UnderWay, collect_seldom
 from aggml.serve.http.text import Text
 from aggml.serve.opening import Completer, Limits, opened
+from aggml.serve.transcriber import Transcriber
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -35,7 +36,7 @@ class Options:
 
     Attributes:
         models: files; those that continue text serve completions, encoders serve embeddings,
-            and those with a rank head ranks, too.
+            those with a rank head ranks, too, and models of speech transcriptions.
         devices: names of aggml devices, which share each model; none: the best one.
         threads: for the computation; by default as many as there are usable cores.
         limits: how much each model may take.
@@ -89,6 +90,7 @@ class Service:
         self.metrics = Metrics()
         self.embedders: dict[str, Embedder] = {}
         self.completers: dict[str, Completions] = {}
+        self.transcribers: dict[str, Transcriber] = {}
         self.is_open = self.stopping = False
         self.under_way = UnderWay()
         self.metrics.watch_requests(self.under_way)
@@ -125,6 +127,8 @@ class Service:
             raise ModelError(f"two models are called {model.name!r}; the second one is {path}")
         if isinstance(model, Embedder):
             self.embedders[model.name] = model
+        elif isinstance(model, Transcriber):
+            self.transcribers[model.name] = model
         else:
             self.metrics.watch(model.name, model.engine)
             text = Text(model.vocabulary, model.template)
@@ -138,7 +142,7 @@ class Service:
     @property
     def names(self) -> list[str]:
         """The names of the models that are served."""
-        return [*self.completers, *self.embedders]
+        return [*self.completers, *self.embedders, *self.transcribers]
 
     async def drain(self, seconds: float) -> None:
         """Answer new requests with 503 and wait for those under way; then cut the rest off.

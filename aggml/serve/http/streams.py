@@ -33,7 +33,7 @@ class HungUpError(Exception):
 
 
 class TooLargeError(Exception):
-    """The body is larger than LARGEST."""
+    """The body is larger than it may be."""
 
 
 def first_of(error: BaseException) -> BaseException:
@@ -43,11 +43,11 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-async def body_of(request: Request) -> bytes:
+async def body_of(request: Request, most: int = LARGEST) -> bytes:
     """The body of a request.
 
     Raises:
-        TooLargeError: it goes on after LARGEST bytes.
+        TooLargeError: it goes on after ``most`` bytes.
         HungUpError: the client has gone before its end.
     """
     body = bytearray()
@@ -55,8 +55,8 @@ async def body_of(request: Request) -> bytes:
         async with aclosing(request.stream()) as parts:
             async for part in parts:
                 body += part
-                if len(body) > LARGEST:
-                    raise TooLargeError(f"the body has more than {LARGEST} bytes")
+                if len(body) > most:
+                    raise TooLargeError(f"the body has more than {most} bytes")
     except ClientDisconnect as error:
         raise HungUpError from error
     return bytes(body)

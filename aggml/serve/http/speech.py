@@ -1,0 +1,149 @@
+"""Recordings over HTTP: a form with a WAV file in, OpenAI's answers out.
+
+Here: reading ``multipart/form-data``, the five forms of an answer, events. Not here: fields
+(schema.py), the route (app.py), what is said (../transcriber.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.responses import Response
+
+from aggml import InvalidArgument
+from aggml.models import ModelError, read_wav
+from aggml.models.speech.subtitles import as_objects, as_srt, as_text, as_vtt
+from aggml.serve.http.forms import as_json, event_of
+from aggml.serve.http.schema import RequestError
+from aggml.serve.http.streams import body_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from starlette.requests import Request
+
+    from aggml.models import Segment
+    from aggml.models.speech.waves import F32
+    from aggml.serve.http.schema import Transcription
+    from aggml.serve.http.streams import Write
+    from aggml.serve.transcriber import Transcriber
+
+__all__ = ["answered", "events", "form_of", "options_of", "sound_of"]
+
+LARGEST_SOUND: Final = 64 << 20  # bytes: 35 minutes at 16,000 samples of 16 bits a second
+NUMBERS: Final = frozenset({"temperature", "stream", "timeout"})
+LISTS: Final = "[]"  # at the end of a name that may come several times
+
+
+async def form_of(request: Request) -> tuple[bytes, bytes]:
+    """The file of a form, and its other fields as a JSON object.
+
+    Raises:
+        RequestError: it is no form, or has no file.
+        TooLargeError: it is larger than `LARGEST_SOUND`.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise RequestError(400, "the body must be multipart/form-data with a 'file'", field="file")
+    body = await body_of(request, LARGEST_SOUND)
+
+    async def parts() -> AsyncGenerator[bytes]:
+        yield body
+
+    try:
+        form = await MultiPartParser(request.headers, parts(), max_files=1, max_fields=32).parse()
+    except (MultiPartException, KeyError) as error:
+        raise RequestError(400, f"the body is no form: {error}") from error
+    sound: bytes | None = None
+    fields: dict[str, Any] = {}
+    try:
+        for name, value in form.multi_items():
+            if not isinstance(value, str):
+                if name != "file":
+                    raise RequestError(400, f"the field {name[:64]!r} is not known here")
+                sound = await value.read()
+            elif name.endswith(LISTS):
+                fields.setdefault(name.removesuffix(LISTS), []).append(value)
+            else:
+                fields[name] = _number(value) if name in NUMBERS else value
+    finally:
+        await form.close()
+    if sound is None:
+        raise RequestError(400, "the field 'file' is missing", field="file")
+    return sound, msgspec.json.encode(fields)
+
+
+def _number(text: str) -> object:
+    """What a field of a number says, which comes as text; the text itself if it is none."""
+    try:
+        found: object = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return found
+
+
+def sound_of(data: bytes) -> tuple[F32, int]:
+    """Samples and how many a second.
+
+    Raises:
+        RequestError: it is no WAV file.
+    """
+    try:
+        return read_wav(data)
+    except (ModelError, InvalidArgument) as error:
+        raise RequestError(400, f"file: {error}", field="file") from error
+
+
+def options_of(given: Transcription, model: Transcriber, *, translate: bool) -> dict[str, Any]:
+    """What `SpeechModel.transcribe` is asked for.
+
+    Raises:
+        RequestError: a language or a task that the model does not know.
+    """
+    known = model.model.languages
+    if given.language is not None and given.language not in known:
+        raise RequestError(
+            400, f"language: {given.language[:64]!r} is not one of {', '.join(known)}",
+            field="language",
+        )  # fmt: skip
+    if translate and len(known) == 1:
+        raise RequestError(400, "a model of English alone does not translate", field="model")
+    options: dict[str, Any] = {
+        "language": given.language, "prompt": given.prompt,
+        "task": "translate" if translate else "transcribe",
+    }  # fmt: skip
+    # As OpenAI has it: 0 means that the model raises it where it is not sure.
+    return options | ({"temperature": given.temperature} if given.temperature else {})
+
+
+def answered(
+    form: str, segments: Sequence[Segment], seconds: float, *, translate: bool
+) -> Response:
+    """The answer, in one piece."""
+    text = as_text(segments)
+    if form == "json":
+        return as_json({"text": text, "usage": {"type": "duration", "seconds": round(seconds, 2)}})
+    if form == "verbose_json":
+        return as_json(
+            {
+                "task": "translate" if translate else "transcribe",
+                "language": segments[0].language if segments else None,
+                "duration": seconds,
+                "text": text,
+                "segments": as_objects(segments),
+            }
+        )
+    told = {"text": f"{text}\n", "srt": as_srt(segments), "vtt": as_vtt(segments)}[form]
+    return Response(told, media_type="text/vtt" if form == "vtt" else "text/plain")
+
+
+async def events(write: Write, segments: AsyncIterator[Segment]) -> None:
+    """An event for each segment, then one with the whole text."""
+    found: list[Segment] = []
+    async for segment in segments:
+        piece = segment.text if found else segment.text.lstrip()
+        found.append(segment)
+        await write(event_of({"type": "transcript.text.delta", "delta": piece}))
+    await write(event_of({"type": "transcript.text.done", "text": as_text(found)}))

@@ -1,0 +1,72 @@
+"""Transcriber: what is said in recordings, for any number of tasks; windows become batches.
+
+Not here: queue and batches (aggml/models/batching.py), the computation (aggml.models.speech).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self
+
+from aggml.models.batching import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+    from aggml.models import Segment, SpeechModel
+    from aggml.models.speech.windows import Said, Window
+
+__all__ = ["Transcriber"]
+
+
+class Transcriber:
+    """A model of speech whose callers share batches of windows.
+
+    ``async with Transcriber("name", model) as t: segments = [x async for x in t.said(samples)]``
+
+    Args:
+        name: under which it is served.
+        model: of speech; closed by its owner.
+        max_waiting: how many windows may be queued or computing; others wait their turn.
+    """
+
+    def __init__(self, name: str, model: SpeechModel, *, max_waiting: int = 256) -> None:
+        self.name = name
+        self.model = model
+        self._windows: Batcher[Window, Said] = Batcher(
+            model.say, full=model.slots, max_waiting=max_waiting
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._windows.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Stop. Whoever still waits for a window gets a `BatchError`."""
+        return await self._windows.__aexit__(kind, error, trace)
+
+    async def said(
+        self,
+        samples: npt.ArrayLike,
+        rate: int,
+        **options: Any,  # noqa: ANN401
+    ) -> AsyncGenerator[Segment]:
+        """The segments of a recording; arguments and errors of `SpeechModel.transcribe`.
+
+        Raises:
+            BatchError: the computation failed, or the service has ended.
+
+        Cancellation: takes the window back; others go on.
+        """
+        segments = self.model.segments(self._windows.submit, samples, rate, **options)
+        async with aclosing(segments):
+            async for segment in segments:
+                yield segment

@@ -1,0 +1,86 @@
+"""``aggml transcribe``: text, subtitles and JSON; what is wrong in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import wave
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from cli.program import run
+from models import speech_file, weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speech") / "random.bin"
+    speech_file.write_bin(path)
+    return path
+
+
+def wav(rate: int = 8000) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as made:
+        made.setparams((1, 2, rate, 0, "NONE", ""))
+        made.writeframes((speech_file.sound(1) * 32767).astype("<i2").tobytes()[: 2 * rate])
+    return file.getvalue()
+
+
+@pytest.fixture
+def audio(tmp_path: Path) -> Path:
+    path = tmp_path / "a.wav"
+    path.write_bytes(wav())
+    return path
+
+
+def test_a_recording_becomes_json(model: Path, audio: Path) -> None:
+    """Random weights babble: the form is looked at, in any rate."""
+    told = json.loads(run("transcribe", model, audio, "--language", "de", "--json")[0])
+    assert told["duration"] == 1.0
+    assert set(told) == {"text", "language", "duration", "segments"}
+    for i, segment in enumerate(told["segments"]):
+        assert segment["id"] == i
+        assert segment["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--language", "xx"], 1, "language is 'xx'"),
+        (["--bits", "3"], 2, "No such option"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(
+    model: Path, audio: Path, arguments: list[str], status: int, message: str
+) -> None:
+    out, err = run("transcribe", model, audio, *arguments, status=status)
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_files_that_are_no_sound_are_told_in_one_line(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "a.mp3"
+    other.write_bytes(b"ID3" + bytes(100))
+    for path, message in ((other, "no WAV file"), (tmp_path / "none.wav", "No such file")):
+        out, err = run("transcribe", model, path, status=1)
+        assert (out, err.count("\n")) == ("", 1)
+        assert message in err
+
+
+def test_trained_weights_give_subtitles() -> None:
+    tiny, recording = weights.find("ggml-tiny.bin"), weights.find("a13.wav")
+    srt, _ = run("transcribe", tiny, recording, "--srt", "--language", "en")
+    first = "1\n00:00:00,000 --> 00:00:04,000\nOkay, we've had a problem here.\n\n2\n00:00:04,000"
+    assert srt.startswith(first)
+    vtt, _ = run("transcribe", tiny, recording, "--vtt")
+    assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:04.000\nOkay, we've had a problem")
+    text, _ = run("transcribe", tiny, recording)
+    assert re.match(r"Okay, we've had a problem here\.\nThis is Houston, say again", text)
+    assert len(np.unique(text.splitlines())) >= 8

