@@ -84,18 +84,29 @@ async def _best(backend: Backend, name: str, dtype: str, values: tuple[int, ...]
         graphs[value] = [_products(backend, weights, columns) for columns in (1, 8)]
         for graph in graphs[value]:
             await backend.graph_compute(graph)
-    taken: dict[int, list[float]] = {value: [] for value in values}
-    for _ in range(ROUNDS):
-        for value in values:
+    first = await _medians(backend, name, graphs, ROUNDS)
+    best = min(first, key=lambda value: first[value])
+    if first[0] < BETTER * first[best]:
+        return Found(name, 0, 1.0)
+    # The best of many may have been lucky: it has to be better once more.
+    again = await _medians(backend, name, {0: graphs[0], best: graphs[best]}, 2 * ROUNDS)
+    gain = min(first[0] / first[best], again[0] / again[best])
+    return Found(name, best, gain) if gain >= BETTER else Found(name, 0, 1.0)
+
+
+async def _medians(
+    backend: Backend, name: str, graphs: dict[int, list[Graph]], rounds: int
+) -> dict[int, float]:
+    """Seconds of each number, in turns."""
+    taken: dict[int, list[float]] = {value: [] for value in graphs}
+    for _ in range(rounds):
+        for value, some in graphs.items():
             _native.tune(name, value)
             begin = time.perf_counter()
-            for graph in graphs[value]:
+            for graph in some:
                 await backend.graph_compute(graph)
             taken[value].append(time.perf_counter() - begin)
-    medians = {value: statistics.median(times) for value, times in taken.items()}
-    best = min(medians, key=lambda value: medians[value])
-    gain = medians[0] / medians[best]
-    return Found(name, best, gain) if gain >= BETTER else Found(name, 0, 1.0)
+    return {value: statistics.median(times) for value, times in taken.items()}
 
 
 def _products(backend: Backend, weights: list[Tensor], columns: int) -> Graph:
