@@ -41,7 +41,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[str]:
-    """One replica, and a second one where 3,000 tokens are owed."""
+    """One replica, and a second one where more than 500 tokens are owed for a while."""
     from ray import serve
 
     from aggml.ray import service
@@ -51,7 +51,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[str]:
             port = free.getsockname()[1]
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         limits = Limits(slots=4, ctx=4096)
-        serve.run(service([model], replicas=(1, 2), tokens=3000, limits=limits))
+        serve.run(service([model], replicas=(1, 2), tokens=500, limits=limits))
         yield f"http://127.0.0.1:{port}"
         serve.shutdown()  # type: ignore[no-untyped-call]
 
@@ -91,7 +91,6 @@ async def _metric(client: httpx.AsyncClient, url: str, name: str) -> float:
 
 
 async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: str) -> None:
-    # Less than what starts another replica, whose metrics might answer.
     asked = {"prompt": "Count:", "max_tokens": LONG // 2, "stream": True, "ignore_eos": True}
     async with httpx.AsyncClient(timeout=60) as client:
         before = await _metric(client, url, "aggml_tokens")
@@ -107,3 +106,30 @@ async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: st
                 await anyio.sleep(0.05)
         made = await _metric(client, url, "aggml_tokens") - before
         assert 0 < made < LONG // 2
+
+
+def test_long_requests_start_a_second_replica(url: str) -> None:
+    """Four requests fill four slots, so that by their number one replica would do."""
+    from ray import serve
+
+    def running() -> int:
+        states: Any = serve.status().applications["default"].deployments["aggml"].replica_states
+        return int(states.get("RUNNING", 0))
+
+    asked = {"prompt": "Count:", "max_tokens": LONG - 100, "ignore_eos": True, "timeout": 600}
+
+    async def main() -> None:
+        async with httpx.AsyncClient(timeout=600) as client, anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                await client.post(f"{url}/v1/completions", json=asked)
+
+            for _ in range(4):
+                tasks.start_soon(ask)
+            with anyio.fail_after(200):
+                while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
+                    await anyio.sleep(0.5)
+            tasks.cancel_scope.cancel()
+
+    assert running() == 1
+    anyio.run(main)
