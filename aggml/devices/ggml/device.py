@@ -14,6 +14,7 @@ import numpy as np
 from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.ggml.backend import GgmlBackend
+from aggml.devices.ggml.known import known_wrong
 from aggml.devices.ggml.memory import GgmlBufferType, GgmlHostType, PinnedType, taken
 from aggml.devices.ggml.packed import PackedType
 from aggml.devices.ggml.plan import question, refuses
@@ -171,7 +172,7 @@ class GgmlDevice(Device):
 
     def problem(self, tensor: Tensor) -> str | None:
         """Why the device does not run a node; None: it does."""
-        why = refuses(tensor)
+        why = refuses(tensor) or known_wrong(self.kind, tensor)
         if why is None and not self.host and any(s is not None and 0 in s.ne for s in tensor.src):
             why = (
                 "it reads an empty tensor"  # Vulkan divides by its extents, which ends the process

@@ -55,19 +55,20 @@ static ag_ggml_event *take(ag_ggml_device *device)
     return event;
 }
 
-ag_ggml_event *ag_ggml_record(ag_ggml_queue *q)
+void ag_ggml_record(ag_ggml_queue *q, ag_ggml_flight *flight)
 {
     const ag_ggml_functions *f = q->device->f;
-    if (atomic_load(&q->device->n_queues) < 2) return NULL;
     ag_ggml_event *event = take(q->device);
-    if (event == NULL) return NULL;
+    if (event == NULL) return;
     if (event->handle == NULL) event->handle = f->ggml_backend_event_new(q->device->handle);
-    if (event->handle != NULL) {
-        f->ggml_backend_event_record(event->handle, q->backend);
-        return event;
+    if (event->handle == NULL) {
+        free(event);
+        return;
     }
-    free(event);
-    return NULL;
+    f->ggml_backend_event_record(event->handle, q->backend);
+    pthread_mutex_lock(&q->lock);
+    flight->event = event;
+    pthread_mutex_unlock(&q->lock);
 }
 
 void ag_ggml_event_unref(ag_ggml_device *device, ag_ggml_event *event)

@@ -36,15 +36,28 @@ static void wait_inside(void *argument)
     }
 }
 
-static void wait_for(ag_ggml_queue *q, ag_ggml_flight *flight)
+/* How many of the oldest flights the next event tells of; 0: there is none, or the backend is to be synchronized. */
+static size_t told_by(const ag_ggml_queue *q, ag_ggml_event **event)
+{
+    if (q->unsynced >= TIDY) return 0;
+    for (size_t k = 0; k + 1 < q->n_flights; ++k) { /* if the last one is meant, all of the backend is */
+        const ag_ggml_flight *flight = &q->flights[(q->first + k) % AG_GGML_FLIGHTS];
+        *event = flight->event;
+        if (*event != NULL) return k + 1;
+    }
+    return 0;
+}
+
+static void wait_for_first(ag_ggml_queue *q)
 {
     char message[AG_GGML_MESSAGE];
-    bool all = flight->event == NULL || q->n_flights == 1 || q->unsynced >= TIDY;
-    waiting w = {q, all ? NULL : flight->event};
+    waiting w = {q, NULL};
+    size_t n = told_by(q, &w.event);
+    if (n == 0) w.event = NULL;
     bool fine = ag_ggml_inside(q, wait_inside, &w, false, message);
-    q->unsynced = all ? 0 : q->unsynced + 1;
-    for (size_t k = 0; k < (all ? q->n_flights : 1); ++k) {
-        flight = &q->flights[(q->first + k) % AG_GGML_FLIGHTS];
+    q->unsynced = n == 0 ? 0 : q->unsynced + 1;
+    for (size_t k = 0; k < (n == 0 ? q->n_flights : n); ++k) {
+        ag_ggml_flight *flight = &q->flights[(q->first + k) % AG_GGML_FLIGHTS];
         if (!fine && flight->waits && flight->error == NULL) flight->error = ag_ggml_failure(q, flight->slot, message);
         flight->waits = false;
     }
@@ -70,8 +83,7 @@ static void pop(ag_ggml_queue *q)
 
 void ag_ggml_settle(ag_ggml_queue *q)
 {
-    ag_ggml_flight *flight = &q->flights[q->first];
-    if (flight->waits) wait_for(q, flight);
+    if (q->flights[q->first].waits) wait_for_first(q);
     pop(q);
 }
 

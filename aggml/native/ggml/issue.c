@@ -38,12 +38,29 @@ bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool i
     return fine;
 }
 
+/* An event costs a submission of its own (Vulkan: 60 us). A graph has one if something is issued behind it, so that it
+ * is settled by itself; what another queue may wait for has one if nothing is behind it yet. */
+static void record_before(ag_ggml_queue *q)
+{
+    if (!q->async || q->n_flights < 2) return;
+    ag_ggml_flight *before = &q->flights[(q->first + q->n_flights - 2) % AG_GGML_FLIGHTS];
+    if (before->plan && before->waits && before->event == NULL) ag_ggml_record(q, before);
+}
+
+static void record_behind(ag_ggml_queue *q, ag_ggml_flight *flight)
+{
+    if (atomic_load(&q->device->n_queues) < 2) return;
+    bool last = ag_stream_submitted(flight->stream) <= flight->ticket;
+    if (last || flight->slot->kind == AG_KIND_PLAN) ag_ggml_record(q, flight);
+}
+
 static void carry_out(void *argument)
 {
     work *w = argument;
     ag_ggml_queue *q = w->queue;
     ag_ggml_flight *flight = w->flight;
     ag_slot *slot = flight->slot;
+    record_before(q);
     if (slot->kind == AG_KIND_COPY) {
         flight->waits = w->transfer->straight;
         ag_ggml_transfer_run(w->transfer, flight->waits ? q->backend : NULL);
@@ -56,7 +73,7 @@ static void carry_out(void *argument)
         flight->waits = q->async;
         w->status = ag_ggml_plan_run(&run, &flight->built);
     }
-    if (flight->waits && w->status == 0) flight->event = ag_ggml_record(q);
+    if (flight->waits && w->status == 0) record_behind(q, flight);
 }
 
 static ag_error *stopped(const ag_ggml_queue *q, const ag_slot *slot)
@@ -141,7 +158,8 @@ static void begin(ag_ggml_queue *q, ag_ggml_flight *flight, ag_ggml_transfer *tr
 static void copy(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket)
 {
     ag_ggml_transfer transfer;
-    ag_ggml_transfer_of(&transfer, q->async ? q->device : NULL, &slot->u.copy);
+    bool ahead = q->async && q->n_flights > 0; /* else nothing is in front, and a plain call is cheaper */
+    ag_ggml_transfer_of(&transfer, ahead ? q->device : NULL, &slot->u.copy);
     if (!transfer.straight) ag_ggml_drain(&q->ahead);
     ag_ggml_flight *flight = ag_ggml_push(q, stream, slot, ticket);
     flight->buffers[0] = transfer.to.buffer;

@@ -78,7 +78,7 @@ void ag_ggml_admit(ag_ahead *ahead);
 
 /* -- events.c */
 
-ag_ggml_event *ag_ggml_record(ag_ggml_queue *q); /* guarded; NULL: no other queue could wait for it */
+void ag_ggml_record(ag_ggml_queue *q, ag_ggml_flight *flight); /* guarded; an event that tells when it has ended */
 void ag_ggml_event_unref(ag_ggml_device *device, ag_ggml_event *event);
 bool ag_ggml_follow(ag_ahead *ahead, ag_stream *other, uint64_t ticket);
 void ag_ggml_followed(const ag_slot *slot);

@@ -76,7 +76,8 @@ async def test_the_device_is_given_work_ahead() -> None:
         await be.set(x, _ramp(0))
         fakes.longest_queue()
         with be.stream.hold():
-            be.set(x, _ramp(1))
+            be.set(x, _ramp(1))  # nothing is in front of it: at once
+            be.graph_compute(graph)
             be.graph_compute(graph)
             got = be.get(y)
         assert np.array_equal(await got, 2 * _ramp(1))

@@ -1,0 +1,45 @@
+"""What a backend of ggml says that it runs, and does not, or computes wrong.
+
+Recorded calls showed it.
+
+Here: cases of Vulkan in ggml 0.25.3, alike on Mesa 22.3 and 26.2, so they are the library's. Not
+here: what whole libraries of other versions do not know (native/ggml/older.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from aggml.dtype import DType
+
+if TYPE_CHECKING:
+    from aggml.tensor import Tensor
+
+__all__ = ["known_wrong"]
+
+_HEAD: Final = 64  # of rwkv_wkv6: the shader's own, whatever the tensor has
+
+
+def known_wrong(kind: str, node: Tensor) -> str | None:
+    """Why a node is refused though the library takes it; None: nothing is known against it.
+
+    Args:
+        kind: ggml's name of the backend.
+        node: what is to be computed.
+    """
+    if kind != "Vulkan":
+        return None
+    first, second = (*node.src, None, None)[:2]
+    if node.op in {"mul_mat", "mul_mat_id"} and second is not None:
+        if second.dtype not in {DType.F32, DType.F16}:
+            return f"Vulkan ends in an assertion for a second operand of {second.dtype}"
+    elif node.op == "rwkv_wkv6" and first is not None and first.ne[0] != _HEAD:
+        return f"Vulkan takes heads of {first.ne[0]} for heads of {_HEAD}"
+    elif node.op == "sum" and first is not None and not first.is_contiguous:
+        return "Vulkan sums memory, not the elements of a view with gaps"
+    elif node.op == "group_norm" and first is not None:
+        (groups,) = struct.unpack_from("i", node.op_params)
+        if first.ne[2] % groups:
+            return "Vulkan takes a last group that is smaller for a whole one"
+    return None
