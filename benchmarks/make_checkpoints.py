@@ -47,6 +47,18 @@ _LONG: Final = {
     "short_factor": [1.0 + 0.1 * i for i in range(8)],
     "long_factor": [1.0 + 0.5 * i for i in range(8)],
 }  # fmt: skip
+LATENT: Final = {
+    **EXPERTS, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1,
+    "num_key_value_heads": 4, "num_hidden_layers": 3,
+}  # fmt: skip
+SCAN: Final = {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "expand": 2}
+HYBRID: Final = {
+    "layer_types": ["mamba", "attention", "mamba"], "num_hidden_layers": 3, "mamba_n_heads": 4,
+    "mamba_d_state": 16, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_expand": 2,
+    "shared_intermediate_size": 64, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
+    "residual_multiplier": 0.22, "attention_multiplier": 0.0625,
+}  # fmt: skip
 #: transformers' name of the model, and how its config differs from `SMALL`.
 TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "llama": ("llama", {}),
@@ -96,6 +108,21 @@ TEXTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "gptneox-one-after-the-other": ("gpt_neox", {"use_parallel_residual": False,
                                                  "hidden_act": "gelu_new"}),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}),
+    "deepseek2": ("deepseek_v2", {**LATENT, "topk_method": "greedy"}),
+    "deepseek2-lite": ("deepseek_v2", {**LATENT, "topk_method": "greedy", "q_lora_rank": None,
+                                       "num_hidden_layers": 27, "first_k_dense_replace": 25}),
+    "deepseek3": ("deepseek_v3", {**LATENT, "n_group": 4, "topk_group": 2}),
+    "deepseek3-yarn": ("deepseek_v3", {
+        **LATENT, "n_group": 4, "topk_group": 2,
+        "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+    "mamba2": ("mamba2", SCAN),
+    "mamba2-tied": ("mamba2", {**SCAN, "tie_word_embeddings": True}),
+    "qwen3next": ("qwen3_next", {
+        **EXPERTS, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 5}),
+    "granitehybrid": ("granitemoehybrid", {**HYBRID, **EXPERTS}),
+    "granitehybrid-dense": ("granitemoehybrid", {**HYBRID, "num_local_experts": 0,
+                                                 "position_embedding_type": "rope"}),
     "exaone4": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
 }  # fmt: skip
 ENCODERS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {

@@ -164,6 +164,53 @@ async def test_jina_bert_v2_is_what_its_gguf_is(place: Path) -> None:
     assert nmse(got, OF_LLAMA_CPP["vectors"]) < MOST
 
 
+async def test_rwkv7_is_what_its_gguf_is(place: Path) -> None:
+    """transformers has no such model: the logits are llama.cpp's of the same weights."""
+    thin = {"0": "lora.2.bias", "1": "lora.0.weight", "2": "lora.2.weight"}
+    names = {
+        "attn_norm": "attn_norm", "attn_norm_2": "ffn_norm", "time_mix_ln": "attn.g_norm",
+        "time_mix_receptance": "attn.r_proj", "time_mix_key": "attn.k_proj",
+        "time_mix_value": "attn.v_proj", "time_mix_output": "attn.o_proj",
+        "channel_mix_key": "ffn.key", "channel_mix_value": "ffn.value",
+    }  # fmt: skip
+    whole = {
+        "token_embd": "embeddings", "token_embd_norm": "layers.0.pre_norm",
+        "output_norm": "norm", "output": "lm_head",
+    }  # fmt: skip
+    tensors: dict[str, Any] = {}
+    for name, values in random_models.weights("rwkv7").items():
+        stem, suffix = name.rsplit(".", 1)
+        if stem in whole:
+            tensors[f"{'' if stem == 'output' else 'model.'}{whole[stem]}.{suffix}"] = values
+            continue
+        _, layer, part = stem.split(".")
+        at = f"model.layers.{layer}."
+        short = part.removeprefix("time_mix_")
+        if part in names:
+            tensors[f"{at}{names[part]}.{suffix}"] = values
+        elif part == "channel_mix_lerp_k":
+            tensors[f"{at}ffn.x_k"] = values.reshape(-1)
+        elif short == "lerp_fused":
+            tensors |= {f"{at}attn.x_{x}": values[i] for i, x in enumerate("rwkvag")}
+        elif short[-1] in thin and not (layer == "0" and short[0] == "v"):
+            tensors[f"{at}attn.{short[0]}_lora.{thin[short[-1]]}"] = values
+        elif short[:2] in ("k_", "r_"):
+            tensors[f"{at}attn.{short}"] = values.reshape(-1, 64) if short == "r_k" else values
+    config = {
+        "model_type": "rwkv7", "architectures": ["RWKV7ForCausalLM"], "attn_mode": "chunk",
+        "hidden_size": layout.WIDTH, "num_hidden_layers": layout.LAYERS, "head_dim": 64,
+        "intermediate_size": layout.INNER, "hidden_act": "sqrelu", "norm_first": True,
+        "norm_eps": 1e-5, "vocab_size": layout.VOCABULARY, "decay_low_rank_dim": 8,
+        "a_low_rank_dim": 8, "v_low_rank_dim": 8, "gate_low_rank_dim": 8,
+    }  # fmt: skip
+    folder = random_folders.save(place / "rwkv7", config, tensors)
+    wanted = np.load(Path(__file__).with_name("reference") / "rwkv7.npz")["logits"]
+    async with await aggml.models.load(folder, ctx=256) as model:
+        assert model.architecture == "rwkv7"
+        got = await model.logits(random_models.prompt())
+    assert nmse(got[-len(wanted) :], wanted) < MOST
+
+
 async def test_experts_of_mxfp4_are_those_of_the_gguf(place: Path) -> None:
     """gpt-oss as it is published: neighbours share a byte, gate and up come in turns."""
     case = "gpt-oss"

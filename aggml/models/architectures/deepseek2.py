@@ -9,11 +9,17 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from aggml.models.blocks import FeedForward, LatentAttention
+from aggml.models.checkpoints.keys import DECODER, DECODER_KEYS, EXPERTS, number
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe
 from aggml.models.description import Architecture, Description, Layer
 from aggml.models.errors import ModelError
 from aggml.models.reading import description_of, experts_of, rope_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aggml.models.checkpoints.config import Config
+    from aggml.models.checkpoints.recipes import Array, Shape
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -75,4 +81,100 @@ def _attention(hp: Hyperparameters) -> LatentAttention:
     )
 
 
-ARCHITECTURE = Architecture(("deepseek2",), describe)
+def _unfolding(values: bool) -> Recipe:
+    """What makes values, or folds queries: parts of each head's rows of ``kv_b_proj``."""
+
+    def sizes(config: Config) -> tuple[int, int]:
+        return int(config.need("qk_nope_head_dim")), int(config.need("v_head_dim"))
+
+    def make(arrays: Sequence[Array], config: Config) -> Array:
+        plain, value = sizes(config)
+        each = arrays[0].reshape(-1, plain + value, arrays[0].shape[-1])
+        return each[:, plain:] if values else each[:, :plain].swapaxes(1, 2)
+
+    def shape(shapes: Sequence[Shape], config: Config) -> Shape:
+        plain, value = sizes(config)
+        rows, rank = shapes[0]
+        heads = rows // (plain + value)
+        return (heads, value, rank) if values else (heads, rank, plain)
+
+    return Recipe(("layers.{i}.self_attn.kv_b_proj",), make, shape)
+
+
+def _gating(config: Config) -> int:
+    """GGUF's number of what weighs experts."""
+    told = config.get("scoring_func")
+    if told is None:
+        told = "sigmoid" if config.model_type == "deepseek_v3" else "softmax"
+    return {"softmax": 1, "sigmoid": 2}.get(told, 0)
+
+
+def _groups(key: str) -> Callable[[Config], int | None]:
+    """Groups of experts, where they are chosen among first."""
+    return lambda config: None if config.get("topk_method") == "greedy" else config.get(key)
+
+
+def _of_latent(turned: bool) -> Callable[[Config], int]:
+    """Elements of what is kept of each token, with or without those that are turned."""
+    return lambda config: int(
+        config.need("kv_lora_rank") + (config.need("qk_rope_head_dim") if turned else 0)
+    )
+
+
+def _log_multiplier(config: Config) -> float | None:
+    """Of YaRN, for the products."""
+    told = config.rope().get("mscale_all_dim")
+    return None if told is None else 0.1 * float(told)
+
+
+CHECKPOINT: Final = Checkpoint(
+    ("deepseek_v2", "deepseek_v3"),
+    {
+        **DECODER,
+        **EXPERTS,
+        **dict.fromkeys(["blk.{i}.attn_k", "blk.{i}.attn_v"]),
+        "blk.{i}.attn_q_a": "layers.{i}.self_attn.q_a_proj",
+        "blk.{i}.attn_q_a_norm": "layers.{i}.self_attn.q_a_layernorm",
+        "blk.{i}.attn_q_b": "layers.{i}.self_attn.q_b_proj",
+        "blk.{i}.attn_kv_a_mqa": "layers.{i}.self_attn.kv_a_proj_with_mqa",
+        "blk.{i}.attn_kv_a_norm": "layers.{i}.self_attn.kv_a_layernorm",
+        "blk.{i}.attn_k_b": _unfolding(values=False),
+        "blk.{i}.attn_v_b": _unfolding(values=True),
+        "blk.{i}.exp_probs_b.bias": "layers.{i}.mlp.gate.e_score_correction_bias",
+        "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_experts.gate_proj",
+        "blk.{i}.ffn_up_shexp": "layers.{i}.mlp.shared_experts.up_proj",
+        "blk.{i}.ffn_down_shexp": "layers.{i}.mlp.shared_experts.down_proj",
+    },
+    {
+        **DECODER_KEYS,
+        "attention.head_count_kv": lambda _: 1,
+        "attention.key_length": _of_latent(turned=True),
+        "attention.value_length": _of_latent(turned=False),
+        "attention.key_length_mla": lambda config: int(
+            config.need("qk_nope_head_dim") + config.need("qk_rope_head_dim")
+        ),
+        "attention.value_length_mla": "v_head_dim",
+        "attention.q_lora_rank": "q_lora_rank",
+        "attention.kv_lora_rank": "kv_lora_rank",
+        "rope.dimension_count": "qk_rope_head_dim",
+        "rope.scaling.yarn_log_multiplier": _log_multiplier,
+        "leading_dense_block_count": "first_k_dense_replace",
+        "expert_count": "n_routed_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_count": "n_shared_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_weights_scale": number("routed_scaling_factor", default=1.0),
+        "expert_weights_norm": "norm_topk_prob",
+        "expert_gating_func": _gating,
+        "expert_group_count": _groups("n_group"),
+        "expert_group_used_count": _groups("topk_group"),
+    },
+    expects={
+        "hidden_act": ("silu",), "rope_interleave": (True,), "moe_layer_freq": (1,),
+        "topk_method": ("greedy", "noaux_tc"), "attention_bias": (False,),
+        "scoring_func": ("softmax", "sigmoid"),
+    },
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("deepseek2",), describe, (CHECKPOINT,))

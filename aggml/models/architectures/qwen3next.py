@@ -5,13 +5,29 @@ Every layer has experts, and a net beside them that a sigmoid weighs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from aggml.models.blocks import DeltaNet, FeedForward
+from aggml.models.checkpoints.keys import (
+    DECODER,
+    DECODER_KEYS,
+    EXPERT_KEYS,
+    EXPERTS,
+    decay_rates,
+    kernels,
+)
+from aggml.models.checkpoints.recipes import Checkpoint, Recipe, flat, shifted
 from aggml.models.description import Architecture, Description, Layer
+from aggml.models.errors import ModelError
 from aggml.models.reading import attention_of, description_of, experts_of, rope_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.models.checkpoints.config import Config
+    from aggml.models.checkpoints.recipes import Array, Shape
     from aggml.models.hyperparameters import Hyperparameters
 
 __all__ = ["ARCHITECTURE", "describe"]
@@ -40,4 +56,100 @@ def describe(hp: Hyperparameters) -> Description:
     )
 
 
-ARCHITECTURE = Architecture(("qwen3next",), describe)
+def _sizes(config: Config) -> tuple[int, int, int]:
+    """Heads of keys, and of each the rows of queries or keys, and of values or gates."""
+    heads, head = (int(config.need(f"linear_{x}")) for x in ("num_key_heads", "key_head_dim"))
+    values = int(config.need("linear_num_value_heads")) // heads
+    return heads, head, values * head
+
+
+def _parted(gates: bool) -> Recipe:
+    """Of rows that lie together for each head of keys: all queries, keys, values; or all gates."""
+
+    def make(arrays: Sequence[Array], config: Config) -> Array:
+        heads, head, wide = _sizes(config)
+        each = arrays[0].reshape(heads, -1, arrays[0].shape[-1])
+        ends = np.cumsum([head, head, wide])
+        parts = [x.reshape(-1, x.shape[-1]) for x in np.split(each, ends, axis=1)]
+        return parts[3] if gates else np.concatenate(parts[:3])
+
+    def shape(shapes: Sequence[Shape], config: Config) -> Shape:
+        heads, head, wide = _sizes(config)
+        return heads * (wide if gates else 2 * head + wide), shapes[0][1]
+
+    return Recipe(("layers.{i}.linear_attn.in_proj_qkvz",), make, shape)
+
+
+def _recurrent(config: Config) -> int:
+    """Every how many layers one has attention.
+
+    Raises:
+        ModelError: it is not the last one of each period.
+    """
+    kinds = config.get("layer_types")
+    period = int(config.get("full_attention_interval", default=4))
+    usual = [
+        "linear_attention" if (i + 1) % period else "full_attention"
+        for i in range(int(config.need("num_hidden_layers")))
+    ]
+    if kinds is not None and kinds != usual:
+        raise ModelError(f"config.json has layer_types that no period of {period} layers gives")
+    return period
+
+
+def _head_of_values(config: Config) -> int:
+    """Elements of all heads of values.
+
+    Raises:
+        ModelError: heads of keys and of values differ.
+    """
+    head = int(config.need("linear_value_head_dim"))
+    if head != config.need("linear_key_head_dim"):
+        raise ModelError("config.json has linear_key_head_dim and linear_value_head_dim differ")
+    return head * int(config.need("linear_num_value_heads"))
+
+
+CHECKPOINT: Final = Checkpoint(
+    ("qwen3_next",),
+    {
+        **DECODER,
+        **EXPERTS,
+        **dict.fromkeys([f"blk.{{i}}.ffn_{x}" for x in ("norm", "gate", "up", "down")]),
+        "output_norm": shifted("norm"),
+        "blk.{i}.attn_norm": shifted("layers.{i}.input_layernorm"),
+        "blk.{i}.post_attention_norm": shifted("layers.{i}.post_attention_layernorm"),
+        "blk.{i}.attn_q_norm": shifted("layers.{i}.self_attn.q_norm"),
+        "blk.{i}.attn_k_norm": shifted("layers.{i}.self_attn.k_norm"),
+        "blk.{i}.attn_qkv": _parted(gates=False),
+        "blk.{i}.attn_gate": _parted(gates=True),
+        "blk.{i}.ssm_ba": "layers.{i}.linear_attn.in_proj_ba",
+        "blk.{i}.ssm_conv1d": kernels("layers.{i}.linear_attn.conv1d"),
+        "blk.{i}.ssm_dt.bias": "layers.{i}.linear_attn.dt_bias",
+        "blk.{i}.ssm_a": decay_rates("layers.{i}.linear_attn.A_log"),
+        "blk.{i}.ssm_norm": "layers.{i}.linear_attn.norm",
+        "blk.{i}.ssm_out": "layers.{i}.linear_attn.out_proj",
+        "blk.{i}.ffn_gate_shexp": "layers.{i}.mlp.shared_expert.gate_proj",
+        "blk.{i}.ffn_up_shexp": "layers.{i}.mlp.shared_expert.up_proj",
+        "blk.{i}.ffn_down_shexp": "layers.{i}.mlp.shared_expert.down_proj",
+        "blk.{i}.ffn_gate_inp_shexp": flat("layers.{i}.mlp.shared_expert_gate"),
+    },
+    {
+        **DECODER_KEYS,
+        **EXPERT_KEYS,
+        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        "full_attention_interval": _recurrent,
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+        "ssm.inner_size": _head_of_values,
+        "ssm.state_size": "linear_key_head_dim",
+        "ssm.time_step_rank": "linear_num_value_heads",
+        "ssm.group_count": "linear_num_key_heads",
+    },
+    ignored=(r"^mtp\.",),  # layers that predict further tokens
+    expects={
+        "hidden_act": ("silu",), "norm_topk_prob": (True,), "decoder_sparse_step": (1,),
+        "mlp_only_layers": ([],), "attention_bias": (False,),
+    },
+)  # fmt: skip
+
+
+ARCHITECTURE = Architecture(("qwen3next",), describe, (CHECKPOINT,))

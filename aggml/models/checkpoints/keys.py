@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from aggml.models.checkpoints.recipes import Key, Rule, made, shifted, stacked, turned
+from aggml.models.checkpoints.recipes import Key, Rule, made, shaped, shifted, stacked, turned
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CENTRED_KEYS", "DECODER", "DECODER_KEYS", "ENCODER_KEYS", "EXPERTS", "EXPERT_KEYS",
-    "HEAD_NORMS", "NEIGHBOURS", "gemma_norms", "longrope_factors", "number", "rope_keys",
-    "same_as_heads", "scaled_frequencies", "window_pattern",
+    "HEAD_NORMS", "NEIGHBOURS", "UNBOUNDED", "decay_rates", "gemma_norms", "kernels",
+    "longrope_factors", "number", "rope_keys", "same_as_heads", "scaled_frequencies",
+    "steps_without_limit", "window_pattern",
 ]  # fmt: skip
 
 
@@ -226,6 +227,42 @@ def gemma_norms() -> dict[str, Rule]:
         "blk.{i}.post_ffw_norm": "layers.{i}.post_feedforward_layernorm",
     }
     return {name: shifted(source) for name, source in names.items()}
+
+
+#: Positions of models with states, whose config.json often has no number: what llama.cpp writes.
+UNBOUNDED: Final = 1 << 20
+
+
+def decay_rates(source: str, *, columns: bool = False) -> Recipe:
+    """Rates of decay of each head: the folder has the logarithms of their negatives.
+
+    Args:
+        source: name in the folder.
+        columns: whether each is a row of its own, as those of Mamba 2 are.
+    """
+    return shaped(
+        source,
+        lambda shapes, _: (shapes[0][0], 1) if columns else shapes[0],
+        lambda x: -np.exp(x.astype(np.float32)),
+    )
+
+
+def kernels(source: str) -> Recipe:
+    """Kernels [channels, 1, tokens] as [channels, tokens]; a bias as it is."""
+    return shaped(source, lambda shapes, _: tuple(n for n in shapes[0] if n != 1))
+
+
+def steps_without_limit(config: Config) -> None:
+    """Refuses steps of a scan that are cut off at both ends: GGUF has no key for it.
+
+    Raises:
+        ModelError: config.json has such limits.
+    """
+    low, high = config.get("time_step_limit", default=[0.0, math.inf])
+    if isinstance(high, dict):  # as newer files write a number that JSON has not
+        high = float(high["__float__"])
+    if low > 0 or high < math.inf:
+        raise ModelError(f"config.json has time_step_limit = {[low, high]}, and not [0.0, inf]")
 
 
 def same_as_heads(large: int) -> Callable[[Config], None]:

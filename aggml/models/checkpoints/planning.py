@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["Made", "Plan", "chosen"]
 
 #: Kept in f32 whatever the folder has: small, or added to f32. Vectors are, too.
-IN_F32: Final = re.compile(r"ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_")
+IN_F32: Final = re.compile(
+    r"ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d\.|norm\.)"
+    r"|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
+)
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
 BOTH: Final = (".weight", ".bias")
+WHOLE: Final = (*BOTH, ".ssm_a", ".ssm_d")  #: Ends of names that stand for one tensor.
 #: Buffers that older models have saved.
 IGNORED: Final = (
     r"rotary_emb\.inv_freq$",
@@ -79,7 +83,7 @@ class Plan:
         tied = bool(self.config.get("tie_word_embeddings", default=False))
         for target, rule in self.map.tensors.items():
             for i in range(layers) if "{i}" in target else (0,):
-                for suffix in ("",) if target.endswith(BOTH) else BOTH:
+                for suffix in ("",) if target.endswith(WHOLE) else BOTH:
                     one = self._first(named, rule, i, suffix, target + suffix)
                     if one is None:
                         continue

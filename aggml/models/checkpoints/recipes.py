@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array", "Checkpoint", "Key", "Recipe", "Rule", "Shape", "across", "flat", "half",
-    "joined", "made", "shifted", "stacked", "turned", "without_first",
+    "joined", "made", "shaped", "shifted", "stacked", "turned", "when", "without_first",
 ]  # fmt: skip
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -56,8 +56,9 @@ class Checkpoint:
     Attributes:
         model_types: values of ``model_type`` in config.json.
         tensors: by their names in GGUF. "{i}" is the layer. A name without ".weight" or ".bias" at
-            its end stands for both, as far as the folder has them. A name in the folder, a recipe,
-            several of these of which the first that the folder has counts, or None: nothing.
+            its end stands for both, as far as the folder has them; ".ssm_a" and ".ssm_d" are whole
+            names. A name in the folder, a recipe, several of these of which the first that the
+            folder has counts, or None: nothing.
         keys: GGUF's keys without the architecture, and where config.json has the value.
         architecture: its name in the GGUF file, where the architecture has several.
         prefixes: beginnings of names in the folder that do not count.
@@ -144,6 +145,35 @@ def flat(source: str) -> Recipe:
     """A matrix of one row as a vector."""
     return Recipe(
         (source,), lambda x, _: x[0].reshape(-1), lambda shapes, _: (math.prod(shapes[0]),)
+    )
+
+
+def shaped(
+    source: str | tuple[str, ...],
+    shape: Callable[[Sequence[Shape], Config], Shape],
+    change: Callable[[Array], Array] = lambda x: x,
+) -> Recipe:
+    """Elements in their order under another shape, of several sources one source after the other.
+
+    Args:
+        source: one name in the folder, or several.
+        shape: from the shapes of the sources to the tensor's.
+        change: of each element.
+    """
+    names = (source,) if isinstance(source, str) else source
+
+    def make(arrays: Sequence[Array], config: Config) -> Array:
+        whole = np.concatenate([x.reshape(-1) for x in arrays])
+        return change(whole).reshape(shape([x.shape for x in arrays], config))
+
+    return Recipe(names, make, shape)
+
+
+def when(condition: Callable[[Config], bool], rule: str | Recipe) -> Recipe:
+    """A rule of only those folders whose config.json fulfils a condition."""
+    of = Recipe((rule,), lambda x, _: x[0], _same) if isinstance(rule, str) else rule
+    return Recipe(
+        of.sources, of.make, lambda x, config: of.shape(x, config) if condition(config) else ()
     )
 
 

@@ -1,0 +1,51 @@
+"""Layers with a window keep no more than the window: bytes of caches, and what they would be.
+
+Not here: that a ring gives the logits of a whole cache (test_architectures.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from models import layout, random_models
+
+import aggml
+from aggml import DType
+from aggml.models import TextModel
+from aggml.models.cache.caches import CHUNK, Caches
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CTX: Final = 32768
+STEP: Final = 256  # rings are a whole number of so many rows
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt-oss", "olmo3"])
+async def test_a_cache_of_32k_positions_has_them_in_layers_without_a_window_alone(
+    tmp_path: Path, name: str
+) -> None:
+    path = random_models.write(tmp_path / f"{name}.gguf", name)
+    with aggml.GGUFFile.open(path) as file:
+        metadata = file.metadata
+    window = int(metadata[f"{metadata['general.architecture']}.attention.sliding_window"])
+    async with await aggml.models.load(path, ctx=CTX) as model:
+        assert isinstance(model, TextModel)
+        decoder = model._decoder
+        caches = decoder.caches  # type: ignore[attr-defined]
+        assert isinstance(caches, Caches)
+        rows = {length for _, length in caches.rows}
+        # The last tokens that a step takes in must still see a whole window behind them.
+        ring = min(rows)
+        assert window + CHUNK <= ring <= window + CHUNK + STEP
+        assert rows == {ring, CTX}
+        assert sum(len(of) for of in caches.layers) == len(caches.rows)
+        row = DType.F16.row_size(layout.HEAD * layout.KV_HEADS)
+        for cache, length in caches.rows:
+            assert cache.nbytes == row * length
+            assert cache.buffer is not None
+        whole = Caches(decoder.model, DType.F16, CTX, 1, ring=False)
+    kept, otherwise = (sum(cache.nbytes for cache in x.all) for x in (caches, whole))
+    near = sum(length == ring for _, length in caches.rows)
+    assert otherwise - kept == near * (CTX - ring) * row > 0
