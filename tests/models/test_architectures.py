@@ -51,7 +51,8 @@ async def test_logits_and_tokens_are_those_of_llama_cpp(folder: Path, name: str)
 def test_every_architecture_has_a_layout() -> None:
     layouts = (*random_models.LAYOUTS.values(), *random_models.ENCODERS.values())
     described = {layout.architecture for layout in layouts}
-    assert described == {*catalogue._found()}
+    heard = {"whisper"}  # its weights are in speech_file.py, compared in test_speech.py
+    assert described | heard == {*catalogue._found()}
 
 
 def test_the_page_of_models_has_every_layout() -> None:
