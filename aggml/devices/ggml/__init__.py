@@ -53,7 +53,7 @@ def load(path_or_folder: str | os.PathLike[str] | None = None) -> list[GgmlDevic
 
 def _load(files: Files) -> Library:
     library = Library.open(files)
-    library.load(files.backends)
+    library.load(files.backends, named=files.named)
     return library
 
 

@@ -28,11 +28,14 @@ class Files(NamedTuple):
         base: libggml-base.
         registry: libggml, which has the registry.
         backends: what is loaded through it, in order of their names.
+        named: somebody asked for that one backend; else all of a folder, of which some may be
+            linked into the registry, which has them already.
     """
 
     base: Path
     registry: Path
     backends: tuple[Path, ...]
+    named: bool = False
 
 
 def _named(folder: Path, name: str) -> Path | None:
@@ -64,9 +67,8 @@ def files_in(path_or_folder: str | os.PathLike[str]) -> Files:
         and _LIBRARY.match(found.name)
         and found.name not in (f"libggml{_SUFFIX}", f"libggml-base{_SUFFIX}")
     ]
-    if path.is_file() and path.resolve() not in (base.resolve(), registry.resolve()):
-        backends = [path]
-    return Files(base, registry, tuple(backends))
+    named = path.is_file() and path.resolve() not in (base.resolve(), registry.resolve())
+    return Files(base, registry, (path,) if named else tuple(backends), named)
 
 
 def searched() -> Files:

@@ -95,11 +95,15 @@ class Library:
                     raise BackendLoadError(f"[ggml.load] {files.registry}: {problem}")
             return found
 
-    def load(self, backends: Sequence[Path]) -> None:
-        """Load backends. Of several, those that fail are noted in ``problems``.
+    def load(self, backends: Sequence[Path], *, named: bool = False) -> None:
+        """Load backends. Those that fail are noted in ``problems``.
+
+        Args:
+            backends: files.
+            named: somebody asked for these: what fails is raised.
 
         Raises:
-            BackendLoadError: none could be loaded.
+            BackendLoadError: there is no device, or what was named cannot be loaded.
         """
         with _lock:
             for path in backends:
@@ -113,7 +117,7 @@ class Library:
         if self.problems and not self.devices:
             told = "; ".join(f"{path}: {why}" for path, why in self.problems.items())
             raise BackendLoadError(f"[ggml.load] {told}")
-        if len(backends) == 1 and str(backends[0]) in self.problems:
+        if named and str(backends[0]) in self.problems:
             raise BackendLoadError(f"[ggml.load] {backends[0]}: {self.problems[str(backends[0])]}")
 
     @property

@@ -97,6 +97,23 @@ def test_a_library_that_lacks_functions_is_told(tmp_path: Path) -> None:
         ggml.load(tmp_path)
 
 
+def test_a_backend_that_is_linked_in_is_no_problem(tmp_path: Path) -> None:
+    """llama-cpp-python's libggml-cpu.so: its devices are there, and the file is not for loading."""
+    builds.devices()
+    source, linked = tmp_path / "empty.c", tmp_path / "libggml-linked.so"
+    source.write_text("int ggml_nothing(void) { return 0; }")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: install one as cc")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", linked, source], check=True)
+    for name in ("libggml-base.so", "libggml.so"):
+        (tmp_path / name).symlink_to((builds.folder() / name).resolve())
+    devices = ggml.load(tmp_path)
+    assert "ggml:CPU" in [device.name for device in devices]
+    assert str(linked) in ggml.libraries()[0].problems
+    with pytest.raises(aggml.BackendLoadError, match="no ggml_backend_init"):
+        ggml.load(linked)
+
+
 def test_the_same_files_give_the_same_devices() -> None:
     builds.devices()
     assert ggml.load(builds.folder())[0] is next(iter(builds.devices().values()))
