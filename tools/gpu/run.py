@@ -24,6 +24,7 @@ __all__ = ["GROUPS", "Step", "perform", "steps"]
 
 _TREE = Path(__file__).resolve().parents[2]
 _TAIL = 20  # lines of a step's output that the terminal gets
+_LEFT = 30.0  # seconds that a step leaves for each later one, if they have an end together
 _DEVICE = "tests/devices/cuda/device"
 
 
@@ -70,7 +71,11 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
     some = {"AGGML_CORPUS_GROUPS": "unary,norm,mul_mat_id,soft_max,rows"}
     on_both = ("driver_rules", "streams", "waits", "faults", "scheduling", "blas")
     device = [f"{_DEVICE}/test_{x}.py" for x in on_both]
-    device += [] if fake else [f"{_DEVICE}/test_{x}.py" for x in ("kernels_on_it", "conformance")]
+    device += (
+        []
+        if fake
+        else [f"{_DEVICE}/test_{x}.py" for x in ("models", "fused", "kernels_on_it", "conformance")]
+    )
     corpus = f"{_DEVICE}/test_corpus.py"
     found = [
         Step("environment", 60, [*look, "environment"]),
@@ -159,10 +164,10 @@ def main() -> int:
         parser.error(f"no step is called {', '.join(unknown)}; there are {', '.join(known)}")
     end = time.monotonic() + given.seconds if given.seconds else float("inf")
     told = []
-    for name in names:
-        if name not in known:
-            continue  # of a GPU alone
-        limit = min(known[name].seconds, end - time.monotonic())
+    there = [name for name in names if name in known]  # others are of a GPU alone
+    for i, name in enumerate(there):
+        left = end - time.monotonic() - _LEFT * (len(there) - 1 - i)
+        limit = min(known[name].seconds, left)
         if limit < 5:
             print(f"=== {name}: no time is left for it", flush=True)
             told.append({"step": name, "status": "not begun"})

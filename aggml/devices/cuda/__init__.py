@@ -46,7 +46,7 @@ class CUDAFamily(Family):
             from aggml.devices.cuda.lowering import CudaKernels
 
             library = blas.library()
-            each = [CudaKernels(blas=library, multiprocessors=x.multiprocessors) for x in found]
+            each = [CudaKernels(blas=library, gpu=x.gpu) for x in found]
             self._devices = tuple(map(CUDADevice, found, each))
         else:
             self._devices = tuple([CUDADevice(x, kernels) for x in found])

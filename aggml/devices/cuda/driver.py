@@ -12,6 +12,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from aggml.devices.cuda.launch import Gpu
 from aggml.errors import BackendLoadError, DeviceError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class DeviceFacts:
         memory: bytes in all.
         integrated: it shares the memory of the host.
         pools: it can allocate in stream order.
-        multiprocessors: how many.
+        gpu: what kernels are cut by: multiprocessors, shared memory of a block.
     """
 
     ordinal: int
@@ -85,7 +86,7 @@ class DeviceFacts:
     memory: int
     integrated: bool
     pools: bool
-    multiprocessors: int
+    gpu: Gpu
 
 
 def probe() -> int:
@@ -140,7 +141,10 @@ def facts(ordinal: int) -> DeviceFacts:
             int(total),
             bool(properties.integrated),
             bool(properties.memory_pools_supported),
-            int(properties.multiprocessor_count),
+            Gpu(
+                int(properties.multiprocessor_count),
+                int(properties.max_shared_memory_per_block_optin),
+            ),
         )
     except DeviceError:
         raise

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aggml.plan import Chain
     from aggml.tensor import Tensor
 
-__all__ = ["ALWAYS", "WITHOUT_BLAS", "WITH_BLAS", "Address", "Extent", "Kernels", "Launch"]
+__all__ = ["ALWAYS", "WITHOUT_BLAS", "WITH_BLAS", "Address", "Extent", "Gpu", "Kernels", "Launch"]
 
 #: When a launch is carried out: where the products of its node can, or cannot, be left to cuBLASLt.
 ALWAYS, WITH_BLAS, WITHOUT_BLAS = 0, 1, 2
@@ -23,6 +23,20 @@ ALWAYS, WITH_BLAS, WITHOUT_BLAS = 0, 1, 2
 Extent = tuple[int, int, int]
 #: Where the first element of a tensor lies in device memory, its offset into a storage included.
 Address = Callable[["Tensor"], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What kernels are cut by; the defaults are for when no GPU is asked.
+
+    Attributes:
+        multiprocessors: split work fills them; an H100 has 132.
+        shared: bytes of shared memory that a block may have: 48 KiB on every GPU without being
+            asked for, 64 to 227 on request.
+    """
+
+    multiprocessors: int = 132
+    shared: int = 48 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aggml.devices.cuda import fused
 from aggml.devices.cuda.compile import Cubins
 from aggml.devices.cuda.kernels import blas, flash_attn_ext
+from aggml.devices.cuda.launch import Gpu
 from aggml.devices.cuda.pack import Site
 from aggml.devices.cuda.plain import KERNELS, PLAIN, plain
 from aggml.dtype import TYPES
@@ -71,14 +72,14 @@ class CudaKernels:
     Args:
         cubins: where modules come from; None: of the user's cache.
         blas: where libcublasLt lies (`blas.library`), for large products; None: kernels do all.
-        multiprocessors: of the GPU, which split products fill; those of an H100 if none is asked.
+        gpu: what they are cut by.
     """
 
     def __init__(
-        self, cubins: Cubins | None = None, blas: str | None = None, multiprocessors: int = 132
+        self, cubins: Cubins | None = None, blas: str | None = None, gpu: Gpu | None = None
     ) -> None:
         self.blas = blas
-        self._multiprocessors = multiprocessors
+        self._gpu = Gpu() if gpu is None else gpu
         self._cubins = cubins if cubins is not None else Cubins()
 
     def supports(self, node: Tensor) -> bool:
@@ -98,7 +99,7 @@ class CudaKernels:
             return 0
         host: Any = HOSTS[node.op]
         if hasattr(host, "scratch_on"):
-            of_kernels = int(host.scratch_on(node, self._multiprocessors))
+            of_kernels = int(host.scratch_on(node, self._gpu))
         else:
             of_kernels = int(host.scratch(node)) if hasattr(host, "scratch") else 0
         return of_kernels if self.blas is None else max(of_kernels, blas.scratch(node))
@@ -112,7 +113,7 @@ class CudaKernels:
         if node.op in IDLE:
             return []
         word = fault if node.op in CHECKS else 0
-        site = Site(node, address, scratch, word, self._multiprocessors)
+        site = Site(node, address, scratch, word, self._gpu)
         if node.op in PLAIN:
             return plain(site)
         if node.op not in HOSTS:

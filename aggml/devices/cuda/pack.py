@@ -16,7 +16,7 @@ from aggml.ops.table import NUMBERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aggml.devices.cuda.launch import Address, Extent
+    from aggml.devices.cuda.launch import Address, Extent, Gpu
     from aggml.tensor import Tensor
 
 __all__ = ["MISSING", "Operand", "Site", "ceil", "dense", "merge", "rows_by_columns"]
@@ -57,7 +57,7 @@ class Site:
     address: Address
     scratch: int
     fault: int
-    multiprocessors: int = 132  # of the GPU
+    gpu: Gpu
 
     @property
     def dst(self) -> Operand:

@@ -173,9 +173,10 @@ def compute(
     values: Mapping[Tensor, NDArray[Any]],
     wanted: Iterable[Tensor],
     order: int = 0,
+    kernels: CudaKernels | None = None,
 ) -> tuple[list[NDArray[Any]], list[int]]:
     """Runs a graph node by node; what ``wanted`` hold then, and the four numbers of a fault."""
-    kernels = CudaKernels()
+    kernels = kernels or CudaKernels()
     with Memory() as memory:
         base: dict[Tensor, int] = {}
         for tensor in (*graph.leafs, *graph.nodes, *values):

@@ -13,6 +13,8 @@ from ops.computing import run as on_cpu
 
 import aggml
 from aggml import DType, Graph, new_tensor, ops
+from aggml.devices.cuda.launch import Gpu
+from aggml.devices.cuda.lowering import CudaKernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,6 +158,28 @@ def test_attention(
     for cache in (k, v):  # what no query sees yet is NaN
         values[cache].view(np.uint8).reshape(2, kv_heads, keys, -1)[:, :, -40:] = 0xFF
     (result,), _ = on_shim(Graph(node), values, [node], 3)
+    assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
+
+
+@pytest.mark.parametrize(("d", "dv", "warps"), [(256, 256, 4), (224, 224, 4), (576, 512, 4)])
+def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
+    cpu: aggml.Backend, d: int, dv: int, warps: int
+) -> None:
+    """256 wide: 4 warps share keys and values in 71 KiB, where 48 KiB are enough for one."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    q = _leaf("f32", d, 70, 2, seed=1, values=values)
+    k = _leaf("f16", d, 75, 1, seed=2, values=values)
+    v = _leaf("f16", dv, 75, 1, seed=3, values=values)
+    node = ops.flash_attn_ext(q, k, v, None, d**-0.5, 0.0, 0.0)
+    kernels = CudaKernels(gpu=Gpu(132, 99 * 1024))  # of sm_86, sm_89 and sm_120
+    found = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
+    few = CudaKernels().launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
+    assert found.block == (32 * warps, 1, 1)
+    assert 48 * 1024 < found.shared <= 99 * 1024
+    assert few.shared <= 48 * 1024
+    (result,), fault = on_shim(Graph(node), values, [node], 3, kernels)
+    assert fault[0] == 0
+    expected = on_cpu(cpu, node, values)
     assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
 
 

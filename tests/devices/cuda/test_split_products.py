@@ -17,6 +17,7 @@ from ops.computing import run as on_cpu
 
 import aggml
 from aggml import Graph, new_tensor, ops
+from aggml.devices.cuda.launch import Gpu
 from aggml.devices.cuda.lowering import CudaKernels
 from aggml.dtype import TYPES
 
@@ -177,7 +178,7 @@ def test_what_is_never_split() -> None:
 @pytest.mark.parametrize("multiprocessors", [20, 132, 304])
 def test_products_are_split_until_they_fill_the_gpu(multiprocessors: int) -> None:
     node = ops.mul_mat(new_tensor("bf16", ne=(65536, 640)), new_tensor("f32", ne=(65536, 9)))
-    kernels = CudaKernels(multiprocessors=multiprocessors)
+    kernels = CudaKernels(gpu=Gpu(multiprocessors))
     launches = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
     (tiles,) = [each for each in launches if each.kernel.startswith("tiles_")]
     blocks = tiles.grid[0] * tiles.grid[1] * tiles.grid[2]

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aggml.devices.cuda.launch import Gpu
 from aggml.devices.cuda.pack import ceil
 from aggml.dtype import DType
 from aggml.ops.table import in_group
@@ -15,12 +16,11 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.pack import Site
     from aggml.tensor import Tensor
 
-__all__ = ["OPS", "launches", "modules", "refuses", "scratch"]
+__all__ = ["OPS", "launches", "modules", "refuses", "scratch_on"]
 
 #: What is launched from here.
 OPS = in_group("flash_attn_ext")
 
-_SHARED = 48 * 1024  # what every GPU gives without being asked
 _KEYS = 32
 _BLOCKS = 512  # enough for two waves on a large GPU
 _DV = (64, 128, 256)
@@ -58,7 +58,7 @@ def _operands(node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _plan(node: Tensor) -> _Plan:
+def _plan(node: Tensor, gpu: Gpu) -> _Plan:
     q, k, v = _operands(node)
     dv = next((n for n in _DV if n >= v.ne[0]), 0)
     stride = ceil(q.ne[0], 16) * 8 + 4
@@ -66,7 +66,7 @@ def _plan(node: Tensor) -> _Plan:
     if dv and planes <= _Y:
         for warps in (4, 2, 1):
             shared = 4 * (dv * 20 + (16 * warps + _KEYS) * stride + 4)
-            if shared > _SHARED or (rows <= 8 * warps and warps > 1):
+            if shared > gpu.shared or (rows <= 8 * warps and warps > 1):
                 continue
             blocks = ceil(rows, 16 * warps) * planes
             most = min(ceil(k.ne[1], 4 * _KEYS), 128)
@@ -74,28 +74,28 @@ def _plan(node: Tensor) -> _Plan:
             split_keys = max(1, ceil(ceil(k.ne[1], _KEYS), splits)) * _KEYS
             return _Plan(dv, stride, warps, shared, max(1, ceil(k.ne[1], split_keys)), split_keys)
     width = max(q.ne[0], v.ne[0])
-    keys = (_SHARED // 4 - q.ne[0] - v.ne[0]) // (width + 1)
+    keys = (gpu.shared // 4 - q.ne[0] - v.ne[0]) // (width + 1)
     keys = min(keys, 32)
     shared = 4 * (q.ne[0] + v.ne[0] + keys * (width + 1))
     return _Plan(0, 0, 4, shared, 1, keys)
 
 
 def refuses(node: Tensor) -> bool:
-    """Heads so wide that not even one key fits."""
-    return node.src[0] is not None and not node.is_empty and _plan(node).split_keys < 1
+    """Heads so wide that not even one key fits, in what every GPU has."""
+    return node.src[0] is not None and not node.is_empty and _plan(node, Gpu()).split_keys < 1
 
 
-def scratch(node: Tensor) -> int:
+def scratch_on(node: Tensor, gpu: Gpu) -> int:
     """Sums of each split: columns of V, the maximum, the sum of weights."""
     q, _, v = _operands(node)
-    plan = _plan(node)
+    plan = _plan(node, gpu)
     return 0 if plan.splits == 1 else 4 * (v.ne[0] + 2) * plan.splits * q.nrows
 
 
 def launches(site: Site) -> list[Launch]:
     """One launch, or two where keys are split."""
     q, k, v = _operands(site.node)
-    plan = _plan(site.node)
+    plan = _plan(site.node, site.gpu)
     rows, planes = q.ne[2] // k.ne[2] * q.ne[1], k.ne[2] * q.ne[3]
     per_row = (min(rows * planes, 1 << 20), 1, 1)
     if plan.dv == 0:

@@ -13,7 +13,7 @@ from aggml.devices.cuda.pack import ceil
 from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
-    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.launch import Gpu, Launch
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
@@ -67,7 +67,7 @@ class _Tiles:
     each: int
 
 
-def _cut(node: Tensor, multiprocessors: int) -> _Tiles:
+def _cut(node: Tensor, gpu: Gpu) -> _Tiles:
     """Parts fill the GPU, as far as their sums are less traffic than half of the matrix.
 
     Each multiprocessor gets two blocks or three.
@@ -78,25 +78,25 @@ def _cut(node: Tensor, multiprocessors: int) -> _Tiles:
     depth = ceil(a.ne[0], 32)
     blocks = ceil(m, _TILE) * ceil(columns, wide) * batches
     row = a.dtype.row_size(a.ne[0])
-    most = min(3 * multiprocessors // blocks, depth // _LEAST, row // (16 * columns))
-    if blocks >= multiprocessors or most < 2 or batches * most > _Y:
+    most = min(3 * gpu.multiprocessors // blocks, depth // _LEAST, row // (16 * columns))
+    if blocks >= gpu.multiprocessors or most < 2 or batches * most > _Y:
         return _Tiles(wide, 1, depth)
     each = ceil(ceil(depth, most), 2) * 2
     return _Tiles(wide, ceil(depth, each), each)
 
 
-def _sums(node: Tensor, multiprocessors: int) -> tuple[int, int]:
+def _sums(node: Tensor, gpu: Gpu) -> tuple[int, int]:
     """Where the sums of the parts of a product begin in scratch, and their bytes."""
     if node.op == "mul_mat_id" or node.ne[1] <= _FEW:
         return 0, 0
-    parts = _cut(node, multiprocessors).parts
+    parts = _cut(node, gpu).parts
     return ceil(_acts(node), 256) * 256, 4 * parts * node.nelements if parts > 1 else 0
 
 
-def scratch_on(node: Tensor, multiprocessors: int) -> int:
+def scratch_on(node: Tensor, gpu: Gpu) -> int:
     """mul_mat_id: the table of slots, columns as int8. mul_mat: columns, sums of the parts."""
     a, _, ids = _operands(node)
-    at, size = _sums(node, multiprocessors)
+    at, size = _sums(node, gpu)
     return at + size if size else _table(a, ids) + _acts(node)
 
 
@@ -156,10 +156,10 @@ def _plain(site: Site) -> list[Launch]:
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     aligned = _aligned(site)
     if columns > _FEW:
-        cut = _cut(node, site.multiprocessors)
+        cut = _cut(node, site.gpu)
         module, kernel = _kernel(a, f"tiles_{cut.wide}")
         grid = (ceil(m, _TILE), min(ceil(columns, cut.wide), _Y), min(batches * cut.parts, _Y))
-        aux = [0, aligned, cut.parts, cut.each, _sums(node, site.multiprocessors)[0]]
+        aux = [0, aligned, cut.parts, cut.each, _sums(node, site.gpu)[0]]
         found = [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=aux)]
         if cut.parts > 1:
             found += site.per_element("columns", "add_parts", node.nelements, 2, aux=aux)
