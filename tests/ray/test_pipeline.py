@@ -250,5 +250,5 @@ async def test_what_cannot_be_is_said_at_once(path: Path, folder: Path) -> None:
     with pytest.raises(aggml.models.ModelError, match="cannot open"):
         await pipeline(folder / "nothing.gguf")
     encoder = random_models.write(folder / "bert.gguf", "bert")
-    with pytest.raises(aggml.Unsupported, match="is an encoder"):
+    with pytest.raises(aggml.Unsupported, match="bert does not continue text"):
         await pipeline(encoder)
