@@ -5,11 +5,13 @@ Not here: what becomes of each tensor (aggml.models.converting).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import aggml
 from aggml.cli.shared import awaited, bar, show, type_names
 
 if TYPE_CHECKING:
@@ -18,15 +20,58 @@ if TYPE_CHECKING:
 __all__ = ["convert", "quantize"]
 
 
+def _type(_: click.Context, option: click.Parameter, name: str | None) -> str | None:
+    """The name of an element type, as aggml spells it.
+
+    Raises:
+        BadParameter: there is none.
+    """
+    if name is None:
+        return None
+    try:
+        return aggml.DType.parse(name).type_name
+    except aggml.AggmlError as error:
+        known = ", ".join(kind.type_name for kind in aggml.DType if kind.is_quantized)
+        raise click.BadParameter(
+            f"there is no type {name!r}, but f32, f16, bf16, {known}", param=option
+        ) from error
+
+
+def _pattern(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """A regular expression.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise click.BadParameter(
+            f"{text!r} is no regular expression: {error}", param=option
+        ) from error
+    return text
+
+
+def _writable(_: click.Context, option: click.Parameter, target: Path) -> Path:
+    """A file in a folder that is there.
+
+    Raises:
+        BadParameter: the folder is not there.
+    """
+    if not target.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(target.parent)!r}", param=option)
+    return target
+
+
 def _options(function: Callable[..., None]) -> Callable[..., None]:
     """What both commands take beside the type."""
     for option in reversed((
         click.option(
-            "--output-type", "ends", metavar="TYPE", shell_complete=type_names,
+            "--output-type", "ends", metavar="TYPE", shell_complete=type_names, callback=_type,
             help="Of the output and the embeddings. [default: as the others]",
         ),
         click.option(
-            "--keep", metavar="REGEX",
+            "--keep", metavar="REGEX", callback=_pattern,
             help="Tensors whose name it matches stay as they are. [default: none of them]",
         ),
         click.option(
@@ -40,7 +85,9 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-TARGET = click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+TARGET = click.argument(
+    "target", type=click.Path(dir_okay=False, path_type=Path), callback=_writable
+)
 
 
 @click.command
@@ -52,6 +99,7 @@ TARGET = click.argument("target", type=click.Path(dir_okay=False, path_type=Path
     "dtype",
     metavar="TYPE",
     shell_complete=type_names,
+    callback=_type,
     help="Of the matrices. [default: as they are]",
 )
 @_options
@@ -71,6 +119,7 @@ async def convert(folder: Path, target: Path, **options: Any) -> None:  # noqa: 
 @TARGET
 @click.option(
     "-t", "--type", "dtype", metavar="TYPE", required=True, shell_complete=type_names,
+    callback=_type,
     help="Of the matrices: q8_0, q4_K, f16, ...",
 )  # fmt: skip
 @_options

@@ -62,6 +62,8 @@ async def generate(
     text = sys.stdin.read() if prompt is None else prompt
     async with opened(model, device, threads, ctx, cache) as loaded:
         ids = loaded.tokenizer.encode(text)
+        if not ids:
+            raise click.UsageError("the prompt is empty: give --prompt, or text on standard input")
         made, pieces, first = [], [], 0.0
         begin = time.perf_counter()
         async for token in loaded.generate(ids, **sampling):

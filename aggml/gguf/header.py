@@ -145,6 +145,8 @@ class _Parser:
     def version(self) -> int:
         if bytes(self.view[:4]) != b"GGUF":
             found = bytes(self.view[:4])
+            if not found:
+                self.fail("is empty: this is no GGUF file")
             self.fail(f"begins with {found!r} instead of b'GGUF': this is no GGUF file")
         self.at = 4
         version: int = self.number(_COUNT, "version")

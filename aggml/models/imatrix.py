@@ -40,7 +40,12 @@ def read_imatrix(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[np.float
         with file.open("rb") as opened:
             is_gguf = opened.read(4) == b"GGUF"
         return _newer(file) if is_gguf else _older(file.read_bytes())
-    except (OSError, ValueError, struct.error, aggml.AggmlError) as error:
+    except struct.error as error:
+        raise ModelError(
+            f"cannot read the importance matrix {str(file)!r}: it is neither a .dat nor a .gguf "
+            "of llama.cpp"
+        ) from error
+    except (OSError, ValueError, aggml.AggmlError) as error:
         raise ModelError(f"cannot read the importance matrix {str(file)!r}: {error}") from error
 
 

@@ -115,7 +115,7 @@ def test_an_importance_matrix_weighs_columns(folder: Path, tmp_path: Path, form:
 def test_mistakes_leave_the_file_that_was_there(folder: Path, tmp_path: Path) -> None:
     made = tmp_path / "model.gguf"
     made.write_bytes(b"old")
-    assert "q99" in run("convert", folder, made, "--type", "q99", status=1)
+    assert "q99" in run("convert", folder, made, "--type", "q99", status=2)
     assert "config.json" in run("convert", tmp_path, made, status=1)
     assert made.read_bytes() == b"old"
     assert [x.name for x in tmp_path.iterdir()] == ["model.gguf"]

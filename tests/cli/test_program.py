@@ -97,6 +97,35 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(path: Path) -> None:
         assert rest.endswith(b"\n> ")
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["out.gguf", "--type", "q9_9"], "there is no type 'q9_9', but f32, f16"),
+        (["out.gguf", "--type", "q8_0", "--output-type", "q9"], "there is no type 'q9'"),
+        (["out.gguf", "--type", "q8_0", "--keep", "("], "is no regular expression"),
+        (["nowhere/out.gguf", "--type", "q8_0"], "there is no folder 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_read(
+    path: Path, given: list[str], names: str
+) -> None:
+    text, errors = run("gguf", "quantize", path, *given, status=2)
+    assert (text, errors.count("\n")) == ("", 1)
+    assert names in errors
+
+
+def test_an_empty_file_and_a_file_that_is_no_matrix_are_named(path: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.gguf"
+    empty.touch()
+    assert "is empty: this is no GGUF file" in run("gguf", "info", empty, status=1)[1]
+    (tmp_path / "x.dat").write_text("names of people")
+    _, errors = run(
+        "gguf", "quantize", path, tmp_path / "o.gguf", "--type", "q4_K", "--imatrix",
+        tmp_path / "x.dat", status=1,
+    )  # fmt: skip
+    assert "it is neither a .dat nor a .gguf of llama.cpp" in errors
+
+
 def test_errors_are_one_line(path: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF nonsense")
