@@ -135,11 +135,10 @@ async def pipeline(
     Cancellation: no stage is left.
     """
     openers = _openers(backend, stages, ctx=ctx, slots=slots, threads=threads)
-    where = Path(path)
-    model, tokenizer, template, task = await _read(where, "bytes" if stages == 1 else costs)
+    model, tokenizer, template, task = await _read(Path(path), "bytes" if stages == 1 else costs)
     # What cannot be cut at all is refused before anything is started.
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
-    source = await anyio.to_thread.run_sync(lambda: source_of(where, shared=shared))
+    source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
     plans = [Plan(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
     each = dict(resources or {"CPU": float(threads)})
