@@ -36,6 +36,11 @@ SIZES: Final = (
     "hidden_size", "intermediate_size", "head_dim", "moe_intermediate_size", "vocab_size",
     "shared_expert_intermediate_size", "shared_intermediate_size", "query_pre_attn_scalar",
 )  # fmt: skip
+#: Their tensors do not all grow with the width.
+UNEVEN: Final = (
+    "deepseek2", "deepseek2-lite", "deepseek3", "deepseek3-yarn", "granitehybrid",
+    "granitehybrid-dense", "mamba2", "mamba2-tied", "qwen3next",
+)  # fmt: skip
 ALIKE: Final = {"llama-tied", "llama-biases", "llama-linear", "llama-3", "llama-yarn", "phi3-long",
                 "phi3-short"}  # fmt: skip
 EXPERTS: Final = 8
@@ -121,7 +126,7 @@ async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
     cases, found = random_folders.cases(), {}
     for name in names or [x for x, told in cases.items()
                           if "ForCausalLM" in str(told["config"]["architectures"])
-                          and x not in ALIKE]:  # fmt: skip
+                          and x not in ALIKE and x not in UNEVEN]:  # fmt: skip
         told = _wider(cases[name])
         with tempfile.TemporaryDirectory() as place:
             folder = random_folders.write(Path(place, name), name, kind="f16", told=told)
