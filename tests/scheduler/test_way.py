@@ -35,5 +35,5 @@ def test_a_repetition_plans_nothing_and_comes_back_twice(turn: str, found: dict[
 
 
 def test_the_first_time_climbs_no_more_than_it_did(found: dict[str, Way]) -> None:
-    # 99 on Python 3.11; on 3.13 comprehensions are no calls, so what they call counts: 102.
-    assert 0 < len(found["submit: first"].climbs) <= 102
+    # 88 on Python 3.11; on 3.14, where comprehensions are no calls, 84.
+    assert 0 < len(found["submit: first"].climbs) <= 88
