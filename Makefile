@@ -131,6 +131,7 @@ GGML_LIBRARIES ?= blas;rpc;vulkan
 GGML_SOURCE := build/ggml-source
 ggml-libraries: $(foreach v,$(GGML_VERSIONS),build/ggml-$(v)/built)
 
+.PRECIOUS: $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml
 $(GGML_SOURCE)/llama_cpp_python-%/pyproject.toml: | $(VENV)/has-build
 	mkdir -p $(GGML_SOURCE)
 	test -f $(GGML_SOURCE)/llama_cpp_python-$*.tar.gz || \
