@@ -2,7 +2,7 @@
 
 Recorded calls showed it.
 
-Here: cases of Vulkan in ggml 0.25.3, alike on Mesa 22.3 and 26.2, so they are the library's. Not
+Here: cases of Vulkan in ggml 0.25.3, seen on Mesa 26.2, each kind on 22.3 too. Not
 here: what whole libraries of other versions do not know (native/ggml/older.c).
 """
 
