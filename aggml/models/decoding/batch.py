@@ -12,14 +12,30 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from aggml import InvalidArgument
 from aggml.models.cache.rows import mask_of, ring_mask
+from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aggml.models.cache.room import Room
 
-__all__ = ["CHAINED", "F16", "F32", "I32", "Batch", "Best", "Group", "Part", "Shape", "joined"]
+__all__ = [
+    "CHAINED",
+    "F16",
+    "F32",
+    "I32",
+    "Batch",
+    "Best",
+    "Group",
+    "Part",
+    "Shape",
+    "check",
+    "joined",
+    "one_of_each",
+    "piece",
+]
 
 CHAINED: Final = -1  # in place of a number of best tokens: one, which stays on the device
 
@@ -175,6 +191,33 @@ class Best:
     ids: npt.NDArray[np.int32]
     logits: F32
     every: F32 | None = None
+
+
+def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int) -> None:
+    """Refuse tokens that a sequence cannot take in at ``start``."""
+    if not len(ids):
+        raise InvalidArgument("[Decoder] there must be at least one token")
+    if start + len(ids) > ctx:
+        raise ModelError(f"{start + len(ids)} tokens do not fit a context of {ctx}")
+    if not 0 <= min(ids) <= max(ids) < vocabulary:
+        raise InvalidArgument(
+            f"[Decoder] token ids are 0 to {vocabulary - 1}, given were {min(ids)} to {max(ids)}"
+        )
+
+
+def one_of_each(positions: Sequence[int], first: I32, slot: int, kv: int) -> Batch:
+    """One token, any, of each sequence from ``slot`` on; ``first``: their first rows in a cache."""
+    # No more than this: what weights pushed out of the caches comes back at 0.2 us a line.
+    at = np.array(positions, np.int32)[:, None]
+    return Batch((Group(at, at, at + first, slot, kv),))
+
+
+def piece(ids: Sequence[int], start: int, first: I32, slot: int, kv: int, *, every: bool) -> Batch:
+    """Tokens of one sequence from position ``start`` on, for ``every`` logit or the last one."""
+    positions = np.arange(start, start + len(ids), dtype=np.int32)[None]
+    group = Group(np.array([ids], np.int32), positions, positions + first, slot, kv)
+    last = None if every or len(ids) == 1 else np.array([len(ids) - 1], np.int32)
+    return Batch((group,), last)
 
 
 def joined(parts: list[I32]) -> I32:

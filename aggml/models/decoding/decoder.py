@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from anyio.lowlevel import checkpoint
 
-from aggml import DType, Graph, InvalidArgument, Tensor
+from aggml import DType, Graph, Tensor
 from aggml.models.cache.caches import CHUNK, Caches, sizes
 from aggml.models.cache.reached import Reached
 from aggml.models.cache.rows import ROWS_STEP, rounded
-from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, Group
+from aggml.models.decoding.batch import CHAINED, F32, Batch, Best, check, one_of_each, piece
 from aggml.models.decoding.step import Builder
 from aggml.models.decoding.steps import Steps
 from aggml.models.errors import ModelError
@@ -149,15 +149,7 @@ class Decoder:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _check(self, ids: Sequence[int], start: int) -> None:
-        if not len(ids):
-            raise InvalidArgument("[Decoder] there must be at least one token")
-        if start + len(ids) > self.ctx:
-            raise ModelError(f"{start + len(ids)} tokens do not fit a context of {self.ctx}")
-        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
-            raise InvalidArgument(
-                f"[Decoder] token ids are 0 to {self.vocabulary - 1}, "
-                f"given were {min(ids)} to {max(ids)}"
-            )
+        check(ids, start, self.ctx, self.vocabulary)
 
     async def decode(self, ids: Sequence[int], positions: Sequence[int], slot: int = 0) -> F32:
         """One more token for each of the sequences ``slot``, ``slot`` + 1, ...
@@ -247,10 +239,8 @@ class Decoder:
 
     def _batch_of_one(self, positions: Sequence[int], slot: int) -> Batch:
         """One token of each sequence, any."""
-        # No more than this: what weights pushed out of the caches comes back at 0.2 us a line.
-        at = np.array(positions, np.int32)[:, None]
-        rows = at + self._first_rows[slot : slot + len(at)]
-        return Batch((Group(at, at, rows, slot, self.seen(max(positions))),))
+        first = self._first_rows[slot : slot + len(positions)]
+        return one_of_each(positions, first, slot, self.seen(max(positions)))
 
     def _foresee(self, step: Step, positions: Sequence[int], best: int, slot: int) -> None:
         """Make the inputs of the next step while this one is computed, if that has its graph."""
@@ -333,13 +323,8 @@ class Decoder:
 
     def _whole(self, slot: int, ids: Sequence[int], start: int, *, every: bool) -> Batch:
         """A piece of one sequence."""
-        positions = np.arange(start, start + len(ids), dtype=np.int32)[None]
-        group = Group(
-            np.array([ids], np.int32), positions, positions + self._first_rows[slot], slot,
-            self.seen(start + len(ids) - 1),
-        )  # fmt: skip
-        last = None if every or len(ids) == 1 else np.array([len(ids) - 1], np.int32)
-        return Batch((group,), last)
+        kv = self.seen(start + len(ids) - 1)
+        return piece(ids, start, self._first_rows[slot], slot, kv, every=every)
 
     async def _logits(self, batch: Batch) -> F32:
         """(logits of the batch, vocabulary)."""
