@@ -186,24 +186,19 @@ class Scheduler(Submits):
         self._planner.forget()
 
     def forget(self, graph: Graph) -> None:
-        """Forget what was planned for one graph; what is in flight goes on.
+        """Let go of one graph's plan, which keeps its tensors; what is in flight goes on.
 
-        A plan refers to the tensors of its graph, and so keeps weights in memory that nobody else
-        uses. The graph may be submitted again, and is planned anew then. Compute buffers stay for
-        other graphs, and so does what `alloc_graph` placed, both until `reset`.
-
-        Raises:
-            InvalidHandle: no graph.
+        The graph may be submitted again. Compute buffers, and what `alloc_graph` placed, stay until
+        `reset`.
         """
-        if not isinstance(graph, Graph):
-            raise InvalidHandle(f"[Scheduler.forget] {graph!r} is no Graph")
+        self._check_graph(graph, "Scheduler.forget", closed=True)
         self._planner.drop(graph)
 
     # -- looking at a graph
 
-    def _check_graph(self, graph: object, what: str) -> None:
-        """Refuse work when closed, and what is no graph."""
-        if self._closed:
+    def _check_graph(self, graph: object, what: str, *, closed: bool = False) -> None:
+        """Refuse work when closed, unless that may be, and what is no graph."""
+        if self._closed and not closed:
             raise InvalidState(f"[{what}] {self!r} is closed")
         if not isinstance(graph, Graph):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
