@@ -25,6 +25,16 @@ bool agk_tune(int i, int32_t value)
     return true;
 }
 
+static int block_of(int type)
+{
+    switch (type) {
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, ...) \
+    case AGK_##NAME: return block;
+#include "types.def"
+    default: return 1;
+    }
+}
+
 int32_t agk_tuned_ahead(int type)
 {
     switch (type) {
@@ -32,6 +42,6 @@ int32_t agk_tuned_ahead(int type)
     case AGK_BF16: return agk_tuned(AGK_TUNE_AHEAD_BF16);
     case AGK_Q4_K:
     case AGK_Q5_K: return agk_tuned(AGK_TUNE_AHEAD_Q4_K);
-    default: return agk_tuned(agk_traits(type)->blck_size == 256 ? AGK_TUNE_AHEAD_Q6_K : AGK_TUNE_AHEAD_32);
+    default: return agk_tuned(block_of(type) == 256 ? AGK_TUNE_AHEAD_Q6_K : AGK_TUNE_AHEAD_32);
     }
 }
