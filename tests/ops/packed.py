@@ -35,9 +35,9 @@ TYPES = [
     *("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4"),
     *("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs"),
 ]
-AVX512_VNNI = 1 << 3 | 1 << 4
+AVX2, DOTPROD = 1 << 0 | 1 << 1 | 1 << 2, 1 << 8 | 1 << 11
 AMX_INT8 = 1 << 10
-PACKS = cpu_mask(None) & AVX512_VNNI == AVX512_VNNI
+PACKS = any(cpu_mask(None) & isa == isa for isa in (AVX2, DOTPROD))
 TILES = cpu_mask(None) & AMX_INT8 != 0
 AMX_BF16 = 1 << 3 | 1 << 5 | 1 << 9
 TILES_OF_BF16 = cpu_mask(None) & AMX_BF16 == AMX_BF16
