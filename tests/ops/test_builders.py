@@ -33,6 +33,7 @@ _ALONE = ["hardswish", "hardsigmoid"]  # unary, without a variant in place
 _UNARY = [name for name, op in OPS.items() if op.stage == "UNARY" and name not in _ALONE]
 _GATES = [name for name, op in OPS.items() if op.stage == "GATED"]
 CASES = sorted(PARAMETERS)
+_OURS = ["penalize", "sample"]  # no functions of ggml (test_sample.py)
 
 
 def leaf(*ne: int, dtype: str = "f32", name: str = "x") -> Tensor:
@@ -47,7 +48,7 @@ def builders() -> dict[str, Callable[..., Any]]:
 
 
 def test_the_vocabulary_is_complete() -> None:
-    assert sorted(builders()) == CASES
+    assert sorted(builders()) == sorted([*CASES, *_OURS])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,6 +89,8 @@ def test_every_node_is_in_the_native_vocabulary() -> None:
         *(x, ops.map_custom1(x, print), ops.map_custom2(x, x, print)),
         *(ops.map_custom3(x, x, x, print), ops.custom_inplace(x, [], 0, print)),
         ops.flash_attn_back(x, x, x, x, False),
+        ops.sample(leaf(8, 2), leaf(4, 2, dtype="i32"), leaf(5, 2, dtype="f64")),
+        ops.penalize(leaf(8, 2), leaf(4, 2, dtype="i32"), leaf(4, 5, 2)),
     ]
     # test_recorded.py builds the recorded calls, and compares the op of each.
     recorded = {case.node for case in op_cases() if hasattr(ops, case.op)}
