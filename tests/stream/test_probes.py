@@ -96,7 +96,8 @@ async def test_probe_23_abort_inside_a_graph(cpu: CPUBackend) -> None:
         assert states[-1] != "done"
     order = {"done": 0, "part": 1, "untouched": 2}
     assert [order[s] for s in states] == sorted(order[s] for s in states)
-    assert states.count("part") <= 2  # a node and what the threads began of the next
+    # How many are in part is the system's: these nodes do not depend on each other, so the other
+    # threads go on while one is kept from running.
     await cpu.graph_compute(graph)
     assert ((await cpu.get(nodes[-1])) == count).all()
 

@@ -66,18 +66,19 @@
  * | cuda/blas.c             | lock                                                                   | parent |
  * | cuda/plan_state.h       | refs lock image                                                        | parent |
  * | ggml/queue.c            | all all_cond all_threads                                               | fresh  |
- * | ggml/queue.c            | refs lock to_issue ready stop                                          | parent |
+ * | ggml/queue.h            | refs lock to_issue ready stop                                          | parent |
  * | ggml/queue.c            | thread                                                                 | thread |
  * | ggml/memory.c           | all                                                                    | fresh  |
  * | ggml/memory.c           | next_base                                                              | word   |
  * | ggml/memory.c           | thread                                                                 | thread |
- * | ggml/state.h            | refs lock one lost host_memory                                         | parent |
+ * | ggml/state.h            | refs lock one lost host_memory n_queues n_followed                     | parent |
  * | ggml/guard.c            | refs lock over                                                         | parent |
  * | ggml/guard.c            | thread depth                                                           | thread |
  * | ggml/library.c          | all                                                                    | word   |
  * | runtime/topology.c      | once                                                                   | marked |
  * | runtime/topology.c      | pretended_cores pretended_banks                                        | word   |
  * | table/cpu_features.c    | cache                                                                  | word   |
+ * | table/tunables.c        | chosen                                                                 | word   |
  * | formats/quant_iq_grid.c | name##_once name##_levels name##_where name##_near                     | marked |
  * | binding/interpreter.cpp | taking_back                                                            | fresh  |
  * | binding/interpreter.cpp | ended last_thread                                                      | word   |

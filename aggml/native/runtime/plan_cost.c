@@ -77,6 +77,7 @@ static double arithmetic(const agk_node *node)
     case AGK_UNITS_MOVE:
     case AGK_UNITS_GIVE: return elements(node, 0);
     case AGK_UNITS_TAKE: return made;
+    case AGK_UNITS_CHOICES: return elements(node, 1);
     case AGK_UNITS_PATCH: return elements(node, 1) + (in_place(node) ? 0 : made);
     case AGK_UNITS_DOTS:
     case AGK_UNITS_EXPERTS: return made * (double)src[0].ne[0];
@@ -107,6 +108,7 @@ static double read_of(const agk_node *node, int i)
     if (u == AGK_UNITS_PATCH) return in_place(node) ? elements(node, 1) * 4 : all;
     const double n = (double)agk_nelements(&node->src[0]);
     if (u == AGK_UNITS_TAKE) return n > 0 ? all / n * (double)agk_nelements(&node->dst) : 0;
+    if (u == AGK_UNITS_CHOICES) return n > 0 ? all / n * elements(node, 1) : 0;
     if (u == AGK_UNITS_EXPERTS) {
         const double matrices = (double)node->src[0].ne[2], named = elements(node, 2);
         return named < matrices ? all / matrices * named : all;

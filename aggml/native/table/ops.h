@@ -20,6 +20,7 @@ typedef enum agk_op {
     X(PLACES)   /* the same; a row of the result is what one place of a window, source 0, covers */ \
     X(MOVE)     /* elements of source 0; of the others nothing is read (cpy: the target) */ \
     X(TAKE)     /* elements of the result; as many of source 0 are read */ \
+    X(CHOICES)  /* elements of source 1; as many of source 0 are read */ \
     X(GIVE)     /* elements of source 0; as many of the result are written */ \
     X(PATCH)    /* elements that are put in, and those around them unless they are in place */ \
     X(DOTS)     /* products of a matrix product: k for each element of the result */ \
