@@ -55,6 +55,7 @@ class Graph:
         "leafs",
         "memory",
         "nodes",
+        "plans",
         "uid",
     )
 
@@ -63,6 +64,7 @@ class Graph:
     ends: tuple[Tensor, ...]
     uid: int
     memory: Any  # the GraphBuffer that alloc_graph made, or None: it lives as long as the graph
+    plans: Any  # the GraphPlans that come with the memory, or None
     expected: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None  # of inputs.py, once asked for
     _index: tuple[frozenset[Tensor], tuple[Tensor, ...]] | None  # leafs, those flagged INPUT
     _names: dict[str, list[Tensor]] | None
@@ -227,7 +229,7 @@ def _fill(
     graph.leafs = leafs
     graph.ends = ends
     graph.uid = next(_uids)
-    graph.memory = None
+    graph.memory = graph.plans = None
     graph.expected = None
     graph._index = graph._names = graph._uses = None
 

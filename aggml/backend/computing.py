@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from aggml.backend.inputs import Inputs, Outputs, Reuse, Shapes
     from aggml.memory.buffer import Buffer
-    from aggml.memory.graph_memory import CompiledGraph
+    from aggml.memory.graph_memory import CompiledGraph, GraphPlans
     from aggml.plan import DevicePlan
     from aggml.stream.prepared import Asked
     from aggml.tensor import Tensor
@@ -153,7 +153,8 @@ class ComputingBackend(BackendBase):
                 layout.place(self, block)
         memory = self._memory_of(graph, "Backend.prepare")
         self._check_reach(graph, "Backend.prepare")
-        memory.keep_plan(self, await give_way(self._compile(graph, memory)))
+        plans = _plans_of(graph, "Backend.prepare")
+        plans.keep_plan(self, await give_way(self._compile(graph, memory)))
         await self.reserve(self._plan(graph, "Backend.prepare").arena_size)
 
     # -- computing
@@ -163,9 +164,7 @@ class ComputingBackend(BackendBase):
             raise InvalidHandle(f"[{what}] {graph!r} is no Graph")
         memory: GraphBuffer | None = graph.memory
         if memory is None:
-            raise NotAllocated(
-                f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first"
-            )
+            raise _unplaced(graph, what)
         if memory.backend is not None and memory.backend() is not self:
             raise InvalidState(
                 f"[{what}] {graph!r} was placed by {memory.backend()!r}, only that can compute it"
@@ -189,10 +188,11 @@ class ComputingBackend(BackendBase):
     def _compiled(self, graph: Graph, what: str) -> CompiledGraph:
         """The plan of a placed graph, compiled now if it was not, and what was prepared with it."""
         memory = self._memory_of(graph, what)
-        found = memory.compiled_for(self)
+        plans = _plans_of(graph, what)
+        found = plans.compiled_for(self)
         if found is None:
             self._check_reach(graph, what)
-            found = memory.keep_plan(self, finish(self._compile(graph, memory)))
+            found = plans.keep_plan(self, finish(self._compile(graph, memory)))
         return found
 
     def _plan(self, graph: Graph, what: str = "Backend.graph_compute") -> DevicePlan:
@@ -216,10 +216,10 @@ class ComputingBackend(BackendBase):
 
         Cancellation: abandons the wait; ``abort()`` stops it before the next node.
         """
-        memory = graph.memory if type(graph) is Graph else None
+        plans = graph.plans if type(graph) is Graph else None
         prepared: Prepared | None = None
-        if memory is not None and not observers and not self.stream._batches:
-            prepared = memory.prepared_for(self, _COMPUTE)
+        if plans is not None and not observers and not self.stream._batches:
+            prepared = plans.prepared_for(self, _COMPUTE)
         if prepared is None:
             return self._compute_first(graph)
         try:
@@ -300,11 +300,11 @@ class ComputingBackend(BackendBase):
         Cancellation: when the last task that awaits it is cancelled, the work is aborted; see
             `Future.shield`.
         """
-        memory = graph.memory if type(graph) is Graph else None
+        plans = graph.plans if type(graph) is Graph else None
         words = words_of(outputs, inputs, reuse, shape)
         prepared: Prepared | None = None
-        if memory is not None and not observers and not self.stream._batches:
-            prepared = memory.prepared_for(self, words)
+        if plans is not None and not observers and not self.stream._batches:
+            prepared = plans.prepared_for(self, words)
         if prepared is None:
             return self._run_first(graph, inputs, outputs, reuse, shape, words)
         try:
@@ -385,3 +385,15 @@ class ComputingBackend(BackendBase):
             future.join(parts)
         else:
             batch.join(future, parts)
+
+
+def _plans_of(graph: Graph, what: str) -> GraphPlans:
+    """The plans of a placed graph; another thread may have unplaced it meanwhile."""
+    plans: GraphPlans | None = graph.plans
+    if plans is None:
+        raise _unplaced(graph, what)
+    return plans
+
+
+def _unplaced(graph: Graph, what: str) -> NotAllocated:
+    return NotAllocated(f"[{what}] {graph!r} has no memory: call alloc_graph or prepare first")

@@ -230,9 +230,9 @@ class GraphAllocator:
                 tensor.placement.readable = tensor in kept
         before = None if self._graph is None else self._graph()
         if before is not None:
-            before.memory = None
+            before.memory = before.plans = None
         block = self.buffers[0] if self.buffers else self.types[0].alloc_buffer(0)
-        graph.memory = GraphBuffer(block, graph, None, {}, 0)
+        GraphBuffer(block, graph, None, 0).serve(graph, {})
         self._graph = weakref.ref(graph)
 
     def close(self) -> None:
@@ -241,7 +241,7 @@ class GraphAllocator:
             buffer.close()
         before = None if self._graph is None else self._graph()
         if before is not None:
-            before.memory = None
+            before.memory = before.plans = None
         self._graph = None
         self._buffers = [[] for _ in self.types]
         self._reserved = None

@@ -7,7 +7,7 @@ offsets inside the arena (allocator/), compiling (plan/).
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from aggml.errors import AlreadyAllocated, InvalidHandle, NotAllocated
 from aggml.graph import Graph
@@ -17,7 +17,7 @@ from aggml.memory.shortage import shortage
 from aggml.tensor.placement import PlacementEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aggml.errors import AllocFailed
     from aggml.memory.buffer_type import BufferType
@@ -29,6 +29,7 @@ __all__ = [
     "CompiledGraph",
     "GraphBuffer",
     "GraphMemory",
+    "GraphPlans",
     "Held",
     "Layout",
     "Placer",
@@ -52,8 +53,13 @@ class Compiled(Protocol):
     """The part of a plan that this file uses; the whole is `aggml.DevicePlan`."""
 
     @property
-    def graph(self) -> Graph:
-        """The graph that was compiled."""
+    def nodes(self) -> Sequence[Tensor]:
+        """The nodes of the graph that was compiled. A plan does not refer to the graph itself."""
+        ...
+
+    @property
+    def leafs(self) -> Sequence[Tensor]:
+        """The leafs of that graph."""
         ...
 
     @property
@@ -137,7 +143,7 @@ class CompiledGraph:
         if self.epoch != epoch:
             plan = self.plan
             if not plan.holds or any(
-                now is not then for now, then in zip(placements(plan.graph), plan.keep, strict=True)
+                now is not then for now, then in zip(placements(plan), plan.keep, strict=True)
             ):
                 return False
             self.prepared = {w: run for w, run in self.prepared.items() if run.holds()}
@@ -151,57 +157,26 @@ class CompiledGraph:
         self.epoch = epoch
 
 
-class GraphBuffer(Buffer):
-    """Memory of a placed graph. ``close()`` unplaces it; dropping it does not: the graph keeps it.
+class GraphPlans:
+    """What is known of a placed graph, and refers to its tensors: the graph alone keeps it.
+
+    The buffer does not, since the tensors keep that: a graph that nobody refers to any more is free
+    at once, its memory as well, and does not wait for Python's collector.
 
     Attributes:
-        backend: weak reference to the backend that placed the graph, None if a GraphAllocator did.
         offsets: where nodes lie in the arena, relative to its base.
-        scratch_size: bytes of the arena that they take.
+        compiled: by id of the backend, for as long as that lives.
     """
 
-    def __init__(
-        self,
-        block: Buffer,
-        graph: Graph,
-        backend: Placer | None,
-        offsets: dict[Tensor, int],
-        scratch_size: int,
-    ) -> None:
-        super().__init__(block.type, block.size, block.base, block.memory)
-        self._block = block
-        self.backend = None if backend is None else weakref.ref(backend)
+    __slots__ = ("__weakref__", "compiled", "offsets")
+
+    def __init__(self, offsets: dict[Tensor, int]) -> None:
         self.offsets = offsets
-        self.scratch_size = scratch_size
-        self._graph = weakref.ref(graph)
-        self._compiled: dict[
-            int, CompiledGraph
-        ] = {}  # by id of the backend, for as long as that lives
-
-    @property
-    def owner(self) -> Buffer:
-        """The block in which the tensors lie: unlike this buffer it does not know the graph."""
-        return self._block
-
-    def locate(self, tensor: Tensor) -> tuple[int, bool]:
-        """(address, whether it is an offset into the arena) of a tensor that is no view.
-
-        Raises:
-            NotAllocated: the buffer of the tensor was closed.
-        """
-        placement = tensor.placement
-        if placement is not None:
-            return placement.address, False
-        offset = self.offsets.get(tensor)
-        if offset is None:
-            raise NotAllocated(
-                f"[compile] {tensor!r} has no memory any more: its buffer was closed"
-            )
-        return offset, True
+        self.compiled: dict[int, CompiledGraph] = {}
 
     def compiled_for(self, backend: Placer) -> CompiledGraph | None:
         """The plan of ``backend``, if all tensors still lie where the plan has them; else None."""
-        found = self._compiled.get(id(backend))
+        found = self.compiled.get(id(backend))
         if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
             return None
         return found
@@ -212,35 +187,90 @@ class GraphBuffer(Buffer):
         If there is one, nothing else has to be checked: the graph is placed, by this backend or by
         an allocator, it is compiled, and its memory is within reach.
         """
-        found = self._compiled.get(id(backend))
+        found = self.compiled.get(id(backend))
         if found is None or (found.epoch != PlacementEpoch.value and not found.holds()):
             return None
         return found.prepared.get(words)
 
     def keep_plan(self, backend: Placer, plan: Compiled) -> CompiledGraph:
         """Keep ``plan`` for this backend: `compiled_for` finds it from now on."""
-        compiled, key = self._compiled, id(backend)
-        found = compiled.get(key)
+        found = self.compiled.get(id(backend))
         if found is None:
-            gone = weakref.ref(backend, lambda _: compiled.pop(key, None))
-            found = compiled[key] = CompiledGraph(gone, plan)
+            gone = weakref.ref(backend, _forgetting(weakref.ref(self), id(backend)))
+            found = self.compiled[id(backend)] = CompiledGraph(gone, plan)
         else:
             found.replace(plan, PlacementEpoch.value)
         return found
 
+
+class GraphBuffer(Buffer):
+    """Memory of a placed graph. ``close()`` unplaces it; dropping it does not: the graph keeps it.
+
+    Attributes:
+        backend: weak reference to the backend that placed the graph, None if a GraphAllocator did.
+        scratch_size: bytes of the arena that its nodes take.
+    """
+
+    def __init__(
+        self, block: Buffer, graph: Graph, backend: Placer | None, scratch_size: int
+    ) -> None:
+        super().__init__(block.type, block.size, block.base, block.memory)
+        self._block = block
+        self.backend = None if backend is None else weakref.ref(backend)
+        self.scratch_size = scratch_size
+        self._graph = weakref.ref(graph)
+
+    @property
+    def owner(self) -> Buffer:
+        """The block in which the tensors lie: unlike this buffer it does not know the graph."""
+        return self._block
+
+    def serve(self, graph: Graph, offsets: dict[Tensor, int]) -> Self:
+        """Be the memory of ``graph``, whose scratch lies at ``offsets`` in the arena."""
+        graph.memory = self
+        graph.plans = GraphPlans(offsets)
+        return self
+
+    def locate(self, tensor: Tensor) -> tuple[int, bool]:
+        """(address, whether it is an offset into the arena) of a tensor that is no view.
+
+        Raises:
+            NotAllocated: the buffer of the tensor was closed.
+        """
+        placement = tensor.placement
+        if placement is not None:
+            return placement.address, False
+        graph = self._graph()
+        plans: GraphPlans | None = None if graph is None else graph.plans
+        offset = None if plans is None else plans.offsets.get(tensor)
+        if offset is None:
+            raise NotAllocated(
+                f"[compile] {tensor!r} has no memory any more: its buffer was closed"
+            )
+        return offset, True
+
     def close(self) -> None:
         """Unplace the graph; it may be placed again. Work in flight keeps the bytes."""
         super().close()
-        self._compiled.clear()
-        self.offsets = {}
         graph = self._graph()
         if graph is not None and graph.memory is self:
-            graph.memory = None
+            graph.memory = graph.plans = None
 
 
-def placements(graph: Graph) -> list[object]:
+def _forgetting(plans: weakref.ref[GraphPlans], key: int) -> Callable[[object], None]:
+    """What forgets the plan of a backend that is gone, and does not keep the plans meanwhile."""
+
+    def forget(_: object) -> None:
+        there = plans()
+        if there is not None:
+            there.compiled.pop(key, None)
+
+    return forget
+
+
+def placements(plan: Compiled) -> list[object]:
     """The placements of all tensors, in a fixed order: the addresses in a plan rest on them."""
-    return [t.placement for t in (*graph.leafs, *graph.nodes)]
+    return [t.placement for t in (*plan.leafs, *plan.nodes)]
 
 
 def _sort(graph: Graph) -> tuple[list[Tensor], set[Tensor]]:
@@ -283,11 +313,10 @@ class Layout(NamedTuple):
             AlreadyAllocated: another task has placed the graph meanwhile.
         """
         _check_unplaced(self.graph)
-        memory = GraphBuffer(block, self.graph, backend, self.scratch, self.scratch_size)
+        memory = GraphBuffer(block, self.graph, backend, self.scratch_size)
         for tensor, offset in zip(self.lasting, self.offsets, strict=True):
             memory.place(tensor, offset)
-        self.graph.memory = memory
-        return memory
+        return memory.serve(self.graph, self.scratch)
 
     def too_large(self, backend: Placer, error: AllocFailed, *, scratch: bool) -> AllocFailed:
         """The exception that says for which tensors there was no memory."""

@@ -6,8 +6,10 @@ Here: the values, and how they print. Not here: compiling (lowering.py), running
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from aggml.errors import InvalidState
 from aggml.ops.table import IDLE
 from aggml.plan.storages import Storages
 
@@ -39,7 +41,8 @@ class PlanStep(NamedTuple):
 class DevicePlan:
     """A graph compiled over fixed addresses; immutable. Devices subclass it for plans of their own.
 
-    Scratch is an offset from a base that each run is given.
+    Scratch is an offset from a base that each run is given. A plan does not refer to its graph:
+    the graph refers to the plan, and is free as soon as nobody else refers to it.
 
     Args:
         graph: what is compiled.
@@ -47,6 +50,9 @@ class DevicePlan:
         storages: what the nodes read and write, if compiling has found that out already.
 
     Attributes:
+        nodes: of the graph, in the order of running.
+        leafs: of the graph.
+        uid: of the graph.
         reads: the storages that a run reads before it writes them; a poisoned one fails it.
         writes: the storages that a run writes in full; a failed one leaves them poisoned.
         partial: the storages that a run writes in part.
@@ -56,19 +62,44 @@ class DevicePlan:
         InvalidArgument: a node would write memory that is read-only.
     """
 
-    __slots__ = ("arena_size", "graph", "keep", "partial", "reads", "writes")
+    __slots__ = (
+        "_graph",
+        "arena_size",
+        "keep",
+        "leafs",
+        "nodes",
+        "partial",
+        "reads",
+        "uid",
+        "writes",
+    )
 
     def __init__(
         self, graph: Graph, *, arena_size: int = 0, storages: Storages | None = None
     ) -> None:
         if storages is None:
             storages = Storages.of(graph)
-        self.graph = graph
+        self.nodes = graph.nodes
+        self.leafs = graph.leafs
+        self.uid = graph.uid
+        self._graph = weakref.ref(graph)
         self.arena_size = arena_size
         self.reads = tuple(storages.reads)
         self.writes = tuple(storages.writes)
         self.partial = tuple(storages.partial)
         self.keep: list[Placement | None] = [t.placement for t in (*graph.leafs, *graph.nodes)]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that was compiled.
+
+        Raises:
+            InvalidState: it is gone. ``nodes`` and ``leafs`` stay.
+        """
+        graph = self._graph()
+        if graph is None:
+            raise InvalidState(f"[{type(self).__name__}.graph] graph {self.uid} is gone")
+        return graph
 
     @property
     def holds(self) -> bool:
@@ -78,7 +109,7 @@ class DevicePlan:
     @property
     def steps(self) -> list[PlanStep]:
         """The steps of a run, in order."""
-        return [PlanStep(n.name, n.op, 1) for n in self.graph.nodes if n.op not in IDLE]
+        return [PlanStep(n.name, n.op, 1) for n in self.nodes if n.op not in IDLE]
 
     def __str__(self) -> str:
         lines = [
@@ -92,7 +123,7 @@ class DevicePlan:
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} of graph {self.graph.uid}, {len(self.steps)} steps, "
+            f"<{type(self).__name__} of graph {self.uid}, {len(self.steps)} steps, "
             f"{self.arena_size} bytes of scratch>"
         )
 

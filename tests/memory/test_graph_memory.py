@@ -181,23 +181,23 @@ async def test_backends_that_take_turns_compile_a_graph_once_each(
             plans.append(one.graph_plan(s.graph).plan)
     assert compiled == [be, other]
     assert len(set(map(id, plans))) == 2
-    memory_of = s.graph.memory
-    assert memory_of is not None
-    kept = memory_of.compiled_for(be)
+    plans_of = s.graph.plans
+    assert plans_of is not None
+    kept = plans_of.compiled_for(be)
     assert kept is not None
     before = list(kept.prepared.values())  # none where runs go through the hooks
     await s.run(other, ramp(), ramp())
     await s.run(be, ramp(), ramp())
-    assert memory_of.compiled_for(be) is kept
+    assert plans_of.compiled_for(be) is kept
     assert list(kept.prepared.values()) == before
     third = be.device.backend()
     await s.run(third, ramp(), ramp())
-    assert len(memory_of._compiled) == 3
+    assert len(plans_of.compiled) == 3
     await third.aclose()
     compiled.clear()
     del third, one, plans
     gc.collect()
-    assert len(memory_of._compiled) == 2
+    assert len(plans_of.compiled) == 2
 
 
 async def test_growing_scratch_recompiles_nothing_and_keeps_the_old_until_done(

@@ -82,8 +82,7 @@ class Product:
     @property
     def packed(self) -> int:
         """Of how many nodes the weights are packed, as the last run had it."""
-        memory: Any = self.graph.memory
-        found: int = memory.compiled_for(self.backend).plan.native.n_packed
+        found: int = self.graph.plans.compiled_for(self.backend).plan.native.n_packed
         return found
 
 

@@ -259,9 +259,9 @@ async def test_a_callers_array_is_not_packed_unless_it_is_read_only(
         buffer.place(w, 0)
         buffer.usage = BufferUsage.WEIGHTS
         graph = Graph(y := ops.mul_mat(w, x))
-        memory_of: Any = backend.alloc_graph(graph)
+        backend.alloc_graph(graph)
         await backend.run(graph, {x: floats(2, K, seed=18)}, y)
-        assert memory_of.compiled_for(backend).plan.native.n_packed == (PACKS and not writeable)
+        assert graph.plans.compiled_for(backend).plan.native.n_packed == (PACKS and not writeable)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -307,10 +307,10 @@ async def test_weights_that_the_graph_itself_writes_are_not_packed(backend: aggm
     )
     backend.alloc([w]).usage = BufferUsage.WEIGHTS
     graph = Graph(ops.mul_mat(ops.cpy(other, w), x), y := ops.mul_mat(w, x))
-    memory: Any = backend.alloc_graph(graph)
+    backend.alloc_graph(graph)
     blocks = aggml.quantize(floats(M, K, seed=21), "q4_0")
     await backend.run(graph, {x: floats(2, K, seed=22), other: blocks}, y)
-    assert memory.compiled_for(backend).plan.native.n_packed == 0
+    assert graph.plans.compiled_for(backend).plan.native.n_packed == 0
 
 
 @pytest.mark.skipif(not PACKS, reason="this CPU has no AVX-512 VNNI: weights are not packed")
@@ -394,6 +394,5 @@ async def test_products_of_the_same_columns_lay_them_out_once(
         expected = await as_they_lie(backend, "q8_0", blocks[which], given.astype(np.float32))
         assert nmse(np.asarray(y).reshape(n, -1), expected) < 1e-9
     if PACKS:
-        memory: Any = graph.memory
-        ops_of = [step.op for step in memory.compiled_for(backend).plan.steps]
+        ops_of = [step.op for step in graph.plans.compiled_for(backend).plan.steps]
         assert ops_of.count("mul_mat") == 9  # two each, but one for the second

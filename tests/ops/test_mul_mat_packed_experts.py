@@ -5,7 +5,7 @@ Not here: mul_mat (test_mul_mat_packed.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ class Experts:
         backend.alloc([self.w]).usage = usage
         self.y = ops.mul_mat_id(self.w, self.x, self.ids)
         self.graph = Graph(self.y)
-        self.memory: Any = backend.alloc_graph(self.graph)
+        backend.alloc_graph(self.graph)
 
     async def run(self, x: F32, ids: NDArray[np.int32]) -> F32:
         """x (tokens, k), ids (tokens, used) -> (tokens, used, m)."""
@@ -57,7 +57,7 @@ class Experts:
 
     @property
     def packed(self) -> int:
-        found: int = self.memory.compiled_for(self.backend).plan.native.n_packed
+        found: int = self.graph.plans.compiled_for(self.backend).plan.native.n_packed
         return found
 
 

@@ -70,7 +70,7 @@ class CUDAPlan(DevicePlan):
 
     def __repr__(self) -> str:
         return (
-            f"<CUDAPlan of graph {self.graph.uid}, {self.launches} launches, "
+            f"<CUDAPlan of graph {self.uid}, {self.launches} launches, "
             f"{self.scratch} bytes of scratch>"
         )
 

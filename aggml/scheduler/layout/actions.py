@@ -114,7 +114,7 @@ class Compute(NamedTuple):
     scratch: Key
 
     def __str__(self) -> str:
-        n = len(self.plan.graph)
+        n = len(self.plan.nodes)
         return f"compute {n} {'node' if n == 1 else 'nodes'}"
 
 

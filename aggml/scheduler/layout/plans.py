@@ -50,7 +50,7 @@ class SplitMemory(GraphBuffer):
         addresses: Mapping[Tensor, int],
         blocks: tuple[Buffer, ...],
     ) -> None:
-        super().__init__(block, graph, backend, {}, 0)
+        super().__init__(block, graph, backend, 0)
         self._addresses = addresses
         self._blocks = blocks
 
@@ -84,6 +84,6 @@ def compiling_splits(placed: Placed, side: Side) -> Steps[list[DevicePlan | None
         backend = backend_at(rewritten, site, side)
         buffer_type = rewritten.program.q.types[rewritten.sites[site].backend]
         block = blocks[0] if blocks else buffer_type.alloc_buffer(0)
-        graph.memory = SplitMemory(block, graph, backend, placed.addresses, blocks)
-        plans.append((yield from backend._compile(graph, graph.memory)))
+        memory = SplitMemory(block, graph, backend, placed.addresses, blocks)
+        plans.append((yield from backend._compile(graph, memory.serve(graph, {}))))
     return plans
