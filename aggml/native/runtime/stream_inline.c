@@ -36,7 +36,6 @@ void ag_inline_end(ag_inline *here)
         ag_stream_run(s, NULL);
     }
     inline_here = here->outer;
-    if (here->spent > 0) atomic_fetch_add_explicit(&work[here->limits->timer], here->spent, memory_order_relaxed);
 }
 
 bool ag_inline_keep(ag_stream *s)
@@ -100,5 +99,7 @@ bool ag_inline_takes(ag_slot *slot)
     if (ns > here->limits->ns - here->spent) return false;
     if (here->spent > 0 && ag_now() > here->until) return false; /* the first one: it has only just begun */
     here->spent += ns;
+    /* Before it is carried out: whoever sees it done sees it counted. */
+    atomic_fetch_add_explicit(&work[here->limits->timer], ns, memory_order_relaxed);
     return true;
 }
