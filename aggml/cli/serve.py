@@ -48,6 +48,10 @@ __all__ = ["serve"]
     help="Megabytes for keys and values of all sequences.",
 )  # fmt: skip
 @click.option(
+    "--prefix-cache", type=click.IntRange(0), metavar="MB",
+    help="Of these, megabytes for what recent prompts began with; 0: none. [default: half]",
+)  # fmt: skip
+@click.option(
     "--chunk", type=click.IntRange(1), default=128, show_default=True,
     help="Tokens in one step, of running sequences and of prompts together.",
 )  # fmt: skip
@@ -106,6 +110,7 @@ def serve(
         kv_memory=given["kv_memory"] << 20,
         chunk=given["chunk"],
         max_waiting=given["queue"],
+        prefix_cache=None if given["prefix_cache"] is None else given["prefix_cache"] << 20,
     )
     if on_ray:
         if as_json:

@@ -4,7 +4,8 @@ A step computes one token of each sequence that runs. Beside them it computes a 
 that wait. One pass over the weights serves both, so running streams keep their pace. One task
 decides, between two steps, what the next step needs. Nothing here knows of HTTP. Not here: what a
 step takes in (steps.py), a sequence and its next token (jobs.py), memory of keys and values
-(aggml/models/cache/paging.py), how prompts share a chunk (staging.py).
+(aggml/models/cache/paging.py), how prompts share a chunk (staging.py), which beginnings of prompts
+are stored (prefixes.py).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 import aggml
+from aggml.models.cache.paging import PAGE
 from aggml.serve import steps
 from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
+from aggml.serve.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -42,9 +45,11 @@ class Engine:
     ``async with Engine(model, pages) as engine: async for tokens in engine.stream(job): ...``
 
     Args:
-        model: has STAGED slots more than ``slots``.
+        model: has STAGED slots more than ``slots``, and more for pages that are stored.
         slots: sequences at a time.
         budget: pages for keys and values.
+        stored: of these, how many may hold what prompts began with, for later prompts. None where
+            the model has states: a state cannot be cut back to the end of a page.
         chunk: tokens in one step, of running sequences and prompts together. While no sequence
             runs, a step takes at least 512 tokens of prompts.
         max_waiting: jobs in the queue; more are refused.
@@ -56,6 +61,7 @@ class Engine:
         *,
         slots: int,
         budget: int,
+        stored: int = 0,
         chunk: int = 128,
         max_waiting: int = 256,
     ) -> None:
@@ -63,6 +69,11 @@ class Engine:
             raise ValueError(f"{model.sequences} sequences are less than {slots} and {STAGED}")
         self.model = model
         self.pages = model.pages(budget, slots)
+        room = (model.sequences - slots - STAGED) * model.ctx // PAGE
+        self.prefixes = Prefixes(
+            self.pages, 0 if model.has_states else min(stored, room),
+            ctx=model.ctx, first=(slots + STAGED) * model.ctx, model=model.kept_as,
+        )  # fmt: skip
         self.counters = Counters()
         self._slots = slots
         self._rows = steps.Rows(
@@ -154,6 +165,7 @@ class Engine:
         Cancellation, and closing the generator: the job's slot is free before the next step.
         """
         self.check([job])
+        self.prefixes.name(job)
         job.queued = time.perf_counter()
         self._waiting.append(job)
         self._changed.set()
@@ -218,6 +230,8 @@ class Engine:
                 await self._rest()
                 continue
             await self._forget(self.pages.surplus())
+            for rows in self.prefixes.surplus():
+                await self.model.forget_rows(*rows)
             running = [job for job in self._running.values() if not job.over]
             beside = 0
             if self._taking_in and running:
@@ -226,7 +240,7 @@ class Engine:
             if self._rows.states:
                 chunk = steps.next_prompt(self._taking_in, room)
             else:
-                chunk = steps.next_prompts(self._taking_in, room, self._rows.shared)
+                chunk = steps.next_prompts(self._taking_in, room, self._rows, self.prefixes)
             jobs = [*running, *(job for job, _ in chunk)]
             if jobs:
                 await self._guarded(jobs, self._step(running, chunk, beside))
@@ -293,6 +307,7 @@ class Engine:
     def _admit(self) -> None:
         while self._waiting:
             job = self._waiting[0]
+            self.prefixes.make_room(job)
             slot = self.pages.take(len(job.prompt) + job.n_predict)
             if slot is None:
                 return
@@ -320,6 +335,8 @@ class Engine:
 
     async def _step(self, running: list[Job], chunk: list[tuple[Job, Piece]], beside: int) -> None:
         """Compute one step, then tell each job in it the token that follows."""
+        for job, _ in chunk:
+            await self._reuse(job)
         step = steps.planned(running, chunk, beside, self._rows)
         best, tokens = await self._computed(step)
         for job, piece in chunk:
@@ -328,6 +345,25 @@ class Engine:
             if not job.over:
                 self._take(job, token, best, row)
         self._news.set()
+        await self._keep([*running, *(job for job, _ in chunk)])
+
+    async def _reuse(self, job: Job) -> None:
+        """Copy to a job's slot what is stored of its prompt."""
+        if job.copies:
+            self.counters.cached_tokens += job.cached
+            copies, job.copies = job.copies, []
+            await self.model.copy_rows(copies)
+
+    async def _keep(self, jobs: list[Job]) -> None:
+        """Store pages that are complete now, for later prompts."""
+        added = [x for job in jobs for x in self.prefixes.keep(job, job.written)]
+        if not added:
+            return
+        try:
+            await self.model.copy_rows([run for _, run in added])
+        except BaseException:
+            self.prefixes.lose(key for key, _ in added)
+            raise
 
     async def _computed(self, step: Planned) -> tuple[Best | None, list[int]]:
         """The next token of each job of a step; and the logits, if a job tells of them."""

@@ -16,6 +16,7 @@ from aggml.models.decoding.sampling import choose, report
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aggml.models.cache.copying import Run
     from aggml.models.decoding import Best
     from aggml.models.decoding.adjusting import Adjuster
     from aggml.models.decoding.sampling import Report, Sampler
@@ -72,6 +73,10 @@ class Job:
     slot: int | None = None
     taken_in: int = 0  # tokens of the prompt
     staged: int | None = None  # where the prompt lies in the shared rows
+    keys: list[bytes] = field(default_factory=list)  # hashes of its whole pages
+    cached: int = 0  # tokens of the prompt that were stored
+    copies: list[Run] = field(default_factory=list)  # of what was stored, before its first step
+    kept: int | None = 0  # pages of it that are stored; None: no more will be
     made: list[int] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)  # one for each of those, if asked for
     reason: Reason | None = None
@@ -84,6 +89,11 @@ class Job:
     def over(self) -> bool:
         """Whether no more tokens will come."""
         return self.reason is not None or self.error is not None or self.left
+
+    @property
+    def written(self) -> int:
+        """Positions whose keys and values are there for certain; the last token's are not yet."""
+        return self.taken_in if not self.made else len(self.prompt) + len(self.made) - 1
 
     def tell(self) -> None:
         """Wake the task that waits for it."""
@@ -118,6 +128,7 @@ class Counters:
 
     steps: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     tokens: int = 0
     failed_steps: int = 0
     waited: Callable[[float], object] = lambda _: None  # told of each: from queued to first token

@@ -17,10 +17,11 @@ import anyio.to_thread
 from aggml import models
 from aggml.models import EncoderModel, Hyperparameters, ModelError, SpeechModel
 from aggml.models.cache.paging import PagedDecoder, budget_of
+from aggml.models.cache.room import State
 from aggml.models.catalogue import describe
-from aggml.models.description import SpeechDescription
+from aggml.models.description import Description, SpeechDescription
 from aggml.models.encoding import EncoderDescription
-from aggml.models.loading import load_decoder
+from aggml.models.loading import LONGEST, load_decoder
 from aggml.models.tokenizers import open_vocabulary
 from aggml.models.tokenizers.template import template_of
 from aggml.models.weights import open_model
@@ -53,6 +54,8 @@ class Limits:
         kv_memory: bytes for keys and values of all sequences.
         chunk: tokens in one step, of running sequences and of prompts.
         max_waiting: requests that wait; more are refused.
+        prefix_cache: bytes of ``kv_memory`` that may hold what recent prompts began with, while no
+            running sequence needs them; None: half of it; 0: nothing is stored.
     """
 
     slots: int = 16
@@ -61,6 +64,13 @@ class Limits:
     kv_memory: int = 512 << 20
     chunk: int = 128
     max_waiting: int = 256
+    prefix_cache: int | None = None
+
+    @property
+    def stored(self) -> int:
+        """Bytes for what prompts began with."""
+        asked = self.kv_memory // 2 if self.prefix_cache is None else self.prefix_cache
+        return min(asked, self.kv_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +142,27 @@ async def _engine(
     limits: Limits,
     progress: Callable[[int, int], None] | None,
 ) -> AsyncIterator[Engine]:
+    sequences = limits.slots + STAGED + _more(describe(Hyperparameters(file.metadata)), limits)
     model = await load_decoder(
-        backend, file, kind=PagedDecoder, ctx=limits.ctx, sequences=limits.slots + STAGED,
+        backend, file, kind=PagedDecoder, ctx=limits.ctx, sequences=sequences,
         cache=limits.cache, progress=progress,
     )  # fmt: skip
     with contextlib.closing(model):
         budget = budget_of(limits.kv_memory, model)
         async with Engine(
-            model, slots=limits.slots, budget=budget, chunk=limits.chunk,
-            max_waiting=limits.max_waiting,
+            model, slots=limits.slots, budget=budget, stored=limits.stored // model.page_bytes(),
+            chunk=limits.chunk, max_waiting=limits.max_waiting,
         ) as engine:  # fmt: skip
             yield engine
+
+
+def _more(model: object, limits: Limits) -> int:
+    """Sequences whose rows hold the pages that are stored; none of a model with states."""
+    if not isinstance(model, Description):
+        return 0
+    kept = [kept for layer in model.layers for kept in layer.caches().values()]
+    if any(isinstance(x, State) for x in kept):
+        return 0
+    ctx = limits.ctx or min(model.context_length, LONGEST)
+    each = sum(PagedDecoder.sizes(model, ctx=ctx, sequences=1, cache=limits.cache))
+    return -(-limits.stored // each)

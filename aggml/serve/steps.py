@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggml.serve.jobs import Job
+    from aggml.serve.prefixes import Prefixes
 
 __all__ = ["Planned", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "size"]
 
@@ -84,27 +85,37 @@ def room_for_prompts(chunk: int, beside: int, *, running: bool) -> int:
     return size(max(limit, beside + LEAST), TOKENS) - beside
 
 
-def next_prompts(taking_in: Iterable[Job], room: int, shared: int) -> list[tuple[Job, Piece]]:
+def next_prompts(
+    taking_in: Iterable[Job], room: int, rows: Rows, prefixes: Prefixes
+) -> list[tuple[Job, Piece]]:
     """The oldest prompts, as many as fit into ``room`` tokens; each gets its place in the rows.
 
-    Only the last one may be taken in in part; the rest of it is the first of the next chunk.
+    Only the last one may be taken in in part; the rest of it is the first of the next chunk. A
+    prompt begins behind what is stored of it. While a page that it needs is being computed for an
+    older prompt, it waits for that.
 
     Args:
         taking_in: jobs whose prompts are not complete, the oldest first.
         room: tokens.
-        shared: rows that prompts share.
+        rows: of the cache.
+        prefixes: what is stored.
     """
     jobs = list(taking_in)
     held = [(job.staged, job.staged + len(job.prompt)) for job in jobs if job.staged is not None]
     chunk: list[tuple[Job, Piece]] = []
+    coming: set[bytes] = set()
     for job in jobs:
         if room == 0:
             break
         if job.staged is None:
-            job.staged = place(len(job.prompt), held, shared - 1)
+            if prefixes.awaits(job, coming):
+                continue
+            job.staged = place(len(job.prompt), held, rows.shared - 1)
             if job.staged is None:
                 break
             held.append((job.staged, job.staged + len(job.prompt)))
+            prefixes.begin(job, rows.slots * rows.ctx + job.staged)
+        coming.update(prefixes.coming(job))
         assert job.slot is not None
         ids = job.prompt[job.taken_in : job.taken_in + room]
         chunk.append((job, Piece(ids, job.taken_in, job.slot, job.staged)))

@@ -28,7 +28,7 @@ SMALL = "small-random-llama"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
 
-LIMITS = ("slots", "max_waiting", "kv_memory", "chunk")
+LIMITS = ("slots", "max_waiting", "kv_memory", "chunk", "prefix_cache")
 
 
 def engine_of(app: Starlette) -> Engine:

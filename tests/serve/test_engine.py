@@ -171,6 +171,21 @@ def test_each_staged_prompt_sees_itself_alone() -> None:
     assert laid.staged.tolist() == [[578, 579, 580, 512, 513, 767]]
 
 
+async def test_prompts_side_by_side_are_longer_than_a_context(file: Path) -> None:
+    given = [[1, *range(5 + i, 235 + i)] for i in range(3)]  # staged in rows 0, 256 and 512 on
+    found: list[list[int]] = [[] for _ in given]
+
+    async def one(engine: Engine, i: int) -> None:
+        found[i] = await all_of(engine, greedy(given[i], 5))
+
+    async with running(file) as engine, anyio.create_task_group() as tasks:
+        for i in range(len(given)):
+            tasks.start_soon(one, engine, i)
+    assert engine.counters.failed_steps == 0
+    for prompt, got in zip(given, found, strict=True):
+        assert got == await alone(file, prompt, 5)
+
+
 async def test_pages_are_never_more_than_the_budget(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

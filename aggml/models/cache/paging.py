@@ -4,7 +4,7 @@ The cache is one range of addresses, long enough for every slot at full length. 
 gives a page of memory when it is first written, and gets it back when other slots need memory or no
 sequence is left (as vAttention does on GPUs, Prabhu et al. 2024). Attention sees plain strided
 rows. Here: the budget, the free slots, a model on such a cache. Not here: which sequence gets a
-slot, and when (serve/engine.py).
+slot, and when (serve/engine.py); which pages are stored for later prompts (serve/prefixes.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import heapq
 import mmap
 from typing import TYPE_CHECKING, Final
 
+import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from aggml import DType, Graph
+from aggml.models.cache.copying import Run, copied, copy_nodes, joined
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.errors import ModelError
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of"]
 
 PAGE: Final = 64  # positions
+AT_ONCE: Final = 1 << 20  # bytes that are copied on the loop, in 0.1 to 0.3 ms; more by a thread
+
+RUNS: Final = 4  # runs of rows that one graph copies: to build it takes 0.02 ms for each and cache
 
 
 class Pages:
@@ -38,13 +43,18 @@ class Pages:
         slots: sequences at a time.
         fixed: pages that a sequence takes however long it is: those of its state.
         grows: whether it takes pages for its positions, too.
+
+    Attributes:
+        used: pages that are promised to sequences.
+        stored: pages beside these, whose sequences may have ended: they hold what prompts began
+            with. Whoever changes it keeps ``used + stored`` within the budget.
     """
 
     def __init__(self, budget: int, slots: int, *, fixed: int = 0, grows: bool = True) -> None:
         self.budget = budget
         self._fixed = fixed
         self._grows = grows
-        self.used = 0
+        self.used = self.stored = 0
         self._free = list(range(slots))
         self._held: dict[int, int] = {}  # slot: pages
         self._touched: dict[int, int] = {}  # slot: pages that have memory, at most
@@ -69,12 +79,19 @@ class Pages:
         All pages that it may come to need are promised now, so a sequence that has begun can end.
         """
         need = self.need(positions)
-        if not self._free or self.used + need > self.budget:
+        if not self._free or self.used + self.stored + need > self.budget:
             return None
         slot = heapq.heappop(self._free)
         self._hold(slot, need)
         self.used += need
         return slot
+
+    def lacks(self, positions: int) -> int:
+        """Stored pages that must go before `take` gives a slot; 0 also where that would not do."""
+        need = self.need(positions)
+        if not self._free or self.used + need > self.budget:
+            return 0
+        return max(0, self.used + self.stored + need - self.budget)
 
     def _hold(self, slot: int, pages: int) -> None:
         self._held[slot] = pages
@@ -100,7 +117,7 @@ class Pages:
         was promised.
         """
         found = []
-        total = sum(self._touched.values())
+        total = sum(self._touched.values()) + self.stored
         for slot in sorted(self._touched, reverse=True):
             held = self._held.get(slot, 0)
             if total <= (0 if idle else self.budget):
@@ -171,8 +188,6 @@ class PagedDecoder(Decoder):
         No step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer:
         one layer in each turn of the loop.
         """
-        if not hasattr(mmap, "MADV_DONTNEED"):
-            return
         for memory, caches in self._maps:
             for cache, offset in zip(caches, _places(caches), strict=False):
                 length = self.ctx
@@ -180,14 +195,53 @@ class PagedDecoder(Decoder):
                     if kept:
                         continue
                     length = 1
-                size = cache.nb[1] * length
-                begin = offset + slot * size + kept * cache.nb[1]
-                end = offset + (slot + 1) * size
-                first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
-                if first < last:
-                    span = (last - first) * mmap.PAGESIZE
-                    memory.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, span)
+                begin = offset + (slot * length + kept) * cache.nb[1]
+                _give_back(memory, begin, offset + (slot + 1) * length * cache.nb[1])
                 await checkpoint()
+
+    async def forget_rows(self, first: int, n: int) -> None:
+        """Give the memory of rows back, those of all layers with keys; they then read as zeros.
+
+        No step may use them meanwhile.
+        """
+        for memory, places in self._row_maps():
+            for cache, offset in places:
+                begin = offset + first * cache.nb[1]
+                _give_back(memory, begin, begin + n * cache.nb[1])
+            await checkpoint()
+
+    def _row_maps(self) -> list[tuple[mmap.mmap, list[tuple[Tensor, int]]]]:
+        """Each mapped memory, and the caches with rows in it and where each begins."""
+        rows = {id(cache) for cache, _ in self.caches.rows}
+        return [
+            (memory, [(x, at) for x, at in zip(caches, _places(caches), strict=False)
+                      if id(x) in rows])
+            for memory, caches in self._maps
+        ]  # fmt: skip
+
+    async def copy_rows(self, runs: Sequence[Run]) -> None:
+        """Copy rows of keys and values, of all layers. No step may be under way.
+
+        In host memory a thread copies them; on other devices a graph does.
+
+        Cancellation: what is under way in a thread ends first, a graph is aborted; the targets are
+        undefined.
+        """
+        runs = joined(runs)
+        size = sum(cache.nb[1] for cache, _ in self.caches.rows) * sum(run.n for run in runs)
+        mapped = set()
+        for memory, places in self._row_maps():
+            mapped |= {id(cache) for cache, _ in places}
+            if size > AT_ONCE:
+                await anyio.to_thread.run_sync(copied, memory, places, runs)
+            else:
+                copied(memory, places, runs)
+        others = [cache for cache, _ in self.caches.rows if id(cache) not in mapped]
+        for at in range(0, len(runs) if others else 0, RUNS):
+            graph = Graph(*copy_nodes(others, runs[at : at + RUNS]))
+            await self.site.prepare(graph)
+            await (await self.site.submit(graph))
+        await checkpoint()
 
     async def move(self, source: int, target: int, n: int) -> None:
         """Copy the first ``n`` positions of one slot, and its state, to another.
@@ -214,6 +268,12 @@ class PagedDecoder(Decoder):
         """Whether any layer keeps a state."""
         return bool(self.caches.states)
 
+    @property
+    def kept_as(self) -> str:
+        """What keys and values depend on beside the tokens: the model, and their type."""
+        kinds = sorted({cache.dtype.name for cache, _ in self.caches.rows})
+        return f"{self.model.architecture} {len(self.model.layers)} {' '.join(kinds)}"
+
     def page_bytes(self) -> int:
         """Bytes of one page, of all layers. Of a model without keys a page holds a whole state."""
         rows = PAGE * sum(cache.nb[1] for cache, _ in self.caches.rows)
@@ -223,6 +283,14 @@ class PagedDecoder(Decoder):
         """So many pages for ``slots`` sequences of this model."""
         fixed = -(-self.caches.state_bytes // self.page_bytes())
         return Pages(budget, slots, fixed=fixed, grows=self.grows)
+
+
+def _give_back(memory: mmap.mmap, begin: int, end: int) -> None:
+    """Give the pages of the system back that lie whole between two offsets."""
+    first, last = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
+    if hasattr(mmap, "MADV_DONTNEED") and first < last:
+        span = (last - first) * mmap.PAGESIZE
+        memory.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, span)
 
 
 _FLAGS: Final = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)

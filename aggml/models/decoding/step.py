@@ -199,7 +199,10 @@ class Builder:
                 n = copied.sequences * copied.tokens
                 staged = _given("staged", n) if shape.staged else None
                 rows[length] = _given("rows", shape.tokens), staged
-            seen = tuple(min(part.kv, length) for part in shape.parts)
+            # A ring is seen whole at most. Without one, prompts that are staged side by side are
+            # seen beyond the end of the first sequence's rows.
+            whole = length == self._ctx
+            seen = tuple(part.kv if whole else min(part.kv, length) for part in shape.parts)
             masks = tuple(
                 aggml.new_tensor(
                     DType.F16, ne=(kv, part.tokens, 1, part.sequences), name="mask"

@@ -188,13 +188,15 @@ class Form:
         event = {**self._head, "object": kind, "choices": choices, **more}
         return event_of(event)
 
-    def _usage(self) -> dict[str, int]:
-        """The numbers of tokens; a prompt with several answers counts once."""
-        prompts = {id(choice.job.prompt): len(choice.job.prompt) for choice in self._choices}
+    def _usage(self) -> dict[str, Any]:
+        """The numbers of tokens; a prompt with several answers counts once, as its first one."""
+        firsts = {id(choice.job.prompt): choice.job for choice in reversed(self._choices)}
         made = sum(len(choice.job.made) for choice in self._choices)
-        prompt = sum(prompts.values())
+        prompt = sum(len(job.prompt) for job in firsts.values())
+        cached = sum(job.cached for job in firsts.values())
         return {
             "prompt_tokens": prompt,
             "completion_tokens": made,
             "total_tokens": prompt + made,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }

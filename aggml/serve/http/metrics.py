@@ -20,12 +20,14 @@ _TICK = 0.01
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _LONG = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 ENGINE = {
-    "prompt_tokens": "Tokens of prompts taken in",
+    "prompt_tokens": "Tokens of prompts that were computed",
+    "cached_prompt_tokens": "Tokens of prompts whose keys and values were stored",
     "tokens": "Tokens made",
     "failed_steps": "Steps that failed",
     "queued": "Sequences that wait for a slot",
     "active": "Sequences that have a slot",
     "pages_used": "Pages of keys and values promised",
+    "pages_stored": "Pages that hold what prompts began with",
     "pages": "Pages of keys and values in all",
 }
 
@@ -73,11 +75,13 @@ class Metrics:
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe
         shown: dict[str, Callable[[], float]] = {
             "prompt_tokens": lambda: counters.prompt_tokens,
+            "cached_prompt_tokens": lambda: counters.cached_tokens,
             "tokens": lambda: counters.tokens,
             "failed_steps": lambda: counters.failed_steps,
             "queued": lambda: engine.queued,
             "active": lambda: engine.active,
             "pages_used": lambda: pages.used,
+            "pages_stored": lambda: pages.stored,
             "pages": lambda: pages.budget,
         }
         for name, value in shown.items():

@@ -1,0 +1,202 @@
+"""What prompts began with: pages of keys and values that later prompts may take.
+
+A page is found by a hash of its tokens and of all tokens before it, so it stands for one beginning
+only. What is stored are copies: a sequence that writes never changes them. Here: which pages there
+are, which go first. Not here: copying them (aggml/models/cache/copying.py), when (engine.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from aggml.models.cache.copying import Run
+from aggml.models.cache.paging import PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aggml.models.cache.paging import Pages
+    from aggml.serve.jobs import Job
+
+__all__ = ["Prefixes", "key_of"]
+
+DIGEST: Final = 16  # bytes; two beginnings of the same hash: once in 2^64 pages
+
+
+def key_of(parent: bytes, ids: Sequence[int]) -> bytes:
+    """The hash of a page: of its tokens, and of the page before it."""
+    tokens = np.asarray(ids, np.int32).tobytes()
+    return hashlib.blake2b(parent + tokens, digest_size=DIGEST).digest()
+
+
+class Prefixes:
+    """The pages that are stored, the least recently used first.
+
+    ``pages.stored`` counts them. They are at most ``most``, and fewer where sequences need their
+    memory: `make_room`.
+
+    Args:
+        pages: of the sequences.
+        most: pages that may be stored; 0: nothing is.
+        ctx: rows of a slot.
+        first: the row of the first stored page.
+        model: what the keys and values depend on beside tokens.
+    """
+
+    def __init__(self, pages: Pages, most: int, *, ctx: int, first: int, model: str) -> None:
+        self._pages = pages
+        self._ctx = ctx
+        self._first = first
+        self._root = hashlib.blake2b(model.encode(), digest_size=DIGEST).digest()
+        self._at: OrderedDict[bytes, int] = OrderedDict()
+        self._free = list(range(min(most, pages.budget)))
+        self._gone: list[int] = []  # pages whose memory can be given back
+        self.most = len(self._free)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def name(self, job: Job) -> None:
+        """Hash the whole pages of a job's prompt."""
+        if self.most:
+            self._name(job, len(job.prompt) // PAGE)
+
+    def _name(self, job: Job, n: int) -> None:
+        """Hash its first ``n`` pages, of prompt and answer."""
+        prompt, keys = job.prompt, job.keys
+        while len(keys) < n:
+            begin, end = len(keys) * PAGE, (len(keys) + 1) * PAGE
+            ids = list(prompt[begin:end])
+            if end > len(prompt):
+                ids += job.made[max(0, begin - len(prompt)) : end - len(prompt)]
+            keys.append(key_of(keys[-1] if keys else self._root, ids))
+
+    @staticmethod
+    def _wanted(job: Job) -> list[bytes]:
+        """The pages that a prompt may take. Its last token is computed, for what follows it."""
+        return job.keys[: (len(job.prompt) - 1) // PAGE]
+
+    def _found(self, job: Job) -> int:
+        """How many of these are stored, without a gap."""
+        wanted = self._wanted(job)
+        return next((n for n, key in enumerate(wanted) if key not in self._at), len(wanted))
+
+    def _touch(self, keys: Sequence[bytes]) -> None:
+        """Note that a beginning was used: a page never goes before the pages that follow it."""
+        for key in reversed(keys):
+            self._at.move_to_end(key)
+
+    # -- taking
+
+    def begin(self, job: Job, staged: int) -> None:
+        """Let a prompt that begins take what is stored; ``job.copies`` says what to copy.
+
+        Args:
+            job: it has a slot.
+            staged: the row where its staged keys begin.
+        """
+        n = self._found(job)
+        assert job.slot is not None
+        for i, key in enumerate(job.keys[:n]):
+            source = self._row(self._at[key])
+            for target in (job.slot * self._ctx + i * PAGE, staged + i * PAGE):
+                job.copies.append(Run(source, target, PAGE))
+        job.copies.sort(key=lambda run: run.target)
+        self._touch(job.keys[:n])
+        job.taken_in = job.cached = n * PAGE
+        job.kept = n
+
+    def awaits(self, job: Job, coming: set[bytes]) -> bool:
+        """Whether a prompt's next page is being computed for another one.
+
+        Args:
+            job: its prompt has not begun.
+            coming: pages of the prompts before it that are being taken in.
+        """
+        wanted, n = self._wanted(job), self._found(job)
+        return n < len(wanted) and wanted[n] in coming
+
+    def coming(self, job: Job) -> list[bytes]:
+        """The pages of a prompt that will be stored when they are computed."""
+        if job.kept is None or (self._pages.used >= self._pages.budget and not self._at):
+            return []
+        return job.keys[job.kept : len(job.prompt) // PAGE]
+
+    # -- storing
+
+    def keep(self, job: Job, written: int) -> list[tuple[bytes, Run]]:
+        """Store the pages that a job has completed; returns their keys, and what to copy.
+
+        Args:
+            job: it has a slot.
+            written: positions whose keys and values are there.
+        """
+        added: list[tuple[bytes, Run]] = []
+        if not self.most or job.kept is None or (job.kept + 1) * PAGE > written:
+            return added
+        self._name(job, written // PAGE)
+        if job.kept and job.keys[job.kept - 1] not in self._at:
+            job.kept = None  # what follows a page that is gone would never be found
+            return added
+        assert job.slot is not None
+        self._touch(job.keys[: job.kept])
+        for i in range(job.kept, written // PAGE):
+            key = job.keys[i]
+            if key not in self._at:
+                place = self._place(i)
+                if place is None:
+                    job.kept = None
+                    break
+                self._at[key] = place
+                run = Run(job.slot * self._ctx + i * PAGE, self._row(place), PAGE)
+                added.append((key, run))
+            self._at.move_to_end(key)
+            job.kept = i + 1
+        self._touch(job.keys[: job.kept or 0])
+        return added
+
+    def _place(self, before: int) -> int | None:
+        """A place for one more page, if need be that of the least recently used one.
+
+        Args:
+            before: pages of the same beginning, which were used last and must stay.
+        """
+        full = self._pages.used + self._pages.stored >= self._pages.budget
+        if not full and self._free:
+            self._pages.stored += 1
+            return heapq.heappop(self._free)
+        if len(self._at) <= before:
+            return None
+        return self._at.popitem(last=False)[1]
+
+    def lose(self, keys: Iterable[bytes]) -> None:
+        """Forget pages: their copies have failed."""
+        for key in keys:
+            if (place := self._at.pop(key, None)) is not None:
+                self._drop(place)
+
+    def make_room(self, job: Job) -> None:
+        """Give up as many pages as a job needs for a slot, not those that it would take first."""
+        lacks = self._pages.lacks(len(job.prompt) + job.n_predict)
+        if lacks:
+            self._touch(job.keys[: self._found(job)])
+        for _ in range(min(lacks, len(self._at))):
+            self._drop(self._at.popitem(last=False)[1])
+
+    def _drop(self, place: int) -> None:
+        heapq.heappush(self._free, place)
+        self._pages.stored -= 1
+        self._gone.append(place)
+
+    def surplus(self) -> list[tuple[int, int]]:
+        """Rows whose memory can be given back: the first one, and how many."""
+        gone, self._gone = set(self._gone), []
+        return [(self._row(place), PAGE) for place in sorted(gone.intersection(self._free))]
+
+    def _row(self, place: int) -> int:
+        return self._first + place * PAGE
