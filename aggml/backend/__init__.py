@@ -9,3 +9,7 @@ from aggml.backend.base import BackendBase
 from aggml.backend.computing import GraphPlan
 
 __all__ = ["Backend", "BackendBase", "Device", "GraphPlan"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -45,3 +45,7 @@ for command in (
     devices, generate, chat, embed, rerank, transcribe, serve, gguf, bench, trace, ops,
 ):  # fmt: skip
     main.add_command(command)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,3 +5,7 @@ from aggml.gguf.header import GGUFError
 from aggml.gguf.writer import GGUFWriter
 
 __all__ = ["GGUFError", "GGUFFile", "GGUFWriter"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,3 +27,7 @@ __all__ = [
     "ModelError", "Segment", "SpeechModel", "TextModel", "Token", "convert", "known_architectures",
     "load", "read_wav", "register_architecture",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -46,3 +46,7 @@ def cpu_mask(isa: str | None) -> int:
             f"[native] isa={name!r} is not one of {[*isas(), 'native']} that this machine can run"
         )
     return ISAS[name] & have
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -56,3 +56,7 @@ __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll] - as those of t
         if isinstance(x, _Function | _EnumType) and name[0] != "_"
     ]
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,3 +26,7 @@ __all__ = [
     "node_problem",
     "written_leafs",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -42,3 +42,7 @@ def __getattr__(name: str) -> object:
     if name in _OF:
         return getattr(importlib.import_module(f"aggml.ray.{_OF[name]}"), name)
     raise AttributeError(f"module 'aggml.ray' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

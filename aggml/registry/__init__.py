@@ -47,3 +47,7 @@ __all__ = [
     "unload",
     "unregister_device",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

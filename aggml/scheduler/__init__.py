@@ -9,3 +9,7 @@ from aggml.scheduler.running.evaluate import Evaluation
 from aggml.scheduler.scheduler import Scheduler
 
 __all__ = ["Evaluation", "SchedulePlan", "Scheduler"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,3 +17,7 @@ __all__ = [
     "STAGED", "Completer", "Embedder", "Engine", "EngineError", "FullError", "Job", "Limits",
     "TooLongError", "Transcriber", "opened",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

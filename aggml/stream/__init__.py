@@ -8,3 +8,7 @@ from aggml.stream.base import StreamBase
 from aggml.stream.stream import Stream
 
 __all__ = ["Stream", "StreamBase"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -53,3 +53,7 @@ __all__ = [
     "same_layout",
     "span",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

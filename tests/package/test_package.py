@@ -181,6 +181,21 @@ def test_all_names_what_is_defined(name: str) -> None:
         assert sorted(defined - set(listed)) == []
 
 
+PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_dir_of_a_package_is_its_names(name: str) -> None:
+    """``dir()`` of a package is its ``__all__``; one without shows nothing but its modules."""
+    package = importlib.import_module(name)
+    listed: list[str] | None = getattr(package, "__all__", None)
+    if listed is None:
+        shown = {key: getattr(package, key) for key in dir(package) if not key.startswith("_")}
+        assert [key for key, value in shown.items() if f"{name}.{key}" not in MODULES] == []
+    else:
+        assert dir(package) == sorted(listed)
+
+
 def header(path: Path) -> list[str]:
     """The comment or docstring at the top of a source, in lines, blank ones left out."""
     text = path.read_text()

@@ -27,3 +27,7 @@ __all__ = [
     "type_traits",
     "usable_features",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

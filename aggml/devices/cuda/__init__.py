@@ -83,3 +83,7 @@ def aggml_backend_init() -> Family:
     if _family is None:
         _family = CUDAFamily()
     return _family
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -132,3 +132,7 @@ def aggml_backend_init() -> Family:
             raise BackendLoadError("[ggml] GGML_BACKEND_PATH names no library")
         _family = family()
     return _family
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -396,3 +396,7 @@ class SimDevice(Device):
     def _give_back(self, size: int) -> None:
         with self._lock:
             self._used -= size
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -28,3 +28,7 @@ __all__ = [
     "lay_out_scratch",
     "laying_out_scratch",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -20,3 +20,7 @@ __all__ = [
     "Attention", "ChannelMix", "CrossAttention", "DeltaNet", "Experts", "FeedForward",
     "LatentAttention", "Mamba2", "Rope", "Scope", "TimeMix",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

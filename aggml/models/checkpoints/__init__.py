@@ -12,3 +12,7 @@ from aggml.models.checkpoints.safetensors import SafeTensors
 from aggml.models.checkpoints.whisper import open_whisper
 
 __all__ = ["ModelFolder", "SafeTensors", "open_whisper", "read_pickled"]
+
+
+def __dir__() -> list[str]:
+    return __all__

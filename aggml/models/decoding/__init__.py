@@ -12,3 +12,7 @@ from aggml.models.decoding.generating import Timing, generate
 from aggml.models.decoding.sampling import Sampler
 
 __all__ = ["F32", "Batch", "Best", "Decoder", "Group", "Sampler", "Timing", "generate"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,3 +11,7 @@ from aggml.models.encoding.description import EncoderDescription, EncoderLayer
 from aggml.models.encoding.encoder import Encoder
 
 __all__ = ["Encoder", "EncoderDescription", "EncoderLayer"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,3 +11,7 @@ from __future__ import annotations
 from aggml.models.speech.segments import Segment
 
 __all__ = ["Segment"]
+
+
+def __dir__() -> list[str]:
+    return __all__

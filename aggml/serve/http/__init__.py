@@ -13,3 +13,7 @@ from aggml.serve.http.running import Address, run
 from aggml.serve.http.service import Options, Service
 
 __all__ = ["Address", "Options", "Service", "application", "run"]
+
+
+def __dir__() -> list[str]:
+    return __all__
