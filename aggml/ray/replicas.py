@@ -4,18 +4,21 @@
 
 Each replica is a whole service with its own model, cores and continuous batch. Ray Serve's proxy
 passes requests on, streams answers, and starts replicas by the requests under way, or by tokens
-(scaling.py). Here: the deployment. Not here: the service (aggml.serve), a model in stages
-(pipeline.py).
+(scaling.py). Several replicas have a deployment in front, which gives a prompt to the replica that
+has most of its beginning (front.py, router.py). Here: the deployments. Not here: the service
+(aggml.serve), a model in stages (pipeline.py).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 
 from aggml import InvalidArgument
+from aggml.ray.front import Behind, Front
 from aggml.ray.scaling import Replica
 from aggml.serve import Limits
 from aggml.serve.http import Options
@@ -42,6 +45,7 @@ def service(
     deadline: float = 120.0,
     drain: float = 30.0,
     api_key: str | None = None,
+    imbalance: int | None = None,
 ) -> Application:
     """What ``ray.serve.run`` takes: OpenAI's routes over HTTP, computed by replicas.
 
@@ -58,10 +62,12 @@ def service(
         deadline: seconds for a request that does not name its own.
         drain: seconds that a replica which is taken away may go on with its requests.
         api_key: what requests must bring.
+        imbalance: how many requests more than the least busy replica one may get because it has the
+            beginnings of their prompts; None: half of its slots.
 
     Raises:
         InvalidArgument: replicas below 1, or the most below the fewest; tokens below 1, or
-            without two numbers of replicas.
+            without two numbers of replicas; imbalance below 1.
     """
     fewest, most = replicas if isinstance(replicas, tuple) else (replicas, replicas)
     if not 1 <= fewest <= most:
@@ -70,22 +76,38 @@ def service(
         raise InvalidArgument(
             f"[service] tokens is {tokens}: it must be 1 or more, with replicas=(fewest, most)"
         )
+    if imbalance is not None and imbalance < 1:
+        raise InvalidArgument(f"[service] imbalance is {imbalance}, must be 1 or more")
     each = limits or Limits()
     options = Options(
         models=[Path(x).resolve() for x in models], devices=devices, threads=threads,
         limits=each, deadline=deadline, drain=drain, api_key=api_key, collect_seldom=True,
     )  # fmt: skip
-    scaling = _scaling(fewest, most, each.slots, tokens)
-    deployment = serve.deployment(
-        name="aggml",
+    given: dict[str, Any] = {
+        "name": "aggml",
         # What waits for a slot waits in the replica, which answers 503 when its queue is full.
-        max_ongoing_requests=each.slots + each.max_waiting,
-        graceful_shutdown_timeout_s=drain,
-        ray_actor_options={"num_cpus": threads, **_actor(resources or {})},
-        **scaling,
+        "max_ongoing_requests": each.slots + each.max_waiting,
+        "graceful_shutdown_timeout_s": drain,
+        "ray_actor_options": {"num_cpus": threads, **_actor(resources or {})},
+        **_scaling(fewest, most, each.slots, tokens),
+    }
+    bound: Application
+    if most == 1:
+        # The application is built in the replica: a model does not travel.
+        alone = serve.ingress(lambda: application(options))(Replica)
+        bound = serve.deployment(**given)(alone).bind()
+        return bound
+    router = RequestRouterConfig(
+        request_router_class=cast("Any", "aggml.ray.router:ByPrefix"),
+        request_router_kwargs={"imbalance": imbalance or max(1, each.slots // 2)},
     )
-    # The application is built in each replica: a model does not travel.
-    bound: Application = deployment(serve.ingress(lambda: application(options))(Replica)).bind()
+    behind = serve.deployment(**given, request_router_config=router)(Behind).bind(options)
+    bound = serve.deployment(
+        name="front",
+        max_ongoing_requests=most * (each.slots + each.max_waiting),
+        graceful_shutdown_timeout_s=drain,
+        ray_actor_options={"num_cpus": 0},
+    )(serve.ingress()(Front)).bind(behind)
     return bound
 
 

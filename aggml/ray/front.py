@@ -1,0 +1,305 @@
+"""The way of a request over Ray Serve: through a deployment in front, to a replica and back.
+
+Ray Serve's router sees the head of a request over HTTP, not its body. So a deployment in front
+reads the body and calls the replicas by a handle, whose router sees what the prompt begins with.
+Here: both ends of such a call. Not here: the choice (routing.py), the service (aggml.serve).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import ray.exceptions as of_ray
+from ray import serve
+from ray.serve.exceptions import RayServeException
+
+from aggml.ray.errors import LOST
+from aggml.ray.routing import pieces_of
+from aggml.ray.scaling import Replica
+from aggml.serve.http.app import application
+from aggml.serve.http.forms import Failure
+from aggml.serve.jobs import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from aggml.serve.http import Options
+
+__all__ = ["Behind", "Front", "Head", "answered"]
+
+LARGEST: Final = 65 << 20  # bytes of a body; the replica refuses less, and says so
+TRIES: Final = 3  # replicas that a request is given to, as each is lost
+ENDS: Final = 5.0  # seconds that a replica has to end what nobody waits for
+WAITING: Final = 64  # parts of an answer that wait for the front at most
+
+_log = logging.getLogger("serve")
+
+
+class Head(NamedTuple):
+    """The head of a request, as it goes to a replica."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    root: str
+
+
+class Begin(NamedTuple):
+    """The head of an answer; its body follows in parts."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+# -- in a replica
+
+
+async def answered(app: ASGIApp, head: Head, body: bytes) -> AsyncGenerator[Begin | bytes, None]:
+    """The answer of an ASGI application: its head, then its body as it comes.
+
+    Cancellation, and closing the generator: the application hears that its client has gone.
+    """
+    parts: asyncio.Queue[Begin | bytes | None] = asyncio.Queue(WAITING)
+    gone = asyncio.Event()
+    given = False
+
+    async def receive() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if gone.is_set():
+            raise OSError("the client has gone")
+        if message["type"] == "http.response.start":
+            headers = [(bytes(k), bytes(v)) for k, v in message.get("headers", ())]
+            await parts.put(Begin(message["status"], headers))
+        elif message.get("body"):
+            await parts.put(bytes(message["body"]))
+
+    async def run() -> None:
+        try:
+            await app(_scope(head), receive, send)
+        finally:
+            if not gone.is_set():
+                await parts.put(None)
+
+    task = asyncio.create_task(run())
+    try:
+        part: Begin | bytes | None = b""
+        while part is not None:
+            part = await parts.get()
+            if isinstance(part, Begin):
+                yield part
+                continue
+            together = []
+            while isinstance(part, bytes):
+                together.append(part)
+                if parts.empty():
+                    break
+                part = parts.get_nowait()
+            if together:
+                yield b"".join(together)
+        await task
+    finally:
+        gone.set()
+        while not parts.empty():
+            parts.get_nowait()
+        if not task.done():
+            await asyncio.wait([task], timeout=ENDS)
+            task.cancel()
+        with contextlib.suppress(BaseException):
+            await task
+
+
+def _scope(head: Head) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": head.method,
+        "path": head.path,
+        "raw_path": head.path.encode(),
+        "query_string": head.query,
+        "root_path": head.root,
+        "headers": head.headers,
+        "server": None,
+        "client": None,
+    }
+
+
+class Behind(Replica):
+    """A replica that answers the deployment in front.
+
+    Ray Serve allows one ASGI application in an application of its own, which is the front. So the
+    service's models are opened here.
+    """
+
+    async def __init__(self, options: Options) -> None:  # type: ignore[misc] # Ray awaits it
+        self._asgi_app = application(options)
+        self._ends = asyncio.Event()
+        opened = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._live(opened))
+        await opened
+
+    async def _live(self, opened: asyncio.Future[None]) -> None:
+        """Hold the models open, in one task as anyio wants it, until this replica ends."""
+        try:
+            async with self._asgi_app.router.lifespan_context(self._asgi_app):
+                opened.set_result(None)
+                await self._ends.wait()
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    async def __del__(self) -> None:
+        """Requests under way have some time to end; Ray Serve awaits this."""
+        self._ends.set()
+        await asyncio.wait([self._life])
+
+    async def answer(
+        self, head: tuple[Any, ...], body: bytes, pieces: list[bytes]
+    ) -> AsyncGenerator[Begin | bytes, None]:
+        """The answer to a request: its head, then its body as it comes.
+
+        Args:
+            head: a `Head`.
+            body: all of it.
+            pieces: for the router alone.
+        """
+        del pieces
+        name = serve.get_replica_context().replica_id.unique_id.encode()
+        async with contextlib.aclosing(answered(self._asgi_app, Head(*head), body)) as parts:
+            async for part in parts:
+                if isinstance(part, Begin):
+                    yield Begin(part.status, [*part.headers, (b"x-aggml-replica", name)])
+                else:
+                    yield part
+
+
+# -- in front
+
+
+class Front:
+    """Reads a request and gives it to the replica that has most of its prompt's beginning.
+
+    A replica that is lost before it has answered anything is replaced by another one. Afterwards
+    the client is told: an answer that has begun cannot begin again.
+    """
+
+    def __init__(self, replicas: Any) -> None:  # noqa: ANN401 a handle of Ray Serve
+        self._replicas = replicas.options(stream=True)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """The application, as Ray Serve asks for it: a function, since it is run by uvicorn."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._application(scope, receive, send)
+
+        return app
+
+    async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                kind = (await receive())["type"]
+                await send({"type": f"{kind}.complete"})
+                if kind == "lifespan.shutdown":
+                    return
+        if scope["type"] != "http":
+            raise RuntimeError(f"nothing is served over {scope['type']}")
+        body = bytearray()
+        more = True
+        while more and len(body) <= LARGEST:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
+        head = Head(
+            scope["method"], scope["path"], scope.get("query_string", b""), headers,
+            scope.get("root_path", ""),
+        )  # fmt: skip
+        answer = asyncio.create_task(self._answer(head, bytes(body), send))
+        watch = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait([answer, watch], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watch.cancel()
+            if not answer.done():
+                answer.cancel()
+            await asyncio.wait([answer, watch])
+        if not answer.cancelled():
+            answer.result()
+
+    async def _answer(self, head: Head, body: bytes, send: Send) -> None:
+        """Pass an answer on."""
+        pieces = pieces_of(body) if head.method == "POST" else []
+        begun: Begin | None = None
+        for tried in range(1, TRIES + 1):
+            try:
+                async with contextlib.aclosing(self._parts(head, body, pieces)) as parts:
+                    async for part in parts:
+                        if isinstance(part, bytes):
+                            await send(
+                                {"type": "http.response.body", "body": part, "more_body": True}
+                            )
+                        else:
+                            begun = Begin(*part)
+                            await _begin(send, begun)
+                break
+            except (of_ray.RayError, RayServeException) as error:
+                _log.warning("a replica has not answered: %s", type(error).__name__)
+                if begun is None and tried < TRIES and isinstance(error, LOST):
+                    continue
+                await _tell(send, error, begun)
+                break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _parts(
+        self, head: Head, body: bytes, pieces: list[bytes]
+    ) -> AsyncGenerator[Begin | bytes, None]:
+        """What a replica answers; whoever closes this ends the computation."""
+        response = self._replicas.answer.remote(tuple(head), body, pieces)
+        try:
+            async for part in response:
+                yield part
+        except BaseException:
+            response.cancel()
+            raise
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _begin(send: Send, begun: Begin) -> None:
+    await send(
+        {"type": "http.response.start", "status": begun.status, "headers": list(begun.headers)}
+    )
+
+
+async def _tell(send: Send, error: Exception, begun: Begin | None) -> None:
+    """Tell the client of a failure: as the whole answer, or as the last event of a stream."""
+    what = "was lost" if isinstance(error, LOST) else "has failed"
+    failure = Failure(EngineError(f"the replica that computed this {what}: {type(error).__name__}"))
+    if begun is None:
+        response = failure.response()
+        await _begin(send, Begin(response.status_code, response.raw_headers))
+        await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
+    elif any(value.startswith(b"text/event-stream") for _, value in begun.headers):
+        await send({"type": "http.response.body", "body": failure.event(), "more_body": True})
+    else:
+        raise error  # the connection ends before the length that was promised

@@ -1,0 +1,208 @@
+"""Replicas behind the deployment in front: which one a prompt goes to, on a cluster.
+
+Here: prefixes that settle, bursts, replicas that are killed, clients that hang up. Not here: the
+rule (test_routing.py), which pages a replica stores (tests/serve/test_prefixes.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+import numpy as np
+import pytest
+import ray
+from ray_cluster import cluster
+
+from aggml.models.small import write_small
+from aggml.serve import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of Ray's own code, which is imported while these tests run.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+REPLICAS = 3
+IMBALANCE = 3
+LONG = 30_000  # tokens: more than any test waits for
+SEEDS = itertools.count(1)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Another one for each test: replicas keep what earlier tests asked."""
+    return next(SEEDS) * 1000
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from ray import serve
+
+    from aggml.ray import service
+
+    folder = tmp_path_factory.mktemp("prefixes")
+    model = write_small(folder / "small.gguf")
+    for _ in cluster(folder):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        limits = Limits(slots=4, ctx=32_768)
+        serve.run(service([model], replicas=REPLICAS, limits=limits, imbalance=IMBALANCE))
+        yield f"http://127.0.0.1:{port}"
+        serve.shutdown()  # type: ignore[no-untyped-call]
+
+
+def text(n: int, seed: int) -> list[int]:
+    found: list[int] = np.random.default_rng(seed).integers(3, 90, n).tolist()
+    return found
+
+
+async def ask(client: httpx.AsyncClient, url: str, prompt: list[int], **more: Any) -> Any:
+    """The replica that answered, tokens that it had, the answer's text."""
+    asked = {"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True, **more}
+    answer = await client.post(f"{url}/v1/completions", json=asked, timeout=100)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return answer.headers["x-aggml-replica"], cached, told["choices"][0]["text"]
+
+
+async def test_each_beginning_settles_on_one_replica(url: str, seed: int) -> None:
+    begins = [text(200, seed + i) for i in range(6)]
+    order = np.random.default_rng(1).permutation(np.repeat(np.arange(6), 8)).tolist()
+    where: dict[int, set[str]] = {i: set() for i in range(6)}
+    hits = 0
+    async with httpx.AsyncClient() as client:
+        for k, i in enumerate(order):
+            replica, cached, _ = await ask(client, url, begins[i] + text(5, seed + 100 + k))
+            assert cached == (192 if where[i] else 0)
+            hits += cached > 0
+            where[i].add(replica)
+    assert all(len(replicas) == 1 for replicas in where.values())
+    assert Counter(Counter(next(iter(x)) for x in where.values()).values()) == {2: REPLICAS}
+    assert hits == 42  # of 48: all but the first of each
+
+
+async def test_a_burst_of_one_beginning_goes_to_all_replicas(url: str, seed: int) -> None:
+    begin = text(200, seed)
+    found: list[Any] = []
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=64)) as client:
+        first, _, _ = await ask(client, url, [*begin, 9])
+
+        async def one(k: int) -> None:
+            found.append(await ask(client, url, begin + text(5, 200 + k), max_tokens=400))
+
+        async with anyio.create_task_group() as tasks:
+            for k in range(18):
+                tasks.start_soon(one, k)
+    counts = Counter(replica for replica, _, _ in found)
+    assert len(counts) == REPLICAS
+    assert counts[first] == max(counts.values())
+    # All were there before the first one was answered, so that these are loads.
+    assert max(counts.values()) - min(counts.values()) <= IMBALANCE
+
+
+async def _stream(client: httpx.AsyncClient, url: str, prompt: list[int], n: int) -> Any:
+    """The first replica, and an iterator over events; closed by whoever has enough."""
+    asked = {"prompt": prompt, "max_tokens": n, "stream": True, "ignore_eos": True}
+    request = client.build_request(
+        "POST", f"{url}/v1/completions", json=asked | {"temperature": 0, "timeout": 100}
+    )
+    return await client.send(request, stream=True)
+
+
+def _actor(replica: str) -> Any:
+    """The actor of a replica."""
+    names: Any = ray.util.list_named_actors(all_namespaces=True)
+    for name in names:
+        if replica in name["name"]:
+            return ray.get_actor(name["name"], namespace=name["namespace"])
+    raise AssertionError(f"no actor is called {replica}")
+
+
+async def test_clients_that_hang_up_end_their_requests_on_the_replica(url: str, seed: int) -> None:
+    begin = text(200, seed)
+    async with httpx.AsyncClient(timeout=60) as client:
+        replica, _, _ = await ask(client, url, [*begin, 9])
+        actor = _actor(replica)
+        begun: list[str] = []
+
+        def under_way() -> int:
+            return int(ray.get(actor.get_num_ongoing_requests.remote()))
+
+        async def read(k: int) -> None:
+            asked = {"prompt": [*begin, k], "max_tokens": LONG, "stream": True, "ignore_eos": True}
+            address = f"{url}/v1/completions"
+            async with client.stream("POST", address, json=asked) as response:
+                async for line in response.aiter_lines():
+                    if line.startswith("data: {") and k not in first:
+                        first.add(k)
+                        begun.append(response.headers["x-aggml-replica"])
+
+        first: set[int] = set()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                for k in range(IMBALANCE):
+                    tasks.start_soon(read, k)
+                while len(begun) < IMBALANCE:  # noqa: ASYNC110 of the replica
+                    await anyio.sleep(0.05)
+                assert await anyio.to_thread.run_sync(under_way) == IMBALANCE
+                tasks.cancel_scope.cancel()
+        assert begun == [replica] * IMBALANCE
+        with anyio.fail_after(60):  # to the end they would take several minutes
+            while await anyio.to_thread.run_sync(under_way):  # noqa: ASYNC110 of Ray
+                await anyio.sleep(0.1)
+        assert (await ask(client, url, [*begin, 9]))[:2] == (replica, 192)
+
+
+async def test_beginnings_of_a_killed_replica_move(url: str, seed: int) -> None:
+    begin = text(200, seed)
+    async with httpx.AsyncClient(timeout=100) as client:
+        replica, _, said = await ask(client, url, [*begin, 5])
+        assert await ask(client, url, [*begin, 5]) == (replica, 192, said)
+        stream = await _stream(client, url, [*begin, 6], LONG)
+        assert stream.headers["x-aggml-replica"] == replica
+        lines = stream.aiter_lines()
+        while not (await anext(lines)).startswith("data: {"):
+            pass
+        found: list[Any] = []
+
+        async def whole() -> None:
+            found.append(await ask(client, url, [*begin, 5], max_tokens=400))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(whole)
+            await anyio.sleep(0.2)
+            await anyio.to_thread.run_sync(lambda: ray.kill(_actor(replica)))
+        # Whoever had no token of its answer yet got all of it from another replica.
+        assert found[0][0] != replica
+        assert found[0][2].startswith(said)
+        last = [line async for line in lines if line.startswith("data: ")][-1]
+        error = json.loads(last[6:])["error"]
+        assert error["type"] == "server_error"
+        assert "was lost" in error["message"]
+        await stream.aclose()
+        again = await ask(client, url, [*begin, 5])
+        assert again[0] != replica
+        assert again[2] == said
+        assert await ask(client, url, [*begin, 5]) == (again[0], 192, said)
+
+
+async def test_what_replicas_refuse_arrives_as_they_say_it(url: str) -> None:
+    async with httpx.AsyncClient(timeout=60) as client:
+        unknown = await client.post(f"{url}/v1/completions", json={"model": "no", "prompt": "a"})
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+        broken = await client.post(f"{url}/v1/completions", content=b"{")
+        assert broken.status_code == 400
+        large = await client.post(f"{url}/v1/completions", content=b"x" * (2 << 20))
+        assert large.status_code == 413
+        assert (await client.get(f"{url}/nowhere")).status_code == 404
+        assert (await client.get(f"{url}/health")).json()["status"] == "ok"
