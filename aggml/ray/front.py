@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aggml.serve.http import Options
 
-__all__ = ["Behind", "Front", "Head", "answered"]
+__all__ = ["Begin", "Behind", "Front", "Head", "answered"]
 
 LARGEST: Final = 65 << 20  # bytes of a body; the replica refuses less, and says so
 TRIES: Final = 3  # replicas that a request is given to, as each is lost
