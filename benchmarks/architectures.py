@@ -3,8 +3,9 @@
     python -m benchmarks.architectures [NAME ...] [--threads 2] [--type q8_0] [--json FILE]
 
 The files are those that tests/models compares logits of, 16 times as wide: folders with random
-weights, converted. Turns of both are interleaved, so that a busy machine slows both; the fastest
-turn of each counts. Not here: one model of a real size (generation.py).
+weights, converted; and models with states at sizes that exist (state_models.py). Turns of both are
+interleaved, so that a busy machine slows both; the fastest turn of each counts. Not here: one model
+of a real size (generation.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 import aggml
 from aggml.models import convert
+from benchmarks import state_models
 from benchmarks.generation import CTX, Peer
 from benchmarks.models import load_decoder, open_model
 
@@ -124,15 +126,20 @@ async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
     from models import random_folders
 
     cases, found = random_folders.cases(), {}
-    for name in names or [x for x, told in cases.items()
-                          if "ForCausalLM" in str(told["config"]["architectures"])
-                          and x not in ALIKE and x not in UNEVEN]:  # fmt: skip
-        told = _wider(cases[name])
+    even = [x for x, told in cases.items()
+            if "ForCausalLM" in str(told["config"]["architectures"])
+            and x not in ALIKE and x not in UNEVEN]  # fmt: skip
+    for name in names or [*even, *state_models.MODELS]:
         with tempfile.TemporaryDirectory() as place:
-            folder = random_folders.write(Path(place, name), name, kind="f16", told=told)
             path = Path(place, f"{name}.gguf")
-            size = (await convert(folder, path, dtype)).nbytes
-            row = await _measured(path, threads, told["config"]["vocab_size"])
+            if name in state_models.MODELS:
+                size = state_models.write(path, name, dtype).stat().st_size
+                row = await _measured(path, threads, state_models.VOCABULARY)
+            else:
+                told = _wider(cases[name])
+                folder = random_folders.write(Path(place, name), name, kind="f16", told=told)
+                size = (await convert(folder, path, dtype)).nbytes
+                row = await _measured(path, threads, told["config"]["vocab_size"])
         found[name] = {"bytes": size} | row
         p, d = row["prompt"], row["decode"]
         print(
@@ -145,7 +152,9 @@ async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures")
-    parser.add_argument("names", nargs="*", help="cases of tests/models/random_folders.py")
+    parser.add_argument(
+        "names", nargs="*", help="cases of tests/models/random_folders.py or state_models.py"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--type", default="q8_0", help="of the matrices")
     parser.add_argument("--json", type=Path, help="where to write the figures")

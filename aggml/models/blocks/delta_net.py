@@ -118,7 +118,7 @@ class DeltaNet:
         n = self._values * tokens * sequences
         whole = ops.reshape_1d(found, found.nelements)
         size = self.head * self._values * sequences
-        at.keep("delta", i, ops.view_1d(whole, size, n * whole.nb[0]))
+        at.keep("delta", i, ops.view_1d(whole, size, n * whole.nb[0]), read=True)
         return ops.reshape_2d(ops.view_1d(whole, n, 0), self._values, tokens * sequences)
 
     def _rates(

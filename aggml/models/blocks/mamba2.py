@@ -95,7 +95,7 @@ class Mamba2:
             at.turns.reads[i],
         )
         n = self.inner * tokens * sequences
-        at.keep("scan", i, ops.view_1d(found, row * sequences, n * found.nb[0]))
+        at.keep("scan", i, ops.view_1d(found, row * sequences, n * found.nb[0]), read=True)
         y = ops.reshape_4d(ops.view_1d(found, n, 0), head, self.heads, tokens, sequences)
         y = ops.add(y, ops.mul(into, at.weight("ssm_d")))
         y = ops.reshape_3d(y, self.inner, tokens, sequences)

@@ -53,7 +53,7 @@ def convolved(at: Scope, part: int, x: Tensor) -> Tensor:
     before = ops.reshape_3d(at.recall("conv", part), back, channels, sequences)
     line = ops.concat(before, ops.transpose(x), 0)
     last = ops.view_3d(line, back, channels, sequences, line.nb[1], line.nb[2], tokens * line.nb[0])
-    at.keep("conv", part, ops.cont(last))
+    at.keep("conv", part, ops.cont(last), read=True)
     y = ops.ssm_conv(line, kernel)
     bias = at.find("ssm_conv1d.bias")
     return ops.silu(y if bias is None else ops.add(y, bias))

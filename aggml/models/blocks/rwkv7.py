@@ -144,7 +144,8 @@ class TimeMix:
             y = ops.rwkv_wkv7(r, w, k, v, a, b, at.recall("matrix", i))
             whole = ops.reshape_1d(y, y.nelements)
             size = self.width * self.head * sequences
-            at.keep("matrix", i, ops.view_1d(whole, size, n * self.width * whole.nb[0]))
+            states = ops.view_1d(whole, size, n * self.width * whole.nb[0])
+            at.keep("matrix", i, states, read=True)
             found.append(ops.view_2d(y, self.width, n, y.nb[1], 0))
         return joined(found)
 

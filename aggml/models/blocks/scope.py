@@ -81,6 +81,7 @@ class Scope:
         turns: of states.
         centred: as `Description` has it.
         kept: nodes beside the result that the graph must compute: the states that a step leaves.
+        kept_early: those of them that may come before the rest of their layer.
         passed: values that layers of one graph hand on beside their result, by name.
     """
 
@@ -95,6 +96,7 @@ class Scope:
     turns: Turns
     centred: bool = False
     kept: list[Tensor] = field(default_factory=list)
+    kept_early: list[Tensor] = field(default_factory=list)
     passed: dict[str, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str) -> Tensor:
@@ -123,8 +125,18 @@ class Scope:
         """The states that the sequences of a part of the step go on from: [width, sequences]."""
         return ops.get_rows(self.caches[name], self.turns.reads[part])
 
-    def keep(self, name: str, part: int, states: Tensor) -> None:
-        """Leave the sequences of a part of the step these states: width elements of each."""
+    def keep(self, name: str, part: int, states: Tensor, *, read: bool = False) -> None:
+        """Leave the sequences of a part of the step these states: width elements of each.
+
+        Args:
+            name: of the cache.
+            part: of the step.
+            states: what to leave.
+            read: they were made of the states before, so nothing of this part reads these later.
+                Where the step has no other part they are put away at once, and all layers can
+                have the same scratch for them: 1 MB of a layer of mamba2-370m.
+        """
         cache, to = self.caches[name], self.turns.writes[part]
         rows = ops.reshape_2d(states, cache.ne[0], to.ne[0])
-        self.kept.append(ops.set_rows(cache, rows, to))
+        early = read and len(self.shape.parts) == 1
+        (self.kept_early if early else self.kept).append(ops.set_rows(cache, rows, to))

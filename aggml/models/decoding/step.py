@@ -117,6 +117,7 @@ class Builder:
         places = self._places(shape)
         turns = _turns(shape) if self._caches.states else Turns((), ())
         kept: list[Tensor] = []
+        early: list[Tensor] = []
         passed: dict[str, Tensor] = {}
         x = self._embedded(tokens, positions) if model.embeds else tokens
         for i, layer in enumerate(model.layers):
@@ -132,6 +133,7 @@ class Builder:
                 turns,
                 model.centred,
                 kept,
+                early,
                 passed,
             )
             parts = layer.parts()
@@ -141,7 +143,7 @@ class Builder:
             await checkpoint()
         drawing = Drawing.of(shape)
         logits, best, every = self._results(x, shape, chosen, drawing)
-        graph = Graph(*(y for y in (best, logits, every) if y is not None), *kept)
+        graph = Graph(*early, *(y for y in (best, logits, every) if y is not None), *kept)
         return Step(
             graph, self._ctx, self._caches.sequences, tokens, positions,
             any(leaf is positions for leaf in graph.leafs), places,

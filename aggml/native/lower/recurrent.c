@@ -35,21 +35,33 @@ static agk_status run_conv(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
-/* Copies a state behind the outputs, as the snapshot `back` tokens before the end. */
+/* The states behind the outputs: snapshot `back` is the one `back` tokens before the end. */
 typedef struct snapshots {
     float *first;
     int64_t step, count, size; /* floats from one snapshot to the next, how many, floats of a state */
 } snapshots;
 
-static void keep(const snapshots *s, int64_t back, const float *state)
+/* Where a token writes the state: at once where it is kept. Each copy would be as much memory as a token reads: a head of
+ * Mamba 2 has 32 KB. */
+static float *state_at(const snapshots *s, int64_t back, float *scratch)
 {
-    if (back < s->count) memcpy(s->first + back * s->step, state, (size_t)s->size * sizeof *state);
+    return back < s->count ? s->first + back * s->step : scratch;
 }
 
 /* Snapshots from before the first token are the initial state. */
 static void keep_initial(const snapshots *s, int64_t tokens, const float *state)
 {
-    for (int64_t back = tokens; back < s->count; ++back) keep(s, back, state);
+    for (int64_t back = tokens; back < s->count; ++back) {
+        memcpy(s->first + back * s->step, state, (size_t)s->size * sizeof *state);
+    }
+}
+
+/* A state with rows of n floats, `step` bytes apart: as it lies, or copied to scratch. */
+static const float *dense_state(const char *data, int64_t rows, int64_t n, int64_t step, float *scratch)
+{
+    if (step == n * (int64_t)sizeof(float)) return (const float *)(const void *)data;
+    for (int64_t i = 0; i < rows; ++i) memcpy(scratch + i * n, data + i * step, (size_t)n * sizeof(float));
+    return scratch;
 }
 
 /* src s [n, p, h, slots], x [p, h, t, seqs], dt [h, t, seqs], A [n or 1, h], B and C [n, groups, t, seqs], ids
@@ -89,7 +101,7 @@ static agk_status run_scan(const agk_task *task, const agk_node *node, int64_t c
     const int64_t n = s->ne[0], size = n * s->ne[1], heads = s->ne[2], tokens = x->ne[2], seqs = x->ne[3];
     const char *data[7];
     for (int i = 0; i < 7; ++i) data[i] = agk_data(task, &src[i]);
-    float *state = task->scratch, *decay = state + size;
+    float *scratch = task->scratch, *decay = scratch + size;
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t h = unit % heads, seq = unit / heads, group = h / (heads / src[B].ne[1]);
@@ -97,13 +109,14 @@ static agk_status run_scan(const agk_task *task, const agk_node *node, int64_t c
         const float *a = agk_f32_row(&src[A], data[A], h, 0, 0);
         const snapshots kept = {result_at(task, node, agk_nelements(x) + unit * size), seqs * heads * size,
                                 node->params[0], size};
-        for (int64_t p = 0; p < s->ne[1]; ++p) memcpy(state + p * n, initial + p * s->nb[1], (size_t)n * sizeof *state);
-        keep_initial(&kept, tokens, state);
+        const float *before = dense_state(initial, s->ne[1], n, s->nb[1], scratch);
+        keep_initial(&kept, tokens, before);
         for (int64_t t = 0; t < tokens; ++t) {
             const float dt = softplus(agk_f32_row(&src[DT], data[DT], t, seq, 0)[h]);
             const agk_token token = {.n = n,
                                      .rows = s->ne[1],
-                                     .state = state,
+                                     .before = before,
+                                     .state = state_at(&kept, tokens - 1 - t, scratch),
                                      .y = result_at(task, node, ((seq * tokens + t) * heads + h) * s->ne[1]),
                                      .k = agk_f32_row(&src[B], data[B], group, t, seq),
                                      .v = agk_f32_row(x, data[X], h, t, seq),
@@ -113,7 +126,7 @@ static agk_status run_scan(const agk_task *task, const agk_node *node, int64_t c
                                      .one_decay = src[A].ne[0] == 1};
             ((agk_recurrent_decays_fn *)node->aux.fn[DECAYS])(token.one_decay ? 1 : n, decay, a, dt);
             ((agk_recurrent_scan_fn *)node->aux.fn[TOKEN])(&token);
-            keep(&kept, tokens - 1 - t, state);
+            before = token.state;
         }
     }
     return AGK_OK;
@@ -142,10 +155,12 @@ static agk_status run_outer(const agk_task *task, const agk_node *node, int64_t 
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t h = unit % heads, seq = unit / heads;
         float *rows = result_at(task, node, all * heads * d + unit * size);
-        memcpy(rows, data[gla ? 4 : 5] + unit * size * (int64_t)sizeof *rows, (size_t)size * sizeof *rows);
+        const float *before = (const float *)(const void *)data[gla ? 4 : 5] + unit * size;
+        if (tokens == 0) memcpy(rows, before, (size_t)size * sizeof *rows);
         for (int64_t t = seq * tokens; t < (seq + 1) * tokens; ++t) {
             const agk_token token = {.n = d,
                                      .rows = d,
+                                     .before = before,
                                      .state = rows,
                                      .y = result_at(task, node, (t * heads + h) * d),
                                      .k = agk_f32_row(k, data[0], h, t, 0),
@@ -156,6 +171,7 @@ static agk_status run_outer(const agk_task *task, const agk_node *node, int64_t 
                                      .first = gla ? NULL : agk_f32_row(&src[3], data[3], h, 0, 0),
                                      .scale = scale};
             ((agk_recurrent_outer_fn *)node->aux.fn[TOKEN])(gla, &token);
+            before = rows;
         }
     }
     return AGK_OK;
@@ -174,12 +190,14 @@ static agk_status run_wkv7(const agk_task *task, const agk_node *node, int64_t c
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t h = unit % heads, seq = unit / heads;
         float *rows = result_at(task, node, all * heads * d + unit * size);
-        memcpy(rows, data[6] + unit * size * (int64_t)sizeof *rows, (size_t)size * sizeof *rows);
+        const float *before = (const float *)(const void *)data[6] + unit * size;
+        if (tokens == 0) memcpy(rows, before, (size_t)size * sizeof *rows);
         for (int64_t t = seq * tokens; t < (seq + 1) * tokens; ++t) {
             const float *in[6];
             for (int i = 0; i < 6; ++i) in[i] = agk_f32_row(&src[i], data[i], h, t, 0);
             const agk_token token = {.n = d,
                                      .rows = d,
+                                     .before = before,
                                      .state = rows,
                                      .y = result_at(task, node, (t * heads + h) * d),
                                      .r = in[0],
@@ -189,6 +207,7 @@ static agk_status run_wkv7(const agk_task *task, const agk_node *node, int64_t c
                                      .a = in[4],
                                      .b = in[5]};
             ((agk_recurrent_wkv7_fn *)node->aux.fn[TOKEN])(&token);
+            before = rows;
         }
     }
     return AGK_OK;
@@ -202,20 +221,21 @@ static agk_status run_delta(const agk_task *task, const agk_node *node, int64_t 
     const int64_t d = v->ne[0], heads = v->ne[1], tokens = v->ne[2], seqs = v->ne[3], size = d * d;
     const char *data[6];
     for (int i = 0; i < 6; ++i) data[i] = agk_data(task, &src[i]);
-    float *rows = task->scratch, *decay = rows + size;
+    float *scratch = task->scratch, *decay = scratch + size;
     const float scale = 1.0f / sqrtf((float)d);
     const agk_range units = agk_units_of(node, chunk);
     for (int64_t unit = units.first; unit < units.last; ++unit) {
         const int64_t h = unit % heads, s = unit / heads;
         const snapshots kept = {result_at(task, node, agk_nelements(v) + unit * size), seqs * heads * size,
                                 node->params[0], size};
-        memcpy(rows, data[5] + unit * size * (int64_t)sizeof *rows, (size_t)size * sizeof *rows);
-        keep_initial(&kept, tokens, rows);
+        const float *before = (const float *)(const void *)data[5] + unit * size;
+        keep_initial(&kept, tokens, before);
         for (int64_t t = 0; t < tokens; ++t) {
             const float *gate = agk_f32_row(g, data[3], h, t, s);
             const agk_token token = {.n = d,
                                      .rows = d,
-                                     .state = rows,
+                                     .before = before,
+                                     .state = state_at(&kept, tokens - 1 - t, scratch),
                                      .y = result_at(task, node, ((s * tokens + t) * heads + h) * d),
                                      .k = agk_f32_row(&src[1], data[1], h % src[1].ne[1], t, s),
                                      .v = agk_f32_row(v, data[2], h, t, s),
@@ -226,7 +246,7 @@ static agk_status run_delta(const agk_task *task, const agk_node *node, int64_t 
                                      .one_decay = g->ne[0] == 1};
             ((agk_recurrent_decays_fn *)node->aux.fn[DECAYS])(g->ne[0], decay, gate, 1.0f);
             ((agk_recurrent_delta_fn *)node->aux.fn[TOKEN])(&token);
-            keep(&kept, tokens - 1 - t, rows);
+            before = token.state;
         }
     }
     return AGK_OK;

@@ -105,7 +105,8 @@ typedef void agk_backward_soft_max_f32_fn(int64_t n, float *out, const float *gr
 typedef double agk_cross_entropy_loss_f32_fn(int64_t n, const float *logit, const float *label);
 typedef void agk_backward_entropy_f32_fn(int64_t n, float *out, const float *logit, const float *label, double times);
 
-/* recurrent. One token of one head, `rows` rows of n floats of its state; what a kernel does not name it does not read.
+/* recurrent. One token of one head, `rows` rows of n floats: the state is read from `before`, which may be `state`, and
+ * written to `state`. What a kernel does not name it does not read.
  * outer (gla): row_i = decay_i row_i + k_i v, y = the sum of r_i scale row_i
  * outer:       y = the sum of r_i (row_i + first_i k_i v) with the rows before, then the same
  * wkv7:        row_i = decay row_i + v_i k + (a . row_i) b, y_i = r . row_i
@@ -115,7 +116,7 @@ typedef void agk_backward_entropy_f32_fn(int64_t n, float *out, const float *log
 typedef struct agk_token {
     int64_t n, rows;
     float *state, *y;
-    const float *k, *v, *r, *decay, *first, *a, *b;
+    const float *before, *k, *v, *r, *decay, *first, *a, *b;
     float scale, beta;
     bool one_decay;
 } agk_token;

@@ -47,13 +47,14 @@ AGK_INLINE void v_outer_columns(bool gla, int width, const agk_token *t, int64_t
         y[c] = v_zero();
     }
     for (int64_t i = 0; i < t->rows; ++i) {
+        const float *before = t->before + i * d + j;
         float *row = t->state + i * d + j;
         const vf key = v_set(t->k[i]), decay = v_set(t->decay[i]), r = v_set(gla ? t->r[i] * t->scale : t->r[i]);
         const vf first = v_set(gla ? 0.0f : t->first[i]);
 #pragma GCC unroll 4
         for (int c = 0; c < width; ++c) {
             const int64_t rest = d - j - c * VF;
-            const vf kv = key * v[c], old = v_part(row + c * VF, rest), new = v_fma(old, decay, kv);
+            const vf kv = key * v[c], old = v_part(before + c * VF, rest), new = v_fma(old, decay, kv);
             if (gla)
                 y[c] = v_fma(new, r, y[c]);
             else
@@ -83,7 +84,7 @@ AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
     for (int64_t j = 0; j < d; j += VF) {
         const vf a = v_part(t->a + j, d - j);
 #pragma GCC unroll 4
-        for (int c = 0; c < count; ++c) sum[c] = v_fma(a, v_part(t->state + (i + c) * d + j, d - j), sum[c]);
+        for (int c = 0; c < count; ++c) sum[c] = v_fma(a, v_part(t->before + (i + c) * d + j, d - j), sum[c]);
     }
     v_sums(count, sum, along);
 #pragma GCC unroll 4
@@ -96,10 +97,10 @@ AGK_INLINE void v_wkv7_rows(int count, const agk_token *t, int64_t i)
         const vf r = v_part(t->r + j, d - j);
 #pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
-            float *row = t->state + (i + c) * d + j;
-            vf x = v_fma(v_part(row, d - j), w, v[c] * k);
+            const int64_t at = (i + c) * d + j;
+            vf x = v_fma(v_part(t->before + at, d - j), w, v[c] * k);
             x = v_fma(v_set(along[c]), b, x);
-            v_put(row, x, d - j);
+            v_put(t->state + at, x, d - j);
             sum[c] = v_fma(x, r, sum[c]);
         }
     }
@@ -124,7 +125,7 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
         const vf k = v_part(t->k + j, d - j), decay = v_decay(t, j);
 #pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
-            sum[c] = v_fma(v_part(t->state + (i + c) * d + j, d - j) * decay, k, sum[c]);
+            sum[c] = v_fma(v_part(t->before + (i + c) * d + j, d - j) * decay, k, sum[c]);
         }
     }
     v_sums(count, sum, delta);
@@ -137,9 +138,9 @@ AGK_INLINE void v_delta_rows(int count, const agk_token *t, int64_t i)
         const vf q = v_part(t->r + j, d - j);
 #pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
-            float *row = t->state + (i + c) * d + j;
-            const vf x = v_fma(v_set(delta[c]), k, v_part(row, d - j) * decay);
-            v_put(row, x, d - j);
+            const int64_t at = (i + c) * d + j;
+            const vf x = v_fma(v_set(delta[c]), k, v_part(t->before + at, d - j) * decay);
+            v_put(t->state + at, x, d - j);
             sum[c] = v_fma(x, q, sum[c]);
         }
     }
@@ -170,9 +171,9 @@ AGK_INLINE void v_scan_rows(int count, const agk_token *t, int64_t p)
         const vf b = v_part(t->k + j, n - j), out = v_part(t->r + j, n - j);
 #pragma GCC unroll 4
         for (int c = 0; c < count; ++c) {
-            float *row = t->state + (p + c) * n + j;
-            const vf x = v_fma(v_part(row, n - j), decay, b * in[c]);
-            v_put(row, x, n - j);
+            const int64_t at = (p + c) * n + j;
+            const vf x = v_fma(v_part(t->before + at, n - j), decay, b * in[c]);
+            v_put(t->state + at, x, n - j);
             sum[c] = v_fma(x, out, sum[c]);
         }
     }
