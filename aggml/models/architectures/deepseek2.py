@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE", "describe"]
 
+#: Of a group of experts so many are looked at: a key of aggml's own, since GGUF has none. llama.cpp
+#: looks at two, as DeepSeek-V3 does; DeepSeek-V2 with 236B looks at one.
+GROUP_BEST: Final = "expert_group_best"
+ONE_OF_GROUP: Final = "group_limited_greedy"  # of a configuration's topk_method
 GATINGS: Final = {0: "softmax", 1: "softmax", 2: "sigmoid"}
 
 
@@ -44,6 +48,7 @@ def describe(hp: Hyperparameters) -> Description:
         sum_to_one=hp.flag("expert_weights_norm", False),
         groups=hp.integer("expert_group_count", 1) or 1,
         groups_used=hp.integer("expert_group_used_count", 1) or 1,
+        group_best=hp.integer(GROUP_BEST, 2),
         shared=FeedForward(suffix="_shexp"),
     )
     mixer, dense = _attention(hp), hp.integer("leading_dense_block_count", 0)
@@ -168,10 +173,11 @@ CHECKPOINT: Final = Checkpoint(
         "expert_gating_func": _gating,
         "expert_group_count": _groups("n_group"),
         "expert_group_used_count": _groups("topk_group"),
+        GROUP_BEST: lambda config: 1 if config.get("topk_method") == ONE_OF_GROUP else None,
     },
     expects={
         "hidden_act": ("silu",), "rope_interleave": (True,), "moe_layer_freq": (1,),
-        "topk_method": ("greedy", "noaux_tc"), "attention_bias": (False,),
+        "topk_method": ("greedy", "noaux_tc", ONE_OF_GROUP), "attention_bias": (False,),
         "scoring_func": ("softmax", "sigmoid"),
     },
 )  # fmt: skip

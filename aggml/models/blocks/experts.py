@@ -36,7 +36,8 @@ class Experts:
         sum_to_one: the weights of the chosen are divided by their sum.
         scale: of the weights.
         groups, groups_used: experts come in so many groups, of which each token uses so many: those
-            with the greatest sum of their two best.
+            with the greatest sum of their best.
+        group_best: how many of a group's best are summed.
         shared: a net that every token uses, beside the experts.
         shared_gate: what the shared net gives is multiplied by a sigmoid (``ffn_gate_inp_shexp``).
     """
@@ -49,6 +50,7 @@ class Experts:
     scale: float = 1.0
     groups: int = 1
     groups_used: int = 1
+    group_best: int = 2
     shared: FeedForward | None = None
     shared_gate: bool = False
 
@@ -121,10 +123,11 @@ class Experts:
         """[count, tokens]: -inf but for the experts of the best groups."""
         size, tokens = self.count // self.groups, merit.ne[1]
         grouped = ops.reshape_3d(merit, size, self.groups, tokens)
-        best = ops.argsort_top_k(grouped, 2)
+        n = self.group_best
+        best = ops.argsort_top_k(grouped, n)
         each = ops.reshape_4d(grouped, 1, size, self.groups, tokens)
-        two = ops.reshape_3d(ops.get_rows(each, best), 2, self.groups, tokens)
-        score = ops.reshape_2d(ops.sum_rows(two), self.groups, tokens)
+        score = ops.reshape_3d(ops.get_rows(each, best), n, self.groups, tokens)
+        score = ops.reshape_2d(ops.sum_rows(score) if n > 1 else score, self.groups, tokens)
         groups = ops.argsort_top_k(score, self.groups_used)
         kept = ops.get_rows(grouped, groups)
         nothing = ops.fill(grouped, float("-inf"))
