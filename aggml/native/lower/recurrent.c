@@ -41,8 +41,8 @@ typedef struct snapshots {
     int64_t step, count, size; /* floats from one snapshot to the next, how many, floats of a state */
 } snapshots;
 
-/* Where a token writes the state: at once where it is kept. A copy would be as much memory again as a token reads: a head
- * of Mamba 2 has 32 KB. */
+/* Where a token writes the state: at once where it is kept. A copy would be as much memory again as a token reads: a
+ * head of Mamba 2 has 32 KB. */
 static float *state_at(const snapshots *s, int64_t back, float *scratch)
 {
     return back < s->count ? s->first + back * s->step : scratch;
