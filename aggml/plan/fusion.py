@@ -61,7 +61,7 @@ class Chain(NamedTuple):
     def sources(self) -> list[Tensor]:
         """The tensors that it reads: operands of the first node, then those of the other stages."""
         lead = self.nodes[0]
-        begin = lead.src[:2] if lead.op == "mul_mat" else lead.src[:1]
+        begin = lead.src[:1] if self.stages[0].node is lead else lead.src
         others = [stage.other for stage in self.stages]
         return [t for t in (*begin, *others) if t is not None]
 
@@ -85,52 +85,67 @@ class Fused(NamedTuple):
 NOTHING_FUSED: Final = Fused({}, frozenset(), frozenset())
 
 
-class _Readers(NamedTuple):
+class Readers(NamedTuple):
     """The readers of each value of a graph.
 
     Attributes:
         reader: of a tensor that is read: its only reader, None if it has several.
-        viewed: storages that nodes view.
+        viewed: storages that nodes view, by how many of them.
         ends: of the graph.
         order: index of each node.
     """
 
     reader: Mapping[Tensor, Tensor | None]
-    viewed: set[Tensor]
+    viewed: Mapping[Tensor, int]
     ends: set[Tensor]
     order: Mapping[Tensor, int]
 
-    def next_of(self, value: Tensor) -> Tensor | None:
-        """The one node that reads ``value``; None if somebody else can read it, too."""
+    def next_of(self, value: Tensor, views: int = 0) -> Tensor | None:
+        """The one node that reads ``value``; None if somebody else can read it, too.
+
+        Args:
+            value: of a graph.
+            views: how many nodes view it, of which the one that reads it may be one.
+        """
         if (
             value.placement is not None
             or value.view_src is not None
             or value._flags & _OUTPUT
-            or value in self.viewed
+            or self.viewed.get(value, 0) != views
             or value in self.ends
         ):
             return None
         return self.reader.get(value)
 
+    def after_view(self, value: Tensor) -> Tensor | None:
+        """The one node that reads the one view of ``value``; None if anybody else can read it."""
+        view = self.next_of(value, views=1)
+        if view is None or view.view_src is not value or view in self.ends:
+            return None
+        return None if view._flags & _OUTPUT else self.reader.get(view)
 
-def _reading(graph: Graph) -> Steps[_Readers]:
+
+def _reading(graph: Graph) -> Steps[Readers]:
     """Find the readers of each value, in small steps."""
     reader: dict[Tensor, Tensor | None] = {}
-    viewed: set[Tensor] = set()
+    viewed: dict[Tensor, int] = {}
     order: dict[Tensor, int] = {}
     for i, node in enumerate(graph.nodes):
         order[node] = i
         if node.view_src is not None:
-            viewed.add(node.view_src)
+            viewed[node.view_src] = viewed.get(node.view_src, 0) + 1
         for source in node.src:
             if source is not None:
                 reader[source] = None if source in reader else node
         yield
-    return _Readers(reader, viewed, set(graph.ends), order)
+    return Readers(reader, viewed, set(graph.ends), order)
 
 
 def chaining(
-    graph: Graph, span: Callable[[Tensor], Span], fits: Callable[[Chain], bool] | None = None
+    graph: Graph,
+    span: Callable[[Tensor], Span],
+    fits: Callable[[Chain], bool] | None = None,
+    more: Callable[[Tensor, Readers], Chain | None] | None = None,
 ) -> Steps[Fused]:
     """Find the chains of a graph and the columns of its products, in small steps.
 
@@ -142,12 +157,21 @@ def chaining(
         graph: what is to be compiled.
         span: where the bytes of a tensor lie.
         fits: which chains may be made; None: all.
+        more: the chain of another shape that begins with a node, of those that a device has beside
+            the ones that are found here.
     """
     readers = yield from _reading(graph)
     taken: set[Tensor] = set()
     columns: set[Tensor] = set()
     chains: dict[Tensor, Chain] = {}
     for node in graph.nodes:
+        chain = None if more is None or node in taken else more(node, readers)
+        if chain is not None and taken.isdisjoint(chain.nodes):
+            if not _is_safe(chain, graph, readers.order, span):
+                chain = None
+            else:
+                taken.update(chain.nodes)
+                chains[chain.nodes[-1]] = chain
         if node not in taken:
             chain = _longest(node, readers, taken)
             while chain is not None and not (
@@ -164,7 +188,7 @@ def chaining(
     return Fused(chains, frozenset(taken.difference(chains)), frozenset(columns))
 
 
-def _longest(lead: Tensor, readers: _Readers, taken: set[Tensor]) -> Chain | None:
+def _longest(lead: Tensor, readers: Readers, taken: set[Tensor]) -> Chain | None:
     """The longest chain that begins with ``lead`` by ops, types and shapes alone."""
     if lead.dtype is not DType.F32 or 0 in lead.ne:
         return None
@@ -275,7 +299,7 @@ def _is_safe(
     sources = chain.sources
     spans = [span(source) for source in sources]
     target = span(last)
-    product = chain.nodes[0].op == "mul_mat"
+    product = chain.stages[0].node is not chain.nodes[0]
     for i, (source, place) in enumerate(zip(sources, spans, strict=True)):
         if not _overlap(place, target):
             continue

@@ -1,7 +1,8 @@
 """Chains that one launch computes: a norm with its factors, a product with the sum behind it.
 
 Here: which chains fit, and what their kernels are told beside the launch of the first node. Not
-here: finding chains (aggml/plan/fusion.py), the kernels (norm.cu, mul_mat_*.cu).
+here: finding chains (aggml/plan/fusion.py), two products or a rope with its rows (joined.py), the
+kernels (norm.cu, mul_mat_*.cu).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.plan import Chain
     from aggml.tensor import Tensor
 
-__all__ = ["beginning", "ending", "fits"]
+__all__ = ["beginning", "ending", "fits", "told"]
 
 _NORMS: Final = frozenset(("norm", "rms_norm", "l2_norm"))
 _FEW: Final = 8  # columns of products whose kernels take one more operand
@@ -70,17 +71,17 @@ def ending(chain: Chain, launches: list[Launch], address: Address) -> list[Launc
     lead = chain.nodes[0]
     if lead.op in _NORMS:
         others = [address(stage.other) for stage in chain.stages[1:] if stage.other is not None]
-        return [_told(launch, 1, 0, *others) for launch in launches]
+        return [told(launch, 1, 0, *others) for launch in launches]
     (stage,) = chain.stages
     assert stage.other is not None
     words = NUMBERS[stage.node.op], address(stage.other), int(stage.first), stage.other.nb[1]
     return [
-        _told(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("few_") else launch
+        told(launch, 2, _OF_PRODUCT, *words) if launch.kernel.startswith("few_") else launch
         for launch in launches
     ]
 
 
-def _told(launch: Launch, n_src: int, first: int, *words: int) -> Launch:
+def told(launch: Launch, n_src: int, first: int, *words: int) -> Launch:
     """A launch with some words of its aux."""
     at = _AUX + 80 * (n_src - 1) + 8 * first
     new = struct.pack(f"<{len(words)}Q", *words)

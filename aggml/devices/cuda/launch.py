@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from aggml.plan import Chain
+    from aggml.plan.fusion import Readers
     from aggml.tensor import Tensor
 
 __all__ = ["ALWAYS", "WITHOUT_BLAS", "WITH_BLAS", "Address", "Extent", "Gpu", "Kernels", "Launch"]
@@ -93,6 +94,10 @@ class Kernels(Protocol):
                 index, its position, and the number of rows (2 for a zero on a diagonal: its place,
                 and the matrix), and writes nothing to the node.
         """
+        ...
+
+    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+        """The chain that begins with a node, of a shape that only these kernels have."""
         ...
 
     def fits(self, chain: Chain) -> bool:

@@ -11,7 +11,7 @@ import pkgutil
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from aggml.devices.cuda import fused
+from aggml.devices.cuda import fused, joined
 from aggml.devices.cuda.compile import Cubins
 from aggml.devices.cuda.kernels import blas, flash_attn_ext
 from aggml.devices.cuda.launch import Gpu
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda.launch import Address, Launch
     from aggml.plan import Chain
+    from aggml.plan.fusion import Readers
     from aggml.tensor import Tensor
 
 __all__ = ["HOSTS", "CudaKernels", "modules"]
@@ -123,6 +124,12 @@ class CudaKernels:
         found: list[Launch] = HOSTS[node.op].launches(site)
         return blas.instead(site, found) if self.blas is not None and blas.fits(node) else found
 
+    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+        """The chain that begins with a node, of a shape that only these kernels have."""
+        if self.blas is not None and blas.fits(node):
+            return None
+        return joined.find(node, readers)
+
     def fits(self, chain: Chain) -> bool:
         """Whether one launch computes the chain."""
         lead = chain.nodes[0]
@@ -130,6 +137,8 @@ class CudaKernels:
 
     def together(self, chain: Chain, address: Address, scratch: int, fault: int) -> list[Launch]:
         """The launches of its first node, which do the rest, too."""
+        if joined.is_joined(chain):
+            return joined.launches(chain, address, scratch, fault, self._gpu)
         lead, where = fused.beginning(chain, address)
         return fused.ending(chain, self.launches(lead, where, scratch, fault), address)
 

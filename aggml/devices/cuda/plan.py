@@ -15,7 +15,7 @@ from aggml.devices.cuda.once import Once, spans
 from aggml.errors import Unsupported
 from aggml.memory.buffer import aligned
 from aggml.native import _native
-from aggml.ops.table import IDLE
+from aggml.ops.table import CHECKS, IDLE
 from aggml.plan import WHOLE, DevicePlan, Storages
 from aggml.plan.fusion import chaining
 
@@ -155,7 +155,7 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
     modules: dict[str, Module] = {}
     native = _native.CudaPlan(device.native)
     launches = 0
-    fused = yield from chaining(graph, spans(memory.locate), kernels.fits)
+    fused = yield from chaining(graph, spans(memory.locate), kernels.fits, kernels.find)
     once = Once(graph)
     for node in nodes:
         leaf = storages.visit(node)
@@ -164,6 +164,8 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
         chain = fused.chains.get(node)
         lowered = _Lowered(device, node, chain, memory.locate, scratch, fault)
         lead = node if chain is None else chain.nodes[0]
+        if lead.op not in CHECKS and node.op in CHECKS:
+            lead = node  # rope: the ids are those of set_rows
         known = once.fault(lead, lowered.launches)
         if known is not None:  # its ids were looked at: it does nothing if that found a fault
             lowered = _Lowered(device, node, chain, memory.locate, scratch, known)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aggml import Tensor
     from aggml.devices.cuda.launch import Address
     from aggml.plan import Chain
+    from aggml.plan.fusion import Readers
 
 __all__ = ["Fake", "HostKernels", "SimpleKernels", "built"]
 
@@ -183,6 +184,10 @@ class SimpleKernels:
     def scratch(self, node: Tensor) -> int:
         """Some, so that it is laid out."""
         return 256 if node.op == "mul" else 0
+
+    def find(self, node: Tensor, readers: Readers) -> Chain | None:
+        """None."""
+        return None
 
     def fits(self, chain: Chain) -> bool:
         """Each node is computed by itself."""

@@ -5,7 +5,8 @@
 #define CASE_0(T) // a plain type
 #define CASE_16(T) CASE(T)
 #define CASE_32(T) CASE(T)
-#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, \
+                 minimum) \
     CASE_##scale(NAME)
 
 DEV bool is_quantized(i64 type)
@@ -26,7 +27,8 @@ DEV_CALL void unpack_any(i64 type, const char *row, i64 g, float *out)
     switch (type) {
 #define CASE(T) \
     case T: unpack_row<T>(row, g, o); break;
-#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, \
+                 minimum) \
     CASE_##scale(NAME)
 #include "types.def"
 #undef CASE

@@ -52,38 +52,44 @@ DEV int expert_at(const Tensor &ids, i64 slot, i64 slots)
     return *(const int *)(ids.data + i0 * ids.nb[0] + i1 * ids.nb[1]);
 }
 
-// One block. src: a, b, ids. Counts slots by expert, then puts them in order; results of slots without one are 0. A warp
-// has an expert and looks at all slots, 32 at a time, so that the order is always the same.
-KERNEL(group_slots, 1024, Node<3>)
+// A block for each expert. src: a, b, ids. It counts the slots of its own expert and of those before, which says where
+// its own begin; no block waits for another. Warps have a run of the slots each, so that the order is always the same.
+// Results of slots without an expert are 0.
+KERNEL(group_slots, 256, Node<3>)
 {
     if (n.fault[0] != 0) return;
+    __shared__ int before[8], own[8]; // slots of experts before, of this one; by warp
     const Tensor &ids = n.src[2];
-    const i64 experts = n.src[0].ne[2], slots = slots_of(n);
+    const int experts = (int)n.src[0].ne[2], slots = (int)slots_of(n);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    const int run = (slots + 32 * warps - 1) / (32 * warps) * 32;
+    const int begin = warp * run, end = begin + run < slots ? begin + run : slots;
     int *start = (int *)n.scratch, *order = start + experts + 1;
-    for (i64 e = warp; e < experts; e += warps) {
-        int mine = 0;
-        for (i64 s = 0; s < slots; s += 32) {
-            mine += __popc(__ballot_sync(0xffffffffu, expert_at(ids, s + lane, slots) == (int)e));
+    for (int e = blockIdx.x; e < experts; e += gridDim.x) {
+        int less = 0, mine = 0;
+        for (int s = begin; s < end; s += 32) {
+            const int id = expert_at(ids, s + lane, slots);
+            less += __popc(__ballot_sync(0xffffffffu, id >= 0 && id < e));
+            mine += __popc(__ballot_sync(0xffffffffu, id == e));
         }
-        if (lane == 0) start[e + 1] = mine;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        start[0] = 0;
-        for (i64 e = 0; e < experts; ++e) start[e + 1] += start[e];
-    }
-    __syncthreads();
-    for (i64 e = warp; e < experts; e += warps) {
-        int to = start[e];
-        for (i64 s = 0; s < slots; s += 32) {
-            const bool here = expert_at(ids, s + lane, slots) == (int)e;
+        __syncthreads();
+        if (lane == 0) before[warp] = less, own[warp] = mine;
+        __syncthreads();
+        int to = 0, all = 0;
+        for (int w = 0; w < warps; ++w) {
+            to += before[w] + (w < warp ? own[w] : 0);
+            all += before[w] + own[w];
+        }
+        if (threadIdx.x == 0) start[e] = to;
+        if (threadIdx.x == 0 && e == experts - 1) start[experts] = all;
+        for (int s = begin; mine > 0 && s < end; s += 32) {
+            const bool here = expert_at(ids, s + lane, slots) == e;
             const u32 others = __ballot_sync(0xffffffffu, here);
-            if (here) order[to + __popc(others & ((1u << lane) - 1))] = (int)(s + lane);
+            if (here) order[to + __popc(others & ((1u << lane) - 1))] = s + lane;
             to += __popc(others);
         }
     }
-    for (i64 s = warp; s < slots; s += warps) {
+    for (i64 s = (i64)blockIdx.x * warps + warp; s < slots; s += (i64)gridDim.x * warps) {
         if (expert_at(ids, s, slots) >= 0) continue;
         Columns none;
         float *y = (float *)result_at(n, none, s);

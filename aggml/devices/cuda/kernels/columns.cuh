@@ -53,25 +53,40 @@ DEV Columns columns_of(const Node<2> &n, i64 batch)
     return c;
 }
 
-// mul_mat_id: tile number `tile` of all experts' tiles of `width` columns; none: count is 0.
+// mul_mat_id: tile number `tile` of all experts' tiles of `width` columns; none: count is 0. Every warp of the block
+// asks: its lanes look at 32 experts at a time.
 DEV Columns columns_of(const Node<3> &n, i64 tile, int width)
 {
     const int *start = starts(n);
+    const int experts = (int)n.src[0].ne[2], lane = threadIdx.x & 31;
     Columns c;
-    c.order = start + n.src[0].ne[2] + 1;
+    c.order = start + experts + 1;
     c.count = 0;
     c.first = 0;
     c.a = n.src[0].data;
     c.batch = 0;
-    for (i64 e = 0; e < n.src[0].ne[2]; ++e) {
-        const i64 here = start[e + 1] - start[e], tiles = (here + width - 1) / width;
-        if (tile < tiles) {
-            c.a += e * n.src[0].nb[2];
-            c.first = start[e] + tile * width;
-            c.count = here - tile * width < width ? here - tile * width : width;
+    int before = 0; // tiles of the experts that were looked at
+    for (int e0 = 0; e0 < experts; e0 += 32) {
+        const int e = e0 + lane, first = e < experts ? start[e] : 0, here = e < experts ? start[e + 1] - first : 0;
+        const int tiles = (here + width - 1) / width;
+        int end = tiles;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const int below = __shfl_up_sync(0xffffffffu, end, d);
+            end += lane >= d ? below : 0;
+        }
+        end += before;
+        const u32 beyond = __ballot_sync(0xffffffffu, tile < end);
+        if (beyond != 0) {
+            const int at = __popc(~beyond & (beyond - 1)); // the first lane whose tiles end behind this one
+            const int left = (int)tile - __shfl_sync(0xffffffffu, end - tiles, at);
+            const int its = __shfl_sync(0xffffffffu, here, at);
+            c.a += (e0 + at) * n.src[0].nb[2];
+            c.first = __shfl_sync(0xffffffffu, first, at) + left * width;
+            c.count = its - left * width < width ? its - left * width : width;
             return c;
         }
-        tile -= tiles;
+        before = __shfl_sync(0xffffffffu, end, 31);
     }
     return c;
 }
@@ -139,7 +154,8 @@ template <int WIDE> struct Shape {
     }
 };
 
-// What a block has of the depth, in 32s: all of it, or a part where others have the rest. Their sums then meet in add_parts.
+// What a block has of the depth, in 32s: all of it, or a part where others have the rest. Their sums then meet in
+// add_parts.
 struct Part {
     i64 begin, end;
     float *sums; // 0: the result itself
@@ -184,14 +200,18 @@ DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const 
 
 // --- what comes after a product: a sum, or a gated unit, with the element of another tensor that lies there
 
+DEV float swiglu(float gate, float up)
+{
+    return gate / (1.0f + expf(-gate)) * up;
+}
+
 // aux[3]: the op, 0: none; aux[4]: the other tensor, f32; aux[5]: whether it is the first operand; aux[6]: its nb[1]
 DEV float after(const Node<2> &n, i64 row, i64 slot, float x)
 {
     if (n.aux[3] == 0) return x;
     const float other = f32_at((const char *)n.aux[4] + slot * n.aux[6] + row * (i64)sizeof(float));
     if (n.aux[3] == OP_add) return x + other;
-    const float gate = n.aux[5] != 0 ? other : x, up = n.aux[5] != 0 ? x : other;
-    return gate / (1.0f + expf(-gate)) * up; // swiglu
+    return n.aux[5] != 0 ? swiglu(other, x) : swiglu(x, other);
 }
 
 DEV float after(const Node<3> &, i64, i64, float x)
@@ -199,7 +219,43 @@ DEV float after(const Node<3> &, i64, i64, float x)
     return x;
 }
 
+// --- two products with the same columns, and their gated unit
+
+// aux[3]: the op, aux[4]: the other matrix, of the shape of src[0], aux[5]: whether that one is the gate
+
+template <int N> DEV const char *other_matrix(const Node<N> &n, const Columns &c)
+{
+    return (const char *)n.aux[4] + (c.a - n.src[0].data);
+}
+
+template <int N> DEV float unit_of(const Node<N> &n, float x, float other)
+{
+    return n.aux[5] != 0 ? swiglu(other, x) : swiglu(x, other);
+}
+
 template <int N> DEV void put(const Node<N> &n, const Columns &c, i64 row, i64 slot, float x)
 {
     ((float *)result_at(n, c, slot))[row] = after(n, row, slot, x);
+}
+
+// --- mul_mat_id with few slots: each by itself
+
+// The matrix of a slot's expert, and the slot as the only column; false: it has none.
+DEV bool column_of_slot(const Node<3> &n, i64 slot, Columns &c)
+{
+    const i64 used = n.src[2].ne[0];
+    const int id = *(const int *)(n.src[2].data + slot % used * n.src[2].nb[0] + slot / used * n.src[2].nb[1]);
+    c.a = n.src[0].data + (id < 0 ? 0 : id) * n.src[0].nb[2];
+    c.first = slot;
+    c.count = 1;
+    c.order = 0;
+    c.batch = 0;
+    return id >= 0;
+}
+
+// A warp's rows of the result of a slot without an expert.
+DEV void zero_rows(const Node<3> &n, const Columns &c, i64 slot, i64 row, int rows)
+{
+    const int lane = threadIdx.x & 31;
+    if (lane < rows && row + lane < n.dst.ne[0]) ((float *)result_at(n, c, slot))[row + lane] = 0.0f;
 }

@@ -1,8 +1,8 @@
 // What all kernels share: the parameter, element types, sums over a warp and a block.
 //
 // A file is compiled by NVRTC for a GPU, without any header of CUDA's, and by g++ against the shim of the tests, which
-// defines AGGML_HOST. So: kernels begin with KERNEL, dynamic shared memory is SHARED, instructions of PTX have a twin in
-// C++. Blocks that use warps are whole warps, all lanes of which reach every *_sync.
+// defines AGGML_HOST. So: kernels begin with KERNEL, dynamic shared memory is SHARED, instructions of PTX have a twin
+// in C++. Blocks that use warps are whole warps, all lanes of which reach every *_sync.
 #pragma once
 
 typedef signed char i8;

@@ -44,7 +44,8 @@ DEV float bilinear(const Sampler &s, i64 i0, i64 i1)
 DEV float cubic(float dx, int i)
 {
     const float a = -0.75f, t = fabsf(dx + 1.0f - (float)i);
-    return t <= 1.0f ? ((a + 2.0f) * t - (a + 3.0f)) * t * t + 1.0f : ((a * t - 5.0f * a) * t + 8.0f * a) * t - 4.0f * a;
+    return t <= 1.0f ? ((a + 2.0f) * t - (a + 3.0f)) * t * t + 1.0f
+                     : ((a * t - 5.0f * a) * t + 8.0f * a) * t - 4.0f * a;
 }
 
 DEV float bicubic(const Sampler &s, i64 i0, i64 i1)

@@ -1,7 +1,7 @@
 // What the kernels of attention share: which rows a block has, and what a row meets.
 //
-// A row is a query of one of the heads that share a head of K: row r is query r / group, head r % group of them. Not here:
-// products and sums (flash_attn_ext.cu, flash_attn_ext_tiles.cu).
+// A row is a query of one of the heads that share a head of K: row r is query r / group, head r % group of them. Not
+// here: products and sums (flash_attn_ext.cu, flash_attn_ext_tiles.cu).
 #pragma once
 #include "any.cuh"
 

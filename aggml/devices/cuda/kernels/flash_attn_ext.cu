@@ -1,5 +1,5 @@
-// flash_attn_ext without tiles: heads of any width, and the sum of the parts that flash_attn_ext_tiles.cu leaves where keys are
-// split over blocks. src: q, k, v, mask, sinks
+// flash_attn_ext without tiles: heads of any width, and the sum of the parts that flash_attn_ext_tiles.cu leaves where
+// keys are split over blocks. src: q, k, v, mask, sinks
 #include "flash.cuh"
 
 // Parts of a row brought together. A block for each row. aux[0]: splits

@@ -1,9 +1,10 @@
-// flash_attn_ext on tensor cores: softmax(scale Q K^T + mask) V in one pass over the keys (Milakov and Gimelshein, 2018; Dao
-// et al., 2022), with ALiBi, softcap and sinks.
+// flash_attn_ext on tensor cores: softmax(scale Q K^T + mask) V in one pass over the keys (Milakov and Gimelshein,
+// 2018; Dao et al., 2022), with ALiBi, softcap and sinks.
 //
-// A warp has 16 rows. Products are f16 where K is f16 or quantized, bf16 where it is f32 or bf16, whose range f16 has not.
-// Keys may be split over blocks; `combine` of flash_attn_ext.cu then brings the parts together. A module is compiled for WIDTH
-// columns of V, BF16_TILES or not, and BLOCKS: with quantized K and V, which take long to compile, or without.
+// A warp has 16 rows. Products are f16 where K is f16 or quantized, bf16 where it is f32 or bf16, whose range f16 has
+// not. Keys may be split over blocks; `combine` of flash_attn_ext.cu then brings the parts together. A module is
+// compiled for WIDTH columns of V, BF16_TILES or not, and BLOCKS: with quantized K and V, which take long to compile,
+// or without.
 // src: q, k, v, mask, sinks
 #include "flash.cuh"
 #include "mma.cuh"

@@ -8,13 +8,12 @@ DEV i64 id_at(const Tensor &ids, i64 i0, i64 i1, i64 i2)
     return ids.type == I64 ? *(const i64 *)p : *(const int *)p;
 }
 
-// Where set_rows puts row i of b, for a whole block; 0 if a later row goes there, too.
-DEV char *place_of(const Node<2> &n, const Index &i)
+// Where set_rows puts row i of `rows` in dst, for a whole block; 0 if a later row goes there, too.
+DEV char *place_of(const Tensor &dst, const Tensor &ids, i64 rows, const Index &i)
 {
-    const Tensor &b = n.src[0], &ids = n.src[1];
     const i64 j1 = modulo(i.i2, ids.ne[1]), j2 = modulo(i.i3, ids.ne[2]), id = id_at(ids, i.i1, j1, j2);
     bool later = false;
-    for (i64 j = i.i1 + 1 + threadIdx.x; j < b.ne[1]; j += blockDim.x) later = later || id_at(ids, j, j1, j2) == id;
+    for (i64 j = i.i1 + 1 + threadIdx.x; j < rows; j += blockDim.x) later = later || id_at(ids, j, j1, j2) == id;
     if (__syncthreads_or(later)) return 0;
-    return n.dst.data + id * n.dst.nb[1] + i.i2 * n.dst.nb[2] + i.i3 * n.dst.nb[3];
+    return dst.data + id * dst.nb[1] + i.i2 * dst.nb[2] + i.i3 * dst.nb[3];
 }

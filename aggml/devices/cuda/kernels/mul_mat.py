@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda.pack import Operand, Site
     from aggml.tensor import Tensor
 
-__all__ = ["OPS", "launches", "refuses", "scratch_on"]
+__all__ = ["OPS", "launches", "of_pair", "pairs", "refuses", "scratch_on"]
 
 #: What is launched from here.
 OPS = (*in_group("mul_mat"), *in_group("mul_mat_id"))
@@ -112,6 +112,19 @@ def launches(site: Site) -> list[Launch]:
     return found + (_plain(site) if ids is None else _by_expert(site))
 
 
+def pairs(node: Tensor) -> bool:
+    """Whether a kernel computes the product and one like it together: with one column each."""
+    _, b, ids = _operands(node)
+    if ids is None:
+        return b.nrows == 1
+    return ids.nelements <= 2 * _FEW
+
+
+def of_pair(kernel: str) -> str:
+    """The kernel for two products that goes with one for one product."""
+    return kernel.replace("few_1", "pair_1").replace("id_few", "id_pair")
+
+
 def _columns(site: Site, b: Operand, offset: int) -> Launch:
     n = b.ne[0] // 32 * b.ne[1] * b.ne[2] * b.ne[3]
     grid = (min(ceil(n, 8), 1 << 20), 1, 1)
@@ -190,6 +203,6 @@ def _by_expert(site: Site) -> list[Launch]:
     tiles = ceil(slots, _TILE) + min(a.ne[2], slots)
     aux = [0, aligned, 1, ceil(a.ne[0], 32)]
     return [
-        site.launch("columns", "group_slots", (1, 1, 1), (1024, 1, 1), 3),
+        site.launch("columns", "group_slots", (min(a.ne[2], _Y), 1, 1), (256, 1, 1), 3),
         site.launch(module, kernel, (ceil(m, _TILE), tiles, 1), (128, 1, 1), 3, aux=aux),
     ]

@@ -1,8 +1,8 @@
 // Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
 //
-// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 16, 32 or 64 columns, f16 and bf16 on
-// tensor cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add, always 64 wide. The depth is split over
-// blocks where tiles are few.
+// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 16, 32 or 64 columns, f16 and bf16
+// on tensor cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add, always 64 wide. The depth is
+// split over blocks where tiles are few.
 #include "columns.cuh"
 #include "mma.cuh"
 
@@ -42,20 +42,14 @@ template <class T> DEV void elements_of(float y[16 / sizeof(T)], i64 type, const
 
 enum { ROWS = 2 }; // of a warp
 
-// Rows row .. row + ROWS - 1 times columns first .. first + N - 1. aux[1]: whether rows of a and of b are at multiples of
-// 16 bytes
-template <class T, int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first)
+// Sums of rows a[] times columns x[], of a warp's lanes together. aux[1]: whether rows of a and of b are at multiples
+// of 16 bytes
+template <class T, int N, class Args>
+DEV void few_sums(float sum[ROWS][N], const Args &n, const char *const a[ROWS], const char *const x[N])
 {
     enum { V = 16 / sizeof(T) };
-    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0], type = n.src[1].type;
+    const i64 depth = n.src[0].ne[0], type = n.src[1].type;
     const int lane = threadIdx.x & 31;
-    const char *a[ROWS];
-    const char *x[N];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) a[r] = c.a + (row + r < m ? row + r : m - 1) * n.src[0].nb[1];
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = column_at(n, c, slot_at(c, first + j < c.count ? first + j : c.count - 1));
-    float sum[ROWS][N];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
@@ -92,12 +86,54 @@ template <class T, int N, class Args> DEV void few(const Args &n, const Columns 
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
+        for (int r = 0; r < ROWS; ++r) sum[r][j] = warp_sum(sum[r][j]);
+    }
+}
+
+template <class Args> DEV void rows_from(const char *a[ROWS], const Args &n, const char *matrix, i64 row)
+{
+    const i64 m = n.dst.ne[0];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) a[r] = matrix + (row + r < m ? row + r : m - 1) * n.src[0].nb[1];
+}
+
+// Rows row .. row + ROWS - 1 times columns first .. first + N - 1.
+template <class T, int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first)
+{
+    const char *a[ROWS], *x[N];
+    float sum[ROWS][N];
+    rows_from(a, n, c.a, row);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = column_at(n, c, slot_at(c, first + j < c.count ? first + j : c.count - 1));
+    few_sums<T, N>(sum, n, a, x);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+#pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            const float total = warp_sum(sum[r][j]);
-            if (lane == 0 && row + r < m && first + j < c.count) {
-                put(n, c, row + r, slot_at(c, first + j), total);
+            if ((threadIdx.x & 31) == 0 && row + r < n.dst.ne[0] && first + j < c.count) {
+                put(n, c, row + r, slot_at(c, first + j), sum[r][j]);
             }
         }
+    }
+}
+
+// The gated unit of two products with one column: rows row .. of two matrices of one shape.
+template <class T, class Args> DEV void pair(const Args &n, const Columns &c, i64 row)
+{
+    const i64 slot = slot_at(c, 0);
+    const char *a[ROWS], *x[1] = {column_at(n, c, slot)};
+    float one[ROWS], sum[ROWS][1] = {};
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) one[r] = sum[r][0];
+        rows_from(a, n, which == 0 ? c.a : other_matrix(n, c), row);
+        few_sums<T, 1>(sum, n, a, x);
+    }
+    float *y = (float *)result_at(n, c, slot);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if ((threadIdx.x & 31) == 0 && row + r < n.dst.ne[0]) y[row + r] = unit_of(n, one[r], sum[r][0]);
     }
 }
 
@@ -111,23 +147,27 @@ template <class T, int N> DEV void few_columns(const Node<2> &n)
     }
 }
 
-template <class T> DEV void id_few(const Node<3> &n)
+template <class T> DEV void pair_1(const Node<2> &n)
+{
+    const i64 row = ((i64)blockIdx.x * 4 + (threadIdx.x >> 5)) * ROWS;
+    if (row < n.dst.ne[0]) pair<T>(n, columns_of(n, 0), row);
+}
+
+// grid: rows / 8, slots. PAIR: of two matrices, as pair_1
+template <class T, bool PAIR> DEV void id_columns(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
-    const i64 row = ((i64)blockIdx.x * 4 + (threadIdx.x >> 5)) * ROWS, used = n.src[2].ne[0];
+    const i64 row = ((i64)blockIdx.x * 4 + (threadIdx.x >> 5)) * ROWS;
     if (row >= n.dst.ne[0]) return;
     for (i64 slot = blockIdx.y; slot < slots_of(n); slot += gridDim.y) {
-        const int id = *(const int *)(n.src[2].data + slot % used * n.src[2].nb[0] + slot / used * n.src[2].nb[1]);
         Columns c;
-        c.a = n.src[0].data + (id < 0 ? 0 : id) * n.src[0].nb[2];
-        c.first = slot;
-        c.count = 1;
-        c.order = 0;
-        c.batch = 0;
-        if (id >= 0)
+        if (!column_of_slot(n, slot, c)) {
+            zero_rows(n, c, slot, row, ROWS);
+        } else if (PAIR) {
+            pair<T>(n, c, row);
+        } else {
             few<T, 1>(n, c, row, 0);
-        else if ((threadIdx.x & 31) < ROWS && row + (threadIdx.x & 31) < n.dst.ne[0])
-            ((float *)result_at(n, c, slot))[row + (threadIdx.x & 31)] = 0.0f;
+        }
     }
 }
 
@@ -181,7 +221,8 @@ template <class T> DEV void fetch(u32 out[8], const char *row, i64 type, i64 k, 
 }
 
 // As in mul_mat_q.cu. aux[1]: whether all rows are at multiples of 16 bytes
-template <class T, int WIDE, class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
+template <class T, int WIDE, class Args>
+DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
     __shared__ __align__(16) TileRow a_t[TILE], b_t[WIDE];
@@ -321,7 +362,9 @@ template <class T> DEV void id_tiles(const Node<3> &n)
     KERNEL(few_2_##name, 128, Node<2>) { few_columns<T, 2>(n); } \
     KERNEL(few_4_##name, 128, Node<2>) { few_columns<T, 4>(n); } \
     KERNEL(few_8_##name, 128, Node<2>) { few_columns<T, 8>(n); } \
-    KERNEL(id_few_##name, 128, Node<3>) { id_few<T>(n); } \
+    KERNEL(pair_1_##name, 128, Node<2>) { pair_1<T>(n); } \
+    KERNEL(id_few_##name, 128, Node<3>) { id_columns<T, false>(n); } \
+    KERNEL(id_pair_##name, 128, Node<3>) { id_columns<T, true>(n); } \
     KERNEL(tiles_16_##name, 128, Node<2>) { tiles<T, 16>(n); } \
     KERNEL(tiles_32_##name, 128, Node<2>) { tiles<T, 32>(n); } \
     KERNEL(tiles_64_##name, 128, Node<2>) { tiles<T, 64>(n); } \

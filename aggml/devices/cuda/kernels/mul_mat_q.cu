@@ -2,9 +2,9 @@
 //
 // Few columns: warps along the depth, lanes a group of 32 each, dp4a. What bounds them is how many lines of memory the
 // loads of a warp touch: blocks have odd sizes, so a warp brings 32 groups of some rows to shared memory in loads of 16
-// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 rows by 16, 32 or 64 columns
-// on tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave multiprocessors
-// without work, the depth is split over blocks.
+// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 rows by 16, 32 or 64
+// columns on tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave
+// multiprocessors without work, the depth is split over blocks.
 // for each type: quantized
 #include "columns.cuh"
 #include "mma.cuh"
@@ -21,8 +21,8 @@ template <int N> struct Width {
     static const int rows = CHUNK > 700 || N > 4 ? 2 : 4, each = (rows * VECTORS + 31) / 32;
 };
 
-// 16 bytes at multiples of 16 of rows a, a + nb, .. from `at` on, a warp's together; none that lies beyond a row. What is
-// before or behind a row in them belongs to the same buffer, whose size is a multiple of 16.
+// 16 bytes at multiples of 16 of rows a, a + nb, .. from `at` on, a warp's together; none that lies beyond a row. What
+// is before or behind a row in them belongs to the same buffer, whose size is a multiple of 16.
 template <int N> DEV void fetch(uint4 v[Width<N>::each], const char *a, i64 nb, int last, i64 at, i64 bytes)
 {
     const int lane = threadIdx.x & 31;
@@ -73,23 +73,49 @@ DEV float dot(const Group &o, int4 low, int4 high, float4 scale)
     return Block<TYPE>::mins ? all * scale.x + o.m[0] * scale.y + o.m[1] * scale.z : all * scale.x;
 }
 
-// Rows row .. times columns first .. first + N - 1 (those beyond count are not written). With `split` the warps of a block
-// have the same rows and every fourth 32 groups each; else rows of their own.
-template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first, bool split)
-{
+template <int N> struct Few {
     enum { ROWS = Width<N>::rows, EACH = Width<N>::each };
-    __shared__ uint4 staged[WARPS][ROWS * VECTORS];
-    __shared__ float parts[WARPS][ROWS * N];
-    const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32, nb = n.src[0].nb[1];
-    const i64 bytes = groups * 32 / Block<TYPE>::n * Block<TYPE>::bytes;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, last = row + ROWS <= m ? ROWS - 1 : (int)(m - 1 - row);
-    const char *a = c.a + row * nb;
-    const Act *x[N];
+    uint4 staged[WARPS][ROWS * VECTORS];
+    float parts[WARPS][ROWS * N]; // what each warp has of the results
+};
+
+// What 32 groups of all rows, which are staged, add to the sums. `there`: whether this lane's group is one.
+template <int N>
+DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N>::rows], const Act *const x[N], i64 g0,
+                    bool there)
+{
+    enum { ROWS = Width<N>::rows };
+    const int mine = there ? threadIdx.x & 31 : 0; // else what lies there is no block
+    Group o[ROWS];
+    if (N > 2) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) take(rows[r], mine, o[r]);
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-        const i64 slot = slot_at(c, first + j < c.count ? first + j : c.count - 1);
-        x[j] = acts(n) + row_of(n, c, slot) * groups;
+        const Act *y = x[j] + g0 + mine;
+        const int4 low = *(const int4 *)&y->q[0], high = *(const int4 *)&y->q[4];
+        const float4 scale = *(const float4 *)&y->d;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            if (N <= 2 && j == 0) {
+                take(rows[r], mine, o[r]);
+                if (N == 1) __syncwarp(); // one row after the other, in fewer registers
+            }
+            const float value = dot(o[r], low, high, scale);
+            sum[r][j] += there ? value : 0.0f;
+        }
+        if (N > 4) __syncwarp(); // one column after the other
     }
+}
+
+// A warp's part of rows a, a + nb, .. times columns x: into parts. With `split` it has every fourth 32 groups.
+template <int N>
+DEV void few_parts(Few<N> &f, const char *a, i64 nb, int last, const Act *const x[N], i64 groups, bool split)
+{
+    enum { ROWS = Width<N>::rows, EACH = Width<N>::each };
+    const i64 bytes = groups * 32 / Block<TYPE>::n * Block<TYPE>::bytes;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     float sum[ROWS][N];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -102,36 +128,17 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
     if (g0 < groups) fetch<N>(v, a, nb, last, g0 / 32 * CHUNK, bytes);
     for (; g0 < groups; g0 += step) {
         const i64 at = g0 / 32 * CHUNK;
-        const bool there = g0 + lane < groups;
-        const int mine = there ? lane : 0; // else what lies there is no block
         __syncwarp();
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
-            if (lane + 32 * e < ROWS * VECTORS) staged[warp][lane + 32 * e] = v[e];
+            if (lane + 32 * e < ROWS * VECTORS) f.staged[warp][lane + 32 * e] = v[e];
         }
         __syncwarp();
         if (g0 + step < groups) fetch<N>(v, a, nb, last, at + step / 32 * CHUNK, bytes);
-        Group o[ROWS];
-        if (N > 2) {
+        const char *rows[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) take(staged_row<N>(staged[warp], a, nb, last, at, r), mine, o[r]);
-        }
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const Act *y = x[j] + g0 + mine;
-            const int4 low = *(const int4 *)&y->q[0], high = *(const int4 *)&y->q[4];
-            const float4 scale = *(const float4 *)&y->d;
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                if (N <= 2 && j == 0) {
-                    take(staged_row<N>(staged[warp], a, nb, last, at, r), mine, o[r]);
-                    if (N == 1) __syncwarp(); // one row after the other, in fewer registers
-                }
-                const float value = dot(o[r], low, high, scale);
-                sum[r][j] += there ? value : 0.0f;
-            }
-            if (N > 4) __syncwarp(); // one column after the other
-        }
+        for (int r = 0; r < ROWS; ++r) rows[r] = staged_row<N>(f.staged[warp], a, nb, last, at, r);
+        add_groups<N>(sum, rows, x, g0, g0 + lane < groups);
     }
     __syncwarp();
 #pragma unroll
@@ -139,24 +146,72 @@ template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 r
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const float total = warp_sum(sum[r][j]);
-            if (lane == 0) parts[warp][r * N + j] = total;
+            if (lane == 0) f.parts[warp][r * N + j] = total;
         }
     }
-    // A thread for each result: what follows the product takes registers once, not for each of them.
+}
+
+// The warps that have the same rows: of a block, or one.
+DEV void meet(bool split)
+{
     if (split)
         __syncthreads();
     else
         __syncwarp();
-    const int mine = split ? threadIdx.x : lane, r = mine / N, j = mine % N;
-    if (r < ROWS && row + r < m && first + j < c.count) {
-        float total = parts[split ? 0 : warp][mine];
-        for (int w = 1; split && w < WARPS; ++w) total += parts[w][mine];
-        put(n, c, row + r, slot_at(c, first + j), total);
+}
+
+// Result number `which` of a warp's rows and columns.
+template <int N> DEV float total_of(const Few<N> &f, int which, bool split)
+{
+    float total = f.parts[split ? 0 : threadIdx.x >> 5][which];
+    for (int w = 1; split && w < WARPS; ++w) total += f.parts[w][which];
+    return total;
+}
+
+// Rows row .. times columns first .. first + N - 1 (those beyond count are not written). With `split` the warps of a
+// block have the same rows and every fourth 32 groups each; else rows of their own.
+template <int N, class Args> DEV void few(const Args &n, const Columns &c, i64 row, i64 first, bool split)
+{
+    enum { ROWS = Width<N>::rows };
+    __shared__ Few<N> f;
+    const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32, nb = n.src[0].nb[1];
+    const int last = row + ROWS <= m ? ROWS - 1 : (int)(m - 1 - row);
+    const Act *x[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+        const i64 slot = slot_at(c, first + j < c.count ? first + j : c.count - 1);
+        x[j] = acts(n) + row_of(n, c, slot) * groups;
     }
-    if (split)
-        __syncthreads();
-    else
-        __syncwarp();
+    few_parts<N>(f, c.a + row * nb, nb, last, x, groups, split);
+    meet(split);
+    // A thread for each result: what follows the product takes registers once, not for each of them.
+    const int mine = split ? threadIdx.x : threadIdx.x & 31, r = mine / N, j = mine % N;
+    if (r < ROWS && row + r < m && first + j < c.count) {
+        put(n, c, row + r, slot_at(c, first + j), total_of(f, mine, split));
+    }
+    meet(split);
+}
+
+// The gated unit of two products with one column: rows row .. of two matrices of one shape.
+template <class Args> DEV void pair(const Args &n, const Columns &c, i64 row, bool split)
+{
+    enum { ROWS = Width<1>::rows };
+    __shared__ Few<1> f;
+    const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32, nb = n.src[0].nb[1];
+    const int last = row + ROWS <= m ? ROWS - 1 : (int)(m - 1 - row);
+    const int mine = split ? threadIdx.x : threadIdx.x & 31;
+    const i64 slot = slot_at(c, 0);
+    const Act *x[1] = {acts(n) + row_of(n, c, slot) * groups};
+    float one = 0.0f, total = 0.0f;
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+        one = total;
+        few_parts<1>(f, (which == 0 ? c.a : other_matrix(n, c)) + row * nb, nb, last, x, groups, split);
+        meet(split);
+        if (mine < ROWS) total = total_of(f, mine, split);
+        meet(split);
+    }
+    if (mine < ROWS && row + mine < m) ((float *)result_at(n, c, slot))[row + mine] = unit_of(n, one, total);
 }
 
 // The first row of a warp, and whether its block's warps share rows. aux[2]: rows of a block
@@ -189,31 +244,38 @@ KERNEL_OF(few_1, 128, FIT, Node<2>) { few_columns<1>(n); }
 enum { FIT_2 = TYPE == NVFP4 ? 2 : 3 };
 
 KERNEL_OF(few_2, 128, FIT_2, Node<2>) { few_columns<2>(n); }
+// grid: as of few_1
+KERNEL_OF(pair_1, 128, FIT, Node<2>)
+{
+    bool split;
+    const i64 row = row_of_warp<1>(n, &split);
+    if (row < n.dst.ne[0]) pair(n, columns_of(n, 0), row, split);
+}
+
 KERNEL_OF(few_4, 128, 2, Node<2>) { few_columns<4>(n); }
 KERNEL_OF(few_8, 128, 2, Node<2>) { few_columns<8>(n); }
 
-// grid: rows / aux[2], slots
-KERNEL_OF(id_few, 128, FIT, Node<3>)
+// grid: rows / aux[2], slots. PAIR: of two matrices, as pair_1
+template <bool PAIR> DEV void id_columns(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
     bool split;
-    const i64 row = row_of_warp<1>(n, &split), used = n.src[2].ne[0];
+    const i64 row = row_of_warp<1>(n, &split);
     if (row >= n.dst.ne[0]) return;
     for (i64 slot = blockIdx.y; slot < slots_of(n); slot += gridDim.y) {
-        const int id = *(const int *)(n.src[2].data + slot % used * n.src[2].nb[0] + slot / used * n.src[2].nb[1]);
         Columns c;
-        c.a = n.src[0].data + (id < 0 ? 0 : id) * n.src[0].nb[2];
-        c.first = slot;
-        c.count = 1;
-        c.order = 0;
-        c.batch = 0;
-        if (id >= 0) {
+        if (!column_of_slot(n, slot, c)) {
+            zero_rows(n, c, slot, row, Width<1>::rows);
+        } else if (PAIR) {
+            pair(n, c, row, split);
+        } else {
             few<1>(n, c, row, 0, split);
-        } else if ((threadIdx.x & 31) < Width<1>::rows && row + (threadIdx.x & 31) < n.dst.ne[0]) {
-            ((float *)result_at(n, c, slot))[row + (threadIdx.x & 31)] = 0.0f;
         }
     }
 }
+
+KERNEL_OF(id_few, 128, FIT, Node<3>) { id_columns<false>(n); }
+KERNEL_OF(id_pair, 128, FIT, Node<3>) { id_columns<true>(n); }
 
 enum { STEPS = 2 }; // 32s of the depth of a tile
 

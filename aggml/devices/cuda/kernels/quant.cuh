@@ -1,7 +1,7 @@
 // Every quantized type in one form: 32 consecutive elements as int8 codes and, for each half, x = d * q + m.
 //
-// Layouts are those of native/formats/blocks.h and blocks_iq.h; each type of types.def has its UNPACK(symbol) in one of the
-// files below. Not here: the way from floats to blocks (quantize.cuh).
+// Layouts are those of native/formats/blocks.h and blocks_iq.h; each type of types.def has its UNPACK(symbol) in one of
+// the files below. Not here: the way from floats to blocks (quantize.cuh).
 #pragma once
 #include "quant_few.cuh"
 #include "quant_iq.cuh"
@@ -16,7 +16,8 @@ template <int T, bool WHOLE = false> DEV void unpack(const char *p, int s, Group
 #define UNPACK_16(NAME, symbol) \
     if (T == NAME) unpack_##symbol<WHOLE>(p, s, o);
 #define UNPACK_32(NAME, symbol) UNPACK_16(NAME, symbol)
-#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, \
+                 minimum) \
     UNPACK_##scale(NAME, symbol)
 #include "types.def"
 }

@@ -1,6 +1,7 @@
 // What every quantized type is brought to, and how words come out of its blocks.
 //
-// The codes are made 4 at a time in words. Not here: the types themselves (quant_*.cuh), which of them is meant (quant.cuh).
+// The codes are made 4 at a time in words. Not here: the types themselves (quant_*.cuh), which of them is meant
+// (quant.cuh).
 #pragma once
 #include "common.cuh"
 
@@ -22,12 +23,13 @@ template <int T> struct Block;
         static const int n = elements, bytes = size; \
         static const bool halves = false, mins = minimum != 0; \
     };
-#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, \
+                 minimum) \
     BLOCK_##scale(NAME, block, size, minimum)
 #include "types.def"
 
-// How a type unpacks group s (of 32 elements) of the block at p, whose m is 0 before. WHOLE: the words that the block touches
-// may be read whole.
+// How a type unpacks group s (of 32 elements) of the block at p, whose m is 0 before. WHOLE: the words that the block
+// touches may be read whole.
 #define UNPACK(symbol) template <bool WHOLE> DEV void unpack_##symbol(const char *p, int s, Group &o)
 
 // Both halves have one scale.

@@ -35,7 +35,7 @@ KERNEL(set_rows, 64, Node<2>)
     const i64 rows = row_count(b), block = Block<TYPE>::n, size = b.type == F32 ? 4 : 2;
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         const Index i = row_index(b, row);
-        char *y = place_of(n, i);
+        char *y = place_of(n.dst, n.src[1], b.ne[1], i);
         if (y == 0) continue;
         const char *x = b.data + at(b, i);
         for (i64 g = threadIdx.x; g < b.ne[0] / block; g += blockDim.x) {

@@ -1,8 +1,8 @@
 // From 32 or 256 floats to a block: every type that cpy, set_rows and add write.
 //
 // Step by step what native/formats/quant*.c does, sums from the first element to the last, and compiled without fused
-// multiply-add, so that the bytes are the same. Each type of types.def that ops write has its put_<symbol> in one of the files
-// below. Not here: quantizers that take an importance matrix, which no op runs.
+// multiply-add, so that the bytes are the same. Each type of types.def that ops write has its put_<symbol> in one of
+// the files below. Not here: quantizers that take an importance matrix, which no op runs.
 #pragma once
 #include "quantize_few.cuh"
 #include "quantize_k.cuh"
@@ -19,7 +19,8 @@ template <int T> DEV void put_block(const float *x, char *y)
 #define PUT_COPY(NAME, symbol, scale) // f32
 #define PUT_ONE(NAME, symbol, scale) PUT_##scale(NAME, symbol)
 #define PUT_VARIANTS(NAME, symbol, scale) PUT_##scale(NAME, symbol)
-#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, minimum) \
+#define AGK_TYPE(NAME, id, symbol, name, numpy, block, size, alignment, group, dot, reads, writes, fits, ns, scale, \
+                 minimum) \
     PUT_##writes(NAME, symbol, scale)
 #include "types.def"
 }

@@ -1,7 +1,8 @@
 // rope and rope_back: pairs of each row are turned by an angle that grows with the position; all modes, f32 and f16.
 //
-// A thread turns one pair in several heads of a token: angles are worked out in double, once for all of them.
-#include "common.cuh"
+// A thread turns one pair in several heads of a token: angles are worked out in double, once for all of them. What
+// set_rows would write behind it may go straight to its rows.
+#include "ids.cuh"
 
 enum { N_DIMS = 1, MODE = 2, FREQ_SCALE = 6, EXT_FACTOR = 7, SECTIONS = 11, OFFSET = 15 };
 enum { NEOX = 2, MROPE = 8, VISION = 24, IMROPE = 40 };
@@ -27,19 +28,25 @@ DEV int position_of(const int *p, i64 i, i64 *begin)
 }
 
 // aux, doubles: log2 of the step from one frequency to the next, YaRN's low and high pair, magnitude.
-// grid: pairs / 32, tokens and batches; block: 32 pairs, 8 of the heads. src: a, positions, factors
-template <class T> DEV void turn(const Node<3> &n)
+// grid: pairs / 32, tokens and batches; block: 32 pairs, 8 of the heads. src: a, positions, factors; with Node<4>: ids,
+// and a token's heads go to the row that its id names.
+template <class T, int N> DEV void turn(const Node<N> &n)
 {
+    const bool to_rows = N == 4;
     const Tensor &a = n.src[0], &b = n.src[1], &factors = n.src[2];
     const int *p = n.p;
     const bool multi = (p[MODE] & MROPE) != 0, vision = p[MODE] == VISION;
     const i64 dims = vision ? 2 * (i64)p[N_DIMS] : p[N_DIMS], half = dims / 2, offset = p[OFFSET];
     const i64 i = (i64)blockIdx.x * 32 + threadIdx.x, planes = a.ne[2] * a.ne[3];
+    const i64 type = to_rows ? n.dst.type : sizeof(T) == 4 ? F32 : F16, size = type == F32 ? 4 : 2;
+    const i64 head = to_rows ? a.ne[0] * size : n.dst.nb[1]; // bytes from one to the next
     for (i64 plane = blockIdx.y; plane < planes; plane += gridDim.y) {
         i64 i3, i2, begin = 0;
         divide(plane, a.ne[2], &i3, &i2);
         const char *x = a.data + i2 * a.nb[2] + i3 * a.nb[3];
-        char *y = n.dst.data + i2 * n.dst.nb[2] + i3 * n.dst.nb[3];
+        char *y = to_rows ? place_of(n.dst, n.src[N - 1], a.ne[2], {0, i2, 0, 0})
+                          : n.dst.data + i2 * n.dst.nb[2] + i3 * n.dst.nb[3];
+        if (y == 0) continue;
         if (i < half) {
             const int which = multi ? position_of(p, i, &begin) : 0;
             const double position = (double)*(const int *)(b.data + (i2 + which * a.ne[2]) * b.nb[0]);
@@ -56,20 +63,23 @@ template <class T> DEV void turn(const Node<3> &n)
             const i64 first = offset + (p[MODE] == 0 ? 2 * i : i), second = p[MODE] == 0 ? first + 1 : first + half;
             for (i64 i1 = threadIdx.y; i1 < a.ne[1]; i1 += blockDim.y) {
                 const T *from = (const T *)(x + i1 * a.nb[1]);
-                T *to = (T *)(y + i1 * n.dst.nb[1]);
+                char *to = y + i1 * head;
                 const float v = to_float(from[first]), w = to_float(from[second]);
-                from_float(v * c - w * s, to + first);
-                from_float(v * s + w * c, to + second);
+                store(type, to + first * size, v * c - w * s);
+                store(type, to + second * size, v * s + w * c);
             }
         }
         // What is not turned is copied by the same threads.
         for (i64 i1 = threadIdx.y; i1 < a.ne[1]; i1 += blockDim.y) {
             const T *from = (const T *)(x + i1 * a.nb[1]);
-            T *to = (T *)(y + i1 * n.dst.nb[1]);
-            if (from == to) continue;
+            char *to = y + i1 * head;
+            if ((const char *)from == to) continue;
             for (i64 e = i; e < a.ne[0] - dims; e += (i64)gridDim.x * 32) {
                 const i64 place = e < offset ? e : e + dims;
-                to[place] = from[place];
+                if (to_rows)
+                    store(type, to + place * size, to_float(from[place]));
+                else
+                    ((T *)to)[place] = from[place];
             }
         }
     }
@@ -77,3 +87,7 @@ template <class T> DEV void turn(const Node<3> &n)
 
 KERNEL(rope_f32, 256, Node<3>) { turn<float>(n); }
 KERNEL(rope_f16, 256, Node<3>) { turn<half_t>(n); }
+KERNEL(rope_to_rows, 256, Node<4>)
+{
+    if (n.fault[0] == 0) turn<float>(n);
+}

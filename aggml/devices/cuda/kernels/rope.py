@@ -10,10 +10,12 @@ from aggml.devices.cuda.pack import ceil
 from aggml.ops.table import in_group
 
 if TYPE_CHECKING:
-    from aggml.devices.cuda.launch import Launch
-    from aggml.devices.cuda.pack import Site
+    from collections.abc import Sequence
 
-__all__ = ["OPS", "launches"]
+    from aggml.devices.cuda.launch import Launch
+    from aggml.devices.cuda.pack import Operand, Site
+
+__all__ = ["OPS", "launch", "launches"]
 
 #: What is launched from here.
 OPS = in_group("rope")
@@ -25,7 +27,18 @@ def _pair_of_turns(n_dims: int, n_ctx: int, turns: float, base: float) -> float:
 
 
 def launches(site: Site) -> list[Launch]:
-    """One launch: blocks of 32 pairs and 8 heads."""
+    """One launch."""
+    return [launch(site, f"rope_{site.node.dtype.type_name}")]
+
+
+def launch(site: Site, kernel: str, operands: Sequence[Operand] | None = None) -> Launch:
+    """One launch: blocks of 32 pairs and 8 heads.
+
+    Args:
+        site: of the rope.
+        kernel: of rope.cu.
+        operands: stand for the node and its three sources; None: those.
+    """
     node = site.node
     raw = node.op_params
     _, n_dims, mode, _, n_ctx = struct.unpack_from("<5i", raw)
@@ -42,4 +55,5 @@ def launches(site: Site) -> list[Launch]:
     aux = struct.unpack("<4q", struct.pack("<4d", step, low, high, attn))
     dims = 2 * n_dims if mode == 24 else n_dims
     grid = (max(1, ceil(dims // 2, 32)), min(node.ne[2] * node.ne[3], 65535), 1)
-    return [site.launch("rope", f"rope_{node.dtype.type_name}", grid, (32, 8, 1), 3, aux=aux)]
+    n_src = 3 if operands is None else len(operands) - 1
+    return site.launch("rope", kernel, grid, (32, 8, 1), n_src, operands=operands, aux=aux)

@@ -62,7 +62,7 @@ KERNEL(set_rows, 256, Node<2>)
     const i64 rows = row_count(b), width = b.ne[0];
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         const Index i = row_index(b, row);
-        char *y = place_of(n, i);
+        char *y = place_of(n.dst, n.src[1], b.ne[1], i);
         if (y == 0) continue;
         const char *x = b.data + at(b, i);
         for (i64 e = threadIdx.x; e < width; e += blockDim.x) {
@@ -102,6 +102,8 @@ KERNEL(add_id, 256, Node<3>)
         const Index i = row_index(n.dst, row);
         const char *x = a.data + at(a, i), *z = b.data + id_at(ids, i.i1, i.i2, 0) * b.nb[1];
         float *y = (float *)(n.dst.data + at(n.dst, i));
-        for (i64 e = threadIdx.x; e < n.dst.ne[0]; e += blockDim.x) y[e] = ((const float *)x)[e] + ((const float *)z)[e];
+        for (i64 e = threadIdx.x; e < n.dst.ne[0]; e += blockDim.x) {
+            y[e] = ((const float *)x)[e] + ((const float *)z)[e];
+        }
     }
 }

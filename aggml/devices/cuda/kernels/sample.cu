@@ -2,9 +2,9 @@
 // computes: sample by sample of 3 operands, for each row of source 0
 // computes: penalize by penalize of 3 operands, for each row of source 0
 //
-// The token has to be that of the CPU (native/lower/sample.c has the same operations and says why): weights are integers, and
-// what makes them is rounded after each operation. A thread has a run of the candidates: sums of runs, then a walk of each
-// run from the sum before it.
+// The token has to be that of the CPU (native/lower/sample.c has the same operations and says why): weights are
+// integers, and what makes them is rounded after each operation. A thread has a run of the candidates: sums of runs,
+// then a walk of each run from the sum before it.
 #include "common.cuh"
 
 enum { WHOLE = 42 };

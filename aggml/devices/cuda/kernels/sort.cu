@@ -1,5 +1,5 @@
-// argsort and top_k of rows that fit shared memory, 4096 keys: a bitonic sort by a block for each row. The first one alone is
-// found without sorting. Not here: longer rows (sort_long.cu), what a key is (sort.cuh).
+// argsort and top_k of rows that fit shared memory, 4096 keys: a bitonic sort by a block for each row. The first one
+// alone is found without sorting. Not here: longer rows (sort_long.cu), what a key is (sort.cuh).
 #include "sort.cuh"
 
 // top_k of 1: the least key alone.

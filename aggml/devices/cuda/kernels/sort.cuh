@@ -1,7 +1,7 @@
 // Keys of sort.cu and sort_long.cu: an element of f32 as a number that ascends in the wanted order.
 //
-// With its index below it, a key is one of 64 bits: keys are distinct, equal values keep their order, NaN comes last, and -0
-// equals 0.
+// With its index below it, a key is one of 64 bits: keys are distinct, equal values keep their order, NaN comes last,
+// and -0 equals 0.
 #pragma once
 #include "common.cuh"
 

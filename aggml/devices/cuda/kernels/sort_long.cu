@@ -1,12 +1,14 @@
 // argsort and top_k of rows beyond 4096, by many blocks for each row: of a vocabulary of 128K by 63.
 //
-// top_k selects: three launches count digits of 11, 11 and 10 bits, each only among the keys that begin as the wanted one does,
-// which makes the k-th key known; one more collects what is less, the last one adds as many equal ones as are wanted, the first
-// of them, and sorts these k. argsort is a stable radix sort of four digits of 8 bits: count, add up, move.
+// top_k selects: three launches count digits of 11, 11 and 10 bits, each only among the keys that begin as the wanted
+// one does, which makes the k-th key known; one more collects what is less, the last one adds as many equal ones as are
+// wanted, the first of them, and sorts these k. argsort is a stable radix sort of four digits of 8 bits: count, add up,
+// move.
 // grid: parts of a row, rows from aux[0] on. Scratch: for each of these rows the words that the kernels name.
 #include "sort.cuh"
 
-enum { THREADS = 256, EACH = 8, PART = THREADS * EACH, BINS = 2048, DIGITS = 256, MOST = 4096 }; // MOST: k of a selection
+// MOST: k of a selection
+enum { THREADS = 256, EACH = 8, PART = THREADS * EACH, BINS = 2048, DIGITS = 256, MOST = 4096 };
 
 struct Long {
     Index at;
@@ -197,7 +199,8 @@ KERNEL(first_of_all, 256, Node<1>)
     if (threadIdx.x == 0) *(int *)(n.dst.data + at(n.dst, r.at)) = (int)(least & 0xffffffffu);
 }
 
-// --- argsort: u32 counts[DIGITS][parts], then u64 keys[2][width]. aux[3]: whether descending, aux[4]: pass, aux[5]: parts
+// --- argsort: u32 counts[DIGITS][parts], then u64 keys[2][width]
+// aux[3]: whether descending, aux[4]: pass, aux[5]: parts
 
 struct Radix {
     u32 *counts;

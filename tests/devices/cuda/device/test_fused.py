@@ -96,7 +96,50 @@ def scaled(norm: str, *, bias: bool) -> Callable[[], Built]:
     return build
 
 
+def gated_by_expert(kind: str, tokens: int, *, last: str) -> Callable[[], Built]:
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x = leaf(values, "f32", 256, 1, tokens)
+        gate, up = leaf(values, kind, 256, 70, 5), leaf(values, kind, 256, 70, 5)
+        ids = new_tensor("i32", ne=(2, tokens))
+        chosen = np.random.default_rng(3).integers(0, 5, (tokens, 2))
+        chosen[-1, 1] = -1
+        values[ids] = chosen.astype(np.int32)
+        if last == "up":
+            a = ops.mul_mat_id(gate, x, ids)
+            return ops.swiglu_split(a, ops.mul_mat_id(up, x, ids)), values
+        b = ops.mul_mat_id(up, x, ids)
+        return ops.swiglu_split(ops.mul_mat_id(gate, x, ids), b), values
+
+    return build
+
+
+def into_rows(kind: str, mode: str, dims: int) -> Callable[[], Built]:
+    """Heads turned into a cache; of two tokens that go to one row the later one wins."""
+
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x = leaf(values, "f32", 48, 3, 5)
+        cache = ops.cast(leaf(values, "f32", 144, 9), kind)
+        positions, ids = new_tensor("i32", ne=(5,)), new_tensor("i64", ne=(5,))
+        values[positions] = np.array([3, 4, 5, 100, 7], np.int32)
+        values[ids] = np.array([2, 8, 2, 0, 5], np.int64)
+        turned = ops.rope_ext(ops.sqr(x), positions, None, dims, mode=mode)
+        return ops.set_rows(cache, ops.reshape_2d(turned, 144, 5), ids), values
+
+    return build
+
+
 CASES = {
+    **{
+        f"experts-{k}-{n}-{last}": gated_by_expert(k, n, last=last)
+        for k, n, last in [*((k, 1, "up") for k in KINDS), ("q4_0", 7, "gate"), ("f32", 8, "up")]
+    },
+    **{
+        f"rows-{kind}-{mode}-{dims}": into_rows(kind, mode, dims)
+        for kind in ("f32", "f16", "bf16")
+        for mode, dims in (("normal", 48), ("neox", 32))
+    },
     **{f"up-{k}-{n}": gated(k, n, last="up") for k in KINDS for n in (1, 3, 8)},
     **{f"gate-{k}": gated(k, 1, last="gate") for k in KINDS},
     **{f"add-{k}-{n}": added(k, n) for k in KINDS for n in (1, 7)},
@@ -112,8 +155,49 @@ CASES = {
 async def test_one_launch_gives_the_bits_of_several(device: CUDADevice, name: str) -> None:
     together, fewer = await ran(device, CASES[name], watched=False)
     alone, more = await ran(device, CASES[name], watched=True)
-    assert np.array_equal(together.view(np.int32), alone.view(np.int32))
+    assert np.array_equal(together.view(np.uint8), alone.view(np.uint8))
     assert 0 < fewer < more
+
+
+@pytest.mark.parametrize("last", ["up", "gate"])
+@pytest.mark.parametrize("kind", ["f32", "q4_0"])
+async def test_gate_and_up_are_one_launch(device: CUDADevice, kind: str, last: str) -> None:
+    int8 = int(kind != "f32")  # one more launch makes the column int8
+    assert (await ran(device, gated(kind, 1, last=last), watched=False))[1] == 1 + int8
+    assert (await ran(device, gated_by_expert(kind, 8, last=last), watched=False))[1] == 2 + int8
+
+
+async def test_a_value_that_others_read_is_written(device: CUDADevice) -> None:
+    """The turned keys, and one of two products, have a second reader: nothing is left out."""
+
+    def rows() -> Built:
+        result, values = into_rows("f32", "neox", 48)()
+        turned = result.src[0]
+        assert turned is not None
+        return ops.concat(result, ops.sqr(turned), 1), values
+
+    def product() -> Built:
+        result, values = gated("q4_0", 1, last="up")()
+        up = result.src[1]
+        assert up is not None
+        return ops.concat(result, up, 0), values
+
+    for build in (rows, product):
+        together, _ = await ran(device, build, watched=False)
+        alone, _ = await ran(device, build, watched=True)
+        assert np.array_equal(together.view(np.int32), alone.view(np.int32))
+
+
+async def test_a_row_that_is_not_there_stops_a_rope_too(device: CUDADevice) -> None:
+    result, values = into_rows("f16", "neox", 48)()
+    ids = result.src[1]
+    assert ids is not None
+    values[ids] = np.array([2, 8, 9, 0, 5], np.int64)
+    graph = Graph(result)
+    async with device.backend() as backend:
+        await backend.prepare(graph)
+        with pytest.raises(OutOfBounds, match=r"\(set_rows\): index 9 at position 2"):
+            await backend.run(graph, values, result)
 
 
 async def test_columns_become_int8_once_for_three_products(device: CUDADevice) -> None:

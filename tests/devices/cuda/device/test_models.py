@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from devices.cuda.fake_driver import HostKernels
+from models import layout, random_models
 
 import aggml
 from aggml.devices.cuda.lowering import CudaKernels
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-OF_A_LAYER = 15  # kernels
+OF_A_LAYER = 13  # kernels
+OF_EXPERTS = 25  # of a layer of mixtral: 8 experts, two for each token
 BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]
@@ -58,13 +60,19 @@ async def test_a_seed_gives_the_tokens_of_the_cpu(
     assert await _tokens(device, path, sampler, 8) == expected
 
 
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
 async def test_how_many_kernels_a_token_takes(
-    device: CUDADevice, tmp_path: Path, fake: Fake
+    device: CUDADevice, tmp_path: Path, fake: Fake, name: str
 ) -> None:
-    path = write_small(tmp_path / "small.gguf")
+    path = tmp_path / "small.gguf"
+    if name == "llama":
+        write_small(path)
+    else:
+        random_models.write(path, name)
     counts = []
     for n in (3, 7):
         fake.reset_counts()
         await _tokens(device, path, (0.9, 8, 0.95, 7), n)
         counts.append(fake.counter("kernels"))
-    assert counts[1] - counts[0] == 4 * (OF_A_LAYER * LAYERS + BESIDE)
+    each, layers = (OF_A_LAYER, LAYERS) if name == "llama" else (OF_EXPERTS, layout.LAYERS)
+    assert counts[1] - counts[0] == 4 * (each * layers + BESIDE)
