@@ -85,7 +85,7 @@ class CUDABackend(DirectBackend):
         if n <= self.memory.size:
             await anyio.lowlevel.checkpoint()
             return
-        nothing = _native.CudaPlan(self._target.native).finish(n)
+        nothing = _native.CudaPlan(self._target.native, overlaps=False).finish(n)
         nothing.seal((), (), ())
         await self.stream._put([_native.run_plan(nothing, 0, "reserve", nothing)], None, "reserve")
         self.memory.reserved(n)

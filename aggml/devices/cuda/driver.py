@@ -9,6 +9,7 @@ with and without them. Not here: calls of queued work, which C makes through `en
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ __all__ = [
 
 #: The interface that `entries` asks for: signatures as in this version of CUDA.
 API = 13000
+#: Compute capability from which a kernel may wait for the one before it. AGGML_CUDA_OVERLAP=0: none.
+_OVERLAPS = 90
 _EXTRA = "install the extra: pip install aggml[cuda]"
 
 
@@ -144,6 +147,7 @@ def facts(ordinal: int) -> DeviceFacts:
             Gpu(
                 int(properties.multiprocessor_count),
                 int(properties.max_shared_memory_per_block_optin),
+                int(device.arch) >= _OVERLAPS and os.environ.get("AGGML_CUDA_OVERLAP") != "0",
             ),
         )
     except DeviceError:

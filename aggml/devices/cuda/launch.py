@@ -34,15 +34,17 @@ class Gpu:
         multiprocessors: split work fills them; an H100 has 132.
         shared: bytes of shared memory that a block may have: 48 KiB on every GPU without being
             asked for, 64 to 227 on request.
+        overlaps: a kernel may be launched while the one before it runs (from sm_90 on).
     """
 
     multiprocessors: int = 132
     shared: int = 48 * 1024
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel, ready to go; launches of a stream run in order, none overlaps the next.
+    """One kernel, ready to go; of a stream none touches memory before the one before has ended.
 
     Attributes:
         module: what `Kernels.module` makes a cubin of.
@@ -70,9 +72,11 @@ class Kernels(Protocol):
 
     Attributes:
         blas: where libcublasLt lies; None: large products are left to kernels.
+        overlaps: a kernel may be launched while the one before it runs: each waits by itself.
     """
 
     blas: str | None
+    overlaps: bool
 
     def supports(self, node: Tensor) -> bool:
         """Whether `launches` knows the node, by op, types and strides; nothing is compiled."""

@@ -81,6 +81,7 @@ class CudaKernels:
     ) -> None:
         self.blas = blas
         self._gpu = Gpu() if gpu is None else gpu
+        self.overlaps = self._gpu.overlaps
         self._cubins = cubins if cubins is not None else Cubins()
 
     def supports(self, node: Tensor) -> bool:

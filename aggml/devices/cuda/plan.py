@@ -153,7 +153,7 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
     fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
     storages = Storages()
     modules: dict[str, Module] = {}
-    native = _native.CudaPlan(device.native)
+    native = _native.CudaPlan(device.native, overlaps=kernels.overlaps)
     launches = 0
     fused = yield from chaining(graph, spans(memory.locate), kernels.fits, kernels.find)
     once = Once(graph)

@@ -83,7 +83,7 @@ void three(nb::handle tuple, unsigned *out)
 // A plan of a CUDA device while it is made; `finish` gives the Plan.
 struct CudaPlan {
     ag_cuda_plan *plan;
-    explicit CudaPlan(CudaDevice &device) : plan(ag_cuda_plan_new(device.device))
+    CudaPlan(CudaDevice &device, bool overlaps) : plan(ag_cuda_plan_new(device.device, overlaps))
     {
         if (plan == nullptr) throw std::bad_alloc();
     }
@@ -250,7 +250,7 @@ void bind_cuda_device(nb::module_ &m)
 void bind_cuda_plan(nb::module_ &m)
 {
     nb::class_<CudaPlan>(m, "CudaPlan")
-        .def(nb::init<CudaDevice &>(), "device"_a)
+        .def(nb::init<CudaDevice &, bool>(), "device"_a, "overlaps"_a)
         .def("node", plan_node, "name"_a, "op"_a, "fault"_a, "partial"_a)
         .def("launch", plan_launch, "module"_a, "kernel"_a, "grid"_a, "block"_a, "shared"_a, "args"_a, "relative"_a,
              "when"_a)

@@ -51,6 +51,19 @@ typedef struct ag_cu_update_info { /* CUgraphExecUpdateResultInfo */
     void *node, *from_node;
 } ag_cu_update_info;
 
+typedef struct ag_cu_launch_attribute { /* CUlaunchAttribute */
+    int id;                             /* AG_CU_LAUNCH_PROGRAMMATIC */
+    int padding;
+    int value[16];
+} ag_cu_launch_attribute;
+
+typedef struct ag_cu_launch_config { /* CUlaunchConfig */
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    ag_cu_launch_attribute *attributes;
+    unsigned n_attributes;
+} ag_cu_launch_config;
+
 enum {
     AG_CU_OK = 0,
     AG_CU_OUT_OF_MEMORY = 2,
@@ -67,7 +80,8 @@ enum {
     AG_CU_POOL_RELEASE_THRESHOLD = 4,
     AG_CU_POINTER_KIND = 2,
     AG_CU_POINTER_DEVICE = 9,
-    AG_CU_MAX_DYNAMIC_SHARED = 8
+    AG_CU_MAX_DYNAMIC_SHARED = 8,
+    AG_CU_LAUNCH_PROGRAMMATIC = 6
 };
 
 #define AG_CU_ENTRIES(X) \
@@ -114,8 +128,7 @@ enum {
     X(cuLibraryGetKernel, (void **kernel, void *library, const char *name)) \
     X(cuKernelGetParamInfo, (void *kernel, size_t index, size_t *offset, size_t *size)) \
     X(cuKernelSetAttribute, (int attribute, int value, void *kernel, int device)) \
-    X(cuLaunchKernel, (void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
-                       unsigned shared, void *stream, void **params, void **extra)) \
+    X(cuLaunchKernelEx, (const ag_cu_launch_config *config, void *kernel, void **params, void **extra)) \
     X(cuGraphInstantiateWithFlags, (void **exec, void *graph, unsigned long long flags)) \
     X(cuGraphExecUpdate, (void *exec, void *graph, ag_cu_update_info *info)) \
     X(cuGraphLaunch, (void *exec, void *stream)) \

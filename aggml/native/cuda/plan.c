@@ -54,12 +54,13 @@ bool ag_cuda_module_set_image(ag_cuda_module *module, const void *image, size_t 
 
 /* -- plans -------------------------------------------------------------------------------------------------------- */
 
-ag_cuda_plan *ag_cuda_plan_new(ag_cuda_device *device)
+ag_cuda_plan *ag_cuda_plan_new(ag_cuda_device *device, bool overlaps)
 {
     ag_cuda_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL) return NULL;
     plan->device = ag_cuda_device_ref(device);
     plan->first_fault = -1;
+    plan->overlaps = overlaps;
     return plan;
 }
 

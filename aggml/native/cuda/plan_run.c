@@ -114,11 +114,27 @@ static void bind(ag_cuda_plan *plan, uintptr_t arena)
 /* Statuses of cuBLASLt get numbers of their own among the driver's, so that each call answers one number. */
 #define OF_BLAS 100000
 
+/* `early`: it may begin while the kernel before it ends, for which it waits by itself (kernels/common.cuh). */
+static int launch_one(ag_cuda_issue *issue, const launch *l, void *stream, void **parameter, bool early)
+{
+    ag_cu_launch_attribute attribute = {.id = AG_CU_LAUNCH_PROGRAMMATIC, .value = {1}};
+    const ag_cu_launch_config config = {
+        .grid = {l->grid[0], l->grid[1], l->grid[2]},
+        .block = {l->block[0], l->block[1], l->block[2]},
+        .shared = l->shared,
+        .stream = stream,
+        .attributes = early ? &attribute : NULL,
+        .n_attributes = early,
+    };
+    return AG_CU(issue, cuLaunchKernelEx, &config, l->kernel, parameter, NULL);
+}
+
 /* Into the stream, or into the graph that is being captured from it. On failure `index` tells the node. */
 static int launch_all(ag_cuda_issue *issue, ag_cuda_plan *plan, size_t *index)
 {
     void *stream = issue->queue->cuda;
     int code = AG_CU_OK;
+    bool after_kernel = false; /* of this plan: whatever came before it has to have ended */
     *index = 0;
     if (plan->n_faults > 0)
         code = AG_CU(issue, cuMemsetD8Async, plan->arena + (uint64_t)plan->first_fault, 0,
@@ -133,10 +149,11 @@ static int launch_all(ag_cuda_issue *issue, ag_cuda_plan *plan, size_t *index)
             code = ag_cuda_blas_multiply(plan->device->blas, l->shape, parameter, stream);
             if (code != 0) code += OF_BLAS;
             issue->ran = true; /* as far as can be known: it may launch more than one kernel */
+            after_kernel = false;
             continue;
         }
-        code = AG_CU(issue, cuLaunchKernel, l->kernel, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
-                     l->block[2], l->shared, stream, &parameter, NULL);
+        code = launch_one(issue, l, stream, &parameter, plan->overlaps && after_kernel);
+        after_kernel = true;
         issue->ran = issue->ran || code == AG_CU_OK;
     }
     return code;

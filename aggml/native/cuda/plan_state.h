@@ -52,6 +52,7 @@ struct ag_cuda_plan {
     int64_t first_fault;
     size_t n_faults;
     size_t scratch;
+    bool overlaps; /* a kernel may begin before the one before it has ended: all wait by themselves */
     /* the issuing thread's */
     bool looked_up;
     uintptr_t arena; /* that args hold; graph: that it was captured with */

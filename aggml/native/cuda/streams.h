@@ -48,7 +48,8 @@ void ag_cuda_module_unref(ag_cuda_module *module);
 bool ag_cuda_module_has_image(ag_cuda_module *module);
 bool ag_cuda_module_set_image(ag_cuda_module *module, const void *image, size_t size); /* the first one counts */
 
-ag_cuda_plan *ag_cuda_plan_new(ag_cuda_device *device);
+/* `overlaps`: a kernel of it may be launched while the one before runs; each waits by itself. */
+ag_cuda_plan *ag_cuda_plan_new(ag_cuda_device *device, bool overlaps);
 void ag_cuda_plan_free(ag_cuda_plan *plan);
 /* A node's name and op, for messages; `fault`: where its 32 bytes lie in the arena, -1 without. */
 bool ag_cuda_plan_node(ag_cuda_plan *plan, const char *name, const char *op, int64_t fault);

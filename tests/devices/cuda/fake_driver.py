@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aggml.devices.cuda.launch import Launch
+from aggml.devices.cuda.launch import Gpu, Launch
 from aggml.devices.cuda.lowering import CudaKernels
 
 if TYPE_CHECKING:
@@ -141,6 +141,9 @@ def _image(kernels: str, shim: str) -> bytes:
 class HostKernels(CudaKernels):
     """The package's own kernels, compiled by g++ for the shim, sums and products fused as there."""
 
+    def __init__(self, blas: str | None = None) -> None:
+        super().__init__(blas=blas, gpu=Gpu(overlaps=True))
+
     def module(self, name: str, arch: str) -> bytes:
         """What the fake driver takes for a cubin."""
         from devices.cuda import host
@@ -162,6 +165,7 @@ class SimpleKernels:
         self.compiled: list[str] = []
         self.broken = False
         self.blas: str | None = None
+        self.overlaps = False
 
     def supports(self, node: Tensor) -> bool:
         """Whether the op is known, and on f32."""

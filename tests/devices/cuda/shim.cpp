@@ -273,6 +273,14 @@ const uint64_t *shim_exchange(unsigned mask, uint64_t value)
 
 // NULL, or what went wrong. `order` is that in which threads and blocks take turns: rising, falling, across, and from 3
 // on drawn with it as the seed.
+// Threads of the last launch that waited for the kernel before.
+__attribute__((visibility("default"))) uint64_t shim_waited;
+
+__attribute__((visibility("default"))) void shim_wait(void)
+{
+    ++shim_waited;
+}
+
 __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const void *), const void *args,
                                                                const unsigned grid[3], const unsigned block[3],
                                                                unsigned shared_bytes, int order)
@@ -280,12 +288,13 @@ __attribute__((visibility("default"))) const char *shim_launch(void (*fn)(const 
     std::lock_guard<std::mutex> guard(one_at_a_time);
     n_threads = block[0] * block[1] * block[2];
     if (n_threads == 0 || n_threads > 1024) return "a block of no, or more than 1024, threads";
-    if (shared_bytes > 99 * 1024) return "more shared memory than every GPU has";
+    if (shared_bytes > 227 * 1024) return "more shared memory than any GPU has";
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 || grid[0] > 0x7fffffff)
         return "a grid that no GPU takes";
     kernel = fn;
     kernel_args = args;
     failure = nullptr;
+    shim_waited = 0;
     while (stacks.size() < n_threads) {
         stacks.push_back((char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     }

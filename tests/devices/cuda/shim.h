@@ -20,8 +20,7 @@
 #define __shared__ static
 #define CONSTANT static const
 #define SHARED(T, name) T *name = (T *)shim_shared()
-#define KERNEL_OF(name, threads, blocks, Args) KERNEL(name, threads, Args)
-#define KERNEL(name, threads, Args) \
+#define ENTRY(name, threads, blocks, Args) \
     static void name##_body(const Args &n); \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_size = sizeof(Args); \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_threads = threads; \
@@ -50,6 +49,7 @@ void shim_barrier(void);
 const uint64_t *shim_exchange(unsigned mask, uint64_t value);
 unsigned shim_lane(void);
 void shim_fail(const char *what);
+void shim_wait(void); // for the kernel before: shim_waited counts threads
 }
 #define threadIdx shim_thread
 #define blockIdx shim_block

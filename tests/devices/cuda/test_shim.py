@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 _KERNELS = """
 #include "shim.h"
 struct Args { float *out; long long n; };
-KERNEL(reversed, 64, Args) {
+ENTRY(reversed, 64, 1, Args) {
     __shared__ float x[64];
     x[threadIdx.x] = n.out[blockIdx.x * 64 + threadIdx.x];
     if (n.n) __syncthreads();
@@ -25,16 +25,16 @@ KERNEL(reversed, 64, Args) {
     if (n.n) __syncthreads();
     n.out[blockIdx.x * 64 + threadIdx.x] = y;
 }
-KERNEL(unwritten, 64, Args) {
+ENTRY(unwritten, 64, 1, Args) {
     __shared__ float x[64];
     if (blockIdx.x == 0) x[threadIdx.x] = 1.0f;
     __syncthreads();
     n.out[blockIdx.x * 64 + threadIdx.x] = x[threadIdx.x];
 }
-KERNEL(counted, 64, Args) {
+ENTRY(counted, 64, 1, Args) {
     if (threadIdx.x == 0) n.out[blockIdx.x] = n.out[128]++;
 }
-KERNEL(divergent, 64, Args) {
+ENTRY(divergent, 64, 1, Args) {
     if (threadIdx.x < 16) __syncwarp();
     __syncthreads();
 }

@@ -17,12 +17,34 @@ typedef unsigned long long u64;
 #define DEV_CALL static __device__ __noinline__
 #ifndef AGGML_HOST
 #define CONSTANT static __device__ const
-#define KERNEL(name, threads, Args) KERNEL_OF(name, threads, 1, Args)
-// Of which so many blocks have to fit a multiprocessor: it bounds the registers.
-#define KERNEL_OF(name, threads, blocks, Args) \
+#define ENTRY(name, threads, blocks, Args) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args n)
 #define SHARED(T, name) extern __shared__ __align__(16) char shared_bytes[]; T *name = (T *)shared_bytes
 #endif
+
+// What every kernel begins with. From sm_90 on it may be launched while the kernel before it runs (programmatic dependent
+// launch): it lets the next one be launched as soon as all its own blocks are there, and touches no memory before the
+// kernel before it has ended. That one has waited, too, so all earlier ones have ended as well.
+DEV void wait_for_kernel_before()
+{
+#ifdef AGGML_HOST
+    shim_wait();
+#elif __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#define KERNEL(name, threads, Args) KERNEL_OF(name, threads, 1, Args)
+// Of which so many blocks have to fit a multiprocessor: it bounds the registers.
+#define KERNEL_OF(name, threads, blocks, Args) \
+    DEV void name##_of(const Args &n); \
+    ENTRY(name, threads, blocks, Args) \
+    { \
+        wait_for_kernel_before(); \
+        name##_of(n); \
+    } \
+    DEV void name##_of(const Args &n)
 
 #define NANF (__int_as_float(0x7fc00000))
 #define INF (__int_as_float(0x7f800000))

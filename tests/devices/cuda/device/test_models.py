@@ -74,5 +74,7 @@ async def test_how_many_kernels_a_token_takes(
         fake.reset_counts()
         await _tokens(device, path, (0.9, 8, 0.95, 7), n)
         counts.append(fake.counter("kernels"))
+    # All but the first of a plan may be launched while the one before it runs.
+    assert fake.counter("kernels") - fake.counter("overlapping kernels") <= 2 * 7 + 1
     each, layers = (OF_A_LAYER, LAYERS) if name == "llama" else (OF_EXPERTS, layout.LAYERS)
     assert counts[1] - counts[0] == 4 * (each * layers + BESIDE)

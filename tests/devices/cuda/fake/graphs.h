@@ -8,6 +8,7 @@ EXPORT int cuStreamBeginCapture_v2(void *s, int)
     Stream *stream = stream_of(s);
     if (stream->capture) return INVALID_VALUE;
     stream->capture = new Graph;
+    stream->after_kernel = false;
     capturing = stream;
     capture_broken = false;
     return OK;

@@ -9,6 +9,7 @@ struct Library {
     void *handle;
     Shim *shim;
     std::map<std::string, void *> kernels;
+    uint64_t *waited; // threads of the last launch that waited for the kernel before
 };
 struct Kernel {
     Library *library;
@@ -31,10 +32,13 @@ EXPORT int cuLibraryLoadData(void **library, const void *image, void *, void *, 
         fprintf(stderr, "fake libcuda: %s\n", dlerror());
         return INVALID_IMAGE;
     }
-    *library = new Library{handle, reinterpret_cast<Shim *>(dlsym(shim, "shim_launch")), {}};
+    *library = new Library{handle,
+                           reinterpret_cast<Shim *>(dlsym(shim, "shim_launch")),
+                           {},
+                           static_cast<uint64_t *>(dlsym(shim, "shim_waited"))};
     return OK;
 }
-static std::mutex library_lock;
+static std::mutex library_lock, shim_lock;
 EXPORT int cuLibraryUnload(void *)
 {
     return OK;
@@ -136,12 +140,28 @@ EXPORT int cuKernelSetAttribute(int attribute, int value, void *kernel, int devi
     static_cast<Kernel *>(kernel)->shared[device] = value;
     return OK;
 }
+struct LaunchAttribute { // CUlaunchAttribute
+    int id, padding;
+    int value[16];
+};
 struct LaunchConfig {
     unsigned gx, gy, gz, bx, by, bz, shared;
     void *stream;
-    void *attributes;
+    const LaunchAttribute *attributes;
     unsigned n_attributes;
 };
+// Of the attributes only programmatic stream serialization: the kernel may begin before the one before it in the stream has
+// ended, so it has to wait by itself. What comes before has to be a kernel, too: our rule, which is stricter than the
+// driver's.
+static int early(const LaunchConfig &c, Stream *stream, bool *found)
+{
+    *found = false;
+    for (unsigned i = 0; i < c.n_attributes; ++i) {
+        if (c.attributes[i].id != 6) return INVALID_VALUE;
+        *found = *found || c.attributes[i].value[0] != 0;
+    }
+    return *found && !stream->after_kernel ? INVALID_VALUE : OK;
+}
 EXPORT int cuLaunchKernelEx(const LaunchConfig *config, void *kernel, void **params, void **)
 {
     ENTER("cuLaunchKernel");
@@ -161,16 +181,25 @@ EXPORT int cuLaunchKernelEx(const LaunchConfig *config, void *kernel, void **par
     }
     Stream *s = stream_of(c.stream);
     int device = s->device;
-    return s->push(k, [=] {
+    bool overlaps;
+    if (int code = early(c, s, &overlaps)) return code;
+    const uint64_t all = threads * c.gx * c.gy * c.gz;
+    int code = s->push(k, [=] {
         if (sticky[device] != OK) return; // within a graph
         unsigned grid[3] = {c.gx, c.gy, c.gz}, block[3] = {c.bx, c.by, c.bz};
+        std::lock_guard<std::mutex> l(shim_lock); // else the count of those that waited may be another launch's
         const char *problem = k->library->shim(k->call, args->data(), grid, block, c.shared, 0);
+        if (!problem && overlaps && (!k->library->waited || *k->library->waited != all))
+            problem = "it may overlap the kernel before, and not all threads waited for that";
+        if (overlaps) count("overlapping kernels");
         if (problem) {
             fprintf(stderr, "fake libcuda: %s: %s\n", k->name.c_str(), problem);
             sticky[device] = ILLEGAL_ADDRESS;
         }
         count("kernels");
     });
+    s->after_kernel = code == OK;
+    return code;
 }
 EXPORT int cuLaunchKernel(void *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, void *stream, void **params, void **extra)

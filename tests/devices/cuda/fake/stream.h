@@ -22,6 +22,7 @@ struct Stream {
     int device, priority;
     size_t limit;
     Graph *capture = nullptr;
+    std::atomic<bool> after_kernel{false}; // what was pushed last is a kernel
     uint64_t seed;
     std::thread thread;
 
@@ -71,6 +72,7 @@ struct Stream {
     }
     int push(const void *kind, std::function<void()> work)
     {
+        after_kernel = false;
         if (capture) {
             capture->nodes.push_back({kind, std::move(work)});
             return OK;
