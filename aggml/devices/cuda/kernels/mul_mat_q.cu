@@ -275,7 +275,8 @@ template <bool PAIR> DEV void id_columns(const Node<3> &n)
 }
 
 KERNEL_OF(id_few, 128, FIT, Node<3>) { id_columns<false>(n); }
-KERNEL_OF(id_pair, 128, FIT, Node<3>) { id_columns<true>(n); }
+// Four blocks leave it some registers short in five types.
+KERNEL_OF(id_pair, 128, 3, Node<3>) { id_columns<true>(n); }
 
 enum { STEPS = 2 }; // 32s of the depth of a tile
 
