@@ -29,7 +29,8 @@ __all__ = [
 
 #: The interface that `entries` asks for: signatures as in this version of CUDA.
 API = 13000
-#: Compute capability from which a kernel may wait for the one before it. AGGML_CUDA_OVERLAP=0: none.
+#: Compute capability from which a kernel may wait for the one before it; with the variable
+#: AGGML_CUDA_OVERLAP=0 none does.
 _OVERLAPS = 90
 _EXTRA = "install the extra: pip install aggml[cuda]"
 
