@@ -54,6 +54,8 @@ def modules() -> list[str]:
     found: list[str] = []
     for path in sorted(KERNELS.glob("*.cu")):
         which = _FOR_EACH_TYPE.search(path.read_text(encoding="utf-8"))
+        if path.stem == "flash_attn_ext_wide":
+            continue  # named with the tiles
         if path.stem == "flash_attn_ext_tiles":
             found += flash_attn_ext.modules()
         elif which is None:

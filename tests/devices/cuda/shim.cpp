@@ -43,12 +43,22 @@ namespace {
 
 enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 
+// To shared memory, under way.
+struct Copy {
+    void *to;
+    const void *from;
+    bool wanted;
+    unsigned group;
+};
+
 struct Thread {
     State state;
     uint3 index;
     char *stack;
     void *sp;
     void *fake; // ASan's
+    std::vector<Copy> copies;
+    unsigned groups; // of copies, so far
 #ifdef SHIM_UCONTEXT
     ucontext_t context;
 #endif
@@ -153,6 +163,8 @@ void start(Thread &t)
 #endif
     t.state = READY;
     t.fake = nullptr;
+    t.copies.clear();
+    t.groups = 0;
 #ifdef SHIM_UCONTEXT
     getcontext(&t.context);
     t.context.uc_stack.ss_sp = t.stack;
@@ -273,6 +285,33 @@ const uint64_t *shim_exchange(unsigned mask, uint64_t value)
 
 // NULL, or what went wrong. `order` is that in which threads and blocks take turns: rising, falling, across, and from 3
 // on drawn with it as the seed.
+__attribute__((visibility("default"))) void shim_copy_async(void *to, const void *from, bool wanted)
+{
+    if ((uintptr_t)to % 16 != 0 || (wanted && (uintptr_t)from % 16 != 0)) shim_fail("a copy that is not aligned");
+    threads[current].copies.push_back({to, from, wanted, threads[current].groups});
+}
+
+__attribute__((visibility("default"))) void shim_commit_copies(void)
+{
+    ++threads[current].groups;
+}
+
+__attribute__((visibility("default"))) void shim_wait_for_copies(unsigned left)
+{
+    Thread &t = threads[current];
+    std::vector<Copy> later;
+    for (const Copy &c : t.copies) {
+        if (c.group + left >= t.groups) {
+            later.push_back(c);
+        } else if (c.wanted) {
+            memcpy(c.to, c.from, 16);
+        } else {
+            memset(c.to, 0, 16);
+        }
+    }
+    t.copies.swap(later);
+}
+
 // Threads of the last launch that waited for the kernel before.
 __attribute__((visibility("default"))) uint64_t shim_waited;
 

@@ -50,6 +50,10 @@ const uint64_t *shim_exchange(unsigned mask, uint64_t value);
 unsigned shim_lane(void);
 void shim_fail(const char *what);
 void shim_wait(void); // for the kernel before: shim_waited counts threads
+// 16 bytes that are under way, zeros if not wanted: nothing is there before this thread waits for their group.
+void shim_copy_async(void *to, const void *from, bool wanted);
+void shim_commit_copies(void);
+void shim_wait_for_copies(unsigned left);
 }
 #define threadIdx shim_thread
 #define blockIdx shim_block
@@ -204,6 +208,20 @@ static inline unsigned short float_to_half(float f)
 }
 
 // --- twins of the tensor core instructions; fragments as in the PTX manual. d += a b.
+
+// ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 begins
+template <bool TURNED> static inline void shim_ldmatrix(unsigned r[4], const void *row)
+{
+    uint64_t rows[32];
+    if ((uintptr_t)row % 16 != 0) shim_fail("a row of a matrix that is not aligned");
+    memcpy(rows, shim_exchange(~0u, (uint64_t)(uintptr_t)row), sizeof rows);
+    const unsigned group = shim_lane() >> 2, member = shim_lane() & 3;
+    for (unsigned i = 0; i < 4; ++i) {
+        const auto at = [&](unsigned y, unsigned x) { return (unsigned)((const unsigned short *)rows[8 * i + y])[x]; };
+        r[i] = TURNED ? at(2 * member, group) | at(2 * member + 1, group) << 16
+                      : at(group, 2 * member) | at(group, 2 * member + 1) << 16;
+    }
+}
 
 // mma.m16n8k16, a row major, b column major, of f16 or bf16
 template <bool BF16> static inline void shim_mma_16816(float d[4], const unsigned a[4], const unsigned b[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,15 +126,21 @@ _HEADS = pytest.mark.parametrize(
         ("bf16", 80, 80, 40, 2, 1, 70),
         ("f16", 256, 256, 20, 2, 2, 60),
         ("f32", 33, 20, 5, 2, 2, 50),
-        ("f16", 576, 512, 3, 2, 1, 60),  # wider than the tiles
+        ("f16", 576, 512, 3, 2, 1, 60),  # sums of a row in four warps
+        ("q8_0", 576, 512, 3, 2, 1, 60),
+        ("bf16", 200, 136, 9, 2, 1, 90),  # in two warps, of which one has little
+        ("f16", 64, 520, 3, 2, 1, 40),  # wider than the tiles
     ],
 )
+_H100 = Gpu(132, 227 * 1024)
 
 
 @_HEADS
+@pytest.mark.parametrize("gpu", [Gpu(), _H100], ids=["48", "227"])
 @pytest.mark.parametrize("written", [True, False], ids=["", "unwritten"])
 def test_attention(
     cpu: aggml.Backend,
+    gpu: Gpu,
     kind: str,
     d: int,
     dv: int,
@@ -151,21 +158,48 @@ def test_attention(
     seen = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries - 40
     values[mask] = np.where(seen, np.float16(0), np.float16(-np.inf))
     node = ops.flash_attn_ext(q, k, v, mask, d**-0.5, 0.0, 0.0)
-    if written:
-        _same(cpu, node, values, 1e-4)
-        return
+    kernels = CudaKernels(gpu=gpu)
     expected = on_cpu(cpu, node, values)
-    for cache in (k, v):  # what no query sees yet is NaN
-        values[cache].view(np.uint8).reshape(2, kv_heads, keys, -1)[:, :, -40:] = 0xFF
-    (result,), _ = on_shim(Graph(node), values, [node], 3)
+    if not written:  # what no query sees yet is NaN
+        for cache in (k, v):
+            values[cache].view(np.uint8).reshape(2, kv_heads, keys, -1)[:, :, -40:] = 0xFF
+    (result,), _ = on_shim(Graph(node), values, [node], 3, kernels)
     assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
 
 
-@pytest.mark.parametrize(("d", "dv", "warps"), [(256, 256, 4), (224, 224, 4), (576, 512, 4)])
-def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
-    cpu: aggml.Backend, d: int, dv: int, warps: int
+@pytest.mark.parametrize(
+    ("shared", "rows", "stages"), [(64, 16, 1), (99, 32, 1), (163, 32, 2), (227, 32, 2)]
+)
+@pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
+def test_latent_attention(
+    cpu: aggml.Backend, kind: str, shared: int, rows: int, stages: int
 ) -> None:
-    """256 wide: 4 warps share keys and values in 71 KiB, where 48 KiB are enough for one."""
+    """Values are the first columns of the keys, whose tiles are then brought once for both."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    heads, keys = 40, 130
+    q = _leaf("f32", 576, 2, heads, seed=1, values=values)
+    cache = _leaf(kind, 576, keys, seed=2, values=values)
+    v = ops.view_3d(cache, 512, keys, 1, cache.nb[1], cache.nb[2], 0)
+    mask = new_tensor("f16", ne=(keys, 2))
+    seen = np.arange(keys)[None, :] < np.array([[70], [keys]])
+    seen[:, 32:64] = False  # a tile that is passed over
+    values[mask] = np.where(seen, np.float16(0), np.float16(-np.inf))
+    node = ops.flash_attn_ext(q, cache, v, mask, 576**-0.5, 0.0, 0.0)
+    kernels = CudaKernels(gpu=Gpu(132, shared * 1024))
+    found = kernels.launches(node, lambda t: (1 << 20) + t.view_offs, 1 << 21, 1 << 22)[0]
+    assert (found.kernel, found.block) == ("attend_wide", (8 * rows, 1, 1))
+    assert found.shared <= shared * 1024
+    assert struct.unpack_from("<2q", found.args, 80 * 6 + 64 + 8 * 3) == (stages, 1)
+    expected = on_cpu(cpu, node, values)
+    (result,), _ = on_shim(Graph(node), values, [node], 4, kernels)
+    assert nmse(expected.astype(np.float64), result.astype(np.float64)) <= 1e-4
+
+
+@pytest.mark.parametrize(("d", "dv", "rows"), [(256, 256, 64), (224, 224, 64), (576, 512, 16)])
+def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
+    cpu: aggml.Backend, d: int, dv: int, rows: int
+) -> None:
+    """256 wide: 64 rows share keys and values in 75 KiB, where 48 KiB are enough for 16."""
     values: dict[Tensor, NDArray[Any]] = {}
     q = _leaf("f32", d, 70, 2, seed=1, values=values)
     k = _leaf("f16", d, 75, 1, seed=2, values=values)
@@ -174,7 +208,7 @@ def test_wide_heads_use_the_shared_memory_that_a_gpu_gives_on_request(
     kernels = CudaKernels(gpu=Gpu(132, 99 * 1024))  # of sm_86, sm_89 and sm_120
     found = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
     few = CudaKernels().launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)[0]
-    assert found.block == (32 * warps, 1, 1)
+    assert found.block == (2 * rows * (4 if dv > 256 else 2), 1, 1)
     assert 48 * 1024 < found.shared <= 99 * 1024
     assert few.shared <= 48 * 1024
     (result,), fault = on_shim(Graph(node), values, [node], 3, kernels)

@@ -22,9 +22,9 @@ typedef unsigned long long u64;
 #define SHARED(T, name) extern __shared__ __align__(16) char shared_bytes[]; T *name = (T *)shared_bytes
 #endif
 
-// What every kernel begins with. From sm_90 on it may be launched while the kernel before it runs (programmatic dependent
-// launch): it lets the next one be launched as soon as all its own blocks are there, and touches no memory before the
-// kernel before it has ended. That one has waited, too, so all earlier ones have ended as well.
+// What every kernel begins with. From sm_90 on it may be launched while the kernel before it runs (programmatic
+// dependent launch): it lets the next one be launched as soon as all its own blocks are there, and touches no memory
+// before the kernel before it has ended. That one has waited, too, so all earlier ones have ended as well.
 DEV void wait_for_kernel_before()
 {
 #ifdef AGGML_HOST

@@ -23,7 +23,8 @@ OPS = in_group("flash_attn_ext")
 
 _KEYS = 32
 _BLOCKS = 512  # enough for two waves on a large GPU
-_DV = (64, 128, 256)
+_DV = (64, 128, 256, 512)  # columns of V, rounded up
+_ALONE = 128  # of those a warp has all; of more, 128
 _Y = 65535
 
 
@@ -33,7 +34,8 @@ def modules() -> list[str]:
 
 
 def _module(dv: int, bf16: bool, blocks: bool) -> str:
-    return f"flash_attn_ext_tiles[WIDTH={dv},BF16_TILES={int(bf16)},BLOCKS={int(blocks)}]"
+    which = f"tiles[WIDTH={dv}" if dv <= _ALONE else f"wide[SHARE={dv // _ALONE}"
+    return f"flash_attn_ext_{which},BF16_TILES={int(bf16)},BLOCKS={int(blocks)}]"
 
 
 def _quantized(k: Tensor, v: Tensor) -> bool:
@@ -44,7 +46,8 @@ def _quantized(k: Tensor, v: Tensor) -> bool:
 class _Plan:
     dv: int  # columns of V of a tile; 0: the plain kernel
     stride: int  # words of a row of q and k in shared memory
-    warps: int
+    rows: int  # of a block
+    stages: int  # tiles of keys and values that shared memory holds
     shared: int
     splits: int
     split_keys: int
@@ -58,26 +61,39 @@ def _operands(node: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
+def _shares_rows(k: Tensor, v: Tensor) -> bool:
+    """Whether V is the first columns of K, as in latent attention."""
+    shape = (k.root is v.root, k.view_offs, k.dtype, k.nb, k.ne[1:])
+    return shape == (True, v.view_offs, v.dtype, v.nb, v.ne[1:]) and v.ne[0] <= k.ne[0]
+
+
 def _plan(node: Tensor, gpu: Gpu) -> _Plan:
     q, k, v = _operands(node)
     dv = next((n for n in _DV if n >= v.ne[0]), 0)
-    stride = ceil(q.ne[0], 16) * 8 + 4
+    step = 16 if dv <= 2 * _ALONE else 32  # elements of a row that are multiplied at a time
+    stride = ceil(q.ne[0], step) * step // 2 + 4
     rows, planes = q.ne[2] // k.ne[2] * q.ne[1], k.ne[2] * q.ne[3]
     if dv and planes <= _Y:
-        for warps in (4, 2, 1):
-            shared = 4 * (dv * 20 + (16 * warps + _KEYS) * stride + 4)
-            if shared > gpu.shared or (rows <= 8 * warps and warps > 1):
+        a_tile = _KEYS * (stride + (0 if _shares_rows(k, v) and dv > _ALONE else dv // 2 + 4))
+        most_rows = 64 if dv <= 2 * _ALONE else 32
+        for tile_rows, stages in itertools.product((64, 32, 16), (2, 1)):
+            each = stride + (0 if dv <= _ALONE else _KEYS + 4)  # a query, its scores
+            shared = 4 * (tile_rows * each + stages * a_tile + 8)
+            if tile_rows > most_rows or (rows <= tile_rows // 2 and tile_rows > 16):
                 continue
-            blocks = ceil(rows, 16 * warps) * planes
+            if shared > gpu.shared:
+                continue
+            blocks = ceil(rows, tile_rows) * planes
             most = min(ceil(k.ne[1], 4 * _KEYS), 128)
             splits = max(1, min(most, _BLOCKS // blocks))
             split_keys = max(1, ceil(ceil(k.ne[1], _KEYS), splits)) * _KEYS
-            return _Plan(dv, stride, warps, shared, max(1, ceil(k.ne[1], split_keys)), split_keys)
+            splits = max(1, ceil(k.ne[1], split_keys))
+            return _Plan(dv, stride, tile_rows, stages, shared, splits, split_keys)
     width = max(q.ne[0], v.ne[0])
     keys = (gpu.shared // 4 - q.ne[0] - v.ne[0]) // (width + 1)
     keys = min(keys, 32)
     shared = 4 * (q.ne[0] + v.ne[0] + keys * (width + 1))
-    return _Plan(0, 0, 4, shared, 1, keys)
+    return _Plan(0, 0, 1, 1, shared, 1, keys)
 
 
 def refuses(node: Tensor) -> bool:
@@ -119,10 +135,13 @@ def launches(site: Site) -> list[Launch]:
         )
     )
     module = _module(plan.dv, k.dtype in {DType.F32, DType.BF16}, _quantized(k, v))
-    grid = (ceil(rows, 16 * plan.warps), planes, plan.splits)
-    aux = [plan.stride, plan.split_keys, aligned]
-    block = (32 * plan.warps, 1, 1)
-    found = [site.launch(module, "attend_tiles", grid, block, 5, aux=aux, shared=plan.shared)]
+    grid = (ceil(rows, plan.rows), planes, plan.splits)
+    wide = plan.dv > _ALONE
+    same = int(wide and _shares_rows(k, v))
+    aux = [plan.stride, plan.split_keys, aligned, plan.stages, same]
+    block = (2 * plan.rows * (plan.dv // _ALONE if wide else 1), 1, 1)
+    kernel = "attend_wide" if wide else "attend_tiles"
+    found = [site.launch(module, kernel, grid, block, 5, aux=aux, shared=plan.shared)]
     if plan.splits > 1:
         found.append(
             site.launch("flash_attn_ext", "combine", per_row, (128, 1, 1), 5, aux=[plan.splits])

@@ -1,0 +1,70 @@
+// Shared memory of tiles: copies that are under way to it (cp.async, from sm_80 on), and matrices of 8 x 8 from it
+// (ldmatrix), as fragments of mma.cuh. Not here: who computes with them (flash_tiles.cuh).
+#pragma once
+#include "common.cuh"
+
+#ifndef AGGML_HOST
+DEV u32 shared_address(const void *p)
+{
+    u32 address;
+    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(address) : "l"(p));
+    return address;
+}
+#endif
+
+// Four matrices of 8 x 8 elements of 16 bits. Lane l says where row l % 8 of matrix l / 8 begins (16 bytes, aligned).
+// It gets of each matrix two neighbours of row l / 4, those of column 2 (l % 4) on; turned, of column l / 4, those of
+// row 2 (l % 4) on.
+template <bool TURNED> DEV void load_matrices(u32 r[4], const u32 *row)
+{
+#ifdef AGGML_HOST
+    shim_ldmatrix<TURNED>(r, row);
+#else
+    if (TURNED) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(shared_address(row))
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(shared_address(row))
+                     : "memory");
+    }
+#endif
+}
+
+// 16 bytes to shared memory, under way until they are waited for; zeros, and no look at them, where they are not
+// wanted. On sm_75 they are there at once.
+DEV void copy_async(void *to, const void *from, bool wanted)
+{
+#ifdef AGGML_HOST
+    shim_copy_async(to, from, wanted);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
+                 : "memory");
+#else
+    *(uint4 *)to = wanted ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+// What this thread asked for since the last call is one group.
+DEV void commit_copies()
+{
+#ifdef AGGML_HOST
+    shim_commit_copies();
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// All groups of this thread but the last LEFT are there; others see them behind a barrier.
+template <int LEFT> DEV void wait_for_copies()
+{
+#ifdef AGGML_HOST
+    shim_wait_for_copies(LEFT);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#endif
+}
