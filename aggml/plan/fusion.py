@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["NOTHING_FUSED", "Chain", "Fused", "Stage", "chaining", "without_last"]
+__all__ = ["NOTHING_FUSED", "Chain", "Fused", "Readers", "Stage", "chaining", "without_last"]
 
 #: (is it in the arena?, first byte, end) of a tensor
 Span = tuple[bool, int, int]
