@@ -55,6 +55,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: they are kept anyway
     config.pluginmanager.register(Workers(config))
 
 
@@ -71,6 +72,7 @@ def pytest_collection_finish() -> None:
     # and it looks through nothing frozen. The dict of the `threading.local` where they lie is
     # frozen with the rest, empty or not, from Python 3.14 on; so they are made before.
     _first_use()
+    gc.enable()
     gc.collect()
     gc.freeze()
 

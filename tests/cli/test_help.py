@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import pytest
 from cli.program import run
+from click.testing import CliRunner
 
 import aggml
 from aggml.cli import main
@@ -86,18 +87,14 @@ def test_the_program_tells_shells_what_comes_next(
     shell: str, words: list[str], expected: set[str]
 ) -> None:
     at = words[-1] if shell == "fish" else str(len(words) - 1)  # fish names the word itself
-    told = _program(_AGGML_COMPLETE=f"{shell}_complete", COMP_WORDS=" ".join(words), COMP_CWORD=at)
+    asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": at}
+    done = CliRunner().invoke(
+        main, [], prog_name="aggml", env={"_AGGML_COMPLETE": f"{shell}_complete", **asked}
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    told = done.stdout
     found = {part for line in told.splitlines() for part in line.replace("\t", ",").split(",")}
     assert expected <= found
-
-
-def _program(**environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", "from aggml.cli import main; main()"],
-        env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stderr == ""
-    return done.stdout
 
 
 #: Evaluates the script as a start file does, then asks for what follows "aggml gen".

@@ -18,7 +18,7 @@ from aggml.serve import Engine, Limits
 from aggml.serve.http import Options, application
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from starlette.applications import Starlette
 
@@ -47,6 +47,12 @@ async def serving(**options: Any) -> AsyncIterator[tuple[Starlette, httpx.AsyncC
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             with anyio.fail_after(PATIENCE):
                 yield app, client
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait without taking the core that the model needs."""
+    while not holds():  # noqa: ASYNC110 the engine sets no event for it
+        await anyio.sleep(0.001)
 
 
 async def events(response: httpx.Response) -> list[Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from serve.support import GREEDY, PATIENCE, engine_of, serving, started
+from serve.support import GREEDY, PATIENCE, engine_of, serving, started, until
 from starlette.requests import Request
 
 from aggml.models.small import write_small
@@ -59,8 +60,7 @@ async def test_a_client_that_hangs_up_frees_its_slot(file: Path, stream: bool) -
             if not read:
                 read = True
                 return {"type": "http.request", "body": body, "more_body": False}
-            while not engine.counters.tokens:
-                await anyio.lowlevel.checkpoint()
+            await until(lambda: engine.counters.tokens)
             return {"type": "http.disconnect"}
 
         async def send(_: MutableMapping[str, Any]) -> None:
@@ -68,8 +68,7 @@ async def test_a_client_that_hangs_up_frees_its_slot(file: Path, stream: bool) -
 
         await app(scope, receive, send)
         steps = engine.counters.steps
-        while engine.pages.used:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: not engine.pages.used)
         assert engine.counters.steps <= steps + 1
         assert engine.counters.tokens < 400
         metrics = (await client.get("/metrics")).text
@@ -129,8 +128,7 @@ async def test_a_stream_that_cannot_be_sent_is_no_failure(
                 raise BrokenPipeError
 
         await app(POST, receive, send)
-        while engine_of(app).pages.used:
-            await anyio.lowlevel.checkpoint()
+        await until(lambda: not engine_of(app).pages.used)
         assert engine_of(app).counters.tokens < 400
         assert "aggml_hung_up_total 1.0" in (await client.get("/metrics")).text
     assert caplog.records == []
@@ -153,8 +151,7 @@ async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) ->
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            while not engine_of(app).counters.tokens:
-                await anyio.lowlevel.checkpoint()
+            await until(lambda: engine_of(app).counters.tokens)
             tasks.start_soon(drain)
             while not service.stopping:
                 await anyio.lowlevel.checkpoint()
@@ -184,8 +181,7 @@ async def test_what_is_not_done_when_the_time_is_over_is_told_so(file: Path, str
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            while not engine_of(app).counters.tokens:
-                await anyio.lowlevel.checkpoint()
+            await until(lambda: engine_of(app).counters.tokens)
             await app.state.service.drain(0)
     assert "the server has stopped" in answers[0].text
     assert "[DONE]" not in answers[0].text
@@ -207,7 +203,7 @@ def uploading(address: str) -> socket.socket:
 def wait_for(address: str, line: str) -> None:
     """Until the metrics have it."""
     while line not in httpx.get(f"{address}/metrics", timeout=PATIENCE).text:
-        pass
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
@@ -249,7 +245,7 @@ def test_a_second_signal_cuts_off_what_is_under_way(file: Path, server: str) -> 
             next(lines)
             process.send_signal(signal.SIGINT)
             while httpx.get(f"{address}/health", timeout=PATIENCE).status_code == 200:
-                pass
+                time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             rest = [line for line in lines if line]
         assert "the server has stopped" in rest[-1]

@@ -1,6 +1,7 @@
-"""Runs the test files of device/ on the fake driver, each in a process of its own.
+"""Runs the test files of device/ on the fake driver, in processes of their own.
 
-The fake driver takes the name libcuda.so.1 in its process. Not here: the tests.
+The fake driver takes the name libcuda.so.1 in its process. Files share a process if the driver
+treats them alike: each process takes 2 s of a core to begin. Not here: the tests.
 """
 
 from __future__ import annotations
@@ -11,20 +12,28 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HERE = Path(__file__).resolve().parent
-#: Each operation of the device waits for so long, at random, that a missing order shows.
-_JITTER: dict[str, str] = dict.fromkeys(
-    ("test_streams", "test_faults", "test_scheduling", "test_blas"), "40"
-)
+#: In these the device takes up to 40 us more for an operation, at random: a missing order shows.
+_JITTER = {"test_streams", "test_faults", "test_scheduling", "test_blas"}
 #: Those of 5 s of a core and more that find little beside the others.
 _SLOW = {"test_bench_gpu", "test_conformance", "test_soak"}
-FILES = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in _SLOW else [])
-    for path in sorted((HERE / "device").glob("test_*.py"))
-]
+
+
+def _processes() -> Iterator[Any]:
+    """The files that run together, and the jitter; slow ones run alone."""
+    names = {path.stem for path in (HERE / "device").glob("test_*.py")}
+    yield pytest.param(sorted(_JITTER), "40", id="jitter")
+    yield pytest.param(sorted(names - _JITTER - _SLOW), "0", id="no jitter")
+    for name in sorted(_SLOW):
+        yield pytest.param([name], "0", id=name, marks=pytest.mark.slow)
+
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the fake driver"),
@@ -35,18 +44,17 @@ pytestmark = [
 ]
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("path", FILES)
-def test_on_the_fake_driver(path: Path) -> None:
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize(("names", "jitter"), _processes())
+def test_on_the_fake_driver(names: list[str], jitter: str) -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "test_seconds=300"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(path)],
-        env=os.environ
-        | {"AGGML_TEST_CUDA": "fake", "FAKE_CUDA_JITTER_US": _JITTER.get(path.stem, "0")},
+        [sys.executable, "-m", "pytest", *options, *(HERE / "device" / f"{n}.py" for n in names)],
+        env=os.environ | {"AGGML_TEST_CUDA": "fake", "FAKE_CUDA_JITTER_US": jitter},
         cwd=HERE.parents[2],
         capture_output=True,
         text=True,
-        timeout=390,
+        timeout=690,
         check=False,
     )
     print(done.stdout[-4000:], done.stderr[-2000:])  # noqa: T201 pytest shows it with a failure
