@@ -1,4 +1,9 @@
-"""Backends for the tests of ops: the reference, and one per instruction set."""
+"""Backends for the tests of ops: the reference, and one per instruction set.
+
+The sets between the reference and the best one that this machine has are half of the time of these
+tests, so they are slow ones: `make test` leaves them out, `make test-all` and the name of a file
+run them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="session", params=["ref", *isas()])
+def _backends() -> Iterator[Any]:
+    *between, best = isas()
+    yield from ("ref", best)
+    for isa in between:
+        yield pytest.param(isa, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", params=_backends())
 def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
     # Two threads share chunks even where one would do; the reference runs alone.
     device: Any = aggml.get_device("CPU")  # only its own backend() takes an instruction set
