@@ -5,6 +5,7 @@ Here: fakes and sources. No tests here.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aggml
@@ -12,7 +13,6 @@ from aggml.devices.sim import SimDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from aggml.devices.sim import SimBackend
 
@@ -92,3 +92,9 @@ def write(
     path = folder / file
     path.write_text(text)
     return path
+
+
+def status(report: aggml.LoadReport, file: str) -> aggml.LoadResult:
+    """What became of the file of that name."""
+    (result,) = [r for r in report if Path(r.source).name == file]
+    return result

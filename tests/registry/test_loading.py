@@ -1,4 +1,7 @@
-"""Plug-ins from files, modules and entry points: scores, versions, variants, reports, unloading."""
+"""Plug-ins from files, modules and entry points: scores, versions, variants, reports.
+
+Not here: unloading (test_unloading.py).
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,13 @@ from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from registry.plugins import FakeFamily, write
+from registry.plugins import status, write
 from support import child
 
 import aggml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
-
-
-def status(report: aggml.LoadReport, file: str) -> aggml.LoadResult:
-    """What became of the file of that name."""
-    (result,) = [r for r in report if Path(r.source).name == file]
-    return result
 
 
 @pytest.mark.feature("RG-17")
@@ -337,83 +333,3 @@ def test_looking_for_the_cpu_by_name_loads_nothing_else(tmp_path: Path) -> None:
     )
     done = subprocess.run(child(code), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-
-
-# -- unloading
-
-
-@pytest.mark.feature("RG-18")
-def test_unloading_removes_a_family_and_its_devices(tmp_path: Path) -> None:
-    path = write(tmp_path, "aggml_filed.py", variant="one")
-    family = aggml.load(path)
-    device = family.device(0)
-    assert aggml.unload("filed")
-    assert device.family is None
-    assert family not in aggml.list_families()
-    assert device not in aggml.list_devices()
-    assert not aggml.unload("filed")
-    assert not aggml.unload(family)
-    assert status(aggml.load_report(), "aggml_filed.py").reason == "it was unloaded"
-    write(tmp_path, "aggml_filed.py", variant="two, to be read anew")
-    again = aggml.load(path)
-    assert again is not family
-    assert again.features() == {"VARIANT": "two, to be read anew"}
-
-
-@pytest.mark.feature("RG-18")
-def test_a_family_lets_go_once_it_is_unloaded() -> None:
-    family = FakeFamily()
-    aggml.register_family(family)
-    assert family.closed == 0
-    assert aggml.unload(family)
-    assert family.closed == 1
-
-
-@pytest.mark.feature("RG-18")
-@pytest.mark.parametrize("kind", ["backend", "buffer", "event"])
-def test_unloading_is_refused_while_something_lives(kind: str) -> None:
-    family = FakeFamily(n=2)
-    aggml.register_family(family)
-    device = family.devices[1]
-    make: dict[str, Callable[[], Any]] = {
-        "backend": device.backend,
-        "buffer": lambda: device.buffer_type.alloc_buffer(64),
-        "event": device.event,
-    }
-    thing = make[kind]()
-    with pytest.raises(aggml.InvalidState, match=rf"FAKE is in use: <{kind.title()}"):
-        aggml.unload(family)
-    assert family in aggml.list_families()
-    assert family.closed == 0
-    assert device.family is family
-    if kind == "event":
-        del thing
-    else:
-        thing.close()
-    assert aggml.unload(family)
-
-
-@pytest.mark.feature("RG-18")
-def test_work_in_flight_keeps_a_family_even_if_its_backend_is_closed() -> None:
-    family = FakeFamily()
-    aggml.register_family(family)
-    backend = family.device(0).backend()
-    with backend.stream.hold():
-        done = backend.stream.delay(0)
-        backend.close()
-        with pytest.raises(aggml.InvalidState, match=r"[12] queued"):
-            aggml.unload(family)
-    assert done.wait(60)
-    assert backend.synchronize().wait(60)
-    assert aggml.unload(family)
-
-
-@pytest.mark.feature("RG-18")
-def test_a_cycle_that_waits_for_the_collector_keeps_nothing_loaded() -> None:
-    family = FakeFamily()
-    aggml.register_family(family)
-    event: Any = family.device(0).event()
-    cycle: list[Any] = [event]
-    cycle.append(cycle)
-    del event, cycle
-    assert aggml.unload(family)

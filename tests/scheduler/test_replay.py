@@ -353,3 +353,26 @@ async def test_a_graph_that_is_forgotten_is_planned_anew() -> None:
         assert await ladder.run(2.0)
         with pytest.raises(aggml.InvalidHandle, match="is no Graph"):
             ladder.sched.forget(ladder.y)  # type: ignore[arg-type]
+
+
+async def test_a_cache_is_written_in_place_across_runs() -> None:
+    dev, cpu = SimDevice("A").backend(), aggml.get_device("CPU").backend(n_threads=1)
+    cache = new_tensor("f32", ne=(4, 8), name="cache")
+    dev.alloc([cache])
+    await dev.memset(cache, 0)
+    rows = new_tensor("f32", ne=(4, 1), name="rows").set_input()
+    at = new_tensor("i64", ne=1, name="at").set_input()
+    total = ops.sqr(ops.set_rows(cache, rows, at))
+    graph = Graph(total)
+    async with Scheduler([dev, cpu], parallel=True) as sched:
+        futures = [
+            await sched.submit(
+                graph,
+                {rows: np.full((1, 4), k + 1, np.float32), at: np.array([k], np.int64)},
+                total,
+            )
+            for k in range(8)
+        ]
+        for k, future in enumerate(futures):
+            filled = np.arange(1, 9, dtype=np.float32) * (np.arange(8) <= k)
+            assert np.array_equal(await future, np.repeat(filled**2, 4).reshape(8, 4))

@@ -1,7 +1,7 @@
-"""The scheduler as its user sees it: recorded cases, pins, sizes, the state of things, plans shown.
+"""The scheduler as its user sees it: pins, sizes, the state of things, plans shown.
 
-Here: one submission at a time. Not here: pipelines (test_pipelines.py), decisions
-(scheduler/test_split.py).
+Here: one submission at a time, by hand. Not here: recorded cases (test_recorded_runs.py),
+pipelines (test_pipelines.py), decisions (test_split.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from corpus_loader import nmse
-from scheduler.recorded_schedules import Recorded, arrays, cases, rebuild
 
 import aggml
 from aggml import Graph, Scheduler, new_tensor, ops
@@ -20,71 +18,8 @@ from aggml.devices.sim import SimDevice
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CASES = [pytest.param(raw, id=raw["id"]) for raw in cases()]
+
 Array = np.ndarray[Any, Any]
-
-
-def scheduler_of(case: Recorded, **settings: Any) -> Scheduler:
-    raw = case.raw
-    settings = {"parallel": raw["parallel"], "op_offload": raw["op_offload"]} | settings
-    sched = Scheduler(case.backends, **settings)
-    for tensor, b in case.pins.items():
-        sched.set_tensor_backend(tensor, case.backends[b])
-    return sched
-
-
-def values(case: Recorded, tensor: aggml.Tensor) -> Array:
-    array: Array = arrays()[f"{case.raw['id']}/{tensor.name}"]
-    return array.reshape(tensor.shape)
-
-
-async def fill(case: Recorded) -> None:
-    for w in case.weights:
-        assert w.buffer is not None
-        kind = w.buffer.type
-        home = next(b for b in case.backends if b.device.supports_buffer_type(kind))
-        await home.set(w, values(case, w))
-
-
-def check(case: Recorded, outs: list[aggml.Tensor], results: list[Array]) -> None:
-    for tensor, result in zip(outs, results, strict=True):
-        expected = arrays()[f"{case.raw['id']}/out.{tensor.name}"]
-        error = nmse(expected.astype(np.float64), result.astype(np.float64))
-        assert error <= case.raw["nmse_max"], tensor
-
-
-@pytest.mark.feature("SC-10")
-@pytest.mark.feature("SC-15")
-@pytest.mark.parametrize("raw", CASES)
-async def test_recorded_results_and_sizes(raw: dict[str, Any]) -> None:
-    case = rebuild(raw)
-    await fill(case)
-    async with scheduler_of(case) as sched:
-        assert sched.n_copies == raw["n_copies"]
-        reserved = sched.reserve_size(case.graph)
-        assert [sched.buffer_size(b) for b in case.backends] == [0] * len(case.backends)
-        inputs = {t: values(case, t) for t in case.inputs if t in case.graph.leafs}
-        outs = [case.tensors[name] for name in raw["graph"]["ends"]]
-        check(case, outs, await sched.run(case.graph, inputs, outs))
-        sizes = [sched.buffer_size(b) for b in case.backends]
-        assert all(mine <= theirs for mine, theirs in zip(sizes, raw["buffer_sizes"], strict=True))
-        assert all(mine <= most for mine, most in zip(sizes, reserved, strict=True))
-
-
-@pytest.mark.parametrize("parallel", [1, 2, 4])
-@pytest.mark.parametrize("raw", CASES)
-async def test_recorded_results_with_several_in_flight(raw: dict[str, Any], parallel: int) -> None:
-    case = rebuild(raw)
-    await fill(case)
-    async with scheduler_of(case, parallel=parallel) as sched:
-        inputs = {t: values(case, t) for t in case.inputs if t in case.graph.leafs}
-        outs = [case.tensors[name] for name in raw["graph"]["ends"]]
-        futures = [await sched.submit(case.graph, inputs, outs) for _ in range(6)]
-        for future in futures:
-            check(case, outs, await future)
-
-
-# -- two devices and the CPU, by hand
 
 
 class Two:
@@ -452,26 +387,3 @@ async def test_a_graph_and_what_was_planned_for_it_go_together(two: Two) -> None
     gc.collect()
     assert gone() is None
     assert two.sched._planner.graphs == {}
-
-
-async def test_a_cache_is_written_in_place_across_runs() -> None:
-    dev, cpu = SimDevice("A").backend(), aggml.get_device("CPU").backend(n_threads=1)
-    cache = new_tensor("f32", ne=(4, 8), name="cache")
-    dev.alloc([cache])
-    await dev.memset(cache, 0)
-    rows = new_tensor("f32", ne=(4, 1), name="rows").set_input()
-    at = new_tensor("i64", ne=1, name="at").set_input()
-    total = ops.sqr(ops.set_rows(cache, rows, at))
-    graph = Graph(total)
-    async with Scheduler([dev, cpu], parallel=True) as sched:
-        futures = [
-            await sched.submit(
-                graph,
-                {rows: np.full((1, 4), k + 1, np.float32), at: np.array([k], np.int64)},
-                total,
-            )
-            for k in range(8)
-        ]
-        for k, future in enumerate(futures):
-            filled = np.arange(1, 9, dtype=np.float32) * (np.arange(8) <= k)
-            assert np.array_equal(await future, np.repeat(filled**2, 4).reshape(8, 4))

@@ -1,6 +1,6 @@
-"""Future: state, awaiting from anywhere, callbacks, abort, times, repr.
+"""Future: state, awaiting from anywhere, abort, times, repr.
 
-Not here: gather, cancellation, failure.
+Not here: callbacks (test_callbacks.py), gather, cancellation, failure.
 """
 
 from __future__ import annotations
@@ -211,83 +211,6 @@ async def test_await_outside_of_a_loop_says_so(be: aggml.Backend) -> None:
     thread.join()
     assert isinstance(raised[0], aggml.InvalidState)
     assert "wait()" in str(raised[0])
-
-
-# -- callbacks
-
-
-async def test_callbacks_run_in_the_loop_that_added_them(be: aggml.Backend) -> None:
-    tensor = holding(be, ramp())
-    called = anyio.Event()
-    calls: list[tuple[object, int]] = []
-
-    def callback(future: aggml.Future[Array]) -> None:
-        calls.append((future, threading.get_ident()))
-        called.set()
-
-    with be.stream.hold():
-        future = be.get(tensor)
-        future.add_done_callback(callback)
-        await wait_all_tasks_blocked()
-        assert calls == []
-    with anyio.fail_after(60):
-        await called.wait()
-    assert calls == [(future, threading.get_ident())]
-
-
-async def test_callback_of_a_done_future_runs_soon_but_not_at_once(be: aggml.Backend) -> None:
-    future = be.synchronize()
-    await future
-    called = anyio.Event()
-    future.add_done_callback(lambda _: called.set())
-    assert not called.is_set()
-    with anyio.fail_after(60):
-        await called.wait()
-
-
-async def test_a_callback_that_raises_is_logged_and_others_run(
-    be: aggml.Backend, caplog: pytest.LogCaptureFixture
-) -> None:
-    tensor = holding(be, ramp())
-    called = anyio.Event()
-
-    def broken(_: object) -> None:
-        raise ValueError("broken callback")
-
-    with be.stream.hold():
-        future = be.get(tensor)
-        future.add_done_callback(broken)
-        future.add_done_callback(lambda _: called.set())
-    with anyio.fail_after(60):
-        await called.wait()
-    assert "broken callback" in caplog.text
-    assert np.array_equal(await future, ramp())
-
-
-async def test_a_callback_may_enqueue_and_add_callbacks(be: aggml.Backend) -> None:
-    tensor = holding(be, ramp())
-    called = anyio.Event()
-    order: list[int] = []
-
-    def add(depth: int) -> None:
-        order.append(depth)
-        if depth == 3:
-            called.set()
-        else:
-            be.get(tensor).add_done_callback(lambda _: add(depth + 1))
-
-    with be.stream.hold():
-        be.get(tensor).add_done_callback(lambda _: add(0))
-        await wait_all_tasks_blocked()
-    with anyio.fail_after(60):
-        await called.wait()
-    assert order == [0, 1, 2, 3]
-
-
-def test_a_callback_needs_a_loop(be: aggml.Backend) -> None:
-    future = be.synchronize()
-    with pytest.raises(aggml.InvalidState, match="loop"):
-        future.add_done_callback(print)
 
 
 # -- abort, times, repr
