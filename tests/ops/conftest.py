@@ -25,7 +25,7 @@ def _backends() -> Iterator[Any]:
         yield pytest.param(isa, marks=pytest.mark.slow)
 
 
-@pytest.fixture(scope="session", params=_backends())
+@pytest.fixture(scope="session", params=[*_backends()])
 def backend(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
     # Two threads share chunks even where one would do; the reference runs alone.
     device: Any = aggml.get_device("CPU")  # only its own backend() takes an instruction set

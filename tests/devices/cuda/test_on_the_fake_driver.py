@@ -45,7 +45,7 @@ pytestmark = [
 
 
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize(("names", "jitter"), _processes())
+@pytest.mark.parametrize(("names", "jitter"), [*_processes()])
 def test_on_the_fake_driver(names: list[str], jitter: str) -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "test_seconds=300"]
     done = subprocess.run(
