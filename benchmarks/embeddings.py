@@ -71,7 +71,7 @@ async def measure(threads: int, *, quick: bool, match: str, missing: list[str]) 
 
 
 async def _ours(stack: AsyncExitStack, dtype: str, threads: int) -> Contender:
-    backends = await stack.enter_async_context(minilm.lanes(n_threads=threads))
+    backends = await stack.enter_async_context(minilm.workers(n_threads=threads))
     model = await minilm.MiniLM.load(backends, dtype=dtype)
 
     async def compute(ids: np.ndarray) -> tuple[float, np.ndarray]:

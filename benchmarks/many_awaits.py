@@ -42,7 +42,7 @@ def resident() -> int:
     return 0
 
 
-class Lane:
+class Worker:
     """A backend with a placed graph, y = 2 x, and a vector that is read."""
 
     def __init__(self, be: aggml.Backend) -> None:
@@ -83,8 +83,8 @@ class Soak:
         pool = aggml.ThreadPool(2)
         cpu, sim = aggml.get_device("CPU"), SimDevice(latency=1e-5)
         assert isinstance(cpu, CPUDevice)
-        self.lanes = [Lane(cpu.backend(pool=pool)) for _ in range(2)]
-        self.lanes += [Lane(sim.backend(pool=pool)) for _ in range(2)]
+        self.workers = [Worker(cpu.backend(pool=pool)) for _ in range(2)]
+        self.workers += [Worker(sim.backend(pool=pool)) for _ in range(2)]
         self.counts = [Counter[str]() for _ in range(THREADS)]
         self.handed: deque[tuple[str, aggml.Future[Any], Any]] = deque()
         self.wrong: list[str] = []
@@ -114,7 +114,7 @@ class Soak:
                 except IndexError:  # another thread was faster
                     continue
             else:
-                work = dice.choice(self.lanes).queue(dice)
+                work = dice.choice(self.workers).queue(dice)
                 if dice.random() < 0.1 and len(self.handed) < 1000:
                     self.handed.append(work)
             what, future, wanted = work
@@ -162,8 +162,8 @@ class Soak:
         for share in range(1, 11):
             while self.total() < self.awaits * share // 10 and any(t.is_alive() for t in threads):
                 time.sleep(0.05)
-                for lane in self.lanes:  # of waits that were cancelled: kept until somebody asks
-                    self.counts[0]["unseen"] += len(lane.be.stream.failures())
+                for worker in self.workers:  # of waits that were cancelled: kept until asked for
+                    self.counts[0]["unseen"] += len(worker.be.stream.failures())
             marks.append(resident() >> 10)
         for thread in threads:
             thread.join()
@@ -174,11 +174,11 @@ class Soak:
                 self.judge(what, wanted, future.get(LOST), None)
             except (aggml.AggmlError, TimeoutError) as error:
                 self.judge(what, wanted, None, error)
-        for lane in self.lanes:
-            lane.be.stream.failures()
-            run = lane.be.run(lane.graph, {lane.x: vector(3)}, lane.y)
+        for worker in self.workers:
+            worker.be.stream.failures()
+            run = worker.be.run(worker.graph, {worker.x: vector(3)}, worker.y)
             self.judge("run", 2 * vector(3), run.get(LOST), None)
-            lane.be.close()
+            worker.be.close()
         gc.collect()
         counts = sum(self.counts, Counter[str]())
         told = ", ".join(f"{counts[name]:,} {name}" for name in sorted(counts))

@@ -1,4 +1,4 @@
-"""EncoderModel: a model of the BERT family: texts to vectors, a query's documents to scores.
+"""EncoderModel: a model like BERT: texts to vectors, a query's documents to scores.
 
 Here: the public object. Not here: loading (loading.py), what is computed (encoding/).
 """
@@ -25,7 +25,7 @@ __all__ = ["EncoderModel"]
 
 
 class EncoderModel(Model):
-    """What `load` returns for a file of the BERT family.
+    """What `load` returns for a file of BERT or its like.
 
     ``async with await aggml.models.load("model.gguf") as model: await model.embed(["a text"])``
 

@@ -57,13 +57,13 @@ HALF_OR_SINGLE: Final = frozenset((F32, F16))
 # Quantized types that nothing converts to in passing: they have a quantizer for weights alone, or
 # are what other types meet in products.
 READ_ONLY: Final = frozenset(
-    kind
-    for kind, row in TYPES.items()
-    if kind.is_quantized and (not row.writes or row.group == "DOT")
+    dtype
+    for dtype, row in TYPES.items()
+    if dtype.is_quantized and (not row.writes or row.group == "DOT")
 )
 
 # What rows of the second operand are converted to before they meet rows of the first.
-DOT_TYPES: Final = {kind: DType(row.dot) for kind, row in TYPES.items() if row.dot >= 0}
+DOT_TYPES: Final = {dtype: DType(row.dot) for dtype, row in TYPES.items() if row.dot >= 0}
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -75,10 +75,10 @@ class Prec(enum.IntEnum):
     F32 = 10
 
 
-def by_name(kind: type[E]) -> Mapping[object, E]:
+def by_name(enum: type[E]) -> Mapping[object, E]:
     """A table from member, value and lower-case name to the member, for one look-up per call."""
     table: dict[object, E] = {}
-    for member in kind:
+    for member in enum:
         table[member] = table[member.value] = table[member.name.lower()] = member
     return table
 

@@ -110,18 +110,18 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
     """
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("add_cast", a=a, b=b)
-    kind = DType.parse(type)
+    dtype = DType.parse(type)
     if a.ne[0] != b.ne[0] or not can_repeat(b, a):
         raise mismatch("add_cast", "the rows of b do not repeat to a", a=a, b=b)
     if a.dtype.is_quantized:
-        known = kind in FLOATS or (kind.is_quantized and kind not in READ_ONLY)
+        known = dtype in FLOATS or (dtype.is_quantized and dtype not in READ_ONLY)
     else:
-        known = a.dtype in (F16, BF16) and kind in (F32, a.dtype)
+        known = a.dtype in (F16, BF16) and dtype in (F32, a.dtype)
     if not known or b.dtype is not F32:
-        raise refuse_type(f"add_cast to {kind}", a=a, b=b)
+        raise refuse_type(f"add_cast to {dtype}", a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:
         raise mismatch("add_cast", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
-    return new_node("add", kind, a.ne, (a, b), ndim=wider(a, b))
+    return new_node("add", dtype, a.ne, (a, b), ndim=wider(a, b))
 
 
 def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:

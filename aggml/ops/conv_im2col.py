@@ -71,9 +71,9 @@ def im2col(
         Unsupported: other types.
     """
     two_tensors("im2col", a, b)
-    kind = DType.parse(dst_type)
-    if b.dtype not in HALF_OR_SINGLE or kind not in FLOATS:
-        raise refuse_type(f"im2col to {kind}", a=a, b=b)
+    dtype = DType.parse(dst_type)
+    if b.dtype not in HALF_OR_SINGLE or dtype not in FLOATS:
+        raise refuse_type(f"im2col to {dtype}", a=a, b=b)
     s0, s1, p0, p1, d0, d1 = whole("im2col", s0, s1, p0, p1, d0, d1)
     ne: Extents
     if is_2D:
@@ -88,7 +88,7 @@ def im2col(
         width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
         ne = (a.ne[1] * a.ne[0], width, b.ne[2], 1)
     params = pack("im2col", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
-    return new_node("im2col", kind, ne, (a, b), params, ndim=4 if is_2D else 3)
+    return new_node("im2col", dtype, ne, (a, b), params, ndim=4 if is_2D else 3)
 
 
 def im2col_back(
@@ -190,9 +190,9 @@ def im2col_3d(
         Unsupported: other types.
     """
     two_tensors("im2col_3d", a, b)
-    kind = DType.parse(dst_type)
-    if b.dtype not in HALF_OR_SINGLE or kind not in FLOATS:
-        raise refuse_type(f"im2col_3d to {kind}", a=a, b=b)
+    dtype = DType.parse(dst_type)
+    if b.dtype not in HALF_OR_SINGLE or dtype not in FLOATS:
+        raise refuse_type(f"im2col_3d to {dtype}", a=a, b=b)
     channels, *rest = whole("im2col_3d", IC, s0, s1, s2, p0, p1, p2, d0, d1, d2)
     if channels < 1 or a.ne[3] % channels or b.ne[3] % channels:
         raise mismatch("im2col_3d", f"ne[3] is no multiple of IC = {channels}", a=a, b=b)
@@ -206,4 +206,4 @@ def im2col_3d(
         b.ne[3] // channels * counts[2],
     )
     params = pack("im2col_3d", _WINDOWS_3D, *rest, channels)
-    return new_node("im2col_3d", kind, ne, (a, b), params, ndim=4)
+    return new_node("im2col_3d", dtype, ne, (a, b), params, ndim=4)

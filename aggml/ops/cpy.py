@@ -65,9 +65,9 @@ def cpy(a: Tensor, b: Tensor) -> Tensor:
     return new_view("cpy", b, b.ne, b.nb, 0, (a, b), name=name)
 
 
-def _check_types(op: str, a: Tensor, kind: DType) -> None:
-    if a.dtype is not kind and not _converts(a.dtype, kind):
-        raise refuse_type(f"{op} to {kind}", a=a)
+def _check_types(op: str, a: Tensor, dtype: DType) -> None:
+    if a.dtype is not dtype and not _converts(a.dtype, dtype):
+        raise refuse_type(f"{op} to {dtype}", a=a)
     if a.dtype.is_quantized:
         need_rows(op, "a", a)
 
@@ -85,10 +85,10 @@ def cast(a: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - ggml's name
     """
     if a.__class__ is not Tensor:
         all_tensors("cast", a=a)
-    kind = DType.parse(type)
-    _check_types("cast", a, kind)
+    dtype = DType.parse(type)
+    _check_types("cast", a, dtype)
     # ggml also lists the node among its own sources; nothing needs that here.
-    return new_node("cpy", kind, a.ne, (a,), name=suffix(a, "copy"))
+    return new_node("cpy", dtype, a.ne, (a,), name=suffix(a, "copy"))
 
 
 def cont(a: Tensor) -> Tensor:

@@ -270,13 +270,13 @@ def custom_4d(
         InvalidHandle: as `map_custom1`.
     """
     op = "custom_4d"
-    kind = type if isinstance(type, DType) else DType.parse(type)
+    dtype = type if isinstance(type, DType) else DType.parse(type)
     src = _sources(op, args, n_args, 9)
     extents = whole(op, ne0, ne1, ne2, ne3)
     if min(extents) < 0:
         raise InvalidArgument(f"[{op}] ne = {list(extents)} has a negative extent")
     params = _params(op, fun, n_tasks, userdata)
-    return new_node("custom", kind, extents, tuple(src), params, ndim=4)  # type: ignore[arg-type]
+    return new_node("custom", dtype, extents, tuple(src), params, ndim=4)  # type: ignore[arg-type]
 
 
 def custom_inplace(

@@ -22,7 +22,7 @@ __all__ = [
 _PAST = struct.Struct("<i60x")
 
 
-def _build(op: str, kind: str, a: Tensor, n_past: int, inplace: bool) -> Tensor:
+def _build(op: str, node: str, a: Tensor, n_past: int, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
@@ -32,8 +32,8 @@ def _build(op: str, kind: str, a: Tensor, n_past: int, inplace: bool) -> Tensor:
         raise InvalidArgument(f"[{op}] n_past = {n_past} is negative")
     params = pack(op, _PAST, n_past)
     if inplace:
-        return new_view(kind, a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
-    return new_node(kind, F32, a.ne, (a,), params)
+        return new_view(node, a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
+    return new_node(node, F32, a.ne, (a,), params)
 
 
 def diag_mask_inf(a: Tensor, n_past: int = 0) -> Tensor:

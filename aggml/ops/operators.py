@@ -34,10 +34,10 @@ _OFFSET = struct.Struct("<q56x")
 
 
 def _refuse(sign: str, a: Tensor, other: object, cure: str) -> NoReturn:
-    kind = type(other).__name__
+    of = type(other).__name__
     if isinstance(other, np.ndarray):
         cure += "; what the tensor holds comes by await backend.get(tensor), or host_view()"
-    raise InvalidHandle(f"[{sign}] {describe(a)} and {kind} {other!r:.60}: {cure}")
+    raise InvalidHandle(f"[{sign}] {describe(a)} and {of} {other!r:.60}: {cure}")
 
 
 def _number(sign: str, a: Tensor, other: object, op: str) -> float:

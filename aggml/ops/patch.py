@@ -26,10 +26,10 @@ _PART = struct.Struct("<4q32x")
 
 
 def _build(  # one place for all checks
-    op: str, kind: str, a: Tensor, b: Tensor, layout: tuple[object, ...], inplace: bool
+    op: str, node: str, a: Tensor, b: Tensor, layout: tuple[object, ...], inplace: bool
 ) -> Tensor:
     nb1, nb2, nb3, offset = whole(op, *layout)
-    if a.dtype is not F32 and (a.dtype is not I32 or kind == "acc"):
+    if a.dtype is not F32 and (a.dtype is not I32 or node == "acc"):
         raise refuse_type(op, a=a, b=b)
     if b.dtype is not a.dtype:
         raise refuse_type(op, a=a, b=b)
@@ -48,8 +48,8 @@ def _build(  # one place for all checks
         )
     params = pack(op, _PART, nb1, nb2, nb3, offset)
     if inplace:
-        return new_view(kind, a, a.ne, a.nb, 0, (a, b), params, suffix(a, "view"))
-    return new_node(kind, a.dtype, a.ne, (a, b), params)
+        return new_view(node, a, a.ne, a.nb, 0, (a, b), params, suffix(a, "view"))
+    return new_node(node, a.dtype, a.ne, (a, b), params)
 
 
 def acc(a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:

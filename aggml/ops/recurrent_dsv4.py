@@ -62,8 +62,8 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
     for operand in (q, k, weights, mask):
         if operand.__class__ is not Tensor:
             all_tensors(op, q=q, k=k, weights=weights, mask=mask)
-    kind = k.dtype
-    keys = kind in FLOATS or (kind.is_quantized and kind not in _SUMS_ONLY)
+    dtype = k.dtype
+    keys = dtype in FLOATS or (dtype.is_quantized and dtype not in _SUMS_ONLY)
     if q.dtype is not F32 or weights.dtype is not F32 or mask.dtype is not F16 or not keys:
         raise refuse_type(op, q=q, k=k, weights=weights, mask=mask)
     d, heads, tokens, sequences = q.ne

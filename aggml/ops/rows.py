@@ -41,15 +41,15 @@ def get_rows(a: Tensor, b: Tensor) -> Tensor:
         all_tensors("get_rows", a=a, b=b)
     if b.dtype is not I32:
         raise refuse_type("get_rows", a=a, b=b)
-    kind = a.dtype
-    if not (kind in FLOATS or kind is I32 or kind.is_quantized):
+    dtype = a.dtype
+    if not (dtype in FLOATS or dtype is I32 or dtype.is_quantized):
         raise refuse_type("get_rows", a=a, b=b)
     n0, _, n2, n3 = a.ne
     m0, m1, m2, m3 = b.ne
     if m1 != n2 or m2 != n3 or m3 != 1:
         raise mismatch("get_rows", "b [r, s, t] does not fit a [n, rows, s, t]", a=a, b=b)
     need_rows("get_rows", "a", a)
-    return new_node("get_rows", I32 if kind is I32 else F32, (n0, m0, m1, m2), (a, b))
+    return new_node("get_rows", I32 if dtype is I32 else F32, (n0, m0, m1, m2), (a, b))
 
 
 def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         all_tensors("set_rows", a=a, b=b, c=c)
     if b.dtype not in HALF_OR_SINGLE or (c.dtype is not I64 and c.dtype is not I32):
         raise refuse_type("set_rows", a=a, b=b, c=c)
-    kind = a.dtype
-    if not (kind in FLOATS or kind is I32 or kind.is_quantized) or kind in READ_ONLY:
+    dtype = a.dtype
+    if not (dtype in FLOATS or dtype is I32 or dtype.is_quantized) or dtype in READ_ONLY:
         raise refuse_type("set_rows", a=a, b=b, c=c)
     n0, _, n2, n3 = a.ne
     m0, m1, m2, m3 = b.ne

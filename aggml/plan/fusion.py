@@ -150,8 +150,8 @@ def chaining(
     """Find the chains of a graph and the columns of its products, in small steps.
 
     A value is left out only if it has no memory that anybody could read (it is scratch, no end and
-    no OUTPUT), nothing views it, and just one node reads it. So a value that is watched keeps its
-    place: whoever watches asks for it as an end or an output.
+    no OUTPUT), nothing views it, and just one node reads it. A value that somebody
+    looks at keeps its place: they ask for it as an end or an output.
 
     Args:
         graph: what is to be compiled.

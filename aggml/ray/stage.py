@@ -71,13 +71,13 @@ class Opening:
         epoch: counts the losses.
         key: who connects has to know it.
         layers: of each stage its first layer and the one after its last.
-        watched: whether a trace is under way.
+        traced: whether a trace is under way.
     """
 
     epoch: int
     key: bytes
     layers: tuple[tuple[int, int], ...]
-    watched: bool
+    traced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class Stage:
                     order.life, order.turn = -1, 0
                     order.go_on()
                 self._neighbours.begin(opening.epoch)
-                if opening.watched and self._trace is None:
-                    await self.watch(on=True)
+                if opening.traced and self._trace is None:
+                    await self.trace(on=True)
             address = await self._neighbours.listen(host, opening.key)
         model, weights = self._decoder.model, self._decoder.weights
         nbytes = sum(x.nbytes for name, x in weights.items() if model.uses(name))
@@ -275,7 +275,7 @@ class Stage:
         if self._trace is not None:
             self._steps.append((number, came, went))
 
-    async def watch(self, *, on: bool) -> Seen:
+    async def trace(self, *, on: bool) -> Seen:
         """Begin a trace, or end it; returns what was noted."""
         found = Seen(self._steps, [] if self._trace is None else list(self._trace.events))
         if self._trace is not None:

@@ -255,13 +255,13 @@ class Stages:
         found.__cause__ = error
         return found
 
-    async def watch(self, *, on: bool) -> list[Seen]:
+    async def trace(self, *, on: bool) -> list[Seen]:
         """Have all stages begin a trace or end it; returns what each has noted.
 
         Raises:
             StageLost: one of them is gone.
         """
-        refs = [actor.watch.remote(on=on) for actor in self.actors]
+        refs = [actor.trace.remote(on=on) for actor in self.actors]
         try:
             return [await result(ref) for ref in refs]
         except LOST as error:

@@ -88,7 +88,7 @@ class PipelineTrace:
         self._stages.log = []
         try:
             self._first = await self._readings()
-            await self._stages.watch(on=True)
+            await self._stages.trace(on=True)
         except BaseException:
             self._stages.log = None
             raise
@@ -104,7 +104,7 @@ class PipelineTrace:
             await self._collect()
 
     async def _collect(self) -> None:
-        seen = await self._stages.watch(on=False)
+        seen = await self._stages.trace(on=False)
         last = await self._readings()
         self.stages = [
             _aligned(facts, self._clock(facts.node, last[facts.node]), of)

@@ -335,7 +335,7 @@ def _apart(a: _Access, b: _Access) -> bool:
 
 
 def check_races(*, raises: bool = True) -> RaceChecker:
-    """Watch all streams for operations that touch the same bytes in no order.
+    """Observe all streams for operations that touch the same bytes in no order.
 
     ``with aggml.check_races() as found: ...``; then ``found.races``.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aggml.models.encoding.packing import F32, Ids, Shape
 from minilm.embedder import Embedder, load_tokenizer
 from minilm.graph import build
-from minilm.model import MiniLM, lanes
+from minilm.model import MiniLM, workers
 from minilm.weights import (
     EPS,
     HEADS,
@@ -39,9 +39,9 @@ __all__ = [
     "Shape",
     "Weights",
     "build",
-    "lanes",
     "leaves_of",
     "load_tokenizer",
     "model_folder",
     "read_safetensors",
+    "workers",
 ]

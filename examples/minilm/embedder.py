@@ -14,7 +14,7 @@ import anyio.to_thread
 import numpy as np
 
 from aggml.models.batching import Batcher
-from minilm.model import MiniLM, lanes
+from minilm.model import MiniLM, workers
 from minilm.weights import ModelError, model_folder
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Embedder:
         folder = self._folder or model_folder()
         self._tokenizer = await anyio.to_thread.run_sync(load_tokenizer, folder)
         async with AsyncExitStack() as stack:
-            backends = await stack.enter_async_context(lanes(self._device, self._threads))
+            backends = await stack.enter_async_context(workers(self._device, self._threads))
             model = await MiniLM.load(backends, folder, dtype=self._dtype)
 
             async def compute(sentences: list[Ids]) -> list[F32]:

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
-MOST_LANES: Final = 16
+MOST_WORKERS: Final = 16
 
 
 @asynccontextmanager
-async def lanes(device: str = "CPU", n_threads: int | None = None) -> AsyncGenerator[list[Backend]]:
+async def workers(
+    device: str = "CPU", n_threads: int | None = None
+) -> AsyncGenerator[list[Backend]]:
     """Backends for `MiniLM.load`: on a CPU one for each thread, which are the same threads.
 
     Parts of a batch on streams of their own need not wait for each other; a thread whose own are
@@ -48,7 +50,7 @@ async def lanes(device: str = "CPU", n_threads: int | None = None) -> AsyncGener
     on = aggml.get_device(device)
     count = 1
     if on.type is aggml.DeviceType.CPU:
-        count = min(aggml.ThreadPoolParams(n_threads).n_threads or 1, MOST_LANES)
+        count = min(aggml.ThreadPoolParams(n_threads).n_threads or 1, MOST_WORKERS)
     async with AsyncExitStack() as stack:
         opened: list[Backend] = []
         while len(opened) < count:
@@ -58,7 +60,7 @@ async def lanes(device: str = "CPU", n_threads: int | None = None) -> AsyncGener
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Worker:
     """A backend and its graphs, the least recently used first."""
 
     backend: Backend
@@ -77,7 +79,7 @@ class MiniLM:
     def __init__(
         self, backends: Sequence[Backend], weights: Weights, *, max_graphs: int = 64
     ) -> None:
-        self._lanes = [_Lane(backend, OrderedDict()) for backend in backends]
+        self._workers = [_Worker(backend, OrderedDict()) for backend in backends]
         self._weights = weights
         self._max_graphs = max_graphs
 
@@ -143,26 +145,26 @@ class MiniLM:
             return np.empty((0, WIDTH), np.float32)
         packing = pack([len(x) for x in sentences])
         shape = packing.shape
-        parts = parts_of(shape, len(self._lanes))
-        first = await self._program(self._lanes[0], shape.part(parts[0]))
+        parts = parts_of(shape, len(self._workers))
+        first = await self._program(self._workers[0], shape.part(parts[0]))
         await checkpoint()
         arrays = fill(packing, sentences)
         await checkpoint()  # each of these steps may take half a millisecond beside busy workers
         vectors = np.empty((shape.rows, shape.segments, WIDTH), np.float32)
         if len(parts) == 1:
-            await self._compute(self._lanes[0], first, arrays, parts[0], vectors)
+            await self._compute(self._workers[0], first, arrays, parts[0], vectors)
         else:
             waiting = iter(parts)
 
-            async def serve(lane: _Lane) -> None:
+            async def serve(worker: _Worker) -> None:
                 for rows in waiting:
-                    program = await self._program(lane, shape.part(rows))
-                    await self._compute(lane, program, arrays, rows, vectors)
+                    program = await self._program(worker, shape.part(rows))
+                    await self._compute(worker, program, arrays, rows, vectors)
 
             try:
                 async with anyio.create_task_group() as tasks:
-                    for lane in self._lanes[: len(parts)]:
-                        tasks.start_soon(serve, lane)
+                    for worker in self._workers[: len(parts)]:
+                        tasks.start_soon(serve, worker)
             except BaseExceptionGroup as group:
                 raise group.exceptions[0] from None  # as of one part
         row, _, segment = zip(*packing.places, strict=True)
@@ -170,25 +172,25 @@ class MiniLM:
 
     @staticmethod
     async def _compute(
-        lane: _Lane, program: Program, arrays: tuple[Ids, Ids, F32], rows: range, out: F32
+        worker: _Worker, program: Program, arrays: tuple[Ids, Ids, F32], rows: range, out: F32
     ) -> None:
         """Compute some rows of a batch; their vectors go to ``out``, (rows, segments, 384)."""
         ids, positions, member = (x[rows.start : rows.stop] for x in arrays)
         inputs = {program.ids: ids.reshape(-1), program.positions: positions.reshape(-1)}
-        vectors = await lane.backend.run(
+        vectors = await worker.backend.run(
             program.graph, {**inputs, program.member: member}, program.vectors
         )
         # The shape of a get leaves out outer extents of 1.
         out[rows.start : rows.stop] = np.asarray(vectors).reshape(len(rows), *out.shape[1:])
 
-    async def _program(self, lane: _Lane, shape: Shape) -> Program:
-        program = lane.programs.get(shape)
+    async def _program(self, worker: _Worker, shape: Shape) -> Program:
+        program = worker.programs.get(shape)
         if program is None:
             program = await build(self._weights, shape)
-            await lane.backend.prepare(program.graph)
-            lane.programs[shape] = program
-            if len(lane.programs) > self._max_graphs:
-                lane.programs.popitem(last=False)
+            await worker.backend.prepare(program.graph)
+            worker.programs[shape] = program
+            if len(worker.programs) > self._max_graphs:
+                worker.programs.popitem(last=False)
         else:
-            lane.programs.move_to_end(shape)
+            worker.programs.move_to_end(shape)
         return program

@@ -68,20 +68,20 @@ def test_short_sentences_share_a_row() -> None:
 
 @given(st.integers(1, 300), st.integers(1, 512), st.integers(1, 16))
 def test_parts_are_all_rows_in_order_and_as_long_as_each_other(
-    rows: int, tokens: int, lanes: int
+    rows: int, tokens: int, workers: int
 ) -> None:
-    parts = parts_of(Shape(rows, tokens, 1, masked=False), lanes)
+    parts = parts_of(Shape(rows, tokens, 1, masked=False), workers)
     assert [row for part in parts for row in part] == list(range(rows))
     lengths = {len(part) for part in parts}
     assert max(lengths) - min(lengths) <= 1
     if len(parts) > 1:
         assert rows * tokens / len(parts) >= FEWEST_TOKENS
     assert min(lengths) == 1 or min(lengths) * tokens <= PART_TOKENS
-    enough = rows * tokens >= lanes * FEWEST_TOKENS and rows >= len(parts) + lanes
-    assert not enough or len(parts) % lanes == 0
+    enough = rows * tokens >= workers * FEWEST_TOKENS and rows >= len(parts) + workers
+    assert not enough or len(parts) % workers == 0
 
 
-def test_a_large_batch_is_parts_for_each_lane() -> None:
+def test_a_large_batch_is_parts_for_each_worker() -> None:
     parts = parts_of(Shape(64, 122, 1, masked=False), 2)
     assert parts == [range(i, i + 4) for i in range(0, 64, 4)]
     assert parts_of(Shape(1, 14, 1, masked=False), 2) == [range(1)]

@@ -1,7 +1,7 @@
 """From nodes to launches: the kernels of this package as `Kernels`.
 
-Here: which family lowers an op, what is refused. Not here: the families (plain.py,
-kernels/<family>.py), cubins (compile.py).
+Here: which group of kernels lowers an op, what is refused. Not here: the groups (plain.py,
+kernels/<group>.py), cubins (compile.py).
 """
 
 from __future__ import annotations

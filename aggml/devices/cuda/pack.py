@@ -1,7 +1,7 @@
 """Operands and parameters as the bytes that kernels take (struct Node of kernels/common.cuh).
 
 Here: packing, dimensions merged where all operands allow it, the usual grids. Not here: what a
-family launches (kernels/, plain.py).
+group launches (kernels/, plain.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encoding: models that make vectors of whole texts: the BERT family.
+"""Encoding: models that make vectors of whole texts: BERT and its like.
 
 Here: the names. description.py says how one is built, graph.py builds the graph of a batch,
 encoder.py runs it, packing.py lays texts side by side. Not here: what users hold

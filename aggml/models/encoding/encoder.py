@@ -30,7 +30,7 @@ BATCH_TOKENS: Final = 4096  # computed at once
 
 
 class Encoder:
-    """A model of the BERT family on a backend.
+    """A model like BERT on a backend.
 
     Args:
         backend: where to compute; must stay open while the model is used.

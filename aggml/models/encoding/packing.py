@@ -109,13 +109,13 @@ def fill(packing: Packing, sentences: Sequence[Ids]) -> tuple[Ids, Ids, F32]:
     return ids, positions, member
 
 
-def parts_of(shape: Shape, lanes: int) -> list[range]:
-    """Rows of a batch in parts that are computed apart, so that each of ``lanes`` has as many.
+def parts_of(shape: Shape, workers: int) -> list[range]:
+    """Rows of a batch in parts that are computed apart, so that each of ``workers`` has as many.
 
     No more than `PART_TOKENS` each where rows allow it, nor many less; they differ by one row.
     """
     tokens = shape.rows * shape.tokens
     count = -(-tokens // PART_TOKENS)
-    count = min(-(-count // lanes) * lanes, tokens // FEWEST_TOKENS, shape.rows)
+    count = min(-(-count // workers) * workers, tokens // FEWEST_TOKENS, shape.rows)
     ends = [shape.rows * i // max(count, 1) for i in range(max(count, 1) + 1)]
     return [range(first, end) for first, end in itertools.pairwise(ends)]

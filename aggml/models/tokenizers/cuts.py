@@ -104,7 +104,7 @@ _CASED_LETTERS: Final = (
 )
 _WITHOUT_SPACES: Final = "[一-龥ࠀ-一가-\ud7ff]+"
 
-_FAMILIES: Final[Mapping[Cut, tuple[str, ...]]] = {
+_NAMES_OF: Final[Mapping[Cut, tuple[str, ...]]] = {
     Cut((_LLAMA3,), whole=True, add_bos=True): (
         "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
         "jina-v5-nano",
@@ -171,4 +171,4 @@ _FAMILIES: Final[Mapping[Cut, tuple[str, ...]]] = {
 }  # fmt: skip
 
 #: By the name in the file.
-CUTS: Final[Mapping[str, Cut]] = {name: cut for cut, names in _FAMILIES.items() for name in names}
+CUTS: Final[Mapping[str, Cut]] = {name: cut for cut, names in _NAMES_OF.items() for name in names}

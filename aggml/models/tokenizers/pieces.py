@@ -1,4 +1,4 @@
-"""WordPiece and unigram vocabularies: those of the BERT family, carried out by `tokenizers`.
+"""WordPiece and unigram vocabularies: those of BERT and its like, carried out by `tokenizers`.
 
 Not here: SentencePiece by scores and byte-level BPE (vocabulary.py).
 """

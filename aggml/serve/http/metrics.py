@@ -63,13 +63,13 @@ class Metrics:
             for name, what in ENGINE.items()
         }
 
-    def watch_requests(self, under_way: UnderWay) -> None:
+    def show_requests(self, under_way: UnderWay) -> None:
         """Show how many requests are under way."""
         Gauge("aggml_under_way", "Requests under way", registry=self._registry).set_function(
             lambda: under_way.count
         )
 
-    def watch(self, model: str, engine: Engine) -> None:
+    def show_engine(self, model: str, engine: Engine) -> None:
         """Show the counters of an engine, labelled with the name of its model."""
         counters, pages = engine.counters, engine.pages
         counters.waited, counters.stepped = self.first_token.observe, self.step.observe

@@ -40,7 +40,7 @@ class Recorded:
         status: int | None = None
         nbytes, begin = 0, time.perf_counter()
 
-        async def watched(message: Message) -> None:
+        async def noted(message: Message) -> None:
             nonlocal status, nbytes
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -49,7 +49,7 @@ class Recorded:
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, noted)
         finally:
             self._tell(
                 {

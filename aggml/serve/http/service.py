@@ -93,7 +93,7 @@ class Service:
         self.transcribers: dict[str, Transcriber] = {}
         self.is_open = self.stopping = False
         self.under_way = UnderWay()
-        self.metrics.watch_requests(self.under_way)
+        self.metrics.show_requests(self.under_way)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Service]:
@@ -130,7 +130,7 @@ class Service:
         elif isinstance(model, Transcriber):
             self.transcribers[model.name] = model
         else:
-            self.metrics.watch(model.name, model.engine)
+            self.metrics.show_engine(model.name, model.engine)
             text = Text(model.vocabulary, model.template)
             self.completers[model.name] = Completions(model, text)
 

@@ -71,7 +71,7 @@ async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
     """
     gone = False
 
-    async def watch() -> None:
+    async def cancel_when_gone() -> None:
         nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -79,7 +79,7 @@ async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
+        tasks.start_soon(cancel_when_gone)
         yield
         tasks.cancel_scope.cancel()
     if gone:

@@ -1,1 +1,1 @@
-"""Kernels: CUDA C++ texts, `<family>.cu`, and how nodes become launches of them, `<family>.py`."""
+"""Kernels: CUDA C++ texts, `<group>.cu`, and how nodes become launches of them, `<group>.py`."""
