@@ -39,6 +39,7 @@ ROWS: list[dict[str, str]] = [
         "devices.cpu": "",
         "devices.cuda": "",
         "devices.sim": "",
+        "devices.meta": "",
         "devices.ggml": "",
         "devices": "found by name",
         "scheduler": "many backends",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aggml.backend.props import DeviceType
 from aggml.errors import InvalidArgument, InvalidHandle
+from aggml.registry.joining import is_joined, joined
 from aggml.registry.loading import discover
 from aggml.registry.table import table
 
@@ -137,7 +138,9 @@ def get_device(
     driver.
 
     Args:
-        name: "CPU", "SIM0", ...; or the place in `list_devices`.
+        name: "CPU", "SIM0", ...; or the place in `list_devices`. Names joined by "+", or a pattern
+            that several fit ("CUDA0+CUDA1", "CUDA*"), give a device made of these (devices/meta):
+            made and registered when it is first asked for.
         type: a DeviceType or its value ("cpu", "gpu", ...); with a name, both have to fit.
 
     Raises:
@@ -160,6 +163,8 @@ def get_device(
                 wanted is None or device.type is wanted
             ):
                 return device
+    if name is not None and wanted in (None, DeviceType.META) and is_joined(name):
+        return joined(name)
     asked = "" if name is None else f" {name!r}"
     asked += "" if wanted is None else f" of type {wanted.value!r}"
     known = [device.name for device in table.devices]

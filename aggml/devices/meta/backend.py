@@ -1,0 +1,362 @@
+"""MetaBackend: ordered work on several devices at once.
+
+Here: each operation as operations of the members, in order with all others; plans. A member that
+fails poisons what it would have written, there and where it would have gone: what the others would
+compute of it fails with the same cause, without running. Not here: dividing (rounds.py), transfers
+of parts (parts.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+
+from aggml.backend import Backend
+from aggml.devices.meta.between import laid_out
+from aggml.devices.meta.memory import shard_of
+from aggml.devices.meta.parts import Divided, cuts, divided, pieces
+from aggml.devices.meta.rounds import dividing
+from aggml.graph import graph_of
+from aggml.memory.buffer_type import HOST, host_tensor
+from aggml.native import _native
+from aggml.plan import DevicePlan, Storages
+from aggml.stream import Stream
+from aggml.stream.future import Future
+from aggml.tensor.spans import storages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from aggml.backend.backend import Device
+    from aggml.devices.meta.memory import MetaBuffer
+    from aggml.devices.meta.rounds import Needed, Sent
+    from aggml.errors import AggmlError
+    from aggml.graph import Graph
+    from aggml.memory.buffer import Buffer
+    from aggml.memory.graph_memory import GraphBuffer
+    from aggml.stream.slices import Steps
+    from aggml.tensor import Tensor
+
+__all__ = ["MetaBackend", "MetaPlan"]
+
+Array = np.ndarray[Any, Any]
+
+
+class MetaPlan(DevicePlan):
+    """A graph divided among devices.
+
+    Attributes:
+        rounds: in order: what is sent before it, and a graph of each member, None without nodes.
+    """
+
+    __slots__ = ("blocks", "rounds", "storages")
+
+    def __init__(self, graph: Graph) -> None:
+        self.storages = Storages.of(graph)
+        super().__init__(graph, storages=self.storages)
+        self.rounds: list[tuple[list[Sent], list[Graph | None]]] = []
+        self.blocks: list[Buffer] = []  # what rounds share, of each member
+
+
+class MetaBackend(Backend):
+    """A stream of work on a `MetaDevice`: one backend of each of its devices, kept in step.
+
+    Args:
+        device: the device.
+        members: a backend of each of its devices.
+        max_queued: see `Backend.ready`.
+
+    Attributes:
+        members: as given; they are closed with this one.
+    """
+
+    def __init__(
+        self, device: Device, members: Sequence[Backend], *, max_queued: int | None = None
+    ) -> None:
+        super().__init__(device, Stream(device.name), max_queued=max_queued)
+        self.members = tuple(members)
+        self._between: list[Buffer] = [HOST.alloc_buffer(0)] * len(self.members)
+
+    # -- order
+
+    @contextmanager
+    def _joined(
+        self, what: str, reads: Iterable[Tensor] = (), writes: Iterable[Tensor] = ()
+    ) -> Iterator[tuple[Future[Any], list[Future[Any]]]]:
+        """A unit of work on all members, after all that was queued before, here and there.
+
+        Its last operation fails where any member failed, and poisons what the unit writes in full.
+
+        Args:
+            what: name of the operation.
+            reads: tensors that fail it if they are poisoned.
+            writes: tensors that it writes in full.
+
+        Gives the Future of the unit, and the list for those of its parts.
+        """
+        reads, writes = tuple(reads), tuple(writes)
+        future: Future[Any] = Future(None, None, what)
+        parts: list[Future[Any]] = []
+        with ExitStack() as stack:
+            for member in self.members:
+                stack.enter_context(self.stream.sharing(member.stream))
+            for member in self.members:
+                member.stream.wait(self.stream)
+            yield future, parts
+            for member in self.members:
+                self.stream.wait(member.stream)
+            touched = [p for t in (*reads, *writes) if self._is_mine(t) for p in _shards(t)]
+            told = storages_of(reads) + storages_of(touched)
+            last = _native.delay(0.0, what, told, storages_of(writes), ())
+            parts.append(self.stream._put([last], None, what))  # done when all others are
+            batch = self.stream.open_batch()
+            assert batch is not None
+            batch.join(future, parts)
+
+    def _over(
+        self, what: str, writes: Sequence[Tensor], of_member: Callable[[int, Backend], Any]
+    ) -> Future[None]:
+        with self._joined(what, writes=writes) as (future, parts):
+            parts += [
+                part
+                for i, member in enumerate(self.members)
+                if (part := of_member(i, member)) is not None
+            ]
+        return future
+
+    # -- data
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        with self._joined("set", writes=_whole(tensor)) as (future, parts):
+            self._write(parts, tensor, array)
+        return future
+
+    def _write(self, parts: list[Future[Any]], tensor: Tensor, array: Array) -> None:
+        to = divided(tensor)
+        for member, part, cut in zip(self.members, to.each, cuts(to, array), strict=True):
+            parts.append(member._set(part, cut))
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        with self._joined("get", reads=[tensor]) as (future, parts):
+            self._read(parts, tensor, array)
+        return future
+
+    def _read(self, parts: list[Future[Any]], tensor: Tensor, array: Array) -> None:
+        of = divided(tensor)
+        for member, part, cut in zip(self.members, of.each, cuts(of, array), strict=True):
+            parts.append(member._get(part, cut))
+            if of.state < 0:
+                break  # all have the same
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        whole = tensor.view_src is None and data.nbytes == tensor.nbytes
+        with self._joined("set", writes=[tensor] if whole else ()) as (future, parts):
+            for i, part, piece, at in pieces(tensor, data, offset):
+                member = self.members[i]
+                if at is None:
+                    parts.append(member._set(part, piece))
+                else:
+                    parts.append(member._set_bytes(part, piece, at))
+        return future
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        whole = divided(tensor.root).state < 0
+        with self._joined("get", reads=[tensor]) as (future, parts):
+            for i, part, piece, at in pieces(tensor, data, offset):
+                member = self.members[i]
+                if whole and i > 0:
+                    break
+                if at is None:
+                    parts.append(member._get(part, piece))
+                else:
+                    parts.append(member._get_bytes(part, piece, at))
+        return future
+
+    def _memset(self, tensor: Tensor, value: int, offset: int, size: int) -> Future[None]:
+        whole = tensor.view_src is None and offset == 0 and size == tensor.nbytes
+        if whole or divided(tensor.root).state < 0:
+            each = divided(tensor).each
+            return self._over(
+                "memset",
+                [tensor] if whole else [],
+                lambda i, m: m._memset(each[i], value, offset, each[i].nbytes if whole else size),
+            )
+        return self._set_bytes(tensor, np.full(size, value, np.uint8), offset)
+
+    def _clear(self, buffer: Buffer, value: int) -> Future[None]:
+        block: MetaBuffer = buffer.owner  # type: ignore[assignment]
+        shards = list(block.shards.values())
+        with self._joined("clear") as (future, parts):
+            for shard in shards:
+                for member, part in zip(self.members, shard.each, strict=True):
+                    parts.append(member._memset(part, value, 0, part.nbytes))
+        return future
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        """Between tensors of this device, or one of them in host memory."""
+        here, there = self._of_mine(src), self._of_mine(dst)
+        with self._joined("copy", [src], _whole(dst)) as (future, parts):
+            if here is not None and there is not None and here.state == there.state:
+                for member, a, b in zip(self.members, here.each, there.each, strict=True):
+                    parts.append(member._copy(a, b))
+                return future
+            staging = src if here is None else host_tensor(src) if there is not None else dst
+            view = staging.host_view()
+            array = view[(None,) * (4 - view.ndim)]
+            if here is not None:
+                self._read(parts, src, array)
+            if here is not None and there is not None:
+                for member in self.members:
+                    self.stream.wait(member.stream)
+                for member in self.members:
+                    member.stream.wait(self.stream)
+            if there is not None:
+                self._write(parts, dst, array)
+        return future
+
+    def _is_mine(self, tensor: Tensor) -> bool:
+        buffer = tensor.buffer
+        return buffer is not None and buffer.type is self.buffer_type
+
+    def _of_mine(self, tensor: Tensor) -> Divided | None:
+        return divided(tensor) if self._is_mine(tensor) else None
+
+    def accept(self, tensor: Tensor) -> Future[None]:
+        """Declare the contents of a tensor's storage to be good, on every device."""
+        self._check_tensor(tensor, "Backend.accept")
+        each = divided(tensor.root).each
+        future = super().accept(tensor)
+        self._over("accept", (), lambda i, m: m.stream.accept(each[i]))
+        return future
+
+    # -- graphs
+
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[MetaPlan]:
+        found = yield from dividing(graph, len(self.members))
+        self._place(found.between)
+        plan = MetaPlan(graph)
+        plan.blocks = list(self._between)
+        for sent, nodes in found.rounds:
+            graphs: list[Graph | None] = []
+            for member, own in zip(self.members, nodes, strict=True):
+                graphs.append(_graph(own) if own else None)
+                if graphs[-1] is not None:
+                    member.alloc_graph(graphs[-1])
+                    member._compiled(graphs[-1], "Backend.graph_compute")
+                yield
+            plan.rounds.append((sent, graphs))
+        return plan
+
+    def _place(self, needed: Sequence[Needed]) -> None:
+        """Memory for what rounds share. All plans share it: the members run one at a time."""
+        alignment = self.buffer_type.alignment
+        offsets, size = laid_out(needed, alignment)
+        for i, member in enumerate(self.members):
+            if self._between[i].size < size:
+                self._between[i] = member.buffer_type.alloc_buffer(size)
+            for one, offset in zip(needed, offsets, strict=True):
+                self._between[i].place(one.each[i], offset)
+
+    def _compute(self, plan: MetaPlan, arena: Buffer | None) -> Future[None]:
+        storages = plan.storages
+        with self._joined("graph_compute", storages.reads, storages.writes) as (future, parts):
+            for sent, graphs in plan.rounds:
+                for one in sent:
+                    source, target = self.members[one.source], self.members[one.target]
+                    parts.append(source._copy_to(one.what, one.to, target))
+                for member, graph in zip(self.members, graphs, strict=True):
+                    if graph is not None:
+                        own = member._compiled(graph, "Backend.graph_compute").plan
+                        parts.append(member._compute(own, member.memory.arena(own.arena_size)))
+        return future
+
+    async def prepare(self, graph: Graph) -> None:
+        """Place the graph (unless done), divide it, compile the parts of each device.
+
+        Cancellation: a graph that was placed stays placed.
+        """
+        await super().prepare(graph)
+        plan: MetaPlan = self._plan(graph, "Backend.prepare")  # type: ignore[assignment]
+        for _, graphs in plan.rounds:
+            for member, own in zip(self.members, graphs, strict=True):
+                if own is not None:
+                    await member.prepare(own)
+
+    # -- end
+
+    def synchronize(self) -> Future[None]:
+        """A Future of all that is queued, on every device.
+
+        Raises:
+            ExceptionGroup: by the Future, of the failures that nobody has seen.
+
+        Cancellation: abandons the wait; the work goes on.
+        """
+        if self._drained is not None:
+            return self._drained
+        unseen: list[AggmlError] | None = None
+
+        def report() -> None:
+            nonlocal unseen
+            if unseen is None:
+                streams = [self.stream, *(member.stream for member in self.members)]
+                unseen = [failure for stream in streams for failure in stream.failures()]
+            if unseen:
+                raise ExceptionGroup(
+                    f"[Backend.synchronize] {self!r}: {len(unseen)} failed unseen", unseen
+                )
+
+        return self.stream.mark("synchronize", finish=report)
+
+    def close(self) -> None:
+        """Refuse new work, on every device; never blocks."""
+        super().close()
+        for member in self.members:
+            member.close()
+
+    async def aclose(self) -> None:
+        """Close, then wait until all that is queued is done, on every device.
+
+        Cancellation: as `Backend.aclose`.
+        """
+        await super().aclose()
+        with anyio.CancelScope(shield=True):
+            for member in self.members:
+                await member.aclose()
+
+    async def __aexit__(self, raised: object, *rest: object) -> None:
+        if raised is not None:
+            for member in self.members:
+                member.stream.abort()
+        await super().__aexit__(raised, *rest)
+
+    def __exit__(self, raised: object, *rest: object) -> None:
+        if raised is not None:
+            for member in self.members:
+                member.stream.abort()
+        super().__exit__(raised, *rest)
+
+
+def _shards(tensor: Tensor) -> Sequence[Tensor]:
+    """The parts of the storage of a tensor that lies on this device."""
+    return shard_of(tensor.root).each
+
+
+def _whole(tensor: Tensor) -> Sequence[Tensor]:
+    """What a write of all elements writes in full."""
+    return () if tensor.view_src is not None else (tensor,)
+
+
+def _graph(nodes: Sequence[Tensor]) -> Graph:
+    """A graph of these nodes, and what they read that is not among them."""
+    made = {*nodes}
+    outside: dict[Tensor, None] = {}
+    for node in nodes:
+        for source in (*node.src, node.view_src):
+            for one in () if source is None else (source.root, source):
+                if one not in made:
+                    outside[one] = None  # a view of an earlier round, too
+    return graph_of(nodes, list(outside))

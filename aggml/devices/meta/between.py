@@ -1,0 +1,38 @@
+"""Memory between rounds: offsets for the storages that several rounds touch.
+
+Here: first fit by lifetimes. The devices have storages of the same extents, so one layout serves
+all. Not here: memory within a round, which is the scratch of each backend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggml.memory.buffer import aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.devices.meta.rounds import Needed
+
+__all__ = ["laid_out"]
+
+
+def laid_out(needed: Sequence[Needed], alignment: int) -> tuple[list[int], int]:
+    """An offset for each storage, and the bytes of all. Two that live in one round lie apart."""
+    offsets = [0] * len(needed)
+    total = 0
+    lying: list[tuple[int, int, int]] = []  # begin, end, last round
+    for k in sorted(range(len(needed)), key=lambda k: needed[k].first):
+        one = needed[k]
+        size = aligned(max(1, one.each[0].nbytes), alignment)
+        lying = sorted(place for place in lying if place[2] >= one.first)
+        at = 0
+        for begin, end, _ in lying:
+            if at + size <= begin:
+                break
+            at = max(at, end)
+        offsets[k] = at
+        lying.append((at, at + size, one.last))
+        total = max(total, at + size)
+    return offsets, total

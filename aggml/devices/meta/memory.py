@@ -1,0 +1,188 @@
+"""Memory of several devices as one: a buffer whose tensors lie in parts on each device.
+
+Here: buffers, the parts of each storage. Addresses of such a buffer are numbers that no kernel
+sees. Not here: how a tensor is divided (division.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aggml.devices.meta.division import axis_of_leaf, part_of
+from aggml.errors import AllocFailed, InvalidArgument, NotAllocated
+from aggml.memory.buffer import Buffer, aligned
+from aggml.memory.buffer_type import BufferType
+from aggml.tensor import change, cut, new_tensor
+from aggml.tensor.checking import integer
+from aggml.tensor.placement import BufferUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aggml.backend.backend import Device
+    from aggml.tensor import Tensor
+    from aggml.tensor.placement import Placement
+
+__all__ = ["Each", "MetaBuffer", "MetaBufferType", "Shard", "shard_of"]
+
+#: A tensor for each device, of the same extents.
+Each = tuple["Tensor", ...]
+_FIRST: Final = 1 << 52  # no address of any machine
+
+
+class Shard(NamedTuple):
+    """Where a storage really lies.
+
+    Attributes:
+        state: an axis, or WHOLE.
+        each: what each device has of it, placed.
+        storage: the native record of the placement that it belongs to.
+    """
+
+    state: int
+    each: Each
+    storage: object
+
+
+class MetaBuffer(Buffer):
+    """Memory of a `MetaDevice`; what is placed in it takes memory of each device.
+
+    Attributes:
+        shards: by offset.
+    """
+
+    def __init__(self, type: MetaBufferType, size: int, base: int) -> None:  # noqa: A002 - as there
+        self.shards: dict[int, Shard] = {}
+        super().__init__(type, size, base, None)
+
+    def init_tensor(self, tensor: Tensor) -> None:
+        """Take memory of each device for a leaf."""
+        if tensor.op == "none":
+            shard_of(tensor)
+
+    def free_tensor(self, tensor: Tensor) -> None:
+        """Let go of it."""
+        if tensor.placement is not None:
+            self.shards.pop(tensor.placement.offset, None)
+
+    @property
+    def usage(self) -> BufferUsage:
+        """The use of the parts, too: devices keep packed copies of weights."""
+        return self._usage
+
+    @usage.setter
+    def usage(self, usage: BufferUsage) -> None:
+        Buffer.usage.__set__(self, usage)  # type: ignore[attr-defined]
+        for shard in self.shards.values():
+            for part in shard.each:
+                if part.buffer is not None:
+                    part.buffer.usage = self._usage
+
+
+class MetaBufferType(BufferType):
+    """The memory of several devices."""
+
+    def __init__(self, device: Device, types: Sequence[BufferType]) -> None:
+        self.name = device.name
+        self.device = device
+        self._owner = device
+        self.types = tuple(types)
+        self.alignment = max(one.alignment for one in types)
+        self._lock = threading.Lock()
+        self._next = _FIRST
+
+    @property
+    def max_size(self) -> int:
+        """What the devices can have together, or have at all."""
+        _, total = self._owner.memory()
+        most = sum(one.max_size for one in self.types)
+        return min(most, total or most)
+
+    def alloc_buffer(self, size: int) -> Buffer:
+        """A buffer of ``size`` bytes. Memory is taken when tensors are placed in it.
+
+        Raises:
+            AllocFailed: more than the devices can have together.
+            InvalidArgument: a negative size.
+        """
+        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
+            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
+        if size > self.max_size:
+            raise AllocFailed(f"[{self.name}] no memory for {size} bytes of {self.max_size}")
+        with self._lock:
+            base = self._next
+            self._next += aligned(size, 1 << 12)
+        return MetaBuffer(self, size, base if size else 0)
+
+    def parts(self, dtype: object, ne: tuple[int, int, int, int], name: str) -> Each:
+        """A placed leaf on each device.
+
+        Raises:
+            AllocFailed: a device has no memory for it.
+        """
+        made = []
+        for one in self.types:
+            part = new_tensor(dtype, ne, cut(name))  # type: ignore[arg-type]
+            one.alloc_tensors([part])
+            part._frozen = True
+            made.append(part)
+        return tuple(made)
+
+
+def _place(tensor: Tensor, what: str) -> tuple[Placement, MetaBuffer]:
+    placement = tensor.placement
+    block = None if placement is None else placement.buffer.owner
+    if placement is None or not isinstance(block, MetaBuffer):
+        raise NotAllocated(f"[{what}] {tensor!r} has no memory here")
+    return placement, block
+
+
+def shard_of(storage: Tensor) -> Shard:
+    """The parts of a storage; those of a leaf are made if there are none yet.
+
+    Raises:
+        NotAllocated: it has no memory, or is a node that was never computed.
+        AllocFailed: a device has no memory for its part.
+    """
+    placement, block = _place(storage, "MetaBuffer")
+    found = block.shards.get(placement.offset)
+    if found is not None and found.storage is placement.storage:
+        return found
+    if storage.op != "none":
+        raise NotAllocated(f"[MetaBuffer] {storage!r} was not computed yet")
+    kind: MetaBufferType = block.type
+    n = len(kind.types)
+    axis = axis_of_leaf(storage, n)
+    each = kind.parts(storage.dtype, part_of(storage.ne, axis, n), storage.name)
+    if block.usage is not BufferUsage.ANY:
+        for part in each:
+            assert part.buffer is not None
+            part.buffer.usage = block.usage
+    return keep_shard(storage, axis, each)
+
+
+def keep_shard(storage: Tensor, state: int, each: Each) -> Shard:
+    """Note where the parts of a storage lie."""
+    placement, block = _place(storage, "MetaBuffer")
+    made = block.shards[placement.offset] = Shard(state, each, placement.storage)
+    return made
+
+
+def lay_shard(node: Tensor, state: int, each: Each) -> None:
+    """Give memory to the parts of a node that can be read after a run; where it lay before, again.
+
+    Raises:
+        AllocFailed: a device has no memory for its part.
+    """
+    placement, block = _place(node, "MetaBuffer")
+    old = block.shards.get(placement.offset)
+    kind: MetaBufferType = block.type
+    if old is not None and old.storage is placement.storage and old.state == state:
+        places = [part.placement for part in old.each]
+    else:
+        ne = each[0].ne
+        places = [part.placement for part in kind.parts(node.dtype, ne, node.name)]
+    for part, place in zip(each, places, strict=True):
+        change(part, "placement", place)
+    keep_shard(node, state, each)

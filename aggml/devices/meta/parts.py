@@ -1,0 +1,130 @@
+"""Transfers of parts: which bytes of an array belong to which device.
+
+Here: a tensor as its devices have it, arrays and ranges of bytes cut to fit. Not here: enqueuing
+(backend.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aggml.devices.meta.division import shown
+from aggml.devices.meta.memory import shard_of
+from aggml.errors import Unsupported
+from aggml.tensor import checking, new_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from aggml.devices.meta.memory import Each
+    from aggml.tensor import Tensor
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["Divided", "cuts", "divided", "pieces"]
+
+
+class Divided(NamedTuple):
+    """A tensor as its devices have it: the axis or WHOLE, and of each device a tensor."""
+
+    state: int
+    each: Each
+
+
+def divided(tensor: Tensor) -> Divided:
+    """What each device has of a placed tensor, also of a view.
+
+    Raises:
+        Unsupported: a view that is not divided in the parts in which the bytes lie.
+        NotAllocated: it has no memory, or was not computed yet.
+    """
+    shard = shard_of(tensor.root)
+    if tensor.view_src is None:
+        return Divided(shard.state, shard.each)
+    state, ne, nb, offset = shard.state, tensor.ne, tensor.nb, tensor.view_offs
+    if state >= 0:
+        found = shown(tensor.root, state, len(shard.each), tensor)
+        if found is None:
+            raise Unsupported(
+                f"[MetaDevice] {tensor!r} shows parts of {len(shard.each)} devices unevenly"
+            )
+        state, ne, nb, offset = found
+    each = [new_view("view", part, ne, nb, offset, (part,)) for part in shard.each]
+    return Divided(state, tuple(each))
+
+
+def cuts(of: Divided, array: Array) -> list[Array]:
+    """The part of an array (innermost axis last) of each device, with four axes."""
+    n = len(of.each)
+    array = array[(None,) * (4 - array.ndim)]
+    if of.state < 0:
+        return [array] * n
+    axis = 3 - of.state
+    step = array.shape[axis] // n
+    whole = (slice(None),) * axis
+    return [array[(*whole, slice(i * step, (i + 1) * step))] for i in range(n)]
+
+
+def pieces(
+    tensor: Tensor, data: Array, offset: int
+) -> Iterator[tuple[int, Tensor, Array, int | None]]:
+    """A range of bytes of a tensor's span, cut at the borders of the devices.
+
+    Args:
+        tensor: placed; of a view the span begins at its first byte.
+        data: as many bytes, one after the other.
+        offset: of the first in the span.
+
+    Yields:
+        Of each piece the device, a tensor there, what goes there or comes from there, and from
+        which byte of the tensor on; None: it is the whole tensor, and the piece a 4-D array.
+    """
+    root = tensor.root
+    shard = shard_of(root)
+    data = data.reshape(-1)
+    start = tensor.view_offs + offset
+    if shard.state < 0:
+        for i, part in enumerate(shard.each):
+            yield i, part, data, start
+        return
+    n, axis = len(shard.each), shard.state
+    unit = root.dtype.blck_size if axis == 0 else 1
+    span = root.nb[axis] * (root.ne[axis] // unit)  # after which the first device has bytes again
+    part_span = span // n
+    end = start + data.size
+    first, last = -(-start // span), end // span  # the whole spans
+    if first >= last:
+        yield from _runs(shard.each, data, start, (span, start, end))
+        return
+    yield from _runs(shard.each, data, start, (span, start, first * span))
+    size, blck = root.dtype.type_size, root.dtype.blck_size
+    rows = data[first * span - start : last * span - start].reshape(last - first, span)
+    for i, part in enumerate(shard.each):
+        ne = (part_span // size * blck, last - first, 1, 1)
+        nb = (size, part_span, part_span * ne[1], part_span * ne[1])
+        view = new_view("view", part, ne, nb, first * part_span, (part,))
+        mine = rows[:, i * part_span : (i + 1) * part_span]
+        yield i, view, _elements(mine, view), None
+    yield from _runs(shard.each, data, start, (span, last * span, end))
+
+
+def _elements(rows: Array, view: Tensor) -> Array:
+    """Rows of bytes as a 4-D array of the tensor's elements; no copy."""
+    kind = checking.array_dtype(view)
+    return (rows if kind.itemsize == 1 else rows.view(kind))[None, None]
+
+
+def _runs(
+    each: Each, data: Array, start: int, where: tuple[int, int, int]
+) -> Iterator[tuple[int, Tensor, Array, int]]:
+    """Pieces one after the other: of each device the bytes between two of its borders."""
+    span, at, end = where
+    part_span = span // len(each)
+    while at < end:
+        outer, inner = divmod(at, span)
+        i, within = divmod(inner, part_span)
+        n = min(end - at, part_span - within)
+        yield i, each[i], data[at - start : at - start + n], outer * part_span + within
+        at += n

@@ -1,0 +1,226 @@
+"""What lies where: bytes of divided tensors, views of them, ops on them.
+
+Here: ranges of bytes against a plain array, graphs of many kinds against the CPU, what is refused.
+Not here: models (test_models.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import aggml
+from aggml import Graph, new_tensor, ops
+from aggml.devices.meta import WHOLE, MetaDevice
+from aggml.devices.meta.memory import shard_of
+from aggml.devices.sim import SimDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aggml import Tensor
+
+UP, DOWN, QUERY = "blk.0.ffn_up.weight", "blk.0.ffn_down.weight", "blk.0.attn_q.weight"
+
+
+@pytest.fixture(params=[2, 4])
+def be(request: pytest.FixtureRequest) -> Iterator[aggml.Backend]:
+    with MetaDevice(SimDevice(f"S{i}") for i in range(request.param)).backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[aggml.Backend]:
+    with aggml.get_device("CPU").backend(n_threads=1) as backend:
+        yield backend
+
+
+#: (name, type, ne, the axis along which it is divided among 2)
+LEAFS = [
+    (UP, "f32", (64, 24), 1),
+    (DOWN, "f32", (64, 24), 0),
+    (DOWN, "q8_0", (256, 24), 0),
+    (DOWN, "q4_K", (256, 24), 1),  # a block of 256 is not divided: rows are
+    (DOWN, "bf16", (64, 24), 0),
+    ("blk.0.ffn_up_exps.weight", "f16", (32, 8, 3), 1),
+    ("blk.0.ffn_down_exps.weight", "q8_0", (128, 8, 3), 0),
+    ("token_embd.weight", "f16", (64, 10), 0),
+    ("cache_k.7", "f16", (64, 10), 0),
+    ("blk.0.attn_q.bias", "f32", (64,), 0),
+    ("anything.weight", "f32", (64, 24), WHOLE),
+    (UP, "f32", (64, 25), 0),
+    (UP, "f32", (63, 25), WHOLE),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "ne", "axis"), LEAFS)
+async def test_bytes_come_back(
+    be: aggml.Backend, name: str, kind: str, ne: tuple[int, ...], axis: int
+) -> None:
+    t = new_tensor(kind, ne=ne, name=name)
+    be.alloc([t])
+    shard = shard_of(t)
+    n = len(shard.each)
+    assert n != 2 or shard.state == axis
+    if shard.state >= 0:
+        assert all(part.nbytes * n == t.nbytes for part in shard.each)
+    random = np.random.default_rng(1)
+    mirror = random.integers(0, 256, t.nbytes, np.uint8)
+    await be.set(t, mirror, offset=0)
+    for _ in range(30):
+        start = int(random.integers(0, t.nbytes))
+        size = int(random.integers(0, t.nbytes - start + 1))
+        piece = random.integers(0, 256, size, np.uint8)
+        await be.set(t, piece, offset=start)
+        mirror[start : start + size] = piece
+        start = int(random.integers(0, t.nbytes))
+        size = int(random.integers(1, t.nbytes - start + 1))
+        got = await be.get(t, offset=start, size=size)
+        assert (got == mirror[start : start + size]).all()
+    await be.memset(t, 7, offset=t.nbytes // 3, size=t.nbytes // 2)
+    mirror[t.nbytes // 3 : t.nbytes // 3 + t.nbytes // 2] = 7
+    assert ((await be.get(t, offset=0)) == mirror).all()
+    whole = await be.get(t)
+    assert whole.tobytes() == mirror.tobytes()
+    await be.set(t, whole)
+    assert (await be.get(t, offset=0)).tobytes() == mirror.tobytes()
+
+
+def leaf(values: dict[Tensor, Any], name: str, *ne: int, kind: str = "f32") -> Tensor:
+    tensor = new_tensor(kind, ne=ne, name=name)
+    random = np.random.default_rng(len(values))
+    x = random.normal(size=tensor.ne[::-1]).astype(np.float32)
+    if tensor.dtype.is_quantized:
+        values[tensor] = aggml.quantize(x.reshape(tensor.shape), tensor.dtype)
+    else:
+        assert tensor.dtype.numpy is not None
+        values[tensor] = x.astype(tensor.dtype.numpy).reshape(tensor.shape)
+    return tensor
+
+
+def _net(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    x, gate, up = leaf(v, "x", 64, 5), leaf(v, "blk.0.ffn_gate.weight", 64, 96), leaf(v, UP, 64, 96)
+    y = ops.swiglu_split(ops.mul_mat(gate, x), ops.mul_mat(up, x))
+    return (ops.add(ops.mul_mat(leaf(v, DOWN, 96, 64), y), x),)
+
+
+def _quantized(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    x = leaf(v, "x", 256, 5)
+    y = ops.silu(ops.mul_mat(leaf(v, UP, 256, 512, kind="q4_K"), x))
+    return (ops.mul_mat(leaf(v, DOWN, 512, 64, kind="q8_0"), y),)
+
+
+def _biased(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    y = ops.mul_mat(leaf(v, QUERY, 64, 32), leaf(v, "x", 64, 5))
+    y = ops.add(y, leaf(v, "blk.0.attn_q.bias", 32))
+    y = ops.mul(y, leaf(v, "whole", 32))
+    return ops.rms_norm(y, 1e-5), ops.scale(y, 2.0)
+
+
+def _heads(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    y = ops.mul_mat(leaf(v, QUERY, 64, 64), leaf(v, "x", 64, 5))
+    heads = ops.permute(ops.reshape_3d(y, 8, 8, 5), 0, 2, 1, 3)
+    parts = ops.soft_max_ext(ops.mul_mat(heads, heads), leaf(v, "mask", 5, 5), 0.3)
+    slopes = ops.soft_max_ext(ops.mul_mat(heads, heads), leaf(v, "mask2", 5, 5), 0.3, 4.0)
+    back = ops.cont_2d(ops.permute(heads, 0, 2, 1, 3), 64, 5)
+    return parts, slopes, back, ops.mul_mat(leaf(v, "blk.0.attn_output.weight", 64, 64), back)
+
+
+def _pieces(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    y = ops.mul_mat(leaf(v, "blk.0.attn_qkv.weight", 64, 96), leaf(v, "x", 64, 5))
+    thirds = [ops.cont(ops.view_2d(y, 32, 5, y.nb[1], 128 * i)) for i in range(3)]
+    return (ops.mul(ops.add(thirds[0], thirds[1]), thirds[2]), ops.sum_rows(y))
+
+
+def _taken(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    table = leaf(v, "token_embd.weight", 64, 12)
+    ids = new_tensor("i32", ne=(4,), name="ids")
+    v[ids] = np.array([3, 0, 11, 3], np.int32)
+    rows = ops.get_rows(table, ids)
+    return rows, ops.mul_mat(table, rows), ops.swiglu(rows)
+
+
+def _in_place(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    y = ops.mul_mat(leaf(v, UP, 64, 32), leaf(v, "x", 64, 5))
+    y = ops.scale_inplace(y, 3.0)
+    y = ops.rms_norm_inplace(ops.add_inplace(y, leaf(v, "z", 32, 5)), 1e-5)
+    return (ops.mul_mat(leaf(v, DOWN, 32, 16), y),)
+
+
+def _experts(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    ids = new_tensor("i32", ne=(2, 5), name="ids")
+    v[ids] = np.random.default_rng(0).integers(0, 3, (5, 2)).astype(np.int32)
+    x = leaf(v, "x", 64, 1, 5)
+    up = ops.mul_mat_id(leaf(v, "blk.0.ffn_up_exps.weight", 64, 32, 3), x, ids)
+    down = leaf(v, "blk.0.ffn_down_exps.weight", 32, 64, 3)
+    return (ops.mul_mat_id(down, ops.relu(up), ids),)
+
+
+def _cached(v: dict[Tensor, Any]) -> tuple[Tensor, ...]:
+    cache = leaf(v, "cache_k.0", 64, 12)
+    rows = new_tensor("i64", ne=(5,), name="rows")
+    v[rows] = np.array([7, 1, 0, 11, 4], np.int64)
+    new = ops.mul_mat(leaf(v, "blk.0.attn_k.weight", 64, 64), leaf(v, "x", 64, 5))
+    written = ops.set_rows(cache, new, rows)
+    keys = ops.permute(ops.view_4d(written, 8, 8, 9, 1, 32, 256, 256 * 9, 0), 0, 2, 1, 3)
+    queries = ops.permute(ops.reshape_3d(new, 8, 8, 5), 0, 2, 1, 3)
+    found = ops.flash_attn_ext(queries, keys, keys, None, 0.3)
+    last = ops.cpy(ops.view_2d(cache, 64, 2, 256, 0), ops.view_2d(cache, 64, 2, 256, 2560))
+    one_head = ops.cont(ops.view_2d(last, 8, 2, 256, 8 * 4))
+    return found, one_head
+
+
+GRAPHS: list[Callable[[dict[Any, Any]], tuple[Any, ...]]] = [
+    _net, _quantized, _biased, _heads, _pieces, _taken, _in_place, _experts, _cached,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", GRAPHS, ids=lambda f: f.__name__.strip("_"))
+async def test_graphs_agree_with_the_cpu(
+    be: aggml.Backend, cpu: aggml.Backend, build: Callable[..., tuple[Tensor, ...]]
+) -> None:
+    results = []
+    for backend in (cpu, be):
+        values: dict[Tensor, Any] = {}
+        ends = build(values)
+        graph = Graph(*ends)
+        backend.alloc_graph(graph)
+        last: list[Any] = []
+        for _ in range(2):
+            last = await backend.run(graph, values, list(ends))
+        cache = [t for t in values if t.name.startswith("cache")]
+        results.append([*last, *[await backend.get(t) for t in cache]])
+    for expected, found in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-4)
+
+
+async def test_writes_that_no_device_can_make_alone_are_refused(be: aggml.Backend) -> None:
+    values: dict[Tensor, Any] = {}
+    cache = leaf(values, "cache_k.0", 64, 12)
+    be.alloc([cache])
+    strip = ops.cpy(leaf(values, "x", 8, 2), ops.view_2d(cache, 8, 2, 256, 32))
+    graph = Graph(strip)
+    be.alloc_graph(graph)
+    with pytest.raises(aggml.Unsupported, match="divided among"):
+        be.graph_plan(graph)
+    with pytest.raises(aggml.Unsupported, match="unevenly"):
+        be.get(ops.view_2d(cache, 8, 2, 256, 32))
+
+
+async def test_copies_go_to_other_devices_and_back(be: aggml.Backend, cpu: aggml.Backend) -> None:
+    here, there = new_tensor("f32", ne=(64, 8), name=DOWN), new_tensor("f32", ne=(64, 8))
+    rows, whole = new_tensor("f32", ne=(64, 8), name=UP), new_tensor("f32", ne=(64, 8))
+    be.alloc([here, rows, whole])
+    cpu.alloc([there])
+    x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+    cpu.set(there, x)
+    cpu.copy(there, here, to=be)
+    be.copy(here, rows)
+    be.copy(rows, whole)
+    be.memset(here, 0)
+    be.copy(whole, here)
+    cpu.memset(there, 0)
+    await be.copy(here, there, to=cpu)
+    assert (await cpu.get(there) == x).all()
