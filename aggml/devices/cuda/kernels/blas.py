@@ -1,8 +1,9 @@
-"""Large products of f32, f16 and bf16 by cuBLASLt, where it is installed: which, and in what calls.
+"""Large products by cuBLASLt, where it is installed: which, and in what calls.
 
-Here: `fits`, the calls with the kernels that stand in for them, where the library lies. Nothing of
-it is loaded here: the issuing thread does that (native/cuda/blas.c), and takes the kernels
-where it fails or has no algorithm. Not here: the kernels (mul_mat.py).
+Here: `fits`, the calls with the kernels that stand in for them, where the library lies. Matrices of
+a quantized type become bf16 first, as many rows at a time as an L2 cache holds. Nothing of the
+library is loaded here: the issuing thread does that (native/cuda/blas.c), and takes the kernels
+where it fails or has no algorithm. Not here: the kernels (mul_mat.py, unpack_bf16.cu).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aggml.devices.cuda.kernels import cpy
 from aggml.devices.cuda.launch import WITH_BLAS, WITHOUT_BLAS, Launch
+from aggml.devices.cuda.pack import ceil
 from aggml.dtype import DType
 
 if TYPE_CHECKING:
@@ -31,15 +33,24 @@ _TYPES = {DType.F32: 0, DType.F16: 1, DType.BF16: 2}
 _GEMM = struct.Struct("<4Q15q")
 #: What the library is given to work in; NVIDIA advises 32 MiB for sm_90 and 4 MiB before.
 _WORKSPACE = 32 << 20
+_PRECISE = 10  # the precision of a product that asks for f32
 #: Multiplications and columns from which it is asked. Not measured on a GPU yet: tiles of 64 fill
 #: few multiprocessors below it, and what is this small is bound by launching.
 _LEAST = 1 << 25
 _COLUMNS = 32
+#: Columns from which a quantized matrix is unpacked for it. By count, not measured: unpacking moves
+#: 4 bytes an element through L2, as long as the tensor cores of an H100 take for some 100 columns.
+_UNPACKED_COLUMNS = 256
+#: Bytes of bf16 that are unpacked at a time: an H100 has 50 MiB of L2.
+_UNPACKED = 32 << 20
 _CALLS = 64  # of one node, where broadcasting leaves no constant distance
 
 
 class _Product(NamedTuple):
-    """One call: offsets in bytes from the operands, and how often at which distances."""
+    """One call: offsets in bytes from the operands, and how often at which distances.
+
+    ``a`` counts as the matrix lies for the call: of a quantized one as bf16 without gaps.
+    """
 
     a: int
     b: int
@@ -85,6 +96,8 @@ def fits(node: Tensor) -> bool:
     if node.op != "mul_mat" or node.is_empty:
         return False
     a, b = _operands(node)
+    if a.dtype.is_quantized:
+        return _fits_unpacked(node)
     if a.dtype not in _TYPES or b.dtype not in (DType.F32, a.dtype):
         return False
     if not _columns(a) or (a.dtype is b.dtype and not _columns(b)):
@@ -95,16 +108,52 @@ def fits(node: Tensor) -> bool:
     return not small and max(*node.ne, a.ne[0]) < 1 << 31 and len(_split(node)) <= _CALLS
 
 
-def _converted(node: Tensor) -> int:
-    """Bytes of b in the type of a, 0 if it is of that already."""
+def _fits_unpacked(node: Tensor) -> bool:
+    """One quantized matrix for all columns, which are many; f32 asked for is left to kernels."""
     a, b = _operands(node)
-    size = b.nelements * a.dtype.type_size
-    return 0 if a.dtype is b.dtype else -(-size // 256) * 256
+    columns, m = node.nelements // node.ne[0], node.ne[0]
+    exact = struct.unpack_from("<i", node.op_params)[0] == _PRECISE
+    alone = a.ne[2] * a.ne[3] == 1 and a.nb[0] == a.dtype.type_size
+    many = columns >= _UNPACKED_COLUMNS and m >= _COLUMNS and a.ne[0] * node.nelements >= _LEAST
+    return (
+        alone
+        and many
+        and not exact
+        and b.dtype is DType.F32
+        and node.is_contiguous
+        and max(columns, m, a.ne[0]) < 1 << 31
+    )
+
+
+def _type(a: DType) -> DType:
+    """The type of both operands of a call."""
+    return DType.BF16 if a.is_quantized else a
+
+
+def _up(size: int) -> int:
+    return -(-size // 256) * 256
+
+
+def _converted(node: Tensor) -> int:
+    """Bytes of b in the type of the call, 0 if it is of that already."""
+    a, b = _operands(node)
+    kind = _type(a.dtype)
+    return 0 if kind is b.dtype else _up(b.nelements * kind.type_size)
+
+
+def _rows_at_a_time(a: Tensor) -> int:
+    """Rows of a quantized matrix that are unpacked together: a multiple of 64, or all."""
+    most = max(64, _UNPACKED // (2 * a.ne[0]) // 64 * 64)
+    return min(a.ne[1], most)
 
 
 def scratch(node: Tensor) -> int:
-    """The library's workspace, then b in the type of a."""
-    return _WORKSPACE + _converted(node) if fits(node) else 0
+    """The library's workspace, b in the type of the call, unpacked rows of a."""
+    if not fits(node):
+        return 0
+    a, _ = _operands(node)
+    unpacked = 2 * a.ne[0] * _rows_at_a_time(a) if a.dtype.is_quantized else 0
+    return _WORKSPACE + _converted(node) + _up(unpacked)
 
 
 def _split(node: Tensor) -> list[_Product]:
@@ -146,12 +195,15 @@ def _alignment(address: int) -> int:
     return min(address & -address, 256) if address else 256
 
 
-def _calls(site: Site, b: Operand) -> Iterator[Launch]:
-    a, d = site.src(0), site.dst
+def _calls(
+    site: Site, a: Operand, b: Operand, products: list[_Product], first: int
+) -> Iterator[Launch]:
+    """The calls for ``a``, the rows from ``first`` on of the node's matrix."""
+    d = replace(site.dst, data=site.dst.data + 4 * first)
     kind = DType(a.type)
     size = kind.type_size
     m, k = a.ne[1], a.ne[0]
-    for p in _split(site.node):
+    for p in products:
         at = (a.data + p.a, b.data + p.b, d.data + p.d)
         a_ld = a.nb[1] // size if m > 1 else k
         b_ld = b.nb[1] // size if b.ne[1] > 1 else k
@@ -170,10 +222,39 @@ def instead(site: Site, kernels: list[Launch]) -> list[Launch]:
     """The launches of a node that fits: ``kernels`` if the library cannot, else its calls."""
     a, b = site.src(0), site.src(1)
     found = [replace(launch, when=WITHOUT_BLAS) for launch in kernels]
-    if a.type != b.type:
-        size = DType(a.type).type_size
+    kind = _type(DType(a.type))
+    if kind.value != b.type:
+        size = kind.type_size
         nb = (size, size * b.ne[0], size * b.ne[0] * b.ne[1], size * b.ne[0] * b.ne[1] * b.ne[2])
-        dense = replace(b, data=site.scratch + _WORKSPACE, nb=nb, type=a.type)
+        dense = replace(b, data=site.scratch + _WORKSPACE, nb=nb, type=kind.value)
         found += [replace(launch, when=WITH_BLAS) for launch in cpy.convert(site, dense, b)]
         b = dense
-    return [*found, *_calls(site, b)]
+    if not DType(a.type).is_quantized:
+        return [*found, *_calls(site, a, b, _split(site.node), 0)]
+    node = site.node
+    each = _rows_at_a_time(_operands(node)[0])
+    products = [_Product(0, 0, 0, node.nelements // node.ne[0], 1, 0, 0, 0)]
+    for first in range(0, a.ne[1], each):
+        rows = min(each, a.ne[1] - first)
+        row = 2 * a.ne[0]
+        unpacked = replace(
+            a,
+            data=site.scratch + _WORKSPACE + _converted(node),
+            ne=(a.ne[0], rows, 1, 1),
+            nb=(2, row, row * rows, row * rows),
+            type=DType.BF16.value,
+        )
+        packed = replace(a, data=a.data + first * a.nb[1], ne=unpacked.ne)
+        grid = (min(ceil(a.ne[0] // 32 * rows, 128), 1 << 20), 1, 1)
+        operands = [unpacked, packed]
+        launch = site.launch(
+            f"unpack_bf16[TYPE={DType(a.type).name}]",
+            "unpack_rows",
+            grid,
+            (128, 1, 1),
+            1,
+            operands=operands,
+        )
+        found += [replace(launch, when=WITH_BLAS)]
+        found += _calls(site, unpacked, b, products, first)
+    return found

@@ -71,6 +71,8 @@ def kernels(request: pytest.FixtureRequest) -> Any:
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "_LEAST", 1 << 12)
     monkeypatch.setattr(blas, "_COLUMNS", 3)
+    monkeypatch.setattr(blas, "_UNPACKED_COLUMNS", 3)
+    monkeypatch.setattr(blas, "_UNPACKED", 0)  # 64 rows at a time, the fewest
 
 
 Values = dict["Tensor", "NDArray[Any]"]
@@ -79,6 +81,9 @@ Values = dict["Tensor", "NDArray[Any]"]
 def leaf(values: Values, kind: str, *ne: int, seed: int = 0) -> Tensor:
     tensor = new_tensor(kind, ne=ne)
     x = np.random.default_rng(seed + 7).normal(size=tensor.ne[::-1]).astype(np.float32)
+    if tensor.dtype.is_quantized:
+        values[tensor] = aggml.quantize(x.reshape(tensor.shape), tensor.dtype)
+        return tensor
     assert tensor.dtype.numpy is not None
     values[tensor] = x.astype(tensor.dtype.numpy).reshape(tensor.shape)
     return tensor
@@ -149,6 +154,49 @@ async def test_products_agree_with_the_cpu(
         assert device.native.blas_problem == ""
         calls = request.getfixturevalue("fake_blas").calls() - before
         assert calls >= len(blas._split(node))
+
+
+QUANTIZED = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K", "iq4_xs")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("kind", QUANTIZED)
+@pytest.mark.parametrize("ne", [(256, 150, 17), (512, 64, 6, 3)])
+async def test_quantized_matrices_are_unpacked(
+    device: CUDADevice, kind: str, ne: tuple[int, ...], request: pytest.FixtureRequest
+) -> None:
+    """150 rows are three calls. The error is that of bf16, of both operands: 2 ** -9 of each."""
+    values: Values = {}
+    a = leaf(values, kind, *ne[:2])
+    b = leaf(values, "f32", ne[0], *ne[2:], seed=1)
+    node = ops.mul_mat(a, b)
+    assert blas.fits(node)
+    before = request.getfixturevalue("fake_blas").calls() if ON_FAKE else 0
+    result = await run(device, node, values, times=3)
+    weights = aggml.dequantize(values[a], a.dtype, ne=a.ne).reshape(ne[1], ne[0])
+    exact = values[b].astype(np.float64) @ weights.astype(np.float64).T
+    assert nmse(exact, result.astype(np.float64)) <= 1e-5
+    if ON_FAKE:
+        calls = request.getfixturevalue("fake_blas").calls() - before
+        assert calls >= -(-ne[1] // 64)
+
+
+def test_which_quantized_products_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    wide = new_tensor("f32", ne=(1024, 256))
+
+    def product_of(kind: str, b: Tensor) -> Tensor:
+        return ops.mul_mat(new_tensor(kind, ne=(1024, 1024)), b)
+
+    found = product_of("q4_K", wide)
+    assert blas.fits(found)
+    assert blas.scratch(found) == (32 << 20) + 2 * 1024 * 256 + 2 * 1024 * 1024
+    large = ops.mul_mat(new_tensor("q4_K", ne=(4096, 32768)), new_tensor("f32", ne=(4096, 256)))
+    assert blas.scratch(large) == (32 << 20) + 2 * 4096 * 256 + (32 << 20)
+    assert not blas.fits(product_of("q4_K", new_tensor("f32", ne=(1024, 255))))
+    precise = product_of("q4_K", wide)
+    ops.mul_mat_set_prec(precise, "f32")
+    assert not blas.fits(precise)
 
 
 async def test_a_captured_product_moves_with_scratch(
