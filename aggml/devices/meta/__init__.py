@@ -11,3 +11,7 @@ from aggml.devices.meta.division import SUM, WHOLE
 from aggml.devices.meta.memory import MetaBuffer, MetaBufferType
 
 __all__ = ["SUM", "WHOLE", "MetaBackend", "MetaBuffer", "MetaBufferType", "MetaDevice"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
 
-__all__ = ["SUM", "WHOLE", "Extents", "Shown", "axis_of_leaf", "part_of", "shown"]
+__all__ = [
+    "SUM",
+    "WHOLE",
+    "Extents",
+    "Shown",
+    "axis_of_leaf",
+    "can_divide",
+    "part_of",
+    "seen",
+    "shown",
+]
 
 Extents = tuple[int, int, int, int]
 

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Placement
 
-__all__ = ["Each", "MetaBuffer", "MetaBufferType", "Shard", "shard_of"]
+__all__ = [
+    "Each",
+    "MetaBuffer",
+    "MetaBufferType",
+    "Shard",
+    "keep_shard",
+    "lay_shard",
+    "shard_of",
+]
 
 #: A tensor for each device, of the same extents.
 Each = tuple["Tensor", ...]
