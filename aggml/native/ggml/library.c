@@ -59,19 +59,28 @@ static bool fill_in(ag_ggml_library *library, char *message)
     return lacking == 0;
 }
 
-/* Types by number, size and name. Numbers are those of files and do not change. An older library may have a shorter
- * table and not check the number, so it is asked for the name only where the sizes are right. */
+static bool named(const char *told, const char *name)
+{
+    return told != NULL && strcmp(told, name) == 0;
+}
+
+/* Types by number, size and name. Numbers are those of files and do not change. An older library has a shorter table:
+ * before November 2025 only its ggml_type_name checks the number, later no function may. So the first is asked for the
+ * name before the sizes, the second for the name only where the sizes are right. */
+static bool knows_type(const ag_ggml_library *library, int type)
+{
+    const ag_ggml_functions *f = &library->f;
+    const agk_type_traits *traits = agk_traits(type);
+    bool by_name = f->ggml_cumsum == NULL;
+    if (traits->name == NULL) return false;
+    if (by_name && !named(f->ggml_type_name(type), traits->name)) return false;
+    if (f->ggml_blck_size(type) != traits->blck_size || f->ggml_type_size(type) != traits->type_size) return false;
+    return named(f->ggml_type_name(type), traits->name);
+}
+
 static void map_types(ag_ggml_library *library)
 {
-    for (int type = 0; type < AG_GGML_TYPES; ++type) {
-        const agk_type_traits *traits = agk_traits(type);
-        library->types[type] = -1;
-        if (traits->name == NULL || library->f.ggml_blck_size(type) != traits->blck_size ||
-            library->f.ggml_type_size(type) != traits->type_size)
-            continue;
-        const char *name = library->f.ggml_type_name(type);
-        if (name != NULL && strcmp(name, traits->name) == 0) library->types[type] = type;
-    }
+    for (int type = 0; type < AG_GGML_TYPES; ++type) library->types[type] = knows_type(library, type) ? type : -1;
 }
 
 static bool open_files(ag_ggml_library *library, const char *registry, char *message)

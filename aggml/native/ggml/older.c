@@ -1,6 +1,9 @@
-/* What older libraries compute wrong, or end in an assertion by: modes that they do not know, types that they take for
- * others. Each was seen with recorded calls on ggml 0.0.1 (August 2025). Which release mended it is not looked up: a
- * library that has ggml_cumsum (November 2025) or ggml_gated_delta_net (2026) is newer than all that was seen.
+/* What a library computes wrong, writes beyond the result of, or ends in an assertion by, and takes all the same: modes
+ * that it does not know, types that it takes for others.
+ *
+ * Each was seen with recorded calls, on the ggml of March 2025 (0.3.8 of llama-cpp-python), on 0.0.1 (August 2025) or,
+ * where it says so, on all. Which release mended it is not looked up: a library is known by a function that came later,
+ * ggml_set_rows (July 2025), ggml_cumsum (November 2025), ggml_gated_delta_net or ggml_dsv4_hc_comb (2026).
  *
  * Not here: functions that a library lacks (builders.c), what its devices say that they do not run (plan.c). */
 #include "state.h"
@@ -22,6 +25,20 @@ static bool is_solid(const ag_ggml_node *node)
         step *= k == 0 ? node->ne[0] / blocks : node->ne[k];
     }
     return true;
+}
+
+/* ggml's CPU takes the elements of packed types for blocks, and so writes 32 or 256 times as much as the result has. In
+ * March 2025 all such copies did; in 0.25.3 those still do that are neither of one piece nor of the same whole rows
+ * (issue 27053 of llama.cpp). The memory behind the result is overwritten without any error. */
+static const char *of_packed_copies(const ag_ggml_site *s)
+{
+    const ag_ggml_node *from = s->operands[0], *to = s->node;
+    int64_t step = (int64_t)agk_traits(to->type)->type_size;
+    if (from->type != to->type || agk_traits(to->type)->blck_size == 1) return NULL;
+    if (s->f->ggml_set_rows == NULL) return "this library writes packed elements beyond the result";
+    bool rows = memcmp(from->ne, to->ne, sizeof to->ne) == 0 && from->nb[0] == step && to->nb[0] == step;
+    if (rows || (is_solid(from) && is_solid(to))) return NULL;
+    return "this library writes beyond the result, unless packed elements are copied in whole rows";
 }
 
 static bool integers_and_floats(const ag_ggml_site *s)
@@ -58,8 +75,6 @@ static const char *unknown_in_2025(const ag_ggml_site *s)
     case AGK_OP_rope:
     case AGK_OP_rope_back: return (p[2] & INTERLEAVED) != 0 ? "this library knows no interleaved sections" : NULL;
     case AGK_OP_scale: return p[1] != 0 ? "this library exchanges factor and bias" : NULL;
-    case AGK_OP_concat:
-        return agk_traits(s->node->type)->blck_size > 1 ? "this library writes beyond the result" : NULL;
     case AGK_OP_ssm_scan: return s->operands[4]->ne[1] > 1 ? "this library takes other groups for a head" : NULL;
     case AGK_OP_cpy:
     case AGK_OP_cont:
@@ -69,14 +84,77 @@ static const char *unknown_in_2025(const ag_ggml_site *s)
     }
 }
 
+static const char *of_two(const ag_ggml_site *s)
+{
+    const ag_ggml_node *a = s->operands[0], *b = s->operands[1];
+    bool same = a->type == b->type, whole = memcmp(a->ne, b->ne, sizeof a->ne) == 0;
+    if (same && (a->type == AGK_F32 || a->type == AGK_F16)) return NULL;
+    if (s->node->op != AGK_OP_add) return "this library takes two operands of f32 or two of f16";
+    return whole ? NULL : "this library repeats operands of f32 and of f16 only";
+}
+
+/* Before July 2025. */
+static const char *unknown_in_march(const ag_ggml_site *s)
+{
+    switch (s->node->op) {
+    case AGK_OP_add:
+    case AGK_OP_sub:
+    case AGK_OP_mul:
+    case AGK_OP_div: return of_two(s);
+    case AGK_OP_elu: return is(s, 0, AGK_F32) ? NULL : "this library takes every element of f16 for a negative one";
+    case AGK_OP_abs:
+    case AGK_OP_sgn:
+    case AGK_OP_neg:
+    case AGK_OP_step:
+    case AGK_OP_tanh:
+    case AGK_OP_relu:
+    case AGK_OP_sigmoid:
+    case AGK_OP_gelu:
+    case AGK_OP_gelu_quick:
+    case AGK_OP_silu:
+    case AGK_OP_hardswish:
+    case AGK_OP_hardsigmoid:
+    case AGK_OP_exp:
+    case AGK_OP_sqr:
+    case AGK_OP_sqrt:
+    case AGK_OP_log:
+    case AGK_OP_sin:
+    case AGK_OP_cos:
+    case AGK_OP_leaky_relu: return is(s, 0, AGK_F32) || is(s, 0, AGK_F16) ? NULL : "elements of f32 and of f16 only";
+    default: return NULL;
+    }
+}
+
+static const char *of_copies(const ag_ggml_site *s)
+{
+    switch (s->node->op) {
+    case AGK_OP_cpy:
+    case AGK_OP_cont:
+    case AGK_OP_dup: return of_packed_copies(s);
+    case AGK_OP_concat: /* mended in July 2026, with the first ops of DeepSeek V4 */
+        if (agk_traits(s->node->type)->blck_size == 1 || s->f->ggml_dsv4_hc_comb != NULL) return NULL;
+        return "this library writes packed elements beyond the result";
+    default: return NULL;
+    }
+}
+
+/* How an image is made larger. */
+static const char *of_interpolation(const ag_ggml_site *s)
+{
+    int mode = s->node->params[0] & 0xFF, flags = s->node->params[0] & ~0xFF;
+    bool known = mode <= BILINEAR && (flags == 0 || (flags == ALIGN_CORNERS && mode == BILINEAR));
+    if (s->f->ggml_interpolate == NULL) known = mode <= BILINEAR && flags == 0;
+    if (s->f->ggml_set_rows == NULL) known = mode == 0 && flags == 0; /* it takes no mode at all */
+    return known ? NULL : "this library does not know that way to interpolate";
+}
+
 const char *ag_ggml_too_old(const ag_ggml_site *s)
 {
-    bool before_2026 = s->f->ggml_gated_delta_net == NULL;
-    if (before_2026 && s->node->op == AGK_OP_upscale) {
-        int mode = s->node->params[0] & 0xFF, flags = s->node->params[0] & ~0xFF;
-        bool known = mode <= BILINEAR && (flags == 0 || (flags == ALIGN_CORNERS && mode == BILINEAR));
-        if (s->f->ggml_interpolate == NULL) known = mode <= BILINEAR && flags == 0;
-        return known ? NULL : "this library does not know that way to interpolate";
-    }
-    return before_2026 && s->f->ggml_cumsum == NULL ? unknown_in_2025(s) : NULL;
+    const ag_ggml_functions *f = s->f;
+    bool before_2026 = f->ggml_gated_delta_net == NULL;
+    const char *why = of_copies(s);
+    if (why == NULL && before_2026 && s->node->op == AGK_OP_upscale) why = of_interpolation(s);
+    if (why == NULL && f->ggml_set_rows == NULL) why = unknown_in_march(s);
+    if (why == NULL && before_2026 && f->ggml_cumsum == NULL) why = unknown_in_2025(s);
+    return why;
 }

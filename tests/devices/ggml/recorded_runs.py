@@ -87,6 +87,15 @@ def _line(stream: IO[bytes], until: float) -> list[Any] | None:
     return json.loads(text) if text.endswith(b"\n") and text.startswith(b"[") else None
 
 
+def _ended(child: subprocess.Popen[bytes]) -> tuple[str, int]:
+    """How a process ended that says nothing more; one that does not end is killed."""
+    try:
+        return "crashed", child.wait(5.0)  # its pipe is closed before it is gone
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return "stuck", child.wait()
+
+
 def run(name: str, *, step: int = 1, libraries: Path | None = None) -> dict[str, tuple[str, str]]:
     """What became of each ``step``-th case on the device of that name, or at that endpoint."""
     names = [str(param.id) for param in cases()]
@@ -117,15 +126,13 @@ def run(name: str, *, step: int = 1, libraries: Path | None = None) -> dict[str,
             at = int(told[0])
             if len(told) > 1:
                 found[names[at]] = (told[1], told[2])
-        stuck = child.poll() is None and told is None
-        child.kill()
-        code = child.wait()
+        what, code = _ended(child)
         child.stdout.close()
         if told is not None:
             break
         if at is None or names[at] in found:
             raise RuntimeError(f"{name}: the process that runs cases ended with {code} at {at}")
-        found[names[at]] = ("stuck", f"{PATIENCE} s") if stuck else ("crashed", f"exit code {code}")
+        found[names[at]] = (what, f"exit code {code}" if what == "crashed" else f"{PATIENCE} s")
         first = at + step
     return found
 

@@ -44,6 +44,38 @@ print(*[device.name for device in devices])
 """
 
 
+#: The library's own CPU writes beyond the result of such copies; its process ended later, anywhere.
+_PACKED_COPIES = """
+import sys, aggml
+from aggml import new_tensor, ops
+device = next(d for d in aggml.devices.ggml.load(sys.argv[1]) if d.name == "ggml:CPU")
+whole = ops.cont(new_tensor("q4_0", ne=(64, 4)))
+rows = ops.cont(ops.permute(new_tensor("q4_0", ne=(64, 2, 4)), 0, 2, 1, 3))
+other = ops.cpy(rows.src[0], new_tensor("q4_0", ne=(128, 4)))
+joined = ops.concat(new_tensor("q4_0", ne=(64, 2)), new_tensor("q4_0", ne=(64, 3)), 1)
+print(*["beyond the result" in (device.problem(t) or "") for t in (whole, rows, other, joined)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [
+        ("0.3.36", "False False True False"),
+        ("0.3.16", "False False True True"),
+        ("0.3.8", "True True True True"),
+    ],
+)
+def test_copies_that_a_library_writes_beyond_the_result_of(version: str, refused: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PACKED_COPIES, str(builds.folder(version))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == refused.split()
+
+
 @pytest.mark.parametrize("version", builds.VERSIONS)
 def test_each_version_computes_on_both_loops(version: str) -> None:
     done = subprocess.run(

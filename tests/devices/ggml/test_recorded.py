@@ -67,3 +67,10 @@ def test_an_older_version_over_rpc() -> None:
         process.wait()
     assert not bad_ops(found), table(found)
     assert passed(found) >= 1800
+
+
+def test_the_oldest_version_on_its_cpu() -> None:
+    """Its copies of packed elements overwrote what lay behind the result, and the process ended."""
+    found = run("CPU", libraries=builds.folder("0.3.8"))
+    assert not bad_ops(found), table(found)
+    assert passed(found) >= 1450
