@@ -1,14 +1,17 @@
 """A device of ggml awaited, against the same library called in a thread (anyio.to_thread).
 
-    python -m benchmarks.ggml_devices build/ggml-0.3.36/bin
+    nice -n -10 python -m benchmarks.ggml_devices --out benchmarks/results/amd-epyc-4-ggml.json
 
-Here: the time of one tiny graph, and the lag of the loop while large ones run. Not here: kernels.
+Here: the time of one tiny graph, and the lag of the loop while large ones run. Not here: servers
+(ggml_servers.py), kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -20,6 +23,7 @@ import numpy as np
 
 import aggml
 import aggml.devices.ggml as ggml
+from benchmarks import ggml_servers
 
 
 class _Params(ctypes.Structure):
@@ -94,38 +98,88 @@ async def _lag(call: Any, seconds: float) -> tuple[float, float]:
     return statistics.median(late), late[int(len(late) * 0.99)]
 
 
-async def _measure(folder: Path) -> None:
+ROUNDS, WINDOW = 30, 1.0
+
+
+async def _ways(folder: Path, be: Any, n: int, threads: int) -> dict[str, Any]:
+    """The same product awaited and in a thread."""
+    direct = Direct(folder, n, threads)
+    a, b = aggml.new_tensor("f32", ne=(n, n)), aggml.new_tensor("f32", ne=(n, n))
+    graph = aggml.Graph(aggml.ops.mul_mat(a, b))
+    be.alloc_graph(graph)
+    for tensor in (a, b):
+        await be.set(tensor, np.zeros((n, n), np.float32))
+
+    async def awaited() -> None:
+        await be.graph_compute(graph)
+
+    async def threaded() -> None:
+        await anyio.to_thread.run_sync(direct.compute)
+
+    return {"awaited": awaited, "in a thread": threaded}
+
+
+async def _latency(folder: Path, device: Any) -> dict[str, Any]:
+    """Microseconds of a tiny graph, one thread; medians of blocks in turns."""
+    async with device.backend(n_threads=1) as be:
+        ways = await _ways(folder, be, 16, 1)
+        took: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(10):
+            for name, call in ways.items():
+                took[name].append(await _microseconds(call, 200))
+    return {f"tiny graph: us, {k}": round(statistics.median(v), 1) for k, v in took.items()}
+
+
+async def _lags(folder: Path, device: Any, threads: int) -> dict[str, Any]:
+    """Lag in ms while products of 1024 x 1024 run, and while nothing does; rounds in turns."""
+    late: dict[str, list[tuple[float, float]]] = {}
+    async with device.backend(n_threads=threads) as be:
+        ways = await _ways(folder, be, 1024, threads)
+        ways["idle"] = anyio.sleep_forever
+        for _ in range(ROUNDS):
+            for name, call in ways.items():
+                late.setdefault(name, []).append(await _lag(call, WINDOW))
+    found: dict[str, Any] = {"threads": threads, "rounds in turns": ROUNDS}
+    for name, rounds in late.items():
+        for what, values in zip(("median", "p99"), zip(*rounds, strict=True), strict=True):
+            found[f"lag of 1 ms, {name}: {what}, ms"] = round(statistics.median(values), 3)
+    return found
+
+
+async def _measure(folder: Path) -> dict[str, Any]:
     device = next(d for d in ggml.load(folder) if d.name == "ggml:CPU")
-    for n in (16, 1024):
-        direct = Direct(folder, n, 1)
-        a, b = aggml.new_tensor("f32", ne=(n, n)), aggml.new_tensor("f32", ne=(n, n))
-        graph = aggml.Graph(aggml.ops.mul_mat(a, b))
-        async with device.backend(n_threads=1) as be:
-            be.alloc_graph(graph)
-            for tensor in (a, b):
-                await be.set(tensor, np.zeros((n, n), np.float32))
+    cores = len(os.sched_getaffinity(0))
+    return await _latency(folder, device) | await _lags(folder, device, max(1, cores - 1))
 
-            async def awaited(be: Any = be, graph: Any = graph) -> None:
-                await be.graph_compute(graph)
 
-            async def threaded(direct: Direct = direct) -> None:
-                await anyio.to_thread.run_sync(direct.compute)
-
-            for name, call in (("awaited", awaited), ("to_thread", threaded)):
-                await _microseconds(call, 20)
-                took = await _microseconds(call, 2000 if n < 100 else 20)
-                median, late = await _lag(call, 2.0)
-                print(f"{n:5} {name:10} {took:9.1f} us   lag {median:.2f} ms, p99 {late:.2f} ms")
+async def _servers(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, seconds in (("", 0.0), (", 1 ms there and back", 1e-3)):
+        with ggml_servers.server(folder, round_trip=seconds) as device:
+            found[f"a server{name}"] = await ggml_servers.ahead(device)
+    return found | {"two servers": await ggml_servers.two_servers(folder)}
 
 
 def main() -> None:
-    """Prints a line for each way and size, on asyncio and trio."""
+    """Prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/ggml-0.3.36/bin"))
-    folder = parser.parse_args().folder
+    parser.add_argument("--out", type=Path, help="a file for the figures")
+    parser.add_argument("--machine", default="AMD EPYC (Zen 4), 4 virtual cores")
+    given = parser.parse_args()
+    found: dict[str, Any] = {
+        "machine": given.machine,
+        "ggml": "0.25.3 (llama-cpp-python 0.3.36)",
+        "load at the start": round(os.getloadavg()[0], 1),
+    }
     for loop in ("asyncio", "trio"):
-        print(loop)
-        anyio.run(_measure, folder, backend=loop)
+        found[f"ggml's CPU, {loop}"] = anyio.run(_measure, given.folder, backend=loop)
+    found |= anyio.run(_servers, given.folder)
+    found["load at the end"] = round(os.getloadavg()[0], 1)
+    text = json.dumps(found, indent=1) + "\n"
+    print(text)
+    if given.out:
+        given.out.write_text(text)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,24 @@ ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot,
     return flight;
 }
 
+/* An answer tells of all graphs in front of it. */
+ag_ggml_flight *ag_ggml_answered(ag_ggml_queue *q)
+{
+    ag_ggml_flight *last = NULL;
+    for (size_t k = 0; k < q->n_flights; ++k) {
+        ag_ggml_flight *flight = &q->flights[(q->first + k) % AG_GGML_FLIGHTS];
+        if (flight->owes) last = flight;
+        flight->owes = false;
+    }
+    return last;
+}
+
+void ag_ggml_pay(ag_ggml_queue *q)
+{
+    ag_ggml_flight *last = ag_ggml_answered(q);
+    if (last != NULL) ag_ggml_plan_tail(q->backend, last->built, &last->byte);
+}
+
 typedef struct waiting {
     ag_ggml_queue *queue;
     ag_ggml_event *event; /* NULL: for all of the backend */
@@ -32,6 +50,7 @@ static void wait_inside(void *argument)
     if (w->event != NULL) {
         f->ggml_backend_event_synchronize(w->event->handle);
     } else {
+        ag_ggml_pay(w->queue);
         f->ggml_backend_synchronize(w->queue->backend);
     }
 }

@@ -39,19 +39,35 @@ bool ag_ggml_inside(ag_ggml_queue *q, ag_ggml_call *call, void *argument, bool i
 }
 
 /* An event costs a submission of its own (Vulkan: 60 us). A graph has one if something is issued behind it, so that it
- * is settled by itself; what another queue may wait for has one if nothing is behind it yet. */
-static void record_before(ag_ggml_queue *q)
+ * is settled by itself; what another queue may wait for has one if nothing is behind it yet.
+ *
+ * A server tells that a graph has ended by an answer, which costs the way there and back. What is fetched behind the
+ * graph is one; else a byte is asked for before the next graph, or at last, when there is nothing to do but wait. */
+static void record_before(ag_ggml_queue *q, const ag_slot *slot)
 {
-    if (!q->async || q->n_flights < 2) return;
-    ag_ggml_flight *before = &q->flights[(q->first + q->n_flights - 2) % AG_GGML_FLIGHTS];
-    if (before->plan && before->waits && before->event == NULL) ag_ggml_record(q, before);
+    ag_ggml_flight *graph = NULL;
+    for (size_t k = 0; k + 1 < q->n_flights; ++k) {
+        ag_ggml_flight *flight = &q->flights[(q->first + k) % AG_GGML_FLIGHTS];
+        if (flight->plan && flight->waits) graph = flight;
+    }
+    if (!q->async || graph == NULL || graph->event != NULL) return;
+    if (graph->owes && slot->kind != AG_KIND_PLAN) return;
+    ag_ggml_pay(q);
+    ag_ggml_record(q, graph);
+}
+
+static bool is_fetched(const work *w)
+{
+    return w->flight->waits && w->transfer->from.buffer != NULL && w->transfer->to.buffer == NULL;
 }
 
 static void record_behind(ag_ggml_queue *q, ag_ggml_flight *flight)
 {
     if (atomic_load(&q->device->n_queues) < 2) return;
     bool last = ag_stream_submitted(flight->stream) <= flight->ticket;
-    if (last || flight->slot->kind == AG_KIND_PLAN) ag_ggml_record(q, flight);
+    if (!last && flight->slot->kind != AG_KIND_PLAN) return;
+    ag_ggml_pay(q);
+    ag_ggml_record(q, flight);
 }
 
 static void carry_out(void *argument)
@@ -60,18 +76,20 @@ static void carry_out(void *argument)
     ag_ggml_queue *q = w->queue;
     ag_ggml_flight *flight = w->flight;
     ag_slot *slot = flight->slot;
-    record_before(q);
+    record_before(q, slot);
     if (slot->kind == AG_KIND_COPY) {
         flight->waits = w->transfer->straight;
         ag_ggml_transfer_run(w->transfer, flight->waits ? q->backend : NULL);
         slot->moved = ag_copy_size(&slot->u.copy);
+        if (is_fetched(w)) ag_ggml_answered(q);
     } else if (slot->kind == AG_KIND_FILL) {
         ag_ggml_fill(q->device, slot->u.fill.dst, slot->u.fill.value, slot->u.fill.size);
         slot->moved = slot->u.fill.size;
     } else {
-        ag_ggml_run run = {slot->u.plan.plan->device, q->backend, slot->u.plan.arena, q->async ? &flight->byte : NULL};
+        ag_ggml_run run = {slot->u.plan.plan->device, q->backend, slot->u.plan.arena, q->async};
         flight->waits = q->async;
         w->status = ag_ggml_plan_run(&run, &flight->built);
+        flight->owes = q->async && q->device->remote && w->status == 0 && flight->built != NULL;
     }
     if (flight->waits && w->status == 0) record_behind(q, flight);
 }

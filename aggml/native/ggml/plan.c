@@ -141,6 +141,7 @@ static void build(ag_ggml_plan *plan, uintptr_t arena)
     if (plan->built == NULL) ag_ggml_fail("no memory for a graph");
     ag_ggml_build_all(plan, arena, true, plan->built);
     plan->built->whole = true;
+    plan->built->last = plan->built->tensors[plan->n - 1];
     plan->arena = arena;
 }
 
@@ -154,15 +155,14 @@ int ag_ggml_plan_run(const ag_ggml_run *run, ag_ggml_built **built)
     atomic_fetch_add(&plan->built->refs, 1);
     *built = plan->built;
     int status = f->ggml_backend_graph_compute_async(run->backend, plan->built->graph);
-    if (run->tail == NULL) f->ggml_backend_synchronize(run->backend);
-    if (status != 0 || !plan->device->remote) return status;
-    /* Synchronized means sent: what the server answers comes behind the graph. */
-    uint8_t byte;
-    ag_ggml_tensor *last = plan->built->tensors[plan->n - 1];
-    if (run->tail != NULL) {
-        f->ggml_backend_tensor_get_async(run->backend, last, run->tail, 0, 1);
-    } else {
-        f->ggml_backend_tensor_get(last, &byte, 0, 1);
-    }
+    if (run->ahead) return status;
+    uint8_t byte; /* to a server synchronized means sent */
+    f->ggml_backend_synchronize(run->backend);
+    if (status == 0 && plan->device->remote) f->ggml_backend_tensor_get(plan->built->last, &byte, 0, 1);
     return status;
+}
+
+void ag_ggml_plan_tail(ag_ggml_handle *backend, const ag_ggml_built *built, uint8_t *byte)
+{
+    built->f->ggml_backend_tensor_get_async(backend, built->last, byte, 0, 1);
 }

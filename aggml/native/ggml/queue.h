@@ -24,6 +24,7 @@ typedef struct ag_ggml_flight {
     bool waits;  /* the device may still be at it */
     bool plan;   /* it is one of the few plans in flight */
     bool follow; /* it waits for another queue */
+    bool owes;   /* a plan on a server, and nothing that the server answers was issued behind it */
     uint8_t byte;
     ag_ggml_event *event;       /* recorded behind it; NULL: none */
     ag_ggml_event *followed;    /* of the other queue, which this one's device waits for */
@@ -70,9 +71,11 @@ ag_error *ag_ggml_failure(const ag_ggml_queue *q, const ag_slot *slot, const cha
 /* -- flights.c: by the queue's thread */
 
 ag_ggml_flight *ag_ggml_push(ag_ggml_queue *q, ag_stream *stream, ag_slot *slot, uint64_t ticket);
-void ag_ggml_settle(ag_ggml_queue *q);       /* the oldest one, which is waited for */
-void ag_ggml_settle_ended(ag_ggml_queue *q); /* those that need no waiting */
-void ag_ggml_settle_lost(ag_ggml_queue *q);  /* all, by who took over */
+void ag_ggml_settle(ag_ggml_queue *q);              /* the oldest one, which is waited for */
+void ag_ggml_settle_ended(ag_ggml_queue *q);        /* those that need no waiting */
+void ag_ggml_settle_lost(ag_ggml_queue *q);         /* all, by who took over */
+ag_ggml_flight *ag_ggml_answered(ag_ggml_queue *q); /* no flight owes any more; the last that did, or NULL */
+void ag_ggml_pay(ag_ggml_queue *q);                 /* guarded: what they owe is asked for */
 void ag_ggml_drain(ag_ahead *ahead);
 void ag_ggml_admit(ag_ahead *ahead);
 

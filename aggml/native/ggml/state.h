@@ -195,7 +195,7 @@ typedef struct ag_ggml_built {
     const ag_ggml_functions *f;
     ag_ggml_context *context;
     ag_ggml_graph *graph;
-    ag_ggml_tensor **tensors;
+    ag_ggml_tensor **tensors, *last;
     ag_ggml_buffer **buffers;
     size_t n_buffers;
     bool whole; /* it was built to the end */
@@ -224,12 +224,13 @@ typedef struct ag_ggml_run {
     ag_ggml_plan *plan;
     ag_ggml_handle *backend;
     uintptr_t arena;
-    uint8_t
-        *tail; /* the call returns before the graph has ended; where a byte of a remote result goes. NULL: it waits */
+    bool ahead; /* the call returns before the graph has ended, and before anybody tells that it has */
 } ag_ggml_run;
 
 /* Guarded, by the thread of a queue that holds the plan's lock; throws, or returns ggml's status. `built`: a reference
  * to what runs. */
 int ag_ggml_plan_run(const ag_ggml_run *run, ag_ggml_built **built);
+/* Asks a server for a byte of the result, which it answers behind the graph; what is issued later comes behind that. */
+void ag_ggml_plan_tail(ag_ggml_handle *backend, const ag_ggml_built *built, uint8_t *byte);
 
 #endif
