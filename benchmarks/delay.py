@@ -8,6 +8,7 @@ measured with it (ggml_servers.py).
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import sys
@@ -32,13 +33,17 @@ def _pass_on(source: socket.socket, to: socket.socket, seconds: float) -> None:
             due, piece = pieces.get()
             _at(due)
             if not piece:
-                to.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):
+                    to.shutdown(socket.SHUT_WR)
                 return
-            to.sendall(piece)
+            with contextlib.suppress(ConnectionError):
+                to.sendall(piece)
 
     threading.Thread(target=deliver, daemon=True).start()
     while True:
-        piece = source.recv(1 << 16)
+        piece = b""
+        with contextlib.suppress(ConnectionError):
+            piece = source.recv(1 << 16)
         pieces.put((time.perf_counter() + seconds, piece))
         if not piece:
             return

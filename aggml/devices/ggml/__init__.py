@@ -70,8 +70,8 @@ def connect(
         path_or_folder: as `load`; None: a library that is loaded already and has RPC.
 
     Raises:
-        BackendLoadError: no server there, no library with RPC, or one that would end this process
-            when a connection is lost.
+        BackendLoadError: no server there, a server that was lost before at this address, no library
+            with RPC, or one that would end this process when a connection is lost.
     """
     if path_or_folder is not None:
         return _load(files_in(path_or_folder)).connect(endpoint)

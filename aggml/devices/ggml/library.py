@@ -144,7 +144,8 @@ class Library:
         """The devices of a server.
 
         Raises:
-            BackendLoadError: it does not answer, or this library cannot survive its end.
+            BackendLoadError: it does not answer, was lost before, or this library cannot survive
+                its end.
         """
         known = set(self.devices)
         with _lock:
@@ -152,7 +153,14 @@ class Library:
         if why is not None:
             raise BackendLoadError(f"[ggml.connect] {endpoint}: {why}")
         fresh = [device for device in self.devices if device not in known]
-        return fresh or [d for d in self.devices if d.remote and d.description == endpoint]
+        found = fresh or [d for d in self.devices if d.remote and d.description == endpoint]
+        if any(device.native.lost is not None for device in found):
+            raise BackendLoadError(
+                f"[ggml.connect] {endpoint}: the server there was lost; ggml holds a connection as "
+                "long as the process lives. Give the address in another form "
+                "(localhost for 127.0.0.1), use another port, or another process"
+            )
+        return found
 
     def __repr__(self) -> str:
         return f"<Library {self.path}, version {self.version or 'not told'}>"

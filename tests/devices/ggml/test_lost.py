@@ -11,6 +11,7 @@ import pytest
 from devices.ggml import builds
 
 import aggml
+import aggml.devices.ggml as ggml
 from aggml import Graph, ops
 
 N = 1024
@@ -45,6 +46,8 @@ async def test_a_server_that_is_killed_while_it_computes() -> None:
         with pytest.raises(aggml.DeviceError):
             devices[0].buffer_type.alloc_buffer(64)
         assert devices[0].memory() == (0, 0)
+        with pytest.raises(aggml.BackendLoadError, match="another form"):
+            ggml.connect(devices[0].description)
         assert np.array_equal(await other.get(tensor), np.arange(4, dtype=np.float32))
         await be.aclose()
         await other.aclose()
