@@ -49,8 +49,9 @@ typedef struct agk_flash_tile {
     float *state;                /* agk_flash_state_floats(d, dv) floats, 64-byte aligned */
 } agk_flash_tile;
 
-/* The state of the narrow vector kernel: products [rows][keys], then of each row its maximum, sum and last shrinkage,
- * and the sums of values [rows][dv]. Between block and end it is what is known of the keys so far. */
+/* The state of the narrow vector kernel: products [rows][keys], of rows made up to groups of four, then of each row its
+ * maximum (or a number not far below it), sum and last shrinkage, and the sums of values [rows][dv]. Between block and
+ * end it is what is known of the keys so far. */
 typedef struct agk_flash_narrow {
     float *s, *max, *sum, *shrink, *o;
 } agk_flash_narrow;
@@ -58,7 +59,7 @@ typedef struct agk_flash_narrow {
 static inline agk_flash_narrow agk_flash_narrow_of(const agk_flash_tile *t)
 {
     agk_flash_narrow f = {.s = t->state};
-    f.max = f.s + t->n_rows * AGK_FLASH_KEYS;
+    f.max = f.s + (t->n_rows + 3) / 4 * 4 * AGK_FLASH_KEYS;
     f.sum = f.max + t->n_rows;
     f.shrink = f.sum + t->n_rows;
     f.o = f.shrink + t->n_rows;
@@ -67,7 +68,7 @@ static inline agk_flash_narrow agk_flash_narrow_of(const agk_flash_tile *t)
 
 static inline int64_t agk_flash_narrow_floats(int64_t rows, int64_t dv)
 {
-    return (rows * (AGK_FLASH_KEYS + 3 + dv) + 15) / 16 * 16;
+    return ((rows + 3) / 4 * 4 * AGK_FLASH_KEYS + rows * (3 + dv) + 15) / 16 * 16;
 }
 
 /* Floats of a tile's state: Q^T [d][32], O^T [dv][32], S^T [keys][32], mask [keys][32], maxima and sums [2][32]. */
