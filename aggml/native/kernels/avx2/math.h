@@ -123,7 +123,7 @@ AGK_INLINE vf v_ldexp(vf p, vf n)
     return p * _mm256_castsi256_ps(low) * _mm256_castsi256_ps(high);
 }
 
-/* The same for n in -126 .. 0 where x >= low or is NaN, 0 elsewhere; p is near 1, or NaN. */
+/* The same for n in -126 .. 127, or 128 where p < 1, where x >= low or is NaN, 0 elsewhere; p is near 1, or NaN. */
 AGK_INLINE vf v_ldexp_from(vf low, vf x, vf p, vf n)
 {
     const __m256i moved = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));

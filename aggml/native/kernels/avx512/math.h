@@ -116,7 +116,8 @@ AGK_INLINE vf v_ldexp(vf p, vf n)
     return _mm512_scalef_ps(p, n);
 }
 
-/* The same for n in -126 .. 0 where x >= low or is NaN, 0 elsewhere, without the price of an underflow. */
+/* The same for n in -126 .. 127, or 128 where p < 1, where x >= low or is NaN; 0 elsewhere, without the price of an
+ * underflow. */
 AGK_INLINE vf v_ldexp_from(vf low, vf x, vf p, vf n)
 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), p, n);

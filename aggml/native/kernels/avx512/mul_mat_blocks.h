@@ -164,4 +164,17 @@ AGK_INLINE void agk_tile_put(const float *sums, float *c, size_t ldc, int64_t ro
     }
 }
 
+/* Rows are read two at a time, and asked for in the order of memory: as far ahead as two rows, or 6 KB if they are
+ * short. Into L2, and behind a product, so that requests are not gathered. */
+AGK_INLINE const char *agk_mm_ahead(const agk_mm_block *block, const char *a, int rows)
+{
+    const size_t ahead = (size_t)rows * block->lda;
+    return a + (ahead < 6144 ? 6144 : ahead);
+}
+AGK_INLINE const char *agk_mm_ask(const char *next, const char *until, __m512 *sum)
+{
+    for (; next < until; next += 64) __asm__ volatile("prefetcht1 %1" : "+v"(*sum) : "m"(*(const char (*)[64])next));
+    return next;
+}
+
 #endif

@@ -169,7 +169,7 @@ AGK_INLINE vf v_ldexp(vf p, vf n)
     return vmulq_f32(vmulq_f32(p, vreinterpretq_f32_s32(low)), vreinterpretq_f32_s32(high));
 }
 
-/* The same for n in -126 .. 0 where x >= low or is NaN, 0 elsewhere; p is near 1, or NaN. */
+/* The same for n in -126 .. 127, or 128 where p < 1, where x >= low or is NaN, 0 elsewhere; p is near 1, or NaN. */
 AGK_INLINE vf v_ldexp_from(vf low, vf x, vf p, vf n)
 {
     const int32x4_t moved = vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vcvtq_s32_f32(n), 23));
