@@ -1,7 +1,7 @@
 """Words: a vocabulary on its way from a folder to GGUF's keys, and the kinds of tokenizer.json.
 
 Here: byte-level BPE, BPE of SentencePiece, WordPiece, unigram. Not here: tokenizer.model
-(sentencepiece.py), how text is cut into words (cutting.py).
+(sentencepiece.py), RWKV's file (trie.py), how text is cut into words (cutting.py).
 """
 
 from __future__ import annotations

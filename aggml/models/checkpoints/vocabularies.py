@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aggml.models.checkpoints.config import Config, read_json
 from aggml.models.checkpoints.kinds import Words, of_tokenizer_json, of_word_list
 from aggml.models.checkpoints.sentencepiece import of_sentencepiece
+from aggml.models.checkpoints.trie import of_numbered_literals
 from aggml.models.errors import ModelError
 from aggml.models.tokenizers.vocabulary import CONTROL, USER_DEFINED
 
@@ -89,6 +90,9 @@ def _words(folder: Path, told: dict[str, Any]) -> Words | None:
         return words
     if pieces.is_file():
         return of_sentencepiece(pieces)
+    numbered = sorted(folder.glob("rwkv_vocab_v*.txt"))
+    if numbered:
+        return of_numbered_literals(numbered[-1])
     if (folder / "vocab.txt").is_file():
         return of_word_list(folder / "vocab.txt", lower=bool(told.get("do_lower_case", True)))
     if (folder / "sentencepiece.bpe.model").is_file() or (folder / "vocab.json").is_file():

@@ -1,12 +1,13 @@
 """open_vocabulary: the vocabulary of a model file, of whichever kind it is.
 
-Not here: the kinds (vocabulary.py, pieces.py).
+Not here: the kinds (vocabulary.py, pieces.py, longest.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from aggml.models.tokenizers.longest import LongestMatch
 from aggml.models.tokenizers.pieces import Unigram, WordPiece
 from aggml.models.tokenizers.vocabulary import (
     ByteLevel,
@@ -27,6 +28,7 @@ KINDS: Final[Mapping[str, Callable[[Mapping[str, Any]], Vocabulary]]] = {
     "whitespace": ByteLevel,
     "bert": WordPiece,
     "t5": Unigram,
+    "rwkv": LongestMatch,
 }
 
 

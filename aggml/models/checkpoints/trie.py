@@ -1,0 +1,53 @@
+"""of_numbered_literals: the vocabulary of RWKV from rwkv_vocab_v20230424.txt and files like it.
+
+Here: that format. Not here: cutting text by it (../tokenizers/longest.py).
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from aggml.models.checkpoints.kinds import Words
+from aggml.models.errors import ModelError
+from aggml.models.tokenizers.longest import escaped
+from aggml.models.tokenizers.vocabulary import CONTROL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["of_numbered_literals"]
+
+NORMAL = 1
+
+
+def of_numbered_literals(path: Path) -> Words:
+    r"""A token in each line: its number, a literal of Python (text or bytes), how many bytes.
+
+    Number 0 begins and ends texts, as in llama.cpp; two line feeds end a turn of a conversation.
+
+    Raises:
+        ModelError: a line that is not so, with its number.
+    """
+    words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
+    turn = None
+    for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            number, rest = line.split(" ", 1)
+            literal, size = rest.rsplit(" ", 1)
+            told = ast.literal_eval(literal)
+            token = told.encode() if isinstance(told, str) else bytes(told)
+            i = int(number)
+            fits = len(token) == int(size)
+        except (ValueError, SyntaxError, TypeError):
+            fits = False
+        if not fits:
+            raise ModelError(f"{path.name}, line {at}: no number, literal and size: {line[:60]!r}")
+        words.tokens[i], words.kinds[i] = escaped(token), NORMAL
+        if token == b"\n\n":
+            turn = i
+    words.special = {"bos_token": 0, "eos_token": 0}
+    words.add_bos = words.add_eos = False
+    if turn is not None:
+        words.more["eot_token_id"] = turn
+    return words

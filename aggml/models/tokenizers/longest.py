@@ -1,0 +1,80 @@
+"""LongestMatch: the vocabulary of RWKV, of which each step takes the longest token that fits.
+
+Tokens are any bytes, written in the file with escapes as in Python. Not here: BPE and SentencePiece
+(vocabulary.py), WordPiece and unigram (pieces.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from aggml.models.tokenizers.vocabulary import CONTROL, Vocabulary, VocabularyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["LongestMatch", "escaped", "unescaped"]
+
+UNUSED: Final = 5  # tokenizer.ggml.token_type
+_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_NAMED: Final = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+def escaped(token: bytes) -> str:
+    r"""As a GGUF file has it: ASCII, other bytes as ``\xe4``."""
+    return repr(token)[2:-1]
+
+
+def unescaped(piece: str) -> bytes:
+    r"""What `escaped` was given. Of ``\`` and any other character that character is meant.
+
+    Raises:
+        VocabularyError: a backslash at the end.
+    """
+
+    def one(found: re.Match[bytes]) -> bytes:
+        told = found[1]
+        return bytes([int(told[1:], 16)]) if len(told) == 3 else _NAMED.get(told, told)
+
+    whole = piece.encode()
+    if (len(whole) - len(whole.rstrip(b"\\"))) % 2:
+        raise VocabularyError(f"token {piece!r} ends with half an escape")
+    return _ESCAPE.sub(one, whole)
+
+
+class LongestMatch(Vocabulary):
+    """From left to right, each time the longest token that the text goes on with."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        super().__init__(metadata, add_bos=False)
+        unknown = metadata.get("tokenizer.ggml.unknown_token_id")
+        self.unknown = None if unknown is None else int(unknown)
+        self.bytes_: Sequence[bytes] = [unescaped(piece) for piece in self.pieces]
+        self._ids: dict[bytes, int] = {}
+        lengths: dict[bytes, set[int]] = {}
+        for i, token in enumerate(self.bytes_):
+            if token and self.kinds[i] not in (CONTROL, UNUSED):
+                self._ids[token] = i
+                lengths.setdefault(token[:2], set()).add(len(token))
+        self._lengths = {begin: sorted(n, reverse=True) for begin, n in lengths.items()}
+
+    def _encode(self, text: str) -> list[int]:
+        data = text.encode("utf-8", "replace")
+        found: list[int] = []
+        at = 0
+        while at < len(data):
+            for n in self._lengths.get(data[at : at + 2], ()):
+                token = self._ids.get(data[at : at + n])
+                if token is not None:
+                    break
+            else:
+                n, token = 1, self._ids.get(data[at : at + 1], self.unknown)
+            if token is not None:
+                found.append(token)
+            at += n
+        return found
+
+    def bytes_of(self, token: int) -> bytes:
+        """Any bytes: a character may be spread over tokens."""
+        return b"" if self.kinds[token] in (CONTROL, UNUSED) else self.bytes_[token]
