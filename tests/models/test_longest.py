@@ -1,7 +1,8 @@
 """RWKV's vocabulary: each step takes the longest token.
 
 Compared with an expression of `re`, in which longer tokens come first, and with what llama.cpp gave
-for the same vocabulary. Not here: other vocabularies (test_cuts.py, test_pieces.py, test_vocabularies.py).
+for the same vocabulary. Not here: other vocabularies (test_cuts.py, test_pieces.py,
+test_vocabularies.py).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def tokens() -> list[bytes]:
     pieces = []
     for text in torture.TEXTS:
         data = text.encode()
-        for start in rng.integers(0, len(data), 60).tolist():
-            pieces.append(data[start : start + int(rng.integers(2, 12))])
+        starts = rng.integers(0, len(data), 60).tolist()
+        pieces += [data[start : start + int(rng.integers(2, 12))] for start in starts]
     every = [bytes([i]) for i in range(256)]
     return [*every, *sorted({p for p in pieces if len(p) > 1}), b"\n\n"]
 
