@@ -32,17 +32,10 @@ def of_numbered_literals(path: Path) -> Words:
     words = Words("rwkv", {0: "<s>"}, {0: CONTROL})
     turn = None
     for at, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            number, rest = line.split(" ", 1)
-            literal, size = rest.rsplit(" ", 1)
-            told = ast.literal_eval(literal)
-            token = told.encode() if isinstance(told, str) else bytes(told)
-            i = int(number)
-            fits = len(token) == int(size)
-        except (ValueError, SyntaxError, TypeError):
-            fits = False
-        if not fits:
+        told = _told(line)
+        if told is None:
             raise ModelError(f"{path.name}, line {at}: no number, literal and size: {line[:60]!r}")
+        i, token = told
         words.tokens[i], words.kinds[i] = escaped(token), NORMAL
         if token == b"\n\n":
             turn = i
@@ -51,3 +44,16 @@ def of_numbered_literals(path: Path) -> Words:
     if turn is not None:
         words.more["eot_token_id"] = turn
     return words
+
+
+def _told(line: str) -> tuple[int, bytes] | None:
+    """Number and bytes of a line, None if it is damaged."""
+    try:
+        number, rest = line.split(" ", 1)
+        literal, size = rest.rsplit(" ", 1)
+        told = ast.literal_eval(literal)
+        token = told.encode() if isinstance(told, str) else told
+        fits = isinstance(token, bytes) and len(token) == int(size)
+        return (int(number), token) if fits else None
+    except (ValueError, SyntaxError):
+        return None
