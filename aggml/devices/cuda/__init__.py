@@ -7,6 +7,7 @@ expected of them).
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from aggml.backend.family import Family
@@ -46,7 +47,8 @@ class CUDAFamily(Family):
             from aggml.devices.cuda.lowering import CudaKernels
 
             library = blas.library()
-            each = [CudaKernels(blas=library, gpu=x.gpu) for x in found]
+            tf32 = os.environ.get("AGGML_CUDA_TF32", "0") not in ("", "0")
+            each = [CudaKernels(blas=library, gpu=x.gpu, tf32=tf32) for x in found]
             self._devices = tuple(map(CUDADevice, found, each))
         else:
             self._devices = tuple([CUDADevice(x, kernels) for x in found])

@@ -76,12 +76,20 @@ class CudaKernels:
         cubins: where modules come from; None: of the user's cache.
         blas: where libcublasLt lies (`blas.library`), for large products; None: kernels do all.
         gpu: what they are cut by.
+        tf32: whether cuBLASLt may cut mantissas of f32 to 10 bits: tensor cores then compute what
+            32-bit units do else.
     """
 
     def __init__(
-        self, cubins: Cubins | None = None, blas: str | None = None, gpu: Gpu | None = None
+        self,
+        cubins: Cubins | None = None,
+        blas: str | None = None,
+        gpu: Gpu | None = None,
+        *,
+        tf32: bool = False,
     ) -> None:
         self.blas = blas
+        self._tf32 = tf32
         self._gpu = Gpu() if gpu is None else gpu
         self.overlaps = self._gpu.overlaps
         self._cubins = cubins if cubins is not None else Cubins()
@@ -125,7 +133,9 @@ class CudaKernels:
         if node.is_empty:
             return []
         found: list[Launch] = HOSTS[node.op].launches(site)
-        return blas.instead(site, found) if self.blas is not None and blas.fits(node) else found
+        if self.blas is None or not blas.fits(node):
+            return found
+        return blas.instead(site, found, tf32=self._tf32)
 
     def find(self, node: Tensor, readers: Readers) -> Chain | None:
         """The chain that begins with a node, of a shape that only these kernels have."""

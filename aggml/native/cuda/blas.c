@@ -38,7 +38,7 @@ typedef struct result { /* cublasLtMatmulHeuristicResult_t */
 } result;
 
 enum { OK = 0, ALLOC_FAILED = 3, NOT_SUPPORTED = 15 };
-enum { COMPUTE_32F = 68, R_32F = 0, R_16F = 2, R_16BF = 14, OP_T = 1 };
+enum { COMPUTE_32F = 68, COMPUTE_32F_FAST_TF32 = 77, R_32F = 0, R_16F = 2, R_16BF = 14, OP_T = 1 };
 enum { DESC_TRANSA = 3, LAYOUT_BATCH_COUNT = 5, LAYOUT_BATCH_OFFSET = 6 };
 enum { PREFERENCE_WORKSPACE = 1, PREFERENCE_ALIGNMENT = 5 }; /* of a; then b, c and d */
 
@@ -182,10 +182,10 @@ static int layout(const entries *entry, void **out, int type, int64_t rows, int6
 static int describe(const entries *entry, ag_cuda_blas_shape *shape)
 {
     const ag_cuda_gemm *g = &shape->key;
-    static const int types[] = {R_32F, R_16F, R_16BF};
-    int type = types[g->type];
+    static const int types[] = {R_32F, R_16F, R_16BF, R_32F};
+    int type = types[g->type], compute = g->type == 3 ? COMPUTE_32F_FAST_TF32 : COMPUTE_32F;
     int32_t transposed = OP_T;
-    int status = entry->cublasLtMatmulDescCreate(&shape->desc, COMPUTE_32F, R_32F);
+    int status = entry->cublasLtMatmulDescCreate(&shape->desc, compute, R_32F);
     if (status != OK) shape->desc = NULL;
     if (status == OK)
         status = entry->cublasLtMatmulDescSetAttribute(shape->desc, DESC_TRANSA, &transposed, sizeof transposed);

@@ -10,7 +10,7 @@ typedef struct ag_cuda_blas_shape ag_cuda_blas_shape;
 typedef struct ag_cuda_gemm { /* as devices/cuda/kernels/blas.py packs it: 64-bit words without gaps */
     uint64_t a, b, d, workspace;
     int64_t workspace_size;
-    int64_t type; /* of a and b: 0 f32, 1 f16, 2 bf16 */
+    int64_t type; /* of a and b: 0 f32, 1 f16, 2 bf16, 3 f32 by TF32 */
     int64_t m, n, k;
     int64_t a_ld, b_ld, d_ld; /* elements */
     int64_t count, a_stride, b_stride, d_stride;

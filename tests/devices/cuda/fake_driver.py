@@ -141,8 +141,8 @@ def _image(kernels: str, shim: str) -> bytes:
 class HostKernels(CudaKernels):
     """The package's own kernels, compiled by g++ for the shim, sums and products fused as there."""
 
-    def __init__(self, blas: str | None = None) -> None:
-        super().__init__(blas=blas, gpu=Gpu(overlaps=True))
+    def __init__(self, blas: str | None = None, *, tf32: bool = False) -> None:
+        super().__init__(blas=blas, gpu=Gpu(overlaps=True), tf32=tf32)
 
     def module(self, name: str, arch: str) -> bytes:
         """What the fake driver takes for a cubin."""

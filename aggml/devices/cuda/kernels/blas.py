@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["fits", "instead", "library", "scratch"]
 
 _TYPES = {DType.F32: 0, DType.F16: 1, DType.BF16: 2}
+_TF32 = 3  # f32 whose mantissas the library may cut to 10 bits
 _GEMM = struct.Struct("<4Q15q")
 #: What the library is given to work in; NVIDIA advises 32 MiB for sm_90 and 4 MiB before.
 _WORKSPACE = 32 << 20
@@ -196,11 +197,12 @@ def _alignment(address: int) -> int:
 
 
 def _calls(
-    site: Site, a: Operand, b: Operand, products: list[_Product], first: int
+    site: Site, a: Operand, b: Operand, products: list[_Product], first: int, *, tf32: bool
 ) -> Iterator[Launch]:
     """The calls for ``a``, the rows from ``first`` on of the node's matrix."""
     d = replace(site.dst, data=site.dst.data + 4 * first)
     kind = DType(a.type)
+    number = _TF32 if tf32 and kind is DType.F32 else _TYPES[kind]
     size = kind.type_size
     m, k = a.ne[1], a.ne[0]
     for p in products:
@@ -210,7 +212,7 @@ def _calls(
         yield Launch(
             "", "", (0, 0, 0), (0, 0, 0), 0,
             _GEMM.pack(
-                *at, site.scratch, _WORKSPACE, _TYPES[kind], m, p.n, k, a_ld, b_ld, d.nb[1] // 4,
+                *at, site.scratch, _WORKSPACE, number, m, p.n, k, a_ld, b_ld, d.nb[1] // 4,
                 p.times, p.a_step // size, p.b_step // size, p.d_step // 4,
                 *(_alignment(address) for address in at),
             ),
@@ -218,8 +220,14 @@ def _calls(
         )  # fmt: skip
 
 
-def instead(site: Site, kernels: list[Launch]) -> list[Launch]:
-    """The launches of a node that fits: ``kernels`` if the library cannot, else its calls."""
+def instead(site: Site, kernels: list[Launch], *, tf32: bool = False) -> list[Launch]:
+    """The launches of a node that fits: ``kernels`` if the library cannot, else its calls.
+
+    Args:
+        site: of the node.
+        kernels: its other launches.
+        tf32: whether products of f32 may be made of 10 bits of each mantissa.
+    """
     a, b = site.src(0), site.src(1)
     found = [replace(launch, when=WITHOUT_BLAS) for launch in kernels]
     kind = _type(DType(a.type))
@@ -230,7 +238,7 @@ def instead(site: Site, kernels: list[Launch]) -> list[Launch]:
         found += [replace(launch, when=WITH_BLAS) for launch in cpy.convert(site, dense, b)]
         b = dense
     if not DType(a.type).is_quantized:
-        return [*found, *_calls(site, a, b, _split(site.node), 0)]
+        return [*found, *_calls(site, a, b, _split(site.node), 0, tf32=tf32)]
     node = site.node
     each = _rows_at_a_time(_operands(node)[0])
     products = [_Product(0, 0, 0, node.nelements // node.ne[0], 1, 0, 0, 0)]
@@ -256,5 +264,5 @@ def instead(site: Site, kernels: list[Launch]) -> list[Launch]:
             operands=operands,
         )
         found += [replace(launch, when=WITH_BLAS)]
-        found += _calls(site, unpacked, b, products, first)
+        found += _calls(site, unpacked, b, products, first, tf32=tf32)
     return found

@@ -199,6 +199,25 @@ def test_which_quantized_products_are_unpacked(monkeypatch: pytest.MonkeyPatch) 
     assert not blas.fits(precise)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("tf32", [False, True])
+async def test_tf32_is_for_who_asks(
+    cpu: aggml.Backend, request: pytest.FixtureRequest, tf32: bool
+) -> None:
+    if ON_FAKE:
+        made: Any = HostKernels(blas=request.getfixturevalue("fake_blas").path, tf32=tf32)
+    else:
+        made = CudaKernels(blas=blas.library(), tf32=tf32)
+    device = CUDADevice(driver.facts(0), made)
+    values: Values = {}
+    node = product("f32", values)
+    result = await run(device, node, values)
+    error = nmse(on_cpu(cpu, node, values).astype(np.float64), result.astype(np.float64))
+    assert error <= (1e-6 if tf32 else 1e-12)
+    if ON_FAKE:
+        assert (error > 1e-9) is tf32
+
+
 async def test_a_captured_product_moves_with_scratch(
     device: CUDADevice, cpu: aggml.Backend, fake_blas: FakeBlas, fake: Fake
 ) -> None:

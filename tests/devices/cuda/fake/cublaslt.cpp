@@ -13,7 +13,7 @@
 #include <string>
 
 enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
-enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68 };
+enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77 };
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -138,7 +138,8 @@ static bool fit(const Desc *o, const Layout *a, const Layout *b, const Layout *d
 {
     uint64_t k = o->trans_a ? a->rows : a->columns, m = o->trans_a ? a->columns : a->rows;
     uint64_t kb = o->trans_b ? b->columns : b->rows, n = o->trans_b ? b->rows : b->columns;
-    return o->compute == COMPUTE_32F && o->scale == R_32F && k == kb && d->rows == m && d->columns == n &&
+    bool computes = o->compute == COMPUTE_32F || (o->compute == COMPUTE_TF32 && a->type == R_32F);
+    return computes && o->scale == R_32F && k == kb && d->rows == m && d->columns == n &&
            a->type == b->type && d->type == R_32F && a->count == b->count && a->count == d->count;
 }
 
@@ -163,9 +164,18 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, voi
     return SUCCESS;
 }
 
-static float element(const void *p, int type, int64_t i)
+static float cut(float x) // to the 10 bits of mantissa of TF32, to the nearest
 {
-    if (type == R_32F) return static_cast<const float *>(p)[i];
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static float element(const void *p, int type, int64_t i, bool tf32)
+{
+    if (type == R_32F) return tf32 ? cut(static_cast<const float *>(p)[i]) : static_cast<const float *>(p)[i];
     uint16_t bits = static_cast<const uint16_t *>(p)[i];
     if (type == R_16F) {
         _Float16 half;
@@ -191,6 +201,7 @@ static void multiply(void *data)
     const Job &j = *static_cast<Job *>(data); // stays: a captured one runs again
     if (j.workspace_size) memset(j.workspace, 0xee, j.workspace_size);
     int64_t k = static_cast<int64_t>(j.desc.trans_a ? j.a.rows : j.a.columns);
+    const bool tf32 = j.desc.compute == COMPUTE_TF32;
     for (int64_t batch = 0; batch < j.d.count; ++batch) {
         const char *a = j.a_data + batch * j.a.offset * static_cast<int64_t>(size_of(j.a.type));
         const char *b = j.b_data + batch * j.b.offset * static_cast<int64_t>(size_of(j.b.type));
@@ -201,7 +212,7 @@ static void multiply(void *data)
                 for (int64_t i = 0; i < k; ++i) {
                     int64_t at_a = j.desc.trans_a ? row * j.a.ld + i : i * j.a.ld + row;
                     int64_t at_b = j.desc.trans_b ? i * j.b.ld + column : column * j.b.ld + i;
-                    sum[i % 8] += element(a, j.a.type, at_a) * element(b, j.b.type, at_b);
+                    sum[i % 8] += element(a, j.a.type, at_a, tf32) * element(b, j.b.type, at_b, tf32);
                 }
                 d[column * j.d.ld + row] =
                     ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
