@@ -143,7 +143,7 @@ async def test_a_generation_under_way_ends_with_an_error(
 async def test_a_service_that_ended(small: Path, sim: tuple[SimDevice, aggml.Backend]) -> None:
     device, backend = sim
     for _ in range(3):
-        async with opened(small, backend, Limits(slots=2, ctx=256)) as served:
+        async with opened(small, backend, Limits(slots=2, ctx=256, kv_memory=8 << 20)) as served:
             assert isinstance(served, Completer)
             job = Job(served.vocabulary.encode("Once upon a time"), 4, Sampler(temperature=0))
             assert [x async for x in served.engine.stream(job)]
