@@ -364,6 +364,8 @@ def _wait_trio(op: _native.Op) -> Generator[Any, Any, None]:
         found = known_reactor()
         if found is not None and not found.pumped:
             found.wake()
+            if found.turns:  # the descriptor is empty now, and was perhaps written for them
+                found.notifier.signal()
 
 
 def _wait_ending(reactor: Reactor, op: _native.Op) -> Generator[Any, Any, None]:
