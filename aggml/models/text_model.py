@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import anyio
 import numpy as np
 
-from aggml import InvalidArgument
+from aggml import InvalidArgument, InvalidState
 from aggml.models.decoding import generating
 from aggml.models.decoding.sampling import Sampler
 from aggml.models.model import Model, Token
 from aggml.models.tokenizers.template import ChatTemplate
+from aggml.stream.reactor import current_task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -58,6 +59,7 @@ class TextModel(Model):
         self._template_source = template
         self._template: ChatTemplate | None = None
         self._free = list(range(self.slots))
+        self._holders: dict[int, object] = {}  # the task that uses a sequence
         self._admission = anyio.Semaphore(self.slots)
 
     @property
@@ -161,6 +163,7 @@ class TextModel(Model):
                     made += 1
                     piece = b"" if self._tokenizer is None else self._tokenizer.bytes_of(token)
                     yield Token(token, text.decode(piece, final=made == n))
+                    self._holders[slot] = current_task()
 
     async def embed(self, texts: Sequence[str]) -> F32:
         """A vector for each text: the mean of what the output would be made of, of length 1.
@@ -198,13 +201,25 @@ class TextModel(Model):
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncGenerator[int]:
-        """A sequence of its own, as soon as one is free."""
+        """A sequence of its own, as soon as one is free.
+
+        Raises:
+            InvalidState: this task has all of them itself, and would wait for ever.
+        """
+        task = current_task()
+        if not self._free and all(x is task for x in self._holders.values()):
+            raise InvalidState(
+                f"[TextModel] a generation under way in this task has all {self.slots} sequences "
+                f"of the model: load it with slots={self.slots + 1}, or let the generation end first"
+            )
         async with self._admission:
             self._check_open("TextModel")
             slot = self._free.pop(0)
+            self._holders[slot] = task
             try:
                 yield slot
             finally:
+                del self._holders[slot]
                 self._free.append(slot)
 
     async def _ids(self, prompt: str | Sequence[int]) -> list[int]:

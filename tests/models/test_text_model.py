@@ -5,10 +5,12 @@ Not here: whether the numbers are right (test_architectures.py).
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from models import random_models
@@ -61,6 +63,42 @@ async def test_a_generation_that_is_left_frees_its_slot(path: Path) -> None:
             async for _ in model.generate("hello", max_tokens=200):
                 scope.cancel()
         assert [t.id async for t in model.generate("hello", max_tokens=6)] == wanted
+
+
+async def test_a_task_does_not_wait_for_its_own_generation(path: Path) -> None:
+    async with await aggml.models.load(path, ctx=256, slots=2) as model:
+        wanted = await model.logits([5, 6])
+        one, two = model.generate([5], max_tokens=3), model.generate([6], max_tokens=3)
+        async with aclosing(one), aclosing(two):
+            await anext(one)
+            assert np.array_equal(await model.logits([5, 6]), wanted)
+            await anext(two)
+            with pytest.raises(aggml.InvalidState, match=r"all 2 sequences .* slots=3"):
+                await model.logits([5, 6])
+            async with anyio.create_task_group() as tasks:  # another task waits, and gets one
+                tasks.start_soon(model.logits, [5, 6])
+                await anyio.lowlevel.checkpoint()
+                await two.aclose()
+        assert np.array_equal(await model.logits([5, 6]), wanted)
+
+
+async def test_a_generation_belongs_to_the_task_that_takes_its_tokens(path: Path) -> None:
+    async with await aggml.models.load(path, ctx=256, slots=1) as model:
+        steps, rest = model.generate([5], max_tokens=8), []
+        await anext(steps)
+        took = anyio.Event()
+
+        async def take() -> None:
+            async with aclosing(steps):
+                async for token in steps:
+                    rest.append(token)
+                    took.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            await took.wait()
+            assert (await model.logits([5, 6])).shape[0] == 2
+        assert len(rest) == 7
 
 
 async def test_text_is_that_of_the_ids(path: Path) -> None:

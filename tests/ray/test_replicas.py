@@ -32,6 +32,9 @@ pytestmark = [
     ),
 ]
 PROMPT = "The capital of France is"
+# Then two tokens are as good as each other: 0.13 apart, where activations of 8 bits move a logit by
+# 0.34. Which one is taken depends on how many tokens are computed together.
+SURE = 5
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +67,10 @@ def url(nodes: Any, model: Path) -> Iterator[str]:
 
 async def test_replicas_answer_as_the_service_does(url: str, model: Path) -> None:
     async with await aggml.models.load(model, ctx=512) as alone:
-        wanted = "".join([x.text async for x in alone.generate(PROMPT, max_tokens=8)])
+        wanted = "".join([x.text async for x in alone.generate(PROMPT, max_tokens=SURE)])
     async with httpx.AsyncClient(timeout=60) as client:
         names = [x["id"] for x in (await client.get(f"{url}/v1/models")).json()["data"]]
-        asked = {"model": names[0], "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+        asked = {"model": names[0], "prompt": PROMPT, "max_tokens": SURE, "temperature": 0}
         address = f"{url}/v1/completions"
         answer = await client.post(address, json=asked)
         assert answer.status_code == 200, answer.text
