@@ -210,7 +210,7 @@ class TextModel(Model):
         if not self._free and all(x is task for x in self._holders.values()):
             raise InvalidState(
                 f"[TextModel] a generation under way in this task has all {self.slots} sequences "
-                f"of the model: load it with slots={self.slots + 1}, or let the generation end first"
+                f"of the model: load it with slots={self.slots + 1}, or let it end first"
             )
         async with self._admission:
             self._check_open("TextModel")
