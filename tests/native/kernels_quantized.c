@@ -1,157 +1,15 @@
-/* Every variant of the kernels that read quantized rows against the scalar one: rows to f32 bit for bit, dots within
- * what the order of sums costs. Rows have their exact size in memory of their own, so that ASan sees a read beyond. */
-#include <ctype.h>
+/* Every variant of the kernels that multiply quantized rows against the scalar one: within what the order of sums costs.
+ * Rows have their exact size in memory of their own, so that ASan sees a read beyond.
+ * Not here: rows that are unpacked (kernels_quantized_rows.c), products of many columns (kernels_terms.c). */
 #include <math.h>
 #include <string.h>
 
-#include "formats/blocks_iq.h"
-#include "check.h"
+#include "quantized.h"
 #include "variants.h"
 #include "table/kernel_types.h"
 #include "kernels/mul_mat.h"
 #include "kernels/mul_mat_bytes.h"
 #include "kernels/mul_mat_packed.h"
-
-enum { N = 768 };
-
-/* prefix + the type's name in small letters + suffix */
-static const char *kernel_of(const char *prefix, int type, const char *suffix)
-{
-    static char name[64];
-    snprintf(name, sizeof name, "%s%s%s", prefix, agk_traits(type)->name, suffix);
-    for (char *c = name; *c != '\0'; ++c) *c = (char)tolower(*c);
-    return name;
-}
-
-static uint8_t *random_bytes(rng *r, size_t size)
-{
-    uint8_t *bytes = malloc(size);
-    CHECK(bytes != NULL);
-    for (size_t i = 0; i < size; ++i) bytes[i] = (uint8_t)rng_next(r);
-    return bytes;
-}
-
-static float random_float(rng *r)
-{
-    return (float)rng_below(r, 2001) / 1000.0f - 1.0f;
-}
-
-static bool same(float a, float b)
-{
-    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
-}
-
-static int rows(rng *r, int type)
-{
-    const char *kernel = kernel_of("", type, "_to_f32");
-    agk_to_float_fn *scalar = (agk_to_float_fn *)agk_pick_any(kernel, 0);
-    int n_variants = 0;
-    for (size_t i = 0; scalar != NULL && i < agk_n_variants; ++i) {
-        agk_to_float_fn *fast = (agk_to_float_fn *)variant(i, kernel);
-        if (fast == NULL) continue;
-        for (int round = 0; round < SCALED(200); ++round) {
-            uint8_t *x = random_bytes(r, agk_row_size(type, N));
-            float expected[N], found[N];
-            scalar(x, expected, N);
-            fast(x, found, N);
-            for (int j = 0; j < N; ++j) CHECK(same(expected[j], found[j]));
-            free(x);
-        }
-        ++n_variants;
-    }
-    return n_variants;
-}
-
-/* Rows as bytes: (q - 128) * d + minimum is the element. Not the scalar one, which rounds. */
-static int byte_rows(rng *r, int type)
-{
-    const agk_code_traits traits = agk_code_traits_of(type);
-    int n_variants = 0;
-    for (size_t i = 0; traits.served && i < agk_n_variants; ++i) {
-        agk_mm_bytes_rows_fn *fast = (agk_mm_bytes_rows_fn *)variant(i, "mm_bytes_rows");
-        if (fast == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue;
-        for (int round = 0; round < SCALED(100); ++round) {
-            uint8_t *x = random_bytes(r, agk_row_size(type, N));
-            agk_bytes_row found[N / 16];
-            float expected[N];
-            agk_traits(type)->to_float(x, expected, N);
-            fast(type, x, found, N);
-            for (int j = 0; j < N; ++j) {
-                const agk_bytes_row *y = &found[j / 16 & (traits.halves ? ~0 : ~1)];
-                const double value = (double)(found[j / 16].q[j % 16] - 128) * (double)y->d + (double)y->minimum;
-                const double size = 128.0 * fabs((double)y->d) + fabs((double)y->minimum);
-                if (isfinite(size) && isfinite(expected[j])) CHECK(fabs(value - (double)expected[j]) <= 1e-6 * size);
-                if (!traits.minimum) CHECK(y->minimum == 0.0f);
-            }
-            free(x);
-        }
-        ++n_variants;
-    }
-    return n_variants;
-}
-
-/* A row of random codes and scales, d between 1 and 2: of types that take long to quantize. */
-static void random_row(rng *r, int type, char *row)
-{
-    const size_t size = agk_row_size(type, 256);
-    for (char *x = row; x < row + agk_row_size(type, N); x += size) {
-        const uint16_t d = (uint16_t)(0x3c00 + rng_below(r, 0x400));
-        for (size_t i = 0; i < size; ++i) x[i] = (char)rng_next(r);
-        if (type == AGK_IQ1_M) {
-            agk_block_iq1_m block;
-            memcpy(&block, x, sizeof block);
-            for (int i = 0; i < 4; ++i) {
-                block.scales[2 * i + 1] = (uint8_t)((block.scales[2 * i + 1] & 15) | (d >> 4 * i & 15) << 4);
-            }
-            memcpy(x, &block, sizeof block);
-        } else {
-            memcpy(type == AGK_TQ1_0 || type == AGK_TQ2_0 ? x + size - 2 : x, &d, sizeof d);
-        }
-    }
-}
-
-/* Those, whose columns are never q8_0 before. */
-static bool is_codebook(int type)
-{
-    const agk_code_traits t = agk_code_traits_of(type);
-    return t.wide && type != AGK_IQ4_XS && !(type >= AGK_Q2_K && type <= AGK_Q6_K);
-}
-
-/* What an f32 is as one term of a product on tiles: rounded, zero with its sign if that is subnormal. */
-static uint16_t as_term(float x)
-{
-    uint16_t bits;
-    const float kept = fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
-    agk_f32_to_bf16_scalar(&kept, &bits, 1);
-    return bits;
-}
-
-/* Rows of codebook types as bf16: what their floats are rounded to. Any bits, and ordinary scales. */
-static int bf16_rows(rng *r, int type)
-{
-    const bool points = is_codebook(type) && agk_code_traits_of(type).served && type != AGK_TQ1_0 && type != AGK_TQ2_0;
-    int n_variants = 0;
-    for (size_t i = 0; points && i < agk_n_variants; ++i) {
-        agk_mm_tiles_rows_iq_fn *fast = (agk_mm_tiles_rows_iq_fn *)variant(i, "mm_tiles_rows_iq");
-        if (fast == NULL) continue;
-        const bool scalar = strcmp(agk_variants[i].isa, "scalar") == 0;
-        for (int round = 0; round < SCALED(200); ++round) {
-            char *x = (char *)random_bytes(r, agk_row_size(type, N));
-            if (scalar || round % 2 == 0) random_row(r, type, x);
-            float expected[N];
-            uint16_t found[N];
-            agk_traits(type)->to_float(x, expected, N);
-            fast(type, x, found, N);
-            for (int j = 0; j < N; ++j) {
-                const bool nan = (found[j] & 0x7fff) > 0x7f80;
-                CHECK(isnan(expected[j]) ? nan : found[j] == as_term(expected[j]));
-            }
-            free(x);
-        }
-        ++n_variants;
-    }
-    return n_variants;
-}
 
 /* `rows` rows of the type times `cols` columns, by `dot`, into c. */
 static void multiply(agk_mm_block_fn *dot, int type, int64_t k, int n_rows, int n_cols, const void *a, const void *b,
@@ -341,7 +199,7 @@ static int packed(rng *r, int type, bool tiles)
 {
     enum { ROWS = 21, GROUPS = 2, COLS = 16 };
     const agk_packed_layout *layout = agk_packed_layout_of(type);
-    if (layout == NULL || layout->sums == AGK_NO_SUMS) return 0; /* the rest is in kernels_terms.c */
+    if (layout == NULL || layout->sums == AGK_NO_SUMS) return 0; /* the rest is in kernels_bytes.c */
     const char *kernel = kernel_of(tiles ? "mm_packed_tiles_" : "mm_packed_", type, "");
     agk_mm_block_fn *scalar = (agk_mm_block_fn *)agk_pick_any(kernel, 0);
     CHECK(scalar != NULL);
@@ -398,16 +256,13 @@ static int packed(rng *r, int type, bool tiles)
 int main(void)
 {
     rng r = rng_new(0);
-    int n_rows = 0, n_dots = 0, n_packed = 0;
+    int n_dots = 0, n_packed = 0;
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
-        if (agk_traits(type)->blck_size == 1) continue;
-        n_rows += rows(&r, type) + byte_rows(&r, type) + bf16_rows(&r, type);
-        n_dots += dots(&r, type);
+        if (agk_traits(type)->blck_size != 1) n_dots += dots(&r, type);
     }
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) n_packed += packed(&r, type, false) + packed(&r, type, true);
     n_dots += float_dots(&r, AGK_F32, "mm_dots_f32") + float_dots(&r, AGK_F16, "mm_dots_f16") +
               float_dots(&r, AGK_BF16, "mm_dots_bf16");
-    CHECK(n_rows >= 24 && n_dots >= 25 && n_packed == 26 &&
-          lays(&r) >= 1); /* the scalar ones are there on any machine */
+    CHECK(n_dots >= 25 && n_packed == 26 && lays(&r) >= 1); /* the scalar ones are there on any machine */
     return 0;
 }

@@ -1,6 +1,6 @@
 /* Every variant of the kernels of mul_mat on matrix tiles against the scalar ones: packed bytes are alike, products
  * differ by no more than sums in f32 do, nothing is read or written beyond. Memory has its exact size, so that ASan
- * sees it. Not here: the same products in lanes (kernels_terms.c). */
+ * sees it. Not here: the same products in lanes (kernels_terms.c, kernels_bytes.c). */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

@@ -8,8 +8,16 @@ import pytest
 from models import minilm_file, random_models
 from models.layout import VOCABULARY
 
+from examples import llama_files
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama of random weights."""
+    return llama_files.write(tmp_path_factory.mktemp("models") / "llama.gguf")
 
 
 @pytest.fixture(scope="session")

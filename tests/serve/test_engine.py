@@ -1,82 +1,37 @@
-"""aggml.serve: continuous batching against one sequence at a time, pages, failures, hang-ups."""
+"""The engine: continuous batching against one sequence at a time, failures, hang-ups, draws.
+
+Not here: pages of its cache (test_pages.py), prompts kept (test_prefixes.py), HTTP (test_http.py).
+"""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import sys
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 import numpy as np
 import pytest
+from serve.running import CTX, PATIENCE, all_of, greedy, prompts, running
 
 import aggml
-from aggml.models.cache.paging import PAGE, PagedDecoder, Pages, budget_of
+from aggml.models.cache.paging import PagedDecoder
 from aggml.models.decoding.adjusting import Adjuster, Rules
 from aggml.models.decoding.generating import generate
 from aggml.models.decoding.sampling import Sampler
 from aggml.models.loading import load_decoder
 from aggml.models.weights import open_model
-from aggml.serve.engine import STAGED, Engine
 from aggml.serve.jobs import EngineError, FullError, Job, TooLongError
 from aggml.serve.staging import Chunk, Piece, mask, place
-from examples import llama_files
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from aggml import Future
     from aggml.devices.sim import SimDevice
     from aggml.models.decoding import Batch
-
-CTX = 512
-PATIENCE = 60
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llama_files.write(tmp_path_factory.mktemp("models") / "llama.gguf")
-
-
-@asynccontextmanager
-async def running(
-    file: Path,
-    *,
-    slots: int = 4,
-    budget: int = 64,
-    max_waiting: int = 64,
-    device: aggml.Device | None = None,
-) -> AsyncIterator[Engine]:
-    device = device or aggml.get_device("CPU")
-    with await open_model(file) as opened:
-        async with device.backend() as backend:
-            model = await load_decoder(
-                backend, opened, kind=PagedDecoder, ctx=CTX, sequences=slots + STAGED
-            )
-            async with Engine(
-                model, slots=slots, budget=budget, chunk=32, max_waiting=max_waiting
-            ) as engine:
-                with anyio.fail_after(PATIENCE):
-                    yield engine
-
-
-def greedy(prompt: Sequence[int], n: int) -> Job:
-    return Job(prompt, n, Sampler(temperature=0))
-
-
-def prompts(n: int, longest: int = 100, seed: int = 7) -> list[list[int]]:
-    random = np.random.default_rng(seed)
-    lengths = random.integers(1, longest, n)
-    return [[1, *random.integers(3, 290, k - 1).tolist()] for k in lengths]
-
-
-async def all_of(engine: Engine, job: Job) -> list[int]:
-    async with aclosing(engine.stream(job)) as stream:
-        return [token async for tokens in stream for token in tokens]
+    from aggml.serve.engine import Engine
 
 
 async def alone(file: Path, prompt: Sequence[int], n: int) -> list[int]:
@@ -186,26 +141,6 @@ async def test_prompts_side_by_side_are_longer_than_a_context(file: Path) -> Non
         assert got == await alone(file, prompt, 5)
 
 
-async def test_pages_are_never_more_than_the_budget(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    budget = 5
-    most = 0
-    take = Pages.take
-
-    def watched(pages: Pages, positions: int) -> int | None:
-        nonlocal most
-        slot = take(pages, positions)
-        most = max(most, pages.used)
-        return slot
-
-    monkeypatch.setattr(Pages, "take", watched)
-    async with running(file, budget=budget) as engine, anyio.create_task_group() as tasks:
-        for prompt in prompts(12, longest=150):
-            tasks.start_soon(all_of, engine, greedy(prompt, 8))
-    assert 3 <= most <= budget
-
-
 async def test_who_hangs_up_leaves_the_others_alone(file: Path) -> None:
     stays, goes = [1, 40, 50], [1, 60, 70, 80]
     async with running(file, slots=2) as engine:
@@ -310,83 +245,6 @@ async def test_who_waits_when_the_engine_stops_hears_of_it(file: Path) -> None:
     with pytest.raises(EngineError, match="has stopped"):
         async for _ in stream:
             pass
-
-
-async def test_a_slot_given_back_holds_no_memory(file: Path) -> None:
-    with await open_model(file) as opened:
-        async with aggml.get_device("CPU").backend() as backend:
-            model = await load_decoder(backend, opened, kind=PagedDecoder, ctx=CTX, sequences=2)
-            assert resident(model) == 0
-            for slot in (0, 1):
-                await model.prefill(slot, [1] * 100)
-            both = resident(model)
-            assert (
-                2 * 100 * model.page_bytes() // PAGE <= both < 2 * CTX * model.page_bytes() // PAGE
-            )
-            await model.forget(0)
-            assert resident(model) == both // 2
-            before = await backend.get(model.caches.layers[0]["k"])
-            assert not before[:CTX].any()
-            assert before[CTX : CTX + 100].any()
-            await model.forget(1)
-    # Reading gives nothing back, but takes nothing either: all zeros are one page of the system's.
-    assert resident(model) <= both // 2
-
-
-def resident(model: PagedDecoder) -> int:
-    """Bytes of a model's caches that have memory, by mincore."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("mincore tells of anonymous memory on Linux only")
-    ((held, _),) = model._maps
-    first = ctypes.c_char.from_buffer(held)
-    seen = (ctypes.c_ubyte * -(-len(held) // mmap.PAGESIZE))()
-    libc = ctypes.CDLL(None, use_errno=True)
-    address = ctypes.c_void_p(ctypes.addressof(first))
-    assert libc.mincore(address, ctypes.c_size_t(len(held)), seen) == 0, ctypes.get_errno()
-    return sum(x & 1 for x in seen) * mmap.PAGESIZE
-
-
-async def test_a_budget_of_less_than_a_page(file: Path) -> None:
-    with await open_model(file) as opened:
-        async with aggml.get_device("CPU").backend() as backend:
-            model = await load_decoder(backend, opened, kind=PagedDecoder, ctx=CTX, sequences=2)
-            assert budget_of(10 * model.page_bytes() + 1, model) == 10
-            with pytest.raises(Exception, match="less than a page"):
-                budget_of(model.page_bytes() - 1, model)
-
-
-def test_pages_count_what_is_promised() -> None:
-    pages = Pages(budget=4, slots=3)
-    assert [pages.take(PAGE), pages.take(2 * PAGE), pages.take(PAGE + 1)] == [0, 1, None]
-    assert pages.take(1) == 2
-    assert pages.take(1) is None  # no slot, no page
-    pages.give_back(0)
-    assert (pages.used, pages.slots, pages.move(2), pages.slots) == (3, [1, 2], 0, [0, 1])
-    assert pages.move(1) is None
-    pages.give_back(0)
-    pages.give_back(1)
-    assert (pages.used, pages.slots) == (0, [])
-
-
-def test_memory_of_free_slots_goes_when_others_need_it() -> None:
-    pages = Pages(budget=6, slots=3)
-    for n in (1, 2, 3):
-        pages.take(n * PAGE)
-    for slot in (0, 1, 2):
-        pages.give_back(slot)
-    assert pages.surplus() == []  # 6 in all: whoever comes finds it there
-    assert pages.take(4 * PAGE) == 0
-    assert pages.surplus() == [(2, 0)]
-    assert pages.take(PAGE) == 1
-    assert pages.surplus() == []
-    pages.give_back(0)
-    assert pages.take(2 * PAGE) == 0
-    assert pages.take(3 * PAGE) == 2
-    assert pages.surplus() == [(1, PAGE), (0, 2 * PAGE)]  # what they hold beyond their promise
-    for slot in (0, 1, 2):
-        pages.give_back(slot)
-    assert pages.surplus(idle=True) == [(2, 0), (1, 0), (0, 0)]
-    assert pages.surplus(idle=True) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 #: In these the device takes up to 40 us more for an operation, at random: a missing order shows.
-_JITTER = {"test_streams", "test_faults", "test_scheduling", "test_blas"}
+_JITTER = {
+    "test_streams",
+    "test_off_the_loop",
+    "test_host_memory",
+    "test_processes",
+    "test_faults",
+    "test_scheduling",
+    "test_blas",
+}
 #: Those of 5 s of a core and more that find little beside the others.
 _SLOW = {"test_bench_gpu", "test_conformance", "test_soak"}
 

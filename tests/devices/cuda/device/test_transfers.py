@@ -1,6 +1,6 @@
 """What crosses to a device and how: experts that are named, pageable memory, memory that goes.
 
-Not here: who blocks where (test_streams.py), what every device promises (test_conformance.py).
+Not here: which calls wait (test_off_the_loop.py), what every device promises (test_conformance.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,110 @@
+/* Every variant of the kernels that unpack quantized rows against the scalar one: to f32 and to bytes bit for bit, to
+ * bf16 as their floats are rounded. Rows have their exact size in memory of their own, so that ASan sees a read beyond.
+ * Not here: products of such rows (kernels_quantized.c). */
+#include <math.h>
+
+#include "quantized.h"
+#include "variants.h"
+#include "kernels/mul_mat_packed.h"
+
+static bool same(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
+}
+
+static int rows(rng *r, int type)
+{
+    const char *kernel = kernel_of("", type, "_to_f32");
+    agk_to_float_fn *scalar = (agk_to_float_fn *)agk_pick_any(kernel, 0);
+    int n_variants = 0;
+    for (size_t i = 0; scalar != NULL && i < agk_n_variants; ++i) {
+        agk_to_float_fn *fast = (agk_to_float_fn *)variant(i, kernel);
+        if (fast == NULL) continue;
+        for (int round = 0; round < SCALED(200); ++round) {
+            uint8_t *x = random_bytes(r, agk_row_size(type, N));
+            float expected[N], found[N];
+            scalar(x, expected, N);
+            fast(x, found, N);
+            for (int j = 0; j < N; ++j) CHECK(same(expected[j], found[j]));
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* Rows as bytes: (q - 128) * d + minimum is the element. Not the scalar one, which rounds. */
+static int byte_rows(rng *r, int type)
+{
+    const agk_code_traits traits = agk_code_traits_of(type);
+    int n_variants = 0;
+    for (size_t i = 0; traits.served && i < agk_n_variants; ++i) {
+        agk_mm_bytes_rows_fn *fast = (agk_mm_bytes_rows_fn *)variant(i, "mm_bytes_rows");
+        if (fast == NULL || strcmp(agk_variants[i].isa, "scalar") == 0) continue;
+        for (int round = 0; round < SCALED(100); ++round) {
+            uint8_t *x = random_bytes(r, agk_row_size(type, N));
+            agk_bytes_row found[N / 16];
+            float expected[N];
+            agk_traits(type)->to_float(x, expected, N);
+            fast(type, x, found, N);
+            for (int j = 0; j < N; ++j) {
+                const agk_bytes_row *y = &found[j / 16 & (traits.halves ? ~0 : ~1)];
+                const double value = (double)(found[j / 16].q[j % 16] - 128) * (double)y->d + (double)y->minimum;
+                const double size = 128.0 * fabs((double)y->d) + fabs((double)y->minimum);
+                if (isfinite(size) && isfinite(expected[j])) CHECK(fabs(value - (double)expected[j]) <= 1e-6 * size);
+                if (!traits.minimum) CHECK(y->minimum == 0.0f);
+            }
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+/* What an f32 is as one term of a product on tiles: rounded, zero with its sign if that is subnormal. */
+static uint16_t as_term(float x)
+{
+    uint16_t bits;
+    const float kept = fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+    agk_f32_to_bf16_scalar(&kept, &bits, 1);
+    return bits;
+}
+
+/* Rows of codebook types as bf16: what their floats are rounded to. Any bits, and ordinary scales. */
+static int bf16_rows(rng *r, int type)
+{
+    const bool points = is_codebook(type) && agk_code_traits_of(type).served && type != AGK_TQ1_0 && type != AGK_TQ2_0;
+    int n_variants = 0;
+    for (size_t i = 0; points && i < agk_n_variants; ++i) {
+        agk_mm_tiles_rows_iq_fn *fast = (agk_mm_tiles_rows_iq_fn *)variant(i, "mm_tiles_rows_iq");
+        if (fast == NULL) continue;
+        const bool scalar = strcmp(agk_variants[i].isa, "scalar") == 0;
+        for (int round = 0; round < SCALED(200); ++round) {
+            char *x = (char *)random_bytes(r, agk_row_size(type, N));
+            if (scalar || round % 2 == 0) random_row(r, type, x);
+            float expected[N];
+            uint16_t found[N];
+            agk_traits(type)->to_float(x, expected, N);
+            fast(type, x, found, N);
+            for (int j = 0; j < N; ++j) {
+                const bool nan = (found[j] & 0x7fff) > 0x7f80;
+                CHECK(isnan(expected[j]) ? nan : found[j] == as_term(expected[j]));
+            }
+            free(x);
+        }
+        ++n_variants;
+    }
+    return n_variants;
+}
+
+int main(void)
+{
+    rng r = rng_new(0);
+    int n = 0;
+    for (int type = 0; type < AGK_TYPE_COUNT; ++type) {
+        if (agk_traits(type)->blck_size == 1) continue;
+        n += rows(&r, type) + byte_rows(&r, type) + bf16_rows(&r, type);
+    }
+    CHECK(n >= 24); /* the scalar ones are there on any machine */
+    return 0;
+}
