@@ -24,7 +24,7 @@ __all__ = ["Made", "Plan", "chosen"]
 
 #: Kept in f32 whatever the folder has: small, or added to f32. Vectors are, too.
 IN_F32: Final = re.compile(
-    r"ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d\.|norm\.)"
+    r"norm\.|ffn_gate_inp\.|token_types\.|position_embd\.|\.bias$|rope_|ssm_(a$|d$|conv1d\.)"
     r"|time_mix_([wavg][12]|lerp_fused)\.|channel_mix_lerp"
 )
 FLOATS: Final = (DType.F32, DType.F16, DType.BF16)
