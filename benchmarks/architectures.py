@@ -3,9 +3,9 @@
     python -m benchmarks.architectures [NAME ...] [--threads 2] [--type q8_0] [--json FILE]
 
 The files are those that tests/models compares logits of, 16 times as wide: folders with random
-weights, converted; and models with states at sizes that exist (state_models.py). Turns of both are
-interleaved, so that a busy machine slows both; the fastest turn of each counts. Not here: one model
-of a real size (generation.py).
+weights, converted; and those that do not grow so, at sizes that exist (sized_models.py). Turns of
+both are interleaved, so that a busy machine slows both; the fastest turn of each counts. Not here:
+one model of a real size (generation.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 import aggml
 from aggml.models import convert
-from benchmarks import state_models
+from benchmarks import sized_models
 from benchmarks.generation import CTX, Peer
 from benchmarks.models import load_decoder, open_model
 
@@ -40,8 +40,8 @@ SIZES: Final = (
 )  # fmt: skip
 #: Their tensors do not all grow with the width.
 UNEVEN: Final = (
-    "deepseek2", "deepseek2-lite", "deepseek3", "deepseek3-yarn", "granitehybrid",
-    "granitehybrid-dense", "mamba2", "mamba2-tied", "qwen3next",
+    "deepseek2", "deepseek2-groups", "deepseek2-lite", "deepseek3", "deepseek3-yarn",
+    "granitehybrid", "granitehybrid-dense", "mamba2", "mamba2-tied", "qwen3next",
 )  # fmt: skip
 ALIKE: Final = {"llama-tied", "llama-biases", "llama-linear", "llama-3", "llama-yarn", "phi3-long",
                 "phi3-short"}  # fmt: skip
@@ -129,12 +129,12 @@ async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
     even = [x for x, told in cases.items()
             if "ForCausalLM" in str(told["config"]["architectures"])
             and x not in ALIKE and x not in UNEVEN]  # fmt: skip
-    for name in names or [*even, *state_models.MODELS]:
+    for name in names or [*even, *sized_models.MODELS]:
         with tempfile.TemporaryDirectory() as place:
             path = Path(place, f"{name}.gguf")
-            if name in state_models.MODELS:
-                size = state_models.write(path, name, dtype).stat().st_size
-                row = await _measured(path, threads, state_models.VOCABULARY)
+            if name in sized_models.MODELS:
+                size = sized_models.write(path, name, dtype).stat().st_size
+                row = await _measured(path, threads, sized_models.VOCABULARY)
             else:
                 told = _wider(cases[name])
                 folder = random_folders.write(Path(place, name), name, kind="f16", told=told)
@@ -153,7 +153,7 @@ async def _all(names: list[str], dtype: str, threads: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures")
     parser.add_argument(
-        "names", nargs="*", help="cases of tests/models/random_folders.py or state_models.py"
+        "names", nargs="*", help="cases of tests/models/random_folders.py or sized_models.py"
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--type", default="q8_0", help="of the matrices")
