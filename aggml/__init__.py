@@ -218,21 +218,6 @@ __all__ = [
     "unsafe",
 ]
 
-_OF_THE_REGISTRY = (
-    "LoadReport",
-    "LoadResult",
-    "load",
-    "load_all",
-    "load_report",
-    "register_device",
-    "register_family",
-    "search_path",
-    "split_backend_text",
-    "unload",
-    "unregister_device",
-)
-
-
 #: Rooms that a program without files, several devices or diagnosis does not use, with the names
 #: that they bring. They take a third of the time of an import, so they are imported when one of
 #: their names is first asked for.
@@ -254,7 +239,7 @@ _ROOMS = ("compare", "gguf", "models", "ray", "scheduler", "serve", "tracing")
 
 
 def __getattr__(name: str) -> object:
-    if name in _OF_THE_REGISTRY:
+    if name in registry.__all__:
         return getattr(registry, name)
     if name in _ROOMS:
         return importlib.import_module(f"aggml.{name}")

@@ -6,9 +6,13 @@ tensor (buffer.py), several buffers as one (multi_buffer.py).
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from aggml.errors import (
     AggmlError,
@@ -21,16 +25,38 @@ from aggml.memory.buffer import Buffer, aligned
 from aggml.memory.multi_buffer import MultiBuffer
 from aggml.memory.shortage import amount, shortage
 from aggml.native import _native
+from aggml.stream import Stream
 from aggml.stream.slices import Away, finish
 from aggml.tensor import cut, new_tensor
 from aggml.tensor.checking import integer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aggml.process.alive import Named
+    from aggml.stream.future import Future
     from aggml.stream.slices import Steps
     from aggml.tensor import Tensor
 
-__all__ = ["HOST", "BufferType", "HostBufferType", "host_tensor"]
+__all__ = ["HOST", "Aside", "BufferType", "HostBufferType", "host_tensor"]
+
+
+class Aside:
+    """Calls of a device that may take long, one after the other, and after no queued work.
+
+    Their thread is in the driver nearly all of the time, without the GIL; it is started by the
+    first call.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stream: Stream | None = None
+
+    def call(self, function: Callable[..., Any], *args: object) -> Future[Any]:
+        """A Future of ``function(*args)``."""
+        if self._stream is None:
+            self._stream = Stream(f"memory of {self._name}")
+        return self._stream.call(function, *args, operation="alloc")
 
 
 class BufferType(ABC):
@@ -40,11 +66,13 @@ class BufferType(ABC):
         name: for messages.
         device: whose memory it is; None for host memory that belongs to no device.
         alignment: of tensors in it, in bytes; a power of two.
+        aside: makes the buffers of `provide`; None: they are made at once.
     """
 
     name: str = ""
     device: Named | None = None
     alignment: int = 32
+    aside: Aside | None = None
 
     @property
     def max_size(self) -> int:
@@ -77,7 +105,24 @@ class BufferType(ABC):
 
         Cancellation: abandons the wait; the memory is given back.
         """
-        return self.alloc_buffer(size)
+        if self.aside is None:
+            return self.alloc_buffer(size)
+        buffer: Buffer = await self.aside.call(self.alloc_buffer, size)
+        return buffer
+
+    def checked_size(self, size: object) -> int:
+        """The number of bytes that somebody asks a buffer for.
+
+        Raises:
+            InvalidArgument, InvalidHandle: it is negative, or no integer.
+            AllocFailed: no machine has as many.
+        """
+        n = integer(size, "size", f"{self.name}.alloc_buffer")
+        if n < 0:
+            raise InvalidArgument(f"[{self.name}] a buffer of {n} bytes: give 0 or more")
+        if n >= 1 << 55:
+            raise AllocFailed(f"[{self.name}] no memory for {amount(n)}")
+        return n
 
     def taking(self, size: int) -> Steps[Buffer]:
         """Either of the two, as the steps are driven."""
@@ -230,13 +275,27 @@ class HostBufferType(BufferType):
             AllocFailed: no memory.
             InvalidArgument, InvalidHandle: a negative size, or none.
         """
-        if integer(size, "size", f"{self.name}.alloc_buffer") < 0:
-            raise InvalidArgument(f"[{self.name}] a buffer of {size} bytes")
+        n = self.checked_size(size)
         try:
-            memory = _native.Memory(size, 64)
-        except (MemoryError, TypeError, OverflowError) as error:  # also: no integer of C holds it
-            raise AllocFailed(f"[{self.name}] no memory for {amount(size)}") from error
-        return Buffer(self, size, memory.address, memory)
+            memory = _native.Memory(n, 64)
+        except MemoryError as error:
+            raise AllocFailed(f"[{self.name}] no memory for {amount(n)}") from error
+        return Buffer(self, n, memory.address, memory)
+
+    def adopt(self, size: int, address: int, free: Callable[..., object], *args: object) -> Buffer:
+        """A buffer over memory of the host that a driver gave; plain memory if ``address`` is 0.
+
+        ``free(*args)`` is called when nothing uses the memory any more.
+        """
+        if not address:
+            plain = HOST.alloc_buffer(size)
+            return Buffer(self, size, plain.base, plain.memory)
+        block = (ctypes.c_uint8 * size).from_address(address)
+        array = np.ctypeslib.as_array(block)
+        # As all host memory here: the same in every run. NumPy would keep the GIL.
+        ctypes.memset(address, 0, size)
+        weakref.finalize(block, free, *args).atexit = False
+        return Buffer(self, size, address, array)
 
 
 HOST = HostBufferType("CPU")

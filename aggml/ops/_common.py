@@ -35,6 +35,7 @@ __all__ = [
     "listed",
     "mismatch",
     "need_dense",
+    "need_f32_rows",
     "need_rows",
     "no_member",
     "pack",
@@ -155,6 +156,23 @@ def need_rows(op: str, name: str, a: Tensor) -> None:
     """
     if not a.is_contiguous_rows:
         raise LayoutMismatch(f"[{op}] the rows of {name} have gaps: {describe(a)}, nb {list(a.nb)}")
+
+
+def need_f32_rows(op: str, **operands: Tensor) -> None:
+    """Check that all operands are f32 tensors and that the elements of each row lie without gaps.
+
+    Raises:
+        InvalidHandle: an operand is no tensor.
+        LayoutMismatch: a row has gaps.
+        Unsupported: an operand is not f32.
+    """
+    for operand in operands.values():
+        if operand.__class__ is not Tensor:
+            all_tensors(op, **operands)
+        if operand.dtype is not F32:
+            raise refuse_type(op, **operands)
+    for name, operand in operands.items():
+        need_rows(op, name, operand)
 
 
 def suffix(a: Tensor, what: str) -> str:

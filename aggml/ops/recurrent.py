@@ -15,7 +15,7 @@ from aggml.ops._common import (
     all_tensors,
     mismatch,
     need_dense,
-    need_rows,
+    need_f32_rows,
     pack,
     refuse_type,
     whole,
@@ -35,17 +35,6 @@ _SNAPSHOTS = struct.Struct("<i60x")
 _SCALE = struct.Struct("<f60x")
 
 
-def _check(op: str, **operands: Tensor) -> None:
-    """Refuse operands that are not f32 or whose rows have gaps."""
-    for operand in operands.values():
-        if operand.__class__ is not Tensor:
-            all_tensors(op, **operands)
-        if operand.dtype is not F32:
-            raise refuse_type(op, **operands)
-    for name, operand in operands.items():
-        need_rows(op, name, operand)
-
-
 def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
     """Convolve each channel of the tokens with a short kernel of its own (``ggml_ssm_conv``).
 
@@ -60,7 +49,7 @@ def ssm_conv(sx: Tensor, c: Tensor) -> Tensor:
         LayoutMismatch: extents that do not fit, or gaps in rows.
         Unsupported: other types.
     """
-    _check("ssm_conv", sx=sx, c=c)
+    need_f32_rows("ssm_conv", sx=sx, c=c)
     k, d = c.ne[:2]
     tokens = sx.ne[0] - k + 1
     if not c.is_matrix or sx.ne[1] != d or sx.ne[3] != 1 or tokens < 0:
@@ -104,7 +93,7 @@ def ssm_scan(
     op = "ssm_scan"
     if ids.__class__ is not Tensor:
         all_tensors(op, s=s, x=x, dt=dt, A=A, B=B, C=C, ids=ids)
-    _check(op, s=s, x=x, dt=dt, A=A, B=B, C=C)
+    need_f32_rows(op, s=s, x=x, dt=dt, A=A, B=B, C=C)
     need_dense(op, s=s, dt=dt, A=A)
     for name, a in (("x", x), ("B", B), ("C", C)):
         if a.nb[:2] != (4, 4 * a.ne[0]):
@@ -167,7 +156,7 @@ def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Te
         Unsupported: other types.
     """
     op = "rwkv_wkv6"
-    _check(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
+    need_f32_rows(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
     need_dense(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
     if not k.ne == v.ne == r.ne == td.ne or tf.ne != (k.ne[0], k.ne[1], 1, 1):
         raise mismatch(op, "extents do not fit", k=k, v=v, r=r, tf=tf, td=td)
@@ -198,7 +187,7 @@ def rwkv_wkv7(
         Unsupported: other types.
     """
     op = "rwkv_wkv7"
-    _check(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
+    need_f32_rows(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
     need_dense(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
     if not r.ne == w.ne == k.ne == v.ne == a.ne == b.ne:
         raise mismatch(op, "extents differ", r=r, w=w, k=k, v=v, a=a, b=b)
@@ -229,7 +218,7 @@ def gated_linear_attn(
         Unsupported: other types.
     """
     op = "gated_linear_attn"
-    _check(op, k=k, v=v, q=q, g=g, state=state)
+    need_f32_rows(op, k=k, v=v, q=q, g=g, state=state)
     need_dense(op, k=k, v=v, q=q, g=g, state=state)
     if not k.ne == v.ne == q.ne == g.ne:
         raise mismatch(op, "extents differ", k=k, v=v, q=q, g=g)
@@ -263,7 +252,7 @@ def gated_delta_net(
         Unsupported: other types.
     """
     op = "gated_delta_net"
-    _check(op, q=q, k=k, v=v, g=g, beta=beta, state=state)
+    need_f32_rows(op, q=q, k=k, v=v, g=g, beta=beta, state=state)
     need_dense(op, g=g, beta=beta, state=state)
     (kept,) = whole(op, K)
     if kept < 1:

@@ -16,6 +16,7 @@ from aggml.ops._common import (
     FLOATS,
     all_tensors,
     mismatch,
+    need_f32_rows,
     need_rows,
     pack,
     refuse_type,
@@ -27,17 +28,6 @@ __all__ = ["dsv4_hc_comb", "dsv4_hc_post", "dsv4_hc_pre", "lightning_indexer"]
 
 _COMB = struct.Struct("<fi56x")
 _SUMS_ONLY = frozenset((DType.Q8_1, DType.Q8_K))
-
-
-def _check(op: str, **operands: Tensor) -> None:
-    """All are f32 tensors whose rows have no gaps."""
-    for operand in operands.values():
-        if operand.__class__ is not Tensor:
-            all_tensors(op, **operands)
-        if operand.dtype is not F32:
-            raise refuse_type(op, **operands)
-    for name, operand in operands.items():
-        need_rows(op, name, operand)
 
 
 def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
@@ -104,7 +94,7 @@ def dsv4_hc_comb(
         Unsupported: other types.
     """
     op = "dsv4_hc_comb"
-    _check(op, mixes=mixes, scale=scale, base=base)
+    need_f32_rows(op, mixes=mixes, scale=scale, base=base)
     (times,) = whole(op, n_iter)
     params = pack(op, _COMB, eps, times)
     if times < 1 or not eps >= 0:
@@ -133,7 +123,7 @@ def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
         Unsupported: other types.
     """
     op = "dsv4_hc_pre"
-    _check(op, x=x, weights=weights)
+    need_f32_rows(op, x=x, weights=weights)
     d, n, tokens, outer = x.ne
     if outer != 1 or weights.ne != (n, tokens, 1, 1):
         raise mismatch(op, "weights are not [n, t] for x [d, n, t]", x=x, weights=weights)
@@ -159,7 +149,7 @@ def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Ten
         Unsupported: other types.
     """
     op = "dsv4_hc_post"
-    _check(op, x=x, residual=residual, post=post, comb=comb)
+    need_f32_rows(op, x=x, residual=residual, post=post, comb=comb)
     d, n, tokens, outer = residual.ne
     if (
         outer != 1

@@ -16,7 +16,6 @@ from aggml.models.batching import Batcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from aggml.models import EncoderModel
     from aggml.models.decoding import F32
@@ -61,14 +60,9 @@ class Embedder:
         await self._open.enter_async_context(self._scores)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *raised: object) -> bool | None:
         """Stop. Whoever still waits for a vector or a score gets a `BatchError`."""
-        return await self._open.__aexit__(kind, error, trace)
+        return await self._open.__aexit__(*raised)  # type: ignore[arg-type]
 
     async def tokens(self, text: str) -> list[int]:
         """Token ids of a text.

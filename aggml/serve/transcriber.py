@@ -12,7 +12,6 @@ from aggml.models.batching import Batcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -44,14 +43,9 @@ class Transcriber:
         await self._windows.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *raised: object) -> bool | None:
         """Stop. Whoever still waits for a window gets a `BatchError`."""
-        return await self._windows.__aexit__(kind, error, trace)
+        return await self._windows.__aexit__(*raised)  # type: ignore[arg-type]
 
     async def said(
         self,

@@ -6,17 +6,19 @@ elsewhere. Not here: what is done in steps (plan/, graph_memory.py, allocator/).
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import anyio.lowlevel
 
 from aggml.native import _native
 
-__all__ = ["Away", "Steps", "finish", "give_way"]
+__all__ = ["Away", "Steps", "at_once", "finish", "give_way"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -54,6 +56,17 @@ def finish(steps: Steps[T]) -> T:
             return result
         if away is not None:
             away.now()
+
+
+def at_once(function: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """The same function, which does all of its steps now: its result is what they return."""
+
+    @functools.wraps(function)
+    def now(*args: P.args, **kwargs: P.kwargs) -> T:
+        return finish(function(*args, **kwargs))
+
+    now.__doc__ = f"`{function.__name__}`, all at once."
+    return now
 
 
 async def give_way(steps: Steps[T]) -> T:

@@ -13,9 +13,10 @@ from aggml.backend.backend import Device
 from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.cuda.backend import CUDABackend
 from aggml.devices.cuda.driver import Missing, entries
-from aggml.devices.cuda.memory import Aside, CUDABufferType, PinnedBufferType, registered
+from aggml.devices.cuda.memory import CUDABufferType, PinnedBufferType, registered
 from aggml.devices.cuda.module import Module
 from aggml.errors import InvalidState
+from aggml.memory.buffer_type import Aside
 from aggml.native import _native
 from aggml.ops import table
 from aggml.stream.base import at_exit

@@ -11,7 +11,7 @@ from aggml.native import _native
 
 if TYPE_CHECKING:
     from aggml.devices.cuda.launch import Kernels
-    from aggml.devices.cuda.memory import Aside
+    from aggml.memory.buffer_type import Aside
 
 __all__ = ["Module", "Target"]
 

@@ -8,25 +8,19 @@ here: formats that a library packs weights in (packed.py), addresses (native/ggm
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from aggml.errors import AllocFailed, InvalidArgument
+from aggml.errors import AllocFailed
 from aggml.memory.buffer import Buffer
-from aggml.memory.buffer_type import HOST, BufferType, HostBufferType
+from aggml.memory.buffer_type import HOST, Aside, BufferType, HostBufferType
 from aggml.ops.table import NUMBERS
-from aggml.stream import Stream
 from aggml.stream.failures import exception_of
-from aggml.tensor.checking import integer
 
 if TYPE_CHECKING:
     from aggml.native import _native
     from aggml.tensor import Tensor
 
-__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "checked_size", "taken"]
+__all__ = ["GgmlBufferType", "GgmlHostType", "Owner", "PinnedType", "taken"]
 
 
 class Owner(Protocol):
@@ -42,21 +36,6 @@ class Owner(Protocol):
     def question(self, tensor: Tensor) -> _native.GgmlPlan:
         """One node, as the library is asked about it."""
         ...
-
-
-def checked_size(size: object, name: str) -> int:
-    """A number of bytes that somebody asks for.
-
-    Raises:
-        InvalidArgument, InvalidHandle: negative, or no integer.
-        AllocFailed: more than any machine has.
-    """
-    n = integer(size, "size", f"{name}.alloc_buffer")
-    if n < 0:
-        raise InvalidArgument(f"[{name}] a buffer of {n} bytes")
-    if n >= 1 << 55:
-        raise AllocFailed(f"[{name}] no memory for {n} bytes")
-    return n
 
 
 def taken(answer: tuple[Any, _native.Error | None]) -> Any:  # noqa: ANN401 - of the binding
@@ -84,7 +63,7 @@ class GgmlBufferType(BufferType):
         self.alignment = alignment
         self._ggml = device
         self._max_size = max_size
-        self._aside: Stream | None = None
+        self.aside = Aside(device.name)
 
     @property
     def max_size(self) -> int:
@@ -105,7 +84,7 @@ class GgmlBufferType(BufferType):
             AllocFailed: the device has not as many left.
             DeviceError: the device is lost.
         """
-        n = checked_size(size, self.name)
+        n = self.checked_size(size)
         if n == 0:
             return Buffer(self, 0, 0, None)
         if n > self._max_size:
@@ -115,13 +94,6 @@ class GgmlBufferType(BufferType):
         except AllocFailed as error:
             raise AllocFailed(f"[{self.name}] no memory for {n} bytes: {error}") from error
         return Buffer(self, n, native.base, native)
-
-    async def provide(self, size: int) -> Buffer:
-        """`alloc_buffer` on a thread of the device's: a driver or a server may take long."""
-        if self._aside is None:
-            self._aside = Stream(f"memory of {self.name}")
-        buffer: Buffer = await self._aside.call(self.alloc_buffer, size, operation="alloc")
-        return buffer
 
 
 class PinnedType(HostBufferType):
@@ -137,16 +109,10 @@ class PinnedType(HostBufferType):
         Raises:
             AllocFailed: no memory at all.
         """
-        n = checked_size(size, self.name)
+        n = self.checked_size(size)
         native, error = self._ggml.native.alloc(n, True) if n else (None, None)
-        if native is None or error is not None:
-            plain = HOST.alloc_buffer(n)
-            return Buffer(self, n, plain.base, plain.memory)
-        block = (ctypes.c_uint8 * n).from_address(native.base)
-        array = np.ctypeslib.as_array(block)
-        ctypes.memset(native.base, 0, n)  # as all host memory here: the same in every run
-        weakref.finalize(block, _let_go, native).atexit = False
-        return Buffer(self, n, native.base, array)
+        address = 0 if native is None or error is not None else native.base
+        return self.adopt(n, address, _let_go, native)
 
 
 def _let_go(native: object) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from aggml.devices.ggml.memory import checked_size, taken
+from aggml.devices.ggml.memory import taken
 from aggml.errors import AllocFailed, Unsupported
 from aggml.memory.buffer import Buffer
 from aggml.memory.buffer_type import BufferType
@@ -71,7 +71,7 @@ class PackedType(BufferType):
         Raises:
             AllocFailed: no memory.
         """
-        n = checked_size(size, self.name)
+        n = self.checked_size(size)
         if n == 0:
             return Buffer(self, 0, 0, None)
         try:

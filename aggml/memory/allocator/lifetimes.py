@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from aggml.errors import InvalidArgument
 from aggml.memory.allocator.arena import CHUNK_SHIFT, Arena, Chunk
 from aggml.ops.table import OPS
-from aggml.stream.slices import finish
+from aggml.stream.slices import at_once
 from aggml.tensor import MAX_BYTES, Tensor, describe
 
 if TYPE_CHECKING:
@@ -286,41 +286,11 @@ def laying_out_scratch(
     return ScratchLayout({t: start for t, (start, _) in placed.items()}, arena.high)
 
 
-def lay_out_scratch(
-    graph: Graph,
-    wanted: Callable[[Tensor], bool] | Collection[Tensor],
-    *,
-    alignment: int,
-    alloc_size: Callable[[Tensor], int] | None = None,
-    reuse_inputs: bool = False,
-) -> ScratchLayout:
-    """`laying_out_scratch`, all at once."""
-    return finish(
-        laying_out_scratch(
-            graph, wanted, alignment=alignment, alloc_size=alloc_size, reuse_inputs=reuse_inputs
-        )
-    )
+lay_out_scratch = at_once(laying_out_scratch)
 
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.nbytes
-
-
-def lay_out_graph(
-    graph: Graph,
-    node_ids: Sequence[int] | None = None,
-    leaf_ids: Sequence[int] | None = None,
-    *,
-    types: Sequence[Sizing],
-    reuse_inputs: bool = False,
-    ours: Collection[Buffer] = (),
-) -> GraphLayout:
-    """`laying_out_graph`, all at once."""
-    return finish(
-        laying_out_graph(
-            graph, node_ids, leaf_ids, types=types, reuse_inputs=reuse_inputs, ours=ours
-        )
-    )
 
 
 def laying_out_graph(
@@ -388,6 +358,9 @@ def laying_out_graph(
         for buffer_type, repeated in zip(types, shared, strict=True)
     )
     return GraphLayout(slots, chunks)
+
+
+lay_out_graph = at_once(laying_out_graph)
 
 
 def _highs(arena: Chunk | Arena) -> tuple[int, ...]:

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Final
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from aggml import DType, Graph
+from aggml import Graph
 from aggml.models.cache.copying import Run, copied, copy_nodes, joined
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from aggml import Backend, Buffer, Scheduler, Tensor
-    from aggml.models.description import Description
+    from aggml import Backend, Buffer, Tensor
 
 __all__ = ["PAGE", "PagedDecoder", "Pages", "budget_of"]
 
@@ -141,25 +140,10 @@ class PagedDecoder(Decoder):
     """
 
     ring = False
-
-    def __init__(
-        self,
-        backend: Backend | Scheduler,
-        model: Description,
-        weights: Mapping[str, Tensor],
-        *,
-        ctx: int,
-        sequences: int = 1,
-        cache: DType | str = DType.F16,
-        max_graphs: int = 96,
-    ) -> None:
-        self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
-        super().__init__(
-            backend, model, weights, ctx=ctx, sequences=sequences, cache=cache,
-            max_graphs=max_graphs,
-        )  # fmt: skip
+    graphs = 96
 
     def _allocate(self) -> object:
+        self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
         return [
             self._mapped(backend, caches)
             if backend.device.caps.buffer_from_host

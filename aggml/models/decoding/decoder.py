@@ -49,13 +49,14 @@ class Decoder:
         ctx: positions of each sequence, rounded up to a multiple of 256.
         sequences: how many there may be at a time.
         cache: element type of the caches.
-        max_graphs: how many graphs of steps are kept.
+        max_graphs: how many graphs of steps are kept; None: `graphs`.
 
     Raises:
         ModelError: a head is no whole number of blocks of the cache's type.
     """
 
     ring: ClassVar[bool] = True  # whether layers with a window keep no more than that
+    graphs: ClassVar[int] = 32  # of steps, that are kept
     draws: ClassVar[bool] = True
 
     def __init__(
@@ -67,7 +68,7 @@ class Decoder:
         ctx: int,
         sequences: int = 1,
         cache: DType | str = DType.F16,
-        max_graphs: int = 32,
+        max_graphs: int | None = None,
     ) -> None:
         self.site = site_of(backend)
         self.model = model
@@ -81,7 +82,7 @@ class Decoder:
         self._reached = Reached(sequences) if self.caches.states else None
         self._memory = self._allocate()
         builder = Builder(model, weights, self.caches, self.ctx)
-        self._steps = Steps(self.site, builder, max_graphs)
+        self._steps = Steps(self.site, builder, self.graphs if max_graphs is None else max_graphs)
 
     @classmethod
     def sizes(
