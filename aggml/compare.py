@@ -93,7 +93,7 @@ async def copy_graph(graph: Graph, source: Backend, target: Backend) -> GraphCop
     storages = [t for t in clones if t.view_src is None]
     for tensor in storages:
         if tensor.placement is None and tensor.op == "none":
-            raise NotAllocated(f"[copy_graph] {tensor!r} has no memory")
+            raise NotAllocated(f"[copy_graph] {tensor!r} has no memory: call alloc_graph first")
     copies = [t for t in storages if t.placement is not None and t.placement.readable]
     for tensor in copies:
         source._check_tensor(tensor, "copy_graph")

@@ -143,7 +143,7 @@ class DType(enum.Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> DType:
-        raise InvalidArgument(f"[DType] {value!r} is the id of no type")
+        raise InvalidArgument(f"[DType] {value!r} is the id of no type: DType.parse takes names")
 
     def __repr__(self) -> str:
         return f"DType.{self.name}"
@@ -179,7 +179,9 @@ class DType(enum.Enum):
         wanted = np.dtype(x)
         found = _BY_NUMPY.get(wanted)
         if found is None:
-            raise InvalidArgument(f"[DType.parse] numpy's {wanted} has no counterpart")
+            raise InvalidArgument(
+                f"[DType.parse] numpy's {wanted} has no counterpart: convert the array with .astype"
+            )
         return found
 
     def row_size(self, n: int) -> int:

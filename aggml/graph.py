@@ -72,7 +72,7 @@ class Graph:
 
     def __init__(self, *ends: Tensor) -> None:
         if not ends:
-            raise InvalidArgument("[Graph] no tensor to compute")
+            raise InvalidArgument("[Graph] no tensor to compute: give one or more ends")
         for end in ends:
             if not isinstance(end, Tensor):
                 raise InvalidHandle(f"[Graph] {end!r} is no tensor")

@@ -47,7 +47,10 @@ def buffer_from_ptr(
     address = integer(address, "address", "buffer_from_ptr")
     size = integer(size, "size", "buffer_from_ptr")
     if address <= 0 or size < 0:
-        raise InvalidArgument(f"[buffer_from_ptr] address={address:#x}, size={size}")
+        raise InvalidArgument(
+            f"[buffer_from_ptr] address={address:#x}, size={size}: give an address above 0 and 0 "
+            "or more bytes"
+        )
     if address + size > (1 << 63) - 1:
         raise OutOfBounds(f"[buffer_from_ptr] {size} bytes from {address:#x} on are no addresses")
     memory = (ctypes.c_uint8 * size).from_address(address)
@@ -66,6 +69,6 @@ def c_function(address: int) -> Callable[..., None]:
     """
     address = integer(address, "address", "c_function")
     if not 0 < address < 1 << 63:
-        raise InvalidArgument(f"[c_function] address={address:#x}")
+        raise InvalidArgument(f"[c_function] address={address:#x} is not within 1..2^63 - 1")
     function: Callable[..., None] = ctypes.CFUNCTYPE(None)(address)
     return function

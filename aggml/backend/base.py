@@ -185,7 +185,7 @@ class BackendBase(ABC):
 
     def _check_open(self, what: str) -> None:
         if self.stream.native.closed:
-            raise InvalidState(f"[{what}] {self!r} is closed")
+            raise InvalidState(f"[{what}] {self!r} is closed: open another with device.backend()")
 
     def _check_tensor(self, tensor: Tensor, what: str, *, write: bool = False) -> None:
         """Refuse a tensor that has no memory, or none in reach, or none that may be written."""
@@ -193,11 +193,15 @@ class BackendBase(ABC):
             raise InvalidHandle(f"[{what}] {tensor!r} is no tensor")
         placement = tensor.root.placement
         if placement is None:
-            hint = "" if tensor.root.op == "none" else "; flag a node with set_output() to read it"
-            raise NotAllocated(f"[{what}] {tensor!r} has no memory{hint}")
+            node = tensor.root.op != "none"
+            hint = (
+                "flag a node with set_output() to read it" if node else "call Backend.alloc first"
+            )
+            raise NotAllocated(f"[{what}] {tensor!r} has no memory; {hint}")
         if not self._device.supports_buffer_type(placement.buffer.type):
             raise InvalidArgument(
-                f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}"
+                f"[{what}] {tensor!r} lies in {placement.buffer!r}, out of reach of {self!r}: "
+                "allocate it here, or Backend.copy it from the backend that reaches it"
             )
         if not (placement.readable or write):
             raise NotAllocated(
@@ -206,7 +210,8 @@ class BackendBase(ABC):
             )
         if write and not placement.buffer.writable:
             raise InvalidArgument(
-                f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only"
+                f"[{what}] {tensor!r} lies in {placement.buffer!r}, which is read-only; "
+                "Backend.copy it to memory of its own"
             )
 
     @staticmethod

@@ -182,7 +182,8 @@ class ComputingBackend(BackendBase):
         for buffer, tensor in first.items():
             if not device.supports_buffer_type(buffer.type):
                 raise InvalidArgument(
-                    f"[{what}] {tensor!r} lies in {buffer!r}, out of reach of {self!r}"
+                    f"[{what}] {tensor!r} lies in {buffer!r}, out of reach of {self!r}: a "
+                    "Scheduler copies what a backend does not reach"
                 )
 
     def _compiled(self, graph: Graph, what: str) -> CompiledGraph:

@@ -149,7 +149,8 @@ class DataBackend(BackendBase):
             one = byte.view(np.uint8 if tensor.dtype.is_quantized else f"u{byte.size}").reshape(())
             if tensor.dtype.type_size != byte.size and not tensor.dtype.is_quantized:
                 raise InvalidArgument(
-                    f"[Backend.memset] {tensor!r} cannot be set element by element"
+                    f"[Backend.memset] {tensor!r} has gaps, and elements of no whole number of "
+                    "bytes: set its storage, or give offset and size"
                 )
             future = self._set(tensor, np.broadcast_to(one, shape))
         else:
@@ -296,7 +297,8 @@ class DataBackend(BackendBase):
         other._check_tensor(dst, "Backend.copy", write=True)
         if not same_layout(src, dst):
             raise LayoutMismatch(
-                f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides"
+                f"[Backend.copy] {src!r} and {dst!r} differ in type, extents or strides: "
+                "ops.cpy in a graph converts and reorders"
             )
         if other is not self:
             future = self._copy_to(src, dst, other)

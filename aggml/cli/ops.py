@@ -130,7 +130,9 @@ def ops(device: str | None, kind: str | None, names: tuple[str, ...], as_json: b
     wanted = None if kind is None else DType.parse(kind).type_name
     for name in names:
         if name not in OPS or name in IDLE:
-            raise click.BadParameter(f"there is no op {name!r}", param_hint="OP")
+            raise click.BadParameter(
+                f"there is no op {name!r}: `aggml ops` lists them", param_hint="OP"
+            )
     found: dict[str, dict[str, list[str]] | None] = {}
     for op in names or OPS.keys() - IDLE:
         types = supported(on, op)

@@ -54,7 +54,9 @@ def convert(
         source = None
     reading = target is DType.F32 and source in _TO_F32
     if not reading and not (source is DType.F32 and target in _FROM_F32):
-        raise Unsupported(f"[convert] there is no conversion from {x.dtype} to {target}")
+        raise Unsupported(
+            f"[convert] there is no conversion from {x.dtype} to {target}, only from f32 and to f32"
+        )
     kind = source if reading else target
     assert kind is not None
     x = np.asarray(x, order="C")  # unlike ascontiguousarray it keeps 0 axes

@@ -162,10 +162,17 @@ class _Dequantize:
         self.what = what
         self.kind = kind = DType.parse(dtype)
         if not _native.has_to_float(kind.value):
-            raise Unsupported(f"[{what}] there is no conversion from {kind.type_name}")
+            raise Unsupported(
+                f"[{what}] there is no conversion from {kind.type_name}: give a type with "
+                "quantized "
+                "blocks or floats"
+            )
         blocks = np.asarray(blocks)
         if blocks.dtype not in _element_types(kind):
-            raise LayoutMismatch(f"[{what}] the blocks of {kind.type_name} hold {blocks.dtype}")
+            known = " or ".join(map(str, _element_types(kind)))
+            raise LayoutMismatch(
+                f"[{what}] the blocks of {kind.type_name} are {blocks.dtype}, expected {known}"
+            )
         extents = _extents(what, kind, ne) if ne is not None else _rows_of(what, kind, blocks)
         blocks = np.ascontiguousarray(blocks)
         self.blocks = blocks if _address(blocks) % 4 == 0 else blocks.copy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap as mapping
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -110,11 +111,19 @@ class GGUFFile:
         self._check_open("data")
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise InvalidArgument(f"[GGUFFile.data] {str(self.path)!r} has no tensor {name!r}")
+            raise self._unknown("data", name)
         offset = self._offsets[name]
         view = self._bytes[offset : offset + tensor.nbytes]
         view.flags.writeable = False
         return view
+
+    def _unknown(self, what: str, name: object) -> InvalidArgument:
+        near = get_close_matches(str(name), self.tensors, 3) or [*self.tensors][:3]
+        return InvalidArgument(
+            f"[GGUFFile.{what}] {str(self.path)!r} has no tensor {name!r}; it has "
+            f"{len(self.tensors)}, "
+            f"among them {', '.join(near)}"
+        )
 
     def _wanted(self, names: Iterable[str] | None, what: str) -> list[str]:
         """The wanted names, each once; all names if none are given."""
@@ -123,9 +132,7 @@ class GGUFFile:
         wanted = [*dict.fromkeys(self.tensors if names is None else names)]
         for name in wanted:
             if name not in self.tensors:
-                raise InvalidArgument(
-                    f"[GGUFFile.{what}] {str(self.path)!r} has no tensor {name!r}"
-                )
+                raise self._unknown(what, name)
         return wanted
 
     def map(self, device: Device, names: Iterable[str] | None = None) -> Buffer:
@@ -227,7 +234,7 @@ class GGUFFile:
 
     def _check_open(self, place: str) -> None:
         if self._closed:
-            raise InvalidState(f"[GGUFFile.{place}] {str(self.path)!r} is closed")
+            raise InvalidState(f"[GGUFFile.{place}] {str(self.path)!r} is closed: open it again")
 
     def __enter__(self) -> Self:
         return self

@@ -303,7 +303,9 @@ class GGUFWriter:
         if self.closed:
             raise InvalidState(f"[GGUFWriter.{place}] {str(self.path)!r} is closed")
         if self._busy:
-            raise InvalidState(f"[GGUFWriter.{place}] a tensor is still being added")
+            raise InvalidState(
+                f"[GGUFWriter.{place}] a tensor is still being added: await that first"
+            )
 
     def __enter__(self) -> Self:
         return self

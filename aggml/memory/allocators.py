@@ -202,7 +202,9 @@ class GraphAllocator:
                 )
             _, node_ids, leaf_ids = self._reserved
         if graph.memory is not None:
-            raise AlreadyAllocated(f"[GraphAllocator.alloc_graph] {graph!r} has memory")
+            raise AlreadyAllocated(
+                f"[GraphAllocator.alloc_graph] {graph!r} has memory: close that first"
+            )
         layout = self._layout(graph, node_ids, leaf_ids)
         # What the buffers hold so far may be part of this graph, too.
         former = [(t, t.placement) for buffer in self.buffers for t in there(buffer._tensors)]

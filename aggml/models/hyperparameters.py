@@ -42,7 +42,11 @@ class Hyperparameters:
     def _need(self, name: str, default: Any) -> Any:  # noqa: ANN401 as the file has it
         found = self.get(name, default)
         if found is None:
-            raise ModelError(f"the file does not give {self.architecture}.{name}")
+            raise ModelError(
+                f"the file does not give {self.architecture}.{name}, which this architecture "
+                "needs: "
+                "convert the model again"
+            )
         return found
 
     def integer(self, name: str, default: int | None = None) -> int:

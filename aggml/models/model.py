@@ -180,7 +180,7 @@ class Model(ABC):
 
     def _check_open(self, what: str) -> None:
         if self._closed:
-            raise InvalidState(f"[{what}] the model is closed")
+            raise InvalidState(f"[{what}] the model is closed: load it again")
 
     async def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts; of long ones in a thread."""

@@ -250,7 +250,10 @@ class SpeechModel(Model):
         if task not in ("transcribe", "translate"):
             raise InvalidArgument(f"[transcribe] task is {task!r}, not transcribe or translate")
         if task == "translate" and len(self.languages) == 1:
-            raise InvalidArgument("[transcribe] a model of English alone does not translate")
+            raise InvalidArgument(
+                "[transcribe] a model of English alone does not translate: load one of many "
+                "languages"
+            )
         given = (temperature,) if isinstance(temperature, (int, float)) else temperature
         heats = tuple(float(x) for x in given)
         if not heats or min(heats) < 0:

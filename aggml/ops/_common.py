@@ -11,8 +11,8 @@ from operator import index
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from aggml.dtype import TYPES, DType
-from aggml.errors import InvalidArgument, InvalidHandle, LayoutMismatch, Unsupported
-from aggml.tensor import Extents, Tensor, describe, new_view
+from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMismatch, Unsupported
+from aggml.tensor import Extents, Tensor, change, describe, new_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,14 +32,17 @@ __all__ = [
     "Prec",
     "all_tensors",
     "by_name",
+    "gaps",
     "listed",
     "mismatch",
     "need_dense",
     "need_f32_rows",
+    "need_node",
     "need_rows",
     "no_member",
     "pack",
     "refuse_type",
+    "set_sinks",
     "suffix",
     "two_tensors",
     "view_of",
@@ -90,6 +93,47 @@ def no_member(op: str, argument: str, given: object, table: Mapping[object, enum
     raise InvalidArgument(f"[{op}] {argument} = {given!r}, which is none of {', '.join(names)}")
 
 
+def need_node(op: str, a: Tensor, of: str, *, to_change: bool = True) -> None:
+    """Check that ``a`` is a node that ``ops.<of>`` made and, ``to_change`` it, that it still may.
+
+    Raises:
+        InvalidArgument: it comes from another op.
+        InvalidHandle: it is no tensor.
+        InvalidState: it is in a Graph.
+    """
+    if a.__class__ is not Tensor:
+        all_tensors(op, a=a)
+    if a.op != of:
+        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}, not from {of}")
+    if to_change and a._frozen:
+        raise InvalidState(f"[{op}] {describe(a)} is in a Graph: call it before Graph is made")
+
+
+def set_sinks(op: str, a: Tensor, sinks: Tensor | None, heads: int, at: int) -> Tensor:
+    """Put one logit for each head into ``a.src[at]``, or take it away; returns ``a``.
+
+    Raises:
+        InvalidHandle: it is no tensor.
+        InvalidState: ``a`` has sinks already.
+        LayoutMismatch: not one for each of ``heads``, or gaps.
+        Unsupported: another type than f32.
+    """
+    if sinks is None:
+        kept = a.src[:at]
+        change(a, "src", kept[:-1] if kept[-1] is None else kept)
+        return a
+    if sinks.__class__ is not Tensor:
+        all_tensors(op, sinks=sinks)
+    if len(a.src) > at:
+        raise InvalidState(f"[{op}] {describe(a)} has sinks already: None takes them away")
+    if sinks.dtype is not F32:
+        raise refuse_type(op, "sinks of f32", sinks=sinks)
+    if sinks.ne != (heads, 1, 1, 1) or not sinks.is_contiguous:
+        raise mismatch(op, f"sinks are not [{heads}], one for each head, without gaps", sinks=sinks)
+    change(a, "src", (*a.src, *[None] * (at - len(a.src)), sinks))
+    return a
+
+
 def pack(op: str, layout: struct.Struct, *values: object) -> bytes:
     """Parameters of a node, 64 bytes.
 
@@ -132,9 +176,15 @@ def mismatch(op: str, what: str, **operands: Tensor | None) -> LayoutMismatch:
     return LayoutMismatch(f"[{op}] {what}: {_named(operands)}")
 
 
-def refuse_type(op: str, **operands: Tensor) -> Unsupported:
-    """The exception that says there is no such operation on these types."""
-    return Unsupported(f"[{op}] not for these types: {_named(operands)}")
+def refuse_type(op: str, takes: str, **operands: Tensor) -> Unsupported:
+    """The exception that says there is no such operation on these types, but on those it takes."""
+    return Unsupported(f"[{op}] not for these types: {_named(operands)}; it takes {takes}")
+
+
+def gaps(op: str, **operands: Tensor) -> LayoutMismatch:
+    """The exception that says elements of these operands lie apart from each other."""
+    given = ", ".join(f"{name} = {describe(a)}, nb {list(a.nb)}" for name, a in operands.items())
+    return LayoutMismatch(f"[{op}] rows have gaps: {given}; ops.cont makes a copy without")
 
 
 def need_dense(op: str, **operands: Tensor) -> None:
@@ -145,7 +195,10 @@ def need_dense(op: str, **operands: Tensor) -> None:
     """
     for name, a in operands.items():
         if not a.is_contiguous:
-            raise LayoutMismatch(f"[{op}] {name} is not contiguous: {describe(a)}, nb {list(a.nb)}")
+            raise LayoutMismatch(
+                f"[{op}] {name} is not contiguous: {describe(a)}, nb {list(a.nb)}; ops.cont makes "
+                "a copy that is"
+            )
 
 
 def need_rows(op: str, name: str, a: Tensor) -> None:
@@ -155,7 +208,7 @@ def need_rows(op: str, name: str, a: Tensor) -> None:
         LayoutMismatch: a row has gaps; `ops.cont` makes a copy without.
     """
     if not a.is_contiguous_rows:
-        raise LayoutMismatch(f"[{op}] the rows of {name} have gaps: {describe(a)}, nb {list(a.nb)}")
+        raise gaps(op, **{name: a})
 
 
 def need_f32_rows(op: str, **operands: Tensor) -> None:
@@ -170,7 +223,7 @@ def need_f32_rows(op: str, **operands: Tensor) -> None:
         if operand.__class__ is not Tensor:
             all_tensors(op, **operands)
         if operand.dtype is not F32:
-            raise refuse_type(op, **operands)
+            raise refuse_type(op, "f32", **operands)
     for name, operand in operands.items():
         need_rows(op, name, operand)
 

@@ -27,7 +27,7 @@ def unary_node(op: str, a: Tensor, inplace: bool, params: bytes = NO_PARAMS) -> 
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype not in (HALF_OR_SINGLE if op in _NO_BF16 else FLOATS):
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32 or f16" if op in _NO_BF16 else "f32, f16 or bf16", a=a)
     if a.nb[0] != a.dtype.type_size:
         need_rows(op, "a", a)
     if inplace:

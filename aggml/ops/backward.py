@@ -9,7 +9,16 @@ from __future__ import annotations
 import struct
 
 from aggml.errors import InvalidArgument, Unsupported
-from aggml.ops._common import F32, HALF_OR_SINGLE, all_tensors, mismatch, pack, refuse_type, suffix
+from aggml.ops._common import (
+    F32,
+    HALF_OR_SINGLE,
+    all_tensors,
+    gaps,
+    mismatch,
+    pack,
+    refuse_type,
+    suffix,
+)
 from aggml.tensor import Tensor, new_node, new_view
 
 __all__ = [
@@ -41,11 +50,11 @@ def silu_back(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("silu_back", a=a, b=b)
     if a.dtype not in HALF_OR_SINGLE:
-        raise refuse_type("silu_back", a=a, b=b)
+        raise refuse_type("silu_back", "f32 or f16", a=a, b=b)
     if a.ne != b.ne or a.dtype is not b.dtype:
-        raise mismatch("silu_back", "extents or types differ", a=a, b=b)
+        raise mismatch("silu_back", "a and b must have the same type and extents", a=a, b=b)
     if not (a.is_contiguous_n(1) and b.is_contiguous_n(1)):
-        raise mismatch("silu_back", f"gaps, nb {list(a.nb)} and {list(b.nb)}", a=a, b=b)
+        raise gaps("silu_back", a=a, b=b)
     return new_node("silu_back", a.dtype, a.ne, (a, b))
 
 
@@ -69,11 +78,11 @@ def rms_norm_back(a: Tensor, b: Tensor, eps: float) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if a.dtype is not F32 or b.dtype is not F32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "f32", a=a, b=b)
     if a.ne != b.ne:
-        raise mismatch(op, "extents differ", a=a, b=b)
+        raise mismatch(op, "a and b must have the same extents", a=a, b=b)
     if a.nb[0] != 4 or b.nb[0] != 4:
-        raise mismatch(op, f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+        raise gaps(op, a=a, b=b)
     params = pack(op, _EPS, eps)
     if not eps >= 0:
         raise InvalidArgument(f"[{op}] eps = {eps} is negative or NaN")
@@ -86,11 +95,11 @@ def _soft_max(
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if a.dtype is not F32 or b.dtype is not F32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "f32", a=a, b=b)
     if a.ne != b.ne:
-        raise mismatch(op, "extents differ", a=a, b=b)
+        raise mismatch(op, "a and b must have the same extents", a=a, b=b)
     if not (a.is_contiguous and b.is_contiguous):
-        raise mismatch(op, f"gaps, nb {list(a.nb)} and {list(b.nb)}", a=a, b=b)
+        raise gaps(op, a=a, b=b)
     params = pack(op, _SOFT_MAX, scale, max_bias)
     if max_bias != 0:
         raise Unsupported(f"[{op}] max_bias = {max_bias} has no gradient here, only 0")
@@ -145,9 +154,9 @@ def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor or c.__class__ is not Tensor:
         all_tensors(op, a=a, b=b, c=c)
     if a.dtype is not F32 or b.dtype is not F32 or c.dtype is not F32:
-        raise refuse_type(op, a=a, b=b, c=c)
+        raise refuse_type(op, "f32", a=a, b=b, c=c)
     if not a.is_scalar or b.ne != c.ne:
-        raise mismatch(op, "a is not one element, or extents of b and c differ", a=a, b=b, c=c)
+        raise mismatch(op, "a must be one element, b and c of the same extents", a=a, b=b, c=c)
     if not (b.is_contiguous and c.is_contiguous):
-        raise mismatch(op, f"gaps, nb {list(b.nb)} and {list(c.nb)}", b=b, c=c)
+        raise gaps(op, b=b, c=c)
     return new_node(op, F32, b.ne, (a, b, c), ndim=b.ndim)

@@ -17,6 +17,7 @@ from aggml.ops._common import (
     I32,
     READ_ONLY,
     all_tensors,
+    gaps,
     mismatch,
     pack,
     refuse_type,
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 _TYPES = frozenset(((F32, F32), (F16, F16), (F16, F32), (BF16, BF16), (BF16, F32)))
+_PAIRS = "f32 with f32, f16 or bf16 with itself or f32, and quantized a with f32 for add"
 _SCALE = struct.Struct("<2f56x")
 
 
@@ -52,13 +54,13 @@ def _build(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if a.ne != b.ne and not can_repeat(b, a):
-        raise mismatch(op, "b does not repeat to a", a=a, b=b)
+        raise mismatch(op, "b does not repeat to the extents of a", a=a, b=b)
     if (a.dtype, b.dtype) not in _TYPES and not (op == "add" and _quantized(a, b)):
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, _PAIRS, a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
-        raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a, b=b)
+        raise gaps(op, a=a, b=b)
     if b.nb[0] != b.dtype.type_size and a.dtype.is_quantized:
-        raise mismatch(op, f"the rows of b have gaps, nb[0] {b.nb[0]}", a=a, b=b)
+        raise gaps(op, a=a, b=b)
     m, n = a.ndim, b.ndim
     if n > m:
         m = n
@@ -112,15 +114,20 @@ def add_cast(a: Tensor, b: Tensor, type: DTypeLike) -> Tensor:  # noqa: A002 - g
         all_tensors("add_cast", a=a, b=b)
     dtype = DType.parse(type)
     if a.ne[0] != b.ne[0] or not can_repeat(b, a):
-        raise mismatch("add_cast", "the rows of b do not repeat to a", a=a, b=b)
+        raise mismatch("add_cast", f"rows of b do not repeat to {list(a.ne)}", a=a, b=b)
     if a.dtype.is_quantized:
         known = dtype in FLOATS or (dtype.is_quantized and dtype not in READ_ONLY)
     else:
         known = a.dtype in (F16, BF16) and dtype in (F32, a.dtype)
     if not known or b.dtype is not F32:
-        raise refuse_type(f"add_cast to {dtype}", a=a, b=b)
+        raise refuse_type(
+            f"add_cast to {dtype}",
+            "a of a quantized type, or of f16 or bf16 to f32 or as it is, with b of f32",
+            a=a,
+            b=b,
+        )
     if a.nb[0] != a.dtype.type_size or b.nb[0] != 4:
-        raise mismatch("add_cast", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+        raise gaps("add_cast", a=a, b=b)
     return new_node("add", dtype, a.ne, (a, b), ndim=wider(a, b))
 
 
@@ -128,9 +135,9 @@ def _build_add1(op: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if (a.dtype, b.dtype) not in _TYPES and not _quantized(a, b):
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, _PAIRS, a=a, b=b)
     if not b.is_scalar:
-        raise mismatch(op, "b is not one element", a=a, b=b)
+        raise mismatch(op, "b is not one element: ops.add takes more", a=a, b=b)
     if not a.is_padded_1d:
         raise mismatch(op, f"the rows of a have no common distance, nb {list(a.nb)}", a=a, b=b)
     if inplace:
@@ -180,11 +187,11 @@ def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor or ids.__class__ is not Tensor:
         all_tensors("add_id", a=a, b=b, ids=ids)
     if a.dtype is not F32 or b.dtype is not F32 or ids.dtype is not I32:
-        raise refuse_type("add_id", a=a, b=b, ids=ids)
+        raise refuse_type("add_id", "a and b of f32, ids of i32", a=a, b=b, ids=ids)
     if a.ne[0] != b.ne[0] or a.ne[1] != ids.ne[0] or a.ne[2] != ids.ne[1]:
-        raise mismatch("add_id", "extents do not fit", a=a, b=b, ids=ids)
+        raise mismatch("add_id", "not a [n, k, t], b [n, rows], ids [k, t]", a=a, b=b, ids=ids)
     if a.nb[0] != 4 or b.nb[0] != 4:
-        raise mismatch("add_id", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+        raise gaps("add_id", a=a, b=b)
     return new_node("add_id", F32, a.ne, (a, b, ids), ndim=wider(a, b))
 
 
@@ -222,7 +229,7 @@ def _build_scale(op: str, a: Tensor, s: float, b: float, inplace: bool) -> Tenso
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     if not a.is_padded_1d:
         raise mismatch(op, f"the rows of {describe(a)} have no common distance, nb {list(a.nb)}")
     params = pack(op, _SCALE, s, b)

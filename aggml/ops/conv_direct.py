@@ -41,7 +41,7 @@ def _check(op: str, a: Tensor, b: Tensor) -> None:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if a.dtype not in HALF_OR_SINGLE or b.dtype is not F32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "a of f32 or f16, b of f32", a=a, b=b)
 
 
 def conv_2d_direct(
@@ -79,7 +79,9 @@ def conv_2d_direct(
     _check(op, a, b)
     s0, s1, p0, p1, d0, d1 = whole(op, s0, s1, p0, p1, d0, d1)
     if a.ne[2] != b.ne[2]:
-        raise mismatch(op, "the channels, ne[2], differ", a=a, b=b)
+        raise mismatch(
+            op, f"ne[2], the channels, are {a.ne[2]} and {b.ne[2]}, not the same", a=a, b=b
+        )
     width = places(op, b.ne[0], a.ne[0], s0, p0, d0)
     height = places(op, b.ne[1], a.ne[1], s1, p1, d1)
     params = pack(op, _PLANE, s0, s1, p0, p1, d0, d1)
@@ -221,7 +223,7 @@ def conv_transpose_1d(a: Tensor, b: Tensor, s0: int = 1, p0: int = 0, d0: int = 
     if not b.is_matrix or a.ne[2] != b.ne[1] or a.ne[3] != 1:
         raise mismatch(op, "a [K, OC, IC] does not fit b [L, IC]", a=a, b=b)
     if a.is_empty or b.is_empty:
-        raise mismatch(op, "nothing to convolve", a=a, b=b)
+        raise mismatch(op, "an operand is empty: there is nothing to convolve", a=a, b=b)
     ne = ((b.ne[0] - 1) * s0 + a.ne[0], a.ne[1], 1, 1)
     return new_node(op, F32, ne, (a, b), pack(op, _THREE, s0, p0, d0), ndim=max(a.ndim, 2))
 
@@ -252,7 +254,7 @@ def conv_transpose_2d_p0(a: Tensor, b: Tensor, stride: int = 1) -> Tensor:
     if a.ne[3] != b.ne[2]:
         raise mismatch(op, "a [KW, KH, OC, IC] does not fit b [W, H, IC, N]", a=a, b=b)
     if a.is_empty or b.is_empty:
-        raise mismatch(op, "nothing to convolve", a=a, b=b)
+        raise mismatch(op, "an operand is empty: there is nothing to convolve", a=a, b=b)
     ne = (
         (b.ne[0] - 1) * stride + a.ne[0],
         (b.ne[1] - 1) * stride + a.ne[1],
@@ -283,7 +285,7 @@ def col2im_1d(a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype not in FLOATS:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32, f16 or bf16", a=a)
     s0, oc, p0 = whole(op, s0, oc, p0)
     if s0 < 1 or oc < 1 or p0 < 0:
         raise InvalidArgument(f"[{op}] s0 = {s0}, oc = {oc}, p0 = {p0}: not >= 1, >= 1, >= 0")

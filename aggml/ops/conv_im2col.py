@@ -73,18 +73,23 @@ def im2col(
     two_tensors("im2col", a, b)
     dtype = DType.parse(dst_type)
     if b.dtype not in HALF_OR_SINGLE or dtype not in FLOATS:
-        raise refuse_type(f"im2col to {dtype}", a=a, b=b)
+        raise refuse_type(f"im2col to {dtype}", "b of f32 or f16 to f32, f16 or bf16", a=a, b=b)
     s0, s1, p0, p1, d0, d1 = whole("im2col", s0, s1, p0, p1, d0, d1)
     ne: Extents
     if is_2D:
         if a.ne[2] != b.ne[2]:
-            raise mismatch("im2col", "the channels, ne[2], differ", a=a, b=b)
+            raise mismatch(
+                "im2col",
+                f"ne[2], the channels, are {a.ne[2]} and {b.ne[2]}, not the same",
+                a=a,
+                b=b,
+            )
         width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
         height = places("im2col", b.ne[1], a.ne[1], s1, p1, d1)
         ne = (a.ne[2] * a.ne[1] * a.ne[0], width, height, b.ne[3])
     else:
         if a.ne[1] != b.ne[1] or b.ne[3] != 1:
-            raise mismatch("im2col", "the channels, ne[1], differ, or b is no [L, IC, N]", a=a, b=b)
+            raise mismatch("im2col", f"b is not [L, {a.ne[1]}, N]", a=a, b=b)
         width = places("im2col", b.ne[0], a.ne[0], s0, p0, d0)
         ne = (a.ne[1] * a.ne[0], width, b.ne[2], 1)
     params = pack("im2col", _WINDOWS, s0, s1, p0, p1, d0, d1, bool(is_2D))
@@ -127,7 +132,7 @@ def im2col_back(
     """
     two_tensors("im2col_back", a, b)
     if a.dtype is not F32:
-        raise refuse_type("im2col_back", a=a, b=b)
+        raise refuse_type("im2col_back", "a of f32", a=a, b=b)
     given = whole("im2col_back", *ne)
     if len(given) != 4 or min(given) < 0:
         raise InvalidArgument(f"[im2col_back] ne = {list(given)} is not four extents")
@@ -192,10 +197,12 @@ def im2col_3d(
     two_tensors("im2col_3d", a, b)
     dtype = DType.parse(dst_type)
     if b.dtype not in HALF_OR_SINGLE or dtype not in FLOATS:
-        raise refuse_type(f"im2col_3d to {dtype}", a=a, b=b)
+        raise refuse_type(f"im2col_3d to {dtype}", "b of f32 or f16 to f32, f16 or bf16", a=a, b=b)
     channels, *rest = whole("im2col_3d", IC, s0, s1, s2, p0, p1, p2, d0, d1, d2)
     if channels < 1 or a.ne[3] % channels or b.ne[3] % channels:
-        raise mismatch("im2col_3d", f"ne[3] is no multiple of IC = {channels}", a=a, b=b)
+        raise mismatch(
+            "im2col_3d", f"ne[3] of a and b are not multiples of IC = {channels}", a=a, b=b
+        )
     counts = [
         places("im2col_3d", b.ne[i], a.ne[i], rest[i], rest[3 + i], rest[6 + i]) for i in range(3)
     ]

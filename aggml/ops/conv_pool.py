@@ -79,7 +79,7 @@ def pool_1d(a: Tensor, op: PoolOp | str | int, k0: int, s0: int, p0: int = 0) ->
         all_tensors("pool_1d", a=a)
     pool = _pool("pool_1d", op)
     if a.dtype not in HALF_OR_SINGLE:
-        raise refuse_type("pool_1d", a=a)
+        raise refuse_type("pool_1d", "f32 or f16", a=a)
     k0, s0, p0 = whole("pool_1d", k0, s0, p0)
     ne = (_places("pool_1d", a.ne[0], k0, s0, p0), a.ne[1], a.ne[2], a.ne[3])
     return new_node("pool_1d", F32, ne, (a,), pack("pool_1d", _LINE, pool, k0, s0, p0))
@@ -121,7 +121,7 @@ def pool_2d(
         all_tensors("pool_2d", a=a)
     pool = _pool("pool_2d", op)
     if a.dtype not in HALF_OR_SINGLE:
-        raise refuse_type("pool_2d", a=a)
+        raise refuse_type("pool_2d", "f32 or f16", a=a)
     k0, k1, s0, s1 = whole("pool_2d", k0, k1, s0, s1)
     width = _places("pool_2d", a.ne[0], k0, s0, p0)
     height = _places("pool_2d", a.ne[1], k1, s1, p1)
@@ -166,7 +166,7 @@ def pool_2d_back(
         all_tensors(name, a=a, af=af)
     pool = _pool(name, op)
     if a.dtype is not F32 or af.dtype not in HALF_OR_SINGLE:
-        raise refuse_type(name, a=a, af=af)
+        raise refuse_type(name, "a of f32, af of f32 or f16", a=a, af=af)
     k0, k1, s0, s1 = whole(name, k0, k1, s0, s1)
     width, height = _places(name, af.ne[0], k0, s0, p0), _places(name, af.ne[1], k1, s1, p1)
     if a.ne != (width, height, af.ne[2], af.ne[3]):

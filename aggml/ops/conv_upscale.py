@@ -61,12 +61,12 @@ def _mode(op: str, mode: ScaleMode | str | int) -> int:
 def _build(op: str, a: Tensor, ne: tuple[int, ...], mode: ScaleMode | str | int) -> Tensor:
     number = _mode(op, mode)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     n0, n1, n2, n3 = ne
     if min(ne) < 0:
         raise InvalidArgument(f"[{op}] ne = {list(ne)} has a negative extent")
     if a.is_empty and 0 not in ne:
-        raise mismatch(op, "nothing to be seen", a=a)
+        raise mismatch(op, f"an empty image does not become {list(ne)}", a=a)
     return new_node("upscale", F32, (n0, n1, n2, n3), (a,), pack(op, _MODE, number))
 
 

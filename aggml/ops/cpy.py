@@ -55,7 +55,7 @@ def cpy(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("cpy", a=a, b=b)
     if a.ne != b.ne and math.prod(a.ne) != math.prod(b.ne):
-        raise mismatch("cpy", "numbers of elements differ", a=a, b=b)
+        raise mismatch("cpy", f"{a.nelements} elements do not fill {b.nelements}", a=a, b=b)
     _check_types("cpy", a, b.dtype)
     if b.dtype.is_quantized:
         need_rows("cpy", "b", b)
@@ -67,7 +67,12 @@ def cpy(a: Tensor, b: Tensor) -> Tensor:
 
 def _check_types(op: str, a: Tensor, dtype: DType) -> None:
     if a.dtype is not dtype and not _converts(a.dtype, dtype):
-        raise refuse_type(f"{op} to {dtype}", a=a)
+        raise refuse_type(
+            f"{op} to {dtype}",
+            "floats to floats and to types with a quantizer, i32 and quantized types to f32, f32 "
+            "to i32",
+            a=a,
+        )
     if a.dtype.is_quantized:
         need_rows(op, "a", a)
 
@@ -119,7 +124,9 @@ def _cont_n(op: str, a: Tensor, *ne: int) -> Tensor:
         all_tensors(op, a=a)
     n0, n1, n2, n3 = whole(op, *ne, *ONES[len(ne)])
     if min(n0, n1, n2, n3) < 0 or n0 * n1 * n2 * n3 != math.prod(a.ne):
-        raise mismatch(op, f"[{n0}, {n1}, {n2}, {n3}] is not the number of elements", a=a)
+        raise mismatch(
+            op, f"[{n0}, {n1}, {n2}, {n3}] is not the extents of {a.nelements} elements", a=a
+        )
     return _cont(op, a, (n0, n1, n2, n3), len(ne))
 
 

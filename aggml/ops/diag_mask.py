@@ -26,7 +26,7 @@ def _build(op: str, node: str, a: Tensor, n_past: int, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     (n_past,) = whole(op, n_past)
     if n_past < 0:
         raise InvalidArgument(f"[{op}] n_past = {n_past} is negative")

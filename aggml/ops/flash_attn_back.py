@@ -42,7 +42,7 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) ->
         if operand.__class__ is not Tensor:
             all_tensors(op, q=q, k=k, v=v, d=d)
         if operand.dtype is not F32:
-            raise refuse_type(op, q=q, k=k, v=v, d=d)
+            raise refuse_type(op, "f32", q=q, k=k, v=v, d=d)
     n, queries, heads, batch = q.ne
     keys, k_heads = k.ne[1:3]
     if (
@@ -51,7 +51,14 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) ->
         or v.ne != (keys, n, k_heads, batch)
         or (heads % k_heads if k_heads else heads)
     ):
-        raise mismatch(op, "extents do not fit", q=q, k=k, v=v, d=d)
+        raise mismatch(
+            op,
+            "not q [d, n, h, s], k [d, kv, h, s], v [kv, d, h, s], d like the result",
+            q=q,
+            k=k,
+            v=v,
+            d=d,
+        )
     if masked and keys < queries:
         raise mismatch(op, "fewer keys than queries under a mask", q=q, k=k)
     padded = sum(-(-t.nelements // _ALIGN) * _ALIGN for t in (q, k, v))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from aggml.errors import InvalidArgument, InvalidState
+from aggml.errors import InvalidArgument
 from aggml.ops._common import (
     F16,
     F32,
@@ -15,12 +15,15 @@ from aggml.ops._common import (
     Prec,
     all_tensors,
     by_name,
+    gaps,
     mismatch,
+    need_node,
     no_member,
     pack,
     refuse_type,
+    set_sinks,
 )
-from aggml.tensor import Tensor, change, describe, new_node
+from aggml.tensor import Tensor, change, new_node
 
 __all__ = [
     "flash_attn_ext",
@@ -70,25 +73,31 @@ def flash_attn_ext(
     dk, kv, k_heads, k_batch = k.ne
     dv, v_kv, v_heads, v_batch = v.ne
     if not (d == dk and kv == v_kv and batch == k_batch == v_batch):
-        raise mismatch(op, "extents do not fit", q=q, k=k, v=v)
+        raise mismatch(op, "not q [d, n, h, s], k [d, kv, h, s], v [dv, kv, h, s]", q=q, k=k, v=v)
     if (heads % k_heads if k_heads else heads) or (heads % v_heads if v_heads else heads):
         raise mismatch(op, "heads of q are no multiple of those of k and v", q=q, k=k, v=v)
     if q.dtype is not F32 or not (_holds(k) and _holds(v)):
-        raise refuse_type(op, q=q, k=k, v=v)
+        raise refuse_type(op, "q of f32, k and v of floats or quantized types", q=q, k=k, v=v)
     if q.nb[0] != 4 or k.nb[0] != k.dtype.type_size or v.nb[0] != v.dtype.type_size:
-        raise mismatch(op, f"rows have gaps, nb[0] {q.nb[0]}, {k.nb[0]}, {v.nb[0]}", q=q, k=k, v=v)
+        raise gaps(op, q=q, k=k, v=v)
     params = pack(op, _PARAMS, scale, max_bias, logit_softcap)
     src: tuple[Tensor, ...] = (q, k, v)
     if mask is not None:
         if mask.__class__ is not Tensor:
             all_tensors(op, mask=mask)
         if mask.dtype is not F16:
-            raise refuse_type(op, mask=mask)
+            raise refuse_type(op, "a mask of f16", mask=mask)
         m0, m1, m2, m3 = mask.ne
         if m0 != kv or m1 < n or (heads % m2 if m2 else heads) or (batch % m3 if m3 else batch):
-            raise mismatch(op, "mask does not cover the logits", q=q, k=k, mask=mask)
+            raise mismatch(
+                op,
+                f"mask is not [{kv}, {n} or more, divides {heads}, divides {batch}]",
+                q=q,
+                k=k,
+                mask=mask,
+            )
         if not mask.is_contiguous:
-            raise mismatch(op, f"mask has gaps, nb {list(mask.nb)}", mask=mask)
+            raise gaps(op, mask=mask)
         src = (q, k, v, mask)
     elif max_bias > 0:
         raise InvalidArgument(f"[{op}] max_bias = {max_bias} needs a mask")
@@ -110,11 +119,10 @@ def flash_attn_ext_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidArgument: ``a`` is no flash_attn_ext; no such precision.
         InvalidState: ``a`` is in a Graph.
     """
-    _check_node("flash_attn_ext_set_prec", a)
+    need_node("flash_attn_ext_set_prec", a, "flash_attn_ext")
     found = _PRECS.get(prec)
     if found is None:
         no_member("flash_attn_ext_set_prec", "prec", prec, _PRECS)
-    _check_open("flash_attn_ext_set_prec", a)
     params = bytearray(a.op_params)
     _PREC.pack_into(params, _PREC_AT, found)
     change(a, "op_params", bytes(params))
@@ -130,7 +138,7 @@ def flash_attn_ext_get_prec(a: Tensor) -> Prec:
     Raises:
         InvalidArgument: ``a`` is no flash_attn_ext.
     """
-    _check_node("flash_attn_ext_get_prec", a)
+    need_node("flash_attn_ext_get_prec", a, "flash_attn_ext", to_change=False)
     return Prec(_PREC.unpack_from(a.op_params, _PREC_AT)[0])
 
 
@@ -151,30 +159,5 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
         Unsupported: ``sinks`` is not f32.
     """
     op = "flash_attn_ext_add_sinks"
-    _check_node(op, a)
-    _check_open(op, a)
-    if sinks is None:
-        change(a, "src", a.src[: 3 if len(a.src) < 4 or a.src[3] is None else 4])
-        return a
-    if sinks.__class__ is not Tensor:
-        all_tensors(op, sinks=sinks)
-    if len(a.src) > 4:
-        raise InvalidState(f"[{op}] {describe(a)} has sinks already")
-    if sinks.dtype is not F32:
-        raise refuse_type(op, sinks=sinks)
-    if sinks.ne != (a.ne[1], 1, 1, 1) or not sinks.is_contiguous:
-        raise mismatch(op, "not one sink per head", a=a, sinks=sinks)
-    change(a, "src", (*a.src, None, sinks) if len(a.src) == 3 else (*a.src, sinks))
-    return a
-
-
-def _check_node(op: str, a: Tensor) -> None:
-    if a.__class__ is not Tensor:
-        all_tensors(op, a=a)
-    if a.op != "flash_attn_ext":
-        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}")
-
-
-def _check_open(op: str, a: Tensor) -> None:
-    if a._frozen:
-        raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
+    need_node(op, a, "flash_attn_ext")
+    return set_sinks(op, a, sinks, a.ne[1], 4)

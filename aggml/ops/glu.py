@@ -13,6 +13,7 @@ from aggml.ops._common import (
     HALF_OR_SINGLE,
     all_tensors,
     by_name,
+    gaps,
     mismatch,
     no_member,
     pack,
@@ -81,22 +82,20 @@ def _gate(op: str, params: bytes, a: Tensor, b: Tensor | None) -> Tensor:
     if a.__class__ is not Tensor or (b is not None and b.__class__ is not Tensor):
         all_tensors(op, a=a, b=b)
     if a.dtype not in HALF_OR_SINGLE:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32 or f16", a=a)
     if not a.is_contiguous_n(1):
-        raise mismatch(
-            op, f"a has gaps in its rows, or rows at several distances, nb {list(a.nb)}", a=a
-        )
+        raise gaps(op, a=a)
     if b is None:
         n0, n1, n2, n3 = a.ne
         if n0 % 2:  # ggml lets its last element be in neither half
-            raise mismatch(op, f"ne[0] = {n0} is odd, so a row has no halves", a=a)
+            raise mismatch(
+                op, f"ne[0] = {n0} is odd, so a row has no halves: give an even number", a=a
+            )
         return new_node(op, a.dtype, (n0 // 2, n1, n2, n3), (a,), params)
     if a.ne != b.ne or a.dtype is not b.dtype:
-        raise mismatch(op, "extents or types differ", a=a, b=b)
+        raise mismatch(op, "a and b must have the same type and extents", a=a, b=b)
     if not b.is_contiguous_n(1):
-        raise mismatch(
-            op, f"b has gaps in its rows, or rows at several distances, nb {list(b.nb)}", b=b
-        )
+        raise gaps(op, b=b)
     return new_node(op, a.dtype, a.ne, (a, b), params, ndim=wider(a, b))
 
 
@@ -254,6 +253,6 @@ def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("swiglu_oai", a=a, b=b)
     if a.dtype is not F32:
-        raise refuse_type("swiglu_oai", a=a, b=b)
+        raise refuse_type("swiglu_oai", "f32", a=a, b=b)
     params = pack("swiglu_oai", _OAI, _SWIGLU_OAI, 0, alpha, limit)
     return _gate("swiglu_oai", params, a, b)

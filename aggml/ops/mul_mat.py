@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import enum
 import struct
+from typing import TYPE_CHECKING
 
-from aggml.errors import InvalidArgument, InvalidState
 from aggml.ops._common import (
     DOT_TYPES,
     F32,
     Prec,
     all_tensors,
     by_name,
+    gaps,
     mismatch,
+    need_node,
     no_member,
     pack,
     refuse_type,
     wider,
 )
-from aggml.tensor import Tensor, change, describe, new_node
+from aggml.tensor import Tensor, change, new_node
+
+if TYPE_CHECKING:
+    from aggml.dtype import DType
 
 __all__ = ["OpHint", "mul_mat", "mul_mat_set_hint", "mul_mat_set_prec"]
 
@@ -37,6 +42,13 @@ class OpHint(enum.IntEnum):
 _PRECS = by_name(Prec)
 _HINTS = by_name(OpHint)
 _PARAMS = struct.Struct("<2i56x")
+
+
+def product_of(dot: DType | None) -> str:
+    """The pair of types that a product takes whose ``a`` meets rows of ``dot``, for messages."""
+    if dot is None:
+        return "a of a float or a quantized type that files have"
+    return f"b of f32 or {dot.type_name} with this a"
 
 
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:
@@ -59,35 +71,26 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     k, m, x, y = a.ne
     kb, n, bx, by = b.ne
     if k != kb:
-        raise mismatch("mul_mat", "ne[0] differs", a=a, b=b)
+        raise mismatch("mul_mat", f"ne[0] of a and b differ, {k} and {kb}", a=a, b=b)
     # An empty operand fits when both are empty, as ggml's remainder would if it were defined for 0.
     if (bx % x if x else bx) or (by % y if y else by):
         raise mismatch("mul_mat", "ne[2], ne[3] of b are not multiples of those of a", a=a, b=b)
     if a.nb[0] > a.nb[1]:
-        raise mismatch("mul_mat", "a is transposed", a=a, b=b)
+        raise mismatch("mul_mat", "a is transposed: pass it as it was, or ops.cont of it", a=a, b=b)
     if b.dtype is not F32 or a.dtype is not F32:
         dot = DOT_TYPES.get(a.dtype)
         if dot is None or (b.dtype is not F32 and b.dtype is not dot):
-            raise refuse_type("mul_mat", a=a, b=b)
+            raise refuse_type("mul_mat", product_of(dot), a=a, b=b)
     if a.nb[0] != a.dtype.type_size or b.nb[0] != b.dtype.type_size:
-        raise mismatch("mul_mat", f"rows have gaps, nb[0] {a.nb[0]} and {b.nb[0]}", a=a, b=b)
+        raise gaps("mul_mat", a=a, b=b)
     return new_node("mul_mat", F32, (m, n, bx, by), (a, b), ndim=wider(a, b, 2))
 
 
 def _set(op: str, a: Tensor, slot: int, value: int) -> Tensor:
-    if a._frozen:
-        raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
     params = list(_PARAMS.unpack(a.op_params))
     params[slot] = value
     change(a, "op_params", pack(op, _PARAMS, *params))
     return a
-
-
-def _check(op: str, a: Tensor) -> None:
-    if a.__class__ is not Tensor:
-        all_tensors(op, a=a)
-    if a.op != "mul_mat":
-        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}")
 
 
 def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
@@ -100,7 +103,7 @@ def mul_mat_set_prec(a: Tensor, prec: Prec | str | int) -> Tensor:
         InvalidArgument: ``a`` is no mul_mat; no such precision.
         InvalidState: ``a`` is in a Graph.
     """
-    _check("mul_mat_set_prec", a)
+    need_node("mul_mat_set_prec", a, "mul_mat")
     found = _PRECS.get(prec)
     if found is None:
         no_member("mul_mat_set_prec", "prec", prec, _PRECS)
@@ -119,7 +122,7 @@ def mul_mat_set_hint(a: Tensor, hint: OpHint | str | int) -> Tensor:
         InvalidArgument: ``a`` is no mul_mat; no such hint.
         InvalidState: ``a`` is in a Graph.
     """
-    _check("mul_mat_set_hint", a)
+    need_node("mul_mat_set_hint", a, "mul_mat")
     found = _HINTS.get(hint)
     if found is None:
         no_member("mul_mat_set_hint", "hint", hint, _HINTS)

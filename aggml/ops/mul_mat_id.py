@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, ParamSpec
 
-from aggml.ops._common import DOT_TYPES, F32, I32, all_tensors, mismatch, refuse_type, wider
+from aggml.ops._common import DOT_TYPES, F32, I32, all_tensors, gaps, mismatch, refuse_type, wider
+from aggml.ops.mul_mat import product_of
 from aggml.tensor import Tensor, new_node
 
 if TYPE_CHECKING:
@@ -61,21 +62,27 @@ def mul_mat_id(as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     kb, n, tokens, b3 = b.ne
     used, id_tokens, i2, i3 = ids.ne
     if ids.dtype is not I32:
-        raise refuse_type(op, as_=as_, b=b, ids=ids)
+        raise refuse_type(op, "ids of i32", as_=as_, b=b, ids=ids)
     if k != kb or (a3, b3, i2, i3) != (1, 1, 1, 1):
-        raise mismatch(op, "ne[0] differs, or there are too many dimensions", as_=as_, b=b, ids=ids)
-    if tokens != id_tokens or (used % n if n else used):
         raise mismatch(
-            op, "ids [used, tokens] does not fit b [k, n, tokens]", as_=as_, b=b, ids=ids
+            op,
+            "not as_ [k, m, experts], b [k, n, tokens], ids [used, tokens]",
+            as_=as_,
+            b=b,
+            ids=ids,
         )
+    if tokens != id_tokens or (used % n if n else used):
+        raise mismatch(op, f"ids are not [a multiple of {n}, {tokens}]", as_=as_, b=b, ids=ids)
     if as_.nb[0] > as_.nb[1]:
-        raise mismatch(op, "as_ is transposed", as_=as_, b=b, ids=ids)
+        raise mismatch(
+            op, "as_ is transposed: pass it as it was, or ops.cont of it", as_=as_, b=b, ids=ids
+        )
     if b.dtype is not F32 or as_.dtype is not F32:
         dot = DOT_TYPES.get(as_.dtype)
         if dot is None or (b.dtype is not F32 and b.dtype is not dot):
-            raise refuse_type(op, as_=as_, b=b, ids=ids)
+            raise refuse_type(op, product_of(dot), as_=as_, b=b, ids=ids)
     if as_.nb[0] != as_.dtype.type_size or b.nb[0] != b.dtype.type_size:
-        raise mismatch(op, f"rows have gaps, nb[0] {as_.nb[0]} and {b.nb[0]}", as_=as_, b=b)
+        raise gaps(op, as_=as_, b=b)
     return new_node(
         op, F32, (m, used, tokens, 1), (as_, b, ids), ndim=wider(as_, b, max(ids.ndim, 2))
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import F32, all_tensors, mismatch, pack, refuse_type, suffix, whole
+from aggml.ops._common import F32, all_tensors, gaps, pack, refuse_type, suffix, whole
 from aggml.tensor import Tensor, new_node, new_view
 
 __all__ = [
@@ -31,9 +31,9 @@ def _build(op: str, a: Tensor, eps: float, inplace: bool, n_groups: int | None =
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     if a.nb[0] != 4:
-        raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a)
+        raise gaps(op, a=a)
     if n_groups is None:
         params = pack(op, _EPS, eps)
     else:

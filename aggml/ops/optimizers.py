@@ -17,7 +17,7 @@ def _check(op: str, params: Tensor, n: int, a: Tensor, **others: Tensor) -> None
         if operand.__class__ is not Tensor:
             all_tensors(op, a=a, **others, params=params)
         if operand.dtype is not F32:
-            raise refuse_type(op, a=a, **others, params=params)
+            raise refuse_type(op, "f32", a=a, **others, params=params)
     if not a.flags & TensorFlag.PARAM:
         raise InvalidArgument(f"[{op}] {describe(a)} is no parameter: set_param first")
     for name, operand in {"a": a, **others}.items():

@@ -7,7 +7,7 @@ Here: shapes, types, checks. Not here: kernels (native/lower/out_prod.c); inner 
 from __future__ import annotations
 
 from aggml.dtype import DType
-from aggml.ops._common import F16, F32, all_tensors, mismatch, refuse_type, wider
+from aggml.ops._common import F16, F32, all_tensors, gaps, mismatch, refuse_type, wider
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["out_prod"]
@@ -34,14 +34,21 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
     m, k, x, y = a.ne
     n, kb, bx, by = b.ne
     if k != kb:
-        raise mismatch("out_prod", "ne[1] differs", a=a, b=b)
+        raise mismatch("out_prod", f"ne[1] of a and b differ, {k} and {kb}", a=a, b=b)
     if (bx % x if x else bx) or (by % y if y else by):
         raise mismatch("out_prod", "ne[2], ne[3] of b are not multiples of those of a", a=a, b=b)
     if a.nb[0] > a.nb[1]:
-        raise mismatch("out_prod", "a is transposed", a=a, b=b)
+        raise mismatch(
+            "out_prod", "a is transposed: pass it as it was, or ops.cont of it", a=a, b=b
+        )
     known = a.dtype in (F32, F16) or (a.dtype.is_quantized and a.dtype not in _NEVER)
     if not known or b.dtype is not F32 or (a.dtype is not F32 and (x, y) != (bx, by)):
-        raise refuse_type("out_prod", a=a, b=b)
+        raise refuse_type(
+            "out_prod",
+            "a of f32, f16 or a quantized type, b of f32; a that repeats of f32",
+            a=a,
+            b=b,
+        )
     if a.nb[0] != a.dtype.type_size:
-        raise mismatch("out_prod", f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a, b=b)
+        raise gaps("out_prod", a=a, b=b)
     return new_node("out_prod", F32, (m, n, bx, by), (a, b), ndim=wider(a, b, 2))

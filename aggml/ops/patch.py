@@ -8,7 +8,17 @@ from __future__ import annotations
 import struct
 
 from aggml.errors import InvalidArgument, Misaligned, OutOfBounds
-from aggml.ops._common import F32, I32, all_tensors, mismatch, pack, refuse_type, suffix, whole
+from aggml.ops._common import (
+    F32,
+    I32,
+    all_tensors,
+    gaps,
+    mismatch,
+    pack,
+    refuse_type,
+    suffix,
+    whole,
+)
 from aggml.tensor import Tensor, describe, new_node, new_view, span
 
 __all__ = [
@@ -30,11 +40,11 @@ def _build(  # one place for all checks
 ) -> Tensor:
     nb1, nb2, nb3, offset = whole(op, *layout)
     if a.dtype is not F32 and (a.dtype is not I32 or node == "acc"):
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "f32, and i32 for set", a=a, b=b)
     if b.dtype is not a.dtype:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "b of the type of a", a=a, b=b)
     if not a.is_contiguous:
-        raise mismatch(op, f"a has gaps, nb {list(a.nb)}", a=a, b=b)
+        raise gaps(op, a=a, b=b)
     if b.nelements > a.nelements:
         raise mismatch(op, "b has more elements than a", a=a, b=b)
     if min(nb1, nb2, nb3, offset) < 0:

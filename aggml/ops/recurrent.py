@@ -13,6 +13,7 @@ from aggml.ops._common import (
     F32,
     I32,
     all_tensors,
+    gaps,
     mismatch,
     need_dense,
     need_f32_rows,
@@ -97,12 +98,12 @@ def ssm_scan(
     need_dense(op, s=s, dt=dt, A=A)
     for name, a in (("x", x), ("B", B), ("C", C)):
         if a.nb[:2] != (4, 4 * a.ne[0]):
-            raise mismatch(op, f"{name} has gaps, nb {list(a.nb)}", a=a)
+            raise gaps(op, **{name: a})
     (kept,) = whole(op, K)
     if kept < 1:
         raise InvalidArgument(f"[{op}] K = {kept} is not 1 or more")
     if ids.dtype is not I32:
-        raise refuse_type(op, s=s, ids=ids)
+        raise refuse_type(op, "ids of i32", s=s, ids=ids)
     n, p, heads, _ = s.ne
     _, _, tokens, q = x.ne
     groups = B.ne[1]
@@ -116,7 +117,18 @@ def ssm_scan(
         or heads % groups
         or ids.ne != (q, 1, 1, 1)
     ):
-        raise mismatch(op, "extents do not fit", s=s, x=x, dt=dt, A=A, B=B, C=C, ids=ids)
+        raise mismatch(
+            op,
+            "not x [p, h, t, q], dt [h, t, q], A [1 or n, h], B and C [n, g, t, q], ids [q] for s "
+            "[n, p, h]",
+            s=s,
+            x=x,
+            dt=dt,
+            A=A,
+            B=B,
+            C=C,
+            ids=ids,
+        )
     size = p * heads * tokens * q + kept * n * p * heads * q
     src = (s, x, dt, A, B, C, ids)
     return new_node(op, F32, (size, 1, 1, 1), src, pack(op, _SNAPSHOTS, kept))
@@ -128,9 +140,13 @@ def _heads(op: str, params: bytes, state: Tensor, *like: Tensor) -> Tensor:
     sequences = state.ne[1]
     whole_sequences = tokens % sequences == 0 if sequences else tokens == 0
     if outer != 1 or not whole_sequences:
-        raise mismatch(op, "not the same number of tokens for each state", first=like[0])
+        raise mismatch(
+            op, f"{tokens} tokens are not as many for each of {sequences} states", first=like[0]
+        )
     if state.nelements != d * d * heads * sequences:
-        raise mismatch(op, "state is not [d * d * h, s]", first=like[0], state=state)
+        raise mismatch(
+            op, f"state is not [{d * d * heads}, {sequences}]", first=like[0], state=state
+        )
     ne = (d * heads, tokens + d * sequences, 1, 1)
     return new_node(op, F32, ne, (*like, state), params)
 
@@ -159,7 +175,15 @@ def rwkv_wkv6(k: Tensor, v: Tensor, r: Tensor, tf: Tensor, td: Tensor, state: Te
     need_f32_rows(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
     need_dense(op, k=k, v=v, r=r, tf=tf, td=td, state=state)
     if not k.ne == v.ne == r.ne == td.ne or tf.ne != (k.ne[0], k.ne[1], 1, 1):
-        raise mismatch(op, "extents do not fit", k=k, v=v, r=r, tf=tf, td=td)
+        raise mismatch(
+            op,
+            "k, v, r, td must have the same extents [d, h, t] and tf [d, h]",
+            k=k,
+            v=v,
+            r=r,
+            tf=tf,
+            td=td,
+        )
     return _heads(op, bytes(64), state, k, v, r, tf, td)
 
 
@@ -190,7 +214,9 @@ def rwkv_wkv7(
     need_f32_rows(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
     need_dense(op, r=r, w=w, k=k, v=v, a=a, b=b, state=state)
     if not r.ne == w.ne == k.ne == v.ne == a.ne == b.ne:
-        raise mismatch(op, "extents differ", r=r, w=w, k=k, v=v, a=a, b=b)
+        raise mismatch(
+            op, "r, w, k, v, a, b must have the same extents", r=r, w=w, k=k, v=v, a=a, b=b
+        )
     return _heads(op, bytes(64), state, r, w, k, v, a, b)
 
 
@@ -221,7 +247,7 @@ def gated_linear_attn(
     need_f32_rows(op, k=k, v=v, q=q, g=g, state=state)
     need_dense(op, k=k, v=v, q=q, g=g, state=state)
     if not k.ne == v.ne == q.ne == g.ne:
-        raise mismatch(op, "extents differ", k=k, v=v, q=q, g=g)
+        raise mismatch(op, "k, v, q, g must have the same extents", k=k, v=v, q=q, g=g)
     return _heads(op, pack(op, _SCALE, scale), state, k, v, q, g)
 
 
@@ -268,6 +294,16 @@ def gated_delta_net(
         or beta.ne != (1, *outer)
         or state.nelements != d * d * heads * sequences
     ):
-        raise mismatch(op, "extents do not fit", q=q, k=k, v=v, g=g, beta=beta, state=state)
+        raise mismatch(
+            op,
+            "not q, k [d, h / r, t, s], g [1 or d, h, t, s], beta [1, h, t, s], state [d d h, s] "
+            "for v",
+            q=q,
+            k=k,
+            v=v,
+            g=g,
+            beta=beta,
+            state=state,
+        )
     ne = (d * heads, tokens * sequences + kept * d * sequences, 1, 1)
     return new_node(op, F32, ne, (q, k, v, g, beta, state), pack(op, _SNAPSHOTS, kept))

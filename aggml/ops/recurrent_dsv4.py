@@ -55,7 +55,14 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
     dtype = k.dtype
     keys = dtype in FLOATS or (dtype.is_quantized and dtype not in _SUMS_ONLY)
     if q.dtype is not F32 or weights.dtype is not F32 or mask.dtype is not F16 or not keys:
-        raise refuse_type(op, q=q, k=k, weights=weights, mask=mask)
+        raise refuse_type(
+            op,
+            "q and weights of f32, a mask of f16, k of a float or quantized type",
+            q=q,
+            k=k,
+            weights=weights,
+            mask=mask,
+        )
     d, heads, tokens, sequences = q.ne
     n = k.ne[2]
     if (
@@ -64,7 +71,15 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
         or mask.ne[:3] != (n, tokens, 1)
         or (sequences % mask.ne[3] if mask.ne[3] else sequences)
     ):
-        raise mismatch(op, "extents do not fit", q=q, k=k, weights=weights, mask=mask)
+        raise mismatch(
+            op,
+            "not k [d, 1, n, s], weights [h, t, 1, s], mask [n, t, 1, divides s] for q [d, h, t, "
+            "s]",
+            q=q,
+            k=k,
+            weights=weights,
+            mask=mask,
+        )
     for name, operand in (("q", q), ("k", k), ("weights", weights)):
         need_rows(op, name, operand)
     return new_node(op, F32, (n, tokens, 1, sequences), (q, k, weights, mask))
@@ -103,7 +118,13 @@ def dsv4_hc_comb(
     if not 1 <= n <= 16 or (2 + n) * n != mixes.ne[0] or not mixes.is_matrix:
         raise mismatch(op, "mixes are not [(2 + n) n, t] with n from 1 to 16", mixes=mixes)
     if scale.ne != (3, 1, 1, 1) or base.ne != (mixes.ne[0], 1, 1, 1):
-        raise mismatch(op, "extents do not fit", mixes=mixes, scale=scale, base=base)
+        raise mismatch(
+            op,
+            f"scale is not [3], or base not [{mixes.ne[0]}]",
+            mixes=mixes,
+            scale=scale,
+            base=base,
+        )
     ndim = min(mixes.ndim + 1, 4)  # a row becomes a matrix
     return new_node(op, F32, (n, n, mixes.ne[1], 1), (mixes, scale, base), params, ndim=ndim)
 
@@ -157,5 +178,12 @@ def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Ten
         or post.ne != (n, tokens, 1, 1)
         or comb.ne != (n, n, tokens, 1)
     ):
-        raise mismatch(op, "extents do not fit", x=x, residual=residual, post=post, comb=comb)
+        raise mismatch(
+            op,
+            "not x [d, t], post [n, t], comb [n, n, t] for residual [d, n, t]",
+            x=x,
+            residual=residual,
+            post=post,
+            comb=comb,
+        )
     return new_node(op, F32, residual.ne, (x, residual, post, comb), ndim=residual.ndim)

@@ -26,7 +26,7 @@ def sum(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
     if a.__class__ is not Tensor:
         all_tensors("sum", a=a)
     if a.dtype not in FLOATS:
-        raise refuse_type("sum", a=a)
+        raise refuse_type("sum", "f32, f16 or bf16", a=a)
     return new_node("sum", a.dtype, (1, 1, 1, 1), (a,))
 
 
@@ -34,7 +34,7 @@ def _rows(op: str, a: Tensor) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     return new_node(op, F32, (1, *a.ne[1:]), (a,))
 
 
@@ -76,7 +76,7 @@ def argmax(a: Tensor) -> Tensor:
     if not a.is_matrix or a.ne[0] > 0x7FFFFFFF:
         raise mismatch("argmax", "a is no matrix of rows below 2^31", a=a)
     if a.dtype is not F32:
-        raise refuse_type("argmax", a=a)
+        raise refuse_type("argmax", "f32", a=a)
     return new_node("argmax", I32, (a.ne[1], 1, 1, 1), (a,))
 
 
@@ -97,9 +97,9 @@ def count_equal(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("count_equal", a=a, b=b)
     if a.ne != b.ne:
-        raise mismatch("count_equal", "extents differ", a=a, b=b)
+        raise mismatch("count_equal", "a and b must have the same extents", a=a, b=b)
     if a.dtype is not I32 or b.dtype is not I32:
-        raise refuse_type("count_equal", a=a, b=b)
+        raise refuse_type("count_equal", "i32", a=a, b=b)
     return new_node("count_equal", I64, (1, 1, 1, 1), (a, b))
 
 
@@ -118,7 +118,7 @@ def cumsum(a: Tensor) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors("cumsum", a=a)
     if a.dtype is not F32:
-        raise refuse_type("cumsum", a=a)
+        raise refuse_type("cumsum", "f32", a=a)
     return new_node("cumsum", F32, a.ne, (a,))
 
 
@@ -140,9 +140,9 @@ def cross_entropy_loss(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors(op, a=a, b=b)
     if a.ne != b.ne:
-        raise mismatch(op, "extents differ", a=a, b=b)
+        raise mismatch(op, "a and b must have the same extents", a=a, b=b)
     if a.dtype is not F32 or b.dtype is not F32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "f32", a=a, b=b)
     need_rows(op, "a", a)
     need_rows(op, "b", b)
     return new_node(op, F32, (1, 1, 1, 1), (a, b))

@@ -16,6 +16,7 @@ from aggml.ops._common import (
     I32,
     all_tensors,
     by_name,
+    gaps,
     mismatch,
     no_member,
     pack,
@@ -79,18 +80,20 @@ def _build(
     if found is None:
         no_member(op, "mode", mode, _MODES)
     if a.dtype not in HALF_OR_SINGLE or b.dtype is not I32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "a of f32 or f16, b of i32", a=a, b=b)
     multi = bool(found & RopeMode.MROPE)
     n_positions = 4 * a.ne[2] if multi else a.ne[2]
     if b.ne != (n_positions, 1, 1, 1) or not b.is_contiguous:
         raise mismatch(op, f"b is not {n_positions} positions, for ne[2] = {a.ne[2]}", a=a, b=b)
     if a.nb[0] != a.dtype.type_size:
-        raise mismatch(op, f"the rows of a have gaps, nb[0] {a.nb[0]}", a=a)
+        raise gaps(op, a=a)
     params = pack(op, _PARAMS, n_dims, found, n_ctx_orig, *floats, *sections)
     if n_dims % 2 or not 0 < n_dims <= a.ne[0]:
         raise InvalidArgument(f"[{op}] n_dims = {n_dims} is not even, from 2 to ne[0] = {a.ne[0]}")
     if multi and (min(sections) < 0 or not any(sections[:3])):
-        raise InvalidArgument(f"[{op}] sections {list(sections)}: negative, or no pair in three")
+        raise InvalidArgument(
+            f"[{op}] sections {list(sections)}: give none below 0, and a pair in the first three"
+        )
     if found is RopeMode.VISION and 2 * n_dims != a.ne[0]:
         raise InvalidArgument(f"[{op}] n_dims = {n_dims} is not half of ne[0] = {a.ne[0]}")
     if c is None:
@@ -98,7 +101,7 @@ def _build(
     else:
         angles = n_dims if found is RopeMode.VISION else n_dims // 2
         if c.dtype is not F32:
-            raise refuse_type(op, c=c)
+            raise refuse_type(op, "c of f32", c=c)
         if c.ne[0] < angles or c.is_empty or not c.is_contiguous:
             raise mismatch(op, f"c is not one factor for each of {angles} angles", c=c)
         src = (a, b, c)
@@ -256,7 +259,7 @@ def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.op not in {"rope", "rope_back"}:
-        raise InvalidArgument(f"[{op}] a is no rope: {a!r}")
+        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}, not from rope")
     (offset,) = whole(op, n_offs)
     (n_dims,) = _INT.unpack_from(a.op_params, _N_DIMS_AT)
     (mode,) = _INT.unpack_from(a.op_params, _MODE_AT)
@@ -264,7 +267,7 @@ def rope_set_offset(a: Tensor, n_offs: int) -> Tensor:
     if not 0 <= offset <= a.ne[0] - turned:
         raise InvalidArgument(f"[{op}] {turned} elements from {offset} on in rows of {a.ne[0]}")
     if a._frozen:
-        raise InvalidState(f"[{op}] {describe(a)} is in a Graph, it cannot change any more")
+        raise InvalidState(f"[{op}] {describe(a)} is in a Graph: call it before Graph is made")
     params = bytearray(a.op_params)
     _INT.pack_into(params, _OFFSET_AT, offset)
     change(a, "op_params", bytes(params))

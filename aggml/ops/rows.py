@@ -40,10 +40,10 @@ def get_rows(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("get_rows", a=a, b=b)
     if b.dtype is not I32:
-        raise refuse_type("get_rows", a=a, b=b)
+        raise refuse_type("get_rows", "b of i32", a=a, b=b)
     dtype = a.dtype
     if not (dtype in FLOATS or dtype is I32 or dtype.is_quantized):
-        raise refuse_type("get_rows", a=a, b=b)
+        raise refuse_type("get_rows", "a of f32, f16, bf16, i32 or a quantized type", a=a, b=b)
     n0, _, n2, n3 = a.ne
     m0, m1, m2, m3 = b.ne
     if m1 != n2 or m2 != n3 or m3 != 1:
@@ -73,10 +73,12 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor or c.__class__ is not Tensor:
         all_tensors("set_rows", a=a, b=b, c=c)
     if b.dtype not in HALF_OR_SINGLE or (c.dtype is not I64 and c.dtype is not I32):
-        raise refuse_type("set_rows", a=a, b=b, c=c)
+        raise refuse_type("set_rows", "b of f32 or f16, c of i64 or i32", a=a, b=b, c=c)
     dtype = a.dtype
     if not (dtype in FLOATS or dtype is I32 or dtype.is_quantized) or dtype in READ_ONLY:
-        raise refuse_type("set_rows", a=a, b=b, c=c)
+        raise refuse_type(
+            "set_rows", "a of f32, f16, bf16, i32 or a type with a quantizer", a=a, b=b, c=c
+        )
     n0, _, n2, n3 = a.ne
     m0, m1, m2, m3 = b.ne
     i0, i1, i2, i3 = c.ne

@@ -30,7 +30,7 @@ def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor or c.__class__ is not Tensor:
         all_tensors(op, a=a, b=b, c=c)
     if a.dtype not in HALF_OR_SINGLE or b.dtype is not I32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "a of f32 or f16, b of i32", a=a, b=b)
     if not a.is_matrix or not c.is_matrix or a.ne[0] != c.ne[0] or b.ne != (a.ne[1], 1, 1, 1):
         raise mismatch(op, "a [n, r], b [r] and c [n, rows] do not fit", a=a, b=b, c=c)
     return new_node(op, F32, c.ne, (a, b), ndim=c.ndim)

@@ -18,13 +18,13 @@ _MOST = 1 << 20  # candidates: weights of 2^42 at most, which have to add up to 
 
 def _check(op: str, a: Tensor, ids: Tensor, how: Tensor, *, rows_of_how: int) -> None:
     if a.dtype is not F32 or ids.dtype is not I32:
-        raise refuse_type(op, a=a, ids=ids, how=how)
+        raise refuse_type(op, "a of f32, ids of i32", a=a, ids=ids, how=how)
     if not a.is_matrix or a.ne[0] > 0x7FFFFFFF:
         raise mismatch(op, "a is no matrix of rows below 2^31", a=a)
     if ids.ne[1:] != a.ne[1:]:
-        raise mismatch(op, "ids has not a row for each of a", a=a, ids=ids)
+        raise mismatch(op, f"ids are not [k, {a.ne[1]}], a row for each of a", a=a, ids=ids)
     if how.ne[1] * how.ne[2] != rows_of_how or how.ne[3] != 1:
-        raise mismatch(op, "the numbers do not fit a", a=a, ids=ids, how=how)
+        raise mismatch(op, f"how is not [n, {rows_of_how}]", a=a, ids=ids, how=how)
 
 
 def sample(a: Tensor, ids: Tensor, how: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def sample(a: Tensor, ids: Tensor, how: Tensor) -> Tensor:
         all_tensors("sample", a=a, ids=ids, how=how)
     _check("sample", a, ids, how, rows_of_how=a.ne[1])
     if how.dtype is not DType.F64:
-        raise refuse_type("sample", a=a, ids=ids, how=how)
+        raise refuse_type("sample", "how of f64", a=a, ids=ids, how=how)
     if how.ne[0] != 5 or how.ne[2] != 1 or how.nb[0] != 8:
         raise mismatch("sample", "how has not five numbers for each row of a", a=a, how=how)
     if not 1 <= ids.ne[0] <= _MOST:
@@ -84,7 +84,7 @@ def penalize(a: Tensor, ids: Tensor, how: Tensor) -> Tensor:
         all_tensors("penalize", a=a, ids=ids, how=how)
     _check("penalize", a, ids, how, rows_of_how=5 * a.ne[1])
     if how.dtype is not F32:
-        raise refuse_type("penalize", a=a, ids=ids, how=how)
+        raise refuse_type("penalize", "how of f32", a=a, ids=ids, how=how)
     if how.ne[0] != ids.ne[0] or how.ne[1] != 5 or how.nb[0] != 4:
         raise mismatch("penalize", "how has not five numbers for each id", ids=ids, how=how)
     return new_node("penalize", F32, a.ne, (a, ids, how))

@@ -74,7 +74,7 @@ def _fill(op: str, a: Tensor, c: float, inplace: bool) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype not in HALF_OR_SINGLE:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32 or f16", a=a)
     need_dense(op, a=a)
     params = pack(op, _ONE, c)
     if inplace:
@@ -126,9 +126,9 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
     if kind is None:
         no_member("tri", "type", type, _TRIS)
     if a.dtype is not F32:
-        raise refuse_type("tri", a=a)
+        raise refuse_type("tri", "f32", a=a)
     if a.ne[0] != a.ne[1]:
-        raise mismatch("tri", "not square", a=a)
+        raise mismatch("tri", f"ne[0] = {a.ne[0]} and ne[1] = {a.ne[1]} must be the same", a=a)
     need_dense("tri", a=a)
     return new_node("tri", F32, a.ne, (a,), pack("tri", _KIND, kind))
 
@@ -149,7 +149,7 @@ def diag(a: Tensor) -> Tensor:
     if a.__class__ is not Tensor:
         all_tensors("diag", a=a)
     if a.dtype is not F32:
-        raise refuse_type("diag", a=a)
+        raise refuse_type("diag", "f32", a=a)
     if a.ne[1] != 1:
         raise mismatch("diag", "a is not [n, 1, s, t]", a=a)
     return new_node("diag", F32, (a.ne[0], a.ne[0], a.ne[2], a.ne[3]), (a,), ndim=max(a.ndim, 2))
@@ -178,8 +178,8 @@ def timestep_embedding(timesteps: Tensor, dim: int, max_period: int = 10000) -> 
     if dim < 1 or max_period < 1:
         raise InvalidArgument(f"[{op}] dim = {dim}, max_period = {max_period}: not above 0")
     if timesteps.dtype is not F32:
-        raise refuse_type(op, timesteps=timesteps)
+        raise refuse_type(op, "f32", timesteps=timesteps)
     if not timesteps.is_vector:
-        raise mismatch(op, "not one row", timesteps=timesteps)
+        raise mismatch(op, "timesteps must be one row", timesteps=timesteps)
     params = pack(op, _STEPS, dim, max_period)
     return new_node(op, F32, (dim, timesteps.ne[0], 1, 1), (timesteps,), params, ndim=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from aggml.errors import InvalidArgument
-from aggml.ops._common import F32, all_tensors, mismatch, need_dense, pack, refuse_type, whole
+from aggml.ops._common import F32, all_tensors, gaps, mismatch, need_dense, pack, refuse_type, whole
 from aggml.tensor import Tensor, new_node
 
 __all__ = ["pad", "pad_circular", "pad_ext", "pad_ext_circular", "pad_reflect_1d", "roll"]
@@ -22,7 +22,7 @@ def _check(op: str, a: Tensor) -> None:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
 
 
 def _pad(op: str, a: Tensor, ends: tuple[int, ...], circular: bool) -> Tensor:
@@ -32,7 +32,7 @@ def _pad(op: str, a: Tensor, ends: tuple[int, ...], circular: bool) -> Tensor:
     if min(n0, n1, n2, n3) < 0:
         raise InvalidArgument(f"[{op}] {[n0, n1, n2, n3]} elements would be left")
     if circular and a.is_empty and 0 not in (n0, n1, n2, n3):
-        raise mismatch(op, "nothing to be seen", a=a)
+        raise mismatch(op, "an empty tensor has nothing to repeat around", a=a)
     params = pack(op, _PAD, *amounts, circular)
     return new_node("pad", F32, (n0, n1, n2, n3), (a,), params)
 
@@ -127,7 +127,7 @@ def roll(a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tenso
     op = "roll"
     _check(op, a)
     if a.nb[0] != 4:
-        raise mismatch(op, f"rows have gaps, nb[0] = {a.nb[0]}", a=a)
+        raise gaps(op, a=a)
     shifts = whole(op, shift0, shift1, shift2, shift3)
     if any(abs(shift) >= n for shift, n in zip(shifts, a.ne, strict=True)):
         raise InvalidArgument(f"[{op}] shifts {list(shifts)} are not below {list(a.ne)}")

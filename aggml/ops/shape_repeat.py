@@ -79,7 +79,7 @@ def repeat_back(a: Tensor, b: Tensor) -> Tensor:
     if a.__class__ is not Tensor or b.__class__ is not Tensor:
         all_tensors("repeat_back", a=a, b=b)
     if a.dtype is not F32:
-        raise refuse_type("repeat_back", a=a)
+        raise refuse_type("repeat_back", "a of f32", a=a)
     if not _fits(b.ne, a.ne):
         raise mismatch("repeat_back", "a is no whole number of times b", a=a, b=b)
     return new_node("repeat_back", F32, b.ne, (a,), ndim=b.ndim)

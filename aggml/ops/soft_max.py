@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import struct
 
-from aggml.errors import InvalidArgument, InvalidState
-from aggml.ops._common import F16, F32, all_tensors, mismatch, pack, refuse_type, suffix
-from aggml.tensor import Tensor, change, describe, new_node, new_view
+from aggml.errors import InvalidArgument
+from aggml.ops._common import (
+    F16,
+    F32,
+    all_tensors,
+    gaps,
+    mismatch,
+    need_node,
+    pack,
+    refuse_type,
+    set_sinks,
+    suffix,
+)
+from aggml.tensor import Tensor, new_node, new_view
 
 __all__ = [
     "soft_max",
@@ -29,9 +40,9 @@ def _build(
     if a.__class__ is not Tensor or (mask is not None and mask.__class__ is not Tensor):
         all_tensors(op, **({"a": a} if mask is None else {"a": a, "mask": mask}))
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     if not a.is_contiguous:
-        raise mismatch(op, f"a has gaps, nb {list(a.nb)}", a=a)
+        raise gaps(op, a=a)
     params = pack(op, _PARAMS, scale, max_bias)
     if mask is None:
         if max_bias > 0:
@@ -39,7 +50,7 @@ def _build(
         src: tuple[Tensor, ...] = (a,)
     else:
         if mask.dtype is not F16 and mask.dtype is not F32:
-            raise refuse_type(op, a=a, mask=mask)
+            raise refuse_type(op, "a mask of f32 or f16", a=a, mask=mask)
         _fit(op, a, mask)
         src = (a, mask)
     if inplace:
@@ -49,11 +60,13 @@ def _build(
 
 def _fit(op: str, a: Tensor, mask: Tensor) -> None:
     if not mask.is_contiguous:
-        raise mismatch(op, f"mask has gaps, nb {list(mask.nb)}", mask=mask)
+        raise gaps(op, mask=mask)
     n0, n1, n2, n3 = a.ne
     m0, m1, m2, m3 = mask.ne
     if m0 != n0 or m1 < n1 or (n2 % m2 if m2 else n2) or (n3 % m3 if m3 else n3):
-        raise mismatch(op, "mask does not cover a", a=a, mask=mask)
+        raise mismatch(
+            op, f"mask is not [{n0}, {n1} or more, divides {n2}, divides {n3}]", a=a, mask=mask
+        )
 
 
 def soft_max(a: Tensor) -> Tensor:
@@ -112,20 +125,5 @@ def soft_max_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
         Unsupported: ``sinks`` is not f32.
     """
     op = "soft_max_add_sinks"
-    if a.__class__ is not Tensor or (sinks is not None and sinks.__class__ is not Tensor):
-        all_tensors(op, **({"a": a} if sinks is None else {"a": a, "sinks": sinks}))
-    if a.op != "soft_max":
-        raise InvalidArgument(f"[{op}] {describe(a)} comes from {a.op}")
-    if a._frozen:
-        raise InvalidState(f"[{op}] {describe(a)} is in a Graph")
-    if sinks is None:
-        change(a, "src", a.src[: 1 if len(a.src) < 2 or a.src[1] is None else 2])
-        return a
-    if len(a.src) > 2:
-        raise InvalidState(f"[{op}] {describe(a)} has sinks already")
-    if sinks.dtype is not F32:
-        raise refuse_type(op, sinks=sinks)
-    if sinks.ne != (a.ne[2], 1, 1, 1) or not sinks.is_contiguous:
-        raise mismatch(op, "not one sink per head", a=a, sinks=sinks)
-    change(a, "src", (*a.src, None, sinks) if len(a.src) == 1 else (*a.src, sinks))
-    return a
+    need_node(op, a, "soft_max")
+    return set_sinks(op, a, sinks, a.ne[2], 2)

@@ -40,7 +40,7 @@ def solve_tri(
             f"[{op}] left = {left}, lower = {lower}, uni = {uni}: only A x = b, lower"
         )
     if a.dtype is not F32 or b.dtype is not F32:
-        raise refuse_type(op, a=a, b=b)
+        raise refuse_type(op, "f32", a=a, b=b)
     if a.ne[0] != a.ne[1] or a.ne[1:] != b.ne[1:]:
         raise mismatch(op, "a [n, n, s, t] does not fit b [m, n, s, t]", a=a, b=b)
     need_dense(op, a=a, b=b)

@@ -42,9 +42,9 @@ def _check(op: str, a: Tensor) -> None:
     if a.__class__ is not Tensor:
         all_tensors(op, a=a)
     if a.dtype is not F32:
-        raise refuse_type(op, a=a)
+        raise refuse_type(op, "f32", a=a)
     if a.ne[0] > 0x7FFFFFFF:
-        raise mismatch(op, "rows of 2^31 elements and more", a=a)
+        raise mismatch(op, "a row must have less than 2^31 elements", a=a)
 
 
 def _k(op: str, a: Tensor, k: int) -> int:

@@ -281,7 +281,7 @@ def compile_plan(
 def _where_placed(tensor: Tensor) -> tuple[int, bool]:
     """The address at which a tensor was placed (a `Locate`)."""
     if tensor.placement is None:
-        raise NotAllocated(f"[compile_plan] {tensor!r} has no memory")
+        raise NotAllocated(f"[compile_plan] {tensor!r} has no memory: call alloc_graph first")
     return tensor.placement.address, False
 
 

@@ -98,7 +98,10 @@ class DevicePlan:
         """
         graph = self._graph()
         if graph is None:
-            raise InvalidState(f"[{type(self).__name__}.graph] graph {self.uid} is gone")
+            raise InvalidState(
+                f"[{type(self).__name__}.graph] graph {self.uid} is gone: keep the Graph as long "
+                "as its plan"
+            )
         return graph
 
     @property

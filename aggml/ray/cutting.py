@@ -49,12 +49,14 @@ def cut(
     rows = _of_each_stage(costs, stages)
     n = len(rows[0]) if rows else 0
     if not 1 <= stages <= n:
-        raise InvalidArgument(f"[cut] {n} layers cannot be cut into {stages} stages")
+        raise InvalidArgument(f"[cut] {n} layers cannot be cut into {stages} stages: give 1 to {n}")
     faster = list(speeds or [1.0] * stages)
     room = list(limits or [float("inf")] * stages)
     for name, given in (("speeds", faster), ("limits", room)):
         if len(given) != stages:
-            raise InvalidArgument(f"[cut] {len(given)} {name} for {stages} stages")
+            raise InvalidArgument(
+                f"[cut] {len(given)} {name} for {stages} stages: give one for each"
+            )
     ends = [float(end)] * stages if isinstance(end, int | float) else list(end)
     size = [0.0, *itertools.accumulate(sizes or [0.0] * n)]
     worst = float("inf")
@@ -76,7 +78,10 @@ def cut(
         best = reached
         back.append(begins)
     if best[n] == worst:
-        raise InvalidArgument(f"[cut] layers of {size[n]:.0f} bytes do not fit into {room}")
+        raise InvalidArgument(
+            f"[cut] layers of {size[n]:.0f} bytes do not fit into {room}: give more stages or "
+            "memory"
+        )
     edges = [n]
     for begins in reversed(back):
         edges.append(begins[edges[-1]])
@@ -92,5 +97,7 @@ def _of_each_stage(
         return [plain] * stages
     rows = [list(x) for x in costs if not isinstance(x, int | float)]
     if len(rows) != stages or len({len(row) for row in rows}) != 1:
-        raise InvalidArgument(f"[cut] costs on {len(rows)} stages, for {stages}")
+        raise InvalidArgument(
+            f"[cut] costs of {len(rows)} stages for {stages}: give a row of equal length for each"
+        )
     return rows

@@ -167,7 +167,10 @@ class PipelineDecoder:
         if not len(ids):
             raise InvalidArgument("[pipeline] there must be at least one token")
         if start + len(ids) > self.ctx:
-            raise ModelError(f"{start + len(ids)} tokens do not fit a context of {self.ctx}")
+            raise ModelError(
+                f"{start + len(ids)} tokens do not fit a context of {self.ctx}: load with a larger "
+                "ctx"
+            )
         if not 0 <= min(ids) <= max(ids) < self.vocabulary:
             raise InvalidArgument(
                 f"[pipeline] token ids are 0 to {self.vocabulary - 1}, "
@@ -179,7 +182,7 @@ class PipelineDecoder:
     ) -> list[list[npt.NDArray[Any]]]:
         """One token of each of the sequences from ``slot`` on: the rows of each."""
         if max(positions) >= self.ctx:
-            raise ModelError(f"the context of {self.ctx} tokens is full")
+            raise ModelError(f"the context of {self.ctx} tokens is full: load with a larger ctx")
         pairs = zip(ids, positions, strict=True)
         jobs = [_Job(slot + i, [token], at) for i, (token, at) in enumerate(pairs)]
         return [pieces[0] for pieces in await self._take(jobs, form, last=True)]

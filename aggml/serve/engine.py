@@ -66,7 +66,9 @@ class Engine:
         max_waiting: int = 256,
     ) -> None:
         if model.sequences < slots + STAGED:
-            raise ValueError(f"{model.sequences} sequences are less than {slots} and {STAGED}")
+            raise ValueError(
+                f"the model has {model.sequences} sequences, not {slots} slots and {STAGED} more"
+            )
         self.model = model
         self.pages = model.pages(budget, slots)
         room = (model.sequences - slots - STAGED) * model.ctx // PAGE
@@ -206,11 +208,13 @@ class Engine:
             need = self.pages.need(length)
             if need > self.pages.budget:
                 raise TooLongError(
-                    f"{length} tokens need {need} pages, of {self.pages.budget} in all"
+                    f"{length} tokens need {need} pages, of {self.pages.budget} in all: ask for "
+                    "fewer "
+                    "tokens, or start the server with more --kv-memory"
                 )
         if len(jobs) > self._max_waiting:
             raise TooLongError(
-                f"{len(jobs)} sequences at once, of {self._max_waiting} at most", "n"
+                f"{len(jobs)} sequences are asked for, at most {self._max_waiting} may wait", "n"
             )
         if self._closing:
             raise FullError("the server is stopping", 5)

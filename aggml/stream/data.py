@@ -147,7 +147,11 @@ class DataStream(StreamBase):
         """
         alike = dst.ne == src.ne and dst.nb == src.nb and dst.dtype is src.dtype
         if not alike or src.ne[3] != 1 or not src.is_contiguous:
-            raise InvalidArgument(f"[Stream.copy_experts] {src!r} to {dst!r}")
+            raise InvalidArgument(
+                f"[Stream.copy_experts] {src!r} to {dst!r}: expected contiguous [.., .., experts] "
+                "of "
+                "one type, extents and strides"
+            )
         if ids.dtype is not DType.I32 or ids.ne[2:] != (1, 1):
             raise InvalidArgument(f"[Stream.copy_experts] ids={ids!r} are not int32 in 1 or 2-D")
         desc = _native.experts(

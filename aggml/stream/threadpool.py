@@ -118,7 +118,9 @@ class ThreadPool:
                 wanted, poll * 10, params.priority, strict_cpu, list(params.cpumask)
             )
         except MemoryError as error:
-            raise AllocFailed(f"[ThreadPool] the system refuses {wanted} threads") from error
+            raise AllocFailed(
+                f"[ThreadPool] the system refuses {wanted} threads: give a smaller n_threads"
+            ) from error
         if paused:
             self.native.pause()
         self.generation = _native.generation()
@@ -173,7 +175,10 @@ class ThreadPool:
         assert wanted is not None
         n_threads = wanted
         if n_threads > self.native.width and not self.native.grow(n_threads, widen):
-            raise AllocFailed(f"[ThreadPool.grow] the system refuses {n_threads} threads")
+            raise AllocFailed(
+                f"[ThreadPool.grow] the system refuses {n_threads} threads: give a smaller "
+                "n_threads"
+            )
 
     def pause(self) -> None:
         """Let idle workers sleep at once instead of looking for work for a while.

@@ -76,7 +76,7 @@ def host_view(tensor: Shown, what: str) -> Array:
     """See `Tensor.host_view`."""
     placement = tensor.root.placement
     if placement is None:
-        raise NotAllocated(f"[{what}] {tensor!r} has no memory")
+        raise NotAllocated(f"[{what}] {tensor!r} has no memory: call Backend.alloc first")
     buffer = placement.buffer
     if not buffer.is_host:
         raise Unsupported(f"[{what}] {tensor!r} lies in {buffer!r}, which the host cannot read")

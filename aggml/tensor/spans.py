@@ -47,7 +47,7 @@ def span_of(tensor: Tensor) -> _native.Span:
     """
     placement = tensor.root.placement
     if placement is None:
-        raise NotAllocated(f"[Stream] {tensor!r} has no memory")
+        raise NotAllocated(f"[Stream] {tensor!r} has no memory: call Backend.alloc first")
     cached = tensor._span
     if cached is not None and cached[0] is placement:
         return cast("_native.Span", cached[1])

@@ -207,7 +207,9 @@ class Tensor(Operators, Strided):
         """
         placement = self.root.placement
         if placement is None:
-            raise NotAllocated(f"[Tensor.__dlpack_device__] {self!r} has no memory")
+            raise NotAllocated(
+                f"[Tensor.__dlpack_device__] {self!r} has no memory: call Backend.alloc first"
+            )
         if not placement.buffer.is_host:
             raise Unsupported(
                 f"[Tensor.__dlpack_device__] {self!r} lies in {placement.buffer!r}, "
@@ -282,7 +284,10 @@ class Tensor(Operators, Strided):
         """
         self._check_open("Tensor.set_param")
         if self.op != "none":
-            raise InvalidArgument(f"[Tensor.set_param] {describe(self)} is no leaf")
+            raise InvalidArgument(
+                f"[Tensor.set_param] {describe(self)} is no leaf: parameters are tensors of "
+                "new_tensor"
+            )
         self._flags |= 4
         return self
 
@@ -295,7 +300,9 @@ class Tensor(Operators, Strided):
         """
         self._check_open("Tensor.set_loss")
         if not self.is_scalar or self.dtype is not DType.F32:
-            raise InvalidArgument(f"[Tensor.set_loss] {describe(self)} is not one f32")
+            raise InvalidArgument(
+                f"[Tensor.set_loss] {describe(self)} is not one f32: ops.sum makes one of many"
+            )
         self._flags |= 8
         return self
 

@@ -79,7 +79,7 @@ class CUDABackend(DirectBackend):
         self._check_open("Backend.reserve")
         n = checking.integer(nbytes, "nbytes", "Backend.reserve")
         if n < 0:
-            raise InvalidArgument(f"[Backend.reserve] nbytes={n} is negative")
+            raise InvalidArgument(f"[Backend.reserve] nbytes={n} is negative: give 0 or more")
         if n >= 1 << 62:
             raise AllocFailed(f"[Backend.reserve] no memory for {n} bytes")
         if n <= self.memory.size:

@@ -129,7 +129,9 @@ class CudaKernels:
         if node.op in PLAIN:
             return plain(site)
         if node.op not in HOSTS:
-            raise Unsupported(f"[cuda] there is no kernel for {node.op!r}")
+            raise Unsupported(
+                f"[cuda] there is no kernel for {node.op!r}: a Scheduler runs it on the CPU"
+            )
         if node.is_empty:
             return []
         found: list[Launch] = HOSTS[node.op].launches(site)

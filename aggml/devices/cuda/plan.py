@@ -147,7 +147,10 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
     nodes = [node for node in graph.nodes if node.op not in IDLE and 0 not in node.ne]
     for node in nodes:
         if not kernels.supports(node):
-            raise Unsupported(f"[compile_plan] {device.name} has no kernel for {node!r}")
+            raise Unsupported(
+                f"[compile_plan] {device.name} has no kernel for {node!r}: a Scheduler runs it "
+                "elsewhere"
+            )
         yield
     scratch = aligned(memory.scratch_size, 256)
     fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)

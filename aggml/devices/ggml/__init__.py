@@ -129,7 +129,9 @@ def aggml_backend_init() -> Family:
     global _family
     if _family is None:
         if not os.environ.get("GGML_BACKEND_PATH"):
-            raise BackendLoadError("[ggml] GGML_BACKEND_PATH names no library")
+            raise BackendLoadError(
+                "[ggml] GGML_BACKEND_PATH is not set: give it the path of a library of ggml"
+            )
         _family = family()
     return _family
 

@@ -113,7 +113,10 @@ class GgmlDevice(Device):
             Unsupported: the backend divides no rows (CUDA and SYCL do).
         """
         if not all(0 <= share < math.inf for share in shares):
-            raise InvalidArgument(f"[{self.name}.split_buffer_type] shares {list(shares)}")
+            raise InvalidArgument(
+                f"[{self.name}.split_buffer_type] shares={list(shares)} are not all finite and 0 "
+                "or more"
+            )
         index = taken(self.native.split([float(share) for share in shares]))
         if index is None:
             raise Unsupported(f"[{self.name}.split_buffer_type] the library divides no rows here")

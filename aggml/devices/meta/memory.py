@@ -142,7 +142,7 @@ def _place(tensor: Tensor, what: str) -> tuple[Placement, MetaBuffer]:
     placement = tensor.placement
     block = None if placement is None else placement.buffer.owner
     if placement is None or not isinstance(block, MetaBuffer):
-        raise NotAllocated(f"[{what}] {tensor!r} has no memory here")
+        raise NotAllocated(f"[{what}] {tensor!r} has no memory on these devices: call alloc_graph")
     return placement, block
 
 
@@ -158,7 +158,9 @@ def shard_of(storage: Tensor) -> Shard:
     if found is not None and found.storage is placement.storage:
         return found
     if storage.op != "none":
-        raise NotAllocated(f"[MetaBuffer] {storage!r} was not computed yet")
+        raise NotAllocated(
+            f"[MetaBuffer] {storage!r} was not computed yet: compute its graph first"
+        )
     kind: MetaBufferType = block.type
     n = len(kind.types)
     axis = axis_of_leaf(storage, n)

@@ -1,14 +1,382 @@
-"""The simulated device: an accelerator without hardware, see `SimDevice`.
+"""SimDevice: an accelerator without hardware.
 
-Here: the public names. Not here: the device (device.py), its memory and its work (backend.py), what
-a graph costs (cost.py).
+Here: own memory, own streams, bandwidth, latency, speed, faults on demand. It sleeps real time,
+computes with the CPU kernels and is written against the interfaces and the public Stream alone: the
+worked example for authors of a device. No other code knows it is simulated. Not here: faults that
+wait for their turn (faults.py), what a graph costs (cost.py), kernels.
 """
 
-from aggml.devices.sim.backend import SimBackend, SimBufferType
+from __future__ import annotations
+
+import weakref
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aggml.backend.backend import Device
+from aggml.backend.direct import DirectBackend
+from aggml.backend.props import DeviceCaps, DeviceType
 from aggml.devices.sim.cost import operations
-from aggml.devices.sim.device import SimDevice
+from aggml.devices.sim.faults import Faults
+from aggml.errors import AllocFailed, DeviceError, InvalidArgument, Unsupported
+from aggml.memory.buffer import Buffer
+from aggml.memory.buffer_type import HOST, BufferType
+from aggml.native import cpu_mask
+from aggml.plan import compiling, node_problem
+from aggml.process.alive import there
+from aggml.process.locks import new_lock
+from aggml.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from aggml.devices.sim.faults import Struck
+    from aggml.graph import Graph
+    from aggml.memory.graph_memory import GraphBuffer
+    from aggml.plan import Plan
+    from aggml.stream.future import Future
+    from aggml.stream.slices import Steps
+    from aggml.stream.threadpool import ThreadPool
+    from aggml.tensor import Tensor
 
 __all__ = ["SimBackend", "SimBufferType", "SimDevice", "operations"]
+
+Array = np.ndarray[Any, Any]
+
+
+class SimBufferType(BufferType):
+    """Private memory of one simulated device: the host may not touch it."""
+
+    def __init__(self, device: SimDevice, alignment: int) -> None:
+        self.name = device.name
+        self.device = device
+        self.alignment = alignment
+        self._sim = device
+
+    @property
+    def max_size(self) -> int:
+        """All that the device has."""
+        return self._sim.memory_size
+
+    def alloc_buffer(self, size: int) -> Buffer:
+        """A new buffer of ``size`` bytes.
+
+        Raises:
+            AllocFailed: the device has not as many left, or was told to fail.
+        """
+        size = self.checked_size(size)
+        self._sim._take(size)
+        block = HOST.alloc_buffer(size + self.alignment)
+        base = -(-block.base // self.alignment) * self.alignment if size else 0
+        buffer = Buffer(self, size, base, block)
+        weakref.finalize(buffer, self._sim._give_back, size)
+        return buffer
+
+
+class SimBackend(DirectBackend):
+    """Ordered work on a simulated device."""
+
+    device: SimDevice  # pyright: ignore[reportIncompatibleMethodOverride] narrower
+
+    def __init__(
+        self,
+        device: SimDevice,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
+    ) -> None:
+        stream = Stream(device.name, pool=pool, n_threads=n_threads or 0)
+        super().__init__(device, stream, max_queued=max_queued)
+        self.cpu = cpu_mask("scalar" if use_ref else None)
+
+    def _sibling(self) -> SimBackend:
+        other = self.device.backend(pool=self.stream.pool)
+        other.cpu = self.cpu
+        return other
+
+    def _direct(self, plan: Plan) -> bool:
+        return False  # the hooks below say how long each operation lasts
+
+    def _repeats(self) -> object:
+        device = self.device
+        return None if device._faults else (device.bandwidth, device.latency, device.speed)
+
+    def hold(self) -> ExitStack:
+        """No operation starts until `release`, or the end of ``with backend.hold():``."""
+        self.stream.native.hold()
+        held = ExitStack()
+        held.callback(self.release)
+        return held
+
+    def release(self) -> None:
+        """Undo one `hold`.
+
+        Raises:
+            InvalidArgument: there is none.
+        """
+        if not self.stream.native.release():
+            raise InvalidArgument(f"[SimBackend.release] {self!r} is not held: call hold() first")
+
+    def _transfer(
+        self,
+        nbytes: int,
+        what: str,
+        move: Callable[[float], Future[None]],
+        *,
+        writes: Sequence[Tensor] = (),
+        partial: Sequence[Tensor] = (),
+    ) -> Future[None]:
+        """A transfer between host and device; a failure if it was asked for.
+
+        Args:
+            nbytes: what crosses.
+            what: name of the operation.
+            move: enqueues it, given the seconds that it is to take.
+            writes: what it writes whole.
+            partial: what it writes in part.
+        """
+        device = self.device
+        fault = device._faults.next("transfer")
+        if fault is not None:
+            return self.stream.fail(fault, writes=writes, partial=partial, operation=what)
+        bandwidth = device.bandwidth
+        return move(device.latency + (nbytes / bandwidth if bandwidth else 0.0))
+
+    def _write(
+        self, nbytes: int, what: str, move: Callable[[float], Future[None]], target: Tensor
+    ) -> Future[None]:
+        if target.view_src is None:
+            return self._transfer(nbytes, what, move, writes=[target])
+        return self._transfer(nbytes, what, move, partial=[target])
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy(tensor, array, lasts=lasts, operation="set")
+
+        return self._write(array.nbytes, "set", move, tensor)
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy(array, tensor, lasts=lasts, operation="get")
+
+        return self._transfer(array.nbytes, "get", move)
+
+    def _set_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy_bytes(
+                tensor, data, offset, to_tensor=True, lasts=lasts, operation="set"
+            )
+
+        return self._transfer(data.nbytes, "set", move, partial=[tensor])
+
+    def _get_bytes(self, tensor: Tensor, data: Array, offset: int) -> Future[None]:
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy_bytes(
+                tensor, data, offset, to_tensor=False, lasts=lasts, operation="get"
+            )
+
+        return self._transfer(data.nbytes, "get", move)
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        here, there = src.buffer, dst.buffer
+        if here is not None and there is not None and here.type is there.type:
+            return self.stream.copy(dst, src)
+
+        def move(lasts: float) -> Future[None]:
+            return self.stream.copy(dst, src, lasts=lasts)
+
+        return self._write(src.nbytes, "copy", move, dst)
+
+    def _copy_experts(self, src: Tensor, dst: Tensor, ids: Tensor) -> Future[None]:
+        device = self.device
+        fault = device._faults.next("transfer")
+        if fault is not None:
+            return self.stream.fail(fault, writes=[dst], operation="copy")
+        return self.stream.copy_experts(
+            dst, src, ids, latency=device.latency, bandwidth=device.bandwidth
+        )
+
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
+        for node in graph.nodes:
+            self.device._check_op(node)
+        plan = yield from compiling(graph, memory.locate, memory.scratch_size, self.cpu)
+        plan.work = sum(operations(node) for node in graph.nodes)
+        return plan
+
+    def _compute(self, plan: Plan, arena: Buffer | None) -> Future[None]:
+        fault = self.device._faults.next("compute")
+        if fault is not None:
+            return self.stream.fail(fault, writes=plan.writes, operation="graph_compute")
+        speed = self.device.speed
+        return self.stream.run_plan(plan, arena, lasts=plan.work / speed if speed else 0.0)
+
+
+class SimDevice(Device):
+    """A simulated accelerator.
+
+    Args:
+        name: unique if it is to be registered.
+        memory: bytes it has.
+        alignment: of tensors in its memory, a power of two.
+        bandwidth: bytes per second between host and device; None: as fast as memory.
+        latency: seconds before a transfer begins.
+        speed: floating point operations per second that it pretends to; None: as fast as the CPU
+            kernels.
+        unsupported: lower-case names of node ops that it cannot run ("soft_max", also for
+            soft_max_ext).
+        offload: node ops that it asks for though their weights are elsewhere.
+        reads_host: whether its kernels read host memory directly.
+    """
+
+    type = DeviceType.GPU
+    caps = DeviceCaps(async_=True, host_buffer=False, buffer_from_host=False, events=True)
+
+    def __init__(
+        self,
+        name: str = "SIM0",
+        *,
+        memory: int = 1 << 30,
+        alignment: int = 128,
+        bandwidth: float | None = None,
+        latency: float = 0.0,
+        speed: float | None = None,
+        unsupported: Iterable[str] = (),
+        offload: Iterable[str] = (),
+        reads_host: bool = False,
+    ) -> None:
+        if alignment < 1 or alignment & (alignment - 1):
+            raise InvalidArgument(f"[SimDevice] alignment={alignment} is no power of two")
+        if (
+            memory < 0
+            or latency < 0
+            or (bandwidth is not None and bandwidth <= 0)
+            or (speed is not None and speed <= 0)
+        ):
+            raise InvalidArgument(
+                f"[SimDevice] memory={memory}, latency={latency}, bandwidth={bandwidth}, "
+                f"speed={speed}: not all positive"
+            )
+        self.name = name
+        self.description = "simulated accelerator"
+        self.memory_size = memory
+        self.bandwidth = bandwidth
+        self.latency = latency
+        self.speed = speed
+        self.unsupported = frozenset(unsupported)
+        self.offload = frozenset(offload)
+        self.reads_host = reads_host
+        self._type = SimBufferType(self, alignment)
+        self._used = 0
+        self._lock = new_lock()
+        self._faults = Faults()
+        self._backends: weakref.WeakSet[SimBackend] = weakref.WeakSet()
+        self._holds = 0
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """Its private memory."""
+        return self._type
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total bytes."""
+        return self.memory_size - self._used, self.memory_size
+
+    def backend(
+        self,
+        *,
+        n_threads: int | None = None,
+        use_ref: bool = False,
+        max_queued: int | None = None,
+        pool: ThreadPool | None = None,
+    ) -> SimBackend:
+        """A new stream of work on this device.
+
+        Args:
+            n_threads: the most threads that one graph uses; None: as many as ``pool`` has.
+            use_ref: only the exact scalar kernels.
+            max_queued: see `Backend.ready`.
+            pool: worker threads; None: the pool that all CPU backends share.
+        """
+        backend = SimBackend(
+            self, n_threads=n_threads, use_ref=use_ref, max_queued=max_queued, pool=pool
+        )
+        self._backends.add(backend)
+        for _ in range(self._holds):
+            backend.stream.native.hold()
+        return backend
+
+    def supports_op(self, tensor: Tensor) -> bool:
+        """Whether the CPU kernels can run the node and it is not among ``unsupported``."""
+        return tensor.op not in self.unsupported and node_problem(tensor) is None
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        """Its own memory; that of the host if it was made with ``reads_host``."""
+        return buffer_type is self._type or (self.reads_host and buffer_type.is_host)
+
+    def offload_op(self, tensor: Tensor) -> bool:
+        """Whether the op is among ``offload``."""
+        return tensor.op in self.offload
+
+    def _check_op(self, node: Tensor) -> None:
+        if node.op in self.unsupported:
+            raise Unsupported(
+                f"[SimDevice] {self.name} was told not to support {node.op!r}: {node!r}"
+            )
+
+    # -- standing still and failing
+
+    def hold(self) -> ExitStack:
+        """Hold all backends of this device, those opened meanwhile too."""
+        with self._lock:
+            self._holds += 1
+        for backend in there(self._backends):
+            backend.stream.native.hold()
+        held = ExitStack()
+        held.callback(self.release)
+        return held
+
+    def release(self) -> None:
+        """Undo one `hold` of the device."""
+        with self._lock:
+            self._holds = max(0, self._holds - 1)
+        for backend in there(self._backends):
+            backend.stream.native.release()
+
+    def fail_at(self, k: int, kind: Struck = "any", cause: BaseException | None = None) -> None:
+        """Have the ``k``-th operation of that kind from now on fail; 0 is the next one.
+
+        Args:
+            k: how many pass before it.
+            kind: "any" counts them all. An "alloc" raises AllocFailed at the call; the others fail
+                their Futures.
+            cause: what the failure is caused by; a DeviceError if not given.
+
+        Raises:
+            InvalidArgument: ``k`` is negative.
+        """
+        if k < 0:
+            raise InvalidArgument(f"[SimDevice.fail_at] k={k} is negative")
+        cause = cause or DeviceError(f"[{self.name}] injected fault ({kind})")
+        self._faults.add(k, kind, cause)
+
+    def _take(self, size: int) -> None:
+        fault = self._faults.next("alloc")
+        if fault is not None:
+            raise AllocFailed(f"[{self.name}] no memory for {size} bytes") from fault
+        with self._lock:
+            if self._used + size > self.memory_size:
+                raise AllocFailed(
+                    f"[{self.name}] no memory for {size} bytes: {self._used} of {self.memory_size} "
+                    "are in use"
+                )
+            self._used += size
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._used -= size
 
 
 def __dir__() -> list[str]:

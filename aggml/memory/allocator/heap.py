@@ -96,7 +96,10 @@ class HeapAllocator:
         """
         found = self._held.get(tensor)
         if found is None:
-            raise InvalidArgument(f"[HeapAllocator.free] {tensor!r} was not placed here")
+            raise InvalidArgument(
+                f"[HeapAllocator.free] {tensor!r} was not placed by this allocator: free it where "
+                "it was placed"
+            )
         self._release(tensor)
         del self._held[tensor]
         self._chunk.give(*found)

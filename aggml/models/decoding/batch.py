@@ -198,7 +198,9 @@ def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int) -> None:
     if not len(ids):
         raise InvalidArgument("[Decoder] there must be at least one token")
     if start + len(ids) > ctx:
-        raise ModelError(f"{start + len(ids)} tokens do not fit a context of {ctx}")
+        raise ModelError(
+            f"{start + len(ids)} tokens do not fit a context of {ctx}: load with a larger ctx"
+        )
     if not 0 <= min(ids) <= max(ids) < vocabulary:
         raise InvalidArgument(
             f"[Decoder] token ids are 0 to {vocabulary - 1}, given were {min(ids)} to {max(ids)}"

@@ -234,7 +234,7 @@ class Decoder:
             await checkpoint()
             return foreseen[1:]
         if max(positions) >= self.ctx:
-            raise ModelError(f"the context of {self.ctx} tokens is full")
+            raise ModelError(f"the context of {self.ctx} tokens is full: load with a larger ctx")
         batch = self._batch_of_one(positions, slot)
         return await self._fed(batch, batch.shape(best), draws)
 

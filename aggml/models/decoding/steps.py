@@ -46,7 +46,7 @@ class Steps:
             InvalidState: `close` was called.
         """
         if self._closed:
-            raise InvalidState("[aggml.models] the model is closed")
+            raise InvalidState("[aggml.models] the model is closed: load it again")
         step = self._kept.get(shape)
         if step is None:
             chosen = await self._handed_on(shape) if shape.chained else None

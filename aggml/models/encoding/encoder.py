@@ -116,7 +116,7 @@ class Encoder:
 
     def _check(self, ids: Ids) -> None:
         if not len(ids):
-            raise InvalidArgument("[Encoder] a text has no tokens")
+            raise InvalidArgument("[Encoder] a text has no tokens: give one that is not empty")
         if len(ids) > self.model.context_length:
             raise ModelError(
                 f"a text of {len(ids)} tokens does not fit the {self.model.context_length} "
@@ -168,7 +168,7 @@ class Encoder:
         chosen = rank or self.model.pooling != "mean"
         key = shape, texts if chosen else 0, rank
         if self._closed:
-            raise InvalidState("[Encoder] the model is closed")
+            raise InvalidState("[Encoder] the model is closed: load it again")
         program = self._programs.get(key)
         if program is None:
             program = await build(self.model, self.weights, shape, texts, rank=rank)

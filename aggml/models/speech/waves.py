@@ -34,7 +34,7 @@ def read_wav(data: bytes) -> tuple[F32, int]:
     """Samples of a WAV file, the mean of its channels, from -1 to 1; and how many a second.
 
     Raises:
-        ModelError: it is no WAV file, is cut off, or has samples of another kind.
+        ModelError: it is no WAV file, is cut off, or has samples of another form.
     """
     if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise ModelError("the audio is no WAV file (RIFF, WAVE)")
@@ -47,7 +47,7 @@ def read_wav(data: bytes) -> tuple[F32, int]:
             told = _told(data[body : body + size])
         elif name == b"data":
             if told is None:
-                raise ModelError("the WAV file does not say what its samples are")
+                raise ModelError("the WAV file has no whole 'fmt ' piece before its samples")
             # A file that was written to a pipe has no length: all that follows.
             end = len(data) if size in (0, 0xFFFFFFFF) else body + size
             if end > len(data):
@@ -58,35 +58,41 @@ def read_wav(data: bytes) -> tuple[F32, int]:
 
 
 def _told(body: bytes) -> tuple[int, int, int, int]:
-    """Kind, channels, rate and bits of samples."""
+    """Format, channels, rate and bits of samples."""
     if len(body) < 16:
-        raise ModelError("the WAV file does not say what its samples are")
-    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
-    if kind == EXTENSIBLE and len(body) >= 26:
-        (kind,) = struct.unpack_from("<H", body, 24)
+        raise ModelError("the WAV file has no whole 'fmt ' piece before its samples")
+    form, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
+    if form == EXTENSIBLE and len(body) >= 26:
+        (form,) = struct.unpack_from("<H", body, 24)
     if not channels or not rate:
-        raise ModelError(f"the WAV file has {channels} channels of {rate} samples a second")
-    return kind, channels, rate, bits
+        raise ModelError(
+            f"the WAV file has {channels} channels of {rate} samples a second, not 1 or more"
+        )
+    return form, channels, rate, bits
 
 
 def _samples(body: bytes, told: tuple[int, int, int, int]) -> F32:
-    kind, channels, _, bits = told
+    form, channels, _, bits = told
     width = bits // 8
     whole = body[: len(body) // max(width * channels, 1) * width * channels]
     found: npt.NDArray[Any]
-    if kind == FLOAT and bits in (32, 64):
+    if form == FLOAT and bits in (32, 64):
         found = np.frombuffer(whole, f"<f{width}").astype(np.float32)
-    elif kind == PCM and bits == 8:
+    elif form == PCM and bits == 8:
         found = (np.frombuffer(whole, np.uint8).astype(np.float32) - 128) / 128
-    elif kind == PCM and bits == 24:
+    elif form == PCM and bits == 24:
         parts = np.frombuffer(whole, np.uint8).reshape(-1, 3)
         wide = np.zeros((len(parts), 4), np.uint8)
         wide[:, 1:] = parts
         found = wide.view("<i4")[:, 0] / np.float32(1 << 31)
-    elif kind == PCM and bits in (16, 32):
+    elif form == PCM and bits in (16, 32):
         found = np.frombuffer(whole, f"<i{width}") / np.float32(1 << (bits - 1))
     else:
-        raise ModelError(f"samples of {bits} bits of the kind {kind} are not read")
+        raise ModelError(
+            f"the WAV file has samples of {bits} bits in format {form}: known are 1 (integers of "
+            "8, 16, "
+            "24, 32 bits) and 3 (floats of 32, 64 bits); ffmpeg -c:a pcm_s16le converts others"
+        )
     return mono(found.reshape(-1, channels))
 
 
