@@ -41,6 +41,7 @@ __all__ = [
     "need_rows",
     "no_member",
     "pack",
+    "product_of",
     "refuse_type",
     "set_sinks",
     "suffix",
@@ -129,7 +130,7 @@ def set_sinks(op: str, a: Tensor, sinks: Tensor | None, heads: int, at: int) -> 
     if sinks.dtype is not F32:
         raise refuse_type(op, "sinks of f32", sinks=sinks)
     if sinks.ne != (heads, 1, 1, 1) or not sinks.is_contiguous:
-        raise mismatch(op, f"sinks are not [{heads}], one for each head, without gaps", sinks=sinks)
+        raise mismatch(op, f"not one sink per head, [{heads}] without gaps", sinks=sinks)
     change(a, "src", (*a.src, *[None] * (at - len(a.src)), sinks))
     return a
 
@@ -179,6 +180,13 @@ def mismatch(op: str, what: str, **operands: Tensor | None) -> LayoutMismatch:
 def refuse_type(op: str, takes: str, **operands: Tensor) -> Unsupported:
     """The exception that says there is no such operation on these types, but on those it takes."""
     return Unsupported(f"[{op}] not for these types: {_named(operands)}; it takes {takes}")
+
+
+def product_of(dot: DType | None) -> str:
+    """The pair of types that a product takes whose ``a`` meets rows of ``dot``, for messages."""
+    if dot is None:
+        return "a of a float or a quantized type that files have"
+    return f"b of f32 or {dot.type_name} with this a"
 
 
 def gaps(op: str, **operands: Tensor) -> LayoutMismatch:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import TYPE_CHECKING
 
 from aggml.ops._common import (
     DOT_TYPES,
@@ -21,13 +20,11 @@ from aggml.ops._common import (
     need_node,
     no_member,
     pack,
+    product_of,
     refuse_type,
     wider,
 )
 from aggml.tensor import Tensor, change, new_node
-
-if TYPE_CHECKING:
-    from aggml.dtype import DType
 
 __all__ = ["OpHint", "mul_mat", "mul_mat_set_hint", "mul_mat_set_prec"]
 
@@ -42,13 +39,6 @@ class OpHint(enum.IntEnum):
 _PRECS = by_name(Prec)
 _HINTS = by_name(OpHint)
 _PARAMS = struct.Struct("<2i56x")
-
-
-def product_of(dot: DType | None) -> str:
-    """The pair of types that a product takes whose ``a`` meets rows of ``dot``, for messages."""
-    if dot is None:
-        return "a of a float or a quantized type that files have"
-    return f"b of f32 or {dot.type_name} with this a"
 
 
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:

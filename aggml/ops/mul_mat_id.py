@@ -9,8 +9,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, ParamSpec
 
-from aggml.ops._common import DOT_TYPES, F32, I32, all_tensors, gaps, mismatch, refuse_type, wider
-from aggml.ops.mul_mat import product_of
+from aggml.ops._common import (
+    DOT_TYPES,
+    F32,
+    I32,
+    all_tensors,
+    gaps,
+    mismatch,
+    product_of,
+    refuse_type,
+    wider,
+)
 from aggml.tensor import Tensor, new_node
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def _reshape(op: str, a: Tensor, ne: Extents, ndim: int) -> Tensor:
     if min(ne) < 0 or math.prod(ne) != math.prod(a.ne):
         raise mismatch(op, f"{list(ne)} is not the extents of {a.nelements} elements", a=a)
     if ne[0] % a.dtype.blck_size:
-        raise mismatch(op, f"ne[0] = {ne[0]} is no multiple of a block, {a.dtype.blck_size}", a=a)
+        raise mismatch(op, f"ne[0] = {ne[0]} cuts blocks of {a.dtype.blck_size} elements", a=a)
     nb = fresh_strides(a.dtype, ne)
     return new_permuted("reshape", a, ne, nb, (a,), NO_PARAMS, suffix(a, "reshaped"), ndim)
 

@@ -75,7 +75,7 @@ def test_a_file_without_a_length_goes_to_its_end() -> None:
         (b"", "no WAV"),
         (b"ID3" + bytes(100), "no WAV"),
         (riff(bytes(8), 1, 1, 8000, 16)[:-4], "cut off"),
-        (riff(bytes(8), 85, 1, 8000, 16), "kind 85"),
+        (riff(bytes(8), 85, 1, 8000, 16), "format 85"),
         (riff(bytes(8), 1, 1, 8000, 12), "12 bits"),
         (riff(bytes(8), 1, 0, 8000, 16), "0 channels"),
         (b"RIFF\0\0\0\0WAVE", "no samples"),

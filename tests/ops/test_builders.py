@@ -318,5 +318,6 @@ def test_a_message_names_tensors_types_and_extents() -> None:
     with pytest.raises(LayoutMismatch) as caught:
         ops.mul_mat(leaf(64, 2, dtype="q4_0", name="blk.0.attn_q"), leaf(32, 7, name="hidden"))
     assert str(caught.value) == (
-        "[mul_mat] ne[0] differs: a = blk.0.attn_q q4_0 [64, 2], b = hidden f32 [32, 7]"
+        "[mul_mat] ne[0] of a and b differ, 64 and 32: a = blk.0.attn_q q4_0 [64, 2], "
+        "b = hidden f32 [32, 7]"
     )

@@ -47,7 +47,9 @@ def read_wav(data: bytes) -> tuple[F32, int]:
             told = _told(data[body : body + size])
         elif name == b"data":
             if told is None:
-                raise ModelError("the WAV file has no whole 'fmt ' piece before its samples")
+                raise ModelError(
+                    "the WAV file does not say what its samples are: it has no whole 'fmt '"
+                )
             # A file that was written to a pipe has no length: all that follows.
             end = len(data) if size in (0, 0xFFFFFFFF) else body + size
             if end > len(data):
@@ -60,7 +62,7 @@ def read_wav(data: bytes) -> tuple[F32, int]:
 def _told(body: bytes) -> tuple[int, int, int, int]:
     """Format, channels, rate and bits of samples."""
     if len(body) < 16:
-        raise ModelError("the WAV file has no whole 'fmt ' piece before its samples")
+        raise ModelError("the WAV file does not say what its samples are: it has no whole 'fmt '")
     form, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
     if form == EXTENSIBLE and len(body) >= 26:
         (form,) = struct.unpack_from("<H", body, 24)
