@@ -1,4 +1,4 @@
-"""Compares aggml/native/_native.pyi with the module, names by stubtest, arguments by signatures.
+"""Compares aggml/native/_native*.pyi with the module, names by stubtest, arguments by signatures.
 
 stubtest does not know the functions of nanobind as functions, and reports each of them. These
 reports are left out; names, order and defaults of arguments are compared here instead. Not here:
@@ -19,7 +19,7 @@ from aggml.native import _native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STUB = Path(__file__).resolve().parent.parent / "aggml" / "native" / "_native.pyi"
+STUBS = sorted((Path(__file__).resolve().parent.parent / "aggml" / "native").glob("_native*.pyi"))
 NATURE_OF_NANOBIND = re.compile(
     r"is not a function$|metaclass differs$|is a disjoint base at runtime"
     r"|stub does not have \*args parameter|stub is a staticmethod but runtime is not$"
@@ -74,8 +74,12 @@ def signatures(tree: ast.Module) -> Iterator[str]:
 
 def main() -> None:
     """Prints what differs; the exit code says whether anything does."""
-    found = [*stubtest(), *signatures(ast.parse(STUB.read_text()))]
-    print(*found, f"{STUB.name}: {len(found)} differences from the module", sep="\n")
+    found = [
+        *stubtest(),
+        *(line for stub in STUBS for line in signatures(ast.parse(stub.read_text()))),
+    ]
+    names = ", ".join(stub.name for stub in STUBS)
+    print(*found, f"{names}: {len(found)} differences from the module", sep="\n")
     sys.exit(bool(found))
 
 

@@ -14,9 +14,10 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from aggml.models.beside import Beside
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from types import TracebackType
 
 __all__ = ["BatchError", "Batcher", "R", "Sized", "T"]
 
@@ -95,27 +96,17 @@ class Batcher(Generic[T, R]):
     async def __aenter__(self) -> Self:
         self._admission = anyio.Semaphore(self._max_waiting)
         self._changed = anyio.Event()
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        self._beside = Beside()
+        self._tasks = await self._beside.__aenter__()
         self._tasks.start_soon(self._serve)
         self._open = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *raised: object) -> bool | None:
         """Stop. Whoever still waits gets a `BatchError`."""
         self._open = False
-        self._tasks.cancel_scope.cancel()
         try:
-            return await self._tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            if error is not None and group.exceptions == (error,):
-                return False  # the body's own exception, not a group of one
-            raise
+            return await self._beside.__aexit__(*raised)  # type: ignore[arg-type]
         finally:
             while self._queue:
                 self._queue.popleft().fail(_ended())

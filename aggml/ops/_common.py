@@ -15,7 +15,7 @@ from aggml.errors import InvalidArgument, InvalidHandle, InvalidState, LayoutMis
 from aggml.tensor import Extents, Tensor, change, describe, new_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from aggml.tensor import Extents
 
@@ -35,6 +35,7 @@ __all__ = [
     "gaps",
     "listed",
     "mismatch",
+    "named",
     "need_dense",
     "need_f32_rows",
     "need_node",
@@ -71,6 +72,7 @@ READ_ONLY: Final = frozenset(
 DOT_TYPES: Final = {dtype: DType(row.dot) for dtype, row in TYPES.items() if row.dot >= 0}
 
 E = TypeVar("E", bound=enum.Enum)
+Builder = TypeVar("Builder", bound="Callable[..., Tensor]")
 
 
 class Prec(enum.IntEnum):
@@ -86,6 +88,14 @@ def by_name(enum: type[E]) -> Mapping[object, E]:
     for member in enum:
         table[member] = table[member.value] = table[member.name.lower()] = member
     return table
+
+
+def named(build: Builder, module: str, name: str, told: str) -> Builder:
+    """A builder out of a table, with its own name in messages, traces and help."""
+    build.__module__, build.__doc__ = module, told
+    build.__name__ = build.__qualname__ = name
+    build.__code__ = build.__code__.replace(co_name=name)
+    return build
 
 
 def no_member(op: str, argument: str, given: object, table: Mapping[object, enum.Enum]) -> NoReturn:

@@ -1,14 +1,17 @@
-"""unary_node makes the node of every function of one number.
+"""unary_node makes the node of every function of one number; in_place a builder of such nodes.
 
 Not here: the builders (unary.py, unary_params.py).
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from aggml.ops._common import (
     FLOATS,
     HALF_OR_SINGLE,
     all_tensors,
+    named,
     need_rows,
     refuse_type,
     suffix,
@@ -16,7 +19,7 @@ from aggml.ops._common import (
 from aggml.ops.table import with_trait
 from aggml.tensor import NO_PARAMS, Tensor, new_node, new_view
 
-__all__ = ["unary_node"]
+__all__ = ["Unary", "in_place", "unary_node"]
 
 # No bf16: ggml has none either.
 _NO_BF16 = with_trait("NO_BF16")
@@ -33,3 +36,19 @@ def unary_node(op: str, a: Tensor, inplace: bool, params: bytes = NO_PARAMS) -> 
     if inplace:
         return new_view(op, a, a.ne, a.nb, 0, (a,), params, suffix(a, "view"))
     return new_node(op, a.dtype, a.ne, (a,), params)
+
+
+class Unary(Protocol):
+    """A builder of one operand."""
+
+    def __call__(self, a: Tensor) -> Tensor: ...
+
+
+def in_place(op: str) -> Unary:
+    """The builder ``ops.<op>_inplace``: as ``ops.<op>``, the result overwrites ``a``."""
+
+    def build(a: Tensor) -> Tensor:
+        return unary_node(op, a, True)
+
+    told = f"`{op}` in place: the result overwrites ``a`` (``ggml_{op}_inplace``)."
+    return named(build, "aggml.ops.unary", f"{op}_inplace", told)

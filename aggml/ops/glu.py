@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from typing import TYPE_CHECKING, Protocol
 
 from aggml.ops._common import (
     F32,
@@ -15,12 +16,16 @@ from aggml.ops._common import (
     by_name,
     gaps,
     mismatch,
+    named,
     no_member,
     pack,
     refuse_type,
     wider,
 )
 from aggml.tensor import Tensor, new_node
+
+if TYPE_CHECKING:
+    from aggml.ops._unary import Unary
 
 __all__ = [
     "GluOp",
@@ -73,8 +78,12 @@ _REGLU, _GEGLU, _SWIGLU, _SWIGLU_OAI, _GEGLU_ERF, _GEGLU_QUICK = GluOp
 _OAI = struct.Struct("<2i2f48x")
 
 
-def _build(a: Tensor, b: Tensor | None, kind: GluOp, swapped: bool) -> Tensor:
-    op, params = _NODES[kind, swapped]
+class _OfTwo(Protocol):
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+
+def _build(a: Tensor, b: Tensor | None, gate: GluOp, swapped: bool) -> Tensor:
+    op, params = _NODES[gate, swapped]
     return _gate(op, params, a, b)
 
 
@@ -146,21 +155,31 @@ def glu_split(a: Tensor, b: Tensor, op: GluOp | str | int) -> Tensor:
     return _build(a, b, found, False)
 
 
+def _swapped(gate: GluOp, what: str) -> Unary:
+    name = gate.name.lower()
+
+    def build(a: Tensor) -> Tensor:
+        return _build(a, None, gate, True)
+
+    told = f"`glu` with {what} of the second half (``ggml_{name}_swapped``)."
+    return named(build, __name__, f"{name}_swapped", told)
+
+
+def _split(gate: GluOp, what: str) -> _OfTwo:
+    name = gate.name.lower()
+
+    def build(a: Tensor, b: Tensor) -> Tensor:
+        if b is None:
+            all_tensors(f"{name}_split", a=a, b=b)
+        return _build(a, b, gate, False)
+
+    told = f"`glu_split` with {what} of ``a`` (``ggml_{name}_split``)."
+    return named(build, __name__, f"{name}_split", told)
+
+
 def reglu(a: Tensor) -> Tensor:
     """`glu` with relu of the first half (``ggml_reglu``)."""
     return _build(a, None, _REGLU, False)
-
-
-def reglu_swapped(a: Tensor) -> Tensor:
-    """`glu` with relu of the second half (``ggml_reglu_swapped``)."""
-    return _build(a, None, _REGLU, True)
-
-
-def reglu_split(a: Tensor, b: Tensor) -> Tensor:
-    """`glu_split` with relu of ``a`` (``ggml_reglu_split``)."""
-    if b is None:
-        all_tensors("reglu_split", a=a, b=b)
-    return _build(a, b, _REGLU, False)
 
 
 def geglu(a: Tensor) -> Tensor:
@@ -168,33 +187,9 @@ def geglu(a: Tensor) -> Tensor:
     return _build(a, None, _GEGLU, False)
 
 
-def geglu_swapped(a: Tensor) -> Tensor:
-    """`glu` with gelu (tanh formula) of the second half (``ggml_geglu_swapped``)."""
-    return _build(a, None, _GEGLU, True)
-
-
-def geglu_split(a: Tensor, b: Tensor) -> Tensor:
-    """`glu_split` with gelu (tanh formula) of ``a`` (``ggml_geglu_split``)."""
-    if b is None:
-        all_tensors("geglu_split", a=a, b=b)
-    return _build(a, b, _GEGLU, False)
-
-
 def swiglu(a: Tensor) -> Tensor:
     """`glu` with silu of the first half (``ggml_swiglu``)."""
     return _build(a, None, _SWIGLU, False)
-
-
-def swiglu_swapped(a: Tensor) -> Tensor:
-    """`glu` with silu of the second half (``ggml_swiglu_swapped``)."""
-    return _build(a, None, _SWIGLU, True)
-
-
-def swiglu_split(a: Tensor, b: Tensor) -> Tensor:
-    """`glu_split` with silu of ``a`` (``ggml_swiglu_split``)."""
-    if b is None:
-        all_tensors("swiglu_split", a=a, b=b)
-    return _build(a, b, _SWIGLU, False)
 
 
 def geglu_erf(a: Tensor) -> Tensor:
@@ -202,33 +197,9 @@ def geglu_erf(a: Tensor) -> Tensor:
     return _build(a, None, _GEGLU_ERF, False)
 
 
-def geglu_erf_swapped(a: Tensor) -> Tensor:
-    """`glu` with gelu (error function) of the second half (``ggml_geglu_erf_swapped``)."""
-    return _build(a, None, _GEGLU_ERF, True)
-
-
-def geglu_erf_split(a: Tensor, b: Tensor) -> Tensor:
-    """`glu_split` with gelu (error function) of ``a`` (``ggml_geglu_erf_split``)."""
-    if b is None:
-        all_tensors("geglu_erf_split", a=a, b=b)
-    return _build(a, b, _GEGLU_ERF, False)
-
-
 def geglu_quick(a: Tensor) -> Tensor:
     """`glu` with quick gelu of the first half (``ggml_geglu_quick``)."""
     return _build(a, None, _GEGLU_QUICK, False)
-
-
-def geglu_quick_swapped(a: Tensor) -> Tensor:
-    """`glu` with quick gelu of the second half (``ggml_geglu_quick_swapped``)."""
-    return _build(a, None, _GEGLU_QUICK, True)
-
-
-def geglu_quick_split(a: Tensor, b: Tensor) -> Tensor:
-    """`glu_split` with quick gelu of ``a`` (``ggml_geglu_quick_split``)."""
-    if b is None:
-        all_tensors("geglu_quick_split", a=a, b=b)
-    return _build(a, b, _GEGLU_QUICK, False)
 
 
 def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
@@ -256,3 +227,15 @@ def swiglu_oai(a: Tensor, b: Tensor, alpha: float = 1.702, limit: float = 7.0) -
         raise refuse_type("swiglu_oai", "f32", a=a, b=b)
     params = pack("swiglu_oai", _OAI, _SWIGLU_OAI, 0, alpha, limit)
     return _gate("swiglu_oai", params, a, b)
+
+
+reglu_swapped = _swapped(_REGLU, "relu")
+reglu_split = _split(_REGLU, "relu")
+geglu_swapped = _swapped(_GEGLU, "gelu (tanh formula)")
+geglu_split = _split(_GEGLU, "gelu (tanh formula)")
+swiglu_swapped = _swapped(_SWIGLU, "silu")
+swiglu_split = _split(_SWIGLU, "silu")
+geglu_erf_swapped = _swapped(_GEGLU_ERF, "gelu (error function)")
+geglu_erf_split = _split(_GEGLU_ERF, "gelu (error function)")
+geglu_quick_swapped = _swapped(_GEGLU_QUICK, "quick gelu")
+geglu_quick_split = _split(_GEGLU_QUICK, "quick gelu")

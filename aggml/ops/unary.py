@@ -10,7 +10,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from aggml.ops._common import by_name, no_member
-from aggml.ops._unary import unary_node
+from aggml.ops._unary import in_place, unary_node
 
 if TYPE_CHECKING:
     from aggml.tensor import Tensor
@@ -136,19 +136,9 @@ def abs(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
     return unary_node("abs", a, False)
 
 
-def abs_inplace(a: Tensor) -> Tensor:
-    """`abs` in place: the result overwrites ``a`` (``ggml_abs_inplace``)."""
-    return unary_node("abs", a, True)
-
-
 def sgn(a: Tensor) -> Tensor:
     """The sign of each element: -1, 0 or 1 (``ggml_sgn``); else as `unary`."""
     return unary_node("sgn", a, False)
-
-
-def sgn_inplace(a: Tensor) -> Tensor:
-    """`sgn` in place: the result overwrites ``a`` (``ggml_sgn_inplace``)."""
-    return unary_node("sgn", a, True)
 
 
 def neg(a: Tensor) -> Tensor:
@@ -156,19 +146,9 @@ def neg(a: Tensor) -> Tensor:
     return unary_node("neg", a, False)
 
 
-def neg_inplace(a: Tensor) -> Tensor:
-    """`neg` in place: the result overwrites ``a`` (``ggml_neg_inplace``)."""
-    return unary_node("neg", a, True)
-
-
 def step(a: Tensor) -> Tensor:
     """1 where an element is above 0, else 0 (``ggml_step``); else as `unary`."""
     return unary_node("step", a, False)
-
-
-def step_inplace(a: Tensor) -> Tensor:
-    """`step` in place: the result overwrites ``a`` (``ggml_step_inplace``)."""
-    return unary_node("step", a, True)
 
 
 def tanh(a: Tensor) -> Tensor:
@@ -176,19 +156,9 @@ def tanh(a: Tensor) -> Tensor:
     return unary_node("tanh", a, False)
 
 
-def tanh_inplace(a: Tensor) -> Tensor:
-    """`tanh` in place: the result overwrites ``a`` (``ggml_tanh_inplace``)."""
-    return unary_node("tanh", a, True)
-
-
 def elu(a: Tensor) -> Tensor:
     """Each element x, or exp(x) - 1 where x is negative (``ggml_elu``); else as `unary`."""
     return unary_node("elu", a, False)
-
-
-def elu_inplace(a: Tensor) -> Tensor:
-    """`elu` in place: the result overwrites ``a`` (``ggml_elu_inplace``)."""
-    return unary_node("elu", a, True)
 
 
 def relu(a: Tensor) -> Tensor:
@@ -196,19 +166,9 @@ def relu(a: Tensor) -> Tensor:
     return unary_node("relu", a, False)
 
 
-def relu_inplace(a: Tensor) -> Tensor:
-    """`relu` in place: the result overwrites ``a`` (``ggml_relu_inplace``)."""
-    return unary_node("relu", a, True)
-
-
 def sigmoid(a: Tensor) -> Tensor:
     """1 / (1 + exp(-x)) of each element x (``ggml_sigmoid``); else as `unary`."""
     return unary_node("sigmoid", a, False)
-
-
-def sigmoid_inplace(a: Tensor) -> Tensor:
-    """`sigmoid` in place: the result overwrites ``a`` (``ggml_sigmoid_inplace``)."""
-    return unary_node("sigmoid", a, True)
 
 
 def gelu(a: Tensor) -> Tensor:
@@ -216,19 +176,9 @@ def gelu(a: Tensor) -> Tensor:
     return unary_node("gelu", a, False)
 
 
-def gelu_inplace(a: Tensor) -> Tensor:
-    """`gelu` in place: the result overwrites ``a`` (``ggml_gelu_inplace``)."""
-    return unary_node("gelu", a, True)
-
-
 def gelu_quick(a: Tensor) -> Tensor:
     """Each element x times sigmoid(1.702 x) (``ggml_gelu_quick``); else as `unary`."""
     return unary_node("gelu_quick", a, False)
-
-
-def gelu_quick_inplace(a: Tensor) -> Tensor:
-    """`gelu_quick` in place: the result overwrites ``a`` (``ggml_gelu_quick_inplace``)."""
-    return unary_node("gelu_quick", a, True)
 
 
 def gelu_erf(a: Tensor) -> Tensor:
@@ -236,19 +186,9 @@ def gelu_erf(a: Tensor) -> Tensor:
     return unary_node("gelu_erf", a, False)
 
 
-def gelu_erf_inplace(a: Tensor) -> Tensor:
-    """`gelu_erf` in place: the result overwrites ``a`` (``ggml_gelu_erf_inplace``)."""
-    return unary_node("gelu_erf", a, True)
-
-
 def silu(a: Tensor) -> Tensor:
     """Each element x times sigmoid(x) (``ggml_silu``); else as `unary`."""
     return unary_node("silu", a, False)
-
-
-def silu_inplace(a: Tensor) -> Tensor:
-    """`silu` in place: the result overwrites ``a`` (``ggml_silu_inplace``)."""
-    return unary_node("silu", a, True)
 
 
 def exp(a: Tensor) -> Tensor:
@@ -256,19 +196,9 @@ def exp(a: Tensor) -> Tensor:
     return unary_node("exp", a, False)
 
 
-def exp_inplace(a: Tensor) -> Tensor:
-    """`exp` in place: the result overwrites ``a`` (``ggml_exp_inplace``)."""
-    return unary_node("exp", a, True)
-
-
 def sqr(a: Tensor) -> Tensor:
     """The square of each element (``ggml_sqr``); else as `unary`."""
     return unary_node("sqr", a, False)
-
-
-def sqr_inplace(a: Tensor) -> Tensor:
-    """`sqr` in place: the result overwrites ``a`` (``ggml_sqr_inplace``)."""
-    return unary_node("sqr", a, True)
 
 
 def sqrt(a: Tensor) -> Tensor:
@@ -276,29 +206,14 @@ def sqrt(a: Tensor) -> Tensor:
     return unary_node("sqrt", a, False)
 
 
-def sqrt_inplace(a: Tensor) -> Tensor:
-    """`sqrt` in place: the result overwrites ``a`` (``ggml_sqrt_inplace``)."""
-    return unary_node("sqrt", a, True)
-
-
 def expm1(a: Tensor) -> Tensor:
     """exp(x) - 1 of each element x, exact also near 0 (``ggml_expm1``); else as `unary`."""
     return unary_node("expm1", a, False)
 
 
-def expm1_inplace(a: Tensor) -> Tensor:
-    """`expm1` in place: the result overwrites ``a`` (``ggml_expm1_inplace``)."""
-    return unary_node("expm1", a, True)
-
-
 def softplus(a: Tensor) -> Tensor:
     """log(1 + exp(x)) of each element x, x itself above 20 (``ggml_softplus``); else as `unary`."""
     return unary_node("softplus", a, False)
-
-
-def softplus_inplace(a: Tensor) -> Tensor:
-    """`softplus` in place: the result overwrites ``a`` (``ggml_softplus_inplace``)."""
-    return unary_node("softplus", a, True)
 
 
 def hardswish(a: Tensor) -> Tensor:
@@ -316,19 +231,9 @@ def floor(a: Tensor) -> Tensor:
     return unary_node("floor", a, False)
 
 
-def floor_inplace(a: Tensor) -> Tensor:
-    """`floor` in place: the result overwrites ``a`` (``ggml_floor_inplace``)."""
-    return unary_node("floor", a, True)
-
-
 def ceil(a: Tensor) -> Tensor:
     """The smallest integer not below each element (``ggml_ceil``); else as `unary`."""
     return unary_node("ceil", a, False)
-
-
-def ceil_inplace(a: Tensor) -> Tensor:
-    """`ceil` in place: the result overwrites ``a`` (``ggml_ceil_inplace``)."""
-    return unary_node("ceil", a, True)
 
 
 def round(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
@@ -336,19 +241,9 @@ def round(a: Tensor) -> Tensor:  # noqa: A001 - ggml's name
     return unary_node("round", a, False)
 
 
-def round_inplace(a: Tensor) -> Tensor:
-    """`round` in place: the result overwrites ``a`` (``ggml_round_inplace``)."""
-    return unary_node("round", a, True)
-
-
 def trunc(a: Tensor) -> Tensor:
     """Each element without its fraction (``ggml_trunc``); else as `unary`."""
     return unary_node("trunc", a, False)
-
-
-def trunc_inplace(a: Tensor) -> Tensor:
-    """`trunc` in place: the result overwrites ``a`` (``ggml_trunc_inplace``)."""
-    return unary_node("trunc", a, True)
 
 
 def log(a: Tensor) -> Tensor:
@@ -356,19 +251,9 @@ def log(a: Tensor) -> Tensor:
     return unary_node("log", a, False)
 
 
-def log_inplace(a: Tensor) -> Tensor:
-    """`log` in place: the result overwrites ``a`` (``ggml_log_inplace``)."""
-    return unary_node("log", a, True)
-
-
 def sin(a: Tensor) -> Tensor:
     """The sine of each element (``ggml_sin``); else as `unary`."""
     return unary_node("sin", a, False)
-
-
-def sin_inplace(a: Tensor) -> Tensor:
-    """`sin` in place: the result overwrites ``a`` (``ggml_sin_inplace``)."""
-    return unary_node("sin", a, True)
 
 
 def cos(a: Tensor) -> Tensor:
@@ -376,6 +261,27 @@ def cos(a: Tensor) -> Tensor:
     return unary_node("cos", a, False)
 
 
-def cos_inplace(a: Tensor) -> Tensor:
-    """`cos` in place: the result overwrites ``a`` (``ggml_cos_inplace``)."""
-    return unary_node("cos", a, True)
+abs_inplace = in_place("abs")
+ceil_inplace = in_place("ceil")
+cos_inplace = in_place("cos")
+elu_inplace = in_place("elu")
+exp_inplace = in_place("exp")
+expm1_inplace = in_place("expm1")
+floor_inplace = in_place("floor")
+gelu_erf_inplace = in_place("gelu_erf")
+gelu_inplace = in_place("gelu")
+gelu_quick_inplace = in_place("gelu_quick")
+log_inplace = in_place("log")
+neg_inplace = in_place("neg")
+relu_inplace = in_place("relu")
+round_inplace = in_place("round")
+sgn_inplace = in_place("sgn")
+sigmoid_inplace = in_place("sigmoid")
+silu_inplace = in_place("silu")
+sin_inplace = in_place("sin")
+softplus_inplace = in_place("softplus")
+sqr_inplace = in_place("sqr")
+sqrt_inplace = in_place("sqrt")
+step_inplace = in_place("step")
+tanh_inplace = in_place("tanh")
+trunc_inplace = in_place("trunc")

@@ -98,6 +98,6 @@ def _of_each_stage(
     rows = [list(x) for x in costs if not isinstance(x, int | float)]
     if len(rows) != stages or len({len(row) for row in rows}) != 1:
         raise InvalidArgument(
-            f"[cut] costs of {len(rows)} stages for {stages}: give a row of equal length for each"
+            f"[cut] costs on {len(rows)} stages, for {stages}: give equally many for each"
         )
     return rows

@@ -18,6 +18,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 import aggml
+from aggml.models.beside import Beside
 from aggml.models.cache.paging import PAGE
 from aggml.serve import steps
 from aggml.serve.jobs import Counters, EngineError, FullError, Job, TooLongError, chosen, draws
@@ -25,7 +26,6 @@ from aggml.serve.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Sequence
-    from types import TracebackType
 
     from aggml.models.cache.paging import PagedDecoder
     from aggml.models.decoding import Best
@@ -95,27 +95,17 @@ class Engine:
         self._closing = False
 
     async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        self._beside = Beside()
+        self._tasks = await self._beside.__aenter__()
         self._tasks.start_soon(self._serve)
         self._tasks.start_soon(self._tell)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *raised: object) -> bool | None:
         """Stop at once. Whoever still waits gets an `EngineError`."""
         self._closing = True
-        self._tasks.cancel_scope.cancel()
         try:
-            return await self._tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            if error is not None and group.exceptions == (error,):
-                return False  # the body's own exception, not a group of one
-            raise
+            return await self._beside.__aexit__(*raised)  # type: ignore[arg-type]
         finally:
             self.cut_off()
 

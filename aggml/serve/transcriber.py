@@ -45,7 +45,7 @@ class Transcriber:
 
     async def __aexit__(self, *raised: object) -> bool | None:
         """Stop. Whoever still waits for a window gets a `BatchError`."""
-        return await self._windows.__aexit__(*raised)  # type: ignore[arg-type]
+        return await self._windows.__aexit__(*raised)
 
     async def said(
         self,
