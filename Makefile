@@ -32,6 +32,10 @@ help:
 	@echo 'make format  lays out Python and C'
 	@echo 'make clean   removes build/ and the caches; .venv stays'
 
+# Compiled Python is kept, whatever the environment says: without it each interpreter of the tests compiles all that it
+# imports, 0.2 s of a core, and they start some hundred.
+export PYTHONDONTWRITEBYTECODE :=
+
 # --- the virtual environment: one stamp for each thing that is in it
 
 $(VENV)/created:

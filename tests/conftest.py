@@ -6,6 +6,7 @@ other helpers (support.py), which tests run alone or are left out (workers.py).
 
 from __future__ import annotations
 
+import asyncio.constants
 import gc
 import logging
 import os
@@ -13,10 +14,14 @@ import signal
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+# Before numpy, also of the interpreters that tests start: the threads of its products spin for work
+# while nobody has any, which takes 0.1 s of a core from each import.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis.strategies  # before trio, which registers with it what is not frozen yet
 import numpy as np
 import pytest
-from workers import Workers
+from workers import Brief, Workers
 
 import aggml
 from aggml.devices.cpu import CPUBackend, CPUDevice
@@ -39,6 +44,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("aggml")
 
+# asyncio in debug mode notes where each callback was made. One frame of ten is enough to name it:
+# they took up to a tenth of a test.
+vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 1
+
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 
 
@@ -57,6 +66,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected: they are kept anyway
     config.pluginmanager.register(Workers(config))
+    if Brief.serves(config):
+        config.pluginmanager.register(Brief())
 
 
 @hypothesis.given(hypothesis.strategies.none())

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 if TYPE_CHECKING:
@@ -42,6 +46,32 @@ def cluster(folder: Path, nodes: int = 2) -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+@contextmanager
+def served(application: Any) -> Iterator[str]:
+    """The address of an application of Ray Serve, where every request finds it.
+
+    Ray starts a proxy on each node that has a replica. All nodes are this machine and share the
+    port, so that a request reached the other proxy before that one knew its routes, and got 404.
+    Here is one proxy, asked until it knows them.
+    """
+    from ray import serve
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    options = {"host": "127.0.0.1", "port": port}
+    serve.start(proxy_location="HeadOnly", http_options=options)
+    try:
+        serve.run(application)
+        until = time.monotonic() + 60
+        while httpx.get(f"{url}/health", timeout=60).status_code == httpx.codes.NOT_FOUND:
+            assert time.monotonic() < until, "the proxy never knew its routes"
+            time.sleep(0.05)  # the proxy has no event for it
+        yield url
+    finally:
+        serve.shutdown()  # type: ignore[no-untyped-call]
 
 
 def store_in_use() -> float:

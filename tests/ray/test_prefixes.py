@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import ray
-from ray_cluster import cluster
+from ray_cluster import cluster, served
 
 from aggml.models.small import write_small
 from aggml.serve import Limits
@@ -44,20 +43,14 @@ def seed() -> int:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from ray import serve
-
     from aggml.ray import service
 
     folder = tmp_path_factory.mktemp("prefixes")
     model = write_small(folder / "small.gguf")
     for _ in cluster(folder):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
         limits = Limits(slots=4, ctx=32_768)
-        serve.run(service([model], replicas=REPLICAS, limits=limits, imbalance=IMBALANCE))
-        yield f"http://127.0.0.1:{port}"
-        serve.shutdown()  # type: ignore[no-untyped-call]
+        with served(service([model], replicas=REPLICAS, limits=limits, imbalance=IMBALANCE)) as url:
+            yield url
 
 
 def text(n: int, seed: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import ray
-from ray_cluster import cluster
+from ray_cluster import cluster, served
 
 import aggml
 import aggml.models
@@ -53,16 +52,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def url(nodes: Any, model: Path) -> Iterator[str]:
     """Two replicas behind one address."""
-    from ray import serve
-
     from aggml.ray import service
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(service([model], replicas=2, limits=Limits(slots=2, ctx=512)))
-    yield f"http://127.0.0.1:{port}"
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    with served(service([model], replicas=2, limits=Limits(slots=2, ctx=512))) as url:
+        yield url
 
 
 async def test_replicas_answer_as_the_service_does(url: str, model: Path) -> None:

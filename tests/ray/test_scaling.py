@@ -6,7 +6,6 @@ Not here: what replicas answer (test_replicas.py).
 from __future__ import annotations
 
 import importlib.util
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import httpx
 import pytest
-from ray_cluster import cluster
+from ray_cluster import cluster, served
 
 import aggml
 from aggml.ray.scaling import OWED, ByTokens
@@ -42,18 +41,12 @@ def model() -> Path:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[str]:
     """One replica, and a second one where more than 500 tokens are owed for a while."""
-    from ray import serve
-
     from aggml.ray import service
 
     for _ in cluster(tmp_path_factory.mktemp("scaling")):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
         limits = Limits(slots=4, ctx=4096)
-        serve.run(service([model], replicas=(1, 2), tokens=500, limits=limits))
-        yield f"http://127.0.0.1:{port}"
-        serve.shutdown()  # type: ignore[no-untyped-call]
+        with served(service([model], replicas=(1, 2), tokens=500, limits=limits)) as url:
+            yield url
 
 
 def _context(owed: dict[str, float], requests: float, most: int = 8) -> Any:

@@ -39,6 +39,17 @@ def folder(version: str | None = None) -> Path:
     return found
 
 
+def need() -> None:
+    """For the top of a file: its tests are one skip where there are no libraries.
+
+    A suite of 2,500 tests took 4 s to say that many times.
+    """
+    try:
+        folder()
+    except pytest.skip.Exception as missing:
+        pytest.skip(str(missing), allow_module_level=True)
+
+
 @functools.cache
 def devices() -> dict[str, GgmlDevice]:
     """The devices of the libraries under test, by ggml's name."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import aggml
 
+builds.need()
+
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[aggml.Device]:
