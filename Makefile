@@ -190,6 +190,7 @@ check-rooms: $(VENV)/created
 
 check-layout: $(VENV)/has-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+	$(PY) tools/c_layout.py
 
 # C alone: the programs of tests/native, plain and under TSan; no room calls one above it.
 CMAKE := $(VENV)/bin/cmake

@@ -34,12 +34,14 @@ function(aggml_isa name architecture)
   endif()
 endfunction()
 
-# Each line of the table that has an architecture of its own.
+# Each row of the table that has an architecture of its own.
 function(aggml_isas table)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
   set(X86 __x86_64__)
   set(ARM __aarch64__)
-  file(STRINGS ${table} rows REGEX "^AGK_ISA\\([a-z0-9_]+, (X86|ARM),")
+  file(READ ${table} text)
+  string(REGEX REPLACE "[ \n]+" " " text "${text}") # a row may be several lines
+  string(REGEX MATCHALL "AGK_ISA\\([a-z0-9_]+, (X86|ARM),[^)]*\\)" rows "${text}")
   foreach(row IN LISTS rows)
     string(REGEX MATCH "^AGK_ISA\\(([a-z0-9_]+), (X86|ARM), [^,]*, [^,]*, ?([^)]*)\\)$" whole "${row}")
     if(NOT whole)

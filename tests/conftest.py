@@ -46,7 +46,7 @@ hypothesis.settings.load_profile("aggml")
 
 # asyncio in debug mode notes where each callback was made. One frame of ten is enough to name it:
 # they took up to a tenth of a test.
-vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 1
+setattr(asyncio.constants, "DEBUG_STACK_DEPTH", 1)  # noqa: B010 Final, for type checkers
 
 AnyDevice: TypeAlias = "CPUDevice | SimDevice"
 

@@ -1,5 +1,5 @@
-/* A CUDA driver of a few lines: each of its streams has a thread, every operation takes a random time, calls fail if they
- * are told to. For one program alone: it has state of its own. Not here: what is asked of it (runtime_cuda.c). */
+/* A CUDA driver of a few lines: each of its streams has a thread, every operation takes a random time, calls fail if
+ * they are told to. For one program alone: it has state of its own. Not here: what is asked of it (runtime_cuda.c). */
 #ifndef TEST_CUDA_DRIVER_H
 #define TEST_CUDA_DRIVER_H
 

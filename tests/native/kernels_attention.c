@@ -1,5 +1,6 @@
-/* Every variant of attention in bf16 on tiles against the scalar kernel: tiles of rows that end with the next, masks that cut
- * blocks, what is left to lanes. Memory has its exact size, so that ASan sees what is read or written beyond. */
+/* Every variant of attention in bf16 on tiles against the scalar kernel: tiles of rows that end with the next, masks
+ * that cut blocks, what is left to lanes. Memory has its exact size, so that ASan sees what is read or written
+ * beyond. */
 #include <math.h>
 #include <string.h>
 

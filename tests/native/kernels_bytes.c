@@ -1,6 +1,7 @@
 /* Every variant of the kernels of mul_mat of many columns in lanes, as bytes and as sums of 16 bits, against the scalar
- * ones: packed bytes are alike, products differ by no more than sums in f32 do, nothing is read or written beyond. Memory
- * has its exact size, so that ASan sees it. Not here: terms of bf16 (kernels_terms.c), matrix tiles (kernels_tiles.c). */
+ * ones: packed bytes are alike, products differ by no more than sums in f32 do, nothing is read or written beyond.
+ * Memory has its exact size, so that ASan sees it. Not here: terms of bf16 (kernels_terms.c), matrix tiles
+ * (kernels_tiles.c). */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -133,7 +134,8 @@ static void *short_rows(rng *r, agk_code_traits t, int fours, int64_t k)
     return rows;
 }
 
-/* The mean square of products of these: that of scaled codes and minimums, which may take each other away, times that of columns. */
+/* The mean square of products of these: that of scaled codes and minimums, which may take each other away, times that
+ * of columns. */
 static double square_of(const agk_mm_panel *p)
 {
     double rows = 0.0, cols = 0.0;
@@ -270,7 +272,8 @@ static int short_rows_of_types(rng *r)
 
 int main(void)
 {
-    /* Each its own, which each variant begins anew: whether an error comes near its bound is not for others to decide. */
+    /* Each its own, which each variant begins anew: whether an error comes near its bound is not for others to
+     * decide. */
     rng r[3];
     for (uint64_t i = 0; i < 3; ++i) r[i] = rng_new(3 + i);
     CHECK(bytes_in_lanes(&r[0]) >= 1);

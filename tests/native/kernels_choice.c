@@ -1,6 +1,6 @@
-/* What is chosen for this machine: of each kernel the first variant of the list that it can run, of every instruction set that
- * it has as much as the list knows. AGK_EXPECT in the environment names the one whose kernels must be the best: a check that an
- * emulated processor is seen as what it is. */
+/* What is chosen for this machine: of each kernel the first variant of the list that it can run, of every instruction
+ * set that it has as much as the list knows. AGK_EXPECT in the environment names the one whose kernels must be the
+ * best: a check that an emulated processor is seen as what it is. */
 #include <ctype.h>
 #include <string.h>
 
@@ -43,8 +43,8 @@ static bool has_line_of(const char *prefix, int type, uint32_t cpu)
     return has_line(name, cpu);
 }
 
-/* The lines of kernels.def are the only gate of the schemes that have a kernel for each type: with the features that any line
- * needs, a scheme serves exactly the types that have a line. So a new line serves at once. */
+/* The lines of kernels.def are the only gate of the schemes that have a kernel for each type: with the features that
+ * any line needs, a scheme serves exactly the types that have a line. So a new line serves at once. */
 static void check_gates(uint32_t cpu)
 {
     for (int type = 0; type < AGK_TYPE_COUNT; ++type) {

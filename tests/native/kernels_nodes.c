@@ -28,8 +28,8 @@ static void mul_mat(rng *r, int type, int64_t k, int64_t m, int64_t n, bool pack
     node.src[0] = view_of(type, w, k, m, 1);
     node.src[1] = view_of(AGK_F32, x, k, n, 1);
     node.dst = view_of(AGK_F32, NULL, m, n, 1);
-    /* columns of quantized rows are bytes: 1 / 127 of the largest at most, a third of that in the mean; of bf16 they may be bf16, of f16
-     * two of them */
+    /* columns of quantized rows are bytes: 1 / 127 of the largest at most, a third of that in the mean; of bf16 they
+     * may be bf16, of f16 two of them */
     compare(&node, packed, quantized ? 1e-2 : type == AGK_BF16 ? 3e-3 : type == AGK_F16 ? 2e-5 : 1e-6);
     free(w);
     free(x);

@@ -1,5 +1,5 @@
-/* Kernels that must give the bits of plain C whatever the numbers: sums and products of 16-bit floats, blocks of q8_0 and
- * columns, fill, f32 to i32 and back.
+/* Kernels that must give the bits of plain C whatever the numbers: sums and products of 16-bit floats, blocks of q8_0
+ * and columns, fill, f32 to i32 and back.
  *
  * Not here: what nodes of them compute (kernels_vectors.c, kernels_quantized_rows.c). */
 #include "kernels/mul_mat.h"

@@ -1,6 +1,6 @@
-/* Every variant of the kernels that multiply quantized rows against the scalar one: within what the order of sums costs.
- * Rows have their exact size in memory of their own, so that ASan sees a read beyond.
- * Not here: rows that are unpacked (kernels_quantized_rows.c), products of many columns (kernels_terms.c). */
+/* Every variant of the kernels that multiply quantized rows against the scalar one: within what the order of sums
+ * costs. Rows have their exact size in memory of their own, so that ASan sees a read beyond. Not here: rows that are
+ * unpacked (kernels_quantized_rows.c), products of many columns (kernels_terms.c). */
 #include <math.h>
 #include <string.h>
 
@@ -193,8 +193,8 @@ static int lays(rng *r)
     return n_variants;
 }
 
-/* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not change.
- * Then the variants against plain C. */
+/* Packed weights times packed columns against rows and columns as they lie, both in plain C: what packing must not
+ * change. Then the variants against plain C. */
 static int packed(rng *r, int type, bool tiles)
 {
     enum { ROWS = 21, GROUPS = 2, COLS = 16 };

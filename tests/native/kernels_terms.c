@@ -1,6 +1,7 @@
-/* Every variant of the kernels of mul_mat of many columns in lanes, as terms of bf16 and as f32, against the scalar ones:
- * packed bytes are alike, products differ by no more than sums in f32 do, nothing is read or written beyond. Memory has
- * its exact size, so that ASan sees it. Not here: bytes (kernels_bytes.c), matrix tiles (kernels_tiles.c). */
+/* Every variant of the kernels of mul_mat of many columns in lanes, as terms of bf16 and as f32, against the scalar
+ * ones: packed bytes are alike, products differ by no more than sums in f32 do, nothing is read or written beyond.
+ * Memory has its exact size, so that ASan sees it. Not here: bytes (kernels_bytes.c), matrix tiles (kernels_tiles.c).
+ * */
 #include <math.h>
 #include <string.h>
 
@@ -106,7 +107,8 @@ static int products(const rng *start)
 
 int main(void)
 {
-    /* Each its own, which each variant begins anew: whether an error comes near its bound is not for others to decide. */
+    /* Each its own, which each variant begins anew: whether an error comes near its bound is not for others to
+     * decide. */
     rng r[3];
     for (uint64_t i = 0; i < 3; ++i) r[i] = rng_new(i);
     CHECK(packing(&r[0]) >= 2);

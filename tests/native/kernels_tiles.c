@@ -49,7 +49,8 @@ static int packing_for_tiles(rng *r)
     return n_variants;
 }
 
-/* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart; or in units. */
+/* Two blocks of k, and what their sums become, in a result of its exact size, with columns `gap` floats apart; or in
+ * units. */
 static float *ended(agk_mm_tiles_product_fn *tile, agk_mm_panel p, agk_mm_end e, int64_t gap)
 {
     const size_t n = (size_t)((p.cols + 31) / 32) * AGK_PANEL_SUMS;

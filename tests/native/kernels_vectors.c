@@ -1,5 +1,5 @@
-/* What works element by element and row by row (functions, norms, soft_max, rope, attention, copies) for each set of features:
- * nodes.h; functions at numbers that are special, too. */
+/* What works element by element and row by row (functions, norms, soft_max, rope, attention, copies) for each set of
+ * features: nodes.h; functions at numbers that are special, too. */
 #include "kernels/mul_mat.h"
 #include "nodes.h"
 

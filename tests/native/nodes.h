@@ -1,5 +1,5 @@
-/* Whole operations, as plans lower them for each set of features of this machine, against the exact scalar ones; and bit for
- * bit alike in whatever order and by however many threads their chunks are run.
+/* Whole operations, as plans lower them for each set of features of this machine, against the exact scalar ones; and
+ * bit for bit alike in whatever order and by however many threads their chunks are run.
  *
  * What is compared is the length of the difference, relative to that of the result. Memory has its exact size. */
 #ifndef TEST_NODES_H

@@ -149,8 +149,8 @@ int main(int argc, char **argv)
     ag_cuda_device_unref(device);
     /* What is not issued when all is told to stop never is, and its stream stays with it. */
     CHECK_SOON(atomic_load(&fills) - filled == SCALED(2000) / 2);
-    /* Each thread ends by itself: the last of a queue gives back what it had. One stream is the memory's, of each device
-     * that had a context; those stay for as long as the process. */
+    /* Each thread ends by itself: the last of a queue gives back what it had. One stream is the memory's, of each
+     * device that had a context; those stay for as long as the process. */
     CHECK_SOON(atomic_load(&live_events) == 0 && atomic_load(&live_rings) == 0);
     CHECK_SOON(atomic_load(&live_streams) <= 5);
     ag_cuda_stop(UINT64_C(60000000000));

@@ -1,4 +1,5 @@
-/* Delays and paced operations: they take their time but no thread, an abort ends the one it means, no deadline overflows. */
+/* Delays and paced operations: they take their time but no thread, an abort ends the one it means, no deadline
+ * overflows. */
 #include "rig.h"
 
 static agk_status flag_step(const agk_task *task, const agk_node *node, int64_t chunk)

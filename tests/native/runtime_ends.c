@@ -1,5 +1,5 @@
-/* The end of a pool and of the process: what is queued belongs to the pool, whoever holds the stream. Not here: streams and
- * pools that are let go of with work in flight (runtime_lifetime.c). */
+/* The end of a pool and of the process: what is queued belongs to the pool, whoever holds the stream. Not here: streams
+ * and pools that are let go of with work in flight (runtime_lifetime.c). */
 #include <pthread.h>
 
 #include "runtime/internal.h"

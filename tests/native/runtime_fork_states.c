@@ -1,5 +1,6 @@
-/* Fork in each state that somebody may wait for: while a thread of the parent holds a lock of the process, packs weights, has
- * a place among the watched loops. The child must get on. Not here: what is refused in the child (runtime_fork.c). */
+/* Fork in each state that somebody may wait for: while a thread of the parent holds a lock of the process, packs
+ * weights, has a place among the watched loops. The child must get on. Not here: what is refused in the child
+ * (runtime_fork.c). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

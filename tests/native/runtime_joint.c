@@ -123,8 +123,8 @@ static void all_or_nothing(void)
     CHECK_EQ(ag_stream_submitted(streams[0]), before);
 }
 
-/* One submission to thousands of streams, in any order, each with a wait for another one; then who waits for whom, by all of
- * them: a chain, each link of which is found at once. */
+/* One submission to thousands of streams, in any order, each with a wait for another one; then who waits for whom, by
+ * all of them: a chain, each link of which is found at once. */
 #if defined(__SANITIZE_THREAD__)
 enum { MANY = 60 }; /* as many locks as TSan lets one thread hold */
 #else

@@ -1,6 +1,6 @@
-/* Many processors and two banks of memory, made up: more threads than this machine has. Every chunk is done once, whoever is late;
- * the leader wakes few, the others the rest; threads begin with the chunks of their own range; streams stay in their bank and are
- * taken over where it has no time. */
+/* Many processors and two banks of memory, made up: more threads than this machine has. Every chunk is done once,
+ * whoever is late; the leader wakes few, the others the rest; threads begin with the chunks of their own range; streams
+ * stay in their bank and are taken over where it has no time. */
 #include <pthread.h>
 
 #include "runtime/topology.h"
@@ -49,7 +49,8 @@ static unsigned woke(const ag_pool *pool, int i)
     return atomic_load(&ag_pool_worker(pool, i)->woke);
 }
 
-/* All threads meet in one step: the leader, who is busy in its own chunk, has woken two in its bank and one in each other one. */
+/* All threads meet in one step: the leader, who is busy in its own chunk, has woken two in its bank and one in each
+ * other one. */
 static void nobody_wakes_many(int n_threads, int banks)
 {
     ag_topology_pretend(n_threads, banks);
@@ -199,7 +200,8 @@ static void a_bank_without_time_is_helped(void)
     ag_topology_pretend(0, 0);
 }
 
-/* Many streams with plans of many chunks, from several threads that submit, aborted at random; threads that stop meanwhile. */
+/* Many streams with plans of many chunks, from several threads that submit, aborted at random; threads that stop
+ * meanwhile. */
 typedef struct load {
     ag_pool *pool;
     ag_plan *plan;

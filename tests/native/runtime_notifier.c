@@ -1,5 +1,5 @@
-/* Waits and notifiers from several threads at once: no wake-up is lost, none comes after a cancel or a close; and what a wait
- * costs does not grow with those that are there besides. */
+/* Waits and notifiers from several threads at once: no wake-up is lost, none comes after a cancel or a close; and what
+ * a wait costs does not grow with those that are there besides. */
 #include <pthread.h>
 
 #include "rig.h"

@@ -1,5 +1,5 @@
-/* Plans of many steps and random numbers of chunks, several streams at once: every chunk runs exactly once, steps overlap only
- * where they run together, and what they wrote the next ones see. */
+/* Plans of many steps and random numbers of chunks, several streams at once: every chunk runs exactly once, steps
+ * overlap only where they run together, and what they wrote the next ones see. */
 #include "runtime/plan_order.h"
 #include "rig.h"
 

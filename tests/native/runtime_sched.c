@@ -59,7 +59,8 @@ static void *own_slice(void *unused)
     return NULL;
 }
 
-/* Threads and programs that a loop starts do not have its slice: forked, or as subprocess does it, by vfork and exec. */
+/* Threads and programs that a loop starts do not have its slice: forked, or as subprocess does it, by vfork and exec.
+ * */
 static void *loop_that_starts_others(void *unused)
 {
     (void)unused;

@@ -1,5 +1,5 @@
-/* Timers on a made-up machine of several banks: each bank's thread ends the delays of its own streams, and one that is held up
- * holds up no other bank. Not here: what a delay promises on any machine (runtime_delay.c). */
+/* Timers on a made-up machine of several banks: each bank's thread ends the delays of its own streams, and one that is
+ * held up holds up no other bank. Not here: what a delay promises on any machine (runtime_delay.c). */
 #include <pthread.h>
 
 #include "runtime/topology.h"
@@ -46,8 +46,8 @@ static void each_bank_ends_its_own(int banks)
     ag_topology_pretend(0, 0);
 }
 
-/* What comes after a delay runs in the thread that ended it, if it is cheap. One that takes for ever, as one whose pages must be
- * read from a disk, keeps one bank's thread; with one thread for all of them no other delay would end. */
+/* What comes after a delay runs in the thread that ended it, if it is cheap. One that takes for ever, as one whose
+ * pages must be read from a disk, keeps one bank's thread; with one thread for all of them no other delay would end. */
 static void a_bank_that_is_held_up_holds_up_no_other(void)
 {
     ag_topology_pretend(64, BANKS);

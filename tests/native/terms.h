@@ -49,7 +49,8 @@ static inline agk_mm_panels_put_fn *put_of(const agk_variant *tile)
     return NULL;
 }
 
-/* b: the units as the tile wants them. `square`: what that of a product is in the mean, or 0; a single one may be near 0 by chance, and its error is not. */
+/* b: the units as the tile wants them. `square`: what that of a product is in the mean, or 0; a single one may be near
+ * 0 by chance, and its error is not. */
 static inline void same_of(agk_mm_pairs_product_fn *tile, const char *b, agk_mm_pairs_product_fn *scalar,
                            agk_mm_panels_put_fn *put, agk_mm_panel p, double square)
 {

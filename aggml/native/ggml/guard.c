@@ -41,7 +41,7 @@ __attribute__((format(printf, 3, 4), noreturn)) static void aborting(const char 
     abort(); /* it does not return */
 }
 
-bool ag_ggml_watch_calls(const ag_ggml_library *library, void *handle)
+bool ag_ggml_guard_calls(const ag_ggml_library *library, void *handle)
 {
     if (library->f.ggml_set_abort_callback != NULL) return true;
     return handle != NULL && ag_ggml_redirect(handle, "ggml_abort", (void (*)(void))aborting);
@@ -53,11 +53,11 @@ static void on_log(int level, const char *text, void *user)
     if (level == 4) fprintf(stderr, "%s", text); /* GGML_LOG_LEVEL_ERROR; the rest is chatter of each start */
 }
 
-void ag_ggml_watch(ag_ggml_library *library)
+void ag_ggml_guard(ag_ggml_library *library)
 {
     if (library->f.ggml_set_abort_callback != NULL) library->f.ggml_set_abort_callback(on_abort);
-    library->survives = ag_ggml_watch_calls(library, library->base);
-    (void)ag_ggml_watch_calls(library, library->registry);
+    library->survives = ag_ggml_guard_calls(library, library->base);
+    (void)ag_ggml_guard_calls(library, library->registry);
     if (library->f.ggml_log_set != NULL) library->f.ggml_log_set(on_log, NULL);
 }
 

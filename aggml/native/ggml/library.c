@@ -140,7 +140,7 @@ ag_ggml_library *ag_ggml_open(const char *base, const char *registry, char *mess
         return NULL;
     }
     map_types(library);
-    ag_ggml_watch(library);
+    ag_ggml_guard(library);
     pthread_mutex_lock(all_lock);
     library->next = all;
     all = library;
@@ -275,7 +275,7 @@ bool ag_ggml_load(ag_ggml_library *library, const char *file, char *message)
                      file);
             return false;
         }
-        (void)ag_ggml_watch_calls(library, handle);
+        (void)ag_ggml_guard_calls(library, handle);
         loading l = {library, file, NULL, NULL};
         if (!ag_ggml_guarded(NULL, load_file, &l, message)) return false;
         if (l.found == NULL) {

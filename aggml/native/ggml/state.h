@@ -121,9 +121,9 @@ struct ag_ggml_buffer {
 bool ag_ggml_guarded(ag_ggml_device *device, ag_ggml_call *call, void *argument, char *message);
 /* The same for a thread of Python's: of a remote device on a thread that may be left behind. */
 ag_error *ag_ggml_ask(ag_ggml_device *device, const char *operation, ag_ggml_call *call, void *argument, size_t size);
-void ag_ggml_watch(ag_ggml_library *library); /* assertions of it come to us: `survives` */
+void ag_ggml_guard(ag_ggml_library *library); /* assertions of it come to us: `survives` */
 /* The same for a backend of it that dlopen gave; false: they end the process. */
-bool ag_ggml_watch_calls(const ag_ggml_library *library, void *handle);
+bool ag_ggml_guard_calls(const ag_ggml_library *library, void *handle);
 
 /* -- library.c */
 

@@ -16,10 +16,10 @@
  * Two terms each, three products: f16, whose 11 bits they hold. One: bf16, and quantized types, whose elements round to
  * bf16 within 2^-9.
  *
- * | scheme | unit                                                 | panel                                                     |
- * | pairs  | [k / 32][terms][16 pairs of k][16 columns][2]        | [k / 32][terms][32 rows][32 k]                            |
- * | floats | [k][16 columns], f32                                 | [k / 16][32 rows][16], f32                                |
- * | tiles  | [k / 32][terms][16 columns][32 k]                    | twice [k / 32][terms][16 pairs of k][16 rows][2], lda apart |
+ * scheme | unit                                          | panel
+ * pairs  | [k / 32][terms][16 pairs of k][16 columns][2] | [k / 32][terms][32 rows][32 k]
+ * floats | [k][16 columns], f32                          | [k / 16][32 rows][16], f32
+ * tiles  | [k / 32][terms][16 columns][32 k]             | twice [k / 32][terms][16 pairs of k][16 rows][2], lda apart
  *
  * On tiles columns are the lines of a matrix tile and rows of weights its columns, so that a line of sums is 16 rows of
  * one column, as they lie in the result. */

@@ -19,17 +19,17 @@
 #define LOOK_NS 250000
 #define SELDOM_NS \
     10000000         /* where a look takes long, as under an emulated kernel: 1 % of the time, but at least so often */
-#define WATCHED 8    /* loops; further ones are as late as the kernel makes them */
+#define LOOPS 8      /* loops; further ones are as late as the kernel makes them */
 #define CPU_FIELD 39 /* of proc(5)'s stat; the state is the third */
 
-typedef struct watched {
+typedef struct loop_thread {
     _Alignas(64) atomic_int fd; /* the stat of a loop's thread, plus 1; 0: none, -1: being closed */
     atomic_int users;         /* at the descriptor now: a look must not meet one that was closed and given out again */
     atomic_int runs_on;       /* the core it was runnable on at the last look, plus 1; 0: it slept */
     atomic_uint_fast64_t due; /* the next look */
-} watched;
+} loop_thread;
 
-static watched loops[WATCHED];
+static loop_thread loops[LOOPS];
 static atomic_int n_loops; /* as many of them were ever in use */
 static atomic_uint_fast64_t yields;
 static _Thread_local bool works;
@@ -38,7 +38,7 @@ int ag_courtesy_open(void)
 {
 #ifdef __linux__
     const int fd = open("/proc/thread-self/stat", O_RDONLY | O_CLOEXEC);
-    for (int i = 0; fd >= 0 && i < WATCHED; ++i) {
+    for (int i = 0; fd >= 0 && i < LOOPS; ++i) {
         int none = 0;
         if (!atomic_compare_exchange_strong(&loops[i].fd, &none, fd + 1)) continue;
         int n = atomic_load(&n_loops);
@@ -62,7 +62,7 @@ void ag_courtesy_close(int loop)
 
 void ag_courtesy_forked(void) /* in the child: loops and those who look are the parent's */
 {
-    for (int i = 0; i < WATCHED; ++i) {
+    for (int i = 0; i < LOOPS; ++i) {
         const int fd = atomic_exchange(&loops[i].fd, 0);
         if (fd > 0) close(fd - 1); /* -1: somebody was closing it, and may have done so */
         atomic_store(&loops[i].users, 0);
@@ -94,7 +94,7 @@ static int runnable_on(const char *stat)
     return (int)strtol(at + 1, NULL, 10) + 1;
 }
 
-static void look(watched *loop)
+static void look(loop_thread *loop)
 {
     char stat[512]; /* 200 to 350 bytes */
     atomic_fetch_add(&loop->users, 1);

@@ -28,7 +28,7 @@ void ag_living_add_pool(ag_pool *pool);
 void ag_living_remove_pool(ag_pool *pool);
 
 /* Courtesy (courtesy.c). */
-int ag_courtesy_open(void); /* this thread runs an event loop; what to close, -1: it is not watched */
+int ag_courtesy_open(void); /* this thread runs an event loop; what to close, -1: nobody gives way to it */
 void ag_courtesy_close(int loop);
 void ag_courtesy_worker(void);     /* this thread works for a pool: it looks whenever it breathes */
 void ag_courtesy_breathe(void);    /* between two pieces of work; 25 ns */

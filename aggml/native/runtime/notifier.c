@@ -29,7 +29,7 @@
 struct ag_notifier {
     atomic_int refs;
     atomic_bool signalled;
-    atomic_int cpu;   /* where the loop was when it last drained it or watched a stream, and sleeps now if it does */
+    atomic_int cpu;   /* the core of the loop when it last drained this or waited for a stream; it sleeps there */
     atomic_int users; /* at the descriptors now: a write must not meet one that was closed and given out again */
     atomic_int read_fd, write_fd;
     int courtesy; /* of the thread that made it, the loop's */

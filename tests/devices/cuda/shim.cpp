@@ -1,9 +1,9 @@
 // Runs the blocks of a grid one after the other, the threads of a block as fibers (shim.h).
 //
-// A barrier that not all threads reach, and any other misuse, ends the launch with a message; a fiber that is left behind
-// is just forgotten, since kernels hold nothing. Between two barriers threads take turns in the order that is asked for,
-// or in one drawn anew each time: what lacks a barrier then reads what is not there yet. All shared memory is NaN when a
-// block begins, and blocks run in other orders, too.
+// A barrier that not all threads reach, and any other misuse, ends the launch with a message; a fiber that is left
+// behind is just forgotten, since kernels hold nothing. Between two barriers threads take turns in the order that is
+// asked for, or in one drawn anew each time: what lacks a barrier then reads what is not there yet. All shared memory
+// is NaN when a block begins, and blocks run in other orders, too.
 #include "shim.h"
 
 #include <link.h>

@@ -1,8 +1,8 @@
 // A CUDA kernel file compiled by g++: threads of a block are fibers, run by shim.cpp one after the other.
 //
 // Here: the language of the kernels as far as ours use it, instructions and their twins. Not here: the scheduler. Finds
-// wrong numbers, indices, barriers; with sanitizers also accesses out of bounds. No model of the GPU's memory order, nor
-// of its speed. Stricter than a GPU: all 32 lanes of a warp have to reach a *_sync.
+// wrong numbers, indices, barriers; with sanitizers also accesses out of bounds. No model of the GPU's memory order,
+// nor of its speed. Stricter than a GPU: all 32 lanes of a warp have to reach a *_sync.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -24,7 +24,10 @@
     static void name##_body(const Args &n); \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_size = sizeof(Args); \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_threads = threads; \
-    extern "C" __attribute__((visibility("default"))) void name(const void *args) { name##_body(*(const Args *)args); } \
+    extern "C" __attribute__((visibility("default"))) void name(const void *args) \
+    { \
+        name##_body(*(const Args *)args); \
+    } \
     static void name##_body(const Args &n)
 
 struct uint3 {

@@ -71,25 +71,26 @@ static bool always(const agk_mm_problem *p)
 
 static const agk_mm_preference preferences[] = {
     {&agk_mm_packed_tiles, few_enough_for_packed_tiles,
-     "8 columns on tiles take 0.67 (q4_0), 0.77 (q4_K), 0.81 (q8_0) of the time of lanes; types with a scale for 16 k are "
-     "slower there up to 8 columns. Tiles multiply 8 or 16 columns alike, so 7 are worth a tile of 8"},
+     "8 columns on tiles take 0.67 (q4_0), 0.77 (q4_K), 0.81 (q8_0) of the time of lanes; types with a scale for 16 k "
+     "are slower there up to 8 columns. Tiles multiply 8 or 16 columns alike, so 7 are worth a tile of 8"},
     {&agk_mm_packed_lanes, few_enough_for_packed_lanes,
      "against dots, one column on a Sapphire Rapids, two threads: 97 instead of 75 % of the read bandwidth (q4_0), 90 "
      "instead of 65 % (q4_K), 91 instead of 75 % (q6_K); eight columns: 2 (q8_0) to 3 (q4_K) times the products"},
     {&agk_mm_packed_pairs, worth_packed_pairs,
-     "against dots on a Zen 4, eight columns, two threads: 90 instead of 69 % of the read bandwidth; up to four columns dots "
-     "are as fast, and need no copy"},
+     "against dots on a Zen 4, eight columns, two threads: 90 instead of 69 % of the read bandwidth; up to four "
+     "columns dots are as fast, and need no copy"},
     {&agk_mm_tiles, worth_panels,
      "16 times the products of f32 lanes; f32 as three bf16 terms is 2.6 times faster than lanes"},
     {&agk_mm_bytes, worth_bytes,
-     "four products of bytes in each lane where f32 has one; below 32 columns making a panel costs more than it saves, unless "
-     "rows would become floats otherwise"},
+     "four products of bytes in each lane where f32 has one; below 32 columns making a panel costs more than it saves, "
+     "unless rows would become floats otherwise"},
     {&agk_mm_pairs, worth_panels,
      "vdpbf16ps has twice the products of an f32 FMA on AMD's processors, half of them on Intel's"},
     {&agk_mm_floats, worth_panels,
      "rows are unpacked once for 512 columns, and both operands are read in the order in which they lie"},
     {&agk_mm_shorts, worth_shorts,
-     "32 products of codes of 4 bits take 2.1 instructions, those of f32 4 of a kind that only two of three pipes have"},
+     "32 products of codes of 4 bits take 2.1 instructions, those of f32 4 of a kind that only two of three pipes "
+     "have"},
     {&agk_mm_dots_q8, few_columns, "weights are read once, as they lie; many columns would not fit the registers"},
     {&agk_mm_dots_bf16, few_columns, "two products a lane, no conversion of rows"},
     {&agk_mm_dots_f32, few_columns,

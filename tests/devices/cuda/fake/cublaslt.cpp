@@ -158,7 +158,8 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, voi
     if (wants > p->workspace) return NOT_SUPPORTED;
     memset(results, 0, sizeof *results);
     results->algo[0] = 0xb1a5;
-    results->algo[1] = p->align[0] | static_cast<uint64_t>(p->align[1]) << 16 | static_cast<uint64_t>(p->align[3]) << 32;
+    results->algo[1] =
+        p->align[0] | static_cast<uint64_t>(p->align[1]) << 16 | static_cast<uint64_t>(p->align[3]) << 32;
     results->workspace = wants;
     *n = 1;
     return SUCCESS;

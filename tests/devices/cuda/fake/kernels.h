@@ -150,9 +150,9 @@ struct LaunchConfig {
     const LaunchAttribute *attributes;
     unsigned n_attributes;
 };
-// Of the attributes only programmatic stream serialization: the kernel may begin before the one before it in the stream has
-// ended, so it has to wait by itself. What comes before has to be a kernel, too: our rule, which is stricter than the
-// driver's.
+// Of the attributes only programmatic stream serialization: the kernel may begin before the one before it in the stream
+// has ended, so it has to wait by itself. What comes before has to be a kernel, too: our rule, which is stricter than
+// the driver's.
 static int early(const LaunchConfig &c, Stream *stream, bool *found)
 {
     *found = false;

@@ -1,9 +1,10 @@
 // A backend of ggml for tests: two devices that work asynchronously, with events, pinned memory and split buffers.
 //
 // Each backend has a thread that works its queue off, and every item begins with a delay: who does not wait reads what
-// is not there yet. Bytes are read and graphs walked when their turn comes, not when they are queued. Nodes are computed
-// by ggml's CPU backend, which has to be registered before. What it watches (tests/devices/ggml/fakes.py reads it):
-// the longest queue, events recorded while somebody waits for them. A node named "break" fails when its turn comes.
+// is not there yet. Bytes are read and graphs walked when their turn comes, not when they are queued. Nodes are
+// computed by ggml's CPU backend, which has to be registered before. What it watches (tests/devices/ggml/fakes.py reads
+// it): the longest queue, events recorded while somebody waits for them. A node named "break" fails when its turn
+// comes.
 #include "ggml-backend-impl.h"
 #include "ggml-impl.h"
 
