@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from aggml import AggmlError
 from aggml.models.beside import Beside
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ T = TypeVar("T", bound=Sized)
 R = TypeVar("R")
 
 
-class BatchError(Exception):
+class BatchError(AggmlError):
     """A request could not be answered; the cause is attached."""
 
 

@@ -6,9 +6,21 @@ Here: the choice of instruction sets. Not here: anything public.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from aggml.errors import InvalidArgument
-from aggml.native import _native
+
+try:
+    from aggml.native import _native
+except ImportError as error:
+    # Python looks in the folder it is started in first, so it finds the sources in a checkout
+    # although the package is installed elsewhere.
+    here = Path(__file__).parent
+    others = ", ".join(sorted(x.name for x in here.glob("_native*.so"))) or "none"
+    raise ImportError(
+        f"{here} has no native module for this Python (found: {others}). If this is a checkout, "
+        "start Python in another folder after `pip install .`, or use `pip install -e .`"
+    ) from error
 
 __all__ = ["FEATURES", "ISAS", "cpu_mask", "isas"]
 

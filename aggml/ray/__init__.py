@@ -11,6 +11,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+try:
+    import ray  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "aggml.ray needs Ray, which is not installed: pip install 'aggml[ray]'", name="ray"
+    ) from error
+
 from aggml.ray.cutting import cut
 from aggml.ray.errors import StageLost
 from aggml.ray.futures import result

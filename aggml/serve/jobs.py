@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import anyio
 
+from aggml import AggmlError
 from aggml.models.decoding.drawing import Draws
 from aggml.models.decoding.sampling import choose, report
 
@@ -26,7 +27,7 @@ __all__ = ["Counters", "EngineError", "FullError", "Job", "TooLongError", "chose
 Reason = Literal["stop", "length"]
 
 
-class EngineError(Exception):
+class EngineError(AggmlError):
     """A request could not be carried out; the cause is attached if there is one."""
 
 

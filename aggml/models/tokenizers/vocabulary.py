@@ -14,6 +14,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from aggml.models.errors import ModelError
 from aggml.models.tokenizers.cuts import CUTS
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ BYTE: Final = 6
 SPACE: Final = "\u2581"
 
 
-class VocabularyError(Exception):
-    """The file's vocabulary is missing, or of a kind that is not known here."""
+class VocabularyError(ModelError):
+    """The file's vocabulary is missing, or of a kind that cannot be read here."""
 
 
 class Vocabulary(ABC):

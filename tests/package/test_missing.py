@@ -1,0 +1,92 @@
+"""What is not installed: an extra's packages, or the native module; each is told in one line.
+
+Not here: devices whose libraries are missing (tests/registry).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aggml
+from aggml.errors import AggmlError
+from aggml.models.batching import BatchError
+from aggml.models.tokenizers import VocabularyError
+from aggml.serve import EngineError
+
+_WITHOUT = (
+    "import sys; sys.modules[{0!r}] = None; from aggml.cli import main; main(prog_name='aggml')"
+)
+
+
+def ended(*command: str, **options: Any) -> tuple[int, str]:
+    """The status, and what the interpreter wrote to standard error."""
+    words = [sys.executable, *command]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    return done.returncode, done.stderr.strip()
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file with a vocabulary that the package `tokenizers` reads, and no weights."""
+    path = tmp_path_factory.mktemp("missing") / "bytes.gguf"
+    with aggml.GGUFWriter(path) as writer:
+        writer.add("general.architecture", "llama")
+        for key, value in {
+            "block_count": 1, "context_length": 64, "embedding_length": 32,
+            "feed_forward_length": 32, "attention.head_count": 2,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+        }.items():  # fmt: skip
+            writer.add(f"llama.{key}", value)
+        writer.add("tokenizer.ggml.model", "gpt2")
+        writer.add("tokenizer.ggml.pre", "gpt-2")
+        writer.add("tokenizer.ggml.tokens", ["a", "b", "ab"])
+        writer.add("tokenizer.ggml.merges", ["a b"])
+        writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
+    return path
+
+
+def test_a_package_of_models_that_is_missing_is_one_line(byte_level: Path) -> None:
+    program = _WITHOUT.format("tokenizers")
+    status, said = ended("-c", program, "generate", str(byte_level), "--prompt", "a")
+    assert status == 1
+    assert said == (
+        "aggml: the tokenizers package is not installed; get it with: pip install 'aggml[models]'"
+    )
+
+
+def test_a_package_of_the_service_that_is_missing_is_one_line(byte_level: Path) -> None:
+    status, said = ended("-c", _WITHOUT.format("starlette"), "serve", str(byte_level))
+    assert status == 1
+    assert said.endswith("get it with: pip install 'aggml[serve]'")
+    assert "\n" not in said
+
+
+def test_ray_that_is_missing_is_named() -> None:
+    status, said = ended("-c", "import sys; sys.modules['ray'] = None; import aggml.ray")
+    assert status == 1
+    assert said.splitlines()[-1] == (
+        "ModuleNotFoundError: aggml.ray needs Ray, which is not installed: pip install 'aggml[ray]'"
+    )
+
+
+def test_a_checkout_that_was_not_built_says_what_to_do(tmp_path: Path) -> None:
+    source = Path(aggml.__file__).parent
+    shutil.copytree(source, tmp_path / "aggml", ignore=shutil.ignore_patterns("*.so", "*.c", "*.h"))
+    (tmp_path / "aggml" / "native" / "_native.cpython-27.so").touch()
+    packages = {"PYTHONPATH": str(Path(np.__file__).parent.parent)}
+    status, said = ended("-S", "-c", "import aggml", cwd=tmp_path, env=packages)
+    assert status == 1
+    assert "has no native module for this Python (found: _native.cpython-27.so)" in said
+    assert "`pip install -e .`" in said
+
+
+@pytest.mark.parametrize("kind", [VocabularyError, EngineError, BatchError])
+def test_what_models_and_the_service_raise_is_an_error_of_aggml(kind: type[Exception]) -> None:
+    assert issubclass(kind, AggmlError)
