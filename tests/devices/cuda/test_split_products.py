@@ -17,6 +17,7 @@ from ops.computing import run as on_cpu
 
 import aggml
 from aggml import Graph, new_tensor, ops
+from aggml.devices.cuda.kernels.ring import ring
 from aggml.devices.cuda.launch import Gpu
 from aggml.devices.cuda.lowering import CudaKernels
 from aggml.dtype import TYPES
@@ -80,9 +81,13 @@ def _parts(node: Tensor) -> int:
 
 
 def _same(
-    cpu: aggml.Backend, node: Tensor, values: dict[Tensor, NDArray[Any]], order: int
+    cpu: aggml.Backend,
+    node: Tensor,
+    values: dict[Tensor, NDArray[Any]],
+    order: int,
+    kernels: CudaKernels | None = None,
 ) -> NDArray[Any]:
-    (result,), fault = on_shim(Graph(node), values, [node], order)
+    (result,), fault = on_shim(Graph(node), values, [node], order, kernels)
     assert fault[0] == 0
     expected = on_cpu(cpu, node, values)
     bound = 1e-5 if node.src[0] is not None and not node.src[0].dtype.is_quantized else 1e-4
@@ -117,6 +122,38 @@ def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None
     if columns > 8:
         assert (_parts(node) > 1) == (depth > 4096 and a.dtype.row_size(depth) >= 32 * columns)
     _same(cpu, node, values, order=4)
+
+
+@pytest.mark.parametrize("shared", [64, 99, 227])
+@pytest.mark.parametrize("columns", [16, 23])
+@pytest.mark.parametrize("kind", [k for k in _ALL if k.lower() != "f32"])
+def test_rings_of_every_depth(cpu: aggml.Backend, kind: str, columns: int, shared: int) -> None:
+    """What GPUs of each kind allow a block: two stages to four, each met more than once."""
+    values: dict[Tensor, NDArray[Any]] = {}
+    a = _leaf(kind, 2304, 33, seed=1, values=values)
+    if not a.dtype.is_quantized:
+        columns += 20
+    b = _leaf("f32", 2304, columns, seed=2, values=values)
+    kernels = CudaKernels(gpu=Gpu(4, shared * 1024))
+    node = ops.mul_mat(a, b)
+    launches = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
+    (tiles,) = [each for each in launches if each.kernel.startswith("tiles_")]
+    assert "_ring" in tiles.module or (shared, a.dtype.name) == (64, "Q8_K")
+    assert tiles.shared <= shared * 1024
+    _same(cpu, node, values, order=6, kernels=kernels)
+
+
+def test_rings_have_under_way_what_memory_needs() -> None:
+    """On an H100: 23 KB a multiprocessor by three blocks, but of types of 1 and 2 bits."""
+    for dtype in TYPES:
+        if dtype.name not in _ALL or dtype.name in {"F32", "Q1_0", "Q2_0"}:
+            continue
+        for wide in (16, 32) if dtype.is_quantized else (16, 32, 64):
+            found = ring(dtype, wide, Gpu(132, 227 * 1024))
+            assert found is not None
+            assert 3 * (found.shared + 1024) <= 228 * 1024
+            stage = 64 * dtype.row_size(256) * found.step // 8
+            assert 3 * (found.stages - 1) * stage >= 23_000, (dtype.name, wide, found)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q6_K"])

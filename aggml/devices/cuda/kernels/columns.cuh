@@ -137,18 +137,18 @@ DEV const Act *acts(const Node<3> &n)
     return (const Act *)(n.scratch + table_bytes(n));
 }
 
-// --- tiles of 64 rows by WIDE columns, 4 warps: each 32 x 32, or 16 rows by all columns where those are 16 or 32
+// --- tiles of 64 rows by 64 columns, 4 warps with 32 x 32 each
 
 enum { TILE = 64 };
 
-template <int WIDE> struct Shape {
-    enum { I = WIDE == TILE ? 2 : 1, J = WIDE == 16 ? 2 : 4 }; // fragments of 16 rows, of 8 columns
+struct Shape {
+    enum { I = 2, J = 4 }; // fragments of 16 rows, of 8 columns
     int to_row, to_column, group, member;
     __device__ __forceinline__ Shape()
     {
         const int warp = threadIdx.x >> 5;
-        to_row = WIDE == TILE ? warp % 2 * 32 : warp * 16;
-        to_column = WIDE == TILE ? warp / 2 * 32 : 0;
+        to_row = warp % 2 * 32;
+        to_column = warp / 2 * 32;
         group = (threadIdx.x & 31) >> 2;
         member = threadIdx.x & 3;
     }
@@ -178,19 +178,20 @@ template <int N> DEV float *sums_at(const Node<N> &n, const Columns &c, const Pa
     return part.sums + (c.batch * n.dst.ne[1] + slot) * n.dst.ne[0];
 }
 
-template <int WIDE, int N>
-DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const Shape<WIDE> &shape, i64 row, i64 first,
-                    const float sum[Shape<WIDE>::I][Shape<WIDE>::J][4])
+// S: which rows and columns of the tile a warp has
+template <class S, int N>
+DEV void write_tile(const Node<N> &n, const Columns &c, const Part &part, const S &shape, i64 row, i64 first,
+                    const float sum[S::I][S::J][4])
 {
 #pragma unroll
-    for (int j = 0; j < Shape<WIDE>::J; ++j) {
+    for (int j = 0; j < S::J; ++j) {
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
             const i64 column = first + shape.to_column + 8 * j + 2 * shape.member + r % 2;
             if (column >= c.count) continue;
             float *y = sums_at(n, c, part, slot_at(c, column));
 #pragma unroll
-            for (int i = 0; i < Shape<WIDE>::I; ++i) {
+            for (int i = 0; i < S::I; ++i) {
                 const i64 to = row + shape.to_row + 16 * i + shape.group + r / 2 * 8;
                 if (to < n.dst.ne[0]) y[to] = sum[i][j][r];
             }

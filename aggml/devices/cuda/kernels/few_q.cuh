@@ -32,27 +32,6 @@ template <int N> DEV void fetch(uint4 v[Width<N>::each], const char *a, i64 nb, 
     }
 }
 
-// Group g of a row that lies in shared memory: small blocks by whole words, brought to their place by shifts.
-DEV void take(const char *row, int g, Group &o)
-{
-    if (Block<TYPE>::n != 32) {
-        unpack_row<TYPE, true>(row, g, o);
-        return;
-    }
-    enum { WORDS = (Block<TYPE>::bytes + 3) / 4 };
-    const char *p = row + g * Block<TYPE>::bytes;
-    const u32 *from = (const u32 *)(p - ((u64)p & 3));
-    const u32 shift = 8 * (u32)((u64)p & 3);
-    u32 raw[WORDS], word = from[0];
-#pragma unroll
-    for (int k = 0; k < WORDS; ++k) { // behind the last word nothing is needed: sizes are as odd as places
-        const u32 next = k + 1 < WORDS ? from[k + 1] : 0;
-        raw[k] = __funnelshift_r(word, next, shift);
-        word = next;
-    }
-    unpack<TYPE>((const char *)raw, 0, o);
-}
-
 template <int N> DEV const char *staged_row(const uint4 *staged, const char *a, i64 nb, int last, i64 at, int r)
 {
     const char *start = a + (r < last ? r : last) * nb + at;
@@ -84,7 +63,7 @@ DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N
     Group o[ROWS];
     if (N > 2) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) take(rows[r], mine, o[r]);
+        for (int r = 0; r < ROWS; ++r) unpack_staged<TYPE>(rows[r], mine, o[r]);
     }
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -94,7 +73,7 @@ DEV void add_groups(float sum[Width<N>::rows][N], const char *const rows[Width<N
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if (N <= 2 && j == 0) {
-                take(rows[r], mine, o[r]);
+                unpack_staged<TYPE>(rows[r], mine, o[r]);
                 if (N == 1) __syncwarp(); // one row after the other, in fewer registers
             }
             const float value = dot(o[r], low, high, scale);

@@ -2,6 +2,21 @@
 #pragma once
 #include "common.cuh"
 
+// ggml's number of a plain type.
+template <class T> struct Type;
+template <> struct Type<float> { static const int number = F32; };
+template <> struct Type<half_t> { static const int number = F16; };
+template <> struct Type<bf16_t> { static const int number = BF16; };
+
+// Two neighbours of a fragment of T.
+template <class T> DEV u32 pair_of(float low, float high)
+{
+    T x, y;
+    from_float(low, &x);
+    from_float(high, &y);
+    return *(const u16 *)&x | (u32) * (const u16 *)&y << 16;
+}
+
 // 16 x 32 by 32 x 8 of int8
 DEV void mma_int8(int d[4], const u32 a[4], const u32 b[2])
 {

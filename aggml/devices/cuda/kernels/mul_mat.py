@@ -1,6 +1,7 @@
 """Products of matrices: int8 columns for quantized matrices, few columns or tiles.
 
-Here: mul_mat and mul_mat_id. Not here: the kernels (columns.cu, mul_mat_q.cu, mul_mat_f.cu).
+Here: mul_mat and mul_mat_id. Not here: the kernels (columns.cu, mul_mat_q.cu, mul_mat_f.cu, and
+those of 9 to 64 columns, mul_mat_q_ring.cu, mul_mat_f_ring.cu), how deep their ring is (ring.py).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aggml.devices.cuda.kernels.ring import Ring, ring
 from aggml.devices.cuda.kernels.rows import check_ids
 from aggml.devices.cuda.pack import ceil
 from aggml.ops.table import in_group
@@ -60,11 +62,15 @@ def _acts(node: Tensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How a product is cut: columns of a tile, parts of the depth, 32s of each part."""
+    """How a product is cut: columns of a tile, parts of the depth, 32s of each part.
+
+    ``ring``: how tiles come to shared memory; None: by registers.
+    """
 
     wide: int
     parts: int
     each: int
+    ring: Ring | None
 
 
 def _cut(node: Tensor, gpu: Gpu) -> _Tiles:
@@ -75,14 +81,17 @@ def _cut(node: Tensor, gpu: Gpu) -> _Tiles:
     a, _, _ = _operands(node)
     m, columns, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
     wide = next((w for w in _WIDTHS if w >= columns), _TILE)
+    by = ring(a.dtype, wide, gpu) if columns <= wide else None
+    wide = _TILE if by is None else wide
     depth = ceil(a.ne[0], 32)
     blocks = ceil(m, _TILE) * ceil(columns, wide) * batches
     row = a.dtype.row_size(a.ne[0])
     most = min(3 * gpu.multiprocessors // blocks, depth // _LEAST, row // (16 * columns))
     if blocks >= gpu.multiprocessors or most < 2 or batches * most > _Y:
-        return _Tiles(wide, 1, depth)
-    each = ceil(ceil(depth, most), 2) * 2
-    return _Tiles(wide, ceil(depth, each), each)
+        return _Tiles(wide, 1, depth, by)
+    step = 2 if by is None else by.step
+    each = ceil(ceil(depth, most), step) * step
+    return _Tiles(wide, ceil(depth, each), each, by)
 
 
 def _sums(node: Tensor, gpu: Gpu) -> tuple[int, int]:
@@ -134,11 +143,12 @@ def _columns(site: Site, b: Operand, offset: int) -> Launch:
     )
 
 
-def _kernel(a: Tensor, name: str) -> tuple[str, str]:
+def _kernel(a: Tensor, name: str, by: Ring | None = None) -> tuple[str, str]:
     """Module and kernel."""
+    of_ring = "" if by is None else "_ring"
     if a.dtype.is_quantized:
-        return f"mul_mat_q[TYPE={a.dtype.name}]", name
-    return "mul_mat_f", f"{name}_{a.dtype.type_name}"
+        return f"mul_mat_q{of_ring}[TYPE={a.dtype.name}]", name
+    return f"mul_mat_f{of_ring}", f"{name}_{a.dtype.type_name}"
 
 
 def _rows(a: Tensor, width: int, m: int, batches: int) -> int:
@@ -170,10 +180,11 @@ def _plain(site: Site) -> list[Launch]:
     aligned = _aligned(site)
     if columns > _FEW:
         cut = _cut(node, site.gpu)
-        module, kernel = _kernel(a, f"tiles_{cut.wide}")
+        stages, shared = (0, 0) if cut.ring is None else cut.ring[1:]
+        module, kernel = _kernel(a, f"tiles_{cut.wide}", cut.ring)
         grid = (ceil(m, _TILE), min(ceil(columns, cut.wide), _Y), min(batches * cut.parts, _Y))
-        aux = [0, aligned, cut.parts, cut.each, _sums(node, site.gpu)[0]]
-        found = [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=aux)]
+        aux = [0, aligned, cut.parts, cut.each, _sums(node, site.gpu)[0], stages]
+        found = [site.launch(module, kernel, grid, (128, 1, 1), 2, aux=aux, shared=shared)]
         if cut.parts > 1:
             found += site.per_element("columns", "add_parts", node.nelements, 2, aux=aux)
         return found

@@ -1,15 +1,10 @@
 // Products with a matrix of f32, f16 or bf16: mul_mat and mul_mat_id; b is f32 or of the type of a.
 //
-// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 16, 32 or 64 columns, f16 and bf16
-// on tensor cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add, always 64 wide. The depth is
-// split over blocks where tiles are few.
+// Few columns: a warp for two rows, lanes along the depth. Many: tiles of 64 rows by 64 columns, f16 and bf16 on tensor
+// cores (b rounded to the type of a, as in ggml), f32 by fused multiply-add. The depth is split over blocks where tiles
+// are few. Not here: f16 and bf16 with 9 to 64 columns (mul_mat_f_ring.cu).
 #include "columns.cuh"
 #include "mma.cuh"
-
-template <class T> struct Type;
-template <> struct Type<float> { static const int number = F32; };
-template <> struct Type<half_t> { static const int number = F16; };
-template <> struct Type<bf16_t> { static const int number = BF16; };
 
 template <class T> DEV float b_element(i64 type, const char *column, i64 k)
 {
@@ -173,14 +168,6 @@ template <class T, bool PAIR> DEV void id_columns(const Node<3> &n)
 
 enum { DEPTH = 32 };
 
-template <class T> DEV u32 pair_of(float low, float high)
-{
-    T x, y;
-    from_float(low, &x);
-    from_float(high, &y);
-    return *(const u16 *)&x | (u32) * (const u16 *)&y << 16;
-}
-
 // Elements k .. k + 15 of a row of T or f32 as pairs of T; zeros beyond depth.
 template <class T> DEV void fetch(u32 out[8], const char *row, i64 type, i64 k, i64 depth, bool aligned)
 {
@@ -221,16 +208,16 @@ template <class T> DEV void fetch(u32 out[8], const char *row, i64 type, i64 k, 
 }
 
 // As in mul_mat_q.cu. aux[1]: whether all rows are at multiples of 16 bytes
-template <class T, int WIDE, class Args>
+template <class T, class Args>
 DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
-    enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
-    __shared__ __align__(16) TileRow a_t[TILE], b_t[WIDE];
-    const Shape<WIDE> shape;
+    enum { I = Shape::I, J = Shape::J };
+    __shared__ __align__(16) TileRow a_t[TILE], b_t[TILE];
+    const Shape shape;
     const i64 depth = part.end * 32 < n.src[0].ne[0] ? part.end * 32 : n.src[0].ne[0], type = n.src[1].type;
     const bool aligned = n.aux[1] != 0;
     const int mine = threadIdx.x / 2, half = threadIdx.x % 2;
-    const bool column = mine < WIDE && first + mine < c.count;
+    const bool column = first + mine < c.count;
     const char *my_a = row + mine < n.dst.ne[0] ? c.a + (row + mine) * n.src[0].nb[1] : 0;
     const char *my_b = column ? column_at(n, c, slot_at(c, first + mine)) : 0;
     float sum[I][J][4];
@@ -247,7 +234,7 @@ DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 fi
 #pragma unroll
         for (int w = 0; w < 8; w += 4) {
             *(uint4 *)&a_t[mine][8 * half + w] = make_uint4(x[w], x[w + 1], x[w + 2], x[w + 3]);
-            if (mine < WIDE) *(uint4 *)&b_t[mine][8 * half + w] = make_uint4(y[w], y[w + 1], y[w + 2], y[w + 3]);
+            *(uint4 *)&b_t[mine][8 * half + w] = make_uint4(y[w], y[w + 1], y[w + 2], y[w + 3]);
         }
         __syncthreads();
         if (k + DEPTH < depth) { // under way while the tensor cores have the last
@@ -273,7 +260,7 @@ DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 fi
             }
         }
     }
-    write_tile<WIDE>(n, c, part, shape, row, first, sum);
+    write_tile(n, c, part, shape, row, first, sum);
 }
 
 // f32: 128 threads, each 8 rows by 4 columns of the tile, 16 apart, so that lanes meet different banks.
@@ -327,25 +314,25 @@ template <class Args> DEV void tile_f32(const Args &n, const Columns &c, const P
     }
 }
 
-template <int WIDE, class Args>
+template <class Args>
 DEV void any_tile(float, const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
     tile_f32(n, c, part, row, first);
 }
-template <int WIDE, class T, class Args>
+template <class T, class Args>
 DEV void any_tile(T, const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
-    tile<T, WIDE>(n, c, part, row, first);
+    tile<T>(n, c, part, row, first);
 }
 
 // grid: tiles of rows, tiles of columns, batches and parts of the depth
-template <class T, int WIDE> DEV void tiles(const Node<2> &n)
+template <class T> DEV void tiles(const Node<2> &n)
 {
     i64 batch, which;
     for (i64 z = blockIdx.z; z < n.dst.ne[2] * n.dst.ne[3] * n.aux[2]; z += gridDim.z) {
         divide(z, n.aux[2], &batch, &which);
-        for (i64 first = (i64)blockIdx.y * WIDE; first < n.dst.ne[1]; first += (i64)gridDim.y * WIDE) {
-            any_tile<WIDE>(T(), n, columns_of(n, batch), part_of(n, which), (i64)blockIdx.x * TILE, first);
+        for (i64 first = (i64)blockIdx.y * TILE; first < n.dst.ne[1]; first += (i64)gridDim.y * TILE) {
+            any_tile(T(), n, columns_of(n, batch), part_of(n, which), (i64)blockIdx.x * TILE, first);
         }
     }
 }
@@ -354,7 +341,7 @@ template <class T> DEV void id_tiles(const Node<3> &n)
 {
     if (n.fault[0] != 0) return;
     const Columns c = columns_of(n, blockIdx.y, TILE);
-    if (c.count > 0) any_tile<TILE>(T(), n, c, part_of(n, 0), (i64)blockIdx.x * TILE, 0);
+    if (c.count > 0) any_tile(T(), n, c, part_of(n, 0), (i64)blockIdx.x * TILE, 0);
 }
 
 #define EACH(name, T) \
@@ -365,9 +352,7 @@ template <class T> DEV void id_tiles(const Node<3> &n)
     KERNEL(pair_1_##name, 128, Node<2>) { pair_1<T>(n); } \
     KERNEL(id_few_##name, 128, Node<3>) { id_columns<T, false>(n); } \
     KERNEL(id_pair_##name, 128, Node<3>) { id_columns<T, true>(n); } \
-    KERNEL(tiles_16_##name, 128, Node<2>) { tiles<T, 16>(n); } \
-    KERNEL(tiles_32_##name, 128, Node<2>) { tiles<T, 32>(n); } \
-    KERNEL(tiles_64_##name, 128, Node<2>) { tiles<T, 64>(n); } \
+    KERNEL(tiles_64_##name, 128, Node<2>) { tiles<T>(n); } \
     KERNEL(id_tiles_##name, 128, Node<3>) { id_tiles<T>(n); }
 EACH(f32, float)
 EACH(f16, half_t)

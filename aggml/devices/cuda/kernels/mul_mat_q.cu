@@ -2,9 +2,9 @@
 //
 // Few columns: warps along the depth, lanes a group of 32 each, dp4a. What bounds them is how many lines of memory the
 // loads of a warp touch: blocks have odd sizes, so a warp brings 32 groups of some rows to shared memory in loads of 16
-// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 rows by 16, 32 or 64
-// columns on tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave
-// multiprocessors without work, the depth is split over blocks.
+// bytes, those of the next 32 already under way, and takes them apart there. Many: tiles of 64 rows by 64 columns on
+// tensor cores; each 32 of the depth are multiplied as integers and then scaled. Where tiles leave multiprocessors
+// without work, the depth is split over blocks. Not here: 9 to 32 columns (mul_mat_q_ring.cu).
 // for each type: quantized
 #include "few_q.cuh"
 #include "mma.cuh"
@@ -122,10 +122,10 @@ KERNEL_OF(id_pair, 128, 3, Node<3>) { id_columns<true>(n); }
 enum { STEPS = 2 }; // 32s of the depth of a tile
 
 // A tile in shared memory: codes, scales, minima of a; codes, scales, sums of b.
-template <int WIDE> struct Staged {
+struct Staged {
     __align__(16) TileRow a_q[TILE];
-    __align__(16) TileRow b_q[WIDE];
-    float a_d[TILE][STEPS][2], a_m[TILE][STEPS][2], b_d[WIDE][STEPS], b_s[WIDE][STEPS][2];
+    __align__(16) TileRow b_q[TILE];
+    float a_d[TILE][STEPS][2], a_m[TILE][STEPS][2], b_d[TILE][STEPS], b_s[TILE][STEPS][2];
 };
 
 // What a thread brings: 32 elements of a row of a, and of a column.
@@ -144,7 +144,7 @@ DEV void bring(Brought &o, const char *a, const Act *b, i64 g, bool real)
     if (real && b != 0) o.b = b[g];
 }
 
-template <int WIDE> DEV void put(Staged<WIDE> &t, const Brought &o, int mine, int step)
+DEV void put(Staged &t, const Brought &o, int mine, int step)
 {
     *(int4 *)&t.a_q[mine][8 * step] = make_int4(o.a.q[0], o.a.q[1], o.a.q[2], o.a.q[3]);
     *(int4 *)&t.a_q[mine][8 * step + 4] = make_int4(o.a.q[4], o.a.q[5], o.a.q[6], o.a.q[7]);
@@ -152,7 +152,6 @@ template <int WIDE> DEV void put(Staged<WIDE> &t, const Brought &o, int mine, in
     t.a_d[mine][step][1] = o.a.d[1];
     t.a_m[mine][step][0] = o.a.m[0];
     t.a_m[mine][step][1] = o.a.m[1];
-    if (WIDE < TILE && mine >= WIDE) return;
     *(int4 *)&t.b_q[mine][8 * step] = make_int4(o.b.q[0], o.b.q[1], o.b.q[2], o.b.q[3]);
     *(int4 *)&t.b_q[mine][8 * step + 4] = make_int4(o.b.q[4], o.b.q[5], o.b.q[6], o.b.q[7]);
     t.b_d[mine][step] = o.b.d;
@@ -160,10 +159,9 @@ template <int WIDE> DEV void put(Staged<WIDE> &t, const Brought &o, int mine, in
     t.b_s[mine][step][1] = o.b.s[1];
 }
 
-template <int WIDE>
-DEV void multiply(float sum[Shape<WIDE>::I][Shape<WIDE>::J][4], const Staged<WIDE> &t, const Shape<WIDE> &shape, int s)
+DEV void multiply(float sum[Shape::I][Shape::J][4], const Staged &t, const Shape &shape, int s)
 {
-    enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
+    enum { I = Shape::I, J = Shape::J };
     u32 b[J][2];
 #pragma unroll
     for (int j = 0; j < J; ++j) load_b(b[j], t.b_q, shape.to_column + 8 * j, s);
@@ -198,14 +196,14 @@ DEV void multiply(float sum[Shape<WIDE>::I][Shape<WIDE>::J][4], const Staged<WID
 }
 
 // The tile that begins at `row` and column `first`; what comes next is under way while the tensor cores have the last.
-template <int WIDE, class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
+template <class Args> DEV void tile(const Args &n, const Columns &c, const Part &part, i64 row, i64 first)
 {
-    enum { I = Shape<WIDE>::I, J = Shape<WIDE>::J };
-    __shared__ Staged<WIDE> t;
-    const Shape<WIDE> shape;
+    enum { I = Shape::I, J = Shape::J };
+    __shared__ Staged t;
+    const Shape shape;
     const i64 groups = n.src[0].ne[0] / 32;
     const int mine = threadIdx.x / STEPS, step = threadIdx.x % STEPS; // a row, a column
-    const bool column = mine < WIDE && first + mine < c.count;
+    const bool column = first + mine < c.count;
     const char *my_a = row + mine < n.dst.ne[0] ? c.a + (row + mine) * n.src[0].nb[1] : 0;
     const Act *my_b = column ? acts(n) + row_of(n, c, slot_at(c, first + mine)) * groups : 0;
     float sum[I][J][4];
@@ -222,31 +220,29 @@ template <int WIDE, class Args> DEV void tile(const Args &n, const Columns &c, c
         __syncthreads();
         if (g + STEPS < part.end) bring(o, my_a, my_b, g + STEPS + step, g + STEPS + step < part.end);
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) multiply<WIDE>(sum, t, shape, s);
+        for (int s = 0; s < STEPS; ++s) multiply(sum, t, shape, s);
     }
-    write_tile<WIDE>(n, c, part, shape, row, first, sum);
+    write_tile(n, c, part, shape, row, first, sum);
 }
 
 // grid: tiles of rows, tiles of columns, batches and parts of the depth
-template <int WIDE> DEV void tiles(const Node<2> &n)
+DEV void tiles(const Node<2> &n)
 {
     i64 batch, which;
     for (i64 z = blockIdx.z; z < n.dst.ne[2] * n.dst.ne[3] * n.aux[2]; z += gridDim.z) {
         divide(z, n.aux[2], &batch, &which);
-        for (i64 first = (i64)blockIdx.y * WIDE; first < n.dst.ne[1]; first += (i64)gridDim.y * WIDE) {
-            tile<WIDE>(n, columns_of(n, batch), part_of(n, which), (i64)blockIdx.x * TILE, first);
+        for (i64 first = (i64)blockIdx.y * TILE; first < n.dst.ne[1]; first += (i64)gridDim.y * TILE) {
+            tile(n, columns_of(n, batch), part_of(n, which), (i64)blockIdx.x * TILE, first);
         }
     }
 }
 
-KERNEL(tiles_16, 128, Node<2>) { tiles<16>(n); }
-KERNEL(tiles_32, 128, Node<2>) { tiles<32>(n); }
-KERNEL(tiles_64, 128, Node<2>) { tiles<64>(n); }
+KERNEL(tiles_64, 128, Node<2>) { tiles(n); }
 
 // grid: tiles of rows, as many tiles of columns as there can be
 KERNEL(id_tiles, 128, Node<3>)
 {
     if (n.fault[0] != 0) return;
     const Columns c = columns_of(n, blockIdx.y, TILE);
-    if (c.count > 0) tile<TILE>(n, c, part_of(n, 0), (i64)blockIdx.x * TILE, 0);
+    if (c.count > 0) tile(n, c, part_of(n, 0), (i64)blockIdx.x * TILE, 0);
 }

@@ -29,6 +29,27 @@ template <int T, bool WHOLE = false> DEV void unpack_row(const char *row, i64 g,
     unpack<T, WHOLE>(row + g / per_block * Block<T>::bytes, (int)(g % per_block), o);
 }
 
+// Group g of a row that lies in shared memory: small blocks by whole words, brought to their place by shifts.
+template <int T> DEV void unpack_staged(const char *row, int g, Group &o)
+{
+    if (Block<T>::n != 32) {
+        unpack_row<T, true>(row, g, o);
+        return;
+    }
+    enum { WORDS = (Block<T>::bytes + 3) / 4 };
+    const char *p = row + g * Block<T>::bytes;
+    const u32 *from = (const u32 *)(p - ((u64)p & 3));
+    const u32 shift = 8 * (u32)((u64)p & 3);
+    u32 raw[WORDS], word = from[0];
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) { // behind the last word nothing is needed: sizes are as odd as places
+        const u32 next = k + 1 < WORDS ? from[k + 1] : 0;
+        raw[k] = __funnelshift_r(word, next, shift);
+        word = next;
+    }
+    unpack<T>((const char *)raw, 0, o);
+}
+
 DEV float code_at(const Group &o, int e) // e known when compiled
 {
     return (float)(i8)(o.q[e / 4] >> 8 * (e % 4));
