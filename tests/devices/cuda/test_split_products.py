@@ -138,22 +138,24 @@ def test_rings_of_every_depth(cpu: aggml.Backend, kind: str, columns: int, share
     node = ops.mul_mat(a, b)
     launches = kernels.launches(node, lambda _: 1 << 20, 1 << 21, 1 << 22)
     (tiles,) = [each for each in launches if each.kernel.startswith("tiles_")]
-    assert "_ring" in tiles.module or (shared, a.dtype.name) == (64, "Q8_K")
+    too_large = shared == 64 and a.dtype.row_size(256) > 200 and columns > 16
+    assert ("_ring" in tiles.module) != (too_large and a.dtype.is_quantized)
     assert tiles.shared <= shared * 1024
     _same(cpu, node, values, order=6, kernels=kernels)
 
 
 def test_rings_have_under_way_what_memory_needs() -> None:
-    """On an H100: 23 KB a multiprocessor by three blocks, but of types of 1 and 2 bits."""
+    """On an H100: 23 KB a multiprocessor by three blocks; 10 of types of 1 and 2 bits."""
     for dtype in TYPES:
-        if dtype.name not in _ALL or dtype.name in {"F32", "Q1_0", "Q2_0"}:
+        if dtype.name not in _ALL or dtype.name == "F32":
             continue
         for wide in (16, 32) if dtype.is_quantized else (16, 32, 64):
             found = ring(dtype, wide, Gpu(132, 227 * 1024))
             assert found is not None
             assert 3 * (found.shared + 1024) <= 228 * 1024
             stage = 64 * dtype.row_size(256) * found.step // 8
-            assert 3 * (found.stages - 1) * stage >= 23_000, (dtype.name, wide, found)
+            least = 23_000 if dtype.row_size(256) > 72 else 10_000
+            assert 3 * (found.stages - 1) * stage >= least, (dtype.name, wide, found)
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q6_K"])

@@ -42,10 +42,13 @@ DEV i64 table_bytes(const Node<3> &n)
 DEV Columns columns_of(const Node<2> &n, i64 batch)
 {
     const Tensor &a = n.src[0], &b = n.src[1];
-    i64 i3, i2;
-    divide(batch, b.ne[2], &i3, &i2);
     Columns c;
-    c.a = a.data + i2 / (b.ne[2] / a.ne[2]) * a.nb[2] + i3 / (b.ne[3] / a.ne[3]) * a.nb[3];
+    c.a = a.data;
+    if (batch > 0) {
+        i64 i3, i2;
+        divide(batch, b.ne[2], &i3, &i2);
+        c.a += i2 / (b.ne[2] / a.ne[2]) * a.nb[2] + i3 / (b.ne[3] / a.ne[3]) * a.nb[3];
+    }
     c.first = 0;
     c.count = b.ne[1];
     c.order = 0;

@@ -11,10 +11,19 @@ template <> struct Type<bf16_t> { static const int number = BF16; };
 // Two neighbours of a fragment of T.
 template <class T> DEV u32 pair_of(float low, float high)
 {
+#if !defined(AGGML_HOST) && __CUDA_ARCH__ >= 800
+    u32 pair;
+    if (Type<T>::number == BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
     T x, y;
     from_float(low, &x);
     from_float(high, &y);
     return *(const u16 *)&x | (u32) * (const u16 *)&y << 16;
+#endif
 }
 
 // 16 x 32 by 32 x 8 of int8

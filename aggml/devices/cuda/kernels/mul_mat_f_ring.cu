@@ -14,19 +14,45 @@ template <int WIDE> struct Stage {
     __align__(16) float b[WIDE][DEEP + 8]; // or of T, in rows as those of a
 };
 
+// What a thread brings: every 16th row, and every 8th or 16th column, one vector of 16 bytes each. Stages come in their
+// order.
 struct Source {
-    const char *a;
-    i64 nb, depth, type; // type: of b
-    int last, columns;   // row of the tile
-    bool aligned;
+    const char *a, *b;  // the next vector of its first row, of its first column
+    i64 a_step, b_step; // to its next row, its next column
+    i64 left;           // of the depth
+    Place to_a, to_b;   // in the first stage of the ring
+    int rows, columns;  // of the tile, from its first on
+    bool wide, whole;   // columns are f32; each vector is aligned, and lies in the depth or beyond it
 };
 
-// 16 bytes of a row of elements of T from number e on, under way or there; zeros beyond the depth.
-template <class T> DEV void bring16(void *to, const char *row, i64 e, const Source &x, bool wanted)
+template <class T, int WIDE>
+DEV Source source(const Node<2> &n, const Columns &c, Stage<WIDE> *ring, i64 begin, i64 row, i64 first)
+{
+    const Tensor &a = n.src[0], &b = n.src[1];
+    const int each = b.type == F32 ? 16 : 8, to_row = threadIdx.x / 8, to_column = threadIdx.x / each;
+    Source x;
+    x.wide = b.type == F32;
+    x.left = a.ne[0] - begin * DEEP;
+    x.whole = n.aux[1] != 0 && a.ne[0] % 8 == 0;
+    x.a = c.a + (row + to_row) * a.nb[1] + begin * (DEEP * 2) + threadIdx.x % 8 * 16;
+    x.b = column_at(n, c, 0) + (first + to_column) * b.nb[1] + begin * (DEEP * 2 * (x.wide ? 2 : 1)) +
+          threadIdx.x % each * 16;
+    x.a_step = 16 * a.nb[1];
+    x.b_step = 128 / each * b.nb[1];
+    x.rows = (int)(n.dst.ne[0] - row < TILE ? n.dst.ne[0] - row : TILE) - to_row;
+    x.columns = (int)(c.count - first < WIDE ? c.count - first : WIDE) - to_column;
+    x.to_a = place_of(&ring->a[to_row][threadIdx.x % 8 * 4]);
+    x.to_b = x.wide ? place_of(&ring->b[to_column][threadIdx.x % 16 * 4])
+                    : place_of((u32 *)ring->b + to_column * (DEEP / 2 + 4) + threadIdx.x % 8 * 4);
+    return x;
+}
+
+// 16 bytes of elements of T, of which `there` are in the depth, under way or there; zeros for the others.
+template <class T> DEV void bring16(Place place, void *to, const char *from, i64 there, bool whole)
 {
     enum { V = 16 / sizeof(T) };
-    if (x.aligned && e + V <= x.depth) {
-        copy_async(to, row + e * (i64)sizeof(T), wanted);
+    if (whole) {
+        copy_async_to(place, from, there > 0);
         return;
     }
     T *y = (T *)to;
@@ -34,33 +60,44 @@ template <class T> DEV void bring16(void *to, const char *row, i64 e, const Sour
     for (int v = 0; v < V; ++v) {
         T zero;
         from_float(0.0f, &zero);
-        y[v] = wanted && e + v < x.depth ? ((const T *)row)[e + v] : zero;
+        y[v] = v < there ? ((const T *)from)[v] : zero;
     }
 }
 
-template <class T, int WIDE>
-DEV void bring(Stage<WIDE> &t, const Node<2> &n, const Columns &c, i64 first, const Source &x, int stage)
+// EVERY: a thread has each so manieth column. BYTES: of a row of them in shared memory
+template <class T, int EVERY, int BYTES, int WIDE> DEV void bring_columns(Source &x, Stage<WIDE> &t, int ahead)
 {
-    enum { EACH = DEEP / 8, WIDER = DEEP / 4 }; // vectors of a row of T, of f32
-#pragma unroll 1
-    for (int i = threadIdx.x; i < TILE * EACH; i += 128) {
-        const int r = i / EACH, k = i % EACH;
-        bring16<T>(&t.a[r][4 * k], x.a + (r < x.last ? r : x.last) * x.nb, (i64)stage * DEEP + 8 * k, x, true);
+    enum { PER = 128 / EVERY }; // vectors of a column
+    const int mine = threadIdx.x % PER;
+    char *to = (char *)t.b + threadIdx.x / PER * BYTES + mine * 16;
+    const char *from = x.b;
+#pragma unroll
+    for (int i = 0; i < WIDE / EVERY; ++i) {
+        const i64 there = i * EVERY < x.columns ? x.left - mine * (16 / (int)sizeof(T)) : 0;
+        bring16<T>(x.to_b + ahead + i * EVERY * BYTES, to + i * EVERY * BYTES, from, there, x.whole);
+        from += x.b_step;
     }
-#pragma unroll 1
-    for (int i = threadIdx.x; x.type == F32 && i < WIDE * WIDER; i += 128) {
-        const int column = i / WIDER, k = i % WIDER;
-        const bool wanted = column < x.columns;
-        const char *row = column_at(n, c, slot_at(c, first + (wanted ? column : 0)));
-        bring16<float>(&t.b[column][4 * k], row, (i64)stage * DEEP + 4 * k, x, wanted);
+    x.b += PER * 16;
+}
+
+template <class T, int WIDE> DEV void bring(Stage<WIDE> *ring, Source &x, int slot)
+{
+    enum { ROW = sizeof(Stage<WIDE>::a[0]) };
+    Stage<WIDE> &t = ring[slot];
+    const int ahead = slot * (int)sizeof(Stage<WIDE>), mine = threadIdx.x % 8;
+    char *to = (char *)t.a + threadIdx.x / 8 * ROW + mine * 16;
+    const char *from = x.a;
+#pragma unroll
+    for (int r = 0; r < TILE; r += 16) {
+        bring16<T>(x.to_a + ahead + r * ROW, to + r * ROW, from, r < x.rows ? x.left - 8 * mine : 0, x.whole);
+        from += x.a_step;
     }
-#pragma unroll 1
-    for (int i = threadIdx.x; x.type != F32 && i < WIDE * EACH; i += 128) {
-        const int column = i / EACH, k = i % EACH;
-        const bool wanted = column < x.columns;
-        const char *row = column_at(n, c, slot_at(c, first + (wanted ? column : 0)));
-        bring16<T>((u32 *)t.b + column * (DEEP / 2 + 4) + 4 * k, row, (i64)stage * DEEP + 8 * k, x, wanted);
-    }
+    x.a += DEEP * 2;
+    if (x.wide)
+        bring_columns<float, 8, sizeof(Stage<WIDE>::b[0])>(x, t, ahead);
+    else
+        bring_columns<T, 16, ROW>(x, t, ahead);
+    x.left -= DEEP;
 }
 
 // Columns 8 j .. 8 j + 15 in step s of a stage.
@@ -112,23 +149,16 @@ template <class T, int WIDE> DEV void tile(const Node<2> &n, const Columns &c, c
 {
     SHARED(Stage<WIDE>, ring);
     const Halves<WIDE> shape;
-    const i64 m = n.dst.ne[0], depth = n.src[0].ne[0], left = c.count - first;
-    const i64 end = part.end * 32 < depth ? part.end * 32 : depth;
-    const Source x = {c.a + row * n.src[0].nb[1],
-                      n.src[0].nb[1],
-                      depth,
-                      n.src[1].type,
-                      (int)(m - row < TILE ? m - row : TILE) - 1,
-                      (int)(left < WIDE ? left : WIDE),
-                      n.aux[1] != 0};
+    const i64 depth = n.src[0].ne[0], end = part.end * 32 < depth ? part.end * 32 : depth;
+    const i64 begin = part.begin * 32 / DEEP, type = n.src[1].type;
+    Source x = source<T>(n, c, ring, begin, row, first);
     float sum[2][WIDE / 8][4];
     clear<WIDE>(sum);
-    around((int)(part.begin * 32 / DEEP), (int)((end + DEEP - 1) / DEEP), (int)n.aux[5],
-           [&](int slot, int stage) { bring<T>(ring[slot], n, c, first, x, stage); },
+    around((int)begin, (int)((end + DEEP - 1) / DEEP), (int)n.aux[5], [&](int slot, int) { bring<T>(ring, x, slot); },
            [&](int slot, int) {
 #pragma unroll
                for (int s = 0; s < DEEP / 32; ++s) {
-                   multiply<T>(sum, ring[slot], shape, x.type, 2 * s + shape.half);
+                   multiply<T>(sum, ring[slot], shape, type, 2 * s + shape.half);
                }
            });
     meet_and_write<WIDE>(n, c, part, shape, row, first, sum, (float *)ring);

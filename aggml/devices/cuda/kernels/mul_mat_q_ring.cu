@@ -15,50 +15,86 @@ enum {
     PITCH = VECTORS | 1          // rows meet other banks
 };
 
+// Rows of b end in 16 bytes more than they have, for the same reason.
+enum { ACTS = 3 * GROUPS };
+
 template <int WIDE> struct Stage {
     __align__(16) uint4 a[TILE][PITCH];
-    __align__(16) Act b[GROUPS][WIDE];
+    __align__(16) uint4 b[WIDE][ACTS + 1];
 };
 
-// Codes of 32 rows of a warp, 8 words and 4 more, so that 8 rows meet other banks.
-typedef u32 Codes[32][12];
+// Codes of two groups of 32 rows of a warp, 8 words each, and 4 more.
+typedef u32 Codes[32][20];
 
-struct Source {
-    const char *a; // the first row
-    i64 nb;
-    int last;     // row of the tile
-    i64 bytes;    // of a row
-    const Act *b; // the first column
-    i64 groups;
-    int columns;
+// What a thread brings: every fourth vector of two rows, every eighth of a column or two. Stages come in their order.
+template <int WIDE> struct Source {
+    enum { COLUMNS = WIDE / 16 };
+    const char *a[2], *b[COLUMNS];
+    int bytes, acts[COLUMNS]; // that are left of a row, of a column
+    Place to_a, to_b;         // in the first stage of the ring
 };
 
-template <int WIDE> DEV void bring(Stage<WIDE> &t, const Source &x, int stage)
+template <int WIDE>
+DEV Source<WIDE> source(const Node<2> &n, const Columns &c, Stage<WIDE> *ring, i64 begin, i64 row, i64 first)
 {
-    const i64 at = (i64)stage * BYTES;
-#pragma unroll 1 // all addresses at once take more registers than there are
-    for (int i = threadIdx.x; i < TILE * VECTORS; i += 128) {
-        const int r = i / VECTORS, k = i % VECTORS;
-        const char *row = x.a + (r < x.last ? r : x.last) * x.nb, *start = row + at, *end = row + x.bytes;
-        const char *p = start - ((u64)start & 15) + 16 * k;
-        if (end > start + BYTES) end = start + BYTES;
-        if (p < end) copy_async(&t.a[r][k], p, true);
+    const i64 groups = n.src[0].ne[0] / 32, last = n.dst.ne[0] - 1;
+    const int to_row = threadIdx.x / 4, to_column = threadIdx.x / 8;
+    Source<WIDE> x;
+    x.bytes = (int)((groups - begin * GROUPS) / PER_BLOCK * Block<TYPE>::bytes);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const i64 mine = row + to_row + 32 * r;
+        x.a[r] = c.a + (mine < last ? mine : last) * n.src[0].nb[1] + begin * BYTES;
     }
-    enum { EACH = 3 * GROUPS }; // vectors of a column
-#pragma unroll 1
-    for (int i = threadIdx.x; i < WIDE * EACH; i += 128) {
-        const int column = i / EACH, k = i % EACH;
-        const i64 g = (i64)stage * GROUPS + k / 3;
-        const bool wanted = column < x.columns && g < x.groups;
-        const Act *from = x.b + (wanted ? column * x.groups + g : 0);
-        copy_async((uint4 *)&t.b[k / 3][column] + k % 3, (const uint4 *)from + k % 3, wanted);
+#pragma unroll
+    for (int i = 0; i < Source<WIDE>::COLUMNS; ++i) {
+        const i64 column = first + to_column + 16 * i;
+        const bool real = column < c.count;
+        const Act *acts_of = acts(n) + row_of(n, c, real ? column : first) * groups + begin * GROUPS;
+        x.b[i] = (const char *)acts_of + threadIdx.x % 8 * 16;
+        x.acts[i] = real ? (int)(groups - begin * GROUPS) * 48 : 0;
+    }
+    x.to_a = place_of(&ring->a[to_row][threadIdx.x % 4]);
+    x.to_b = place_of(&ring->b[to_column][threadIdx.x % 8]);
+    return x;
+}
+
+template <int WIDE> DEV void bring(Source<WIDE> &x, int slot)
+{
+    const int ahead = slot * (int)sizeof(Stage<WIDE>);
+    const int there = x.bytes < BYTES ? x.bytes : BYTES, k = threadIdx.x % 4 * 16;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int before = (int)((u64)x.a[r] & 15);
+        const char *from = x.a[r] - before + k;
+        const Place to = x.to_a + ahead + 32 * r * (int)sizeof(Stage<WIDE>::a[0]);
+#pragma unroll
+        for (int e = 0; e < 16 * VECTORS; e += 64) {
+            if (k + e < there + before) copy_async_to(to + e, from + e, true);
+        }
+        x.a[r] += BYTES;
+    }
+    x.bytes -= BYTES;
+    const int mine = threadIdx.x % 8 * 16;
+#pragma unroll
+    for (int i = 0; i < Source<WIDE>::COLUMNS; ++i) {
+        const Place to = x.to_b + ahead + 16 * i * (int)sizeof(Stage<WIDE>::b[0]);
+#pragma unroll
+        for (int e = 0; e < 16 * ACTS; e += 128) {
+            if (mine + e < 16 * ACTS) copy_async_to(to + e, x.b[i] + e, mine + e < x.acts[i]);
+        }
+        x.b[i] += 16 * ACTS;
+        x.acts[i] -= 16 * ACTS;
     }
 }
 
 // 32 rows of a warp by 8 columns of a group.
 DEV void add_products(float sum[2][4], const u32 a[2][4], const u32 b[2], const float d[2][2][2],
-                      const float m[2][2][2], const Act *column)
+                      const float m[2][2][2], const Act *const column[2])
 {
+    float both[2]; // halves of the columns, where one minimum serves them
+#pragma unroll
+    for (int z = 0; z < 2; ++z) both[z] = Block<TYPE>::mins ? column[z]->s[0] + column[z]->s[1] : 0.0f;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         int low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
@@ -72,51 +108,73 @@ DEV void add_products(float sum[2][4], const u32 a[2][4], const u32 b[2], const 
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
             const int h = r / 2;
-            const Act &y = column[r % 2];
+            const Act &y = *column[r % 2];
             float dot = d[i][h][0] * (float)low[r];
             if (Block<TYPE>::halves) dot += d[i][h][1] * (float)high[r];
             sum[i][r] += dot * y.d;
-            if (Block<TYPE>::mins) sum[i][r] += m[i][h][0] * y.s[0] + m[i][h][1] * y.s[1];
+            if (Block<TYPE>::mins && Block<TYPE>::halves) sum[i][r] += m[i][h][0] * y.s[0] + m[i][h][1] * y.s[1];
+            if (Block<TYPE>::mins && !Block<TYPE>::halves) sum[i][r] += m[i][h][0] * both[r % 2];
         }
     }
 }
 
-// Group g of a stage: `o` is that of this lane's row.
-template <int WIDE>
-DEV void multiply(float sum[2][WIDE / 8][4], const Stage<WIDE> &t, Codes codes, const Halves<WIDE> &shape, int g,
-                  const Group &o)
+// Two groups of 32 rows, taken apart: lane l has row l % 16 of each 16 and group l / 16, so that two lanes meet a bank of
+// shared memory and not four.
+struct Pair {
+    float d[2][2], m[2][2];
+};
+
+DEV void take_apart(Pair &o, Codes codes, const char *const raw[2], int g)
 {
     const int lane = threadIdx.x & 31;
     __syncwarp();
-    *(int4 *)&codes[lane][0] = make_int4(o.q[0], o.q[1], o.q[2], o.q[3]);
-    *(int4 *)&codes[lane][4] = make_int4(o.q[4], o.q[5], o.q[6], o.q[7]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        Group x;
+        unpack_staged<TYPE>(raw[i], g, x);
+        u32 *to = &codes[16 * i + lane % 16][lane / 16 * 8];
+        *(int4 *)to = make_int4(x.q[0], x.q[1], x.q[2], x.q[3]);
+        *(int4 *)(to + 4) = make_int4(x.q[4], x.q[5], x.q[6], x.q[7]);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) o.d[i][h] = x.d[h], o.m[i][h] = x.m[h];
+    }
     __syncwarp();
+}
+
+// Number `which` of the two, group g of a stage.
+template <int WIDE>
+DEV void multiply(float sum[2][WIDE / 8][4], const Stage<WIDE> &t, const Codes codes, const Halves<WIDE> &shape,
+                  int which, int g, const Pair &o)
+{
+    const int lane = threadIdx.x & 31;
     u32 a[2][4];
     float d[2][2][2], m[2][2][2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        load_matrices<false>(a[i], &codes[16 * i + (lane & 15)][4 * (lane >> 4)]);
+        load_matrices<false>(a[i], &codes[16 * i + (lane & 15)][8 * which + 4 * (lane >> 4)]);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int row = 16 * i + 8 * h + shape.group;
+            const int from = 16 * which + 8 * h + shape.group;
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
                 const bool same = k == 1 && !Block<TYPE>::halves;
-                d[i][h][k] = same ? d[i][h][0] : __shfl_sync(0xffffffffu, o.d[k], row);
-                m[i][h][k] = !Block<TYPE>::mins ? 0.0f : same ? m[i][h][0] : __shfl_sync(0xffffffffu, o.m[k], row);
+                d[i][h][k] = same ? d[i][h][0] : __shfl_sync(0xffffffffu, o.d[i][k], from);
+                m[i][h][k] = !Block<TYPE>::mins ? 0.0f : same ? m[i][h][0] : __shfl_sync(0xffffffffu, o.m[i][k], from);
             }
         }
     }
 #pragma unroll
     for (int j = 0; j < WIDE / 8; j += 2) {
         u32 b[4];
-        load_matrices<false>(b, (const u32 *)&t.b[g][8 * j + (lane & 7) + lane / 16 * 8].q[lane / 8 % 2 * 4]);
+        load_matrices<false>(b, (const u32 *)&t.b[8 * j + (lane & 7) + lane / 16 * 8][3 * g + lane / 8 % 2]);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
             float both[2][4];
 #pragma unroll
             for (int e = 0; e < 8; ++e) both[e / 4][e % 4] = sum[e / 4][j + k][e % 4];
-            add_products(both, a, &b[2 * k], d, m, &t.b[g][8 * (j + k) + 2 * shape.member]);
+            const int column = 8 * (j + k) + 2 * shape.member;
+            const Act *const y[2] = {(const Act *)&t.b[column][3 * g], (const Act *)&t.b[column + 1][3 * g]};
+            add_products(both, a, &b[2 * k], d, m, y);
 #pragma unroll
             for (int e = 0; e < 8; ++e) sum[e / 4][j + k][e % 4] = both[e / 4][e % 4];
         }
@@ -129,30 +187,37 @@ template <int WIDE> DEV void tile(const Node<2> &n, const Columns &c, const Part
     SHARED(Codes, codes); // of each warp; behind them the ring
     Stage<WIDE> *ring = (Stage<WIDE> *)(codes + 4);
     const Halves<WIDE> shape;
-    const i64 m = n.dst.ne[0], groups = n.src[0].ne[0] / 32, left = c.count - first;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const Source x = {c.a + row * n.src[0].nb[1],
-                      n.src[0].nb[1],
-                      (int)(m - row < TILE ? m - row : TILE) - 1,
-                      groups / PER_BLOCK * Block<TYPE>::bytes,
-                      acts(n) + row_of(n, c, first) * groups,
-                      groups,
-                      (int)(left < WIDE ? left : WIDE)};
-    const int mine = shape.to_row + lane;
-    const char *my_row = x.a + (mine < x.last ? mine : x.last) * x.nb;
+    // The groups of a pair: where four make a block, or less, with one between them, since neighbours meet in banks.
+    enum { APART = GROUPS == 4 ? 2 : 1, NEXT = GROUPS == 4 ? 1 : 2 };
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, mine = shape.to_row + lane % 16;
+    const i64 last = n.dst.ne[0] - 1, begin = part.begin / GROUPS;
+    Source<WIDE> x = source<WIDE>(n, c, ring, begin, row, first);
+    const char *my_row[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const i64 to = row + mine + 16 * i;
+        my_row[i] = c.a + (to < last ? to : last) * n.src[0].nb[1];
+    }
     float sum[2][WIDE / 8][4];
     clear<WIDE>(sum);
-    around((int)(part.begin / GROUPS), (int)((part.end + GROUPS - 1) / GROUPS), (int)n.aux[5],
-           [&](int slot, int stage) { bring(ring[slot], x, stage); },
+    around((int)begin, (int)((part.end + GROUPS - 1) / GROUPS), (int)n.aux[5], [&](int slot, int) { bring(x, slot); },
            [&](int slot, int stage) {
                const Stage<WIDE> &t = ring[slot];
-               const char *raw = (const char *)t.a[mine] + ((u64)(my_row + (i64)stage * BYTES) & 15);
+               const char *raw[2];
+#pragma unroll
+               for (int i = 0; i < 2; ++i) {
+                   raw[i] = (const char *)t.a[mine + 16 * i] + ((u64)(my_row[i] + (i64)stage * BYTES) & 15);
+               }
                const i64 here = part.end - (i64)stage * GROUPS;
 #pragma unroll 1
-               for (int g = shape.half; g < GROUPS && g < here; g += 2) {
-                   Group o;
-                   unpack_staged<TYPE>(raw, g, o);
-                   multiply<WIDE>(sum, t, codes[warp], shape, g, o);
+               for (int g = NEXT * shape.half; g < GROUPS && g < here; g += 4) {
+                   Pair o;
+                   take_apart(o, codes[warp], raw, g + APART * (lane / 16));
+#pragma unroll(WIDE == 16 ? 2 : 1)
+                   for (int which = 0; which < 2; ++which) {
+                       if (g + APART * which >= here) break;
+                       multiply<WIDE>(sum, t, codes[warp], shape, which, g + APART * which, o);
+                   }
                }
            });
     meet_and_write<WIDE>(n, c, part, shape, row, first, sum, (float *)ring);
@@ -172,7 +237,10 @@ KERNEL_OF(tiles_16, 128, 3, Node<2>)
 {
     tiles<16>(n);
 }
-KERNEL_OF(tiles_32, 128, 3, Node<2>)
+// Three blocks leave q2_K two registers short.
+enum { FIT_32 = Block<TYPE>::mins && Block<TYPE>::halves ? 2 : 3 };
+
+KERNEL_OF(tiles_32, 128, FIT_32, Node<2>)
 {
     tiles<32>(n);
 }

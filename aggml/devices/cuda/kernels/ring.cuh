@@ -64,8 +64,8 @@ template <int WIDE> DEV void clear(float sum[2][WIDE / 8][4])
 }
 
 // The sums of both halves of the steps, by way of `room`, to the result or to the sums of a part.
-template <int WIDE, int N>
-DEV void meet_and_write(const Node<N> &n, const Columns &c, const Part &part, const Halves<WIDE> &shape, i64 row,
+template <int WIDE>
+DEV void meet_and_write(const Node<2> &n, const Columns &c, const Part &part, const Halves<WIDE> &shape, i64 row,
                         i64 first, float sum[2][WIDE / 8][4], float *room)
 {
     enum { J = WIDE / 8 };
@@ -78,7 +78,16 @@ DEV void meet_and_write(const Node<N> &n, const Columns &c, const Part &part, co
     if (shape.half == 0) {
 #pragma unroll
         for (int e = 0; e < 8 * J; ++e) sum[e / (4 * J)][e / 4 % J][e % 4] += mine[64 * e];
-        write_tile(n, c, part, shape, row, first, sum);
+        const bool parts = part.sums != 0;
+        const i64 nb = parts ? n.dst.ne[0] * (i64)sizeof(float) : n.dst.nb[1];
+        char *y = parts ? (char *)(part.sums + c.batch * n.dst.ne[1] * n.dst.ne[0]) : result_at(n, c, 0);
+        y += (first + 2 * shape.member) * nb + (row + shape.to_row + shape.group) * (i64)sizeof(float);
+        const i64 rows = n.dst.ne[0] - row - shape.to_row - shape.group, columns = c.count - first - 2 * shape.member;
+#pragma unroll
+        for (int e = 0; e < 8 * J; ++e) {
+            const int i = e / (4 * J), j = e / 4 % J, r = e % 4, below = 16 * i + r / 2 * 8, beside = 8 * j + r % 2;
+            if (below < rows && beside < columns) ((float *)(y + beside * nb))[below] = sum[i][j][r];
+        }
     }
     __syncthreads();
 }

@@ -20,7 +20,7 @@ __all__ = ["Ring", "ring"]
 
 _ROWS = 64  # of a tile
 _ACT = 48  # bytes for 32 elements of a column
-_CODES = 4 * 32 * 48  # of four warps
+_CODES = 4 * 32 * 80  # of four warps
 #: Columns up to which a ring gains. Quantized: with more of them, what is read of the columns in
 #: shared memory bounds both kernels alike.
 _QUANTIZED_COLUMNS = 32
@@ -42,7 +42,7 @@ def _quantized(dtype: DType, wide: int) -> tuple[int, int]:
     per_block = dtype.blck_size // 32
     step = max(per_block, 4)
     vectors = (step // per_block * dtype.type_size + 30) // 16 | 1
-    return step, _ROWS * 16 * vectors + step * wide * _ACT
+    return step, _ROWS * 16 * vectors + wide * (step * _ACT + 16)
 
 
 def _plain(wide: int) -> tuple[int, int]:

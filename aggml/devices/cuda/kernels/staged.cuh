@@ -3,12 +3,24 @@
 #pragma once
 #include "common.cuh"
 
-#ifndef AGGML_HOST
+// Where something lies in shared memory: to be found once, and then to be counted on from.
+#ifdef AGGML_HOST
+typedef char *Place;
+DEV Place place_of(void *p)
+{
+    return (char *)p;
+}
+#else
+typedef u32 Place;
 DEV u32 shared_address(const void *p)
 {
     u32 address;
     asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(address) : "l"(p));
     return address;
+}
+DEV Place place_of(void *p)
+{
+    return shared_address(p);
 }
 #endif
 
@@ -36,17 +48,23 @@ template <bool TURNED> DEV void load_matrices(u32 r[4], const u32 *row)
 
 // 16 bytes to shared memory, under way until they are waited for; zeros, and no look at them, where they are not
 // wanted. On sm_75 they are there at once.
-DEV void copy_async(void *to, const void *from, bool wanted)
+DEV void copy_async_to(Place to, const void *from, bool wanted)
 {
 #ifdef AGGML_HOST
     shim_copy_async(to, from, wanted);
 #elif __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
+                 "r"(wanted ? 16 : 0)
                  : "memory");
 #else
-    *(uint4 *)to = wanted ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+    const uint4 x = wanted ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 #endif
+}
+
+DEV void copy_async(void *to, const void *from, bool wanted)
+{
+    copy_async_to(place_of(to), from, wanted);
 }
 
 // What this thread asked for since the last call is one group.
