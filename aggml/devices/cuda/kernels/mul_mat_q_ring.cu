@@ -118,8 +118,8 @@ DEV void add_products(float sum[2][4], const u32 a[2][4], const u32 b[2], const 
     }
 }
 
-// Two groups of 32 rows, taken apart: lane l has row l % 16 of each 16 and group l / 16, so that two lanes meet a bank of
-// shared memory and not four.
+// Two groups of 32 rows, taken apart: lane l has row l % 16 of each 16 and group l / 16, so that two lanes meet a bank
+// of shared memory and not four.
 struct Pair {
     float d[2][2], m[2][2];
 };
