@@ -183,7 +183,8 @@ async def test_10000_futures_in_flight_awaited_by_100_tasks(be: aggml.Backend) -
     for _ in range(2):
         await work()
         rss = rss or resident()
-    assert be.stream.native.kept == 0
+    while be.stream.native.kept:  # noqa: ASYNC110 a worker that falls asleep has them dropped
+        await anyio.sleep(0.001)
     assert resident() - rss < 16 << 20
 
 
