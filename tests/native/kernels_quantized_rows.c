@@ -46,7 +46,7 @@ static int byte_rows(rng *r, int type)
             agk_bytes_row found[N / 16];
             float expected[N];
             agk_traits(type)->to_float(x, expected, N);
-            fast(type, x, found, N);
+            fast(type, false, x, found, N);
             for (int j = 0; j < N; ++j) {
                 const agk_bytes_row *y = &found[j / 16 & (traits.halves ? ~0 : ~1)];
                 const double value = (double)(found[j / 16].q[j % 16] - 128) * (double)y->d + (double)y->minimum;

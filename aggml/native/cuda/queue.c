@@ -336,11 +336,7 @@ ag_stream *ag_cuda_stream(ag_cuda_device *device, const char *name)
 
 void ag_cuda_stop(uint64_t timeout_ns)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at);
-    uint64_t ns = (uint64_t)at.tv_nsec + timeout_ns;
-    at.tv_sec += (time_t)(ns / 1000000000u);
-    at.tv_nsec = (long)(ns % 1000000000u);
+    const struct timespec at = ag_wall_after(timeout_ns);
     pthread_mutex_lock(all_lock);
     for (ag_cuda_queue *q = all; q != NULL; q = q->next_all) stop(q);
     while (all_threads > 0 && pthread_cond_timedwait(&all_cond, all_lock, &at) == 0) continue;

@@ -78,6 +78,17 @@ static inline int ag_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock
 #endif
 }
 
+/* When `ns` from now are over, for conditions that were made for the wall clock. */
+static inline struct timespec ag_wall_after(uint64_t ns)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    ns += (uint64_t)at.tv_nsec;
+    at.tv_sec += (time_t)(ns / 1000000000u);
+    at.tv_nsec = (long)(ns % 1000000000u);
+    return at;
+}
+
 /* A deadline: what lies beyond the clock's range is as good as never, not long ago. */
 static inline uint64_t ag_after(uint64_t start, uint64_t ns)
 {

@@ -55,12 +55,13 @@ typedef void agk_mm_pairs_rows_bf16_fn(const void *src, void *out, int64_t k);
 typedef void agk_mm_pairs_product_fn(const struct agk_mm_panel *p);
 typedef agk_mm_pairs_product_fn agk_mm_floats_product_fn, agk_mm_tiles_product_fn;
 typedef agk_mm_pairs_product_fn agk_mm_bytes_product_fn; /* mul_mat_bytes.h */
-typedef void agk_mm_bytes_rows_fn(int type, const void *src, void *out, int64_t n);
+/* `words`: rows of shorts as 16 bits; rows of bytes have one form. */
+typedef void agk_mm_bytes_rows_fn(int type, bool words, const void *src, void *out, int64_t n);
 typedef void agk_mm_columns_q8_wide_fn(const void *src, void *dst, int64_t n);
 typedef void agk_mm_bytes_columns_fn(bool halves, bool wide, int64_t k, int64_t cols, const void *b, size_t ldb,
                                      void *out);
 typedef agk_mm_pairs_product_fn agk_mm_shorts_product_fn; /* mul_mat_shorts.h */
-typedef void agk_mm_shorts_rows_fn(int type, bool words, const void *src, void *out, int64_t n);
+typedef agk_mm_bytes_rows_fn agk_mm_shorts_rows_fn;
 typedef agk_mm_bytes_columns_fn agk_mm_shorts_columns_fn;
 typedef void agk_mm_panels_put_fn(const float *sums, size_t panel_sums, int64_t rows, int64_t cols, float *c,
                                   size_t ldc);

@@ -31,8 +31,9 @@ AGK_INLINE void v_out(float *dst, __m128i q, float d)
 
 #include "kernels/vec/mul_mat_rows.h"
 
-void agk_mm_bytes_rows_avx512(int type, const void *src, void *out, int64_t n)
+void agk_mm_bytes_rows_avx512(int type, bool words, const void *src, void *out, int64_t n)
 {
+    (void)words;
 #define AGK_ROW(TYPE, name) \
     case AGK_##TYPE: name##_to_f32_bytes(src, out, n); break;
     switch (type) {

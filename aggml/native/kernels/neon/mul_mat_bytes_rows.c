@@ -56,8 +56,9 @@ AGK_INLINE void v_tq1_0_to_f32(const agk_block_tq1_0 *x, float *dst)
 
 #include "kernels/vec/mul_mat_rows.h"
 
-void agk_mm_bytes_rows_neon(int type, const void *src, void *out, int64_t n)
+void agk_mm_bytes_rows_neon(int type, bool words, const void *src, void *out, int64_t n)
 {
+    (void)words;
 #define AGK_ROW(TYPE, name) \
     case AGK_##TYPE: name##_to_f32_bytes(src, out, n); break;
     switch (type) {

@@ -24,8 +24,9 @@ agk_code_traits agk_code_traits_of(int type)
 }
 
 /* By way of floats, rounded to 1 / 127 of the largest of each 32: the codes of the type are its variants' affair. */
-void agk_mm_bytes_rows_scalar(int type, const void *src, void *out, int64_t n)
+void agk_mm_bytes_rows_scalar(int type, bool words, const void *src, void *out, int64_t n)
 {
+    (void)words;
     agk_bytes_row *y = out;
     float x[256];
     const int64_t at_once = agk_traits(type)->blck_size > BLOCK ? agk_traits(type)->blck_size : BLOCK;

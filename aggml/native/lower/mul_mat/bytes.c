@@ -10,27 +10,11 @@ static bool serves(const agk_mm_problem *p)
     return agk_mm_panels_serve_codes(p, "mm_bytes_product");
 }
 
-static bool rows(const agk_mm_panels_plan *p, const agk_view *a, const char *from, int64_t n, int64_t k, char *panel,
-                 float *room)
-{
-    (void)room;
-    const size_t bytes = agk_mm_panels_panel(p, k), row = bytes / AGK_PANEL_ROWS;
-    if (n < AGK_PANEL_ROWS) memset(panel, 0, bytes);
-    for (int64_t i = 0; i < n; ++i) {
-        char *to = panel + (size_t)i * row;
-        ((agk_mm_bytes_rows_fn *)p->kernels[AGK_CODES_ROWS])(a->type, from + i * a->nb[1], to, k);
-    }
-    return true;
-}
-
-static const agk_mm_panels panels = {agk_mm_panels_code_columns, rows, .slice_flops = 7e6, .min_rows = 64,
-                                     .max_rows = 128};
-
 static bool lower(agk_lowering *lowering)
 {
     const int a = lowering->node->src[0].type, b = lowering->node->src[1].type;
     const uint32_t cpu = lowering->cpu;
-    agk_mm_panels_plan p = {.panels = &panels,
+    agk_mm_panels_plan p = {.panels = &agk_mm_panels_of_codes,
                             .product = AGK_PICK(mm_bytes_product, cpu),
                             .put = AGK_PICK(mm_panels_put, cpu),
                             .columns = agk_mm_columns_of_codes(a, b, cpu),

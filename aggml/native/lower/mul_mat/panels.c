@@ -22,13 +22,26 @@ bool agk_mm_panels_serve_codes(const agk_mm_problem *p, const char *product)
            agk_pick_vector(product, p->cpu) != NULL;
 }
 
-bool agk_mm_panels_code_columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const void *b, size_t stride,
-                                char *unit)
+static bool code_columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const void *b, size_t stride, char *unit)
 {
     agk_mm_bytes_columns_fn *pack = (agk_mm_bytes_columns_fn *)p->kernels[AGK_CODES_COLUMNS];
     pack(p->codes.halves, p->codes.wide, k, n, b, stride, unit);
     return true;
 }
+
+static bool code_rows(const agk_mm_panels_plan *p, const agk_view *a, const char *from, int64_t n, int64_t k,
+                      char *panel, float *room)
+{
+    (void)room;
+    const size_t bytes = agk_mm_panels_panel(p, k), row = bytes / AGK_PANEL_ROWS;
+    agk_mm_bytes_rows_fn *unpack = (agk_mm_bytes_rows_fn *)p->kernels[AGK_CODES_ROWS];
+    if (n < AGK_PANEL_ROWS) memset(panel, 0, bytes);
+    for (int64_t i = 0; i < n; ++i) unpack(a->type, p->fours == 0, from + i * a->nb[1], panel + (size_t)i * row, k);
+    return true;
+}
+
+const agk_mm_panels agk_mm_panels_of_codes = {code_columns, code_rows, .slice_flops = 7e6, .min_rows = 64,
+                                              .max_rows = 128};
 
 /* -- the first step: columns are packed, for all rows --------------------------------------------------------- */
 

@@ -66,8 +66,7 @@ static inline bool agk_mm_panels_serve(const agk_mm_problem *p)
 /* What bytes and shorts share: quantized rows as codes, whose columns one kernel packs to units. */
 enum { AGK_CODES_COLUMNS, AGK_CODES_ROWS }; /* of plan->kernels */
 bool agk_mm_panels_serve_codes(const agk_mm_problem *p, const char *product);
-bool agk_mm_panels_code_columns(const agk_mm_panels_plan *p, int64_t k, int64_t n, const void *b, size_t stride,
-                                char *unit);
+extern const agk_mm_panels agk_mm_panels_of_codes;
 
 /* Decides how the node is cut, and how much memory its steps need; adds the first step, and `items` as the second.
  * `products`: how many products the kernel makes of one. */

@@ -26,7 +26,7 @@ from aggml.devices.cuda import CUDADevice, driver
 from aggml.devices.meta import MetaDevice
 from aggml.models import small
 
-small.LAYERS, small.KV_HEADS = 2, 8
+small.LAYERS, small.WIDTH, small.INNER, small.KV_HEADS = 2, 128, 256, 8
 IDS = [1, 40, 50, 60, 70]
 
 async def told(device, path, held=lambda: None):
@@ -70,7 +70,7 @@ for loop in ("asyncio", "trio"):
 
 
 @pytest.mark.skipif(not ON_FAKE, reason="a machine with two GPUs: see docs/cuda.md")
-@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_llama_on_several(n: int, tmp_path: Path) -> None:
     program = PROGRAM.format(
         tests=str(Path(__file__).resolve().parents[3]), tmp=str(tmp_path / "small.gguf")
