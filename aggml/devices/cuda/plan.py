@@ -11,7 +11,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from aggml.devices.cuda.once import Once, spans
+from aggml.devices.cuda.ahead import quantize_ahead
+from aggml.devices.cuda.once import Lowered, Once, spans
 from aggml.errors import Unsupported
 from aggml.memory.buffer import aligned
 from aggml.native import _native
@@ -155,9 +156,8 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
     scratch = aligned(memory.scratch_size, 256)
     fault = scratch + aligned(max([kernels.scratch(node) for node in nodes], default=0), 256)
     storages = Storages()
-    modules: dict[str, Module] = {}
-    native = _native.CudaPlan(device.native, overlaps=kernels.overlaps)
-    launches = 0
+    told: list[tuple[str, str, int, list[int]]] = []  # of each node, as the native plan takes it
+    kept: list[list[Lowered]] = []  # and its launches
     fused = yield from chaining(graph, spans(memory.locate), kernels.fits, kernels.find)
     once = Once(graph)
     for node in nodes:
@@ -174,33 +174,42 @@ def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPla
             lowered = _Lowered(device, node, chain, memory.locate, scratch, known)
             lowered.faults = False
         needed = once.needed(lead, lowered.launches, fault, shares=kernels.scratch(lead) > 0)
-        native.node(
-            node.name,
-            node.op,
-            fault if lowered.faults else -1,
-            [leaf] if 0 <= leaf < WHOLE else [],
-        )
-        for launch, args, relative in needed:
-            if launch.gemm:
-                native.gemm(args, relative)
-                launches += 1
-                continue
-            module = modules.get(launch.module)
-            if module is None:
-                module = modules[launch.module] = device.module(launch.module)
-            native.launch(
-                module.native,
-                launch.kernel,
-                launch.grid,
-                launch.block,
-                launch.shared,
-                args,
-                relative,
-                launch.when,
-            )
-            launches += 1
+        slots = [leaf] if 0 <= leaf < WHOLE else []
+        told.append((node.name, node.op, fault if lowered.faults else -1, slots))
+        kept.append(list(needed))
         fault += _FAULT if lowered.faults else 0
+        yield
+    quantize_ahead(kept)
+    native = _native.CudaPlan(device.native, overlaps=kernels.overlaps)
+    modules: dict[str, Module] = {}
+    for of_node, launches in zip(told, kept, strict=True):
+        native.node(*of_node)
+        _issue(device, native, modules, launches)
         yield
     plan = native.finish(fault)
     plan.seal(*storages.records())
-    return CUDAPlan(graph, plan, storages, tuple(modules.values()), launches, fault)
+    count = sum(map(len, kept))
+    return CUDAPlan(graph, plan, storages, tuple(modules.values()), count, fault)
+
+
+def _issue(
+    device: Target, native: _native.CudaPlan, modules: dict[str, Module], launches: list[Lowered]
+) -> None:
+    """Hand the launches of a node to the native plan."""
+    for launch, args, relative in launches:
+        if launch.gemm:
+            native.gemm(args, relative)
+            continue
+        module = modules.get(launch.module)
+        if module is None:
+            module = modules[launch.module] = device.module(launch.module)
+        native.launch(
+            module.native,
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            launch.shared,
+            args,
+            relative,
+            launch.when,
+        )

@@ -81,8 +81,12 @@ enum { FIT = 4 };
 #endif
 
 KERNEL_OF(few_1, 128, FIT, Node<2>) { few_columns<1>(n); }
-// Three blocks of NVFP4 leave it one register short.
+// Three blocks leave NVFP4 one register short, and IQ4_XS two on sm_75.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { FIT_2 = TYPE == NVFP4 || TYPE == IQ4_XS ? 2 : 3 };
+#else
 enum { FIT_2 = TYPE == NVFP4 ? 2 : 3 };
+#endif
 
 KERNEL_OF(few_2, 128, FIT_2, Node<2>) { few_columns<2>(n); }
 // grid: as of few_1

@@ -219,6 +219,56 @@ async def test_columns_become_int8_once_for_three_products(device: CUDADevice) -
     assert more == launches + 2 * (1 + 1 + 2)  # a product, a square and a concat each
 
 
+@pytest.mark.parametrize("columns", [1, 5, 9])
+@pytest.mark.parametrize(("kind", "width"), [("q4_0", 96), ("q8_0", 1056), ("q4_K", 4352)])
+async def test_a_norm_leaves_its_rows_as_int8(
+    device: CUDADevice, monkeypatch: pytest.MonkeyPatch, kind: str, width: int, columns: int
+) -> None:
+    """The bits of a launch of its own; a row of zeros, and a value that others read, too."""
+
+    def build() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x = leaf(values, "f32", width, columns)
+        values[x][0] = 0 if columns > 1 else values[x][0]
+        y = ops.mul(ops.rms_norm(x, 1e-5), leaf(values, "f32", width))
+        a, b = leaf(values, kind, width, 70), leaf(values, kind, width, 70)
+        both = ops.concat(ops.mul_mat(a, y), ops.mul_mat(b, y), 0)
+        return ops.concat(both, y, 0), values
+
+    together, fewer = await ran(device, build, watched=False)
+    monkeypatch.setattr("aggml.devices.cuda.plan.quantize_ahead", lambda nodes: len(nodes))
+    alone, more = await ran(device, build, watched=False)
+    assert np.array_equal(together.view(np.int32), alone.view(np.int32))
+    assert more == fewer + 1
+
+
+async def test_rows_that_a_norm_does_not_leave_as_int8(
+    device: CUDADevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product between them has the scratch; the rows are read in another shape."""
+
+    def between() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        x, z = leaf(values, "f32", 256, 2), leaf(values, "f32", 256, 2)
+        y = ops.rms_norm(x, 1e-5)
+        a, b = leaf(values, "q4_0", 256, 256), leaf(values, "q4_0", 256, 40)
+        first = ops.add(y, ops.mul_mat(a, z))
+        return ops.mul_mat(b, ops.add(first, y)), values
+
+    def reshaped() -> Built:
+        values: dict[Tensor, NDArray[Any]] = {}
+        y = ops.rms_norm(leaf(values, "f32", 64, 4), 1e-5)
+        return ops.mul_mat(leaf(values, "q4_0", 256, 40), ops.reshape_2d(y, 256, 1)), values
+
+    for build in (between, reshaped):
+        together, fewer = await ran(device, build, watched=False)
+        with monkeypatch.context() as patch:
+            patch.setattr("aggml.devices.cuda.plan.quantize_ahead", lambda nodes: len(nodes))
+            alone, more = await ran(device, build, watched=False)
+        assert np.array_equal(together.view(np.int32), alone.view(np.int32))
+        assert more == fewer
+
+
 async def test_columns_are_made_again_after_scratch_was_used(device: CUDADevice) -> None:
     def build() -> Built:
         values: dict[Tensor, NDArray[Any]] = {}
