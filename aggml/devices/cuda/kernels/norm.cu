@@ -37,7 +37,7 @@ DEV void quantize4(Act *acts, i64 e, const float x[4], bool there)
     if (mine % 4 == 0) to.s[mine / 4] = d * (float)sum;
 }
 
-// A thread's share of sum (x - mean)^2 of a row, of sum x where SQUARES is not set: four elements at a time where `four`.
+// A thread's share of sum (x - mean)^2 of a row, of sum x where SQUARES is not set; `four`: four elements at a time.
 template <bool SQUARES> DEV float share(const float *x, i64 width, float mean, bool four)
 {
     float sum = 0.0f;
