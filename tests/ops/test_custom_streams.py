@@ -89,13 +89,13 @@ async def test_a_function_cannot_wait_for_its_own_stream(cpu: CPUBackend, how: s
         future = cpu.set(later, X)  # enqueuing is fine: it runs after this graph
         queued.append(future)
         if how == "wait":
-            future.wait(20)
+            future.wait(60)
         elif how == "await":
             future.__await__().send(None)
         else:
             graph = Graph(ops.neg(a))
             cpu.alloc_graph(graph)
-            cpu.run(graph, None, graph.ends[0]).wait(20)
+            cpu.run(graph, None, graph.ends[0]).wait(60)
 
     graph = Graph(ops.map_custom1(a, reenter))
     cpu.alloc_graph(graph)
@@ -117,7 +117,7 @@ async def test_a_function_cannot_wait_for_what_waits_for_its_stream(
 
     def reenter(dst: Array, a: Array, *_: object) -> None:
         before = sim.set(there, 2 * X)
-        assert before.wait(20)  # queued before anything waits: fine
+        assert before.wait(60)  # queued before anything waits: fine
         mark: Any = cpu.stream
         for stream in streams:
             stream.delay(0)
@@ -128,7 +128,7 @@ async def test_a_function_cannot_wait_for_what_waits_for_its_stream(
             sim.memset(there, 0)
         late = sim.set(there, X)
         with pytest.raises(InvalidState, match=r"cannot wait.*in turn") as caught:
-            late.wait(20)
+            late.wait(60)
         reasons.append(str(caught.value))
         dst[...] = a
 
@@ -145,10 +145,10 @@ async def test_of_two_functions_that_wait_for_each_other_one_is_refused() -> Non
     refused: list[str] = []
 
     def wait_for(futures: list[aggml.Future[Any]]) -> None:
-        begun.wait(20)
-        assert go.wait(20)
+        begun.wait(60)
+        assert go.wait(60)
         try:
-            assert futures[0].wait(20)
+            assert futures[0].wait(60)
         except InvalidState as error:
             refused.append(str(error))
 
@@ -172,7 +172,7 @@ async def test_a_function_may_use_another_backend_and_wait(
 
     def elsewhere(dst: Array, a: Array, *_: object) -> None:
         future = sim.run(inner, {there: a}, inner.ends[0])
-        assert future.wait(20)
+        assert future.wait(60)
         dst[...] = future.result()
 
     graph = Graph(ops.map_custom1(a, elsewhere))
@@ -186,7 +186,7 @@ async def test_an_abort_ends_the_graph_behind_the_function(cpu: CPUBackend) -> N
 
     def slow(dst: Array, a: Array, *_: object) -> None:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(60)
         dst[...] = a
 
     node = ops.map_custom1(ops.map_custom1(a, slow), lambda dst, a, *_: after.append(1))
@@ -279,7 +279,7 @@ async def test_a_stream_that_is_dropped_serves_what_is_queued() -> None:
     go = threading.Event()
 
     def slow(dst: Array, a: Array, *_: object) -> None:
-        assert go.wait(20)
+        assert go.wait(60)
         dst[...] = a
 
     a = leaf()

@@ -46,7 +46,7 @@ def _copied(
     backend.alloc_graph(graph)
     backend.graph_compute(graph)
     result = backend.get(out, offset=0, size=out.nbytes)
-    result.wait(15.0)
+    result.wait(60)
     assert memory is not None  # alive until here
     return result.result().reshape(len(rows), -1)
 

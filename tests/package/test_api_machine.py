@@ -299,6 +299,6 @@ Machine.TestCase.settings = settings(
 )
 
 
-@pytest.mark.timeout(1200 if LONG else 60)
+@pytest.mark.timeout(1200 if LONG else 300)
 class TestMachine(Machine.TestCase):  # type: ignore[misc,valid-type]
     """Hypothesis finds the steps."""

@@ -312,11 +312,13 @@ def test_fork_inside_a_loop_leaves_the_parents_loop_alone(setup: str) -> None:
     code = f"""{MAY_FORK}{setup}
 async def main():
     await be.run(graph, {{a: x, b: x}}, y)
-    delay = be.stream.delay(0.2)
+    other = aggml.Stream("other")
+    delay, longer = be.stream.delay(0.2), other.delay(1000)
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if not delay.done() else 1)
+        os._exit(0 if not longer.done() else 1)
     await delay
+    other.abort()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (await be.run(graph, {{a: x, b: x}}, y) == 2 * x).all()
 for loop in ("asyncio", "trio"):

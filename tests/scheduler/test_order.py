@@ -120,7 +120,7 @@ class AtLine:
         if event == "line":
             self.left -= 1
             if self.left == 0:
-                self.threads.submit(self.function).result(10)
+                self.threads.submit(self.function).result(60)
         return self
 
     def __enter__(self) -> Self:

@@ -314,7 +314,7 @@ class Faults:
             dev._faults.clear()
 
 
-@pytest.mark.timeout(600 if SOAK > 1000 else 60)
+@pytest.mark.timeout(600)
 async def test_soak_of_faults_and_cancelled_waiters(rng: np.random.Generator) -> None:
     """All devices fail at random, 30 % of the waiters give up; ``make soak-scheduler`` for all."""
     chain = Chain(max_in_flight=6, custom=True)

@@ -81,7 +81,7 @@ async def test_loops_in_two_threads_await_one_future(be: aggml.Backend, second: 
         assert await anyio.to_thread.run_sync(waiting.wait, 10)
         assert got == []
         be.stream.native.release()
-    await anyio.to_thread.run_sync(thread.join, 10)
+    await anyio.to_thread.run_sync(thread.join, 60)
     assert len(got) == 2
     assert all(np.array_equal(g, ramp()) for g in got)
 

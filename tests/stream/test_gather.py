@@ -171,7 +171,7 @@ def test_waiting_without_a_loop_aborts_nothing(be: aggml.Backend) -> None:
             with pytest.raises((aggml.InvalidState, RuntimeError)):
                 awaitable.__await__().send(None)
         assert run._waiters == 0
-    assert np.array_equal(run.get(10), 2 * ramp())
+    assert np.array_equal(run.get(60), 2 * ramp())
 
 
 async def test_what_is_no_future_is_refused() -> None:

@@ -72,18 +72,29 @@ def test_compile_plan_of_what_has_no_memory() -> None:
         aggml.compile_plan(Graph(ops.add(a, a)))
 
 
-@pytest.mark.alone
-async def test_delay_occupies_no_thread(cpu: CPUBackend) -> None:
+async def test_delay_occupies_no_thread() -> None:
+    """All are under way at once on one thread, which has time for another stream."""
     pool = aggml.ThreadPool(1)
     streams = [aggml.Stream(f"s{i}", pool=pool) for i in range(20)]
+    delays = [s.delay(1000) for s in streams]
+    with anyio.fail_after(60):
+        while any(d.times.started is None for d in delays):  # noqa: ASYNC110 nothing tells of it
+            await anyio.sleep(0.001)
+        await aggml.Stream("another", pool=pool).mark()
+    assert not any(d.done() for d in delays)
+    for delay in delays:
+        delay.abort()
+        with pytest.raises(aggml.Aborted):
+            await delay
+
+
+async def test_delay_lasts_as_long_as_was_asked_for(stream: aggml.Stream) -> None:
     begin = time.perf_counter()
-    delays = [s.delay(0.05) for s in streams]
-    await aggml.gather(*delays)
-    took = time.perf_counter() - begin
-    assert took >= 0.05
-    assert all(d.times.done is not None and d.times.done >= begin + 0.05 for d in delays)
-    # One after the other they would take a second.
-    assert took < 0.9
+    delay = stream.delay(0.05)
+    await delay
+    assert time.perf_counter() - begin >= 0.05
+    assert delay.times.done is not None
+    assert delay.times.done >= begin + 0.05
 
 
 async def test_delay_keeps_the_order(stream: aggml.Stream) -> None:

@@ -94,7 +94,7 @@ def start_server(version: str | None = None) -> tuple[subprocess.Popen[bytes], s
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not _answers(port):
         if server.poll() is not None or time.monotonic() > end:
             server.kill()

@@ -90,7 +90,7 @@ def _line(stream: IO[bytes], until: float) -> list[Any] | None:
 def _ended(child: subprocess.Popen[bytes]) -> tuple[str, int]:
     """How a process ended that says nothing more; one that does not end is killed."""
     try:
-        return "crashed", child.wait(5.0)  # its pipe is closed before it is gone
+        return "crashed", child.wait(60)  # its pipe is closed before it is gone
     except subprocess.TimeoutExpired:
         child.kill()
         return "stuck", child.wait()

@@ -35,7 +35,7 @@ async def test_a_server_that_is_killed_while_it_computes() -> None:
         computed, got = be.graph_compute(graph), be.get(y)
         assert not computed.done()
         process.kill()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             for future in (computed, got):
                 with pytest.raises(aggml.DeviceError, match="the server has gone"):
                     await future
@@ -65,7 +65,7 @@ async def test_a_server_that_is_killed_while_bytes_cross(what: str) -> None:
         futures = [be.set(tensor, data) if what == "set" else be.get(tensor) for _ in range(20)]
         process.kill()
         failed = 0
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             for future in futures:
                 try:
                     await future
@@ -86,6 +86,6 @@ async def test_a_server_that_is_killed_while_nothing_runs() -> None:
         await be.set(tensor, np.zeros(4, np.float32))
         process.kill()
         process.wait()
-        with anyio.fail_after(20), pytest.raises(aggml.DeviceError, match="the server has gone"):
+        with anyio.fail_after(60), pytest.raises(aggml.DeviceError, match="the server has gone"):
             await be.get(tensor)
         await be.aclose()

@@ -86,7 +86,7 @@ def _opened(device: CUDADevice) -> Iterator[aggml.Backend]:
         pass
     backend.stream.abort()
     backend.close()
-    assert backend.synchronize().wait(20), f"{backend!r} does not run dry"
+    assert backend.synchronize().wait(60), f"{backend!r} does not run dry"
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def work(device: CUDADevice) -> list[AggmlError]:
     futures.append((be.get(view), rows))
     futures.append((be.synchronize(), None))
     for future, value in futures:
-        assert future.wait(20), future
+        assert future.wait(60), future
         problem = future.exception()
         if problem is None and value is not None:
             assert (future.result() == value).all()  # type: ignore[attr-defined]
@@ -134,9 +134,9 @@ def test_out_of_memory_in_the_stream_fails_its_future(device: CUDADevice, fake: 
     be.alloc([t])
     fake.fail("cuMemHostAlloc", OUT_OF_MEMORY)
     failing = be.set(t, ramp(16))
-    assert failing.wait(20)
+    assert failing.wait(60)
     assert isinstance(failing.exception(), AllocFailed)
-    assert be.set(t, ramp(16)).wait(20)
+    assert be.set(t, ramp(16)).wait(60)
     be.close()
 
 

@@ -152,7 +152,7 @@ async def test_pageable_memory_is_gathered_by_several_threads(be: aggml.Backend)
         assert _native.cuda_hands() > 0
 
 
-async def _soon(holds: Any, seconds: float = 20) -> None:
+async def _soon(holds: Any, seconds: float = 60) -> None:
     with anyio.fail_after(seconds):
         while not holds():
             gc.collect()

@@ -44,7 +44,7 @@ def _launched(fake: Fake, n: int) -> bool:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - the driver sets no event
             await anyio.sleep(0.001)
 
@@ -164,7 +164,7 @@ async def main():
             one.memset(a, i)
             copied = one.copy(a, b, to=two)
             two.memset(b, 0, offset=4, size=4)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while fake.calls("cuMemsetD8Async") < 2 * i + 2: await anyio.sleep(0.001)
             assert not copied.done()
         got = (await two.get(b)).view(np.uint8)
