@@ -1,4 +1,4 @@
-"""Attention as one node: flash_attn_ext, its precision and its sinks.
+"""Attention as one node: flash_attn_ext, its precision, its sinks, keys that batches share.
 
 Here: shapes, types, checks. Not here: kernels (native/*/flash_attn_ext.c).
 """
@@ -30,12 +30,15 @@ __all__ = [
     "flash_attn_ext_add_sinks",
     "flash_attn_ext_get_prec",
     "flash_attn_ext_set_prec",
+    "flash_attn_ext_set_shared",
 ]
 
 _PRECS = by_name(Prec)
 _PARAMS = struct.Struct("<3f52x")
 _PREC = struct.Struct("<i")
 _PREC_AT = 12
+_SHARED = struct.Struct("<2i")
+_SHARED_AT = 16
 
 
 def flash_attn_ext(
@@ -161,3 +164,36 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None) -> Tensor:
     op = "flash_attn_ext_add_sinks"
     need_node(op, a, "flash_attn_ext")
     return set_sinks(op, a, sinks, a.ne[1], 4)
+
+
+def flash_attn_ext_set_shared(a: Tensor, keys: int, batch: int = 0) -> Tensor:
+    """Say that all batches have the same first keys and values, so a device may read them once.
+
+    It changes how fast ``a`` is computed, not what it is: sums are made in another order. The CPU
+    makes use of it where each batch has one query. ggml has no such function.
+
+    Args:
+        a: the node that `flash_attn_ext` returned.
+        keys: how many rows of k and of v are equal in all batches; 0: none.
+        batch: the one whose rows are read.
+
+    Returns:
+        ``a``.
+
+    Raises:
+        InvalidArgument: ``a`` is no flash_attn_ext, or has fewer keys or batches.
+        InvalidState: ``a`` is in a Graph.
+    """
+    op = "flash_attn_ext_set_shared"
+    need_node(op, a, "flash_attn_ext")
+    k = a.src[1]
+    assert k is not None
+    if not (0 <= keys <= k.ne[1] and 0 <= batch < k.ne[3]):
+        raise InvalidArgument(
+            f"[{op}] {keys} keys of batch {batch} are shared, but k has {k.ne[1]} keys and "
+            f"{k.ne[3]} batches"
+        )
+    params = bytearray(a.op_params)
+    _SHARED.pack_into(params, _SHARED_AT, keys, batch)
+    change(a, "op_params", bytes(params))
+    return a

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from aggml.models.cache.paging import PAGE
 from aggml.models.cache.rows import ROWS_STEP
 from aggml.models.decoding import Batch, Group
 from aggml.serve.staging import Chunk, Piece, mask, place
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from aggml.serve.jobs import Job
     from aggml.serve.prefixes import Prefixes
 
-__all__ = ["Planned", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "size"]
+__all__ = [
+    "Planned", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "shared_by",
+    "size",
+]  # fmt: skip
 
 # Graphs are built for these sizes; smaller batches are padded. A graph of 16 layers takes 1 MB and
 # some 30 ms the first time, so steps with a chunk of prompts come in few sizes.
@@ -36,6 +40,7 @@ ENDS: Final = (4, 16, 64)  # prompts that are complete after a chunk
 # in. Few sizes again, so a prompt takes some more steps than its length asks for.
 PIECES: Final = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 8, 4, 2, 1)
 LEAST: Final = 16  # tokens of prompts in a step, however many sequences run
+LEAST_SHARED: Final = 512  # positions that sequences must have in common to be read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +177,12 @@ def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
     """One token of each of the first ``n`` slots; slots that do not run get any token.
 
     What these leave is written to the last row of their keys, and to the state that is nobody's.
+    They stand behind the positions that the others share: the same keys are then seen by all.
     """
     ctx = where.ctx
+    shared = shared_by(jobs)
     ids, positions = np.zeros((2, n, 1), np.int32)
+    positions += shared
     rows = ((np.arange(n, dtype=np.int32)[:, None] + 1) * ctx - 1).astype(np.int32)
     for job in jobs:
         assert job.slot is not None
@@ -188,7 +196,27 @@ def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:
         kept = np.full(n, where.slots, np.int32)
         running = [job.slot for job in jobs if job.slot is not None]
         kept[running] = running
-    return Group(ids, positions, rows, 0, kv, kept=kept)
+    first = min(job.slot for job in jobs if job.slot is not None) if shared else 0
+    return Group(ids, positions, rows, 0, kv, kept=kept, shared=shared, shared_from=first)
+
+
+def shared_by(jobs: Sequence[Job]) -> int:
+    """How many first positions hold the same tokens in all of these sequences, rounded down.
+
+    It is rounded as in `_seen`, which keeps graphs few; 0 where it would not pay. The hash of a
+    page stands for all tokens before it as well, so the last equal page is found by bisection.
+    """
+    first, low, high = jobs[0].keys, 0, min(len(job.keys) for job in jobs)
+    if len(jobs) < 2:
+        return 0
+    while low < high:
+        page = (low + high) // 2
+        if all(job.keys[page] == first[page] for job in jobs):
+            low = page + 1
+        else:
+            high = page
+    n = low * PAGE
+    return 0 if n < LEAST_SHARED else n - n % _step(n)
 
 
 def _prompts(
@@ -222,7 +250,13 @@ def _seen(n: int, most: int) -> int:
 
     Rounding up keeps the number of different graphs small.
     """
+    step = _step(n)
+    return min(-(-n // step) * step, most)
+
+
+def _step(n: int) -> int:
+    """What so many positions are rounded to: at most a third of them, from 768 on."""
     step = ROWS_STEP
     while step * 4 < n:
         step *= 2
-    return min(-(-n // step) * step, most)
+    return step

@@ -33,7 +33,11 @@ _ALONE = ["hardswish", "hardsigmoid"]  # unary, without a variant in place
 _UNARY = [name for name, op in OPS.items() if op.stage == "UNARY" and name not in _ALONE]
 _GATES = [name for name, op in OPS.items() if op.stage == "GATED"]
 CASES = sorted(PARAMETERS)
-_OURS = ["penalize", "sample"]  # no functions of ggml (test_sample.py)
+_OURS = [  # no functions of ggml (test_sample.py, test_flash_few.py)
+    "flash_attn_ext_set_shared",
+    "penalize",
+    "sample",
+]
 
 
 def leaf(*ne: int, dtype: str = "f32", name: str = "x") -> Tensor:

@@ -1,4 +1,4 @@
-"""flash_attn_ext of few rows against numpy: groups of heads, every type, caches of all heads.
+"""flash_attn_ext of few rows against numpy: groups of heads, every type, keys that are shared.
 
 Sums are of f32 whatever the type, so bounds are those of f32. Not here: rows that fill tiles, masks
 with windows (test_flash_tiles.py).
@@ -16,7 +16,7 @@ from ops.computing import compute, floats
 from ops.test_flash_tiles import attention, stored
 
 import aggml
-from aggml import new_tensor, ops
+from aggml import DType, InvalidArgument, new_tensor, ops
 from aggml.native import isas
 
 if TYPE_CHECKING:
@@ -119,3 +119,121 @@ def test_threads_and_order_do_not_matter(cpu_device: CPUDevice) -> None:
         found.append(compute(backend, node, tensors).tobytes())
         end(backend)
     assert found[0] == found[1] == found[2]
+
+
+def shared(
+    dtype: str,
+    heads: int,
+    kv_heads: int,
+    d: int,
+    dv: int,
+    keys: int,
+    sequences: int,
+    first: int,
+    *,
+    hidden: bool = False,
+) -> tuple[aggml.Tensor, dict[aggml.Tensor, Array], Array]:
+    """As `cached`, one query each; the first keys of all sequences are those of the last one.
+
+    With ``hidden`` those of the others are NaN where the type has it: nobody may read them.
+    """
+    node, tensors, _ = cached(dtype, heads, kv_heads, d, dv, keys, 1, sequences)
+    q, mask = node.src[0], node.src[3]
+    sinks = node.src[4]
+    assert q is not None
+    assert mask is not None
+    assert sinks is not None
+    reads: list[Array] = []
+    for of in node.src[1:3]:
+        assert of is not None
+        cache = of.src[0]
+        assert cache is not None
+        width = cache.ne[0]
+        values = floats(sequences, keys, kv_heads, width, seed=width + len(reads))
+        values[:, :first] = values[-1, :first]
+        held, read = stored(values, dtype)
+        held = held.copy()
+        if not hidden:
+            pass
+        elif dtype in ("f32", "f16"):
+            held[:-1, :first] = np.nan
+        elif dtype == "bf16":
+            held[:-1, :first] = 0x7FC0
+        else:
+            held[:-1, :first] = held[:1, -1:]
+        tensors[cache] = held
+        reads.append(read.reshape(sequences, keys, kv_heads, width))
+    seen = tensors[mask]
+    seen[:] = 0
+    for i in range(sequences):
+        seen[i, ..., max(first + 1, keys - 40 * i) :] = -np.inf
+    seen[0, ..., 3:70] = -np.inf  # of the shared keys as well
+    seen[0, ..., 100:103] = -1.5
+    expected = [
+        attention(
+            tensors[q][i],
+            reads[0][i].transpose(1, 0, 2),
+            reads[1][i].transpose(1, 0, 2),
+            seen[i, 0],
+            softcap=0.0,
+            max_bias=0.0,
+            sinks=tensors[sinks].astype(np.float64),
+        )
+        for i in range(sequences)
+    ]
+    ops.flash_attn_ext_set_shared(node, first, sequences - 1)
+    return node, tensors, np.stack(expected)
+
+
+COMMON = [  # heads, heads of K, d, dv, keys, sequences, shared keys
+    (14, 2, 64, 64, 700, 8, 600),  # 56 rows: two tiles
+    (32, 8, 128, 128, 400, 8, 257),
+    (6, 6, 96, 32, 300, 5, 200),  # 5 rows: four, then one
+    (4, 2, 128, 64, 1100, 3, 1000),
+    (20, 4, 32, 96, 2500, 2, 2499),
+    (16, 2, 64, 64, 300, 3, 300),  # no key of its own
+    (80, 1, 32, 32, 200, 4, 128),  # 320 rows: more tiles than are kept at once
+    (4, 1, 80, 80, 200, 2, 64),
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", COMMON)
+def test_shared_keys_are_read_from_one_sequence(
+    dtype: str, shape: tuple[int, int, int, int, int, int, int], backend: aggml.Backend
+) -> None:
+    if DType.parse(dtype).blck_size > 1 and (shape[2] % 32 or shape[3] % 32):
+        pytest.skip("no whole blocks")
+    node, tensors, expected = shared(dtype, *shape)
+    found = compute(backend, node, tensors)
+    # bf16 keys under 9 or more rows: products of pairs of bf16, where the machine has them
+    bound = 2e-5 if dtype == "bf16" else BOUND
+    assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= bound
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q4_0"])
+def test_shared_keys_on_every_instruction_set(dtype: str, cpu_device: CPUDevice) -> None:
+    node, tensors, expected = shared(dtype, *COMMON[0], hidden=True)
+    for isa in isas():
+        if isa == "scalar":
+            continue  # plain C takes no notice: it reads each sequence's own keys
+        found = []
+        for threads in (1, 3):
+            backend = cpu_device.backend(n_threads=threads, isa=isa)
+            found.append(compute(backend, node, tensors))
+            end(backend)
+        bound = 2e-5 if dtype == "bf16" else BOUND
+        assert nmse(expected.ravel(), found[0].astype(np.float64).ravel()) <= bound, isa
+        assert found[0].tobytes() == found[1].tobytes(), isa
+
+
+def test_what_cannot_be_shared(backend: aggml.Backend) -> None:
+    node, _, _ = cached("f16", 4, 2, 64, 64, 100, 1, 2)
+    for keys, batch in ((101, 0), (-1, 0), (50, 2), (50, -1)):
+        with pytest.raises(InvalidArgument, match="flash_attn_ext_set_shared"):
+            ops.flash_attn_ext_set_shared(node, keys, batch)
+    # Several queries of a sequence read their own keys, whatever is said.
+    node, tensors, expected = cached("f16", 4, 2, 64, 64, 200, 3, 2)
+    ops.flash_attn_ext_set_shared(node, 150, 1)
+    found = compute(backend, node, tensors)
+    assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND

@@ -208,6 +208,7 @@ OTHERS: dict[str, list[tuple[Callable[[int], Tensor], int]]] = {
     "flash_attn_ext_set_prec": [],
     "flash_attn_ext_get_prec": [],
     "flash_attn_ext_add_sinks": [],
+    "flash_attn_ext_set_shared": [],
     "mul_mat_set_prec": [],
     "mul_mat_set_hint": [],
     "rope_set_offset": [],

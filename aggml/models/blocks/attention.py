@@ -214,6 +214,8 @@ class Attention:
             0.0,
             self.soft_cap,
         )
+        if part.shared and self.room.window is None:
+            ops.flash_attn_ext_set_shared(y, min(part.shared, seen), part.shared_from)
         if self.sinks:
             y = ops.flash_attn_ext_add_sinks(y, at.weight("attn_sinks.weight"))
         return ops.reshape_2d(y, self.value_length * self.heads, part.sequences * part.tokens)

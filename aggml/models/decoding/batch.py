@@ -48,13 +48,17 @@ F32 = npt.NDArray[np.float32]
 class Part:
     """``tokens`` of each of ``sequences``; attention looks at the first ``kv`` positions.
 
-    The first of these sequences is ``slot`` of the cache, the others follow it there.
+    The first of these sequences is ``slot`` of the cache, the others follow it there. The first
+    ``shared`` positions of all of them hold the same tokens, and may be read from sequence number
+    ``shared_from`` of these.
     """
 
     sequences: int
     tokens: int
     slot: int
     kv: int
+    shared: int = 0
+    shared_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,8 @@ class Group:
     ``rows`` are those of a cache that has a row for each position. Where a row is not its token's
     position, ``mask`` gives, for a window or None, what each token sees: (sequences, 1, tokens, kv)
     float16, 0 or -inf. ``kept`` is the number of each sequence, under which its state lies; if not
-    given, they are those from ``slot`` on. ``slot`` is where attention finds their rows.
+    given, they are those from ``slot`` on. ``slot`` is where attention finds their rows. ``shared``
+    and ``shared_from`` are those of `Part`.
     """
 
     ids: I32
@@ -113,12 +118,14 @@ class Group:
     kv: int
     mask: Callable[[int | None], F16] | None = None
     kept: I32 | None = None
+    shared: int = 0
+    shared_from: int = 0
 
     @property
     def part(self) -> Part:
         """The facts of this part on which a graph depends."""
         sequences, tokens = self.ids.shape
-        return Part(sequences, tokens, self.slot, self.kv)
+        return Part(sequences, tokens, self.slot, self.kv, self.shared, self.shared_from)
 
     def rows_in(self, length: int, ctx: int) -> I32:
         """Where keys and values are written in a cache with ``length`` rows for each sequence."""

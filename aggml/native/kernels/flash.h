@@ -26,7 +26,8 @@ typedef struct agk_flash_mask {
 
 enum { AGK_FLASH_NO_MASK, AGK_FLASH_SAME_MASK, AGK_FLASH_FULL_MASK }; /* SAME: all rows of the tile have one mask */
 
-/* Rows that are wanted soon, for narrow kernels: `bytes` of each, 0: none. Row j is asked for beside key j. */
+/* Rows that are wanted soon, as many as a block has keys: `bytes` of each, 0: none. Narrow kernels ask for row j beside
+ * key j, those of tiles for a few rows beside each product. */
 typedef struct agk_flash_ahead {
     const char *rows;
     int64_t step, bytes;

@@ -97,10 +97,13 @@ AGK_INLINE void product(int nv, int rows, int add, uint32_t mask, int64_t n, con
 }
 
 AGK_INLINE void products(int nv, int add, uint32_t mask, int64_t rows, int64_t n, const float *a, const uint32_t *b,
-                         int64_t across, int64_t along, float *out)
+                         int64_t across, int64_t along, float *out, const agk_flash_ahead *ahead, int64_t keys)
 {
     int64_t r = 0;
-    for (; r + 8 <= rows; r += 8) product(nv, 8, add, mask, n, a, b + r * across, across, along, out + r * V_T);
+    for (; r + 8 <= rows; r += 8) {
+        v_flash_ask(ahead, r * keys / rows, (r + 8) * keys / rows);
+        product(nv, 8, add, mask, n, a, b + r * across, across, along, out + r * V_T);
+    }
     for (; r + 2 <= rows; r += 2) product(nv, 2, add, mask, n, a, b + r * across, across, along, out + r * V_T);
     if (r < rows) product(nv, 1, add, mask, n, a, b + r * across, across, along, out + r * V_T);
 }
@@ -131,7 +134,8 @@ AGK_INLINE void vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64
 {
     enum { FIRST = 0x0000ffff, SECOND = (int)0xffff0000 };
     float *s = f->s + lane, *o = f->o + lane;
-    products(nv, 0, ~0u, to - from, t->d / 2, f->q + lane, k, t->d / 2, 1, s + from * V_T);
+    const int64_t keys = lane == 0 ? to - from : 0;
+    products(nv, 0, ~0u, to - from, t->d / 2, f->q + lane, k, t->d / 2, 1, s + from * V_T, &t->k_ahead, keys);
     for (int h = 0; h < nv; ++h) {
         const vf safe = v_flash_top(t, f, lane + h * VF, to - from, s + h * VF + from * V_T);
         const vf sum = soft_max(from, to, s + h * VF, safe);
@@ -139,10 +143,11 @@ AGK_INLINE void vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64
     }
     const int64_t first = (from + 1) / 2, last = to / 2; /* whole pairs */
     if (first < last) {
-        products(nv, 1, ~0u, t->dv, last - first, s + first * V_T, v + first * t->dv, 1, t->dv, o);
+        const float *p = s + first * V_T;
+        products(nv, 1, ~0u, t->dv, last - first, p, v + first * t->dv, 1, t->dv, o, &t->v_ahead, keys);
     }
-    if (from % 2 != 0) products(nv, 1, (uint32_t)SECOND, t->dv, 1, s, v, 1, t->dv, o);
-    if (to % 2 != 0) products(nv, 1, FIRST, t->dv, 1, s + last * V_T, v + last * t->dv, 1, t->dv, o);
+    if (from % 2 != 0) products(nv, 1, (uint32_t)SECOND, t->dv, 1, s, v, 1, t->dv, o, &t->v_ahead, 0);
+    if (to % 2 != 0) products(nv, 1, FIRST, t->dv, 1, s + last * V_T, v + last * t->dv, 1, t->dv, o, &t->v_ahead, 0);
 }
 
 void agk_flash_pairs_block_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)

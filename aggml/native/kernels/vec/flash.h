@@ -103,12 +103,25 @@ AGK_INLINE void v_flash_product(int nv, int rows, int add, int64_t n, const floa
     }
 }
 
-/* The same for any number of rows. */
+/* Asks for rows from .. to - 1. All of a block at once would wait for buffers, so some are asked for beside each
+ * product. */
+static inline void v_flash_ask(const agk_flash_ahead *ahead, int64_t from, int64_t to)
+{
+    if (ahead->bytes == 0) return;
+    for (int64_t j = from; j < to; ++j) {
+        for (int64_t i = 0; i < ahead->bytes; i += 64) __builtin_prefetch(ahead->rows + j * ahead->step + i, 0, 2);
+    }
+}
+
+/* The same for any number of rows. Beside them `keys` rows are asked for. */
 AGK_INLINE void v_flash_products(int nv, int add, int64_t rows, int64_t n, const float *a, const float *b,
-                                 int64_t across, int64_t along, float *out)
+                                 int64_t across, int64_t along, float *out, const agk_flash_ahead *ahead, int64_t keys)
 {
     int64_t r = 0;
-    for (; r + V_R <= rows; r += V_R) v_flash_product(nv, V_R, add, n, a, b + r * across, across, along, out + r * V_T);
+    for (; r + V_R <= rows; r += V_R) {
+        v_flash_ask(ahead, r * keys / rows, (r + V_R) * keys / rows);
+        v_flash_product(nv, V_R, add, n, a, b + r * across, across, along, out + r * V_T);
+    }
     for (; r + 2 <= rows; r += 2) v_flash_product(nv, 2, add, n, a, b + r * across, across, along, out + r * V_T);
     if (r < rows) v_flash_product(nv, 1, add, n, a, b + r * across, across, along, out + r * V_T);
 }
@@ -204,9 +217,10 @@ AGK_INLINE void v_flash_soft_max(const agk_flash_tile *t, const v_flash *f, int6
 AGK_INLINE void v_flash_vectors(int nv, const agk_flash_tile *t, const v_flash *f, int64_t lane, int64_t n,
                                 const float *k, const float *v)
 {
-    v_flash_products(nv, 0, n, t->d, f->q + lane, k, t->d, 1, f->s + lane);
+    const int64_t keys = lane == 0 ? n : 0;
+    v_flash_products(nv, 0, n, t->d, f->q + lane, k, t->d, 1, f->s + lane, &t->k_ahead, keys);
     for (int h = 0; h < nv; ++h) v_flash_soft_max(t, f, lane + h * VF, n);
-    v_flash_products(nv, 1, t->dv, n, f->s + lane, v, 1, t->dv, f->o + lane);
+    v_flash_products(nv, 1, t->dv, n, f->s + lane, v, 1, t->dv, f->o + lane, &t->v_ahead, keys);
 }
 
 /* The mask of a block of keys, [keys] or [keys][32]. */

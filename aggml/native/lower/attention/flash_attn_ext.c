@@ -1,7 +1,7 @@
 /* flash_attn_ext: softmax(scale Q K^T + mask) V in one pass over the keys, with ALiBi, softcap and sinks.
  *
  * Here: the lowering. Not here: its steps (flash_look.c, flash_panels.c, flash_walk.c,
- * flash_few.c, flash_parts.c). Online softmax:
+ * flash_few.c, flash_shared.c, flash_parts.c). Online softmax:
  * Milakov and Gimelshein, 2018; Dao et al., 2022. */
 #include "lower/refuse.h"
 #include "flash_plan.h"
@@ -89,6 +89,11 @@ static agk_status check(agk_lowering *lowering)
     if (status == AGK_OK && (k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3])) {
         return agk_refuse(lowering, AGK_INVALID, "k has %lld heads and %lld batches, v %lld and %lld",
                           (long long)k->ne[2], (long long)k->ne[3], (long long)v->ne[2], (long long)v->ne[3]);
+    }
+    const int32_t shared = node->params[AGK_FLASH_SHARED], from = node->params[AGK_FLASH_SHARED_FROM];
+    if (status == AGK_OK && (shared < 0 || shared > k->ne[1] || from < 0 || from >= k->ne[3])) {
+        return agk_refuse(lowering, AGK_INVALID, "%d keys of batch %d are shared, of %lld keys and %lld batches",
+                          (int)shared, (int)from, (long long)k->ne[1], (long long)k->ne[3]);
     }
     return status == AGK_OK ? check_mask(lowering) : status;
 }
@@ -217,7 +222,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     agk_node *node = lowering->node;
     const agk_view *q = &node->src[0], *k = &node->src[1], *v = &node->src[2];
     const uint32_t cpu = lowering->cpu;
-    const int64_t n_keys = k->ne[1], width = q->ne[0] + v->ne[0];
+    const int64_t shared = agk_flash_shared_keys(node), n_keys = k->ne[1] - shared, width = q->ne[0] + v->ne[0];
     agk_flash_few_plan plan = {.grouped = grouped, .rows = (int32_t)rows};
     plan.heads = (int32_t)(grouped ? q->ne[2] / rows : q->ne[2]);
     plan.part_keys = keys_of_part(n_keys);
@@ -232,6 +237,9 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     plan.end = AGK_PICK(flash_narrow_end, cpu);
     plan.read_k = agk_reader(k->type, cpu);
     plan.read_v = agk_reader(v->type, cpu);
+    const int64_t bunches = plan.heads / plan.together * plan.parts * q->ne[3]; /* each sequence's own keys */
+    if (shared > 0) agk_flash_plan_shared(lowering, &plan);
+    plan.parts += plan.shared_parts;
     if (agk_has(node, 3)) {
         lowering->work_size = (size_t)mask_planes(&node->src[3]) * sizeof(agk_flash_mask);
         agk_add_step(lowering, agk_flash_look_step, agk_flash_looks(node));
@@ -244,12 +252,12 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     /* 4 rows of an 8th of 256 take 4.5 ns a key, one row 2. */
     const double key_ns = (double)width * (0.04 + 0.025 * (double)rows);
     const int64_t keys = n_keys < plan.part_keys ? n_keys : plan.part_keys;
-    const int64_t bunches = plan.heads / plan.together * plan.parts * q->ne[3];
     plan.per_chunk = agk_units_per_chunk(bunches, (double)(keys * plan.together) * key_ns + 100.0);
     memcpy(&node->aux, &plan, sizeof plan);
     const int64_t floats = plan.together * agk_flash_narrow_floats(rows, v->ne[0]) + plan.block_keys * width;
     const size_t scratch = (size_t)floats * sizeof(float);
     if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
+    if (shared > 0) agk_flash_add_shared(lowering, &plan);
     agk_add_step(lowering, agk_flash_few_step, agk_chunks(bunches, plan.per_chunk));
     if (plan.parts > 1) {
         agk_add_step(lowering, agk_flash_combine_step, agk_chunks(agk_nrows(q), agk_flash_combined(node, plan.parts)));

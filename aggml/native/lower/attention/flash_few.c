@@ -6,7 +6,7 @@
  * by head, with a part of the keys each, 8 heads of 128 f16 came to 0.4 of the read bandwidth on a Zen 4.
  *
  * Not here: the lowering (flash_attn_ext.c), the look at the mask (flash_look.c), how parts are put together
- * (flash_parts.c), rows that fill tiles (flash_walk.c). */
+ * (flash_parts.c), keys that several sequences share (flash_shared.c), rows that fill tiles (flash_walk.c). */
 #include <math.h>
 
 #include "lower/alibi.h"
@@ -177,12 +177,13 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
     w.keys = (float *)task->scratch + p->together * state;
     w.values = w.keys + p->block_keys * q->ne[0];
 
-    const int64_t bunches = p->heads / p->together, all = bunches * p->parts * q->ne[3];
+    const int64_t shared = p->shared_parts > 0 ? agk_flash_shared_keys(node) : 0, parts = p->parts - p->shared_parts;
+    const int64_t bunches = p->heads / p->together, all = bunches * parts * q->ne[3];
     const int64_t chunks = agk_chunks(all, p->per_chunk), piece = agk_in_streams(task, chunk, chunks);
     const int64_t last = agk_chunk_end(piece, p->per_chunk, all);
     for (int64_t at = piece * p->per_chunk; at < last; ++at) {
-        const int64_t bunch = at % bunches, part = at / bunches % p->parts, batch = at / bunches / p->parts;
-        const int64_t from = part * p->part_keys;
+        const int64_t bunch = at % bunches, part = at / bunches % parts, batch = at / bunches / parts;
+        const int64_t from = shared + part * p->part_keys;
         const int64_t to = k->ne[1] - from < p->part_keys ? k->ne[1] : from + p->part_keys;
         int64_t begin = to, end = from;
         for (int64_t i = 0; i < p->together; ++i) {
@@ -194,7 +195,8 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
         for (int64_t i = 0; i < p->together; ++i) {
             const int64_t head = bunch * p->together + i, row = head * p->rows;
             if (p->parts > 1)
-                agk_flash_save_part(task, node, &units[i].tile, batch, part, row, units[i].begin < units[i].end);
+                agk_flash_save_part(task, node, &units[i].tile, batch, p->shared_parts + part, row,
+                                    units[i].begin < units[i].end);
             else
                 p->end(&units[i].tile);
         }

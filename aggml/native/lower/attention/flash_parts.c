@@ -1,12 +1,11 @@
 /* flash_attn_ext of few rows and many keys: puts together the states of a row after each part of the keys.
  *
- * Not here: how keys are cut (flash_attn_ext.c), how a part is computed (flash_few.c). */
+ * Not here: how keys are cut (flash_attn_ext.c), how a part is computed (flash_few.c, flash_shared.c). */
 #include <math.h>
 
 #include "flash_plan.h"
 
-/* Maximum, sum and sums of values of a row of Q, of all heads and batches, over one part of the keys. */
-static float *partial_at(const agk_task *task, const agk_node *node, int64_t batch, int64_t part, int64_t row)
+float *agk_flash_part_at(const agk_task *task, const agk_node *node, int64_t batch, int64_t part, int64_t row)
 {
     const agk_flash_few_plan p = agk_flash_few_plan_of(node);
     const int64_t rows = node->src[0].ne[1] * node->src[0].ne[2], floats = 2 + node->dst.ne[0];
@@ -19,7 +18,7 @@ void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_f
 {
     const agk_flash_narrow f = agk_flash_narrow_of(t);
     for (int64_t r = 0; r < t->n_rows; ++r) {
-        float *to = partial_at(task, node, batch, part, row + r);
+        float *to = agk_flash_part_at(task, node, batch, part, row + r);
         to[0] = any ? f.max[r] : -INFINITY;
         to[1] = any ? f.sum[r] : 0.0f;
         if (any) memcpy(to + 2, f.o + r * t->dv, (size_t)t->dv * sizeof(float));
@@ -47,14 +46,14 @@ agk_status agk_flash_combine_step(const agk_task *task, const agk_node *node, in
         if (agk_has(node, 4)) memcpy(&sink, (char *)agk_data(task, sinks) + head * sinks->nb[0], sizeof sink);
         float top = sink, total = 0.0f;
         for (int64_t part = 0; part < parts; ++part) {
-            const float max = partial_at(task, node, batch, part, row)[0];
+            const float max = agk_flash_part_at(task, node, batch, part, row)[0];
             if (max > top) top = max;
         }
         const float safe = top > -INFINITY ? top : 0.0f;
         bool none = true;
         for (int64_t e = 0; e < dv; ++e) out[e] = 0.0f;
         for (int64_t part = 0; part < parts; ++part) {
-            const float *x = partial_at(task, node, batch, part, row);
+            const float *x = agk_flash_part_at(task, node, batch, part, row);
             if (x[1] <= 0.0f && x[1] >= 0.0f) continue; /* nothing was seen; o may be anything */
             const float weight = expf(x[0] - safe);
             none = false;
