@@ -293,6 +293,7 @@ class Engine:
             job = self._running.pop(highest)
             job.slot = lower
             self._running[lower] = job
+            self.model.promise(lower, len(job.prompt) + job.n_predict)
             try:
                 await self.model.move(highest, lower, len(job.prompt) + len(job.made))
             except aggml.AggmlError as error:
@@ -306,6 +307,7 @@ class Engine:
             if slot is None:
                 return
             self._waiting.popleft()
+            self.model.promise(slot, len(job.prompt) + job.n_predict)
             job.slot = slot
             self._taking_in.append(job)
 

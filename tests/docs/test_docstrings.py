@@ -53,7 +53,7 @@ def listed(text: str, head: str) -> list[str]:
 
 
 #: Builders that ggml has not.
-OURS = {"sample", "penalize"}
+OURS = {"flash_attn_ext_set_shared", "sample", "penalize"}
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 
 from aggml import Graph
 from aggml.models.cache.copying import Run, copied, copy_nodes, joined
+from aggml.models.cache.huge import HugePages
 from aggml.models.decoding.decoder import Decoder
 from aggml.models.errors import ModelError
 
@@ -144,6 +145,7 @@ class PagedDecoder(Decoder):
 
     def _allocate(self) -> object:
         self._maps: list[tuple[mmap.mmap, list[Tensor]]] = []
+        self._huge: list[HugePages] = []  # of each of these
         return [
             self._mapped(backend, caches)
             if backend.device.caps.buffer_from_host
@@ -157,12 +159,26 @@ class PagedDecoder(Decoder):
         places = _places(caches)
         memory = mmap.mmap(-1, places[-1], flags=_FLAGS)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            memory.madvise(mmap.MADV_NOHUGEPAGE)  # 2 MB for a first row would break the budget
+            # 2 MB for a first row would break the budget, but where they are promised: `promise`.
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
         buffer = backend.device.buffer_from_host(memory)
         for cache, offset in zip(caches, places, strict=False):
             buffer.place(cache, offset)
         self._maps.append((memory, caches))
+        self._huge.append(HugePages(memory))
         return buffer
+
+    def promise(self, slot: int, positions: int) -> None:
+        """Say that a sequence in ``slot`` may come to so many positions: `Pages.take` gave them.
+
+        Memory of theirs that fills huge pages is in such, because attention over 32,768 positions
+        then takes less time. It takes 1 to 2 us for each cache.
+        """
+        n = min(Pages.of(positions) * PAGE, self.ctx)
+        for huge, (_, places) in zip(self._huge, self._row_maps(), strict=True):
+            for cache, offset in places:
+                begin = offset + slot * self.ctx * cache.nb[1]
+                huge.promise(begin, begin + n * cache.nb[1])
 
     async def forget(self, slot: int, kept: int = 0) -> None:
         """Give the memory of a slot back, except its first positions; its rows then read as zeros.
@@ -172,14 +188,16 @@ class PagedDecoder(Decoder):
         No step may use the slot meanwhile. The system takes 0.03 ms for 100 positions of a layer:
         one layer in each turn of the loop.
         """
-        for memory, caches in self._maps:
+        for (memory, caches), huge in zip(self._maps, self._huge, strict=True):
             for cache, offset in zip(caches, _places(caches), strict=False):
                 length = self.ctx
                 if any(cache is state for state in self.caches.states):
                     if kept:
                         continue
                     length = 1
-                begin = offset + (slot * length + kept) * cache.nb[1]
+                first = offset + slot * length * cache.nb[1]
+                begin = first + kept * cache.nb[1]
+                huge.forget(first, begin)
                 _give_back(memory, begin, offset + (slot + 1) * length * cache.nb[1])
                 await checkpoint()
 

@@ -7,7 +7,9 @@
 #include "flash_plan.h"
 
 enum {
-    PART_KEYS = 128, /* keys of a part, and the most parts there are */
+    PARTS = 16,       /* of the keys of all sequences together, but for: */
+    PART_KEYS = 128,  /* the fewest keys of a part */
+    PART_MOST = 1024, /* the most, but for sequences that would have more than */
     MOST_PARTS = 64,
     TERMS_ROWS = 24,        /* fewer rows of a tile leave half of its products unused */
     TERMS_MOST = 256 << 20, /* bytes of packed keys and values */
@@ -113,11 +115,16 @@ static int choose_terms(const agk_lowering *lowering, int64_t rows)
 }
 
 /* Few rows see many keys: cut between keys as well, by the shape alone. More units than heads, and memory is read
- * nearly in order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9 us a head. */
-static int64_t keys_of_part(int64_t n_keys)
+ * nearly in order: 8 heads of 64 f16 at 300 keys of 8 sequences, two threads: 20.7 -> 13.9 us a head.
+ * A part begins with a block that was asked for at once, and ends with a state: 8 sequences of 4,096 keys with 32 heads
+ * of 128 on 8 take 36.3 ns for a key of a head in parts of 128 keys, 28.8 in parts of 1,024. */
+static int64_t keys_of_part(int64_t n_keys, int64_t batches)
 {
     const int64_t fewest = (n_keys + MOST_PARTS - 1) / MOST_PARTS;
-    return fewest <= PART_KEYS ? PART_KEYS : (fewest + AGK_FLASH_KEYS - 1) / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
+    int64_t keys = n_keys * batches / PARTS;
+    if (keys > PART_MOST) keys = PART_MOST;
+    if (keys < fewest) keys = fewest;
+    return keys <= PART_KEYS ? PART_KEYS : (keys + AGK_FLASH_KEYS - 1) / AGK_FLASH_KEYS * AGK_FLASH_KEYS;
 }
 
 /* On matrix tiles: chooses the kernels, and takes room for packed keys and values. */
@@ -195,7 +202,8 @@ static int64_t units_of_chunk(const agk_flash_plan *plan, bool whole, int64_t bu
 
 enum {
     BUNCHES = 8,           /* of a node: fewer would leave threads without work */
-    BLOCK_BYTES = 1 << 17, /* keys and values of a block, of all heads of a bunch: two blocks are a fourth of L2 */
+    BLOCK_BYTES = 1 << 18, /* keys and values of a block, of all heads of a bunch: two blocks are half of L2 */
+    BLOCK_LARGE = 512,     /* keys of a part; of shorter ones a block is half of that */
     BLOCK_LEAST = 16,      /* keys */
 };
 
@@ -204,7 +212,7 @@ static int32_t heads_together(const agk_node *node, const agk_flash_few_plan *pl
 {
     for (int32_t n = plan->heads < AGK_FLASH_FEW_HEADS ? plan->heads : AGK_FLASH_FEW_HEADS; n > 1; --n) {
         const int64_t bunches = plan->heads / n * plan->parts * node->src[0].ne[3];
-        if (plan->heads % n == 0 && bunches >= BUNCHES && n * bytes * BLOCK_LEAST <= 2 * BLOCK_BYTES) return n;
+        if (plan->heads % n == 0 && bunches >= BUNCHES && n * bytes * BLOCK_LEAST <= BLOCK_BYTES) return n;
     }
     return 1;
 }
@@ -225,11 +233,12 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     const int64_t shared = agk_flash_shared_keys(node), n_keys = k->ne[1] - shared, width = q->ne[0] + v->ne[0];
     agk_flash_few_plan plan = {.grouped = grouped, .rows = (int32_t)rows};
     plan.heads = (int32_t)(grouped ? q->ne[2] / rows : q->ne[2]);
-    plan.part_keys = keys_of_part(n_keys);
+    plan.part_keys = keys_of_part(n_keys, q->ne[3]);
     plan.parts = n_keys > plan.part_keys ? (n_keys + plan.part_keys - 1) / plan.part_keys : 1;
     const int64_t bytes = (int64_t)(agk_row_size(k->type, k->ne[0]) + agk_row_size(v->type, v->ne[0]));
     plan.together = heads_together(node, &plan, bytes);
-    int64_t block = BLOCK_BYTES / (plan.together * bytes + 1) / BLOCK_LEAST * BLOCK_LEAST;
+    const int64_t most = plan.part_keys < BLOCK_LARGE ? BLOCK_BYTES / 2 : BLOCK_BYTES;
+    int64_t block = most / (plan.together * bytes + 1) / BLOCK_LEAST * BLOCK_LEAST;
     if (block < BLOCK_LEAST) block = BLOCK_LEAST;
     plan.block_keys = (int32_t)(block < AGK_FLASH_KEYS ? block : AGK_FLASH_KEYS);
     plan.begin = AGK_PICK(flash_narrow_begin, cpu);
