@@ -6,6 +6,7 @@ Not here: who is promised how much (test_pages.py).
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import re
 from pathlib import Path
@@ -93,6 +94,35 @@ def test_what_is_kept_stays_and_the_rest_has_no_memory(memory: mmap.mmap, kept: 
     huge.promise(begin, end)  # the next sequence
     assert asked(memory) == [(begin, end)]
     assert memory[begin : begin + 2] == (bytes([begin // page % 251, 7]) if kept else bytes(2))
+
+
+class Refusing(mmap.mmap):
+    """Memory of which the system takes no advice about huge pages from now on."""
+
+    refuses = False
+
+    def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
+        if self.refuses and option in (mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE):
+            raise OSError(errno.ENOMEM, "too many ranges")
+        super().madvise(option, start, len(self) if length is None else length)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+def test_a_system_that_takes_no_more_advice_breaks_nothing(promised: bool) -> None:
+    size = huge_size()
+    memory = Refusing(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    begin = -address_of(memory) % size
+    huge = HugePages(memory)
+    memory.refuses = not promised
+    huge.promise(begin, begin + 2 * size)
+    assert bool(asked(memory)) == promised
+    memory.refuses = True
+    memory[begin : begin + 2 * size] = bytes([5]) * (2 * size)
+    huge.forget(begin, begin + size + 7)
+    assert memory[begin : begin + size + 7] == bytes([5]) * (size + 7)
+    rest = bytes(size - 7) if promised else bytes([5]) * (size - 7)  # else nothing was huge
+    assert memory[begin + size + 7 : begin + 2 * size] == rest
 
 
 async def test_a_slot_has_them_for_its_promise_alone(tmp_path: Path) -> None:

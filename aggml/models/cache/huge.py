@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +57,11 @@ class HugePages:
             return
         first, last = self._up(begin), self._down(end)
         first = max(first, self._ends.get(begin, first))
-        if first < last:
+        if first >= last:
+            return
+        # The system keeps a limited number of ranges with advice of their own (65,530). Behind it
+        # pages stay small.
+        with suppress(OSError):
             self._memory.madvise(mmap.MADV_HUGEPAGE, first, last - first)
             self._ends[begin] = last
 
@@ -72,7 +77,8 @@ class HugePages:
         first = max(self._down(kept), self._up(begin))
         held = self._memory[first:kept] if first < kept else b""
         self._memory.madvise(mmap.MADV_DONTNEED, first, last - first)
-        self._memory.madvise(mmap.MADV_NOHUGEPAGE, first, last - first)
+        with suppress(OSError):  # then the next rows there take a huge page again
+            self._memory.madvise(mmap.MADV_NOHUGEPAGE, first, last - first)
         if held:
             self._memory[first:kept] = held
         if first > self._up(begin):
