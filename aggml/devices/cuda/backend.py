@@ -1,28 +1,31 @@
 """CUDABackend: ordered work on one stream of a CUDA device.
 
-Here: copies between GPUs, kernels that are compiled first, scratch, which the native queue holds.
+Here: copies between GPUs, kernels that are compiled first (of plans, of strided copies), scratch,
+which the native queue holds.
 Not here: other transfers (backend/direct.py), order, futures and failure (stream/), calls of the
 driver (native/cuda/), plans (plan.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
 from aggml.backend.direct import DirectBackend
 from aggml.devices.cuda.plan import lowering
-from aggml.errors import AllocFailed, InvalidArgument
+from aggml.errors import AllocFailed, InvalidArgument, Unsupported
 from aggml.memory.graph_memory import GraphMemory
 from aggml.native import _native
 from aggml.stream import Stream
 from aggml.tensor import checking
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aggml.backend import BackendBase, Device
+    from aggml.backend.base import Array
     from aggml.devices.cuda.module import Module, Target
     from aggml.devices.cuda.plan import CUDAPlan
     from aggml.graph import Graph
@@ -52,6 +55,29 @@ class CUDABackend(DirectBackend):
         super().__init__(device, stream, max_queued=max_queued)
         self._target = target
         self.memory = _QueueMemory(device.buffer_type)
+
+    def _set(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self._with_copier((tensor,), lambda: super(CUDABackend, self)._set(tensor, array))
+
+    def _get(self, tensor: Tensor, array: Array) -> Future[None]:
+        return self._with_copier((tensor,), lambda: super(CUDABackend, self)._get(tensor, array))
+
+    def _copy(self, src: Tensor, dst: Tensor) -> Future[None]:
+        return self._with_copier((src, dst), lambda: super(CUDABackend, self)._copy(src, dst))
+
+    def _with_copier(
+        self, tensors: Sequence[Tensor], copy: Callable[[], Future[None]]
+    ) -> Future[None]:
+        """The copy; before the first one of any strides come the kernels for such."""
+        name = self._target.kernels.copies
+        if name is None or self._target.native.has_copier or all(map(_dense, tensors)):
+            return copy()
+        with self.stream.unit():
+            parts = [
+                self.stream.call(_fetch_copier, self._target, name, operation="compile"),
+                copy(),
+            ]
+            return self.stream.together(parts, "copy")
 
     def _copy_to(self, src: Tensor, dst: Tensor, other: BackendBase) -> Future[None]:
         if not isinstance(other, CUDABackend) or other.device is self.device:
@@ -151,3 +177,12 @@ def _missing(plan: CUDAPlan) -> list[Module]:
 def _fetch(modules: Sequence[Module]) -> None:
     for module in modules:
         module.fetch()
+
+
+def _dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous
+
+
+def _fetch_copier(target: Target, name: str) -> None:
+    with contextlib.suppress(Unsupported):  # no NVRTC: the driver's own copies do
+        target.native.set_copier(target.image(name))

@@ -169,3 +169,11 @@ class CUDADevice(Device):
         return self._modules.setdefault(
             name, Module(self.native, self.kernels, self.facts.arch, name)
         )
+
+    def image(self, name: str) -> bytes:
+        """The cubin of a module; slow when it has to be compiled.
+
+        Raises:
+            Unsupported: it is in no cache and NVRTC is not installed.
+        """
+        return self.kernels.module(name, self.facts.arch)

@@ -73,8 +73,10 @@ class Kernels(Protocol):
     Attributes:
         blas: where libcublasLt lies; None: large products are left to kernels.
         overlaps: a kernel may be launched while the one before it runs: each waits by itself.
+        copies: the module whose kernels copy bytes of any strides (cpy.cu); None: the driver does.
     """
 
+    copies: str | None
     blas: str | None
     overlaps: bool
 

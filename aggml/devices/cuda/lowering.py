@@ -89,6 +89,7 @@ class CudaKernels:
         tf32: bool = False,
     ) -> None:
         self.blas = blas
+        self.copies: str | None = "cpy"
         self._tf32 = tf32
         self._gpu = Gpu() if gpu is None else gpu
         self.overlaps = self._gpu.overlaps

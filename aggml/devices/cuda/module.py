@@ -46,3 +46,11 @@ class Target(Protocol):
     def module(self, name: str) -> Module:
         """The kernels of that name."""
         ...
+
+    def image(self, name: str) -> bytes:
+        """Their cubin; slow when it has to be compiled.
+
+        Raises:
+            Unsupported: it is in no cache and NVRTC is not installed.
+        """
+        ...

@@ -229,6 +229,13 @@ void bind_cuda_device(nb::module_ &m)
                 if (!ag_cuda_device_set_blas(d.device, path)) throw std::bad_alloc();
             },
             "path"_a)
+        .def(
+            "set_copier",
+            [](CudaDevice &d, nb::bytes image) {
+                if (!ag_cuda_device_set_copier(d.device, image.c_str(), image.size())) throw std::bad_alloc();
+            },
+            "image"_a)
+        .def_prop_ro("has_copier", [](CudaDevice &d) { return ag_cuda_device_has_copier(d.device); })
         .def_prop_ro("blas_problem",
                      [](CudaDevice &d) -> nb::object {
                          char text[200];

@@ -1,7 +1,8 @@
 /* Copies and fills of a CUDA stream: which way a copy takes, and the calls of the driver.
  *
  * Pinned memory and memory of devices are copied where they lie. What is pageable, or lies on the host with strides
- * that the driver has no copy for, goes by way of pinned memory (staging.c). */
+ * that the driver has no copy for, goes by way of pinned memory (staging.c). Not here: kernels that copy what would take
+ * the driver many calls (strided.c). */
 #include <stdlib.h>
 
 #include "state.h"
@@ -92,12 +93,14 @@ static int copy_row(ag_cuda_issue *issue, const ag_copy *c, uint8_t *dst, side t
     return code;
 }
 
-/* One call for the longest dimension, a loop over the others. */
+/* A kernel where that is better; else one call for the longest dimension, a loop over the others. */
 int ag_cuda_copy_reachable(ag_cuda_issue *issue, const ag_copy *copy, side to, side from)
 {
     ag_copy c = *copy;
     ag_copy_simplify(&c);
-    int d = 0;
+    int d = 0, of_kernel;
+    bool peers = to.device && from.device && to.ordinal != from.ordinal;
+    if (!peers && ag_cuda_copy_by_kernel(issue, &c, &of_kernel)) return of_kernel;
     for (int i = 1; i < 4; ++i) {
         if (c.ne[i] > c.ne[d]) d = i;
     }
@@ -138,8 +141,11 @@ static bool has_odd_strides(const ag_copy *c, const int64_t *nb)
 
 int ag_cuda_copy_between(ag_cuda_issue *issue, const ag_copy *c, side to, side from, bool last)
 {
-    if (!to.device && (!to.pinned || has_odd_strides(c, c->dst_nb))) return ag_cuda_copy_staged(issue, c, false, last);
-    if (!from.device && (!from.pinned || has_odd_strides(c, c->src_nb)))
+    /* Kernels reach the ring for certain, other pinned memory only where its owner asked for that. */
+    bool gathered = ag_cuda_device_has_copier(issue->queue->device) && ag_cuda_is_scattered(c);
+    if (!to.device && (!to.pinned || gathered || has_odd_strides(c, c->dst_nb)))
+        return ag_cuda_copy_staged(issue, c, false, last);
+    if (!from.device && (!from.pinned || gathered || has_odd_strides(c, c->src_nb)))
         return ag_cuda_copy_staged(issue, c, true, last);
     if (to.device && from.device) ag_cuda_reach(to.ordinal, from.ordinal);
     if (to.device && from.device && overlap(c)) return ag_cuda_copy_overlapping(issue, c);

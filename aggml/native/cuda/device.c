@@ -101,6 +101,7 @@ void ag_cuda_device_free(ag_cuda_device *device)
 {
     ag_error_unref(atomic_load(&device->lost));
     ag_cuda_blas_free(device->blas);
+    ag_cuda_copier_free(atomic_load(&device->copier));
     free(device->trash);
     free(device->memory_trash);
     pthread_mutex_destroy(&device->lock);

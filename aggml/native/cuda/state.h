@@ -8,6 +8,7 @@
 #include "runtime/internal.h"
 
 typedef struct ag_cuda_queue ag_cuda_queue;
+typedef struct ag_cuda_copier ag_cuda_copier;
 
 struct ag_cuda_device {
     atomic_int refs;
@@ -27,7 +28,8 @@ struct ag_cuda_device {
     size_t n_memory_trash, cap_memory_trash;
     uint64_t peers; /* ordinals that may reach the pool; this and the links under the lock of peers.c */
     ag_cuda_device *next, **link;
-    ag_cuda_blas *blas; /* NULL: none; set before there is a plan */
+    ag_cuda_blas *blas;               /* NULL: none; set before there is a plan */
+    _Atomic(ag_cuda_copier *) copier; /* NULL: strided copies are the driver's; set once */
 };
 
 /* False in the child of a fork, which no context of the driver survives: nothing of a device is touched there, its
@@ -173,6 +175,11 @@ int ag_cuda_copy_between(ag_cuda_issue *issue, const ag_copy *copy, ag_cuda_side
 int ag_cuda_look(ag_cuda_issue *issue, const uint8_t *base, const ag_copy *copy, const int64_t *nb, ag_cuda_side *out);
 void ag_cuda_extent(const uint8_t *base, const ag_copy *copy, const int64_t *nb, const uint8_t **first,
                     const uint8_t **end);
+/* strided.c */
+void ag_cuda_copier_free(ag_cuda_copier *copier);
+bool ag_cuda_is_scattered(const ag_copy *copy); /* the driver would have many calls for it, or many short rows */
+/* A copy that kernels reach on both sides, if it is scattered and there are kernels for it; false: it is the caller's. */
+bool ag_cuda_copy_by_kernel(ag_cuda_issue *issue, const ag_copy *copy, int *code);
 /* staging.c */
 int ag_cuda_copy_staged(ag_cuda_issue *issue, const ag_copy *copy, bool up, bool last);
 int ag_cuda_copy_overlapping(ag_cuda_issue *issue, const ag_copy *copy);

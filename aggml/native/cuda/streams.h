@@ -20,6 +20,9 @@ void ag_cuda_device_unref(ag_cuda_device *device);
 bool ag_cuda_device_set_blas(ag_cuda_device *device, const char *path); /* once; loads nothing. False: no memory */
 /* As ag_cuda_blas_problem; false without a library as well. */
 bool ag_cuda_device_blas_problem(ag_cuda_device *device, char *text, size_t size);
+/* The cubin of kernels/cpy.cu, by which strided copies go from then on; the first one counts. False: no memory. */
+bool ag_cuda_device_set_copier(ag_cuda_device *device, const void *image, size_t size);
+bool ag_cuda_device_has_copier(ag_cuda_device *device);
 bool ag_cuda_device_ready(ag_cuda_device *device);     /* it has a context: no call has to make one any more */
 ag_error *ag_cuda_device_lost(ag_cuda_device *device); /* a reference, or NULL */
 

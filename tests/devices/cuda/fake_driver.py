@@ -165,6 +165,7 @@ class SimpleKernels:
         self.compiled: list[str] = []
         self.broken = False
         self.blas: str | None = None
+        self.copies: str | None = None
         self.overlaps = False
 
     def supports(self, node: Tensor) -> bool:

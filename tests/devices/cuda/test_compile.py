@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,12 @@ def test_unknown_modules_are_refused() -> None:
 def test_what_the_compiler_says_is_in_the_error() -> None:
     with pytest.raises(DeviceError, match="TYPE"):
         compile_module("mul_mat_q", "80")  # without its type
+
+
+def test_the_notebook_tells_how_many_modules_there_are() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs/notebook/cuda-without-a-gpu.md").read_text()
+    n = len(modules())
+    assert re.findall(r"all (\d+) modules for [^(]*\((\d+) cubins\)", text) == [
+        (str(n), str(5 * n))
+    ]
+    assert re.findall(r"(\d+) cubins for sm_90", text) == [str(n)]

@@ -30,17 +30,20 @@ _JITTER = {
     "test_scheduling",
     "test_blas",
 }
+#: In these there are two GPUs.
+_TWO = {"test_joined"}
 #: Those of 5 s of a core and more that find little beside the others.
 _SLOW = {"test_bench_gpu", "test_conformance", "test_soak"}
 
 
 def _processes() -> Iterator[Any]:
-    """The files that run together, and the jitter; slow ones run alone."""
+    """The files that run together, the jitter, how many GPUs; slow ones run alone."""
     names = {path.stem for path in (HERE / "device").glob("test_*.py")}
-    yield pytest.param(sorted(_JITTER), "40", id="jitter")
-    yield pytest.param(sorted(names - _JITTER - _SLOW), "0", id="no jitter")
+    yield pytest.param(sorted(_JITTER), "40", 1, id="jitter")
+    yield pytest.param(sorted(names - _JITTER - _SLOW - _TWO), "0", 1, id="no jitter")
+    yield pytest.param(sorted(_TWO), "0", 2, id="two GPUs")
     for name in sorted(_SLOW):
-        yield pytest.param([name], "0", id=name, marks=pytest.mark.slow)
+        yield pytest.param([name], "0", 1, id=name, marks=pytest.mark.slow)
 
 
 pytestmark = [
@@ -53,12 +56,17 @@ pytestmark = [
 
 
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize(("names", "jitter"), [*_processes()])
-def test_on_the_fake_driver(names: list[str], jitter: str) -> None:
+@pytest.mark.parametrize(("names", "jitter", "gpus"), [*_processes()])
+def test_on_the_fake_driver(names: list[str], jitter: str, gpus: int) -> None:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-o", "test_seconds=300"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *(HERE / "device" / f"{n}.py" for n in names)],
-        env=os.environ | {"AGGML_TEST_CUDA": "fake", "FAKE_CUDA_JITTER_US": jitter},
+        env=os.environ
+        | {
+            "AGGML_TEST_CUDA": "fake",
+            "FAKE_CUDA_JITTER_US": jitter,
+            "FAKE_CUDA_DEVICES": str(gpus),
+        },
         cwd=HERE.parents[2],
         capture_output=True,
         text=True,

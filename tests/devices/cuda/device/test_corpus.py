@@ -1,22 +1,17 @@
 """Every recorded case on a CUDA device, twice: launched, then as a CUDA graph.
 
-On the fake driver the package's own kernels are compiled for the host, group by group: there
-AGGML_CORPUS_GROUPS names the few that are run (on a GPU all, unless it is set). Not here: the
-same cases kernel by kernel without a device (../test_kernels.py).
+Not here: which cases, and how each is compared (../recorded_on_gpu.py), the same cases kernel by
+kernel without a device (../test_kernels.py).
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from corpus_loader import op_cases
 from devices.cuda.fake_driver import HostKernels
-from ops.recorded import build, check_values
+from devices.cuda.recorded_on_gpu import ON_FAKE, cases, check
 
-from aggml import Graph
 from aggml.devices.cuda import CUDADevice, driver
 from aggml.devices.cuda.lowering import CudaKernels
 
@@ -26,20 +21,6 @@ if TYPE_CHECKING:
     from corpus_loader import Case
 
     import aggml
-
-ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
-_GROUPS = os.environ.get("AGGML_CORPUS_GROUPS", "glu" if ON_FAKE else "")
-
-
-def _cases() -> list[Any]:
-    kernels = CudaKernels()
-    found = []
-    for case in op_cases():
-        if _GROUPS and case.group not in _GROUPS.split(","):
-            continue
-        if all(kernels.supports(node) for node in Graph(build(case).out).nodes):
-            found.append(pytest.param(case, id=f"{case.group}-{case.id}"))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -55,36 +36,10 @@ def backend() -> Iterator[aggml.Backend]:
     opened.close()
 
 
-def _check(case: Case, backend: aggml.Backend) -> None:
-    built = build(case)
-    graph = Graph(built.out)
-    memory = backend.alloc([leaf for leaf in built.leafs.values() if leaf.nbytes])
-    placed = backend.alloc_graph(graph)
-    for _ in range(2):  # launched; as a graph
-        for name, leaf in built.leafs.items():
-            if leaf.nbytes:
-                assert backend.set(leaf, case.storage(name)).wait(30)
-        computed = backend.graph_compute(graph)
-        assert computed.wait(50), "the device hangs"
-        computed.result()
-        for tensor, expected in (
-            (built.out, case.expected()),
-            *((built.leafs[name], case.after(name)) for name in case.written),
-        ):
-            read = backend.get(tensor)
-            assert read.wait(30)
-            result = read.result()
-            if tensor is built.out and case.row_order_free:
-                expected, result = np.sort(expected, axis=-1), np.sort(result, axis=-1)
-            check_values(expected, result, tensor.dtype, tensor.ne, case.nmse_max)
-    placed.close()
-    memory.close()
-
-
-@pytest.mark.parametrize("case", _cases())
+@pytest.mark.parametrize("case", cases())
 def test_numbers(case: Case, backend: aggml.Backend) -> None:
     device = backend.device
     assert isinstance(device, CUDADevice)
     if device.native.lost is not None:
         pytest.fail("the device was lost in an earlier case: nothing can be said of this one")
-    _check(case, backend)
+    check(case, backend)

@@ -1,0 +1,177 @@
+"""Copies of any strides between host and device, and within a device: gathered by a kernel.
+
+Not here: pinned and pageable memory as such (test_host_memory.py), the kernels as those of nodes
+(../test_kernels.py).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from devices.cuda.fake_driver import HostKernels
+
+import aggml
+from aggml import ops
+from aggml.devices.cuda.lowering import CudaKernels
+from aggml.errors import Unsupported
+
+if TYPE_CHECKING:
+    from devices.cuda.fake_driver import Fake
+    from numpy.typing import NDArray
+
+    from aggml.devices.cuda import CUDADevice
+
+ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
+_TYPES = {"i8": np.int8, "f16": np.float16, "f32": np.float32, "i64": np.int64}
+_COPIES = ("cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemcpy2DAsync")
+
+
+@pytest.fixture
+def kernels() -> Any:
+    return HostKernels() if ON_FAKE else CudaKernels()
+
+
+def _values(kind: str, *shape: int) -> NDArray[Any]:
+    rng = np.random.default_rng(7)
+    return rng.integers(-100, 100, shape).astype(_TYPES[kind])
+
+
+def _issued(fake: Fake) -> int:
+    return sum(fake.calls(name) for name in _COPIES)
+
+
+# Extents of a tensor, and which dimensions it is seen in: heads before tokens, rows as columns.
+_SEEN = [
+    pytest.param((40, 33, 1, 1), (1, 0, 2, 3), id="transposed"),
+    pytest.param((16, 5, 37, 2), (0, 2, 1, 3), id="heads"),
+    pytest.param((9, 10, 11, 3), (3, 1, 0, 2), id="all"),
+    pytest.param((700, 600, 1, 1), (1, 0, 2, 3), id="several pieces"),
+]
+
+
+@pytest.mark.parametrize("kind", _TYPES)
+@pytest.mark.parametrize(("ne", "order"), _SEEN)
+async def test_views_cross_by_one_launch_a_piece(
+    device: CUDADevice,
+    fake: Fake,
+    kind: str,
+    ne: tuple[int, int, int, int],
+    order: tuple[int, int, int, int],
+) -> None:
+    t = aggml.new_tensor(kind, ne=ne, name="t")
+    x = _values(kind, *ne[::-1])
+    axes = [3 - order.index(3 - d) for d in range(4)]  # numpy counts from the slowest
+    view = ops.permute(t, *order)
+    async with device.backend() as be:
+        be.alloc([t])
+        await be.set(t, x)
+        pieces = -(-x.nbytes // (1 << 20))
+        for _ in range(2):
+            fake.reset_counts()
+            found = await be.get(view)
+            assert np.array_equal(found.reshape(view.shape), x.transpose(axes).reshape(view.shape))
+            assert fake.counter("kernels") == pieces
+            assert _issued(fake) == 0
+        y = _values(kind, *view.shape)[..., ::-1]
+        fake.reset_counts()
+        await be.set(view, y)
+        assert fake.counter("kernels") == pieces
+        assert _issued(fake) == 0
+        assert fake.counter("wild") == 0
+        back = np.argsort(axes)
+        whole = y.reshape(view.ne[::-1]).transpose(back)
+        assert np.array_equal((await be.get(t)).reshape(whole.shape), whole)
+
+
+async def test_views_within_a_device(device: CUDADevice, fake: Fake) -> None:
+    a, b = (aggml.new_tensor("f16", ne=(24, 6, 31), name=n) for n in "ab")
+    x = _values("f16", 31, 6, 24)
+    async with device.backend() as be:
+        be.alloc([a, b])
+        await be.set(a, x)
+        part, to = (
+            ops.permute(ops.view_3d(t, 20, 4, 31, t.nb[1], t.nb[2], t.nb[1]), 1, 0, 2, 3)
+            for t in (a, b)
+        )
+        await be.set(b, np.zeros_like(x))
+        await be.get(part)  # the kernels are there from here on
+        fake.reset_counts()
+        await be.copy(part, to)
+        assert fake.counter("kernels") == 1
+        assert _issued(fake) == 0
+        expected = np.zeros_like(x)
+        expected[:, 1:5, :20] = x[:, 1:5, :20]
+        assert np.array_equal(await be.get(b), expected)
+
+
+async def test_pinned_memory_of_others_goes_by_the_ring(device: CUDADevice, fake: Fake) -> None:
+    t = aggml.new_tensor("f32", ne=(64, 80), name="t")
+    x = _values("f32", 80, 64)
+    out = np.zeros((64, 80), np.float32)
+    async with device.backend() as be:
+        be.alloc([t])
+        await be.set(t, x)
+        with device.register_host(out):
+            await be.get(ops.transpose(t), out)
+            assert np.array_equal(out, x.T)
+            fake.reset_counts()
+            await be.get(ops.transpose(t), out)
+            assert (fake.counter("kernels"), _issued(fake)) == (1, 0)
+            out[:] = 3
+            await be.set(ops.transpose(t), out)
+        assert (await be.get(t) == 3).all()
+
+
+async def test_what_the_driver_copies_well_is_left_to_it(device: CUDADevice, fake: Fake) -> None:
+    """Rows of half a KiB and more, and few of them."""
+    t = aggml.new_tensor("f32", ne=(512, 64), name="t")
+    x = _values("f32", 64, 512)
+    async with device.backend() as be:
+        be.alloc([t])
+        await be.set(t, x)
+        await be.get(ops.transpose(t))
+        fake.reset_counts()
+        wide = ops.view_2d(t, 256, 64, t.nb[1], 1024)
+        assert np.array_equal(await be.get(wide), x[:, 256:])
+        narrow = ops.view_2d(t, 3, 4, t.nb[1], 8)
+        assert np.array_equal(await be.get(narrow), x[:4, 2:5])
+        assert fake.counter("kernels") == 0
+        assert _issued(fake) == 2
+
+
+@pytest.mark.parametrize("entry", ["cuLibraryLoadData", "cuLibraryGetKernel", "no compiler"])
+async def test_without_the_kernels_the_driver_copies(
+    device: CUDADevice, fake: Fake, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    t = aggml.new_tensor("f32", ne=(64, 80), name="t")
+    x = _values("f32", 80, 64)
+
+    def refuse(name: str) -> bytes:
+        raise Unsupported(f"[test] no {name}")
+
+    async with device.backend() as be:
+        be.alloc([t])
+        await be.set(t, x)
+        if entry == "no compiler":
+            monkeypatch.setattr(device, "image", refuse)
+        else:
+            fake.fail(entry, 200)
+        for _ in range(2):
+            assert np.array_equal(await be.get(ops.transpose(t)), x.T)
+        assert fake.counter("kernels") == 0
+
+
+async def test_a_launch_that_fails_fails_the_copy(device: CUDADevice, fake: Fake) -> None:
+    t = aggml.new_tensor("f32", ne=(64, 80), name="t")
+    x = _values("f32", 80, 64)
+    async with device.backend() as be:
+        be.alloc([t])
+        await be.set(t, x)
+        await be.get(ops.transpose(t))
+        fake.fail("cuLaunchKernel", 701)
+        with pytest.raises(aggml.DeviceError, match="cuLaunchKernelEx"):
+            await be.get(ops.transpose(t))
+        assert np.array_equal(await be.get(ops.transpose(t)), x.T)
