@@ -1,8 +1,8 @@
 /* Copies and fills of a CUDA stream: which way a copy takes, and the calls of the driver.
  *
  * Pinned memory and memory of devices are copied where they lie. What is pageable, or lies on the host with strides
- * that the driver has no copy for, goes by way of pinned memory (staging.c). Not here: kernels that copy what would take
- * the driver many calls (strided.c). */
+ * that the driver has no copy for, goes by way of pinned memory (staging.c). Not here: kernels that copy what would
+ * take the driver many calls (strided.c). */
 #include <stdlib.h>
 
 #include "state.h"

@@ -178,7 +178,7 @@ void ag_cuda_extent(const uint8_t *base, const ag_copy *copy, const int64_t *nb,
 /* strided.c */
 void ag_cuda_copier_free(ag_cuda_copier *copier);
 bool ag_cuda_is_scattered(const ag_copy *copy); /* the driver would have many calls for it, or many short rows */
-/* A copy that kernels reach on both sides, if it is scattered and there are kernels for it; false: it is the caller's. */
+/* A copy that kernels reach on both sides, if it is scattered and there are kernels for it; false: nothing is done. */
 bool ag_cuda_copy_by_kernel(ag_cuda_issue *issue, const ag_copy *copy, int *code);
 /* staging.c */
 int ag_cuda_copy_staged(ag_cuda_issue *issue, const ag_copy *copy, bool up, bool last);

@@ -62,7 +62,8 @@
  * | cuda/hands.c            | thread                                                                 | thread |
  * | cuda/peers.c            | all                                                                    | fresh  |
  * | cuda/state.h            | refs lock making made lost to_issue to_settle settled ready stop       | parent |
- * | cuda/state.h            | n_flights                                                              | parent |
+ * | cuda/state.h            | n_flights copier                                                       | parent |
+ * | cuda/strided.c          | lock                                                                   | parent |
  * | cuda/blas.c             | lock                                                                   | parent |
  * | cuda/plan_state.h       | refs lock image                                                        | parent |
  * | ggml/queue.c            | all all_cond all_threads                                               | fresh  |
