@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aggml.plan import DevicePlan
     from aggml.stream import Stream
     from aggml.stream.future import Future
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
 
 __all__ = ["Array", "BackendBase", "Home"]
 
@@ -129,7 +129,7 @@ class BackendBase(ABC):
         """Set every byte of a buffer of this device, which is no MultiBuffer and not empty."""
 
     @abstractmethod
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[DevicePlan]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[DevicePlan]:
         """Compile, in small steps: a generator that yields now and then and returns the plan.
 
         Args:

@@ -31,7 +31,7 @@ def _type(_: click.Context, option: click.Parameter, name: str | None) -> str | 
     try:
         return aggml.DType.parse(name).type_name
     except aggml.AggmlError as error:
-        known = ", ".join(kind.type_name for kind in aggml.DType if kind.is_quantized)
+        known = ", ".join(dtype.type_name for dtype in aggml.DType if dtype.is_quantized)
         raise click.BadParameter(
             f"there is no type {name!r}, but f32, f16, bf16, {known}", param=option
         ) from error

@@ -130,7 +130,7 @@ def _not_finite(file: GGUFFile, name: str, tensor: Tensor) -> int:
 
 
 _READ = frozenset(
-    kind for kind in DType if kind.is_quantized or kind in (DType.F32, DType.F16, DType.BF16)
+    dtype for dtype in DType if dtype.is_quantized or dtype in (DType.F32, DType.F16, DType.BF16)
 )
 
 

@@ -51,7 +51,9 @@ def node_of(
             that are as long as these.
     """
     types = types or {}
-    kinds: dict[str, str] = {name: kind for name, (kind, _) in call["inputs"].items()} | dict(types)
+    kinds: dict[str, str] = {name: dtype for name, (dtype, _) in call["inputs"].items()} | dict(
+        types
+    )
     long = {ne[0] for name, (_, ne) in call["inputs"].items() if name in types}
     try:
         given = {
@@ -83,15 +85,15 @@ def supported(device: Device, op: str) -> dict[str, list[str]] | None:
     for call in calls:
         for name in call["inputs"]:
             kinds = found.setdefault(name, set())
-            for kind in DType:
+            for dtype in DType:
                 row = call["inputs"][name][1][0]
-                stretch = math.lcm(row, kind.blck_size) // row  # blocks fill rows
-                node = node_of(call, {name: kind.type_name}, stretch)
+                stretch = math.lcm(row, dtype.blck_size) // row  # blocks fill rows
+                node = node_of(call, {name: dtype.type_name}, stretch)
                 if node is not None and _computes(device, node):
-                    kinds.add(kind.type_name)
+                    kinds.add(dtype.type_name)
         if not call["inputs"] and (node := node_of(call)) is not None and _computes(device, node):
             found.setdefault("", set()).add(node.dtype.type_name)
-    order = [kind.type_name for kind in DType]
+    order = [dtype.type_name for dtype in DType]
     return {name: sorted(kinds, key=order.index) for name, kinds in found.items() if kinds}
 
 
@@ -117,17 +119,17 @@ def _computes(device: Device, node: Tensor) -> bool:
     help="An aggml device. [default: the best one]",
 )
 @click.option(
-    "--type", "kind", metavar="TYPE", help="Only ops with an operand of this type. [default: all]"
+    "--type", "dtype", metavar="TYPE", help="Only ops with an operand of this type. [default: all]"
 )
 @click.argument("names", nargs=-1, metavar="[OP]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON value, for programs.")
-def ops(device: str | None, kind: str | None, names: tuple[str, ...], as_json: bool) -> None:
+def ops(device: str | None, dtype: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """List the operations that a device computes, with the element types of their operands.
 
     With OP only those. Operands have the names that the builders of aggml.ops give them.
     """
     on = aggml.best_device() if device is None else aggml.get_device(device)
-    wanted = None if kind is None else DType.parse(kind).type_name
+    wanted = None if dtype is None else DType.parse(dtype).type_name
     for name in names:
         if name not in OPS or name in IDLE:
             raise click.BadParameter(
@@ -160,10 +162,10 @@ def _told(types: Mapping[str, Sequence[str]] | None) -> str:
 
 def _short(kinds: Sequence[str]) -> str:
     """Types as words; many quantized ones by what is missing."""
-    every = {kind.type_name for kind in DType if kind.is_quantized}
+    every = {dtype.type_name for dtype in DType if dtype.is_quantized}
     missing = every - set(kinds)
     if len(missing) > len(every) / 2:
         return " ".join(kinds)
-    plain = [kind for kind in kinds if kind not in every]
+    plain = [name for name in kinds if name not in every]
     but = f" except {' '.join(sorted(missing))}" if missing else ""
     return " ".join([*plain, f"quantized{but}"])

@@ -124,7 +124,7 @@ def device_names(_context: click.Context, _option: click.Parameter, begun: str) 
 
 def type_names(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
     """For the shell: the element types whose names begin so."""
-    names = (kind.type_name for kind in aggml.DType)
+    names = (dtype.type_name for dtype in aggml.DType)
     return [name for name in names if name.lower().startswith(begun.lower())]
 
 

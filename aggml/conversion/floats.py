@@ -57,8 +57,8 @@ def convert(
         raise Unsupported(
             f"[convert] there is no conversion from {x.dtype} to {target}, only from f32 and to f32"
         )
-    kind = source if reading else target
-    assert kind is not None
+    element = source if reading else target
+    assert element is not None
     x = np.asarray(x, order="C")  # unlike ascontiguousarray it keeps 0 axes
     if out is None:
         out = np.empty(x.shape, target.numpy)
@@ -73,5 +73,5 @@ def convert(
         raise InvalidArgument("[convert] out is read-only")
     cpu = cpu_mask(isa)
     if x.size:
-        _native.convert(kind.value, cpu, reading, bits_of(x), bits_of(out))
+        _native.convert(element.value, cpu, reading, bits_of(x), bits_of(out))
     return out

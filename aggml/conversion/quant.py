@@ -117,27 +117,27 @@ class _Quantize:
 
     def __init__(self, what: str, x: Array, dtype: DTypeLike, imatrix: Array | None) -> None:
         self.what = what
-        self.kind = kind = DType.parse(dtype)
+        self.element = element = DType.parse(dtype)
         x = np.asarray(x)
         if x.dtype != np.float32:
             raise LayoutMismatch(f"[{what}] x holds {x.dtype}: convert with .astype(numpy.float32)")
-        if x.ndim == 0 or x.shape[-1] % kind.blck_size:
+        if x.ndim == 0 or x.shape[-1] % element.blck_size:
             raise LayoutMismatch(
                 f"[{what}] rows of {x.shape} are no multiple of "
-                f"the {kind.blck_size} of {kind.type_name}"
+                f"the {element.blck_size} of {element.type_name}"
             )
         self.x = np.require(x, requirements=["C", "A"])
         self.size = x.size
         self.imatrix = _weights(what, imatrix, x.shape[-1])
-        problem = _native.quantize_problem(kind.value, self.imatrix is not None)
+        problem = _native.quantize_problem(element.value, self.imatrix is not None)
         if problem is not None:
             raise (Unsupported if problem[0] else InvalidArgument)(f"[{what}] {problem[1]}")
-        self.out: Blocks = np.empty((*x.shape[:-1], kind.row_size(x.shape[-1])), np.uint8)
+        self.out: Blocks = np.empty((*x.shape[:-1], element.row_size(x.shape[-1])), np.uint8)
 
     def now(self) -> Blocks:
         if self.size:
             n = self.x.shape[-1]
-            _native.quantize(self.kind.value, self.x, self.out, n, self.imatrix)
+            _native.quantize(self.element.value, self.x, self.out, n, self.imatrix)
         return self.out
 
     def queued(self) -> Future[Blocks]:
@@ -145,7 +145,7 @@ class _Quantize:
         rows = (n, self.size // n if n else 0)
         weights = None if self.imatrix is None else _operand(DType.F32, self.imatrix, (n, 1))
         srcs = (_operand(DType.F32, self.x, rows), weights)
-        dst = _operand(self.kind, self.out, rows)
+        dst = _operand(self.element, self.out, rows)
         return _submit(self.what, "quantize", dst, srcs, self.out, (self.x, self.imatrix))
 
 
@@ -160,26 +160,26 @@ class _Dequantize:
         ne: SupportsIndex | Iterable[SupportsIndex] | None,
     ) -> None:
         self.what = what
-        self.kind = kind = DType.parse(dtype)
-        if not _native.has_to_float(kind.value):
+        self.element = element = DType.parse(dtype)
+        if not _native.has_to_float(element.value):
             raise Unsupported(
-                f"[{what}] there is no conversion from {kind.type_name}: give a type with "
+                f"[{what}] there is no conversion from {element.type_name}: give a type with "
                 "quantized "
                 "blocks or floats"
             )
         blocks = np.asarray(blocks)
-        if blocks.dtype not in _element_types(kind):
-            known = " or ".join(map(str, _element_types(kind)))
+        if blocks.dtype not in _element_types(element):
+            known = " or ".join(map(str, _element_types(element)))
             raise LayoutMismatch(
-                f"[{what}] the blocks of {kind.type_name} are {blocks.dtype}, expected {known}"
+                f"[{what}] the blocks of {element.type_name} are {blocks.dtype}, expected {known}"
             )
-        extents = _extents(what, kind, ne) if ne is not None else _rows_of(what, kind, blocks)
+        extents = _extents(what, element, ne) if ne is not None else _rows_of(what, element, blocks)
         blocks = np.ascontiguousarray(blocks)
         self.blocks = blocks if _address(blocks) % 4 == 0 else blocks.copy()
-        wanted = kind.row_size(extents[0]) * math.prod(extents[1:])
+        wanted = element.row_size(extents[0]) * math.prod(extents[1:])
         if blocks.nbytes != wanted:
             raise LayoutMismatch(
-                f"[{what}] ne={extents} of {kind.type_name} take {wanted} bytes, "
+                f"[{what}] ne={extents} of {element.type_name} take {wanted} bytes, "
                 f"got {blocks.nbytes}"
             )
         self.out: Floats = np.empty(extents[::-1], np.float32)
@@ -187,47 +187,47 @@ class _Dequantize:
 
     def now(self) -> Floats:
         if self.size:
-            _native.to_float(self.kind.value, self.blocks.view(np.uint8).reshape(-1), self.out)
+            _native.to_float(self.element.value, self.blocks.view(np.uint8).reshape(-1), self.out)
         return self.out
 
     def queued(self) -> Future[Floats]:
         n = self.out.shape[-1]
         rows = (n, self.size // n if n else 0)
-        src, dst = _operand(self.kind, self.blocks, rows), _operand(DType.F32, self.out, rows)
+        src, dst = _operand(self.element, self.blocks, rows), _operand(DType.F32, self.out, rows)
         return _submit(self.what, "cpy", dst, (src,), self.out, (self.blocks,))
 
 
 def _extents(
-    what: str, kind: DType, ne: SupportsIndex | Iterable[SupportsIndex]
+    what: str, element: DType, ne: SupportsIndex | Iterable[SupportsIndex]
 ) -> tuple[int, ...]:
     """``ne`` as given, checked."""
     try:
         extents = tuple(map(index, ne)) if isinstance(ne, Iterable) else (index(ne),)
     except TypeError:
         raise InvalidArgument(f"[{what}] ne={ne!r} is no integer and no list of integers") from None
-    if not extents or any(n < 0 for n in extents) or extents[0] % kind.blck_size:
+    if not extents or any(n < 0 for n in extents) or extents[0] % element.blck_size:
         raise InvalidArgument(
-            f"[{what}] ne={extents} are no extents for {kind.type_name}, "
-            f"of which a row has a multiple of {kind.blck_size}"
+            f"[{what}] ne={extents} are no extents for {element.type_name}, "
+            f"of which a row has a multiple of {element.blck_size}"
         )
     return extents
 
 
-def _rows_of(what: str, kind: DType, blocks: Array) -> tuple[int, ...]:
+def _rows_of(what: str, element: DType, blocks: Array) -> tuple[int, ...]:
     """The extents that the shape of ``blocks`` tells, innermost first."""
     row = blocks.shape[-1] * blocks.itemsize if blocks.ndim else 0
-    if not blocks.ndim or row % kind.type_size:
+    if not blocks.ndim or row % element.type_size:
         raise LayoutMismatch(
-            f"[{what}] rows of {blocks.shape} are no whole number of {kind.type_name} blocks of "
-            f"{kind.type_size} bytes; pass ne=, the extents, where the shape does not tell them"
+            f"[{what}] rows of {blocks.shape} are no whole number of {element.type_name} blocks of "
+            f"{element.type_size} bytes; pass ne=, the extents, where the shape does not tell them"
         )
-    return (row // kind.type_size * kind.blck_size, *blocks.shape[-2::-1])
+    return (row // element.type_size * element.blck_size, *blocks.shape[-2::-1])
 
 
-def _element_types(kind: DType) -> tuple[np.dtype[Any], ...]:
+def _element_types(element: DType) -> tuple[np.dtype[Any], ...]:
     """The numpy types that an array of such blocks may have."""
-    plain = () if kind.numpy is None else (kind.numpy,)
-    return (np.dtype(np.uint8), *plain, *((np.dtype(np.uint16),) if kind.type_size == 2 else ()))
+    plain = () if element.numpy is None else (element.numpy,)
+    return (np.dtype(np.uint8), *plain, *((np.dtype(np.uint16),) if element.type_size == 2 else ()))
 
 
 def _address(array: Array) -> int:
@@ -253,12 +253,12 @@ _Extents: TypeAlias = tuple[int, int, int, int]
 _Operand: TypeAlias = tuple[int, int, bool, _Extents, _Extents, int]
 
 
-def _operand(kind: DType, array: Array, rows: tuple[int, int]) -> _Operand:
+def _operand(element: DType, array: Array, rows: tuple[int, int]) -> _Operand:
     """A contiguous array as an operand of a plan, ``rows`` = (elements of a row, how many)."""
-    step = kind.row_size(rows[0])
+    step = element.row_size(rows[0])
     end = step * rows[1]
-    strides = (kind.type_size, step, end, end)
-    return (kind.value, _address(array), False, (*rows, 1, 1), strides, end)
+    strides = (element.type_size, step, end, end)
+    return (element.value, _address(array), False, (*rows, 1, 1), strides, end)
 
 
 def _submit(

@@ -1,7 +1,7 @@
 """GGUF in bytes: metadata values and the directory of tensors, as a writer needs them.
 
 Here: which type a Python value gets, and how values and entries are encoded. Not here: files
-(writer.py), reading (header.py), the table of types (kinds.py).
+(writer.py), reading (header.py), the table of types (value_types.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from aggml.errors import InvalidArgument
-from aggml.gguf.kinds import ARRAY, BOOL, BY_NAME, STRING, Kind
+from aggml.gguf.value_types import ARRAY, BOOL, BY_NAME, STRING, ValueType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +52,8 @@ def encoded(key: str, value: object, type: str | None) -> bytes:  # noqa: A002 G
             f"[GGUFWriter.add] key {key[:40]!r}... has {len(name) - 8} bytes, at most "
             f"{LARGEST_KEY} are possible"
         )
-    kind = None if type is None else _kind(key, type)
-    return name + _value(key, value, kind)
+    value_type = None if type is None else _type_named(key, type)
+    return name + _value(key, value, value_type)
 
 
 def string(text: str | bytes, what: str) -> bytes:
@@ -80,52 +80,52 @@ def header(values: Sequence[bytes], entries: Sequence[bytes]) -> bytes:
 # -- values
 
 
-def _kind(key: str, name: str) -> Kind:
-    kind = BY_NAME.get(name)
-    if kind is None or kind is ARRAY:
+def _type_named(key: str, name: str) -> ValueType:
+    value_type = BY_NAME.get(name)
+    if value_type is None or value_type is ARRAY:
         known = ", ".join(x for x in BY_NAME if x != ARRAY.name)
         raise InvalidArgument(f"[GGUFWriter.add] {key!r}: type {name!r} is none of {known}")
-    return kind
+    return value_type
 
 
-def _value(key: str, value: object, kind: Kind | None) -> bytes:
+def _value(key: str, value: object, value_type: ValueType | None) -> bytes:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, (list, tuple, np.ndarray)):
-        return _number(ARRAY) + _array(key, value, kind, 1)
-    kind = kind or _kind_of(key, [value], _OF_VALUE)
-    return _number(kind) + _elements(key, [value], kind)
+        return _number(ARRAY) + _array(key, value, value_type, 1)
+    value_type = value_type or _type_of(key, [value], _OF_VALUE)
+    return _number(value_type) + _elements(key, [value], value_type)
 
 
-def _array(key: str, values: Values, kind: Kind | None, depth: int) -> bytes:
+def _array(key: str, values: Values, value_type: ValueType | None, depth: int) -> bytes:
     """Element type, length, elements."""
     if depth > DEEPEST:
         raise InvalidArgument(
             f"[GGUFWriter.add] {key!r}: arrays are nested more than {DEEPEST} deep"
         )
     if len(values) and all(isinstance(x, (list, tuple, np.ndarray)) and np.ndim(x) for x in values):
-        parts = [_array(key, x, kind, depth + 1) for x in values]
+        parts = [_array(key, x, value_type, depth + 1) for x in values]
         return _number(ARRAY) + struct.pack("<Q", len(parts)) + b"".join(parts)
     if isinstance(values, np.ndarray):
-        kind = kind or _kind_of_numpy(key, values.dtype)
-    elif kind is None and not values:
+        value_type = value_type or _type_of_numpy(key, values.dtype)
+    elif value_type is None and not values:
         raise InvalidArgument(
             f"[GGUFWriter.add] {key!r}: of an empty array the type of the elements must be named, "
             'for example add(key, [], "string")'
         )
-    kind = kind or _kind_of(key, values, _OF_ELEMENTS)
-    return _number(kind) + struct.pack("<Q", len(values)) + _elements(key, values, kind)
+    value_type = value_type or _type_of(key, values, _OF_ELEMENTS)
+    return _number(value_type) + struct.pack("<Q", len(values)) + _elements(key, values, value_type)
 
 
-def _number(kind: Kind) -> bytes:
-    return struct.pack("<I", kind.number)
+def _number(value_type: ValueType) -> bytes:
+    return struct.pack("<I", value_type.number)
 
 
-def _kind_of(key: str, values: Values, integers: Sequence[str]) -> Kind:
+def _type_of(key: str, values: Values, integers: Sequence[str]) -> ValueType:
     """The type that fits all of these Python values."""
     numpy = {np.dtype(type(x)) for x in values if isinstance(x, np.generic) and not _is_text(x)}
     if len(numpy) == 1 and all(isinstance(x, np.generic) for x in values):
-        return _kind_of_numpy(key, numpy.pop())
+        return _type_of_numpy(key, numpy.pop())
     if all(_is_text(x) for x in values):
         return STRING
     if all(isinstance(x, (bool, np.bool_)) for x in values):
@@ -145,11 +145,11 @@ def _kind_of(key: str, values: Values, integers: Sequence[str]) -> Kind:
     )
 
 
-def _kind_of_numpy(key: str, dtype: np.dtype[Any]) -> Kind:
-    kind = STRING if dtype.kind in "US" else BY_NAME.get(dtype.name)
-    if kind is None:
+def _type_of_numpy(key: str, dtype: np.dtype[Any]) -> ValueType:
+    value_type = STRING if dtype.kind in "US" else BY_NAME.get(dtype.name)
+    if value_type is None:
         raise InvalidArgument(f"[GGUFWriter.add] {key!r}: GGUF has no values of numpy's {dtype}")
-    return kind
+    return value_type
 
 
 def _is_key(x: object) -> bool:
@@ -168,39 +168,41 @@ def _is_plain(x: object) -> bool:
     return _is_text(x) or isinstance(x, (bool, int, float, np.number, np.bool_))
 
 
-def _range(kind: Kind) -> tuple[int, int]:
-    limits = np.iinfo(kind.name)
+def _range(value_type: ValueType) -> tuple[int, int]:
+    limits = np.iinfo(value_type.name)
     return int(limits.min), int(limits.max)
 
 
-def _elements(key: str, values: Values, kind: Kind) -> bytes:
+def _elements(key: str, values: Values, value_type: ValueType) -> bytes:
     """Values of one type, one behind the other."""
-    if kind is STRING:
+    if value_type is STRING:
         if not all(_is_text(x) for x in values):
             wrong = next(x for x in values if not _is_text(x))
             raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {wrong!r} is no string")
         return b"".join([string(x, f"a value of {key!r}") for x in values])
-    if kind is BOOL:
+    if value_type is BOOL:
         if not all(isinstance(x, (bool, np.bool_)) for x in values):
             wrong = next(x for x in values if not isinstance(x, (bool, np.bool_)))
             raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {wrong!r} is no bool")
         return bytes(map(bool, values))
-    return _numbers(key, values, kind)
+    return _numbers(key, values, value_type)
 
 
-def _numbers(key: str, values: Values, kind: Kind) -> bytes:
+def _numbers(key: str, values: Values, value_type: ValueType) -> bytes:
     """Numbers of one type, each within its range."""
-    assert kind.form is not None
-    form = np.dtype(kind.form.format)
+    assert value_type.form is not None
+    form = np.dtype(value_type.form.format)
     if isinstance(values, np.ndarray) and values.dtype == form:
         return values.tobytes()
     whole = form.kind in "iu"
-    least, most = _range(kind) if whole else (0, 0)
+    least, most = _range(value_type) if whole else (0, 0)
     for x in values:
         if not (_is_integer(x) or (not whole and isinstance(x, (float, np.floating)))):
-            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {x!r} is no {kind.name}")
+            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {x!r} is no {value_type.name}")
         if whole and not least <= int(x) <= most:
-            raise InvalidArgument(f"[GGUFWriter.add] {key!r}: {x!r} is outside of {kind.name}")
+            raise InvalidArgument(
+                f"[GGUFWriter.add] {key!r}: {x!r} is outside of {value_type.name}"
+            )
     try:
         with np.errstate(over="ignore"):
             made = np.asarray(values, form)
@@ -210,7 +212,7 @@ def _numbers(key: str, values: Values, kind: Kind) -> bytes:
     if not whole and not np.array_equal(np.isinf(made), np.isinf(wide)):
         wrong = wide[np.isinf(made) & ~np.isinf(wide)][0]
         raise InvalidArgument(
-            f"[GGUFWriter.add] {key!r}: {wrong!r} is outside of {kind.name}; "
+            f"[GGUFWriter.add] {key!r}: {wrong!r} is outside of {value_type.name}; "
             'name the type "float64"'
         )
     return made.tobytes()

@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from aggml.dtype import DType
 from aggml.errors import AggmlError, InvalidArgument
-from aggml.gguf.kinds import (
+from aggml.gguf.value_types import (
     ALIGNMENT_KEY,
     ARRAY,
     BOOL,
     DEFAULT_ALIGNMENT,
-    KINDS,
     MAX_ALIGNMENT,
     STRING,
     UINT32,
+    VALUE_TYPES,
 )
 from aggml.tensor import MAX_DIMS
 
@@ -165,53 +165,57 @@ class _Parser:
 
     def metadata(self, count: int) -> dict[str, Value]:
         found: dict[str, Value] = {}
-        self._kinds: dict[str, int] = {}
+        self._value_types: dict[str, int] = {}
         self._types: dict[str, str] = {}
         for index in range(count):
             key = self.text(f"key of metadata value {index}", limit=MAX_NAME, errors="strict")
             if key in found:
                 self.fail(f"metadata key {key!r} occurs twice")
-            kind = self.number(_COUNT, f"type of {key!r}")
-            found[key] = self.value(kind, f"value of {key!r}", 0)
-            self._kinds[key] = kind
-            self._types[key] = KINDS[self._element if kind == ARRAY.number else kind].name
+            value_type = self.number(_COUNT, f"type of {key!r}")
+            found[key] = self.value(value_type, f"value of {key!r}", 0)
+            self._value_types[key] = value_type
+            self._types[key] = VALUE_TYPES[
+                self._element if value_type == ARRAY.number else value_type
+            ].name
         return found
 
-    def value(self, kind: int, what: str, depth: int) -> Value:
-        form = KINDS[kind].form if kind < len(KINDS) else None
+    def value(self, value_type: int, what: str, depth: int) -> Value:
+        form = VALUE_TYPES[value_type].form if value_type < len(VALUE_TYPES) else None
         if form is not None:
             return self.number(form, what)
-        if kind == BOOL.number:
+        if value_type == BOOL.number:
             return self.bools(1, what)[0]
-        if kind == STRING.number:
+        if value_type == STRING.number:
             return self.text(what)
-        if kind != ARRAY.number:
-            self.fail(f"{what} at byte {self.at} is of type {kind}, which does not exist")
+        if value_type != ARRAY.number:
+            self.fail(f"{what} at byte {self.at} is of type {value_type}, which does not exist")
         if depth == MAX_NESTING:
             self.fail(f"{what} is an array nested more than {MAX_NESTING} deep")
         return self.array(what, depth)
 
     def array(self, what: str, depth: int) -> Value:
-        kind = self.number(_COUNT, f"element type of {what}")
+        value_type = self.number(_COUNT, f"element type of {what}")
         if depth == 0:
-            self._element = kind
+            self._element = value_type
         count = self.number(_LENGTH, f"length of {what}")
-        form = KINDS[kind].form if kind < len(KINDS) else None
+        form = VALUE_TYPES[value_type].form if value_type < len(VALUE_TYPES) else None
         if form is not None:
             start = self.take(count * form.size, f"{what}, {count} elements,")
             # A copy: the header need not be aligned, and the metadata may outlive the file.
             items = np.frombuffer(self.view[start : self.at], np.dtype(form.format)).copy()
             items.flags.writeable = False
             return items
-        if kind == BOOL.number:
+        if value_type == BOOL.number:
             return self.bools(count, what)
-        smallest = {STRING.number: 8, ARRAY.number: 12}.get(kind)
+        smallest = {STRING.number: 8, ARRAY.number: 12}.get(value_type)
         if smallest is None:
-            self.fail(f"{what} at byte {self.at} has elements of type {kind}, which does not exist")
+            self.fail(
+                f"{what} at byte {self.at} has elements of type {value_type}, which does not exist"
+            )
         self.count(count, smallest, f"elements of {what}")
-        if kind == STRING.number:
+        if value_type == STRING.number:
             return self.strings(count, what)
-        return [self.value(kind, what, depth + 1) for _ in range(count)]
+        return [self.value(value_type, what, depth + 1) for _ in range(count)]
 
     def bools(self, count: int, what: str) -> list[bool]:
         start = self.take(count, what)
@@ -237,9 +241,9 @@ class _Parser:
 
     def alignment(self, metadata: dict[str, Value]) -> int:
         alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
-        kind = self._kinds.get(ALIGNMENT_KEY, UINT32.number)
+        value_type = self._value_types.get(ALIGNMENT_KEY, UINT32.number)
         if (
-            kind != UINT32.number
+            value_type != UINT32.number
             or not 0 < alignment <= MAX_ALIGNMENT
             or alignment & (alignment - 1)
         ):
@@ -258,12 +262,12 @@ class _Parser:
             if dims > MAX_DIMS:
                 self.fail(f"tensor {name!r} has {dims} extents, at most {MAX_DIMS} are possible")
             ne = tuple(self.number(_LENGTH, f"extents of tensor {name!r}") for _ in range(dims))
-            kind = self.number(_COUNT, f"type of tensor {name!r}")
+            value_type = self.number(_COUNT, f"type of tensor {name!r}")
             offset = self.number(_LENGTH, f"offset of tensor {name!r}")
             try:
-                dtype = DType(kind)
+                dtype = DType(value_type)
             except (ValueError, AggmlError):
-                self.fail(f"tensor {name!r} is of type {kind}, which does not exist")
+                self.fail(f"tensor {name!r} is of type {value_type}, which does not exist")
             entries.append(TensorEntry(name, dtype, ne, offset))
         return entries
 

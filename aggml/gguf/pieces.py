@@ -61,27 +61,28 @@ class Pieces:
                 f"{what}: ggml has no type for numpy's {array.dtype}; for blocks name their type, "
                 'for example dtype="q8_0"'
             )
-        kind = own if dtype is None else DType.parse(dtype)
-        assert kind is not None
+        element = own if dtype is None else DType.parse(dtype)
+        assert element is not None
         convert = False
         shape: tuple[int, ...] = array.shape
         if own is None:
-            shape = _shape_of_blocks(what, array, kind, flat=ne is not None)
-        elif own is not kind:
-            _check_conversion(what, own, kind)
+            shape = _shape_of_blocks(what, array, element, flat=ne is not None)
+        elif own is not element:
+            _check_conversion(what, own, element)
             convert = True
         if ne is not None:
             shape = _reshaped(what, math.prod(shape), ne)
         if len(shape) > MAX_DIMS:
             raise LayoutMismatch(f"{what} has {len(shape)} axes, at most {MAX_DIMS} are possible")
-        if shape[-1] % kind.blck_size:
+        if shape[-1] % element.blck_size:
             raise LayoutMismatch(
-                f"{what}: rows of {shape[-1]} elements are no multiple of the {kind.blck_size} in "
-                f"a block of {kind.type_name}"
+                f"{what}: rows of {shape[-1]} elements are no multiple of the {element.blck_size} "
+                "in "
+                f"a block of {element.type_name}"
             )
         if convert:
             array = array.reshape(shape)
-        return cls(kind, shape[::-1], array, convert)
+        return cls(element, shape[::-1], array, convert)
 
     def __iter__(self) -> Iterator[memoryview]:
         """The bytes, from first to last."""
@@ -112,34 +113,38 @@ def _own(array: Array) -> DType | None:
     return _PLAIN.get(array.dtype.newbyteorder("="))
 
 
-_PLAIN: Final = {kind.numpy: kind for kind in DType if kind.numpy is not None}
+_PLAIN: Final = {dtype.numpy: dtype for dtype in DType if dtype.numpy is not None}
 
 
-def _shape_of_blocks(what: str, array: Array, kind: DType, *, flat: bool) -> tuple[int, ...]:
+def _shape_of_blocks(what: str, array: Array, element: DType, *, flat: bool) -> tuple[int, ...]:
     """The shape in elements of an array that holds a type's bytes, or its bits as uint16."""
-    if array.dtype.newbyteorder("=") == np.uint16 and (kind.type_size, kind.blck_size) == (2, 1):
+    if array.dtype.newbyteorder("=") == np.uint16 and (element.type_size, element.blck_size) == (
+        2,
+        1,
+    ):
         return tuple(array.shape)
     if array.dtype != np.uint8:
-        raise LayoutMismatch(f"{what}: numpy's {array.dtype} holds no {kind.type_name}")
+        raise LayoutMismatch(f"{what}: numpy's {array.dtype} holds no {element.type_name}")
     size: int = array.size if flat else array.shape[-1]
-    if size % kind.type_size:
+    if size % element.type_size:
         raise LayoutMismatch(
             f"{what}: {'' if flat else 'rows of '}{size} bytes are no multiple of the "
-            f"{kind.type_size} of a block of {kind.type_name}"
+            f"{element.type_size} of a block of {element.type_name}"
         )
-    n = size // kind.type_size * kind.blck_size
+    n = size // element.type_size * element.blck_size
     return (n,) if flat else (*array.shape[:-1], n)
 
 
-def _check_conversion(what: str, own: DType, kind: DType) -> None:
-    if own not in _FLOATS or not (kind in _FLOATS or kind.is_quantized):
+def _check_conversion(what: str, own: DType, element: DType) -> None:
+    if own not in _FLOATS or not (element in _FLOATS or element.is_quantized):
         raise LayoutMismatch(
-            f"{what}: {own.type_name} elements do not become {kind.type_name}; convert the array "
+            f"{what}: {own.type_name} elements do not become {element.type_name}; convert the "
+            "array "
             "first, for example with .astype"
         )
-    if kind.is_quantized:
+    if element.is_quantized:
         try:
-            quantize(np.zeros(kind.blck_size, np.float32), kind)
+            quantize(np.zeros(element.blck_size, np.float32), element)
         except AggmlError as error:  # there is no quantizer, or it needs an importance matrix
             raise type(error)(f"{what}: {error}; give blocks that are quantized already") from error
 
@@ -168,10 +173,10 @@ def _parts(array: Array) -> Iterator[Array]:
         yield from (array[at : at + n] for at in range(0, array.shape[0], n))
 
 
-def _converted(part: Array, kind: DType) -> Array:
+def _converted(part: Array, element: DType) -> Array:
     """Floats as another type: elements, or the bytes of blocks."""
     with np.errstate(over="ignore"):  # beyond f32 is infinite, as in C
-        if kind is DType.F64:
+        if element is DType.F64:
             return part.astype(np.float64)
         floats = np.ascontiguousarray(part, np.float32)
-    return floats if kind is DType.F32 else quantize(floats, kind)
+    return floats if element is DType.F32 else quantize(floats, element)

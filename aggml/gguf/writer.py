@@ -19,8 +19,8 @@ import anyio.to_thread
 
 from aggml.errors import InvalidArgument, InvalidState
 from aggml.gguf.encode import directory_entry, encoded, header
-from aggml.gguf.kinds import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, UINT32
 from aggml.gguf.pieces import Pieces
+from aggml.gguf.value_types import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, UINT32
 from aggml.process.numbers import Numbers
 from aggml.tensor import MAX_NAME
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from aggml.process.alive import Named
     from aggml.stream.future import Future
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["HOST", "Aside", "BufferType", "HostBufferType", "host_tensor"]
@@ -124,7 +124,7 @@ class BufferType(ABC):
             raise AllocFailed(f"[{self.name}] no memory for {amount(n)}")
         return n
 
-    def taking(self, size: int) -> Steps[Buffer]:
+    def taking(self, size: int) -> Sliced[Buffer]:
         """Either of the two, as the steps are driven."""
         request = _Request(self, size)
         yield request
@@ -157,7 +157,7 @@ class BufferType(ABC):
         """
         return finish(self.allocating(tensors))
 
-    def allocating(self, tensors: Iterable[Tensor]) -> Steps[Buffer]:
+    def allocating(self, tensors: Iterable[Tensor]) -> Sliced[Buffer]:
         """`alloc_tensors` in steps."""
         made: list[Buffer] = []
         placed: list[tuple[Buffer, Tensor]] = []

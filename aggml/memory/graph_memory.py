@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aggml.errors import AllocFailed
     from aggml.memory.buffer_type import BufferType
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = [
@@ -330,7 +330,7 @@ class Layout(NamedTuple):
 _LINGER: Final = 8
 
 
-def laying_out(backend: Placer, graph: Graph) -> Steps[Layout]:
+def laying_out(backend: Placer, graph: Graph) -> Sliced[Layout]:
     """Decide where `Backend.alloc_graph` places each tensor, in small steps. Takes no memory."""
     if not isinstance(graph, Graph):
         raise InvalidHandle(f"[Backend.alloc_graph] {graph!r} is no Graph")

@@ -74,14 +74,14 @@ class Converted:
 class _Wanted:
     """Which types the tensors of a file get."""
 
-    kind: DType | None
+    element: DType | None
     ends: DType | None
     keep: re.Pattern[str] | None
     imatrix: Imatrix
 
     def of(self, name: str, tensor: Tensor) -> DType:
         """The type of one tensor."""
-        to = self.ends if name.startswith(ENDS) else self.kind
+        to = self.ends if name.startswith(ENDS) else self.element
         kept = self.keep is not None and self.keep.search(name)
         matrix = sum(n > 1 for n in tensor.ne) >= 2 and name.endswith(".weight")
         if to is None or kept or not matrix or KEPT.search(name):
@@ -124,10 +124,10 @@ async def convert(
 
     Cancellation: after the piece under way; nothing is left behind, what was at ``target`` stays.
     """
-    kind = None if dtype is None else DType.parse(dtype)
-    last = kind if ends is None else DType.parse(ends)
+    element = None if dtype is None else DType.parse(dtype)
+    last = element if ends is None else DType.parse(ends)
     weighs = {} if imatrix is None else await anyio.to_thread.run_sync(read_imatrix, imatrix)
-    wanted = _Wanted(kind, last, None if keep is None else re.compile(keep), weighs)
+    wanted = _Wanted(element, last, None if keep is None else re.compile(keep), weighs)
     where, types, changed = Path(target), dict[str, int](), 0
     with await open_model(Path(source)) as opened:
         total = opened.nbytes

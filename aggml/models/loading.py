@@ -72,10 +72,10 @@ async def load(
 
     Cancellation: nothing of the model is left.
     """
-    kind = DType.parse(cache)
-    if kind.name.lower() not in CACHES:
+    element = DType.parse(cache)
+    if element.name.lower() not in CACHES:
         raise aggml.InvalidArgument(
-            f"[load] cache is {kind.name.lower()!r}, not one of {', '.join(CACHES)}"
+            f"[load] cache is {element.name.lower()!r}, not one of {', '.join(CACHES)}"
         )
     for name, given in (("ctx", ctx), ("slots", slots)):
         if given is not None and given < 1:
@@ -95,10 +95,10 @@ async def load(
                 weights = await load_weights(at, file, model.needs(), progress, caches=layers)
                 return EncoderModel(Encoder(at, model, weights), tokenizer, owned=own)
             if isinstance(model, SpeechDescription):
-                speech = await _load_speech(at, file, model, slots, kind, progress)
+                speech = await _load_speech(at, file, model, slots, element, progress)
                 return SpeechModel(model, speech, tokenizer, owned=own)
             decoder = await load_decoder(
-                at, file, ctx=ctx, sequences=slots, cache=kind, progress=progress
+                at, file, ctx=ctx, sequences=slots, cache=element, progress=progress
             )
     except BaseException:
         if own is not None:

@@ -122,15 +122,15 @@ def tri(a: Tensor, type: TriType | str | int) -> Tensor:  # noqa: A002 - ggml's 
     """
     if a.__class__ is not Tensor:
         all_tensors("tri", a=a)
-    kind = _TRIS.get(type)
-    if kind is None:
+    triangle = _TRIS.get(type)
+    if triangle is None:
         no_member("tri", "type", type, _TRIS)
     if a.dtype is not F32:
         raise refuse_type("tri", "f32", a=a)
     if a.ne[0] != a.ne[1]:
         raise mismatch("tri", f"ne[0] = {a.ne[0]} and ne[1] = {a.ne[1]} must be the same", a=a)
     need_dense("tri", a=a)
-    return new_node("tri", F32, a.ne, (a,), pack("tri", _KIND, kind))
+    return new_node("tri", F32, a.ne, (a,), pack("tri", _KIND, triangle))
 
 
 def diag(a: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aggml.graph import Graph
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["NOTHING_FUSED", "Chain", "Fused", "Readers", "Stage", "chaining", "without_last"]
@@ -125,7 +125,7 @@ class Readers(NamedTuple):
         return None if view._flags & _OUTPUT else self.reader.get(view)
 
 
-def _reading(graph: Graph) -> Steps[Readers]:
+def _reading(graph: Graph) -> Sliced[Readers]:
     """Find the readers of each value, in small steps."""
     reader: dict[Tensor, Tensor | None] = {}
     viewed: dict[Tensor, int] = {}
@@ -146,7 +146,7 @@ def chaining(
     span: Callable[[Tensor], Span],
     fits: Callable[[Chain], bool] | None = None,
     more: Callable[[Tensor, Readers], Chain | None] | None = None,
-) -> Steps[Fused]:
+) -> Sliced[Fused]:
     """Find the chains of a graph and the columns of its products, in small steps.
 
     A value is left out only if it has no memory that anybody could read (it is scratch, no end and

@@ -25,7 +25,7 @@ from aggml.tensor.placement import BufferUsage
 
 if TYPE_CHECKING:
     from aggml.plan.fusion import Chain, Span
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Placement
 
@@ -133,7 +133,7 @@ def compiling(
     *,
     fuse: bool = True,
     pack: bool = False,
-) -> Steps[Plan]:
+) -> Sliced[Plan]:
     """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
     Args:

@@ -27,7 +27,7 @@ from aggml.ray.cutting import cut
 from aggml.ray.decoder import PipelineDecoder
 from aggml.ray.files import source_of
 from aggml.ray.measuring import kinds, samples, spread
-from aggml.ray.stage import Plan
+from aggml.ray.stage import Duty
 from aggml.ray.stages import Stages
 from aggml.ray.traces import PipelineTrace
 
@@ -140,9 +140,9 @@ async def pipeline(
     edges = cut(task.costs, stages, speeds=speeds, sizes=task.sizes, limits=limits, end=task.end)
     source = await anyio.to_thread.run_sync(lambda: source_of(Path(path), shared=shared))
     limit = ctx or min(model.context_length, LONGEST)
-    plans = [Plan(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
+    duties = [Duty(i, stages, source, limit, slots, cache, x, threads) for i, x in openers]
     each = dict(resources or {"CPU": float(threads)})
-    actors = Stages(plans, [each] * stages, strategy, patience)
+    actors = Stages(duties, [each] * stages, strategy, patience)
     await actors.place()
     if task.sample is not None:
         task, edges = await _measured(actors, task, task.sample, speeds, limits)

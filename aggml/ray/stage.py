@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from aggml.ray.measuring import Sample
     from aggml.ray.step import Ask, Step
 
-__all__ = ["Facts", "Opening", "Plan", "Seen", "Stage"]
+__all__ = ["Duty", "Facts", "Opening", "Seen", "Stage"]
 
 Array = Any  # numpy's, of one of several types
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Duty:
     """What a stage needs to know of itself, to be started anew at any time.
 
     Attributes:
@@ -128,16 +128,16 @@ class Stage:
     """The actor.
 
     Args:
-        plan: what it is.
+        duty: what it is.
         files: name of the actor that has the file, if this node has none.
     """
 
-    def __init__(self, plan: Plan, files: str) -> None:
-        self._plan = plan
+    def __init__(self, duty: Duty, files: str) -> None:
+        self._duty = duty
         self._files = files
         self._decoder: Decoder | None = None
         self._epoch = -1
-        self._orders = [_Order() for _ in range(plan.slots)]
+        self._orders = [_Order() for _ in range(duty.slots)]
         self._queueing = anyio.Lock()
         self._opening = anyio.Lock()
         self._backend: Backend | None = None
@@ -146,12 +146,12 @@ class Stage:
         self._trace: Trace | None = None
         self._steps: list[tuple[int, float, float]] = []
         self._neighbours = Neighbours(
-            plan.number, last=plan.number == plan.stages - 1, compute=self.step, tell=self._went
+            duty.number, last=duty.number == duty.stages - 1, compute=self.step, tell=self._went
         )
 
     async def open(self, opening: Opening) -> Facts:
         """Load what is not loaded; steps of older epochs are refused from now on."""
-        layers = opening.layers[self._plan.number]
+        layers = opening.layers[self._duty.number]
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         async with self._opening:
             if self._decoder is None:
@@ -172,9 +172,9 @@ class Stage:
     async def measure(self, sample: Sample) -> Measured:
         """Find out how long layers take here, before it is decided which ones this stage gets."""
         async with self._opening:
-            path = await found(self._plan.source, self._files, self._tell)
+            path = await found(self._duty.source, self._files, self._tell)
             backend = self._opened_backend()
-            seconds = await measured(backend, path, sample, self._plan.cache)
+            seconds = await measured(backend, path, sample, self._duty.cache)
         free, _ = backend.device.memory()
         return Measured(ray.get_runtime_context().get_node_id(), tuple(seconds), free)
 
@@ -262,12 +262,12 @@ class Stage:
         order = self._orders[ask.slot]
         if step.epoch != self._epoch or (order.life, order.turn) != (ask.life, ask.turn):
             raise StageLost(
-                f"stage {self._plan.number} has begun slot {ask.slot} anew", self._plan.number
+                f"stage {self._duty.number} has begun slot {ask.slot} anew", self._duty.number
             )
 
     def _ready(self, epoch: int) -> Decoder:
         if self._decoder is None or epoch != self._epoch:
-            raise StageLost(f"stage {self._plan.number} was started anew", self._plan.number)
+            raise StageLost(f"stage {self._duty.number} was started anew", self._duty.number)
         return self._decoder
 
     def _went(self, number: int, came: float, went: float) -> None:
@@ -287,21 +287,21 @@ class Stage:
         return found
 
     async def _load(self, layers: tuple[int, int]) -> Decoder:
-        plan = self._plan
-        path = await found(plan.source, self._files, self._tell)
+        duty = self._duty
+        path = await found(duty.source, self._files, self._tell)
         backend = self._opened_backend()
         with await open_model(path) as file:
             return await load_decoder(
-                backend, file, ctx=plan.ctx, sequences=plan.slots, cache=plan.cache,
+                backend, file, ctx=duty.ctx, sequences=duty.slots, cache=duty.cache,
                 progress=self._tell, stage=layers,
             )  # fmt: skip
 
     def _opened_backend(self) -> Backend:
         if self._backend is None:
-            if self._plan.backend is not None:
-                self._backend = self._plan.backend()
+            if self._duty.backend is not None:
+                self._backend = self._duty.backend()
             else:
-                self._backend = aggml.get_device("CPU").backend(n_threads=self._plan.threads)
+                self._backend = aggml.get_device("CPU").backend(n_threads=self._duty.threads)
         return self._backend
 
     def _tell(self, done: int, whole: int) -> None:

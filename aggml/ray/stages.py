@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aggml.ray.clocks import Reading
     from aggml.ray.measuring import Measured, Sample
-    from aggml.ray.stage import Facts, Plan, Seen
+    from aggml.ray.stage import Duty, Facts, Seen
 
 __all__ = ["Stages"]
 
@@ -46,7 +46,7 @@ class Stages:
     """The actors of a pipeline.
 
     Args:
-        plans: of each stage.
+        duties: of each stage.
         resources: what Ray reserves for each, as ``{"CPU": 1}``.
         strategy: how Ray's placement group spreads them: "SPREAD", "STRICT_SPREAD", "PACK".
         patience: seconds that a lost stage may take to come back.
@@ -54,7 +54,7 @@ class Stages:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        duties: Sequence[Duty],
         resources: Sequence[Mapping[str, float]],
         strategy: str,
         patience: float,
@@ -66,7 +66,7 @@ class Stages:
         self._key = secrets.token_bytes(KEY_BYTES)
         self.actors: list[Any] = []
         self.facts: list[Facts] = []
-        self._plans = plans
+        self._duties = duties
         self._resources = [dict(x) for x in resources]
         self._strategy = strategy
         self._patience = patience
@@ -150,17 +150,17 @@ class Stages:
         files = ray.remote(Files).options(
             num_cpus=0, scheduling_strategy=here, max_concurrency=64, name=name
         )
-        self._files = files.remote(self._plans[0].source.path)
-        for plan, needs in zip(self._plans, self._resources, strict=True):
+        self._files = files.remote(self._duties[0].source.path)
+        for duty, needs in zip(self._duties, self._resources, strict=True):
             others = {k: v for k, v in needs.items() if k not in {"CPU", "GPU"}}
             actor = ray.remote(Stage).options(
                 num_cpus=needs.get("CPU", 0), num_gpus=needs.get("GPU", 0), resources=others,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=plan.number
+                    self._group, placement_group_bundle_index=duty.number
                 ),
                 max_restarts=-1, max_task_retries=0, max_concurrency=1000,
             )  # fmt: skip
-            self.actors.append(actor.remote(plan, name))
+            self.actors.append(actor.remote(duty, name))
 
     async def _opened(
         self, epoch: int, progress: Callable[[int, int], None] | None = None

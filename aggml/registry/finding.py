@@ -178,8 +178,8 @@ def best_device() -> Device:
         InvalidArgument: there is none of them.
     """
     devices = list_devices()
-    for kind in (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU):
+    for device_type in (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU):
         for device in devices:
-            if device.type is kind:
+            if device.type is device_type:
                 return device
     raise InvalidArgument(f"[best_device] there is neither a GPU nor a CPU in {devices}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.layout.layout import Layout
     from aggml.scheduler.layout.plans import Side
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Known", "OfGraph", "Planner"]
@@ -224,7 +224,7 @@ class Planner:
 
     def building(
         self, graph: Graph, floating: tuple[Tensor, ...], cuts: Sequence[int] = ()
-    ) -> Steps[Program]:
+    ) -> Sliced[Program]:
         """A program that is not kept; ``cuts`` as `splitting` takes them."""
         q = Question(self._backends, self._types, frozenset(floating))
         return building(
@@ -233,7 +233,7 @@ class Planner:
 
     def program(
         self, graph: Graph, floating: tuple[Tensor, ...], *, own: bool = False
-    ) -> Steps[Known]:
+    ) -> Sliced[Known]:
         """The program of a graph, found now if it is not known.
 
         Args:
@@ -257,7 +257,7 @@ class Planner:
         self.last = known
         return known
 
-    def _like(self, graph: Graph, floating: tuple[Tensor, ...]) -> Steps[Known | None]:
+    def _like(self, graph: Graph, floating: tuple[Tensor, ...]) -> Sliced[Known | None]:
         key = outline(graph, floating)
         pins = dict(self._pins)
         for shared in [s for s, other in self._remembered.items() if other == key]:
@@ -278,7 +278,7 @@ class Planner:
 
     # -- layouts
 
-    def layout(self, graph: Graph, known: Known, slot: int | None) -> Steps[Layout]:
+    def layout(self, graph: Graph, known: Known, slot: int | None) -> Sliced[Layout]:
         """The layout with that memory; None: the compact one."""
         layout = known.layouts.get(slot)
         if layout is None or not layout.is_current(self.memory):
@@ -292,7 +292,7 @@ class Planner:
             known.remember(graph)
         return layout
 
-    def all(self, graph: Graph, floating: tuple[Tensor, ...]) -> Steps[Layout]:
+    def all(self, graph: Graph, floating: tuple[Tensor, ...]) -> Sliced[Layout]:
         """Program and compact layout."""
         known = yield from self.program(graph, floating)
         return (yield from self.layout(graph, known, None))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aggml.models.cache.paging import PagedDecoder
     from aggml.models.decoding import Best
     from aggml.serve.staging import Piece
-    from aggml.serve.steps import Planned
+    from aggml.serve.steps import Intake
 
 __all__ = ["STAGED", "Engine"]
 
@@ -361,7 +361,7 @@ class Engine:
             self.prefixes.lose(key for key, _ in added)
             raise
 
-    async def _computed(self, step: Planned) -> tuple[Best | None, list[int]]:
+    async def _computed(self, step: Intake) -> tuple[Best | None, list[int]]:
         """The next token of each job of a step; and the logits, if a job tells of them."""
         if step.every:
             best = await self.model.best_of(step.batch, self._best, every=True)

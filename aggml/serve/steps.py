@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.serve.prefixes import Prefixes
 
 __all__ = [
-    "Planned", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "shared_by",
+    "Intake", "Rows", "next_prompt", "next_prompts", "planned", "room_for_prompts", "shared_by",
     "size",
 ]  # fmt: skip
 
@@ -64,8 +64,8 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """One step.
+class Intake:
+    """What one step takes in.
 
     Attributes:
         batch: what the model computes.
@@ -145,7 +145,7 @@ def next_prompt(taking_in: Iterable[Job], room: int) -> list[tuple[Job, Piece]]:
     return []
 
 
-def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, rows: Rows) -> Planned:
+def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, rows: Rows) -> Intake:
     """One more token for each job of ``running``; the first one for prompts that become complete.
 
     Args:
@@ -170,7 +170,7 @@ def planned(running: list[Job], chunk: list[tuple[Job, Piece]], beside: int, row
         last[beside:] = beside
         last[beside : beside + len(ends)] = [beside + at for _, at in ends]
     every = any(job.told is not None for job, _ in follows)
-    return Planned(Batch(tuple(groups), last, staged), follows, every)
+    return Intake(Batch(tuple(groups), last, staged), follows, every)
 
 
 def _next_tokens(jobs: list[Job], n: int, where: Rows) -> Group:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 
 from aggml.native import _native
 
-__all__ = ["Away", "Steps", "at_once", "finish", "give_way"]
+__all__ = ["Away", "Sliced", "at_once", "finish", "give_way"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,14 +39,14 @@ class Away(ABC):
 
 #: Yields wherever it may pause, at most some 50 us of work apart: None, or an `Away` that has to be
 #: done before it goes on; returns its result. (Any: mypy would have each bare ``yield`` say None.)
-Steps: TypeAlias = Generator[Any, None, T]
+Sliced: TypeAlias = Generator[Any, None, T]
 
 # A checkpoint costs 5 to 20 us. Whose time to sleep is over is served in the third turn of
 # asyncio's loop, in the second of trio's: with 0.4 ms a ticker was late by up to 1.6 ms.
 SLICE_S: Final = 0.2e-3
 
 
-def finish(steps: Steps[T]) -> T:
+def finish(steps: Sliced[T]) -> T:
     """Do all of it now."""
     while True:
         try:
@@ -58,7 +58,7 @@ def finish(steps: Steps[T]) -> T:
             away.now()
 
 
-def at_once(function: Callable[P, Steps[T]]) -> Callable[P, T]:
+def at_once(function: Callable[P, Sliced[T]]) -> Callable[P, T]:
     """The same function, which does all of its steps now: its result is what they return."""
 
     @functools.wraps(function)
@@ -69,7 +69,7 @@ def at_once(function: Callable[P, Steps[T]]) -> Callable[P, T]:
     return now
 
 
-async def give_way(steps: Steps[T]) -> T:
+async def give_way(steps: Sliced[T]) -> T:
     """Do it in slices of 0.2 ms, with a checkpoint before each.
 
     Cancellation: closes the generator where it is.

@@ -32,15 +32,15 @@ class MemoryTests(DeviceFixtures):
         assert not device.family or device in device.family.devices
 
     def test_its_memory(self, device: aggml.Device) -> None:
-        kind = device.buffer_type
-        assert kind is device.buffer_type
-        assert kind.name
-        assert device.supports_buffer_type(kind)
-        assert kind.alignment >= 1
-        assert kind.alignment & (kind.alignment - 1) == 0
-        assert kind.max_size > 0
+        buffer_type = device.buffer_type
+        assert buffer_type is device.buffer_type
+        assert buffer_type.name
+        assert device.supports_buffer_type(buffer_type)
+        assert buffer_type.alignment >= 1
+        assert buffer_type.alignment & (buffer_type.alignment - 1) == 0
+        assert buffer_type.max_size > 0
         tensor = aggml.new_tensor("q4_0", ne=(64, 3))
-        assert kind.alloc_size(tensor) >= tensor.nbytes
+        assert buffer_type.alloc_size(tensor) >= tensor.nbytes
 
     @pytest.mark.parametrize("size", [1, 31, 4096, 1 << 20])
     def test_a_buffer(self, device: aggml.Device, size: int) -> None:
@@ -89,21 +89,21 @@ class MemoryTests(DeviceFixtures):
         assert sum(spans[-1]) <= buffer.base + buffer.size
 
     def test_placing_by_hand(self, device: aggml.Device) -> None:
-        kind = device.buffer_type
-        buffer = kind.alloc_buffer(4 * kind.alignment + 4 * N)
+        buffer_type = device.buffer_type
+        buffer = buffer_type.alloc_buffer(4 * buffer_type.alignment + 4 * N)
         a = aggml.new_tensor("f32", ne=(1,))
         buffer.place(a, 0)
         with pytest.raises(aggml.AlreadyAllocated):
-            buffer.place(a, kind.alignment)
+            buffer.place(a, buffer_type.alignment)
         b = aggml.new_tensor("f32", ne=(1,))
         with pytest.raises(aggml.OutOfBounds):
-            buffer.place(b, kind.alignment * (buffer.size // kind.alignment + 1))
+            buffer.place(b, buffer_type.alignment * (buffer.size // buffer_type.alignment + 1))
         with pytest.raises(aggml.OutOfBounds):
-            buffer.place(b, -kind.alignment)
-        if kind.alignment > 1:
+            buffer.place(b, -buffer_type.alignment)
+        if buffer_type.alignment > 1:
             with pytest.raises(aggml.Misaligned):
                 buffer.place(b, 1)
-        buffer.place(b, kind.alignment)
+        buffer.place(b, buffer_type.alignment)
         buffer.close()
         assert a.placement is b.placement is None
         with pytest.raises(aggml.InvalidState):

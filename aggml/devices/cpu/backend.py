@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Plan
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
 
 __all__ = ["CPUBackend"]
 
@@ -98,5 +98,5 @@ class CPUBackend(DirectBackend):
     def _repeats(self) -> object:
         return True
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[Plan]:
         return compiling(graph, memory.locate, memory.scratch_size, self.cpu, pack=True)

@@ -41,10 +41,10 @@ def type_traits(dtype: DTypeLike) -> TypeTraits:
     Raises:
         InvalidArgument, InvalidHandle: ``dtype`` names no type.
     """
-    kind = DType.parse(dtype)
-    row = TYPES[kind]
+    element = DType.parse(dtype)
+    row = TYPES[element]
     return TypeTraits(
-        kind,
+        element,
         row.reads,
         row.writes,
         row.fits or row.writes,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aggml.memory.buffer_type import BufferType
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.stream.future import Future
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["CUDABackend"]
@@ -131,7 +131,7 @@ class CUDABackend(DirectBackend):
         if missing:
             await self.stream.call(_fetch, missing, operation="compile")
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPlan]:
         return lowering(self._target, graph, memory)
 
     def _compute(self, plan: CUDAPlan, arena: Buffer | None) -> Future[None]:

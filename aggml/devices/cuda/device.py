@@ -134,8 +134,8 @@ class CUDADevice(Device):
         for source in tensor.src:
             placement = None if source is None else source.root.placement
             if placement is not None:
-                kind = placement.buffer.type
-                if isinstance(kind, CUDABufferType) and kind is not self._type:
+                buffer_type = placement.buffer.type
+                if isinstance(buffer_type, CUDABufferType) and buffer_type is not self._type:
                     return False
         return tensor.op in table.IDLE or self.kernels.supports(tensor)
 

@@ -62,9 +62,9 @@ def modules() -> list[str]:
             found.append(path.stem)
         else:
             found += [
-                f"{path.stem}[TYPE={kind.name}]"
-                for kind, row in TYPES.items()
-                if kind.is_quantized and (row.writes or which[1] == "quantized")
+                f"{path.stem}[TYPE={dtype.name}]"
+                for dtype, row in TYPES.items()
+                if dtype.is_quantized and (row.writes or which[1] == "quantized")
             ]
     return found
 

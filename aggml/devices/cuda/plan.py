@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Chain, Locate, PlanCall
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["CUDAPlan", "lowering"]
@@ -131,7 +131,7 @@ class _Lowered:
         return struct.pack(layout, *values) + one[8 * words :], found
 
 
-def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[CUDAPlan]:
+def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[CUDAPlan]:
     """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
     Scratch holds the nodes first, then what the launches of one node share, then the words of

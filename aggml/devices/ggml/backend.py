@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.native import _native
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
 
 __all__ = ["GgmlBackend"]
 
@@ -40,7 +40,7 @@ class GgmlBackend(DirectBackend):
         super().__init__(device, Stream(device.name, native=native), max_queued=max_queued)
         self._target: Target = device
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[GgmlPlan]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[GgmlPlan]:
         return lowering(self._target, graph, memory)
 
     def _repeats(self) -> object:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Locate, PlanCall
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["GgmlPlan", "Target", "lowering", "question", "refuses"]
@@ -135,7 +135,7 @@ def question(device: _native.GgmlDevice, node: Tensor) -> _native.GgmlPlan:
     return native
 
 
-def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Steps[GgmlPlan]:
+def lowering(device: Target, graph: Graph, memory: GraphBuffer) -> Sliced[GgmlPlan]:
     """Compile, in a step for each node, so that `prepare` can give way to the loop.
 
     Returns:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
     from aggml.memory.graph_memory import GraphBuffer
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["MetaBackend", "MetaPlan"]
@@ -234,7 +234,7 @@ class MetaBackend(Backend):
 
     # -- graphs
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[MetaPlan]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[MetaPlan]:
         found = yield from dividing(graph, len(self.members))
         self._place(found.between)
         plan = MetaPlan(graph)

@@ -161,10 +161,10 @@ def shard_of(storage: Tensor) -> Shard:
         raise NotAllocated(
             f"[MetaBuffer] {storage!r} was not computed yet: compute its graph first"
         )
-    kind: MetaBufferType = block.type
-    n = len(kind.types)
+    buffer_type: MetaBufferType = block.type
+    n = len(buffer_type.types)
     axis = axis_of_leaf(storage, n)
-    each = kind.parts(storage.dtype, part_of(storage.ne, axis, n), storage.name)
+    each = buffer_type.parts(storage.dtype, part_of(storage.ne, axis, n), storage.name)
     if block.usage is not BufferUsage.ANY:
         for part in each:
             assert part.buffer is not None
@@ -187,12 +187,12 @@ def lay_shard(node: Tensor, state: int, each: Each) -> None:
     """
     placement, block = _place(node, "MetaBuffer")
     old = block.shards.get(placement.offset)
-    kind: MetaBufferType = block.type
+    buffer_type: MetaBufferType = block.type
     if old is not None and old.storage is placement.storage and old.state == state:
         places = [part.placement for part in old.each]
     else:
         ne = each[0].ne
-        places = [part.placement for part in kind.parts(node.dtype, ne, node.name)]
+        places = [part.placement for part in buffer_type.parts(node.dtype, ne, node.name)]
     for part, place in zip(each, places, strict=True):
         change(part, "placement", place)
     keep_shard(node, state, each)

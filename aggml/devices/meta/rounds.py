@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aggml.devices.meta.memory import Each
     from aggml.graph import Graph
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Needed", "Round", "Rounds", "Sent", "dividing"]
@@ -70,7 +70,7 @@ class Rounds(NamedTuple):
     between: list[Needed]
 
 
-def dividing(graph: Graph, n: int) -> Steps[Rounds]:
+def dividing(graph: Graph, n: int) -> Sliced[Rounds]:
     """Divide a placed graph among ``n`` devices, in small steps.
 
     Raises:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from aggml.memory.graph_memory import GraphBuffer
     from aggml.plan import Plan
     from aggml.stream.future import Future
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.stream.threadpool import ThreadPool
     from aggml.tensor import Tensor
 
@@ -199,7 +199,7 @@ class SimBackend(DirectBackend):
             dst, src, ids, latency=device.latency, bandwidth=device.bandwidth
         )
 
-    def _compile(self, graph: Graph, memory: GraphBuffer) -> Steps[Plan]:
+    def _compile(self, graph: Graph, memory: GraphBuffer) -> Sliced[Plan]:
         for node in graph.nodes:
             self.device._check_op(node)
         plan = yield from compiling(graph, memory.locate, memory.scratch_size, self.cpu)

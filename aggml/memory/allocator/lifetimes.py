@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aggml.graph import Graph
     from aggml.memory.buffer import Buffer
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
 
 __all__ = [
     "INPLACE",
@@ -129,7 +129,7 @@ def kept_storages(graph: Graph, reuse_inputs: bool) -> set[Tensor]:
 
 def _placing(
     graph: Graph, homes: Mapping[Tensor, _Home], kept: set[Tensor], linger: int = 0
-) -> Steps[dict[Tensor, tuple[int, int]]]:
+) -> Sliced[dict[Tensor, tuple[int, int]]]:
     """Address and bytes in its home's arena for each tensor of ``homes``, none of them a view.
 
     The walk is ggml's (``ggml_gallocr_alloc_graph_impl``): leafs first, then each node in order,
@@ -251,7 +251,7 @@ def laying_out_scratch(
     alloc_size: Callable[[Tensor], int] | None = None,
     reuse_inputs: bool = False,
     linger: int = 0,
-) -> Steps[ScratchLayout]:
+) -> Sliced[ScratchLayout]:
     """Plan one arena for the tensors of a graph that are wanted there, in small steps.
 
     Views are never placed; they keep their storage. Ends and OUTPUT tensors, if wanted, keep their
@@ -301,7 +301,7 @@ def laying_out_graph(
     types: Sequence[Sizing],
     reuse_inputs: bool = False,
     ours: Collection[Buffer] = (),
-) -> Steps[GraphLayout]:
+) -> Sliced[GraphLayout]:
     """Plan all that a graph allocator places: every tensor without memory that is no view.
 
     Args:

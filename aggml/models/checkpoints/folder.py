@@ -17,7 +17,7 @@ import aggml
 from aggml import Tensor
 from aggml.models.checkpoints.config import Config, read_json
 from aggml.models.checkpoints.keys import rope_keys
-from aggml.models.checkpoints.planning import Plan, chosen
+from aggml.models.checkpoints.planning import Translation, chosen
 from aggml.models.checkpoints.pooling import pooling_keys
 from aggml.models.checkpoints.shards import Shards
 from aggml.models.checkpoints.vocabularies import vocabulary_keys
@@ -71,7 +71,7 @@ class ModelFolder:
         self._config = config = Config(values)
         name, self._map = chosen(config, checkpoints)
         self._shards = Shards(self.path)
-        self._made = Plan(config, self._map, self._shards).tensors()
+        self._made = Translation(config, self._map, self._shards).tensors()
         self.tensors = {
             name: aggml.new_tensor(x.dtype, ne=x.shape[::-1] or (1,), name=name)
             for name, x in self._made.items()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aggml.models.checkpoints.recipes import Array, Checkpoint, Recipe, Rule
     from aggml.models.checkpoints.shards import Shards
 
-__all__ = ["Made", "Plan", "chosen"]
+__all__ = ["Made", "Translation", "chosen"]
 
 #: Kept in f32 whatever the folder has: small, or added to f32. Vectors are, too.
 IN_F32: Final = re.compile(
@@ -57,8 +57,8 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A folder's tensors on their way to GGUF's names.
+class Translation:
+    """A folder's tensors, on their way to GGUF's names.
 
     Attributes:
         config: its config.json.
@@ -151,9 +151,9 @@ def _kind(
     """
     if not arrays:
         return DType.F32
-    kinds = {"float64": DType.F64, "float32": DType.F32, "float16": DType.F16,
+    elements = {"float64": DType.F64, "float32": DType.F32, "float16": DType.F16,
              "bfloat16": DType.BF16}  # fmt: skip
-    found = kinds.get(arrays[0].dtype.name)
+    found = elements.get(arrays[0].dtype.name)
     if found is None:
         raise ModelError(
             f"{sources[0]!r} is of the type {arrays[0].dtype.name}: only floats of 16 bits and "

@@ -132,14 +132,14 @@ def _header(path: Path, raw: npt.NDArray[np.uint8]) -> tuple[dict[str, Stored], 
 
 
 def _entry(name: str, told: dict[str, Any], base: int) -> Stored:
-    kind = NUMPY.get(told["dtype"])
-    if kind is None:
+    element = NUMPY.get(told["dtype"])
+    if element is None:
         raise ValueError(f"{name!r} is of the type {told['dtype']!r}")
     shape = tuple(told["shape"])
     begin, end = told["data_offsets"]
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
         raise ValueError(f"{name!r} has the shape {shape} at {begin} to {end}")
-    found = Stored(kind, shape, base + begin)
+    found = Stored(element, shape, base + begin)
     if found.nbytes != end - begin:
         raise ValueError(f"{name!r} of the shape {shape} has {end - begin} bytes")
     return found

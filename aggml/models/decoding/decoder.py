@@ -77,8 +77,8 @@ class Decoder:
         self.weights = weights
         self._first_rows = (np.arange(sequences, dtype=np.int32) * self.ctx)[:, None]
         self._foreseen: tuple[tuple[int, ...], Step, dict[Tensor, Any]] | None = None
-        kind = DType.parse(cache)
-        self.caches = Caches(model, kind, self.ctx, sequences, ring=self.ring)
+        element = DType.parse(cache)
+        self.caches = Caches(model, element, self.ctx, sequences, ring=self.ring)
         self._reached = Reached(sequences) if self.caches.states else None
         self._memory = self._allocate()
         builder = Builder(model, weights, self.caches, self.ctx)

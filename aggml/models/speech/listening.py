@@ -47,8 +47,8 @@ def _convolved(
 ) -> tuple[Tensor, int]:
     """[frames, channels, windows] -> [width, frames * windows] through a kernel of three frames."""
     kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-    kind = kernel.dtype if kernel.dtype in (DType.F16, DType.F32) else DType.F32
-    rows = ops.im2col(kernel, x, stride, 0, 1, 0, 1, 0, False, kind)
+    element = kernel.dtype if kernel.dtype in (DType.F16, DType.F32) else DType.F32
+    rows = ops.im2col(kernel, x, stride, 0, 1, 0, 1, 0, False, element)
     flat = ops.reshape_2d(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2])
     y = ops.mul_mat(flat, ops.reshape_2d(rows, rows.ne[0], rows.ne[1] * rows.ne[2]))
     bias = ops.reshape_1d(bias, kernel.ne[2])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aggml.backend import Backend
     from aggml.graph import Graph
     from aggml.memory.buffer_type import BufferType
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
     from aggml.tensor.placement import Holder
 
@@ -271,7 +271,7 @@ def _follow_storage(
 
 def assigning(
     graph: Graph, q: Question, pins: Mapping[Tensor, int], *, op_offload: bool
-) -> Steps[Assignment]:
+) -> Sliced[Assignment]:
     """Assign all tensors of a graph, in small steps.
 
     Pins hold: unlike ggml's, they win over the upgrade to an earlier backend (pass 3).

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from aggml.graph import Graph
     from aggml.scheduler.deciding.program import Program
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
     from aggml.tensor.placement import BufferUsage, Placement
 
@@ -63,7 +63,7 @@ def comparing(
     pins: Mapping[Tensor, int],
     program: Program,
     known: Ground,
-) -> Steps[dict[Tensor, Tensor] | None]:
+) -> Sliced[dict[Tensor, Tensor] | None]:
     """The tensor of the program that stands for each tensor of the graph; None: they differ.
 
     Alike are: ops and their parameters, types, extents, strides, offsets of views, sources, flags,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.scheduler.deciding.assign import Assignment
     from aggml.scheduler.deciding.split import Split
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Program", "building"]
@@ -85,7 +85,7 @@ def building(
     *,
     op_offload: bool,
     cuts: Collection[int] = (),
-) -> Steps[Program]:
+) -> Sliced[Program]:
     """Assign and cut a graph, in small steps (see `assigning` and `splitting`)."""
     found = yield from assigning(graph, q, pins, op_offload=op_offload)
     for leaf in graph.leafs:  # one that nothing reads but the user
@@ -135,7 +135,7 @@ class _Touched(NamedTuple):
 
 def _touching(
     graph: Graph, q: Question, splits: Sequence[Split], floating: frozenset[Tensor]
-) -> Steps[_Touched]:
+) -> Sliced[_Touched]:
     """Find out what splits read, write and copy, in small steps."""
     made: dict[Tensor, int] = {}
     direct: set[Tensor] = set()

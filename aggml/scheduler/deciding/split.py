@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aggml.graph import Graph
     from aggml.scheduler.deciding.assign import Assignment, Question
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Copy", "Split", "splitting"]
@@ -134,7 +134,7 @@ class _Cutting:
 
 def splitting(
     graph: Graph, q: Question, found: Assignment, cuts: Collection[int] = ()
-) -> Steps[list[Split]]:
+) -> Sliced[list[Split]]:
     """Cut a graph into splits, in small steps.
 
     An empty graph gives one empty split. A copy is made once per backend and used by all later

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.layout.memory import Key, Memory
     from aggml.scheduler.layout.plans import Side
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Layout", "laying_out", "measure"]
@@ -68,7 +68,7 @@ class Layout:
         return f"layout of graph {self.program.uid}, {where}\n{self.script}"
 
 
-def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -> Steps[Layout]:
+def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -> Sliced[Layout]:
     """Give a program memory and plans, in small steps.
 
     Args:
@@ -90,7 +90,7 @@ def laying_out(program: Program, slot: int | None, memory: Memory, side: Side) -
     return Layout(program, slot, script, rewritten.twins, placed.buffers)
 
 
-def _placing_for_good(program: Program) -> Steps[None]:
+def _placing_for_good(program: Program) -> Sliced[None]:
     """Memory for leafs that nobody placed and no run brings."""
     for b, buffer_type in enumerate(program.q.types):
         while group := [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aggml.memory.buffer import Buffer
     from aggml.memory.buffer_type import BufferType
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["SIDE_STREAMS", "Key", "Memory", "Unshared"]
@@ -39,7 +39,7 @@ class Memory:
     def __init__(self) -> None:
         self.buffers: dict[Key, list[Buffer]] = {}
 
-    def grow(self, key: Key, buffer_type: BufferType, sizes: Sequence[int]) -> Steps[list[Buffer]]:
+    def grow(self, key: Key, buffer_type: BufferType, sizes: Sequence[int]) -> Sliced[list[Buffer]]:
         """Buffers of at least these sizes.
 
         Raises:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.memory.buffer_type import BufferType
     from aggml.scheduler.layout.memory import Key, Memory
     from aggml.scheduler.layout.rewrite import Rewritten
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Placed", "offsetting", "placing"]
@@ -66,14 +66,14 @@ class _Taken:
 
     def taking(
         self, key: Key, buffer_type: BufferType, sizes: Sequence[int]
-    ) -> Steps[list[Buffer]]:
+    ) -> Sliced[list[Buffer]]:
         """Buffers of at least these sizes."""
         have = yield from self._memory.grow(key, buffer_type, sizes)
         self.buffers.append((key, have))
         return have
 
 
-def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Steps[Placed]:
+def placing(rewritten: Rewritten, slot: int | None, memory: Memory) -> Sliced[Placed]:
     """Give each new storage an address, and a `Placement` if several actions touch it.
 
     Args:
@@ -131,7 +131,7 @@ def _is_alone(rewritten: Rewritten, *, apart: bool) -> list[bool]:
     return [site.side > 0 or (apart and is_shared[site.backend]) for site in rewritten.sites]
 
 
-def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Steps[GraphLayout]:
+def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Sliced[GraphLayout]:
     """Offsets of what has no memory yet, as ggml's graph allocator finds them.
 
     Args:
@@ -149,7 +149,7 @@ def offsetting(rewritten: Rewritten, types: Sequence[Sizing]) -> Steps[GraphLayo
     )
 
 
-def _placing_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Steps[None]:
+def _placing_apart(rewritten: Rewritten, slot: int, taken: _Taken) -> Sliced[None]:
     """Memory of this submission alone for what other streams than the computing one touch."""
     program, twins, home = rewritten.program, rewritten.twins, rewritten.home
     tensors = [twins[t] for t in program.direct]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aggml.plan import DevicePlan
     from aggml.scheduler.layout.place import Placed
     from aggml.scheduler.layout.rewrite import Rewritten
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Side", "SplitMemory", "backend_at", "compiling_splits"]
@@ -68,7 +68,7 @@ def backend_at(rewritten: Rewritten, site: int, side: Side) -> Backend:
     return side(f"compute {number}", b) if number else rewritten.program.q.backends[b]
 
 
-def compiling_splits(placed: Placed, side: Side) -> Steps[list[DevicePlan | None]]:
+def compiling_splits(placed: Placed, side: Side) -> Sliced[list[DevicePlan | None]]:
     """A plan for each split, in small steps; None for a split that computes nothing.
 
     Raises:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aggml.graph import Graph
     from aggml.scheduler.deciding.program import Program
     from aggml.scheduler.deciding.split import Copy, Split
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Rewritten", "Site", "rewriting"]
@@ -85,7 +85,7 @@ class Rewritten:
         return [t for t in self.twins.values() if t.op == "none"]
 
 
-def rewriting(program: Program, *, apart: bool) -> Steps[Rewritten]:
+def rewriting(program: Program, *, apart: bool) -> Sliced[Rewritten]:
     """Rewrite a program, a split in each step.
 
     Args:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.layout.memory import Key
     from aggml.scheduler.layout.place import Placed
     from aggml.scheduler.layout.plans import Side
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
 __all__ = ["Script", "scripting"]
@@ -68,7 +68,7 @@ class Script:
         return "\n".join(lines)
 
 
-def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Steps[Script]:
+def scripting(placed: Placed, plans: Sequence[DevicePlan | None], side: Side) -> Sliced[Script]:
     """List the actions of a submission, a split in each step.
 
     Args:

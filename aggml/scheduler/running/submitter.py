@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aggml.scheduler.running.run import Runner
     from aggml.stream.admission import Admission
     from aggml.stream.future import Future
-    from aggml.stream.slices import Steps
+    from aggml.stream.slices import Sliced
     from aggml.tensor import Tensor
 
     Array = np.ndarray[Any, Any]
@@ -241,7 +241,7 @@ class Submitter:
         planner.last = known
         return _Ready(known, layout)
 
-    def planning(self, job: Job) -> Steps[None]:
+    def planning(self, job: Job) -> Sliced[None]:
         """Plan what a job needs, in small steps.
 
         Raises:

@@ -138,8 +138,8 @@ def _up(size: int) -> int:
 def _converted(node: Tensor) -> int:
     """Bytes of b in the type of the call, 0 if it is of that already."""
     a, b = _operands(node)
-    kind = _type(a.dtype)
-    return 0 if kind is b.dtype else _up(b.nelements * kind.type_size)
+    element = _type(a.dtype)
+    return 0 if element is b.dtype else _up(b.nelements * element.type_size)
 
 
 def _rows_at_a_time(a: Tensor) -> int:
@@ -201,9 +201,9 @@ def _calls(
 ) -> Iterator[Launch]:
     """The calls for ``a``, the rows from ``first`` on of the node's matrix."""
     d = replace(site.dst, data=site.dst.data + 4 * first)
-    kind = DType(a.type)
-    number = _TF32 if tf32 and kind is DType.F32 else _TYPES[kind]
-    size = kind.type_size
+    element = DType(a.type)
+    number = _TF32 if tf32 and element is DType.F32 else _TYPES[element]
+    size = element.type_size
     m, k = a.ne[1], a.ne[0]
     for p in products:
         at = (a.data + p.a, b.data + p.b, d.data + p.d)
@@ -230,11 +230,11 @@ def instead(site: Site, kernels: list[Launch], *, tf32: bool = False) -> list[La
     """
     a, b = site.src(0), site.src(1)
     found = [replace(launch, when=WITHOUT_BLAS) for launch in kernels]
-    kind = _type(DType(a.type))
-    if kind.value != b.type:
-        size = kind.type_size
+    element = _type(DType(a.type))
+    if element.value != b.type:
+        size = element.type_size
         nb = (size, size * b.ne[0], size * b.ne[0] * b.ne[1], size * b.ne[0] * b.ne[1] * b.ne[2])
-        dense = replace(b, data=site.scratch + _WORKSPACE, nb=nb, type=kind.value)
+        dense = replace(b, data=site.scratch + _WORKSPACE, nb=nb, type=element.value)
         found += [replace(launch, when=WITH_BLAS) for launch in cpy.convert(site, dense, b)]
         b = dense
     if not DType(a.type).is_quantized:

@@ -38,10 +38,10 @@ def launches(site: Site) -> list[Launch]:
     dst, src = site.dst, site.src(0)
     if dst.type == src.type:
         return copy(site, dst, src)
-    to, kind = DType(dst.type), DType(src.type)
+    to, element = DType(dst.type), DType(src.type)
     if to.is_quantized:
         return quantize.cpy(site)
-    if kind.is_quantized:
+    if element.is_quantized:
         grid = (min(ceil(site.node.nelements // 32, 128), 1 << 20), 1, 1)
         return [site.launch("cpy", "from_quantized", grid, (128, 1, 1), 1, operands=[dst, src])]
     return convert(site, dst, src)
@@ -75,9 +75,9 @@ def _in_one_shape(dst: Operand, src: Operand, to: int, size: int) -> list[Operan
     return None
 
 
-def _blocks(o: Operand, kind: DType) -> Operand:
+def _blocks(o: Operand, element: DType) -> Operand:
     """Extents in blocks, which then are elements of ``type_size`` bytes."""
-    return replace(o, ne=(o.ne[0] // kind.blck_size, *o.ne[1:]))
+    return replace(o, ne=(o.ne[0] // element.blck_size, *o.ne[1:]))
 
 
 def _largest_word(operands: list[Operand], size: int) -> int:
@@ -95,9 +95,9 @@ def _largest_word(operands: list[Operand], size: int) -> int:
 
 def copy(site: Site, dst: Operand, src: Operand) -> list[Launch]:
     """Elements of one type, of which ``src`` may repeat; as few and as large words as possible."""
-    kind = DType(dst.type)
-    size = kind.type_size
-    to, what = _blocks(dst, kind), _blocks(src, kind)
+    element = DType(dst.type)
+    size = element.type_size
+    to, what = _blocks(dst, element), _blocks(src, element)
     if 0 in to.ne:
         return []
     repeats = any(n % m == 0 for n, m in zip(to.ne, what.ne, strict=True)) and all(

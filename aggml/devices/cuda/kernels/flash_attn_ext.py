@@ -43,7 +43,7 @@ def _quantized(k: Tensor, v: Tensor) -> bool:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Tiling:
     dv: int  # columns of V of a tile; 0: the plain kernel
     stride: int  # words of a row of q and k in shared memory
     rows: int  # of a block
@@ -67,7 +67,7 @@ def _shares_rows(k: Tensor, v: Tensor) -> bool:
     return shape == (True, v.view_offs, v.dtype, v.nb, v.ne[1:]) and v.ne[0] <= k.ne[0]
 
 
-def _plan(node: Tensor, gpu: Gpu) -> _Plan:
+def _plan(node: Tensor, gpu: Gpu) -> _Tiling:
     q, k, v = _operands(node)
     dv = next((n for n in _DV if n >= v.ne[0]), 0)
     step = 16 if dv <= 2 * _ALONE else 32  # elements of a row that are multiplied at a time
@@ -88,12 +88,12 @@ def _plan(node: Tensor, gpu: Gpu) -> _Plan:
             splits = max(1, min(most, _BLOCKS // blocks))
             split_keys = max(1, ceil(ceil(k.ne[1], _KEYS), splits)) * _KEYS
             splits = max(1, ceil(k.ne[1], split_keys))
-            return _Plan(dv, stride, tile_rows, stages, shared, splits, split_keys)
+            return _Tiling(dv, stride, tile_rows, stages, shared, splits, split_keys)
     width = max(q.ne[0], v.ne[0])
     keys = (gpu.shared // 4 - q.ne[0] - v.ne[0]) // (width + 1)
     keys = min(keys, 32)
     shared = 4 * (q.ne[0] + v.ne[0] + keys * (width + 1))
-    return _Plan(0, 0, 1, 1, shared, 1, keys)
+    return _Tiling(0, 0, 1, 1, shared, 1, keys)
 
 
 def refuses(node: Tensor) -> bool:

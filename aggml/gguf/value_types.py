@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-__all__ = ["Kind"]
+__all__ = ["ValueType"]
 
 ALIGNMENT_KEY: Final = "general.alignment"  # of tensors: a power of two, stored as a uint32
 DEFAULT_ALIGNMENT: Final = 32
 MAX_ALIGNMENT: Final = 1 << 30  # a larger one is a mistake, not a layout
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """A type of metadata values.
 
     Attributes:
@@ -44,9 +44,9 @@ _TABLE: Final = (
     ("int64", "q"),
     ("float64", "d"),
 )
-KINDS: Final = tuple(
-    Kind(number, name, None if code is None else struct.Struct(f"<{code}"))
+VALUE_TYPES: Final = tuple(
+    ValueType(number, name, None if code is None else struct.Struct(f"<{code}"))
     for number, (name, code) in enumerate(_TABLE)
 )
-BY_NAME: Final = {kind.name: kind for kind in KINDS}
+BY_NAME: Final = {value_type.name: value_type for value_type in VALUE_TYPES}
 UINT32, BOOL, STRING, ARRAY = (BY_NAME[name] for name in ("uint32", "bool", "string", "array"))
