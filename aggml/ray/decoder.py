@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from aggml import InvalidArgument, InvalidState
+from aggml import InvalidState
 from aggml.models.cache.rows import rounded
+from aggml.models.decoding.batch import check
 from aggml.models.decoding.decoder import CHUNK, Best
 from aggml.models.errors import ModelError
 from aggml.ray.dispatch import Dispatcher, Form
@@ -164,18 +165,7 @@ class PipelineDecoder:
             slot.epoch, slot.ids = first.epoch, first.ids[:n]
 
     def _check(self, ids: Sequence[int], start: int) -> None:
-        if not len(ids):
-            raise InvalidArgument("[pipeline] there must be at least one token")
-        if start + len(ids) > self.ctx:
-            raise ModelError(
-                f"{start + len(ids)} tokens do not fit a context of {self.ctx}: load with a larger "
-                "ctx"
-            )
-        if not 0 <= min(ids) <= max(ids) < self.vocabulary:
-            raise InvalidArgument(
-                f"[pipeline] token ids are 0 to {self.vocabulary - 1}, "
-                f"given were {min(ids)} to {max(ids)}"
-            )
+        check(ids, start, self.ctx, self.vocabulary, "pipeline")
 
     async def _one_more(
         self, ids: Sequence[int], positions: Sequence[int], slot: int, form: Form

@@ -200,17 +200,17 @@ class Best:
     every: F32 | None = None
 
 
-def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int) -> None:
+def check(ids: Sequence[int], start: int, ctx: int, vocabulary: int, what: str = "Decoder") -> None:
     """Refuse tokens that a sequence cannot take in at ``start``."""
     if not len(ids):
-        raise InvalidArgument("[Decoder] there must be at least one token")
+        raise InvalidArgument(f"[{what}] there must be at least one token")
     if start + len(ids) > ctx:
         raise ModelError(
             f"{start + len(ids)} tokens do not fit a context of {ctx}: load with a larger ctx"
         )
     if not 0 <= min(ids) <= max(ids) < vocabulary:
         raise InvalidArgument(
-            f"[Decoder] token ids are 0 to {vocabulary - 1}, given were {min(ids)} to {max(ids)}"
+            f"[{what}] token ids are 0 to {vocabulary - 1}, given were {min(ids)} to {max(ids)}"
         )
 
 

@@ -5,7 +5,7 @@
 // The token has to be that of the CPU (native/lower/sample.c has the same operations and says why): weights are
 // integers, and what makes them is rounded after each operation. A thread has a run of the candidates: sums of runs,
 // then a walk of each run from the sum before it.
-#include "common.cuh"
+#include "scan.cuh"
 
 enum { WHOLE = 42 };
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW };
@@ -53,24 +53,6 @@ DEV u64 sum_of(const Row &r, i64 most, double temperature)
     u64 sum = 0;
     for (i64 i = r.first; i < r.last && i < most; ++i) sum += weight_at(r, i, temperature);
     return sum;
-}
-
-// What comes before this thread's number in a block.
-DEV u64 sum_before(u64 mine)
-{
-    __shared__ u64 totals[32];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u64 sum = mine;
-#pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-        const u64 below = __shfl_up_sync(0xffffffffu, sum, o);
-        if (lane >= o) sum += below;
-    }
-    __syncthreads();
-    if (lane == 31) totals[warp] = sum;
-    __syncthreads();
-    for (int w = 0; w < warp; ++w) sum += totals[w];
-    return sum - mine;
 }
 
 // How many of the first `most` sums, each of all weights so far, are below `bound`; by a whole block.

@@ -5,6 +5,7 @@
 // wanted, the first of them, and sorts these k. argsort is a stable radix sort of four digits of 8 bits: count, add up,
 // move.
 // grid: parts of a row, rows from aux[0] on. Scratch: for each of these rows the words that the kernels name.
+#include "scan.cuh"
 #include "sort.cuh"
 
 // MOST: k of a selection
@@ -26,24 +27,6 @@ DEV Long row_of(const Node<1> &n)
     r.step = a.nb[0];
     r.first = (i64)blockIdx.x * PART;
     return r;
-}
-
-// What comes before this thread's number in a block of THREADS.
-DEV u32 sum_before(u32 mine)
-{
-    __shared__ u32 totals[THREADS / 32];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u32 sum = mine;
-#pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-        const u32 below = __shfl_up_sync(0xffffffffu, sum, o);
-        if (lane >= o) sum += below;
-    }
-    __syncthreads();
-    if (lane == 31) totals[warp] = sum;
-    __syncthreads();
-    for (int w = 0; w < warp; ++w) sum += totals[w];
-    return sum - mine;
 }
 
 // --- top_k: u32 bins[3][BINS], what is less, k found, how many equal ones each part has; then u64 keys[k].

@@ -1,0 +1,22 @@
+// Sums of what comes before a thread, over a block: for kernels that find places or bounds. Not here: the sum of all
+// (common.cuh).
+#pragma once
+#include "common.cuh"
+
+// What comes before this thread's number in a block of one dimension. May be called again and again.
+template <class T> DEV T sum_before(T mine)
+{
+    __shared__ T totals[32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    T sum = mine;
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+        const T below = __shfl_up_sync(0xffffffffu, sum, o);
+        if (lane >= o) sum += below;
+    }
+    __syncthreads();
+    if (lane == 31) totals[warp] = sum;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) sum += totals[w];
+    return sum - mine;
+}
