@@ -14,7 +14,7 @@ from aggml.ops.table import IDLE
 from aggml.plan.storages import Storages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from aggml.graph import Graph
     from aggml.native import _native
@@ -57,6 +57,7 @@ class DevicePlan:
         writes: the storages that a run writes in full; a failed one leaves them poisoned.
         partial: the storages that a run writes in part.
         keep: the placements of all tensors: their memory lives as long as the plan.
+        memory: buffers of tensors that have no placement; they live as long, too.
 
     Raises:
         InvalidArgument: a node would write memory that is read-only.
@@ -67,6 +68,7 @@ class DevicePlan:
         "arena_size",
         "keep",
         "leafs",
+        "memory",
         "nodes",
         "partial",
         "reads",
@@ -88,6 +90,7 @@ class DevicePlan:
         self.writes = tuple(storages.writes)
         self.partial = tuple(storages.partial)
         self.keep: list[Placement | None] = [t.placement for t in (*graph.leafs, *graph.nodes)]
+        self.memory: Sequence[object] = ()
 
     @property
     def graph(self) -> Graph:

@@ -5,7 +5,9 @@ Two simulated accelerators and the CPU. Not here: what is computed where (test_r
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -236,6 +238,29 @@ async def test_run_cancelled_aborts_its_work(chain: Chain) -> None:
         await chain.sched.run(chain.graph, {chain.x: chain.input(0)}, chain.z)
     assert scope.cancelled_caught
     assert chain.right(1, await (await chain.submit(1)))
+
+
+async def test_reset_leaves_memory_to_what_is_in_flight(chain: Chain) -> None:
+    a, b = (new_tensor("f32", ne=(8,)) for _ in range(2))
+    chain.a.alloc([a, b])
+    await chain.a.set(a, np.ones(8, np.float32))
+    copied = ops.cpy(ops.sum_rows(ops.sum(ops.add(a, a))), ops.view_1d(b, 1, 0))
+    with chain.a_dev.hold():
+        future = await chain.sched.submit(Graph(copied), {}, b)
+        held = chain.sched._planner.memory.buffers
+        memory = [weakref.ref(block) for blocks in held.values() for block in blocks]
+        del held
+        assert memory
+        chain.sched.reset()
+        gc.collect()
+        assert all(block() is not None for block in memory)
+    assert (await future)[0] == 16
+    del future
+    await chain.sched.synchronize()
+    for stream in chain.sched._runner.streams():
+        stream.native.release_finished()
+    gc.collect()
+    assert all(block() is None for block in memory)
 
 
 async def test_large_values_cross_in_pieces() -> None:

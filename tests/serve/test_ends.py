@@ -155,16 +155,17 @@ async def test_while_it_drains_new_requests_are_told_to_come_back(file: Path) ->
             tasks.start_soon(drain)
             while not service.stopping:
                 await anyio.lowlevel.checkpoint()
-            for path in ("completions", "chat/completions", "embeddings"):
-                refused = await client.post(f"/v1/{path}", json=given)
-                assert refused.status_code == 503
-                assert int(refused.headers["retry-after"]) >= 1
-                assert "stopping" in refused.json()["error"]["message"]
-            health = await client.get("/health")
-            assert (health.status_code, health.json()["status"]) == (503, "stopping")
-            assert int(health.headers["retry-after"]) >= 1
-            assert (await client.get("/v1/models")).status_code == 200
-            assert not drained
+            with engine_of(app).model.site.host.stream.hold():  # the answer has to wait
+                for path in ("completions", "chat/completions", "embeddings"):
+                    refused = await client.post(f"/v1/{path}", json=given)
+                    assert refused.status_code == 503
+                    assert int(refused.headers["retry-after"]) >= 1
+                    assert "stopping" in refused.json()["error"]["message"]
+                health = await client.get("/health")
+                assert (health.status_code, health.json()["status"]) == (503, "stopping")
+                assert int(health.headers["retry-after"]) >= 1
+                assert (await client.get("/v1/models")).status_code == 200
+                assert not drained
     assert drained
     assert answers[0].status_code == 200
     assert answers[0].json()["usage"]["completion_tokens"] == 200

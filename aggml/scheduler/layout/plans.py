@@ -39,7 +39,6 @@ class SplitMemory(GraphBuffer):
         graph: the nodes of the split.
         backend: that compiles.
         addresses: of storages that have no `Placement`.
-        blocks: all buffers of the layout, kept for as long as the plan.
     """
 
     def __init__(
@@ -48,11 +47,9 @@ class SplitMemory(GraphBuffer):
         graph: Graph,
         backend: Backend,
         addresses: Mapping[Tensor, int],
-        blocks: tuple[Buffer, ...],
     ) -> None:
         super().__init__(block, graph, backend, 0)
         self._addresses = addresses
-        self._blocks = blocks
 
     def locate(self, tensor: Tensor) -> tuple[int, bool]:
         """See `GraphBuffer.locate`; never in the arena."""
@@ -84,6 +81,8 @@ def compiling_splits(placed: Placed, side: Side) -> Sliced[list[DevicePlan | Non
         backend = backend_at(rewritten, site, side)
         buffer_type = rewritten.program.q.types[rewritten.sites[site].backend]
         block = blocks[0] if blocks else buffer_type.alloc_buffer(0)
-        memory = SplitMemory(block, graph, backend, placed.addresses, blocks)
-        plans.append((yield from backend._compile(graph, memory.serve(graph, {}))))
+        memory = SplitMemory(block, graph, backend, placed.addresses)
+        plan = yield from backend._compile(graph, memory.serve(graph, {}))
+        plan.memory = blocks  # `reset` forgets the layout while runs are queued
+        plans.append(plan)
     return plans
