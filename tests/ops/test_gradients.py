@@ -109,6 +109,12 @@ def _pairs() -> Iterator[tuple[str, Pair]]:
             {ids: np.array([2, 0, 2, 1], np.int32), table: np.zeros((3, 5), np.float32)},
         ),
     )
+    yield from _windows()
+    yield from _turned()
+    yield from _attention()
+
+
+def _windows() -> Iterator[tuple[str, Pair]]:
     kernel = leaf(3, 2, 2, 1)
     window: dict[str, Any] = {"s0": 2, "s1": 1, "p0": 1, "p1": 0, "d0": 1, "d1": 2}
     yield (
@@ -131,6 +137,9 @@ def _pairs() -> Iterator[tuple[str, Pair]]:
                 start=lambda x: x.ravel().argsort().argsort().astype(np.float32).reshape(x.shape),
             ),
         )
+
+
+def _turned() -> Iterator[tuple[str, Pair]]:
     pos, factors = leaf(3, dtype="i32"), leaf(4)
     yarn = (8, "neox", 16, 1e4, 0.5, 1.0, 1.2)
     turn = {pos: np.array([0, 3, 7], np.int32), factors: np.array([1, 2, 1, 0.5], np.float32)}
@@ -154,7 +163,6 @@ def _pairs() -> Iterator[tuple[str, Pair]]:
             {many: np.arange(12, dtype=np.int32)},
         ),
     )
-    yield from _attention()
 
 
 def _attention() -> Iterator[tuple[str, Pair]]:

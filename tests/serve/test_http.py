@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import numpy as np
-import openai
 import pytest
 from serve.support import GREEDY, PATIENCE, SMALL, engine_of, events, serving, started
 
@@ -254,6 +253,8 @@ async def test_two_models_of_one_name_are_refused(file: Path) -> None:
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_openai_s_client_talks_to_it(file: Path, minilm: Path, server: str) -> None:
+    import openai  # 0.7 s, in every process that collects
+
     with started([file, minilm], server) as (_, address):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=PATIENCE)
         assert next(x.id for x in client.models.list()) == "small-random-llama"
