@@ -23,6 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+
+# Ray ends a program that has not reached the GCS for a minute: on a machine under load that is less
+# than it takes to connect again.
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
 import ray
 from ray.cluster_utils import Cluster
 from ray.exceptions import RayError

@@ -74,6 +74,17 @@ def served(application: Any) -> Iterator[str]:
         serve.shutdown()  # type: ignore[no-untyped-call]
 
 
+def replica_actor(replica: str) -> Any:
+    """The actor of a replica of Ray Serve."""
+    import ray
+
+    names: Any = ray.util.list_named_actors(all_namespaces=True)
+    for name in names:
+        if replica in name["name"]:
+            return ray.get_actor(name["name"], namespace=name["namespace"])
+    raise AssertionError(f"no actor is called {replica}")
+
+
 def store_in_use() -> float:
     """Bytes of all object stores that hold something."""
     import ray

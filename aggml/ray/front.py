@@ -2,7 +2,8 @@
 
 Ray Serve's router sees the head of a request over HTTP, not its body. So a deployment in front
 reads the body and calls the replicas by a handle, whose router sees what the prompt begins with.
-Here: both ends of such a call. Not here: the choice (routing.py), the service (aggml.serve).
+Here: both ends of such a call. Not here: the choice (routing.py), what a client has of an answer
+and how that goes on elsewhere (passing.py), the service (aggml.serve).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 
 from aggml.ray.errors import LOST
+from aggml.ray.passing import REPLICA, Begin, Part, Passing
 from aggml.ray.routing import pieces_of
 from aggml.ray.scaling import Replica
 from aggml.serve.http.app import application
-from aggml.serve.http.forms import Failure
-from aggml.serve.jobs import EngineError
+from aggml.serve.http.resuming import NOTE, RESUMING, SoFar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
 
     from aggml.serve.http import Options
 
-__all__ = ["Begin", "Behind", "Front", "Head", "answered"]
+__all__ = ["Behind", "Front", "Head", "answered"]
 
 LARGEST: Final = 65 << 20  # bytes of a body; the replica refuses less, and says so
-TRIES: Final = 3  # replicas that a request is given to, as each is lost
 ENDS: Final = 5.0  # seconds that a replica has to end what nobody waits for
 WAITING: Final = 64  # parts of an answer that wait for the front at most
 
@@ -50,22 +50,17 @@ class Head(NamedTuple):
     root: str
 
 
-class Begin(NamedTuple):
-    """The head of an answer; its body follows in parts."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-
-
 # -- in a replica
 
 
-async def answered(app: ASGIApp, head: Head, body: bytes) -> AsyncGenerator[Begin | bytes, None]:
+async def answered(
+    app: ASGIApp, head: Head, body: bytes, so_far: SoFar
+) -> AsyncGenerator[Begin | Part, None]:
     """The answer of an ASGI application: its head, then its body as it comes.
 
     Cancellation, and closing the generator: the application hears that its client has gone.
     """
-    parts: asyncio.Queue[Begin | bytes | None] = asyncio.Queue(WAITING)
+    parts: asyncio.Queue[Begin | Part | None] = asyncio.Queue(WAITING)
     gone = asyncio.Event()
     given = False
 
@@ -84,31 +79,33 @@ async def answered(app: ASGIApp, head: Head, body: bytes) -> AsyncGenerator[Begi
             headers = [(bytes(k), bytes(v)) for k, v in message.get("headers", ())]
             await parts.put(Begin(message["status"], headers))
         elif message.get("body"):
-            await parts.put(bytes(message["body"]))
+            note = message.get(NOTE)
+            await parts.put(Part(bytes(message["body"]), [] if note is None else [note]))
 
     async def run() -> None:
         try:
-            await app(_scope(head), receive, send)
+            await app(_scope(head, so_far), receive, send)
         finally:
             if not gone.is_set():
                 await parts.put(None)
 
     task = asyncio.create_task(run())
     try:
-        part: Begin | bytes | None = b""
+        part: Begin | Part | None = Part(b"", [])
         while part is not None:
             part = await parts.get()
             if isinstance(part, Begin):
                 yield part
                 continue
             together = []
-            while isinstance(part, bytes):
+            while isinstance(part, Part):
                 together.append(part)
                 if parts.empty():
                     break
                 part = parts.get_nowait()
             if together:
-                yield b"".join(together)
+                data = b"".join(x.data for x in together)
+                yield Part(data, [note for x in together for note in x.notes])
         await task
     finally:
         gone.set()
@@ -121,7 +118,7 @@ async def answered(app: ASGIApp, head: Head, body: bytes) -> AsyncGenerator[Begi
             await task
 
 
-def _scope(head: Head) -> Scope:
+def _scope(head: Head, so_far: SoFar) -> Scope:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -135,6 +132,7 @@ def _scope(head: Head) -> Scope:
         "headers": head.headers,
         "server": None,
         "client": None,
+        "extensions": {RESUMING: so_far},
     }
 
 
@@ -169,21 +167,23 @@ class Behind(Replica):
         await asyncio.wait([self._life])
 
     async def answer(
-        self, head: tuple[Any, ...], body: bytes, pieces: list[bytes]
-    ) -> AsyncGenerator[Begin | bytes, None]:
+        self, head: tuple[Any, ...], body: bytes, so_far: SoFar, pieces: list[bytes]
+    ) -> AsyncGenerator[Begin | Part, None]:
         """The answer to a request: its head, then its body as it comes.
 
         Args:
             head: a `Head`.
             body: all of it.
+            so_far: what its client has of the answer already, from a replica that was lost.
             pieces: for the router alone.
         """
         del pieces
         name = serve.get_replica_context().replica_id.unique_id.encode()
-        async with contextlib.aclosing(answered(self._asgi_app, Head(*head), body)) as parts:
+        answer = answered(self._asgi_app, Head(*head), body, so_far)
+        async with contextlib.aclosing(answer) as parts:
             async for part in parts:
                 if isinstance(part, Begin):
-                    yield Begin(part.status, [*part.headers, (b"x-aggml-replica", name)])
+                    yield Begin(part.status, [*part.headers, (REPLICA, name)])
                 else:
                     yield part
 
@@ -194,8 +194,7 @@ class Behind(Replica):
 class Front:
     """Reads a request and gives it to the replica that has most of its prompt's beginning.
 
-    A replica that is lost before it has answered anything is replaced by another one. Afterwards
-    the client is told: an answer that has begun cannot begin again.
+    A replica that is lost is replaced by another one, which goes on with the answer (passing.py).
     """
 
     def __init__(self, replicas: Any) -> None:  # noqa: ANN401 a handle of Ray Serve
@@ -244,34 +243,28 @@ class Front:
             answer.result()
 
     async def _answer(self, head: Head, body: bytes, send: Send) -> None:
-        """Pass an answer on."""
+        """Pass an answer on, from as many replicas as it takes."""
         pieces = pieces_of(body) if head.method == "POST" else []
-        begun: Begin | None = None
-        for tried in range(1, TRIES + 1):
+        passing = Passing(send)
+        while True:
             try:
-                async with contextlib.aclosing(self._parts(head, body, pieces)) as parts:
+                parts = self._parts(head, body, passing.so_far_now(), pieces)
+                async with contextlib.aclosing(parts):
                     async for part in parts:
-                        if isinstance(part, bytes):
-                            await send(
-                                {"type": "http.response.body", "body": part, "more_body": True}
-                            )
-                        else:
-                            begun = Begin(*part)
-                            await _begin(send, begun)
+                        await passing.take(part)
                 break
             except (of_ray.RayError, RayServeException) as error:
                 _log.warning("a replica has not answered: %s", type(error).__name__)
-                if begun is None and tried < TRIES and isinstance(error, LOST):
-                    continue
-                await _tell(send, error, begun)
-                break
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                if not (isinstance(error, LOST) and passing.can_go_on()):
+                    await passing.fail(error)
+                    break
+        await passing.end()
 
     async def _parts(
-        self, head: Head, body: bytes, pieces: list[bytes]
-    ) -> AsyncGenerator[Begin | bytes, None]:
+        self, head: Head, body: bytes, so_far: SoFar, pieces: list[bytes]
+    ) -> AsyncGenerator[Begin | Part, None]:
         """What a replica answers; whoever closes this ends the computation."""
-        response = self._replicas.answer.remote(tuple(head), body, pieces)
+        response = self._replicas.answer.remote(tuple(head), body, so_far, pieces)
         try:
             async for part in response:
                 yield part
@@ -283,23 +276,3 @@ class Front:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _begin(send: Send, begun: Begin) -> None:
-    await send(
-        {"type": "http.response.start", "status": begun.status, "headers": list(begun.headers)}
-    )
-
-
-async def _tell(send: Send, error: Exception, begun: Begin | None) -> None:
-    """Tell the client of a failure: as the whole answer, or as the last event of a stream."""
-    what = "was lost" if isinstance(error, LOST) else "has failed"
-    failure = Failure(EngineError(f"the replica that computed this {what}: {type(error).__name__}"))
-    if begun is None:
-        response = failure.response()
-        await _begin(send, Begin(response.status_code, response.raw_headers))
-        await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
-    elif any(value.startswith(b"text/event-stream") for _, value in begun.headers):
-        await send({"type": "http.response.body", "body": failure.event(), "more_body": True})
-    else:
-        raise error  # the connection ends before the length that was promised

@@ -106,7 +106,8 @@ def service(
         name="front",
         max_ongoing_requests=most * (each.slots + each.max_waiting),
         graceful_shutdown_timeout_s=drain,
-        ray_actor_options={"num_cpus": 0},
+        # Where Serve's controller is and Ray's own state: if that node dies, all ends anyway.
+        ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
     )(serve.ingress()(Front)).bind(behind)
     return bound
 

@@ -44,6 +44,11 @@ class Sampler:
         """The generator; made at the first draw, so never if the best token is always taken."""
         return default_rng(self.seed)
 
+    def skip(self, n: int) -> None:
+        """Go on as if it had drawn ``n`` tokens: each takes one number of the generator."""
+        if self.temperature > 0 and n:
+            self.random.random(n)
+
     def numbers(self) -> tuple[float, float, float, float, float]:
         """What `ops.sample` takes for one token: the device then draws the one that this would."""
         if self.temperature <= 0:

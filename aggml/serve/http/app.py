@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.lowlevel import checkpoint
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,6 +28,7 @@ from aggml.serve.http.choice import Choice
 from aggml.serve.http.fields import decoded
 from aggml.serve.http.forms import Failure, Form, as_json
 from aggml.serve.http.pacing import Door
+from aggml.serve.http.resuming import so_far_of
 from aggml.serve.http.schema import (
     Chat,
     Completion,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from aggml.serve.embedder import Embedder
-    from aggml.serve.http.streams import Write
+    from aggml.serve.http.resuming import Write
 
 __all__ = ["Routes", "application"]
 
@@ -241,14 +243,21 @@ class Routes:
         completions, ids, limit = asked
         engine, text, n = completions.model.engine, completions.text, given.n
         given.check(limit, engine.model.vocabulary)
+        so_far = so_far_of(request.scope)
+        if so_far is not None and given.seed is None:
+            given = msgspec.structs.replace(given, seed=so_far.seed)
         choices = [
-            Choice(engine, text, given, prompt, limit, index=i * n + variant, variant=variant)
+            Choice(
+                engine, text, given, prompt, limit, index=i * n + variant, variant=variant,
+                sent=None if so_far is None else so_far.of(i * n + variant),
+            )
             for i, prompt in enumerate(ids)
             for variant in range(n)
-        ]
-        engine.check([choice.job for choice in choices])  # while a status can still be sent
-        form = Form(choices, chat=chat, model=completions.model.name)
-        seconds = given.timeout or self.service.options.deadline
+        ]  # fmt: skip
+        engine.check([x.job for x in choices if x.computes])  # while a status can still be sent
+        form = Form(choices, chat=chat, model=completions.model.name, so_far=so_far)
+        spent = 0.0 if so_far is None else so_far.seconds
+        seconds = max(0.0, (given.timeout or self.service.options.deadline) - spent)
         if given.stream:
             options = given.stream_options
             usage = options is not None and bool(options.include_usage)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aggml.models.decoding.adjusting import Adjuster
 from aggml.models.decoding.sampling import Sampler
+from aggml.serve.http.resuming import Note, Sent
 from aggml.serve.http.text import Answer
 from aggml.serve.jobs import Job
 
@@ -50,6 +51,7 @@ class Choice:
         limit: the most tokens to make.
         index: number of this choice in the request.
         variant: number among the choices for one prompt; each draws on its own.
+        sent: what the client has of it already, from another service; None: nothing.
     """
 
     def __init__(
@@ -62,56 +64,105 @@ class Choice:
         *,
         index: int,
         variant: int,
+        sent: Sent | None = None,
     ) -> None:
+        before = Sent() if sent is None else sent
         seed = None if given.seed is None else (given.seed + variant) % (1 << 64)
         k = max(0, given.top_k)
         sampler = Sampler(given.temperature, k, given.top_p, seed, given.min_p)
         ends = frozenset[int]() if given.ignore_eos else text.vocabulary.ends
         ends |= frozenset(given.stop_token_ids)
         rules = given.rules
+        adjuster = Adjuster(rules, prompt, ends) if rules else None
+        if adjuster is not None:
+            for token in before.tokens:
+                adjuster.take(token)
+        sampler.skip(len(before.tokens))
         self.index = index
         self.tells = given.told is not None
+        self.begun = sent is not None
+        self.prompt = prompt
+        n = self._before = len(before.tokens)
         self.job = Job(
-            prompt, limit, sampler, ends,
-            adjuster=Adjuster(rules, prompt, ends) if rules else None, told=given.told,
+            [*prompt, *before.tokens] if n else prompt, limit - n, sampler, ends,
+            adjuster=adjuster, told=given.told,
         )  # fmt: skip
         self.text = ""
         self.told: list[Told] = []
         self._engine = engine
         self._vocabulary = text.vocabulary
         self._answer = Answer(text.vocabulary, given.stops, given.min_tokens)
-        self._next = 0  # token that is told of next
+        self._answer.add(before.tokens)
+        self._characters = before.characters  # that the client has
+        self._next = n  # token that is told of next
+        self._noted = n  # tokens that were in a note
+        self.ended = before.ended
+        #: Whether there is a token to compute.
+        self.computes = not (before.ended or self._answer.stopped or limit <= n)
 
     @property
     def reason(self) -> str | None:
         """Why it ended."""
-        return "stop" if self._answer.stopped else self.job.reason
+        if self._answer.stopped:
+            return "stop"
+        return self.job.reason if self.computes else "length"
+
+    @property
+    def made(self) -> int:
+        """How many tokens there are, with those of another service."""
+        return self._before + len(self.job.made)
+
+    @property
+    def cached(self) -> int:
+        """How many tokens of the prompt were stored."""
+        return min(self.job.cached, len(self.prompt))
+
+    def note(self, *, ended: bool = False) -> Note:
+        """What the client has with the piece that came last; the next note goes on from there.
+
+        A token of which no text was given yet is not in it: another service computes it again.
+        """
+        upto = self._next if self.tells else len(self._answer.begins)
+        upto = self.made if ended else upto
+        tokens = self.job.made[self._noted - self._before : upto - self._before]
+        self._noted = upto
+        return Note(self.index, tuple(tokens), self._characters, ended)
 
     async def pieces(self) -> AsyncGenerator[tuple[str, list[Told]], None]:
         """The text as it comes, with the tokens that begin in it, if the request wants them."""
         answer = self._answer
-        async with aclosing(self._engine.stream(self.job)) as stream:
-            async for tokens in stream:
-                if text := answer.add(tokens):
-                    yield text, self._tell(answer.given)
-                if answer.stopped:
-                    return
-        text = answer.end()
-        told = self._tell(None)
-        if text or told:
-            yield text, told
+        if self.computes:
+            async with aclosing(self._engine.stream(self.job)) as stream:
+                async for tokens in stream:
+                    text = self._new(answer.add(tokens))
+                    if text:
+                        yield text, self._tell(answer.given)
+                    if answer.stopped:
+                        return
+        if not answer.stopped:
+            text = self._new(answer.end())
+            told = self._tell(None)
+            if text or told:
+                yield text, told
+
+    def _new(self, text: str) -> str:
+        """What the client has not yet of a text that the answer has just given."""
+        missing = max(0, self._answer.given - self._characters)
+        self._characters += missing
+        return text[len(text) - missing :] if missing < len(text) else text
 
     def _tell(self, before: int | None) -> list[Told]:
         """Tokens that were not reported yet and begin before that character; None: all of these."""
         told = []
-        reports, begins = self.job.reports, self._answer.begins
-        while self._next < min(len(reports), len(begins)):
-            begin, report = begins[self._next], reports[self._next]
+        reports, begins, skipped = self.job.reports, self._answer.begins, self._before
+        while self._next < min(skipped + len(reports), len(begins)):
+            begin, report = begins[self._next], reports[self._next - skipped]
             if before is not None and begin >= before:
                 break
             spelt = self._vocabulary.bytes_of
             best = [(spelt(token), logprob) for token, logprob in report.best]
-            told.append(Told(spelt(self.job.made[self._next]), report.logprob, best, begin))
+            token = self.job.made[self._next - skipped]
+            told.append(Told(spelt(token), report.logprob, best, begin))
             self._next += 1
         return told
 

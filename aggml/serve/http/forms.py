@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from aggml.models.batching import BatchError
 from aggml.serve.http.choice import chat_logprobs, text_logprobs
+from aggml.serve.http.resuming import Note
 from aggml.serve.http.schema import RequestError
 from aggml.serve.http.streams import HungUpError, TooLargeError, first_of
 from aggml.serve.jobs import EngineError, FullError, TooLongError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aggml.serve.http.choice import Choice, Told
-    from aggml.serve.http.streams import Write
+    from aggml.serve.http.resuming import SoFar, Write
 
 __all__ = ["Failure", "Form", "as_json", "event_of"]
 
@@ -87,6 +88,8 @@ class Failure:
 
 # -- answers
 
+ENDED: Final = Note(ended=True)
+
 
 def event_of(content: object) -> bytes:
     """A server-sent event of JSON, in one line for all clients.
@@ -111,15 +114,18 @@ class Form:
         choices: the texts of the answer.
         chat: whether it has the form of chats; else that of completions.
         model: the name of the model in the answer.
+        so_far: of an answer that another service may have begun.
     """
 
-    def __init__(self, choices: Sequence[Choice], *, chat: bool, model: str) -> None:
+    def __init__(
+        self, choices: Sequence[Choice], *, chat: bool, model: str, so_far: SoFar | None = None
+    ) -> None:
         self._choices = choices
         self._chat = chat
         self._kind = "chat.completion" if chat else "text_completion"
         self._head = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{next(_ids)}",
-            "created": int(time.time()),
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{so_far.name if so_far else next(_ids)}",
+            "created": so_far.created if so_far else int(time.time()),
             "model": model,
         }
 
@@ -150,19 +156,20 @@ class Form:
         except Exception as error:
             if isinstance(first_of(error), HungUpError):
                 raise
-            await write(Failure(error).event())
+            await write(Failure(error).event(), ENDED)
             return
-        if usage:
-            await write(self._event([], usage=self._usage()))
-        await write(b"data: [DONE]\n\n")
+        last = self._event([], usage=self._usage()) if usage else b""
+        await write(last + b"data: [DONE]\n\n", ENDED)
 
     async def _events_of(self, choice: Choice, write: Write) -> None:
-        if self._chat:
-            await write(self._piece(choice, {"role": "assistant", "content": ""}))
+        if choice.ended:
+            return
+        if self._chat and not choice.begun:
+            await write(self._piece(choice, {"role": "assistant", "content": ""}), choice.note())
         async with aclosing(choice.pieces()) as pieces:
             async for text, told in pieces:
-                await write(self._piece(choice, {"content": text}, told=told))
-        await write(self._piece(choice, {}, reason=choice.reason))
+                await write(self._piece(choice, {"content": text}, told=told), choice.note())
+        await write(self._piece(choice, {}, reason=choice.reason), choice.note(ended=True))
 
     def _piece(
         self,
@@ -190,10 +197,10 @@ class Form:
 
     def _usage(self) -> dict[str, Any]:
         """The numbers of tokens; a prompt with several answers counts once, as its first one."""
-        firsts = {id(choice.job.prompt): choice.job for choice in reversed(self._choices)}
-        made = sum(len(choice.job.made) for choice in self._choices)
-        prompt = sum(len(job.prompt) for job in firsts.values())
-        cached = sum(job.cached for job in firsts.values())
+        firsts = {id(choice.prompt): choice for choice in reversed(self._choices)}
+        made = sum(choice.made for choice in self._choices)
+        prompt = sum(len(choice.prompt) for choice in firsts.values())
+        cached = sum(choice.cached for choice in firsts.values())
         return {
             "prompt_tokens": prompt,
             "completion_tokens": made,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from aggml.models import Segment
     from aggml.models.speech.waves import F32
+    from aggml.serve.http.resuming import Write
     from aggml.serve.http.schema import Transcription
-    from aggml.serve.http.streams import Write
     from aggml.serve.transcriber import Transcriber
 
 __all__ = ["answered", "events", "form_of", "options_of", "sound_of"]

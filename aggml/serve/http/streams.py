@@ -12,13 +12,15 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from aggml.serve.http.resuming import NOTE, so_far_of
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    Write = Callable[[bytes], Awaitable[None]]
+    from aggml.serve.http.resuming import Note, Write
 
 __all__ = [
     "LARGEST", "EventStream", "HungUpError", "TooLargeError", "body_of",
@@ -89,6 +91,8 @@ async def hung_up_cancels(receive: Receive) -> AsyncIterator[None]:
 class EventStream(Response):
     """Sends at once what ``produce`` writes. If the client goes, cancels it and calls ``gone``.
 
+    A note goes beside its events, if somebody in front wants it (resuming.py).
+
     Args:
         produce: gets a function that sends bytes; may call it from several tasks.
         gone: called if the client went before the end.
@@ -111,11 +115,14 @@ class EventStream(Response):
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         turn = anyio.Lock()
+        noted = so_far_of(scope) is not None
 
-        async def write(data: bytes) -> None:
+        async def write(data: bytes, note: Note | None = None) -> None:
+            more = {NOTE: note} if noted and note is not None else {}
+            body = {"type": "http.response.body", "body": data, "more_body": True, **more}
             async with turn:
                 try:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    await send(body)
                 except OSError as error:  # servers differ: sending may fail first
                     raise HungUpError from error
 

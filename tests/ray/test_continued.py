@@ -1,0 +1,152 @@
+"""A stream of which the replica dies, or its node: another replica goes on, and no token is lost.
+
+Here: kills on a cluster. Not here: every place where a stream can be cut
+(tests/serve/test_resuming.py), answers of which nothing was sent (test_prefixes.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import httpx
+import numpy as np
+import pytest
+import ray
+from ray_cluster import STORE, cluster, replica_actor, served
+
+from aggml.models.small import write_small
+from aggml.serve import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of Ray's own code, which is imported while these tests run.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+LONG = 30_000  # tokens: the replica has not ended when it is killed
+BEFORE, AFTER = 20, 200  # events that are read before the kill, and of the other replica
+CONTINUED = ": continued on "
+NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": STORE, "resources": {"worker": 1}}
+PROMPT = np.random.default_rng(3).integers(3, 90, 200).tolist()
+# 13,000 tokens of each were compared with those after a cut: no two tokens are so nearly as good
+# that it matters which ones were computed together.
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "drawn": {"temperature": 1.0, "top_k": 40, "seed": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head, and two nodes with room for a replica each."""
+    for made in cluster(tmp_path_factory.mktemp("continued"), nodes=1):
+        for _ in range(2):
+            made.add_node(**NODE)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(nodes: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from aggml.ray import service
+
+    model = write_small(tmp_path_factory.mktemp("models") / "small.gguf")
+    limits = Limits(slots=4, ctx=32_768)
+    with served(service([model], replicas=2, limits=limits, resources={"worker": 1})) as url:
+        yield url
+
+
+async def both_run() -> None:
+    """Wait until Ray Serve has two replicas again."""
+    from ray import serve
+
+    def running() -> int:
+        states: Any = serve.status().applications["default"].deployments["aggml"].replica_states
+        return int(states.get("RUNNING", 0)) if set(states) <= {"RUNNING"} else 0
+
+    while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
+        await anyio.sleep(0.2)
+
+
+async def read(url: str, asked: dict[str, Any], see: Callable[[str, str], Awaitable[bool]]) -> None:
+    """Read a stream until ``see``, told of the first replica and of a line, has enough."""
+    asked = {"prompt": PROMPT, "max_tokens": LONG, "ignore_eos": True, "timeout": 550, **asked}
+    address = f"{url}/v1/completions"
+    async with httpx.AsyncClient(timeout=500) as client:
+        with anyio.CancelScope() as scope:  # closes all iterators of httpx, on trio, too
+            async with client.stream("POST", address, json=asked | {"stream": True}) as response:
+                assert response.status_code == 200
+                first = response.headers["x-aggml-replica"]
+                async for line in response.aiter_lines():
+                    if line and not scope.cancel_called and await see(first, line):
+                        scope.cancel()
+        assert scope.cancelled_caught
+
+
+def text_of(line: str) -> tuple[str, str]:
+    """The text of an event, and the name of its answer."""
+    event = json.loads(line.removeprefix("data: "))
+    assert "error" not in event, event
+    return event["choices"][0]["text"], event["id"]
+
+
+def kill(nodes: Any, replica: str, victim: str) -> Any:
+    """Kill a replica's process; or its node, which is returned."""
+    actor = replica_actor(replica)
+    if victim == "process":
+        pid = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        return None
+    where = ray.get(actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()))
+    (node,) = [x for x in nodes.worker_nodes if x.node_id == where]
+    for process in node.all_processes["raylet"]:
+        os.kill(process.process.pid, signal.SIGKILL)
+    return node
+
+
+@pytest.mark.parametrize("victim", ["process", "node"])
+@pytest.mark.parametrize("how", HOW)
+async def test_a_stream_goes_on_in_another_replica(
+    nodes: Any, url: str, how: str, victim: str
+) -> None:
+    await both_run()
+    texts: list[str] = []
+    names: set[str] = set()
+    replicas: list[str] = []
+    after = 0
+    dead: Any = None
+
+    async def disturb(first: str, line: str) -> bool:
+        nonlocal after, dead
+        if line.startswith(CONTINUED):
+            replicas.extend([first, line.removeprefix(CONTINUED)])
+            return False
+        text, name = text_of(line)
+        texts.append(text)
+        names.add(name)
+        after += bool(replicas)
+        if len(texts) == BEFORE:
+            dead = await anyio.to_thread.run_sync(kill, nodes, first, victim)
+        return after == AFTER
+
+    await read(url, HOW[how], disturb)
+    if dead is not None:  # another node joins
+        nodes.remove_node(dead, allow_graceful=False)
+        nodes.add_node(**NODE)
+    assert len(set(replicas)) == len(replicas) == 2
+    assert len(names) == 1
+    whole, wanted = "".join(texts), ""
+
+    async def leave(_: str, line: str) -> bool:
+        nonlocal wanted
+        wanted += text_of(line)[0]
+        return len(wanted) >= len(whole)
+
+    await read(url, HOW[how], leave)
+    assert wanted.startswith(whole)
