@@ -1,9 +1,7 @@
 """The ASGI application: OpenAI's completions and embeddings, rerank, health, metrics.
 
-It runs under any server and on any loop.
-
-Not here: forms of requests and answers (schema.py, fields.py, forms.py), batching (engine.py),
-the models (service.py), starting a server (running.py).
+It runs under any server and on any loop. Not here: forms of requests and answers (schema.py,
+fields.py, forms.py), batching (engine.py), the models (service.py), starting a server (running.py).
 """
 
 from __future__ import annotations
@@ -249,15 +247,15 @@ class Routes:
         choices = [
             Choice(
                 engine, text, given, prompt, limit, index=i * n + variant, variant=variant,
-                sent=None if so_far is None else so_far.of(i * n + variant),
+                sent=so_far.of(i * n + variant) if so_far else None,
             )
             for i, prompt in enumerate(ids)
             for variant in range(n)
         ]  # fmt: skip
         engine.check([x.job for x in choices if x.computes])  # while a status can still be sent
         form = Form(choices, chat=chat, model=completions.model.name, so_far=so_far)
-        spent = 0.0 if so_far is None else so_far.seconds
-        seconds = max(0.0, (given.timeout or self.service.options.deadline) - spent)
+        seconds = given.timeout or self.service.options.deadline
+        seconds = max(0.0, seconds - so_far.seconds) if so_far else seconds
         if given.stream:
             options = given.stream_options
             usage = options is not None and bool(options.include_usage)
