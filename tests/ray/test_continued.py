@@ -100,10 +100,12 @@ def kill(nodes: Any, replica: str, victim: str) -> Any:
     """Kill a replica's process; or its node, which is returned."""
     actor = replica_actor(replica)
     if victim == "process":
-        pid = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
+        pid: Any = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
         os.kill(pid, signal.SIGKILL)
         return None
-    where = ray.get(actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()))
+    where: Any = ray.get(
+        actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    )
     (node,) = [x for x in nodes.worker_nodes if x.node_id == where]
     for process in node.all_processes["raylet"]:
         os.kill(process.process.pid, signal.SIGKILL)
