@@ -65,8 +65,8 @@ def served(application: Any) -> Iterator[str]:
     serve.start(proxy_location="HeadOnly", http_options=options)
     try:
         serve.run(application)
-        until = time.monotonic() + 60
-        while httpx.get(f"{url}/health", timeout=60).status_code == httpx.codes.NOT_FOUND:
+        until = time.monotonic() + 400
+        while httpx.get(f"{url}/health", timeout=300).status_code == httpx.codes.NOT_FOUND:
             assert time.monotonic() < until, "the proxy never knew its routes"
             time.sleep(0.05)  # the proxy has no event for it
         yield url

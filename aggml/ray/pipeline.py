@@ -122,7 +122,7 @@ async def pipeline(
         micro_batches: steps under way at most. None: one more than stages.
         shared: whether the same path may be looked for on the nodes.
         patience: seconds to wait for places, and for a lost stage to come back.
-        progress: called with bytes loaded so far and bytes in all.
+        progress: called with bytes fetched or loaded so far and bytes in all, of all stages.
 
     Raises:
         ModelError: the file cannot be read, is of an unknown architecture.
@@ -145,7 +145,7 @@ async def pipeline(
     actors = Stages(duties, [each] * stages, strategy, patience)
     await actors.place()
     if task.sample is not None:
-        task, edges = await _measured(actors, task, task.sample, speeds, limits)
+        task, edges = await _measured(actors, task, task.sample, speeds, limits, progress)
     await actors.start(edges, progress)
     decoder = PipelineDecoder(
         actors, model, task.vocabulary, ctx=limit, sequences=slots,
@@ -215,9 +215,10 @@ async def _measured(
     sample: Sample,
     speeds: Sequence[float] | None,
     limits: Sequence[float] | None,
+    progress: Callable[[int, int], None] | None,
 ) -> tuple[_Task, list[tuple[int, int]]]:
     """A task with costs as the stages have measured them, and the cut by them."""
-    found = await actors.measure(sample)
+    found = await actors.measure(sample, progress)
     pairs = [spread(sample, x.seconds) for x in found]
     costs, ends = [x for x, _ in pairs], [x for _, x in pairs]
     try:

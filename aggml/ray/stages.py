@@ -10,7 +10,7 @@ import contextlib
 import math
 import secrets
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from aggml.ray.stage import Duty, Facts, Seen
 
 __all__ = ["Stages"]
+
+_T = TypeVar("_T")
 
 AGAIN: Final = 0.2  # seconds between two tries to reach a stage that is being started
 LOOK: Final = 0.2  # seconds between two looks at how much is loaded
@@ -95,8 +97,15 @@ class Stages:
                 )
             await anyio.to_thread.run_sync(self._start_actors)
 
-    async def measure(self, sample: Sample) -> list[Measured]:
+    async def measure(
+        self, sample: Sample, progress: Callable[[int, int], None] | None
+    ) -> list[Measured]:
         """Have each find out how long layers take there, all at once, as they will compute.
+
+        Args:
+            sample: layers to measure.
+            progress: called with bytes fetched so far and bytes in all: who lacks the file
+                fetches it now.
 
         Raises:
             StageLost: one died meanwhile.
@@ -105,7 +114,7 @@ class Stages:
         """
         found: list[Measured] = []
         async with self._or_none():
-            found += [await result(x) for x in [x.measure.remote(sample) for x in self.actors]]
+            found += await self._all([x.measure.remote(sample) for x in self.actors], progress)
         return found
 
     async def start(
@@ -167,8 +176,13 @@ class Stages:
     ) -> list[Facts]:
         """Open all of them for an epoch, one beside the other."""
         opening = Opening(epoch, self._key, self._layers, self.log is not None)
-        refs = [actor.open.remote(opening) for actor in self.actors]
-        found: list[Facts] = []
+        return await self._all([actor.open.remote(opening) for actor in self.actors], progress)
+
+    async def _all(
+        self, refs: Sequence[ray.ObjectRef[_T]], progress: Callable[[int, int], None] | None
+    ) -> list[_T]:
+        """What all of them return. Meanwhile progress is told, if somebody wants to know."""
+        found: list[_T] = []
         while len(found) < len(refs):
             with anyio.move_on_after(math.inf if progress is None else LOOK) as waited:
                 found.append(await result(refs[len(found)]))

@@ -61,9 +61,15 @@ def url(nodes: Any, model: Path) -> Iterator[str]:
 async def test_replicas_answer_as_the_service_does(url: str, model: Path) -> None:
     async with await aggml.models.load(model, ctx=512) as alone:
         wanted = "".join([x.text async for x in alone.generate(PROMPT, max_tokens=SURE)])
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         names = [x["id"] for x in (await client.get(f"{url}/v1/models")).json()["data"]]
-        asked = {"model": names[0], "prompt": PROMPT, "max_tokens": SURE, "temperature": 0}
+        asked = {
+            "model": names[0],
+            "prompt": PROMPT,
+            "max_tokens": SURE,
+            "temperature": 0,
+            "timeout": 300,
+        }
         address = f"{url}/v1/completions"
         answer = await client.post(address, json=asked)
         assert answer.status_code == 200, answer.text

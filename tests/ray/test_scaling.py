@@ -85,7 +85,7 @@ async def _metric(client: httpx.AsyncClient, url: str, name: str) -> float:
 
 async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: str) -> None:
     asked = {"prompt": "Count:", "max_tokens": LONG // 2, "stream": True, "ignore_eos": True}
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         before = await _metric(client, url, "aggml_tokens")
         with anyio.CancelScope() as scope:
             async with client.stream("POST", f"{url}/v1/completions", json=asked) as response:
@@ -94,7 +94,7 @@ async def test_a_client_that_hangs_up_ends_its_generation_on_the_replica(url: st
                     if line.startswith("data: {"):
                         scope.cancel()
         assert scope.cancelled_caught
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             while await _metric(client, url, "aggml_active"):  # noqa: ASYNC110 of the replica
                 await anyio.sleep(0.05)
         made = await _metric(client, url, "aggml_tokens") - before
@@ -119,7 +119,7 @@ def test_long_requests_start_a_second_replica(url: str) -> None:
 
             for _ in range(4):
                 tasks.start_soon(ask)
-            with anyio.fail_after(200):
+            with anyio.fail_after(500):
                 while await anyio.to_thread.run_sync(running) < 2:  # noqa: ASYNC110 of Ray
                     await anyio.sleep(0.5)
             tasks.cancel_scope.cancel()
