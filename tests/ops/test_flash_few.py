@@ -33,10 +33,25 @@ TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q5_0")  # q5_0 is widened, block
 
 
 def cached(
-    dtype: str, heads: int, kv_heads: int, d: int, dv: int, keys: int, queries: int, sequences: int
+    dtype: str,
+    heads: int,
+    kv_heads: int,
+    d: int,
+    dv: int,
+    keys: int,
+    queries: int,
+    sequences: int,
+    *,
+    values: str = "",
+    times: float = 1,
 ) -> tuple[aggml.Tensor, dict[aggml.Tensor, Array], Array]:
-    """The op over a cache whose rows hold all heads, its inputs, and what numpy finds."""
+    """The op over a cache whose rows hold all heads, its inputs, and what numpy finds.
+
+    ``values`` is the type of V, if it is another one; every third head of Q is multiplied
+    ``times``.
+    """
     q = floats(sequences, heads, queries, d, seed=1)
+    q[:, ::3] *= np.float32(times)
     left = new_tensor("f32", ne=(d, queries, heads, sequences))
     mask = np.zeros((sequences, 1, queries, keys), np.float16)
     for i in range(sequences):
@@ -44,9 +59,9 @@ def cached(
     seen = new_tensor("f16", ne=(keys, queries, 1, sequences))
     tensors: dict[aggml.Tensor, Array] = {left: q, seen: mask}
     rows, reads = [], []
-    for width, seed in ((d, 2), (dv, 3)):
-        held, read = stored(floats(sequences, keys, kv_heads, width, seed=seed), dtype)
-        cache = new_tensor(dtype, ne=(width, kv_heads, keys, sequences))
+    for width, seed, kind in ((d, 2, dtype), (dv, 3, values or dtype)):
+        held, read = stored(floats(sequences, keys, kv_heads, width, seed=seed), kind)
+        cache = new_tensor(kind, ne=(width, kv_heads, keys, sequences))
         tensors[cache] = held
         rows.append(ops.permute(cache, 0, 2, 1, 3))
         reads.append(read)
@@ -102,6 +117,39 @@ def test_every_instruction_set(dtype: str, cpu_device: CPUDevice) -> None:
         found = compute(backend, node, tensors)
         assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND, isa
         end(backend)
+
+
+KINDS = [("q8_0", "f16"), ("q4_0", "q8_0"), ("q8_0", "q5_0"), ("q4_0", "f32"), ("f16", "q4_0")]
+
+
+@pytest.mark.parametrize(("keys", "values"), KINDS)
+def test_keys_and_values_of_two_types(keys: str, values: str, backend: aggml.Backend) -> None:
+    for shape in (SHAPES[0], SHAPES[2], SHAPES[4]):
+        node, tensors, expected = cached(keys, *shape, values=values)
+        found = compute(backend, node, tensors)
+        assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("times", [0, 1e-36, 1e-4, 6])
+def test_queries_of_any_size(dtype: str, times: float, backend: aggml.Backend) -> None:
+    node, tensors, expected = cached(dtype, *SHAPES[1], times=times)
+    found = compute(backend, node, tensors)
+    assert nmse(expected.ravel(), found.astype(np.float64).ravel()) <= BOUND
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_query_that_is_no_number_gives_none(
+    dtype: str, odd: float, backend: aggml.Backend
+) -> None:
+    node, tensors, expected = cached(dtype, *SHAPES[1])
+    assert node.src[0] is not None
+    tensors[node.src[0]][1, 5, 0, 70] = odd
+    found = compute(backend, node, tensors).reshape(expected.shape).astype(np.float64)
+    assert np.isnan(found[1, 0, 5]).all()
+    found[1, 0, 5] = expected[1, 0, 5] = 0
+    assert nmse(expected.ravel(), found.ravel()) <= BOUND
 
 
 @pytest.mark.parametrize("width", [40, 63])

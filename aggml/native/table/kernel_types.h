@@ -133,15 +133,15 @@ typedef void agk_rope_rotate_fn(bool neox, int64_t half, float *y, const float *
                                 const float *sine);
 
 /* flash_attn_ext. flash.h describes a tile; k [n][d] and v [n][dv] are keys first .. first+n-1, floats but for those
- * that a narrow kernel takes as they lie. Pairs: k bf16, v in pairs of keys [pairs][dv][2] from the one that has
- * `first`, an even number of the head with the next; agk_flash_pairs makes them of n rows of bf16, the last beside
- * zeros if n is odd. */
+ * that a narrow kernel takes as they lie. Codes: a narrow kernel for k in q8_0 or q4_0. Pairs: k bf16, v in pairs of
+ * keys [pairs][dv][2] from the one that has `first`, an even number of the head with the next; agk_flash_pairs makes
+ * them of n rows of bf16, the last beside zeros if n is odd. */
 struct agk_flash_tile;
 typedef void agk_flash_begin_fn(const struct agk_flash_tile *t);
 typedef void agk_flash_block_fn(const struct agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v);
 typedef void agk_flash_end_fn(const struct agk_flash_tile *t);
-typedef agk_flash_begin_fn agk_flash_narrow_begin_fn, agk_flash_pairs_begin_fn;
-typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn;
+typedef agk_flash_begin_fn agk_flash_narrow_begin_fn, agk_flash_pairs_begin_fn, agk_flash_codes_begin_fn;
+typedef agk_flash_block_fn agk_flash_narrow_block_fn, agk_flash_pairs_block_fn, agk_flash_codes_block_fn;
 typedef agk_flash_end_fn agk_flash_narrow_end_fn;
 typedef void agk_flash_pairs_pack_fn(int64_t n, int64_t dv, const char *rows, int64_t step, void *out);
 

@@ -3,7 +3,6 @@
  * Against plain C: f32 sums in another order, within 2e-6 of the largest value that a row attends to. Not here: the
  * other instruction sets (kernels/vec/flash_narrow.h), the walk over heads and blocks (lower/attention/flash_few.c). */
 #include "flash_narrow.h"
-#include "kernels/vec/math.h"
 
 /* A vector of logits has four keys of each of four rows, so maxima, exponentials and sums of four rows are computed
  * together: S is [rows / 4][keys / 4][4 rows][4 keys]. A Zen 4 makes one product of 16 lanes in a cycle and everything
@@ -73,113 +72,23 @@ AGK_INLINE vf dots(int type, int rows, const agk_flash_tile *t, const char *q, c
     return quarters(sums[0], sums[1], sums[2], sums[3]);
 }
 
-/* -- from products to probabilities, four rows at a time */
-
-/* The mask of four keys of each row, `left` of them. */
-static inline vf mask_of(const agk_flash_tile *t, int64_t row, int rows, int64_t key, int64_t left)
-{
-    uint64_t of[ROWS] = {0};
-    for (int r = 0; r < ROWS; ++r) {
-        const char *at = t->mask + (row + (r < rows ? r : 0)) * t->mask_step + 2 * key;
-        if (left >= QUAD)
-            memcpy(&of[r], at, sizeof *of);
-        else
-            memcpy(&of[r], at, 2 * (size_t)left);
-    }
-    return v_load_f16((const uint16_t *)(const void *)of);
-}
-
-/* The maximum, and the sum, of each quarter in all its lanes. */
-AGK_INLINE vf top_in_quarters(vf x)
-{
-    const vf two = v_max(x, _mm512_permute_ps(x, 0x4E));
-    return v_max(two, _mm512_permute_ps(two, 0xB1));
-}
-AGK_INLINE vf sum_in_quarters(vf x)
-{
-    const vf two = x + _mm512_permute_ps(x, 0x4E);
-    return two + _mm512_permute_ps(two, 0xB1);
-}
-
-/* What is the same for all keys of four rows. */
-typedef struct logits {
-    const agk_flash_tile *t;
-    int64_t row, first, n;
-    int rows;
-    vf scale, slope, safe; /* probabilities are powers of logit - safe */
-} logits;
-
-/* Products of keys j .. j + 3 become logits. */
-AGK_INLINE vf logits_of(const logits *g, int64_t j, vf x)
-{
-    const agk_flash_tile *t = g->t;
-    const vf low = v_set(-__builtin_inff());
-    x = x * g->scale;
-    if (t->softcap > 0.0f) x = v_set(t->softcap) * v_tanh(x);
-    if (t->mask_kind != AGK_FLASH_NO_MASK) {
-        const vf m = mask_of(t, g->row, g->rows, g->first + j, g->n - j);
-        x = v_select(v_eq(m, low), low, v_fma(m, g->slope, x));
-    }
-    if (g->n - j < QUAD) x = v_select((vm)(0x1111u * ((1u << (g->n - j)) - 1u)), x, low);
-    return x;
-}
-
-AGK_INLINE vf powers(const logits *g, vf x)
-{
-    return v_exp2_down((x - g->safe) * v_set(1.44269504f));
-}
-
-AGK_INLINE vf or_zero(vf max) /* of a row that has seen no key */
-{
-    return v_select(v_eq(max, v_set(-__builtin_inff())), v_zero(), max);
-}
-
-/* From logits in s to probabilities in p, with the true maximum. */
-static vf again(logits *g, const agk_flash_narrow *f, vf old, vf max, const float *s, float *p)
-{
-    vf sum = v_zero();
-    g->safe = or_zero(max);
-    of_rows(f->max + g->row, max, g->rows);
-    of_rows(f->shrink + g->row, powers(g, old), g->rows);
-    for (int64_t j = 0; j < g->n; j += QUAD) {
-        const vf x = powers(g, v_load(s + QUAD * j));
-        v_store(p + QUAD * j, x);
-        sum = sum + x;
-    }
-    return sum;
-}
-
-/* Probabilities of n keys from what is known of the maximum so far, so that they need not wait for that of this block:
- * that would cost 360 cycles a block. Where a logit is far above, all of them are made again. */
+/* Probabilities of n keys. */
 AGK_INLINE void probabilities(int type, int rows, const agk_flash_tile *t, const agk_flash_narrow *f, int64_t row,
                               int64_t first, int64_t n, const char *k, agk_flash_ahead ahead)
 {
     const char *q = t->q + row * t->q_step;
     float *p = f->s + row * AGK_FLASH_KEYS, s[ROWS * AGK_FLASH_KEYS];
     const vf old = by_row(f->max + row, rows);
-    logits g = {.t = t, .row = row, .first = first, .n = n, .rows = rows, .safe = or_zero(old)};
-    g.scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale);
-    g.slope = by_row(t->slope + row, rows);
+    logits g = logits_begin(t, f, row, first, n, rows);
     lines l = lines_of(ahead, n, (n + QUAD - 1) / QUAD * (t->d / (v_in_blocks(type) ? V_BLOCK : VF)));
     vf max = old, sum = v_zero();
     for (int64_t j = 0; j < n; j += QUAD) {
         const char *at[QUAD];
 #pragma GCC unroll 4
         for (int h = 0; h < QUAD; ++h) at[h] = k + (j + h < n ? j + h : n - 1) * t->k_step; /* the last one again */
-        const vf x = logits_of(&g, j, dots(type, rows, t, q, at, &l)), power = powers(&g, x);
-        v_store(s + QUAD * j, x);
-        v_store(p + QUAD * j, power);
-        max = v_max(x, max);
-        sum = sum + power;
+        add_quad(&g, j, dots(type, rows, t, q, at, &l), s, p, &max, &sum);
     }
-    max = top_in_quarters(max);
-    vf shrink = v_set(1.0f);
-    of_rows(f->shrink + row, shrink, rows);
-    if (v_any(v_lt(old + v_set((float)FAR_ABOVE), max))) {
-        sum = again(&g, f, old, max, s, p);
-        shrink = by_row(f->shrink + row, rows);
-    }
-    of_rows(f->sum + row, v_fma(by_row(f->sum + row, rows), shrink, sum_in_quarters(sum)), rows);
+    logits_end(&g, f, old, max, sum, s, p);
 }
 
 /* -- values */
@@ -299,6 +208,25 @@ AGK_INLINE void typed_values(int type, int rows, const agk_flash_tile *t, int64_
     }
 }
 
+void agk_flash_narrow_values(const agk_flash_tile *t, int64_t n, const char *v)
+{
+    const agk_flash_narrow f = agk_flash_narrow_of(t);
+    const agk_flash_ahead none = {.rows = v};
+    for (int64_t r = 0; r < t->n_rows; r += ROWS) {
+        const int rows = t->n_rows - r < ROWS ? (int)(t->n_rows - r) : ROWS;
+        const agk_flash_ahead ahead = r == 0 ? t->v_ahead : none;
+        const float *p = f.s + r * AGK_FLASH_KEYS, *shrink = f.shrink + r;
+        float *o = f.o + r * t->dv;
+        switch (t->v_type) {
+        case AGK_F16: typed_values(AGK_F16, rows, t, n, p, v, ahead, shrink, o); break;
+        case AGK_BF16: typed_values(AGK_BF16, rows, t, n, p, v, ahead, shrink, o); break;
+        case AGK_Q8_0: typed_values(AGK_Q8_0, rows, t, n, p, v, ahead, shrink, o); break;
+        case AGK_Q4_0: typed_values(AGK_Q4_0, rows, t, n, p, v, ahead, shrink, o); break;
+        default: typed_values(AGK_F32, rows, t, n, p, v, ahead, shrink, o); break;
+        }
+    }
+}
+
 void agk_flash_narrow_block_avx512(const agk_flash_tile *t, int64_t first, int64_t n, const void *k, const void *v)
 {
     const agk_flash_narrow f = agk_flash_narrow_of(t);
@@ -314,19 +242,7 @@ void agk_flash_narrow_block_avx512(const agk_flash_tile *t, int64_t first, int64
         default: typed_probabilities(AGK_F32, rows, t, &f, r, first, n, k, ahead); break;
         }
     }
-    for (int64_t r = 0; r < t->n_rows; r += ROWS) {
-        const int rows = t->n_rows - r < ROWS ? (int)(t->n_rows - r) : ROWS;
-        const agk_flash_ahead ahead = r == 0 ? t->v_ahead : none;
-        const float *p = f.s + r * AGK_FLASH_KEYS, *shrink = f.shrink + r;
-        float *o = f.o + r * t->dv;
-        switch (t->v_type) {
-        case AGK_F16: typed_values(AGK_F16, rows, t, n, p, v, ahead, shrink, o); break;
-        case AGK_BF16: typed_values(AGK_BF16, rows, t, n, p, v, ahead, shrink, o); break;
-        case AGK_Q8_0: typed_values(AGK_Q8_0, rows, t, n, p, v, ahead, shrink, o); break;
-        case AGK_Q4_0: typed_values(AGK_Q4_0, rows, t, n, p, v, ahead, shrink, o); break;
-        default: typed_values(AGK_F32, rows, t, n, p, v, ahead, shrink, o); break;
-        }
-    }
+    agk_flash_narrow_values(t, n, v);
 }
 
 void agk_flash_narrow_begin_avx512(const agk_flash_tile *t)

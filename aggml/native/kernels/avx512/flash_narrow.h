@@ -1,4 +1,4 @@
-/* What products and values of a few rows share (flash_narrow.c): requests, sums of quarters, quantized blocks.
+/* What flash_narrow.c and flash_codes.c share: requests, sums of quarters, quantized blocks, logits and powers.
  *
  * Not here: the walk over keys. */
 #ifndef AGK_AVX512_FLASH_NARROW_H
@@ -9,6 +9,7 @@
 #include "formats/blocks.h"
 #include "kernels/flash.h"
 #include "kernels/vec/flash_narrow.h"
+#include "kernels/vec/math.h"
 
 enum { ROWS = 4, QUAD = 4, WIDE = 4, LINE = 64, FAR_ABOVE = 8 }; /* FAR_ABOVE: what a maximum may rise unnoticed */
 
@@ -114,5 +115,119 @@ AGK_INLINE void of_block(int type, const char *at, const float *scale, vf x[2])
         x[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(at_low, 4), codes);
     }
 }
+
+/* -- from products to probabilities, four rows at a time */
+
+/* The mask of four keys of each row, `left` of them. */
+AGK_INLINE vf mask_of(const agk_flash_tile *t, int64_t row, int rows, int64_t key, int64_t left)
+{
+    uint64_t of[ROWS] = {0};
+    for (int r = 0; r < ROWS; ++r) {
+        const char *at = t->mask + (row + (r < rows ? r : 0)) * t->mask_step + 2 * key;
+        if (left >= QUAD)
+            memcpy(&of[r], at, sizeof *of);
+        else
+            memcpy(&of[r], at, 2 * (size_t)left);
+    }
+    return v_load_f16((const uint16_t *)(const void *)of);
+}
+
+/* The maximum, and the sum, of each quarter in all its lanes. */
+AGK_INLINE vf top_in_quarters(vf x)
+{
+    const vf two = v_max(x, _mm512_permute_ps(x, 0x4E));
+    return v_max(two, _mm512_permute_ps(two, 0xB1));
+}
+AGK_INLINE vf sum_in_quarters(vf x)
+{
+    const vf two = x + _mm512_permute_ps(x, 0x4E);
+    return two + _mm512_permute_ps(two, 0xB1);
+}
+
+/* What is the same for all keys of four rows. */
+typedef struct logits {
+    const agk_flash_tile *t;
+    int64_t row, first, n;
+    int rows;
+    vf scale, slope, safe; /* probabilities are powers of logit - safe */
+} logits;
+
+/* Products of keys j .. j + 3 become logits. */
+AGK_INLINE vf logits_of(const logits *g, int64_t j, vf x)
+{
+    const agk_flash_tile *t = g->t;
+    const vf low = v_set(-__builtin_inff());
+    x = x * g->scale;
+    if (t->softcap > 0.0f) x = v_set(t->softcap) * v_tanh(x);
+    if (t->mask_kind != AGK_FLASH_NO_MASK) {
+        const vf m = mask_of(t, g->row, g->rows, g->first + j, g->n - j);
+        x = v_select(v_eq(m, low), low, v_fma(m, g->slope, x));
+    }
+    if (g->n - j < QUAD) x = v_select((vm)(0x1111u * ((1u << (g->n - j)) - 1u)), x, low);
+    return x;
+}
+
+AGK_INLINE vf powers(const logits *g, vf x)
+{
+    return v_exp2_down((x - g->safe) * v_set(1.44269504f));
+}
+
+AGK_INLINE vf or_zero(vf max) /* of a row that has seen no key */
+{
+    return v_select(v_eq(max, v_set(-__builtin_inff())), v_zero(), max);
+}
+
+/* From logits in s to probabilities in p, with the true maximum. */
+static inline vf again(logits *g, const agk_flash_narrow *f, vf old, vf max, const float *s, float *p)
+{
+    vf sum = v_zero();
+    g->safe = or_zero(max);
+    of_rows(f->max + g->row, max, g->rows);
+    of_rows(f->shrink + g->row, powers(g, old), g->rows);
+    for (int64_t j = 0; j < g->n; j += QUAD) {
+        const vf x = powers(g, v_load(s + QUAD * j));
+        v_store(p + QUAD * j, x);
+        sum = sum + x;
+    }
+    return sum;
+}
+
+/* The logits of some rows and n keys. `safe` is of the maximum so far, so that powers need not wait for that of this
+ * block: that would cost 360 cycles a block. Where a logit is far above, all of them are made again at the end. */
+AGK_INLINE logits logits_begin(const agk_flash_tile *t, const agk_flash_narrow *f, int64_t row, int64_t first,
+                               int64_t n, int rows)
+{
+    logits g = {.t = t, .row = row, .first = first, .n = n, .rows = rows};
+    g.safe = or_zero(by_row(f->max + row, rows));
+    g.scale = v_set(t->softcap > 0.0f ? t->scale / t->softcap : t->scale);
+    g.slope = by_row(t->slope + row, rows);
+    return g;
+}
+
+/* Products x of keys j .. j + 3: logits to s, powers to p. */
+AGK_INLINE void add_quad(const logits *g, int64_t j, vf x, float *s, float *p, vf *max, vf *sum)
+{
+    const vf logit = logits_of(g, j, x), power = powers(g, logit);
+    v_store(s + QUAD * j, logit);
+    v_store(p + QUAD * j, power);
+    *max = v_max(logit, *max);
+    *sum = *sum + power;
+}
+
+AGK_INLINE void logits_end(logits *g, const agk_flash_narrow *f, vf old, vf max, vf sum, const float *s, float *p)
+{
+    max = top_in_quarters(max);
+    vf shrink = v_set(1.0f);
+    of_rows(f->shrink + g->row, shrink, g->rows);
+    if (v_any(v_lt(old + v_set((float)FAR_ABOVE), max))) {
+        sum = again(g, f, old, max, s, p);
+        shrink = by_row(f->shrink + g->row, g->rows);
+    }
+    float *sums = f->sum + g->row;
+    of_rows(sums, v_fma(by_row(sums, g->rows), shrink, sum_in_quarters(sum)), g->rows);
+}
+
+/* Values of n keys, of probabilities in S (flash_narrow.c). */
+void agk_flash_narrow_values(const agk_flash_tile *t, int64_t n, const char *v);
 
 #endif

@@ -244,6 +244,10 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     plan.begin = AGK_PICK(flash_narrow_begin, cpu);
     plan.block = AGK_PICK(flash_narrow_block, cpu);
     plan.end = AGK_PICK(flash_narrow_end, cpu);
+    if ((k->type == AGK_Q8_0 || k->type == AGK_Q4_0) && AGK_PICK(flash_codes_block, cpu) != NULL) {
+        plan.begin = AGK_PICK(flash_codes_begin, cpu);
+        plan.block = AGK_PICK(flash_codes_block, cpu);
+    }
     plan.read_k = agk_reader(k->type, cpu);
     plan.read_v = agk_reader(v->type, cpu);
     const int64_t bunches = plan.heads / plan.together * plan.parts * q->ne[3]; /* each sequence's own keys */
@@ -263,7 +267,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     const int64_t keys = n_keys < plan.part_keys ? n_keys : plan.part_keys;
     plan.per_chunk = agk_units_per_chunk(bunches, (double)(keys * plan.together) * key_ns + 100.0);
     memcpy(&node->aux, &plan, sizeof plan);
-    const int64_t floats = plan.together * agk_flash_narrow_floats(rows, v->ne[0]) + plan.block_keys * width;
+    const int64_t floats = plan.together * agk_flash_narrow_floats(rows, q->ne[0], v->ne[0]) + plan.block_keys * width;
     const size_t scratch = (size_t)floats * sizeof(float);
     if (lowering->scratch_size < scratch) lowering->scratch_size = scratch;
     if (shared > 0) agk_flash_add_shared(lowering, &plan);

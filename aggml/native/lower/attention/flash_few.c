@@ -167,7 +167,7 @@ agk_status agk_flash_few_step(const agk_task *task, const agk_node *node, int64_
     w.mask = agk_has(node, 3) ? agk_data(task, &node->src[3]) : NULL;
     w.looks = agk_work(task, node);
     w.sinks = agk_has(node, 4) ? agk_data(task, &node->src[4]) : NULL;
-    const int64_t state = agk_flash_narrow_floats(p->rows, node->dst.ne[0]);
+    const int64_t state = agk_flash_narrow_floats(p->rows, q->ne[0], node->dst.ne[0]);
     unit units[AGK_FLASH_FEW_HEADS];
     units[0].tile = common_tile(&w);
     for (int64_t i = 0; i < p->together; ++i) {

@@ -76,7 +76,7 @@ static int64_t keys_of_part(int64_t n_keys)
 static int64_t state_floats(const agk_node *node)
 {
     const int64_t d = node->src[0].ne[0], dv = node->src[2].ne[0];
-    const int64_t tile = agk_flash_state_floats(d, dv), narrow = agk_flash_narrow_floats(AGK_FLASH_NARROW, dv);
+    const int64_t tile = agk_flash_state_floats(d, dv), narrow = agk_flash_narrow_floats(AGK_FLASH_NARROW, d, dv);
     return tile > narrow ? tile : narrow;
 }
 
