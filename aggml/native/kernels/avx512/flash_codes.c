@@ -1,19 +1,19 @@
 /* flash_attn_ext of a few rows (decoding) over keys in q8_0 or q4_0, AVX-512 with VNNI: products of bytes.
  *
- * A query as integers of 24 bits is three signed bytes (planes), so its products with codes are three `vpdpbusd` for
- * 64, where f32 takes four, and widens codes first. 24 bits are as many as an f32 has: results differ from plain C by
- * at most 2e-6 of the largest value that a row attends to. Of 16 bits the error would have 5e-10 of the power of
- * results, of 24 it has 5e-13, of f32 1e-13 (256 keys, 4 rows of 128).
+ * Results differ from plain C by at most 2e-6 of the largest value that a row attends to. Not here: values and other
+ * types (flash_narrow.c), the walk over heads and blocks (lower/attention/flash_few.c). */
+#include "flash_narrow.h"
+
+/* A query as integers of 24 bits is three signed bytes (planes), so its products with codes are three `vpdpbusd` for
+ * 64, where f32 takes four, and widens codes first. 24 bits are as many as an f32 has: their error has 5e-13 of the
+ * power of results, that of f32 1e-13; of 16 bits it would have 5e-10 (256 keys, 4 rows of 128).
  *
  * 16 keys are turned in registers, once for all rows, so that a lane is a key: nothing is summed across lanes, and
  * scales are a vector. vpdpbusd takes unsigned codes: 128 (8) is added to those of q8_0 (q4_0), and taken off by the
  * sum of the query.
  *
- * Values stay f32 (flash_narrow.c): a probability times the scale of each block would have to be made bytes for every
- * key, and that costs what three products save. Not here: the walk over heads and blocks (lower/attention/flash_few.c).
- */
-#include "flash_narrow.h"
-
+ * Values stay f32: a probability times the scale of each block would have to be made bytes for every key, and that
+ * costs what three products save. */
 enum { PLANES = 3, TURNED = 16, DWORDS = V_BLOCK / 4, ASKS = 2, LARGEST = 0x7F7F00, OFFSETS = 0x808080 };
 
 static const float least = 1e-30f; /* a query that is smaller than this all through counts as 0 */
