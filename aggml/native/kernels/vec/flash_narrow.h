@@ -11,7 +11,11 @@
 #include "table/kernel_types.h"
 #include "math.h"
 
-enum { V_NR = VF == 8 ? 2 : 4, V_BLOCK = 32 }; /* V_NR x 4 sums in registers; elements of a quantized block */
+enum {
+    V_NR = 4,                 /* rows that are computed together, beside */
+    V_WIDE = VF == 8 ? 2 : 4, /* vectors of values: V_NR times as many sums are in registers */
+    V_BLOCK = 32,             /* elements of a quantized block */
+};
 
 static inline void v_flash_begin_narrow(const agk_flash_tile *t)
 {
@@ -81,7 +85,7 @@ AGK_INLINE void v_narrow_dots_add(int type, int rows, int keys, const agk_flash_
     }
 }
 
-/* s[r][j] = q[r] . k[j] of four keys, one sum across lanes for all of them, or of one. */
+/* s[r][j] = q[r] . k[j] of four keys, of two or of one; sums across lanes are four at a time. */
 AGK_INLINE void v_narrow_dots(int type, int rows, int keys, const agk_flash_tile *t, const char *q, const char *k,
                               float *s)
 {
@@ -105,36 +109,60 @@ AGK_INLINE void v_narrow_dots(int type, int rows, int keys, const agk_flash_tile
     for (int r = 0; r < rows; ++r) {
         if (keys == 4)
             v_sum4(acc[r], s + r * AGK_FLASH_KEYS);
-        else
+        else if (keys == 1)
             s[r * AGK_FLASH_KEYS] = v_sum(acc[r][0]);
+    }
+#pragma GCC unroll 2
+    for (int j = 0; keys == 2 && j < 2; ++j) {
+        vf of_rows[V_NR];
+        float sums[V_NR];
+#pragma GCC unroll 4
+        for (int r = 0; r < V_NR; ++r) of_rows[r] = r < rows ? acc[r][j] : v_zero();
+        v_sum4(of_rows, sums);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) s[r * AGK_FLASH_KEYS + j] = sums[r];
     }
 }
 
-AGK_INLINE void v_narrow_dots_rows(int type, int keys, const agk_flash_tile *t, const char *k, float *s)
+/* `most` rows at a time. */
+AGK_INLINE void v_narrow_dots_rows(int type, int most, int keys, const agk_flash_tile *t, const char *k, float *s)
 {
     int64_t r = 0;
-    for (; r + V_NR <= t->n_rows; r += V_NR) {
-        v_narrow_dots(type, V_NR, keys, t, t->q + r * t->q_step, k, s + r * AGK_FLASH_KEYS);
+    for (; r + most <= t->n_rows; r += most) {
+        v_narrow_dots(type, most, keys, t, t->q + r * t->q_step, k, s + r * AGK_FLASH_KEYS);
     }
     const char *q = t->q + r * t->q_step;
     float *rest = s + r * AGK_FLASH_KEYS;
     const int64_t left = t->n_rows - r;
-    if (V_NR > 3 && left == 3)
+    if (most > 3 && left == 3)
         v_narrow_dots(type, 3, keys, t, q, k, rest);
-    else if (left == 2)
+    else if (most > 2 && left == 2)
         v_narrow_dots(type, 2, keys, t, q, k, rest);
     else if (left == 1)
         v_narrow_dots(type, 1, keys, t, q, k, rest);
 }
 
-AGK_INLINE void v_narrow_dots_all(int type, const agk_flash_tile *t, int64_t n, const char *k, float *s)
+AGK_INLINE void v_narrow_dots_all(int type, int most, int keys, const agk_flash_tile *t, int64_t n, const char *k,
+                                  float *s)
 {
     int64_t j = 0;
-    for (; j + 4 <= n; j += 4) {
-        for (int64_t h = j; h < j + 4; ++h) v_ask_for(t->k_ahead.rows + h * t->k_ahead.step, t->k_ahead.bytes);
-        v_narrow_dots_rows(type, 4, t, k + j * t->k_step, s + j);
+    for (; j + keys <= n; j += keys) {
+        for (int64_t h = j; h < j + keys; ++h) v_ask_for(t->k_ahead.rows + h * t->k_ahead.step, t->k_ahead.bytes);
+        v_narrow_dots_rows(type, most, keys, t, k + j * t->k_step, s + j);
     }
-    for (; j < n; ++j) v_narrow_dots_rows(type, 1, t, k + j * t->k_step, s + j);
+    for (; j < n; ++j) v_narrow_dots_rows(type, most, 1, t, k + j * t->k_step, s + j);
+}
+
+/* Sums of 4 rows x 4 keys fill 16 registers of AVX2. So it has 2 x 4, or, where codes are widened, 4 x 2: they are
+ * widened half as often. */
+AGK_INLINE void v_narrow_dots_typed(int type, const agk_flash_tile *t, int64_t n, const char *k, float *s)
+{
+    if (VF != 8)
+        v_narrow_dots_all(type, 4, 4, t, n, k, s);
+    else if (v_in_blocks(type) && t->n_rows > 2)
+        v_narrow_dots_all(type, 4, 2, t, n, k, s);
+    else
+        v_narrow_dots_all(type, 2, 4, t, n, k, s);
 }
 
 /* o[r] = o[r] * shrink[r] + sum of p[r][j] * v[j], `nv` vectors from element i on; n < VF: a part of one. */
@@ -142,7 +170,8 @@ AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile
                                 int64_t n_keys, const float *p, const char *v, agk_flash_ahead ahead,
                                 const float *shrink, float *o)
 {
-    vf acc[V_NR][8];
+    const int within = v_in_blocks(type) ? (int)(i % V_BLOCK) : 0;
+    vf acc[V_NR][V_WIDE];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
@@ -153,9 +182,9 @@ AGK_INLINE void v_narrow_values(int type, int rows, int nv, const agk_flash_tile
     const char *from = v_at(type, v, i);
     for (int64_t j = 0; j < n_keys; ++j, from += t->v_step) {
         v_ask_for(ahead.rows + j * ahead.step, ahead.bytes);
-        vf x[8];
+        vf x[V_WIDE];
 #pragma GCC unroll 8
-        for (int h = 0; h < nv; ++h) x[h] = v_part(type, from, h * VF, n);
+        for (int h = 0; h < nv; ++h) x[h] = v_part(type, from, within + h * VF, n);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) {
             const vf y = v_set(p[r * AGK_FLASH_KEYS + j]);
@@ -216,25 +245,27 @@ AGK_INLINE void v_narrow_soft_max(const agk_flash_tile *t, const agk_flash_narro
     f->sum[r] = f->sum[r] * f->shrink[r] + v_sum(sum);
 }
 
-/* All elements of some rows; only the first pass over the keys asks for those of the next block. */
+/* What elements i .. i + n - 1 of a row ask for: their share of the lines, so that no pass asks for many. */
+AGK_INLINE agk_flash_ahead v_share(int type, agk_flash_ahead ahead, int64_t i, int64_t n)
+{
+    const int64_t from = v_at(type, NULL, i) - (const char *)NULL, end = v_at(type, NULL, i + n) - (const char *)NULL;
+    const int64_t first = (from + 63) / 64 * 64, last = end < ahead.bytes ? end : ahead.bytes;
+    ahead.rows += first;
+    ahead.bytes = first < last ? last - first : 0;
+    return ahead;
+}
+
+/* All elements of some rows. */
 AGK_INLINE void v_narrow_values_rows(int type, int rows, const agk_flash_tile *t, int64_t n, const float *p,
                                      const char *v, agk_flash_ahead ahead, const float *shrink, float *o)
 {
-    enum { WIDE = VF == 8 ? 2 : 4, OF_BLOCK = V_BLOCK / VF };
-    const agk_flash_ahead none = {.rows = v};
-    const bool whole = !v_in_blocks(type) || VF * WIDE % V_BLOCK == 0;
+    enum { EACH = V_WIDE * VF };
     int64_t i = 0;
-    for (; whole && i + WIDE * VF <= t->dv; i += WIDE * VF) {
-        v_narrow_values(type, rows, WIDE, t, i, VF, n, p, v, i == 0 ? ahead : none, shrink, o);
+    for (; i + EACH <= t->dv; i += EACH) {
+        v_narrow_values(type, rows, V_WIDE, t, i, VF, n, p, v, v_share(type, ahead, i, EACH), shrink, o);
     }
-    if (v_in_blocks(type)) {
-        for (; i < t->dv; i += V_BLOCK) {
-            v_narrow_values(type, rows, OF_BLOCK, t, i, VF, n, p, v, i == 0 ? ahead : none, shrink, o);
-        }
-    } else {
-        for (; i < t->dv; i += VF) {
-            v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, i == 0 ? ahead : none, shrink, o);
-        }
+    for (; i < t->dv; i += VF) {
+        v_narrow_values(type, rows, 1, t, i, t->dv - i, n, p, v, v_share(type, ahead, i, VF), shrink, o);
     }
 }
 
@@ -250,7 +281,7 @@ AGK_INLINE void v_narrow_values_all(int type, const agk_flash_tile *t, const agk
         const int64_t left = t->n_rows - r;
         if (left >= V_NR)
             v_narrow_values_rows(type, V_NR, t, n, p, v, ahead, shrink, o);
-        else if (V_NR > 3 && left == 3)
+        else if (left == 3)
             v_narrow_values_rows(type, 3, t, n, p, v, ahead, shrink, o);
         else if (left == 2)
             v_narrow_values_rows(type, 2, t, n, p, v, ahead, shrink, o);
@@ -263,11 +294,11 @@ static inline void v_flash_block_narrow(const agk_flash_tile *t, int64_t first, 
 {
     const agk_flash_narrow f = agk_flash_narrow_of(t);
     switch (t->k_type) {
-    case AGK_F16: v_narrow_dots_all(AGK_F16, t, n, k, f.s); break;
-    case AGK_BF16: v_narrow_dots_all(AGK_BF16, t, n, k, f.s); break;
-    case AGK_Q8_0: v_narrow_dots_all(AGK_Q8_0, t, n, k, f.s); break;
-    case AGK_Q4_0: v_narrow_dots_all(AGK_Q4_0, t, n, k, f.s); break;
-    default: v_narrow_dots_all(AGK_F32, t, n, k, f.s); break;
+    case AGK_F16: v_narrow_dots_typed(AGK_F16, t, n, k, f.s); break;
+    case AGK_BF16: v_narrow_dots_typed(AGK_BF16, t, n, k, f.s); break;
+    case AGK_Q8_0: v_narrow_dots_typed(AGK_Q8_0, t, n, k, f.s); break;
+    case AGK_Q4_0: v_narrow_dots_typed(AGK_Q4_0, t, n, k, f.s); break;
+    default: v_narrow_dots_typed(AGK_F32, t, n, k, f.s); break;
     }
     for (int64_t r = 0; r < t->n_rows; ++r) v_narrow_soft_max(t, &f, r, first, n, f.s + r * AGK_FLASH_KEYS);
     switch (t->v_type) {

@@ -238,7 +238,7 @@ static void lower_few(agk_lowering *lowering, bool grouped, int64_t rows)
     const int64_t bytes = (int64_t)(agk_row_size(k->type, k->ne[0]) + agk_row_size(v->type, v->ne[0]));
     plan.together = heads_together(node, &plan, bytes);
     const int64_t most = plan.part_keys < BLOCK_LARGE ? BLOCK_BYTES / 2 : BLOCK_BYTES;
-    int64_t block = most / (plan.together * bytes + 1) / BLOCK_LEAST * BLOCK_LEAST;
+    int64_t block = bytes > 0 ? most / (plan.together * bytes) / BLOCK_LEAST * BLOCK_LEAST : BLOCK_LEAST;
     if (block < BLOCK_LEAST) block = BLOCK_LEAST;
     plan.block_keys = (int32_t)(block < AGK_FLASH_KEYS ? block : AGK_FLASH_KEYS);
     plan.begin = AGK_PICK(flash_narrow_begin, cpu);

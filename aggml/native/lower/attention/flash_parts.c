@@ -10,7 +10,7 @@ float *agk_flash_part_at(const agk_task *task, const agk_node *node, int64_t bat
     const agk_flash_few_plan p = agk_flash_few_plan_of(node);
     const int64_t rows = node->src[0].ne[1] * node->src[0].ne[2], floats = 2 + node->dst.ne[0];
     float *first = (float *)(void *)((char *)agk_work(task, node) + p.room);
-    return first + ((batch * p.parts + part) * rows + row) * floats;
+    return first + ((batch * rows + row) * p.parts + part) * floats; /* in the order in which they are put together */
 }
 
 void agk_flash_save_part(const agk_task *task, const agk_node *node, const agk_flash_tile *t, int64_t batch,
