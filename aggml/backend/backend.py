@@ -187,6 +187,8 @@ class Device(ABC):
         caps: see `DeviceCaps`.
         family: the Family that brought it; None for a device made outside of the registry.
         device_id: where the hardware sits, "domain:bus:device.function" in lower case, if anywhere.
+        registers_files: mapped files are registered (`register_host`), a part at a time, while
+            tensors are loaded from them.
     """
 
     name: str
@@ -195,6 +197,7 @@ class Device(ABC):
     caps: DeviceCaps = DeviceCaps()
     family: Any = None
     device_id: str | None = None
+    registers_files: bool = False
 
     @property
     @abstractmethod

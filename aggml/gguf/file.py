@@ -1,7 +1,8 @@
 """GGUF: model files. Metadata, tensor directory, mapped bytes, loading with progress.
 
 Here: GGUFFile, which makes tensors of what a file holds and brings them to a device. Not here: the
-format and its checks (header.py), the meaning of the tensors.
+format and its checks (header.py), mapped bytes that a device registers (windows.py), the meaning of
+the tensors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from aggml.errors import AggmlError, InvalidArgument, InvalidHandle, InvalidState
 from aggml.gguf.header import Value, parse
+from aggml.gguf.windows import Windows
 from aggml.tensor import Tensor, cut, new_tensor
 from aggml.tensor.placement import Backing, BufferUsage
 
@@ -203,17 +205,18 @@ class GGUFFile:
         total = sum(tensor.nbytes for tensor, _ in sources)
         buffer = await backend.alloc_async([tensor for tensor, _ in sources])
         buffer.usage = BufferUsage.WEIGHTS
-        queued: list[tuple[Future[None], int]] = []
+        windows = Windows(backend.device, self._bytes)
+        queued: list[tuple[Future[None], int, int]] = []  # bytes, and where they are in the file
         done = 0
         try:
             if progress is not None:
                 progress(0, total)
             for tensor, data in sources:
-                for start in range(0, tensor.nbytes, LOAD_CHUNK):
-                    piece = data[start : start + LOAD_CHUNK]
-                    queued.append(
-                        (backend.set(tensor, piece, offset=start, size=len(piece)), len(piece))
-                    )
+                offset = data.ctypes.data - self._bytes.ctypes.data
+                for start, end in windows.pieces(offset, tensor.nbytes, LOAD_CHUNK):
+                    await windows.reach(offset + start, [place for _, _, place in queued])
+                    sent = backend.set(tensor, data[start:end], offset=start, size=end - start)
+                    queued.append((sent, end - start, offset + start))
                     while len(queued) >= LOAD_AHEAD:
                         done += await _first(queued)
                         if progress is not None:
@@ -225,6 +228,8 @@ class GGUFFile:
         except BaseException:
             buffer.close()
             raise
+        finally:
+            await windows.close(future for future, _, _ in queued)
         return buffer
 
     def close(self) -> None:
@@ -250,9 +255,10 @@ class GGUFFile:
         )
 
 
-async def _first(queued: list[tuple[Future[None], int]]) -> int:
-    future, size = queued.pop(0)
+async def _first(queued: list[tuple[Future[None], int, int]]) -> int:
+    future, size, _ = queued[0]
     await future
+    del queued[0]
     return size
 
 

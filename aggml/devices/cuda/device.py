@@ -74,6 +74,8 @@ class CUDADevice(Device):
         self.device_id = facts.pci
         self.facts = facts
         self.kernels = kernels
+        asked = os.environ.get("AGGML_CUDA_REGISTER", "0") not in ("", "0")
+        self.registers_files = asked and facts.read_only
         self.native = _native.CudaDevice(facts.ordinal, self.name)
         if kernels.blas is not None:
             self.native.set_blas(kernels.blas)

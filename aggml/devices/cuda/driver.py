@@ -81,6 +81,7 @@ class DeviceFacts:
         integrated: it shares the memory of the host.
         pools: it can allocate in stream order.
         gpu: what kernels are cut by: multiprocessors, shared memory of a block.
+        read_only: it registers memory of the host that nobody may write, as mapped files.
     """
 
     ordinal: int
@@ -91,6 +92,7 @@ class DeviceFacts:
     integrated: bool
     pools: bool
     gpu: Gpu
+    read_only: bool
 
 
 def probe() -> int:
@@ -150,6 +152,7 @@ def facts(ordinal: int) -> DeviceFacts:
                 int(properties.max_shared_memory_per_block_optin),
                 int(device.arch) >= _OVERLAPS and os.environ.get("AGGML_CUDA_OVERLAP") != "0",
             ),
+            bool(getattr(properties, "read_only_host_register_supported", False)),
         )
     except DeviceError:
         raise

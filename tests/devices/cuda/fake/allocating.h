@@ -58,9 +58,10 @@ EXPORT int cuMemFreeHost(void *p)
     sync_all();
     return release(reinterpret_cast<Ptr>(p));
 }
-EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned)
+EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
 {
     ENTER("cuMemHostRegister");
+    if (flags & 8) count("read-only registrations");
     NOT_WHILE_CAPTURING();
     NEEDS_CONTEXT();
     Ptr at = reinterpret_cast<Ptr>(p);

@@ -67,7 +67,7 @@ EXPORT void fake_reset_counts()
     calls.clear();
     marked_calls.clear();
     for (const char *name :
-         {"full queue", "full queue of the marked thread", "pageable", "wild", "peer copies", "direct peer copies",
+         {"full queue", "full queue of the marked thread", "pageable", "wild", "peer copies", "direct peer copies", "read-only registrations",
           "graph launches", "graph updates", "kernels", "overlapping copies", "pageable of the marked thread"})
         counters.erase(name);
 }

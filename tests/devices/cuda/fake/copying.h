@@ -2,6 +2,11 @@
 #pragma once
 #include "memory.h"
 
+// Memory of the host that begins in what was registered or pinned and ends beyond it: the driver refuses that.
+static bool straddles(Ptr p, size_t n)
+{
+    return n > 1 && find(p, 1) && !find(p, n);
+}
 // Copies between addresses of the host wait for the stream if those are pageable, as the driver may.
 static int host_side(Stream *s, Ptr p, size_t n)
 {
@@ -14,7 +19,7 @@ static int host_side(Stream *s, Ptr p, size_t n)
 EXPORT int cuMemcpyHtoDAsync_v2(Ptr d, const void *s, size_t n, void *stream)
 {
     ENTER("cuMemcpyHtoDAsync");
-    if (!on_device(d, n)) return INVALID_VALUE;
+    if (!on_device(d, n) || straddles(reinterpret_cast<Ptr>(s), n)) return INVALID_VALUE;
     Stream *to = stream_of(stream);
     bool pinned = find(reinterpret_cast<Ptr>(s), n);
     host_side(to, reinterpret_cast<Ptr>(s), n);
@@ -25,7 +30,7 @@ EXPORT int cuMemcpyHtoDAsync_v2(Ptr d, const void *s, size_t n, void *stream)
 EXPORT int cuMemcpyDtoHAsync_v2(void *d, Ptr s, size_t n, void *stream)
 {
     ENTER("cuMemcpyDtoHAsync");
-    if (!on_device(s, n)) return INVALID_VALUE;
+    if (!on_device(s, n) || straddles(reinterpret_cast<Ptr>(d), n)) return INVALID_VALUE;
     Stream *to = stream_of(stream);
     bool pinned = find(reinterpret_cast<Ptr>(d), n);
     host_side(to, reinterpret_cast<Ptr>(d), n);

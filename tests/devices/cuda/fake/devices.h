@@ -52,7 +52,7 @@ EXPORT int cuDeviceGetAttribute(int *v, int attribute, int)
     static const std::map<int, int> known = {
         {1, 1024},  {2, 1024}, {3, 1024},    {4, 64},   {5, 2147483647}, {6, 65535}, {7, 65535},
         {8, 49152}, {10, 32},  {12, 65536},  {16, 132}, {38, 50 << 20},  {39, 2048}, {40, 3},
-        {41, 1},    {78, 1},   {97, 232448}, {99, 1},   {115, 1},        {102, 1},   {11, INT32_MAX},
+        {41, 1},    {78, 1},   {97, 232448}, {99, 1},   {115, 1},        {102, 1},   {11, INT32_MAX}, {113, 1},
     };
     auto found = known.find(attribute);
     *v = attribute == 75 ? cc / 10 : attribute == 76 ? cc % 10 : found == known.end() ? 0 : found->second;

@@ -1,0 +1,98 @@
+"""Windows of a mapped file that a device reads where they lie, while tensors are loaded from it.
+
+Here: which windows are registered, and when no longer. Not here: registering (`register_host` of
+devices), loading (file.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.to_thread
+
+from aggml.errors import AggmlError, AllocFailed, DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from aggml.backend.backend import Device
+    from aggml.stream.future import Future
+
+__all__ = ["Windows"]
+
+WINDOW: Final = 64 << 20  # bytes, whole pages: what is in memory twice, on disk's cache and pinned
+
+
+class Windows:
+    """What one load has registered.
+
+    Registering brings a window into memory and pins it, which may take long: threads do it. Where
+    the system pins no more, the rest is loaded as it is everywhere else.
+
+    Args:
+        device: to which tensors are loaded.
+        data: the file; registered if it is mapped and the device asks for that.
+    """
+
+    def __init__(self, device: Device, data: npt.NDArray[np.uint8]) -> None:
+        mapped = data.ctypes.data % mmap.PAGESIZE == 0
+        self._register = device.register_host if device.registers_files and mapped else None
+        self._data = data.view()
+        self._data.flags.writeable = False  # else each page would become this process's own
+        self._open: dict[int, AbstractContextManager[None]] = {}
+
+    def pieces(self, offset: int, size: int, most: int) -> Iterator[tuple[int, int]]:
+        """Begin and end, within ``size`` bytes from ``offset`` on, of what is loaded at a time.
+
+        Args:
+            offset: in the file.
+            size: bytes.
+            most: of a piece. No piece lies in two windows: drivers copy from one registration.
+        """
+        begin = 0
+        while begin < size:
+            end = min(size, begin + most)
+            if self._register is not None:
+                end = min(end, ((offset + begin) // WINDOW + 1) * WINDOW - offset)
+            yield begin, end
+            begin = end
+
+    async def reach(self, offset: int, under_way: Iterable[int]) -> None:
+        """Have the window registered that holds a byte, and those given back that nobody reads.
+
+        Args:
+            offset: of the byte, in the file.
+            under_way: bytes, one of each piece that is being copied.
+        """
+        number = offset // WINDOW
+        if self._register is None or number in self._open:
+            return
+        await self._give_back(set(self._open) - {place // WINDOW for place in under_way})
+        manager = self._register(self._data[number * WINDOW : (number + 1) * WINDOW])
+        try:
+            await anyio.to_thread.run_sync(manager.__enter__)
+        except (AllocFailed, DeviceError):
+            self._register = None
+        else:
+            self._open[number] = manager
+
+    async def close(self, under_way: Iterable[Future[None]]) -> None:
+        """Give all of them back, once what is being copied has come or failed."""
+        if not self._open:
+            return
+        with anyio.CancelScope(shield=True):
+            for future in under_way:
+                with contextlib.suppress(AggmlError):
+                    await future
+            await self._give_back(set(self._open))
+
+    async def _give_back(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            await anyio.to_thread.run_sync(self._open.pop(number).__exit__, None, None, None)
