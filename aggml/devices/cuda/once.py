@@ -1,12 +1,13 @@
 """Launches that would repeat what an earlier one of the plan did: they are left out.
 
-Here: looks at the same indices with the same bound, and columns that are made int8 once more for
-the next product (q, k and v; gate and up). Not here: launches themselves (kernels/), chains
-(fused.py).
+Here: looks at the same indices with the same bound, or at indices that a sort has just made; and
+columns that are made int8 once more for the next product (q, k and v; gate and up). Not here:
+launches themselves (kernels/), chains (fused.py).
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,7 @@ Lowered = tuple["Launch", bytes, list[int]]
 
 _SOURCE: Final = slice(80, 160)  # the operand of a launch of one operand, in its arguments
 _AUX: Final = slice(224, 240)  # two words of its aux
+_SORTS: Final = frozenset(("argsort", "top_k"))
 _IDS: Final = {"mul_mat_id": 2, "add_id": 2}  # where the indices of a node are; else 1
 
 
@@ -72,8 +74,10 @@ class Once:
             shares: whether the node uses the scratch that nodes share.
         """
         key = self._key(node, launches)
-        if key is not None and self._looked.setdefault(key, fault) != fault:
-            launches = launches[1:]
+        if key is not None:
+            before = self._looked.setdefault(key, fault)
+            if before != fault or self._is_sorted(node, launches[0][1]):
+                launches = launches[1:]
         kept = [each for each in launches if not self._repeats(node, each)]
         plain = all(each[0].when == ALWAYS and not each[0].gemm for each in launches)
         made = next((each for each in launches if each[0].kernel == "quantize_columns"), None)
@@ -94,6 +98,17 @@ class Once:
             return None
         args = launches[0][1]
         return ids.root, args[_SOURCE], args[_AUX]
+
+    @staticmethod
+    def _is_sorted(node: Tensor, args: bytes) -> bool:
+        """Whether the indices are those of a sorted row: whatever its values, none is outside."""
+        ids = node.src[_IDS.get(node.op, 1)]
+        assert ids is not None
+        made, (bound,) = ids.root, struct.unpack_from("<q", args, _AUX.start)
+        if made.op not in _SORTS or ids.dtype is not made.dtype:
+            return False
+        row = made.src[0]
+        return row is not None and row.ne[0] <= bound
 
     def _repeats(self, node: Tensor, lowered: Lowered) -> bool:
         launch, args, _ = lowered

@@ -304,3 +304,32 @@ async def test_indices_are_looked_at_once_and_a_wrong_one_stops_every_reader(
         with pytest.raises(OutOfBounds, match=r"node 0 \(set_rows\): index 6"):
             await backend.run(graph, {rows: 2 * ones, ids: np.array([0, 6], np.int32)}, [])
         assert memory is not None
+
+
+@pytest.mark.parametrize("values", ["numbers", "NaN"])
+@pytest.mark.parametrize("sort", ["argsort_top_k", "top_k"])
+async def test_indices_of_a_sort_need_no_look(device: CUDADevice, sort: str, values: str) -> None:
+    """Unless there are fewer rows than the sort had values."""
+    x = new_tensor("f32", ne=(7,))
+    few, many = new_tensor("f32", ne=(8, 6)), new_tensor("f32", ne=(8, 7))
+    rng = np.random.default_rng(5)
+    numbers = np.full(7, np.nan) if values == "NaN" else np.append(rng.normal(size=6), 9)
+    counts = []
+    async with device.backend() as backend:
+        for table in (many, few):
+            ids = getattr(ops, sort)(x, 2)
+            result = ops.get_rows(table, ids)
+            graph = Graph(result, ids)
+            await backend.prepare(graph)
+            plan = backend.graph_plan(graph).plan
+            assert isinstance(plan, CUDAPlan)
+            counts.append(plan.launches)
+            rows = rng.normal(size=table.shape).astype(np.float32)
+            given = {x: numbers.astype(np.float32), table: rows}
+            if table is many:
+                found, which = await backend.run(graph, given, [result, ids])
+                assert np.array_equal(found, rows[which])
+            elif values == "numbers":  # the last one is the largest
+                with pytest.raises(OutOfBounds, match="index 6"):
+                    await backend.run(graph, given, result)
+    assert counts == [2, 3]

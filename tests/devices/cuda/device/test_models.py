@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml.devices.cuda import CUDADevice
 
 OF_A_LAYER = 13  # kernels
-OF_EXPERTS = 25  # of a layer of mixtral: 8 experts, two for each token
+OF_EXPERTS = 23  # of a layer of mixtral: 8 experts, two for each token
 BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]
