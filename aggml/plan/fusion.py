@@ -93,12 +93,24 @@ class Readers(NamedTuple):
         viewed: storages that nodes view, by how many of them.
         ends: of the graph.
         order: index of each node.
+        reads: of a tensor that is read: how often.
     """
 
     reader: Mapping[Tensor, Tensor | None]
     viewed: Mapping[Tensor, int]
     ends: set[Tensor]
     order: Mapping[Tensor, int]
+    reads: Mapping[Tensor, int]
+
+    def is_watched(self, value: Tensor) -> bool:
+        """Whether somebody outside of the graph may read it."""
+        return value.placement is not None or bool(value._flags & _OUTPUT) or value in self.ends
+
+    def only_viewed(self, value: Tensor, n: int) -> bool:
+        """Whether ``n`` views of it are all that reads ``value``."""
+        if self.is_watched(value) or value.view_src is not None:
+            return False
+        return self.viewed.get(value, 0) == self.reads.get(value, 0) == n
 
     def next_of(self, value: Tensor, views: int = 0) -> Tensor | None:
         """The one node that reads ``value``; None if somebody else can read it, too.
@@ -107,15 +119,9 @@ class Readers(NamedTuple):
             value: of a graph.
             views: how many nodes view it, of which the one that reads it may be one.
         """
-        if (
-            value.placement is not None
-            or value.view_src is not None
-            or value._flags & _OUTPUT
-            or self.viewed.get(value, 0) != views
-            or value in self.ends
-        ):
+        if self.is_watched(value) or value.view_src is not None:
             return None
-        return self.reader.get(value)
+        return self.reader.get(value) if self.viewed.get(value, 0) == views else None
 
     def after_view(self, value: Tensor) -> Tensor | None:
         """The one node that reads the one view of ``value``; None if anybody else can read it."""
@@ -128,6 +134,7 @@ class Readers(NamedTuple):
 def _reading(graph: Graph) -> Sliced[Readers]:
     """Find the readers of each value, in small steps."""
     reader: dict[Tensor, Tensor | None] = {}
+    reads: dict[Tensor, int] = {}
     viewed: dict[Tensor, int] = {}
     order: dict[Tensor, int] = {}
     for i, node in enumerate(graph.nodes):
@@ -137,8 +144,9 @@ def _reading(graph: Graph) -> Sliced[Readers]:
         for source in node.src:
             if source is not None:
                 reader[source] = None if source in reader else node
+                reads[source] = reads.get(source, 0) + 1
         yield
-    return Readers(reader, viewed, set(graph.ends), order)
+    return Readers(reader, viewed, set(graph.ends), order, reads)
 
 
 def chaining(

@@ -1,7 +1,8 @@
 """Chains of shapes that only CUDA has: gate and up with their gated unit, rope with its set_rows.
 
-Here: finding them, and their launches. Not here: a node with what follows it element by element
-(fused.py), which chains are safe (aggml/plan/fusion.py), the kernels (mul_mat_*.cu, rope.cu).
+Here: finding them, and their launches. Not here: what is around experts (weighed.py), a node with
+what follows it element by element (fused.py), which chains are safe (aggml/plan/fusion.py), the
+kernels (mul_mat_*.cu, rope.cu).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from aggml.devices.cuda import weighed
 from aggml.devices.cuda.fused import told
 from aggml.devices.cuda.kernels import mul_mat, rope
 from aggml.devices.cuda.kernels.rows import check_ids
@@ -34,12 +36,13 @@ def find(node: Tensor, readers: Readers) -> Chain | None:
         return None
     if node.op in _PRODUCTS:
         return _pair(node, readers)
-    return _to_rows(node, readers) if node.op == "rope" else None
+    return _to_rows(node, readers) if node.op == "rope" else weighed.find(node, readers)
 
 
 def is_joined(chain: Chain) -> bool:
     """Whether a chain is one of `find`."""
-    return chain.nodes[0].op == "rope" or chain.nodes[1].op in _PRODUCTS
+    rope = chain.nodes[0].op == "rope"
+    return rope or chain.nodes[1].op in _PRODUCTS or weighed.is_weighed(chain)
 
 
 def _pair(node: Tensor, readers: Readers) -> Chain | None:
@@ -82,6 +85,8 @@ def _to_rows(node: Tensor, readers: Readers) -> Chain | None:
 def launches(chain: Chain, address: Address, scratch: int, fault: int, gpu: Gpu) -> list[Launch]:
     """The launches of a chain that `find` found; only its last node is written."""
     lead, last = chain.nodes[0], chain.nodes[-1]
+    if weighed.is_weighed(chain):
+        return weighed.launches(chain, address, scratch, gpu)
     if lead.op == "rope":
         written = Site(last, address, scratch, fault, gpu)
         check = check_ids(written, written.src(1), last.ne[1])

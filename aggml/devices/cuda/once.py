@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aggml.plan import Locate
     from aggml.tensor import Tensor
 
-__all__ = ["Once", "spans"]
+__all__ = ["Once", "are_sorted", "spans"]
 
 #: A launch, its argument bytes, where in them addresses count from scratch.
 Lowered = tuple["Launch", bytes, list[int]]
@@ -42,6 +42,15 @@ def spans(locate: Locate) -> Callable[[Tensor], tuple[bool, int, int]]:
         return in_arena, start, start + tensor.nbytes
 
     return span
+
+
+def are_sorted(ids: Tensor, bound: int) -> bool:
+    """Whether indices are those of a sorted row: whatever its values, none reaches ``bound``."""
+    made = ids.root
+    if made.op not in _SORTS or ids.dtype is not made.dtype:
+        return False
+    row = made.src[0]
+    return row is not None and row.ne[0] <= bound
 
 
 class Once:
@@ -76,7 +85,8 @@ class Once:
         key = self._key(node, launches)
         if key is not None:
             before = self._looked.setdefault(key, fault)
-            if before != fault or self._is_sorted(node, launches[0][1]):
+            (bound,) = struct.unpack_from("<q", launches[0][1], _AUX.start)
+            if before != fault or are_sorted(self._ids(node), bound):
                 launches = launches[1:]
         kept = [each for each in launches if not self._repeats(node, each)]
         plain = all(each[0].when == ALWAYS and not each[0].gemm for each in launches)
@@ -93,22 +103,17 @@ class Once:
         """The indices that the first launch looks at, and their bound; None: it looks at none."""
         if not launches or launches[0][0].kernel != "check_ids":
             return None
-        ids = node.src[_IDS.get(node.op, 1)]
-        if ids is None or self._writes[ids.root] > 1:
+        ids = self._ids(node)
+        if self._writes[ids.root] > 1:
             return None
         args = launches[0][1]
         return ids.root, args[_SOURCE], args[_AUX]
 
     @staticmethod
-    def _is_sorted(node: Tensor, args: bytes) -> bool:
-        """Whether the indices are those of a sorted row: whatever its values, none is outside."""
+    def _ids(node: Tensor) -> Tensor:
         ids = node.src[_IDS.get(node.op, 1)]
         assert ids is not None
-        made, (bound,) = ids.root, struct.unpack_from("<q", args, _AUX.start)
-        if made.op not in _SORTS or ids.dtype is not made.dtype:
-            return False
-        row = made.src[0]
-        return row is not None and row.ne[0] <= bound
+        return ids
 
     def _repeats(self, node: Tensor, lowered: Lowered) -> bool:
         launch, args, _ = lowered

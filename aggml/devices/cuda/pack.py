@@ -62,14 +62,15 @@ class Site:
     @property
     def dst(self) -> Operand:
         """The node itself."""
-        return self._operand(self.node)
+        return self.operand(self.node)
 
     def src(self, i: int) -> Operand:
         """Source ``i``; `MISSING` if it is not given."""
         tensor = self.node.src[i] if i < len(self.node.src) else None
-        return MISSING if tensor is None else self._operand(tensor)
+        return MISSING if tensor is None else self.operand(tensor)
 
-    def _operand(self, tensor: Tensor) -> Operand:
+    def operand(self, tensor: Tensor) -> Operand:
+        """A tensor where it lies."""
         return Operand(self.address(tensor), tensor.ne, tensor.nb, tensor.dtype.value)
 
     def args(

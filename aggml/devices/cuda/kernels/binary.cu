@@ -1,4 +1,5 @@
-// add, sub, mul, div with b repeated over a, add1, scale: f32, f16, bf16. Sums of quantized a are in quantize.cu.
+// add, sub, mul, div with b repeated over a, add1, scale: f32, f16, bf16; weighed sums of experts. Sums of quantized a
+// are in quantize.cu.
 #include "common.cuh"
 
 DEV float combine(i64 op, float a, float b)
@@ -76,4 +77,26 @@ KERNEL(acc_f32, 256, Node<2>)
     Node<2> sum = n;
     sum.op = OP_add;
     walk<true>(sum);
+}
+
+// Results of experts times their weights, summed in their order, and two sums behind; rounded as by ops of their own.
+// src: [columns, used, tokens], [1, used, tokens], and what is added (data 0: nothing). A block for 256 columns.
+KERNEL(weigh, 256, Node<4>)
+{
+    const Tensor &x = n.src[0], &weights = n.src[1];
+    const i64 e = (i64)blockIdx.x * blockDim.x + threadIdx.x, used = x.ne[1];
+    if (e >= n.dst.ne[0]) return;
+    for (i64 token = blockIdx.y; token < n.dst.ne[1]; token += gridDim.y) {
+        const char *from = x.data + e * 4 + token * x.nb[2], *weight = weights.data + token * weights.nb[2];
+        float sum = __fmul_rn(f32_at(from), f32_at(weight));
+#pragma unroll 4
+        for (i64 i = 1; i < used; ++i)
+            sum = __fadd_rn(sum, __fmul_rn(f32_at(from + i * x.nb[1]), f32_at(weight + i * weights.nb[1])));
+#pragma unroll
+        for (int k = 2; k < 4; ++k) {
+            const Tensor &more = n.src[k];
+            if (more.data != 0) sum = __fadd_rn(sum, f32_at(more.data + e * 4 + token * more.nb[1]));
+        }
+        *(float *)(n.dst.data + e * 4 + token * n.dst.nb[1]) = sum;
+    }
 }

@@ -107,3 +107,21 @@ KERNEL(add_id, 256, Node<3>)
         }
     }
 }
+
+// Of each token the values that sorted indices name, divided by their sum, which is at least p[0] and at most p[1].
+// src: [1, all, tokens], ids [used, tokens]. A warp for each token; the sum is that of sum_rows.
+KERNEL(shares, 32, Node<2>)
+{
+    const Tensor &a = n.src[0], &ids = n.src[1];
+    const float least = param(n.p, 0), most = param(n.p, 1);
+    for (i64 token = blockIdx.x; token < n.dst.ne[1]; token += gridDim.x) {
+        const char *x = a.data + token * a.nb[2];
+        char *y = n.dst.data + token * n.dst.nb[1];
+        float sum = 0.0f;
+        for (i64 e = threadIdx.x; e < n.dst.ne[0]; e += 32) sum += f32_at(x + id_at(ids, e, token, 0) * a.nb[1]);
+        sum = warp_sum(sum);
+        const float whole = sum < most ? (sum > least ? sum : least) : (most > least ? most : least);
+        for (i64 e = threadIdx.x; e < n.dst.ne[0]; e += 32)
+            *(float *)(y + e * 4) = f32_at(x + id_at(ids, e, token, 0) * a.nb[1]) / whole;
+    }
+}

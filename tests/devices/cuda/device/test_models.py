@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from aggml.devices.cuda import CUDADevice
 
-OF_A_LAYER = 13  # kernels
-OF_EXPERTS = 23  # of a layer of mixtral: 8 experts, two for each token
+# Kernels of a layer; of the last two with 8 experts, two for each token.
+OF_A_LAYER = {"llama": 13, "mixtral": 18, "qwen3moe": 20}
 BESIDE = 8  # rows of the embedding, the last norm, logits, the draw
 ON_FAKE = os.environ.get("AGGML_TEST_CUDA") == "fake"
 PROMPT = [1, 40, 50, 60]
@@ -60,7 +60,7 @@ async def test_a_seed_gives_the_tokens_of_the_cpu(
     assert await _tokens(device, path, sampler, 8) == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral"])
+@pytest.mark.parametrize("name", OF_A_LAYER)
 async def test_how_many_kernels_a_token_takes(
     device: CUDADevice, tmp_path: Path, fake: Fake, name: str
 ) -> None:
@@ -76,5 +76,5 @@ async def test_how_many_kernels_a_token_takes(
         counts.append(fake.counter("kernels"))
     # All but the first of a plan may be launched while the one before it runs.
     assert fake.counter("kernels") - fake.counter("overlapping kernels") <= 2 * 7 + 1
-    each, layers = (OF_A_LAYER, LAYERS) if name == "llama" else (OF_EXPERTS, layout.LAYERS)
-    assert counts[1] - counts[0] == 4 * (each * layers + BESIDE)
+    layers = LAYERS if name == "llama" else layout.LAYERS
+    assert counts[1] - counts[0] == 4 * (OF_A_LAYER[name] * layers + BESIDE)
