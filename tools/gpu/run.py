@@ -41,7 +41,7 @@ class Step:
 #: Steps that one word stands for.
 GROUPS = {
     "verify": ["environment", "load", "quick", "corpus", "device", "faults"],
-    "full": ["figures"],
+    "full": ["figures", "joined"],
     "sanitize": ["memcheck", "racecheck", "synccheck"],
 }
 GROUPS["all"] = [*GROUPS["verify"], *GROUPS["full"], *GROUPS["sanitize"], "soak"]
@@ -69,13 +69,10 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
     # On the fake driver kernels are compiled by g++ one by one: a few will do.
     few = {"AGGML_CORPUS_GROUPS": "norm,glu"} if fake else {}
     some = {"AGGML_CORPUS_GROUPS": "unary,norm,mul_mat_id,soft_max,rows"}
+    on_a_gpu = ("models", "fused", "weighed", "strided", "kernels_on_it", "conformance")
     on_both = ("driver_rules", "streams", "waits", "faults", "scheduling", "blas")
     device = [f"{_DEVICE}/test_{x}.py" for x in on_both]
-    device += (
-        []
-        if fake
-        else [f"{_DEVICE}/test_{x}.py" for x in ("models", "fused", "kernels_on_it", "conformance")]
-    )
+    device += [] if fake else [f"{_DEVICE}/test_{x}.py" for x in on_a_gpu]
     corpus = f"{_DEVICE}/test_corpus.py"
     found = [
         Step("environment", 60, [*look, "environment"]),
@@ -84,6 +81,10 @@ def steps(out: Path, *, fake: bool) -> dict[str, Step]:
         Step("corpus", 240, _pytest(*mark, "-o", "test_seconds=60", corpus), few),
         Step("device", 240, _pytest(*mark, "-o", "test_seconds=100", *device)),
         Step("faults", 60, [python, "-m", "benchmarks.gpu_faults", "0"]),
+        Step(
+            "joined", 240, _pytest(*mark, "-o", "test_seconds=60", f"{_DEVICE}/test_joined.py"),
+            few | {"FAKE_CUDA_DEVICES": "2"},
+        ),
         Step("figures", 540, [python, "-m", "benchmarks.gpu", *figures]),
         Step(
             "soak", 540, _pytest(*mark, "--capture=no", "-o", "test_seconds=500",

@@ -53,6 +53,14 @@ def fake() -> Iterator[Fake]:
 
 
 @pytest.fixture
+def counts() -> Fake | None:
+    """The fake driver, for what it counts; None on a GPU, where the rest of a test holds."""
+    if _fake is not None:
+        _fake.reset_counts()
+    return _fake
+
+
+@pytest.fixture
 def kernels() -> Any:
     """What the device computes: a few kernels for the host on the fake driver, else all."""
     if ON_FAKE:
