@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from models import random_models
@@ -205,8 +206,8 @@ async def test_a_step_that_nobody_waits_for_is_aborted_where_it_is(
 ) -> None:
     path = write_small(folder / "small.gguf")
 
-    def slow() -> aggml.Backend:  # 512 tokens of two layers take some 2 s
-        return SimDevice("SIM", memory=1 << 30, speed=9e8).backend()
+    def slow() -> aggml.Backend:  # 512 tokens of two layers take some 20 s
+        return SimDevice("SIM", memory=1 << 30, speed=9e7).backend()
 
     async with (
         await pipeline(
@@ -214,8 +215,13 @@ async def test_a_step_that_nobody_waits_for_is_aborted_where_it_is(
         ) as model,
         model.trace() as trace,
     ):
-        with anyio.move_on_after(0.7):
-            await model.logits([5] * 2000)  # four pieces; three are under way at a time
+        flights = model._decoder._dispatcher._flights
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(model.logits, [5] * 2000)  # four pieces; three under way at a time
+            while len(flights) < 3:
+                await anyio.lowlevel.checkpoint()
+            await anyio.sleep(0.5)  # for the first to be computed; too early would do as well
+            tasks.cancel_scope.cancel()
         assert len(await _generated(model, [5, 6], stop_ids=[])) == MANY
     sent = {x.number for x in trace.steps}
     pieces = sorted(sent)[:3]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aggml import Graph, Tensor
     from aggml.devices.cuda.launch import Launch
 
-__all__ = ["FAULT", "FUSED", "Memory", "build_library", "compute", "launch"]
+__all__ = ["FAULT", "FUSED", "USUAL", "Memory", "build_library", "compute", "launch"]
 
 _HERE = Path(__file__).resolve().parent
 _BUILD = _HERE.parents[2] / "build" / "cuda-shim"
@@ -62,6 +62,9 @@ def _processor() -> str:
 _PREFIX = '#include "shim.h"\n'
 #: Products and sums fused as NVRTC does it, where the processor can.
 FUSED: Final = ["-ffp-contract=fast", "-mfma"] if " fma " in _processor() else []
+#: Types of weights, one of each way to unpack. A module for each of the others takes 0.6 s of g++:
+#: sweeps over all types leave these to ``slow``.
+USUAL: Final = {"f32", "f16", "bf16", "q4_0", "q5_1", "q8_0", "q4_K", "q6_K", "iq2_xxs", "iq4_nl"}
 #: int64: flag, index, position, number of rows
 FAULT = 32
 

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 from corpus_loader import op_cases
-from devices.cuda.host import compute
+from devices.cuda.host import USUAL, compute
 from ops.recorded import build, check_values
 
 from aggml import Graph
@@ -23,11 +23,14 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
 def _cases() -> list[Any]:
     found = []
-    kernels = CudaKernels()
+    kernels, usual = CudaKernels(), {name.lower() for name in USUAL}
     for case in op_cases():
         nodes = Graph(build(case).out).nodes
         if all(kernels.supports(node) for node in nodes):
-            found.append(pytest.param(case, id=f"{case.group}-{case.id}"))
+            weights = nodes[-1].src[0] if case.id.startswith("mul_mat") else None
+            rare = weights is not None and weights.dtype.name.lower() not in usual
+            marks = [pytest.mark.slow] if rare else []
+            found.append(pytest.param(case, id=f"{case.group}-{case.id}", marks=marks))
     return found
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from corpus_loader import nmse
+from devices.cuda.host import USUAL
 from devices.cuda.host import compute as on_shim
 from ops.computing import run as on_cpu
 
@@ -23,7 +24,7 @@ from aggml.devices.cuda.lowering import CudaKernels
 from aggml.dtype import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -49,6 +50,11 @@ def _multiplied() -> list[str]:
 
 
 _ALL = _multiplied()
+_USUAL = {name.lower() for name in USUAL}
+
+
+def _swept(kinds: Iterable[str]) -> list[Any]:
+    return [k if k.lower() in _USUAL else pytest.param(k, marks=pytest.mark.slow) for k in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +103,7 @@ def _same(
 
 
 @pytest.mark.parametrize("columns", [9, 17, 33])
-@pytest.mark.parametrize("kind", _ALL)
+@pytest.mark.parametrize("kind", _swept(_ALL))
 def test_every_type_in_every_width(cpu: aggml.Backend, kind: str, columns: int) -> None:
     """Two tiles of rows, the second of which ends early. Split: where a row has bytes enough."""
     values: dict[Tensor, NDArray[Any]] = {}
@@ -126,7 +132,7 @@ def test_shapes(cpu: aggml.Backend, kind: str, depth: int, columns: int) -> None
 
 @pytest.mark.parametrize("shared", [64, 99, 227])
 @pytest.mark.parametrize("columns", [16, 23])
-@pytest.mark.parametrize("kind", [k for k in _ALL if k.lower() != "f32"])
+@pytest.mark.parametrize("kind", _swept(k for k in _ALL if k.lower() != "f32"))
 def test_rings_of_every_depth(cpu: aggml.Backend, kind: str, columns: int, shared: int) -> None:
     """What GPUs of each kind allow a block: two stages to four, each met more than once."""
     values: dict[Tensor, NDArray[Any]] = {}
