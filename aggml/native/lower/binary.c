@@ -22,6 +22,53 @@ static agk_status run_rows(const agk_task *task, const agk_node *node, int64_t c
     return AGK_OK;
 }
 
+/* Where b repeats, a dimension becomes two: over b, and over its repetitions with a step of 0 in b. */
+static agk_loop loop_of(const agk_node *node)
+{
+    const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
+    agk_loop loop = {.n_dims = 0, .solid = agk_traits(a->type)->blck_size > 1};
+    for (int d = 0; d < 4; ++d) {
+        const int64_t n = b->ne[d], times = y->ne[d] / n;
+        agk_loop_push(&loop, n, y->nb[d], a->nb[d], n == 1 ? 0 : b->nb[d]);
+        agk_loop_push(&loop, times, n * y->nb[d], n * a->nb[d], 0);
+    }
+    return loop;
+}
+
+/* The loop without its dimension 0: rows of rows. */
+static agk_loop without_first(const agk_loop *loop)
+{
+    agk_loop outer = {.n_dims = loop->n_dims - 1};
+    for (int d = 0; d < outer.n_dims; ++d) {
+        outer.ne[d] = loop->ne[d + 1];
+        for (int k = 0; k < 3; ++k) outer.step[k][d] = loop->step[k][d + 1];
+    }
+    return outer;
+}
+
+/* The same where b repeats along a row as well: the short rows of dimension 1 are one call. */
+static agk_status run_repeated(const agk_task *task, const agk_node *node, int64_t chunk)
+{
+    const int64_t *aux = node->aux.i;
+    const agk_loop loop = loop_of(node), outer = without_first(&loop);
+    const agk_range units = agk_units_of(node, chunk);
+    agk_cursor cursor = agk_loop_seek(&outer, units.first);
+    char *y = agk_data(task, &node->dst);
+    const char *a = agk_data(task, &node->src[0]), *b = agk_data(task, &node->src[1]);
+    for (int64_t unit = units.first; unit < units.last; ++unit) {
+        const agk_binary_rows r = {.y = y + cursor.at[0],
+                                   .a = a + cursor.at[1],
+                                   .b = b + cursor.at[2],
+                                   .step_y = aux[STEP_Y],
+                                   .step_a = aux[STEP_A],
+                                   .step_b = aux[STEP_B],
+                                   .one_b = aux[ONE_B] != 0};
+        ((agk_binary_f32_fn *)node->aux.fn[KERNEL])(node->op, loop.ne[0], loop.ne[1], &r);
+        agk_loop_next(&outer, &cursor);
+    }
+    return AGK_OK;
+}
+
 /* A single row is cut by elements. */
 static agk_status run_flat(const agk_task *task, const agk_node *node, int64_t chunk)
 {
@@ -67,19 +114,6 @@ static void run_row(void *context, int64_t n, int64_t i, const int64_t *at)
         ((agk_binary_f32_fn *)r->node->aux.fn[KERNEL])(r->node->op, n, 1, &block);
         agk_port_commit(&r->y, at[0], i, n, y);
     }
-}
-
-/* Where b repeats, a dimension becomes two: over b, and over its repetitions with a step of 0 in b. */
-static agk_loop loop_of(const agk_node *node)
-{
-    const agk_view *y = &node->dst, *a = &node->src[0], *b = &node->src[1];
-    agk_loop loop = {.n_dims = 0, .solid = agk_traits(a->type)->blck_size > 1};
-    for (int d = 0; d < 4; ++d) {
-        const int64_t n = b->ne[d], times = y->ne[d] / n;
-        agk_loop_push(&loop, n, y->nb[d], a->nb[d], n == 1 ? 0 : b->nb[d]);
-        agk_loop_push(&loop, times, n * y->nb[d], n * a->nb[d], 0);
-    }
-    return loop;
 }
 
 static agk_status run_strided(const agk_task *task, const agk_node *node, int64_t chunk)
@@ -264,14 +298,19 @@ agk_status agk_lower_binary(agk_lowering *lowering)
     node->aux.i[STEP_A] = loop.step[1][1];
     node->aux.i[STEP_B] = loop.step[2][1];
     const bool flat = dense && loop.n_dims == 1, by_rows = dense && loop.n_dims == 2 && loop.ne[0] <= AGK_SEGMENT;
-    const int64_t units = flat ? loop.ne[0] : by_rows ? loop.ne[1] : agk_loop_units(&loop);
+    const bool repeated = dense && loop.n_dims > 2 && loop.ne[0] * loop.ne[1] <= AGK_SEGMENT;
+    const int64_t units = flat       ? loop.ne[0]
+                          : by_rows  ? loop.ne[1]
+                          : repeated ? agk_loop_rows(&loop) / loop.ne[1]
+                                     : agk_loop_units(&loop);
     const double ns = dense ? 0.25 : agk_traits(y->type)->blck_size > 1 ? agk_traits(y->type)->write_ns : 0.6;
     const double each = (double)(agk_nelements(y) / units);
     const int64_t per_chunk = agk_units_per_chunk(units, flat ? ns : ns * each + (by_rows ? 2.0 : 10.0));
     agk_add_step(lowering,
-                 flat      ? run_flat
-                 : by_rows ? run_rows
-                           : run_strided,
+                 flat       ? run_flat
+                 : by_rows  ? run_rows
+                 : repeated ? run_repeated
+                            : run_strided,
                  agk_cut(node, units, flat && per_chunk < units ? per_chunk & ~(int64_t)63 : per_chunk));
     return AGK_OK;
 }

@@ -28,6 +28,17 @@ static int64_t place(const agk_node *node, int d, int64_t i)
     return at < 0 ? at + n : at;
 }
 
+/* n elements from `from` on, the last one first. */
+static void backwards(float *to, const char *from, int64_t step, int64_t n)
+{
+    if (step == 4) {
+        const float *x = (const float *)(const void *)from;
+        for (int64_t k = 0; k < n; ++k) to[k] = x[-k];
+        return;
+    }
+    for (int64_t k = 0; k < n; ++k) to[k] = agk_load(AGK_F32, from - k * step);
+}
+
 /* A row of the result, from the row of the source that it shows: run by run of neighbours. */
 static void show(const agk_node *node, float *to, const char *from)
 {
@@ -37,7 +48,7 @@ static void show(const agk_node *node, float *to, const char *from)
         const int64_t at = place(node, 0, i), ahead = all - i;
         if (reflects && (i < node->params[0] || i >= node->params[0] + n)) { /* the other way round */
             run = i < node->params[0] ? at : ahead;
-            for (int64_t k = 0; k < run; ++k) to[i + k] = agk_load(AGK_F32, from + (at - k) * step);
+            backwards(to + i, from + at * step, step, run);
             continue;
         }
         if (at < 0) { /* before the source, or behind it */

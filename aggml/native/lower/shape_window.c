@@ -49,6 +49,11 @@ static agk_status run_unpart(const agk_task *task, const agk_node *node, int64_t
         if (n > units.last - row) n = units.last - row;
         const char *from = x + first * a->nb[1] + (i2 - line * size) * a->nb[2] + window * a->nb[3];
         char *to = y + i1 * dst->nb[1] + i2 * dst->nb[2];
+        if (a->nb[0] == 4 && a->nb[1] == dst->ne[0] * 4 && dst->nb[1] == a->nb[1]) {
+            memcpy(to, from, (size_t)(n * a->nb[1]));
+            row += n;
+            continue;
+        }
         for (const int64_t end = row + n; row < end; ++row, from += a->nb[1], to += dst->nb[1]) {
             agk_gather_32(to, from, a->nb[0], dst->ne[0]);
         }
